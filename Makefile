@@ -1,0 +1,64 @@
+# `make demo` and `make test` need only Python >= 3.11, make and git: they set up .venv from the lock themselves.
+
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+# Each test worker and each Dask thread is one thread: BLAS pools on top of them only fight.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format prove lock clean
+
+help:
+	@echo 'make demo     set up, then cluster 2,000 docstrings with 300 answers (under a minute)'
+	@echo 'make test     set up, then run all tests (JOBS=2 at a time; one: make test ARGS=tests/test_cli.py)'
+	@echo 'make lint     ruff, formatting, mypy --strict, the layers'
+	@echo 'make prove    the full-size figures: proof.json and a table'
+	@echo 'make setup    only set up $(VENV)'
+	@echo 'make format   let ruff format and mend what it can'
+	@echo 'make lock     pin the dependencies of pyproject.toml again (needs uv)'
+	@echo 'make clean    remove caches and $(VENV)'
+
+setup: $(STAMP)
+
+# The stamp comes last, so a set-up that was interrupted starts again.
+$(STAMP): requirements/lock.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed, got " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
+	@echo 'setting up $(VENV) from requirements/lock.txt (a few minutes the first time) ...'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/lock.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	@$(BIN)/hmrf-dask demo $(ARGS)
+
+test: $(STAMP)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+prove: $(STAMP)
+	$(BIN)/python -m tests.prove $(ARGS)
+
+# No --emit options: the lock must name no index, no path of this machine and no way it was made.
+lock:
+	@head -n 2 requirements/lock.txt > requirements/.lock.new
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade --generate-hashes \
+	    --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet >> requirements/.lock.new
+	@mv requirements/.lock.new requirements/lock.txt
+
+clean:
+	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	find hmrf_dask tests pipelines -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,37 @@
+"""Clustering of very large document collections from answers "same" and "different": HMRF-KMeans on Dask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hmrf_dask.constraints import Constraints
+    from hmrf_dask.corpus import Corpus
+    from hmrf_dask.distortions import OwnDistortion
+    from hmrf_dask.estimators import HMRFKMeans, KMeans, MPCKMeans, load
+
+__all__ = ["Constraints", "Corpus", "HMRFKMeans", "KMeans", "MPCKMeans", "OwnDistortion", "load"]
+
+_HOMES = {
+    "Constraints": "constraints",
+    "Corpus": "corpus",
+    "OwnDistortion": "distortions",
+    "HMRFKMeans": "estimators",
+    "MPCKMeans": "estimators",
+    "KMeans": "estimators",
+    "load": "estimators",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for: `import hmrf_dask` stays fast."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hmrf_dask' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"hmrf_dask.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__

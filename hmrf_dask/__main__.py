@@ -1,0 +1,7 @@
+"""`python -m hmrf_dask` is `hmrf-dask`."""
+
+from __future__ import annotations
+
+from hmrf_dask.cli import main
+
+main()

@@ -1,0 +1,322 @@
+"""Closure of the given pairs without blow-up: groups, components, contradictions with witness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from hmrf_dask.contradictions import Names, OnConflict, witnesses
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.pair_arrays import canonical_pairs
+from hmrf_dask.pair_graphs import (
+    connected_numbers,
+    members_by_number,
+    pair_keys_across,
+    pair_keys_within,
+)
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+
+EXPLICIT_PAIRS = 2048  # closure pairs that any component may have written out
+EXPLICIT_RATIO = 64  # closure pairs written out per given pair of a larger component
+PAIR_BUDGET = 20_000_000  # closure pairs in total where the distortion has no table form
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstraintGraph:
+    """The constrained documents, in id order, and all that their pairs cost.
+
+    The constraint energy of a labelling is the sum over `must_pairs` and `cannot_pairs` (with their
+    costs), plus `must_link_cost` for every pair inside a table group, plus `cannot_link_cost` for
+    every pair across two rival groups. In components in table form the explicit pairs are
+    differences, given cost minus closure cost, and may be negative.
+
+    Attributes
+    ----------
+    groups : ndarray of shape (n,), int32
+        Must-link group of each node, numbered by lowest member.
+    components : ndarray of shape (n,), int32
+        Component over must- and cannot-links together, numbered by lowest member.
+    group_components : ndarray of shape (n_groups,), int32
+        Component of each group.
+    must_pairs, cannot_pairs : ndarray of shape (m, 2), int32
+        Explicit pairs of nodes, lower first, sorted.
+    must_pair_costs, cannot_pair_costs : ndarray of shape (m,), float64
+        What violating each explicit pair costs.
+    table_components : ndarray of shape (n_components,), bool
+        Whether a component is in table form.
+    table_groups : ndarray of shape (n_groups,), bool
+        Whether a group's closure is kept as a table (a contradictory group has no closure).
+    rivals : ndarray of shape (r, 2), int32
+        Cannot-linked group pairs in table form, lower first, sorted.
+    must_link_cost, cannot_link_cost : float
+        What violating one closure pair in table form costs.
+    contradictory_groups : ndarray of int32
+        Groups kept with a cannot-link inside: their closure is dropped.
+    dropped_pairs : ndarray of shape (k, 2), int32
+        Cannot-links dropped because they contradict must-links.
+    conflicts : tuple of tuples
+        Shortest must-link path, as document names, of the first 100 contradictions.
+    n_conflicts : int
+        Contradictions in all.
+    """
+
+    groups: LabelArray
+    components: LabelArray
+    group_components: LabelArray
+    must_pairs: LabelArray
+    must_pair_costs: FloatArray
+    cannot_pairs: LabelArray
+    cannot_pair_costs: FloatArray
+    table_components: BoolArray
+    table_groups: BoolArray
+    rivals: LabelArray
+    must_link_cost: float
+    cannot_link_cost: float
+    contradictory_groups: LabelArray
+    dropped_pairs: LabelArray
+    conflicts: tuple[tuple[object, ...], ...]
+    n_conflicts: int
+
+    def __post_init__(self) -> None:
+        """Make the arrays read-only."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    @property
+    def n_nodes(self) -> int:
+        """Constrained documents."""
+        return len(self.groups)
+
+    @property
+    def n_groups(self) -> int:
+        """Must-link groups, single documents included."""
+        return len(self.group_components)
+
+    @property
+    def n_components(self) -> int:
+        """Components over both kinds."""
+        return len(self.table_components)
+
+
+class _Given(NamedTuple):
+    """The given pairs of one kind, and what a closure pair of that kind costs."""
+
+    pairs: LabelArray
+    costs: FloatArray
+    closure_cost: float
+
+    def only(self, chosen: BoolArray) -> _Given:
+        """Return the chosen pairs."""
+        return _Given(self.pairs[chosen], self.costs[chosen], self.closure_cost)
+
+
+class _Forms(NamedTuple):
+    """The must-link groups: their components, members, which have a closure, and their rivals."""
+
+    components: LabelArray
+    starts: IntArray
+    members: LabelArray
+    closed: BoolArray
+    rivals: LabelArray
+
+
+def build_graph(
+    n_nodes: int,
+    must: IntArray | LabelArray,
+    must_costs: FloatArray,
+    cannot: IntArray | LabelArray,
+    cannot_costs: FloatArray,
+    *,
+    must_link_cost: float,
+    cannot_link_cost: float,
+    closure: bool,
+    closure_form: bool,
+    on_conflict: OnConflict,
+    names: Names,
+    pair_budget: int = PAIR_BUDGET,
+) -> ConstraintGraph:
+    """Work out groups, components, contradictions and the form of every component's closure.
+
+    Time and memory are linear in the given pairs, except that a component with at most
+    max(2048, 64 × its given pairs) closure pairs has them written out.
+
+    Parameters
+    ----------
+    n_nodes : int
+        Constrained documents; node order is id order.
+    must, cannot : ndarray of shape (m, 2), integers
+        Given pairs of nodes, in any order and orientation.
+    must_costs, cannot_costs : ndarray of shape (m,), float64
+        Cost of each pair, NaN for the estimator's. Costs are used as they come: round them to the
+        recorded quantum before, so that given cost minus closure cost is exact.
+    must_link_cost, cannot_link_cost : float
+        The estimator's costs, those of closure pairs.
+    closure : bool
+        False: the given pairs only, everywhere.
+    closure_form : bool
+        Whether the distortion can take closure penalties from tables.
+    on_conflict : {"raise", "keep", "drop"}
+        Refuse contradictions; keep them and drop the closure of their groups; or drop the
+        cannot-links that contradict.
+    names : callable
+        Document name of a node.
+    pair_budget : int
+        Closure pairs allowed in total when `closure_form` is False.
+
+    Returns
+    -------
+    ConstraintGraph
+
+    Raises
+    ------
+    ConflictError
+        A must-link path joins a cannot-linked pair and `on_conflict` is ``"raise"``.
+    InvalidInputError
+        The closure must be written out and exceeds `pair_budget`.
+    """
+    given_must = _given(n_nodes, must, must_costs, must_link_cost, "must_link", names)
+    given_cannot = _given(n_nodes, cannot, cannot_costs, cannot_link_cost, "cannot_link", names)
+    groups = connected_numbers(n_nodes, given_must.pairs)
+    inside = groups[given_cannot.pairs[:, 0]] == groups[given_cannot.pairs[:, 1]]
+    contradictions = given_cannot.pairs[inside]
+    conflicts = witnesses(n_nodes, given_must.pairs, contradictions, names, on_conflict)
+    dropped, kept = contradictions[:0], contradictions
+    if on_conflict == "drop":
+        dropped, kept = contradictions, contradictions[:0]
+        given_cannot = given_cannot.only(~inside)
+    contradictory = np.unique(groups[kept[:, 0]])
+    components = connected_numbers(n_nodes, np.concatenate([given_must.pairs, given_cannot.pairs]))
+    forms = _forms(groups, components, given_cannot.pairs, contradictory, closure)
+    n_given = _given_sizes(components, given_must.pairs, given_cannot.pairs)
+    tables = _table_components(_closure_sizes(forms), n_given, closure_form, pair_budget)
+    in_table = tables[forms.components]
+    must_keys, cannot_keys = _written_keys(forms, in_table, n_nodes)
+    explicit_must = _explicit(given_must, groups, forms.closed, in_table, must_keys, n_nodes)
+    explicit_cannot = _explicit(given_cannot, groups, forms.closed, in_table, cannot_keys, n_nodes)
+    return ConstraintGraph(
+        groups=groups,
+        components=components,
+        group_components=forms.components,
+        must_pairs=explicit_must[0],
+        must_pair_costs=explicit_must[1],
+        cannot_pairs=explicit_cannot[0],
+        cannot_pair_costs=explicit_cannot[1],
+        table_components=tables,
+        table_groups=forms.closed & in_table,
+        rivals=forms.rivals[in_table[forms.rivals[:, 0]]],
+        must_link_cost=given_must.closure_cost,
+        cannot_link_cost=given_cannot.closure_cost,
+        contradictory_groups=contradictory,
+        dropped_pairs=dropped,
+        conflicts=conflicts,
+        n_conflicts=len(contradictions),
+    )
+
+
+def _given(
+    n_nodes: int,
+    pairs: IntArray | LabelArray,
+    costs: FloatArray,
+    default: float,
+    kind: str,
+    names: Names,
+) -> _Given:
+    nodes = np.asarray(pairs, np.int64).reshape(-1, 2)
+    ordered, given = canonical_pairs(nodes, np.asarray(costs, np.float64), n_nodes, kind, names)
+    return _Given(ordered, np.where(np.isnan(given), default, given), float(default))
+
+
+def _forms(
+    groups: LabelArray,
+    components: LabelArray,
+    cannot: LabelArray,
+    contradictory: LabelArray,
+    closure: bool,
+) -> _Forms:
+    group_components = np.zeros(int(groups.max(initial=-1)) + 1, np.int32)
+    group_components[groups] = components
+    closed = np.full(len(group_components), closure)
+    closed[contradictory] = False
+    starts, members = members_by_number(groups, len(group_components))
+    rivals = _rival_groups(groups, cannot, closed)
+    return _Forms(group_components, starts, members, closed, rivals)
+
+
+def _rival_groups(groups: LabelArray, cannot: LabelArray, closed: BoolArray) -> LabelArray:
+    """Return the cannot-linked pairs of groups that both have a closure, lower first, sorted."""
+    sides = np.sort(groups[cannot].astype(np.int64), axis=1)
+    sides = sides[closed[sides].all(axis=1)]
+    keys = np.unique(sides[:, 0] * len(closed) + sides[:, 1])
+    return np.stack(np.divmod(keys, max(len(closed), 1)), axis=1).astype(np.int32)
+
+
+def _closure_sizes(forms: _Forms) -> IntArray:
+    """Return the closure pairs of every component, must and cannot together."""
+    sizes = np.diff(forms.starts)
+    total = np.zeros(int(forms.components.max(initial=-1)) + 1, np.int64)
+    np.add.at(total, forms.components, np.where(forms.closed, sizes * (sizes - 1) // 2, 0))
+    across = sizes[forms.rivals[:, 0]] * sizes[forms.rivals[:, 1]]
+    np.add.at(total, forms.components[forms.rivals[:, 0]], across)
+    return total
+
+
+def _given_sizes(components: LabelArray, must: LabelArray, cannot: LabelArray) -> IntArray:
+    ends = components[np.concatenate([must[:, 0], cannot[:, 0]])]
+    return np.bincount(ends, minlength=int(components.max(initial=-1)) + 1)
+
+
+def _table_components(
+    n_pairs: IntArray, n_given: IntArray, closure_form: bool, pair_budget: int
+) -> BoolArray:
+    """Return which components are in table form; refuse a closure too large to write out."""
+    if closure_form:
+        return n_pairs > np.maximum(EXPLICIT_PAIRS, EXPLICIT_RATIO * n_given)
+    total = sum(n_pairs.tolist())  # as Python integers: no overflow
+    if total > pair_budget:
+        raise InvalidInputError(
+            f"the closure must have at most {pair_budget:,} pairs for a distortion without a "
+            f"table form, got {total:,} from {int(n_given.sum()):,} given pairs "
+            f"(the largest component alone: {int(n_pairs.max()):,} from "
+            f"{int(n_given[n_pairs.argmax()]):,}): set closure=False, or give fewer pairs"
+        )
+    return np.zeros(len(n_pairs), np.bool_)
+
+
+def _written_keys(forms: _Forms, in_table: BoolArray, n_nodes: int) -> tuple[IntArray, IntArray]:
+    """Return the closure pairs to write out, must and cannot, as lower × n_nodes + higher."""
+    groups = np.flatnonzero(forms.closed & ~in_table).astype(np.int32)
+    rivals = forms.rivals[~in_table[forms.rivals[:, 0]]]
+    return (
+        pair_keys_within(forms.starts, forms.members, groups, n_nodes),
+        pair_keys_across(forms.starts, forms.members, rivals, n_nodes),
+    )
+
+
+def _explicit(
+    given: _Given,
+    groups: LabelArray,
+    has_closure: BoolArray,
+    in_table: BoolArray,
+    closure_keys: IntArray,
+    n_nodes: int,
+) -> tuple[LabelArray, FloatArray]:
+    """Return the explicit pairs of one kind: written closure, given costs, and differences."""
+    ends = groups[given.pairs]
+    closed = has_closure[ends].all(axis=1)
+    tabled = closed & in_table[ends[:, 0]]
+    costs = np.where(tabled, given.costs - given.closure_cost, given.costs)
+    keys = given.pairs[:, 0].astype(np.int64) * n_nodes + given.pairs[:, 1]
+    keep = ~tabled | (costs != 0)
+    written = closed & ~tabled  # these stand among the closure's keys already
+    every = np.concatenate([closure_keys, keys[keep & ~written]])
+    every.sort()
+    every_cost = np.full(len(every), given.closure_cost)
+    every_cost[np.searchsorted(every, keys[keep])] = costs[keep]
+    pairs = np.empty((len(every), 2), np.int32)
+    np.floor_divide(every, max(n_nodes, 1), out=pairs[:, 0], casting="unsafe")
+    np.remainder(every, max(n_nodes, 1), out=pairs[:, 1], casting="unsafe")
+    return pairs, every_cost

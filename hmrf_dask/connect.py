@@ -1,0 +1,74 @@
+"""Where the work runs: threads here, processes here, or a Dask cluster that is already there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import dask
+from distributed import Client, LocalCluster
+
+from hmrf_dask.errors import ClusterError, ConfigurationError
+
+CONNECT_SECONDS = 20
+
+
+@contextmanager
+def connected(
+    *,
+    threads: int | None = None,
+    processes: int | None = None,
+    scheduler: str | None = None,
+    scheduler_file: str | None = None,
+) -> Iterator[None]:
+    """Run what is inside under one Dask scheduler; by default on all threads of this process.
+
+    At most one argument may be given.
+
+    Parameters
+    ----------
+    threads, processes : int, optional
+        How many threads of this process, or worker processes of one thread each on this machine.
+    scheduler, scheduler_file : str, optional
+        Address, or file with the address, of a running `dask scheduler`.
+    """
+    with ExitStack() as stack:
+        if threads is not None:
+            stack.enter_context(dask.config.set(scheduler="threads", num_workers=threads))
+        elif processes is not None:
+            stack.enter_context(_local_processes(processes))
+        elif scheduler is not None or scheduler_file is not None:
+            stack.enter_context(_client(scheduler, scheduler_file))
+        yield
+
+
+@contextmanager
+def _local_processes(n_workers: int) -> Iterator[None]:
+    # Any port on loopback: with None it would take port 8787, or warn that it is taken.
+    with (
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster),
+    ):
+        yield
+
+
+@contextmanager
+def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]:
+    try:
+        client = Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the scheduler's address must look like tcp://host:port, got {scheduler!r} ({error})"
+        ) from error
+    except OSError as error:
+        raise ClusterError(
+            f"no Dask scheduler answered at {scheduler or scheduler_file} within "
+            f"{CONNECT_SECONDS} s ({error}); start one, or check the address"
+        ) from error
+    with client:
+        yield

@@ -1,0 +1,344 @@
+"""Corpus: rows in partitions of a Dask graph, made from memory, dask arrays, Parquet or tasks."""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+import dask.array
+import dask.config
+import numpy as np
+import scipy.sparse
+from dask.base import compute as dask_compute
+from dask.base import persist as dask_persist
+from dask.delayed import Delayed, delayed
+from dask.highlevelgraph import HighLevelGraph
+from numpy.typing import ArrayLike
+
+from hmrf_dask.canonical import require_matrix
+from hmrf_dask.chunks import delayed_chunks, ids_by_partition, merged_graph
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.ids import id_slices
+from hmrf_dask.partitions import (
+    block_of_chunks,
+    bounds_by_bytes,
+    checked_block,
+    chunk_shape,
+    count_rows,
+    even_bounds,
+    is_sparse,
+    join_rows,
+    one_width,
+    shortened,
+    slice_block,
+)
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.store.blocks import (
+    Manifest,
+    StorageOptions,
+    read_block,
+    read_manifest,
+    write_block,
+    write_manifest,
+)
+
+Compute = Callable[..., tuple[Any, ...]]
+PARTITION_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Rows in partitions, each a task that gives one `RowBlock`; nothing is computed until asked.
+
+    Empty partitions and partitions of one row are as good as any other.
+
+    Parameters
+    ----------
+    partitions : tuple of Delayed
+        Each gives a RowBlock with `row_counts[i]` rows of `n_features` features.
+    n_features : int
+    row_counts : tuple of int
+    has_ids : bool
+        Whether rows have document ids; else their ids are the row numbers.
+    in_client : bool
+        Whether the rows lie in this process's memory, so that `persist` must send them once.
+    """
+
+    partitions: tuple[Delayed, ...]
+    n_features: int
+    row_counts: tuple[int, ...]
+    has_ids: bool
+    in_client: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a corpus without partitions or features, which no distance can use."""
+        if not self.partitions:
+            raise InvalidInputError("a corpus must have at least one partition, got none; add one")
+        if self.n_features < 1:
+            raise InvalidInputError(
+                f"Found array with 0 feature(s) (shape=({self.n_rows}, {self.n_features})) while "
+                "a minimum of 1 is required; give rows with at least one column"
+            )
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of all partitions."""
+        return sum(self.row_counts)
+
+    @property
+    def n_partitions(self) -> int:
+        """Number of partitions."""
+        return len(self.partitions)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Number of the first row of each partition, and at the end the number of rows."""
+        return tuple(int(n) for n in np.cumsum((0, *self.row_counts)))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of features."""
+        return self.n_rows, self.n_features
+
+    @staticmethod
+    def from_rows(
+        X: Any,
+        ids: ArrayLike | None = None,
+        n_partitions: int | None = None,
+        partition_bytes: int = PARTITION_BYTES,
+    ) -> Corpus:
+        """Cut a matrix in memory into partitions, without a copy where its form allows.
+
+        Parameters
+        ----------
+        X : sparse matrix or array of any format, or ndarray, shape (n_rows, n_features)
+        ids : array-like of str or int, shape (n_rows,), optional
+        n_partitions : int, optional
+            Partitions of equal numbers of rows; without it as few as `partition_bytes` and 65,536
+            rows allow, at least one.
+        partition_bytes : int
+            Bytes of values and feature numbers in one partition.
+
+        Returns
+        -------
+        Corpus
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask.corpus import Corpus
+        >>> Corpus.from_rows(np.eye(5), n_partitions=2).row_counts
+        (2, 3)
+        """
+        require_matrix(X)
+        if isinstance(X, np.ma.MaskedArray):
+            raise InvalidInputError("rows must not be masked, got a masked array; fill it")
+        matrix = X.tocsr() if is_sparse(X) else np.asarray(X)
+        n_rows, n_features = (int(n) for n in matrix.shape)
+        if n_partitions is not None:
+            bounds = even_bounds(n_rows, n_partitions)
+        else:
+            bounds = bounds_by_bytes(matrix, partition_bytes)
+        named = None if ids is None else id_slices(ids, bounds)
+        blocks = [
+            slice_block(matrix, start, stop, None if named is None else named[i])
+            for i, (start, stop) in enumerate(pairwise(bounds))
+        ]
+        # traverse=False, or Dask would look for collections in the rows.
+        parts = tuple(delayed(block, traverse=False, pure=False) for block in blocks)
+        return Corpus(parts, n_features, tuple(b.n_rows for b in blocks), ids is not None, True)
+
+    @staticmethod
+    def from_dask(array: Any, ids: Any = None, *, compute: Compute = dask_compute) -> Corpus:
+        """Take the row chunks of a dask array as partitions.
+
+        Parameters
+        ----------
+        array : dask array, shape (n_rows, n_features)
+            Its chunks are scipy sparse of any format, or ndarrays. Chunks along the columns are
+            put together. Where sizes are unknown the chunks are computed once, for their shapes.
+        ids : dask array of the same row chunks, or array-like, of str or int, optional
+        compute : callable
+            Stands in for `dask.compute`.
+
+        Returns
+        -------
+        Corpus
+        """
+        require_matrix(array)
+        chunks = delayed_chunks(array)
+        rows, columns = array.chunks
+        if any(math.isnan(n) for n in (*rows, *columns)):
+            shapes = compute(*[delayed(chunk_shape)(row, i) for i, row in enumerate(chunks)])
+            rows, widths = zip(*shapes, strict=True)
+        else:
+            widths = (sum(columns),)
+        n_features, row_counts = one_width(widths), tuple(int(n) for n in rows)
+        offsets = np.cumsum((0, *row_counts)).tolist()
+        named = ids_by_partition(ids, row_counts, offsets)
+        parts = tuple(
+            delayed(block_of_chunks)(row, named[i], offsets[i], (row_counts[i], n_features), i)
+            for i, row in enumerate(chunks)
+        )
+        return Corpus(parts, n_features, row_counts, ids is not None)
+
+    @staticmethod
+    def from_delayed(
+        parts: Iterable[Delayed],
+        n_features: int,
+        row_counts: Sequence[int] | None = None,
+        *,
+        has_ids: bool = True,
+        compute: Compute = dask_compute,
+    ) -> Corpus:
+        """Take tasks that give row blocks; without `row_counts` they are computed once.
+
+        With `has_ids=False` the rows are numbered anew, through all partitions.
+        """
+        given = tuple(parts)
+        if row_counts is None:
+            row_counts = compute(*[delayed(count_rows)(part) for part in given])
+        offsets = np.cumsum((0, *row_counts)).tolist()
+        checked = tuple(
+            delayed(checked_block)(
+                part, (row_counts[i], n_features), i, None if has_ids else offsets[i]
+            )
+            for i, part in enumerate(given)
+        )
+        return Corpus(checked, n_features, tuple(int(n) for n in row_counts), has_ids)
+
+    @staticmethod
+    def from_parquet(url: str, storage_options: StorageOptions = None) -> Corpus:
+        """Open a folder that `to_parquet` or `store.blocks.write_blocks` wrote; one file, one task.
+
+        Credentials come from the environment or a profile named in `storage_options`: a key in
+        there would travel with every task.
+        """
+        manifest = read_manifest(url, storage_options)
+        parts = tuple(
+            delayed(read_block)(url, file, manifest.n_features, storage_options)
+            for file in manifest.files
+        )
+        return Corpus(parts, manifest.n_features, manifest.row_counts, manifest.has_ids)
+
+    def to_parquet(
+        self, url: str, storage_options: StorageOptions = None, *, compute: Compute = dask_compute
+    ) -> Corpus:
+        """Write one file for each partition, then the manifest; return the corpus read from there.
+
+        A retry adds no file. A folder that holds another corpus is refused.
+        """
+        files = compute(
+            *[
+                delayed(write_block)(part, url, i, storage_options)
+                for i, part in enumerate(self.partitions)
+            ]
+        )
+        write_manifest(Manifest(self.n_features, self.has_ids, tuple(files)), url, storage_options)
+        return Corpus.from_parquet(url, storage_options)
+
+    def persist(self, *, persist: Callable[..., tuple[Any, ...]] = dask_persist) -> Corpus:
+        """Send rows that lie in this process to the scheduler, once; later graphs only name them.
+
+        They stay recomputable there when a worker dies. Any other corpus is returned as it is.
+        """
+        if not self.in_client:
+            return self
+        parts: list[Delayed] = []
+        # The rows have to travel this once, which is what Dask's warning is about.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
+            for part in self.partitions:  # one message each, not one of the whole corpus
+                parts.extend(persist(part))
+        return replace(self, partitions=tuple(parts), in_client=False)
+
+    def repartition(self, n_partitions: int) -> Corpus:
+        """Return the same rows in `n_partitions` partitions of equal numbers of rows."""
+        return self.with_partitions(even_bounds(self.n_rows, n_partitions))
+
+    def with_partitions(self, bounds: Sequence[int]) -> Corpus:
+        """Return the same rows cut at `bounds`: 0, ascending row numbers, the number of rows."""
+        cuts = [int(bound) for bound in bounds]
+        if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != self.n_rows or cuts != sorted(cuts):
+            raise InvalidInputError(
+                f"bounds must ascend from 0 to the number of rows, {self.n_rows}, got "
+                f"{shortened(cuts)}; give at least these two"
+            )
+        offsets = self.offsets
+        parts = tuple(self._rows_between(*bounds, offsets) for bounds in pairwise(cuts))
+        return replace(self, partitions=parts, row_counts=tuple(np.diff(cuts).tolist()))
+
+    def _rows_between(self, start: int, stop: int, offsets: Sequence[int]) -> Delayed:
+        pieces, ranges = [], []
+        part = max(0, bisect_right(offsets, start) - 1)
+        while part < self.n_partitions and offsets[part] < stop:
+            first, last = offsets[part], offsets[part + 1]
+            if max(start, first) < min(stop, last):
+                pieces.append(self.partitions[part])
+                ranges.append((max(start, first) - first, min(stop, last) - first))
+                if (first, last) == (start, stop):
+                    return self.partitions[part]
+            part += 1
+        if not pieces:
+            pieces, ranges = [self.partitions[0]], [(0, 0)]
+        joined: Delayed = delayed(join_rows)(pieces, ranges)
+        return joined
+
+    def to_dask_array(self, *, dense: bool = False) -> Any:
+        """Return a float32 dask array of the same row chunks: `csr_array` chunks, or ndarrays.
+
+        Dask arrays of sparse chunks do little beyond `map_blocks` and slicing of rows.
+        """
+        if dask.config.get("array.query-planning", None):
+            raise ConfigurationError(
+                "array.query-planning must be off to make a dask array of tasks (Dask has no way "
+                "there), got True; set it to False"
+            )
+        form = RowBlock.to_dense if dense else RowBlock.to_scipy
+        name = f"corpus-{uuid4().hex}"
+        parts = [
+            delayed(form)(part, dask_key_name=(name, i, 0))
+            for i, part in enumerate(self.partitions)
+        ]
+        graph = HighLevelGraph.from_collections(name, merged_graph(parts), dependencies=())
+        empty = np.empty((0, self.n_features), np.float32)
+        meta = empty if dense else scipy.sparse.csr_array(empty)
+        chunks = (self.row_counts, (self.n_features,))
+        return dask.array.Array(graph, name, chunks, meta=meta)
+
+
+def as_corpus(X: Any, ids: Any = None, *, compute: Compute = dask_compute) -> Corpus:
+    """Make a corpus of whatever holds rows.
+
+    Parameters
+    ----------
+    X : sparse matrix or array, ndarray, dask array, Corpus, or path of a folder of Parquet blocks
+    ids : array-like of str or int, shape (n_rows,), optional
+        Not for a Corpus or a path, which have their own.
+    compute : callable
+        Stands in for `dask.compute`.
+
+    Returns
+    -------
+    Corpus
+    """
+    if isinstance(X, Corpus | str | os.PathLike):
+        if ids is not None:
+            raise InvalidInputError(
+                f"ids must not be given with a {type(X).__name__}: it has its own; leave them out"
+            )
+        return X if isinstance(X, Corpus) else Corpus.from_parquet(os.fspath(X))
+    if isinstance(X, dask.array.Array):
+        return Corpus.from_dask(X, ids, compute=compute)
+    if isinstance(X, np.ndarray) or is_sparse(X):
+        return Corpus.from_rows(X, ids)
+    raise InvalidInputError(
+        "rows must be a scipy sparse matrix or array, an ndarray, a dask array, a Corpus or the "
+        f"path of a folder of Parquet blocks, got {type(X).__name__}; convert it, for example with "
+        "numpy.asarray"
+    )

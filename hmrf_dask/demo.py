@@ -1,0 +1,284 @@
+"""The demo: docstrings of the scientific packages at hand, clustered with simulated answers.
+
+It is a module of the package, not a file under pipelines/, because `hmrf-dask demo` must work where
+only the package is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import scipy.sparse as sp
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
+from sklearn.metrics import normalized_mutual_info_score
+
+from hmrf_dask.assignments import FOLDER, write_assignments
+from hmrf_dask.constraints import Constraints
+from hmrf_dask.corpus import Corpus
+from hmrf_dask.estimators import HMRFKMeans
+from hmrf_dask.fit_files import start_afresh
+from hmrf_dask.types import AnyArray, IntArray, LabelArray
+
+# A label and the modules whose public names carry it. All of them are installed with this package.
+SUBPACKAGES: dict[str, tuple[str, ...]] = {
+    "numpy.ma": ("numpy.ma",),
+    "numpy.polynomial": (
+        "numpy.polynomial",
+        "numpy.polynomial.chebyshev",
+        "numpy.polynomial.hermite",
+        "numpy.polynomial.legendre",
+        "numpy.polynomial.polynomial",
+    ),
+    "numpy.random": ("numpy.random",),
+    "scipy.interpolate": ("scipy.interpolate",),
+    "scipy.ndimage": ("scipy.ndimage",),
+    "scipy.optimize": ("scipy.optimize",),
+    "scipy.signal": ("scipy.signal",),
+    "scipy.sparse": ("scipy.sparse", "scipy.sparse.csgraph", "scipy.sparse.linalg"),
+    "scipy.special": ("scipy.special",),
+    "scipy.stats": ("scipy.stats",),
+    "sklearn.linear_model": ("sklearn.linear_model",),
+    "sklearn.metrics": ("sklearn.metrics",),
+}
+
+N_ANSWERS = 300
+N_PARTITIONS = 4
+SEED = 0
+TOP_WORDS = 5
+SHORTEST_TEXT = 150  # characters; shorter docstrings are "See also" lines and aliases
+_DOCTEST_LINE = re.compile(r"^\s*(>>>|\.\.\.).*$", re.MULTILINE)
+_LINK_TARGET = re.compile(r"<[^<>\n]+>")
+_DOTTED_NAME = re.compile(r"\b(?:\w+\.)+(?=[A-Za-z_])")
+
+
+class Document(NamedTuple):
+    """One document: the dotted name it belongs to, its text, and the subpackage it is from."""
+
+    doc_id: str
+    text: str
+    label: str
+
+
+def read_docstrings() -> list[Document]:
+    """Collect the docstrings of `SUBPACKAGES`, one document per distinct text, sorted by id.
+
+    Returns
+    -------
+    list of Document
+        In an order that depends on the installed versions alone.
+    """
+    first_with_text: dict[str, Document] = {}
+    for label, modules in SUBPACKAGES.items():
+        for module_name in modules:
+            module = importlib.import_module(module_name)
+            for name, docstring in _public_docstrings(module):
+                text = plain_text(docstring)
+                if len(text) >= SHORTEST_TEXT:
+                    document = Document(f"{module_name}.{name}", text, label)
+                    first_with_text.setdefault(text, document)
+    return sorted(first_with_text.values())
+
+
+def _public_docstrings(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Yield (name, docstring) of the functions, classes and methods a module exports."""
+    for name in sorted(getattr(module, "__all__", None) or vars(module)):
+        exported = vars(module).get(name)
+        if name.startswith("_") or inspect.ismodule(exported):
+            continue
+        yield from _own_docstring(name, exported)
+        if inspect.isclass(exported):
+            for member_name, member in sorted(vars(exported).items()):
+                if not member_name.startswith("_"):
+                    yield from _own_docstring(f"{name}.{member_name}", member)
+
+
+def _own_docstring(name: str, documented: object) -> Iterator[tuple[str, str]]:
+    """Yield (name, docstring), unless it is missing or only that of the object's class."""
+    docstring = documented.__doc__
+    if isinstance(docstring, str) and docstring != type(documented).__doc__:
+        yield name, inspect.cleandoc(docstring)
+
+
+def plain_text(docstring: str) -> str:
+    """Take out what would give the label away: example code, link targets, the path of a name.
+
+    Examples
+    --------
+    >>> plain_text("Like scipy.stats.norm, see `guide <stats_guide>`.")
+    'Like norm, see `guide `.'
+    """
+    without_code = _DOCTEST_LINE.sub("", docstring)
+    return _DOTTED_NAME.sub("", _LINK_TARGET.sub("", without_code)).strip()
+
+
+def tfidf_rows(documents: list[Document]) -> tuple[sp.csr_array, list[str]]:
+    """Weigh the words of every document; return float32 rows of unit length and the words."""
+    vectorizer = TfidfVectorizer(
+        token_pattern=r"\b[a-z]{3,}\b",  # plain words; names with underscores give labels away
+        stop_words=sorted(ENGLISH_STOP_WORDS | {"numpy", "scipy", "sklearn"}),
+        min_df=3,
+        max_df=0.3,
+        sublinear_tf=True,
+        dtype=np.float32,
+    )
+    rows = vectorizer.fit_transform([document.text for document in documents])
+    return sp.csr_array(rows), list(vectorizer.get_feature_names_out())
+
+
+def simulated_answers(labels: Sequence[str], n_pairs: int, seed: int) -> tuple[IntArray, IntArray]:
+    """Ask about random pairs until half the answers are "same" and half are "different".
+
+    Returns
+    -------
+    must_link, cannot_link : ndarray of int64, shape (n_pairs / 2, 2)
+        Row numbers; no pair comes twice.
+    """
+    generator = np.random.default_rng(seed)
+    same: dict[tuple[int, int], None] = {}
+    different: dict[tuple[int, int], None] = {}
+    while min(len(same), len(different)) < n_pairs // 2:
+        first, second = sorted(generator.choice(len(labels), 2, replace=False).tolist())
+        answers = same if labels[first] == labels[second] else different
+        if len(answers) < n_pairs // 2:
+            answers[first, second] = None
+    return np.array(list(same)), np.array(list(different))
+
+
+@dataclass(frozen=True)
+class ClusterSummary:
+    """One cluster in words: its size, what is special in it, and where most of it comes from."""
+
+    cluster: int
+    size: int
+    top_words: list[str]
+    mostly: str
+    share: float
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found; NMI is measured on all documents and on those nobody was asked about."""
+
+    n_documents: int
+    n_words: int
+    n_answers: int
+    n_asked_documents: int
+    nmi_without_answers: float
+    nmi_with_answers: float
+    nmi_unasked_without_answers: float
+    nmi_unasked_with_answers: float
+    violations: dict[str, int]
+    n_iterations: int
+    stop_reason: str
+    clusters: list[ClusterSummary]
+    files: dict[str, str]
+    seconds: float
+
+
+def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> DemoResult:
+    """Go the whole way: documents, rows, answers, fit, assignments in Parquet.
+
+    Parameters
+    ----------
+    folder : str
+        Where everything is written: documents.parquet, rows, pairs.csv and the run.
+    fresh : bool
+        Start again, where False goes on with (or reads) the run that is there.
+    progress : callable
+        Called with one line before each step.
+    """
+    started = time.perf_counter()
+    if fresh:
+        start_afresh(f"{folder}/run")
+    progress("reading the docstrings of numpy, scipy and scikit-learn")
+    documents = read_docstrings()
+    rows, words = tfidf_rows(documents)
+    truth = np.array([document.label for document in documents])
+    must_link, cannot_link = simulated_answers(truth.tolist(), N_ANSWERS, seed=SEED)
+    ids = np.array([document.doc_id for document in documents])
+    constraints = Constraints(ids[must_link], ids[cannot_link])
+    files = _write_inputs(folder, documents, rows, constraints)
+    corpus = Corpus.from_rows(rows, ids, n_partitions=N_PARTITIONS).to_parquet(files["rows"])
+
+    progress(f"clustering {len(documents)} documents without answers")
+    model = HMRFKMeans(len(SUBPACKAGES), random_state=SEED)
+    without = np.asarray(model.fit(corpus).labels_)
+    progress(f"clustering them with {N_ANSWERS} answers")
+    model.fit(corpus, must_link=constraints, run_dir=files["run"])
+    write_assignments(corpus, model.labels_, files["run"], len(SUBPACKAGES))
+
+    labels = np.asarray(model.labels_)
+    unasked = np.ones(len(documents), dtype=bool)
+    unasked[np.concatenate([must_link, cannot_link]).ravel()] = False
+    return DemoResult(
+        n_documents=len(documents),
+        n_words=len(words),
+        n_answers=N_ANSWERS,
+        n_asked_documents=int((~unasked).sum()),
+        nmi_without_answers=_agreement(truth, without),
+        nmi_with_answers=_agreement(truth, labels),
+        nmi_unasked_without_answers=_agreement(truth[unasked], without[unasked]),
+        nmi_unasked_with_answers=_agreement(truth[unasked], labels[unasked]),
+        violations=dict(model.violations_),
+        n_iterations=model.n_iter_,
+        stop_reason=model.stop_reason_,
+        clusters=_describe_clusters(labels, rows, words, truth),
+        files=files,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _write_inputs(
+    folder: str, documents: list[Document], rows: sp.csr_array, constraints: Constraints
+) -> dict[str, str]:
+    """Write what the fit is made from, so that a reader can look at it and fit it again."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    # Other versions of the packages give other rows, and those a folder of their own.
+    content = sha256(rows.indices.tobytes() + rows.data.tobytes()).hexdigest()[:8]
+    files = {
+        "documents": f"{folder}/documents.parquet",
+        "rows": f"{folder}/rows-{content}",
+        "pairs": f"{folder}/pairs.csv",
+        "run": f"{folder}/run",
+        "assignments": f"{folder}/run/{FOLDER}",
+    }
+    pq.write_table(pa.Table.from_pylist([d._asdict() for d in documents]), files["documents"])
+    constraints.to_file(files["pairs"])
+    return files
+
+
+def _agreement(truth: AnyArray, labels: LabelArray) -> float:
+    return float(normalized_mutual_info_score(truth, labels))
+
+
+def _describe_clusters(
+    labels: LabelArray, rows: sp.csr_array, words: list[str], truth: AnyArray
+) -> list[ClusterSummary]:
+    """Summarise the clusters, largest first."""
+    overall = rows.mean(axis=0)
+    summaries = []
+    for cluster in range(len(SUBPACKAGES)):
+        members = np.flatnonzero(labels == cluster)
+        if not len(members):
+            summaries.append(ClusterSummary(cluster, 0, [], "", 0.0))
+            continue
+        # What sets the cluster apart: its mean row less that of all documents.
+        special = rows[members].mean(axis=0) - overall
+        top_words = [words[word] for word in np.argsort(-special, kind="stable")[:TOP_WORDS]]
+        mostly, count = Counter(truth[members].tolist()).most_common(1)[0]
+        share = count / len(members)
+        summaries.append(ClusterSummary(cluster, len(members), top_words, mostly, share))
+    return sorted(summaries, key=lambda summary: -summary.size)

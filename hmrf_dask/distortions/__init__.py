@@ -1,0 +1,34 @@
+"""Distortions by name; adding one is one file and one line here."""
+
+from __future__ import annotations
+
+from hmrf_dask.distortions.base import Distortion, Extent, TableDistortion
+from hmrf_dask.distortions.cosine import Cosine
+from hmrf_dask.distortions.euclidean import Euclidean
+from hmrf_dask.distortions.idivergence import IDivergence, KullbackLeibler
+from hmrf_dask.distortions.own import OwnDistortion
+from hmrf_dask.distortions.pearson import Pearson
+from hmrf_dask.errors import ConfigurationError
+
+DISTORTIONS: dict[str, type[TableDistortion]] = {
+    "cosine": Cosine,
+    "i-divergence": IDivergence,
+    "kl": KullbackLeibler,
+    "euclidean": Euclidean,
+    "pearson": Pearson,
+}
+
+__all__ = ["DISTORTIONS", "Distortion", "Extent", "OwnDistortion", "make_distortion"]
+
+
+def make_distortion(distortion: str | Distortion) -> Distortion:
+    """Return the distortion of that name, or the object itself when it keeps the protocol."""
+    if isinstance(distortion, str):
+        if distortion not in DISTORTIONS:
+            raise ConfigurationError(f"distortion must be one of {sorted(DISTORTIONS)} or a distortion object, got {distortion!r}")
+        return DISTORTIONS[distortion]()
+    if not isinstance(distortion, Distortion):
+        raise ConfigurationError(
+            f"an own distortion must derive from hmrf_dask.distortions.OwnDistortion, got {type(distortion).__name__}"
+        )
+    return distortion

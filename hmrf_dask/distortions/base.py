@@ -1,0 +1,246 @@
+"""The protocol of a distortion: what the loop asks of one, and the form all built-in ones share.
+
+A distortion is a small immutable object. `bind` ties it to the facts of a corpus (domain check, φ_max); every other method is a pure
+function of its arguments. Weights are always a float64 array (d,); centroids a float64 array (K, d) in the space of the rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from hmrf_dask.kernels import distances, gradients, pairs, sums
+from hmrf_dask.kernels.distances import Table, Terms
+from hmrf_dask.kernels.pairs import Quantised
+from hmrf_dask.kernels.sums import Sums
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Facts of a whole corpus, the same for any partitioning.
+
+    Attributes
+    ----------
+    n_rows, n_features : int
+    minimum, maximum : float64 arrays, shape (d,), zeros of sparse rows included
+    mean_mass : float, the mean over rows of Σ_m x_m
+    largest_mass : float, the largest Σ_m |x_m| of a row
+    """
+
+    n_rows: int
+    n_features: int
+    minimum: FloatArray
+    maximum: FloatArray
+    mean_mass: float
+    largest_mass: float
+
+    @property
+    def signed(self) -> bool:
+        """Whether any entry is negative."""
+        return bool(self.minimum.min(initial=0.0) < 0)
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute value."""
+        return float(max(-self.minimum.min(initial=0.0), self.maximum.max(initial=0.0)))
+
+
+class Distortion(ABC):
+    """What the loop asks of a distortion.
+
+    `default_learning`: whether `learn_weights="auto"` learns. `learning` names the rule by which weights can be learned, None: not at all.
+    `refinement` names the closed form of first variation, None: none. `closure_form`: whether closures cost counts and sums, not pairs.
+    """
+
+    name: ClassVar[str]
+    default_learning: ClassVar[bool] = False
+    learning: ClassVar[Literal["gradient", "variance", "entropy"] | None] = None
+    refinement: ClassVar[Literal["directional", "euclidean"] | None] = None
+    closure_form: ClassVar[bool] = False
+    zero_rows: ClassVar[Literal["ordinary", "undecided"]] = "ordinary"
+    smoothing_schedule: ClassVar[tuple[float, float, float] | None] = None  # start, factor, floor of α
+
+    @abstractmethod
+    def bind(self, extent: Extent) -> Self:
+        """Return this distortion tied to a corpus; raise InvalidInputError where the data are not in its domain."""
+
+    def check(self, block: RowBlock) -> None:  # noqa: B027 - most distortions take any finite rows
+        """Raise InvalidInputError naming rows of `block` outside the domain."""
+
+    @abstractmethod
+    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+        """Return a bound on the entries of summands; None when only the rows can tell, then called with each block."""
+
+    @abstractmethod
+    def terms(self, block: RowBlock, weights: FloatArray) -> Any:
+        """Return what the other methods need of each row under these weights."""
+
+    @abstractmethod
+    def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Any:
+        """Return what the other methods need of the centroids under these weights."""
+
+    @abstractmethod
+    def nearest(
+        self, block: RowBlock, terms: Any, table: Any, labels: LabelArray
+    ) -> tuple[LabelArray, IntArray]:
+        """Return the nearest centroid of each row and the exact change of Σ D; see `kernels.distances.nearest`."""
+
+    @abstractmethod
+    def own_distances(self, block: RowBlock, terms: Any, table: Any, labels: LabelArray) -> FloatArray:
+        """Return the distance of each row to the centroid of its label (the terms of the reported J)."""
+
+    @abstractmethod
+    def distances(self, block: RowBlock, terms: Any, table: Any) -> FloatArray:
+        """Return all distances, shape (n_rows, K), the same bits as `own_distances`."""
+
+    @abstractmethod
+    def sum_moves(
+        self,
+        block: RowBlock,
+        terms: Any,
+        weights: FloatArray,
+        before: LabelArray,
+        after: LabelArray,
+        n_clusters: int,
+        exponent: int,
+    ) -> Sums:
+        """Return what rows add to their new clusters and take from their old ones (label -1: nowhere)."""
+
+    @abstractmethod
+    def centroids(
+        self, totals: FloatArray, counts: IntArray, weights: FloatArray, smoothing: float, previous: FloatArray | None
+    ) -> FloatArray:
+        """Return centroids (K, d) from sums (K, d + 1); a cluster whose sum decides nothing keeps its `previous` one."""
+
+    @abstractmethod
+    def pair_values(
+        self,
+        left: RowBlock,
+        right: RowBlock,
+        first: LabelArray,
+        second: LabelArray,
+        weights: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return φ and φ_max − φ of pairs (first[t] of left, second[t] of right)."""
+
+    @abstractmethod
+    def maximum(self, weights: FloatArray) -> float:
+        """Return φ_max, or an upper bound of φ_max − φ and φ where the maximum is by pair."""
+
+    @abstractmethod
+    def span(self, weights: FloatArray, smoothing: float) -> float:
+        """Return how much the distances of one row to two centroids can differ; beyond it ICM sees them as equally far."""
+
+
+@dataclass(frozen=True)
+class TableDistortion(Distortion):
+    """A distortion that is linear or squared in the row, served by the shared kernels."""
+
+    extent: Extent | None = field(default=None, repr=False)
+
+    form: ClassVar[int]
+    kappa: ClassVar[int] = 1
+
+    def bind(self, extent: Extent) -> Self:
+        """Return this distortion tied to the corpus."""
+        return replace(self, extent=extent)
+
+    @property
+    def corpus(self) -> Extent:
+        """The corpus this distortion is bound to."""
+        if self.extent is None:
+            raise RuntimeError(f"{self.name}: bind() comes first")
+        return self.extent
+
+    def features(self, weights: FloatArray) -> FloatArray:
+        """Return the feature factors f of a row's summand."""
+        return np.ones_like(weights)
+
+    def nearest(
+        self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray
+    ) -> tuple[LabelArray, IntArray]:
+        """See `Distortion.nearest`."""
+        return distances.nearest(block, terms, table, labels)
+
+    def own_distances(self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray) -> FloatArray:
+        """See `Distortion.own_distances`."""
+        return distances.own_distances(block, terms, table, labels)
+
+    def distances(self, block: RowBlock, terms: Terms, table: Table) -> FloatArray:
+        """See `Distortion.distances`."""
+        return distances.all_distances(block, terms, table)
+
+    def sum_moves(
+        self,
+        block: RowBlock,
+        terms: Terms,
+        weights: FloatArray,
+        before: LabelArray,
+        after: LabelArray,
+        n_clusters: int,
+        exponent: int,
+    ) -> Sums:
+        """See `Distortion.sum_moves`."""
+        return sums.sum_moves(block, terms, self.features(weights), before, after, n_clusters, exponent)
+
+    def pair_values(
+        self, left: RowBlock, right: RowBlock, first: LabelArray, second: LabelArray, weights: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """See `Distortion.pair_values`."""
+        sides = self.sides(left, right, weights)
+        return pairs.pair_values(self.form, *sides, first, second, weights, self.maximum(weights))
+
+    def sides(self, left: RowBlock, right: RowBlock, weights: FloatArray) -> tuple[pairs.Side, pairs.Side]:
+        """Return both sides of pairs as the kernels read them."""
+        one = pairs.side(left, self.terms(left, weights))
+        return one, one if right is left else pairs.side(right, self.terms(right, weights))
+
+    def quantise(self, block: RowBlock, weights: FloatArray, bits: int) -> Quantised:
+        """Return the rows in integers, the common ground of explicit pairs and closure tables."""
+        rows = pairs.side(block, self.terms(block, weights))
+        squared = self.form == pairs.SQUARED
+        return pairs.quantise(rows, np.sqrt(weights), bits, squared=squared, radius=self.radius(weights))
+
+    def radius(self, weights: FloatArray) -> float:
+        """Return the length by which rows are scaled before they are quantised."""
+        return 1.0
+
+    def pair_gradient(
+        self,
+        left: RowBlock,
+        right: RowBlock,
+        first: LabelArray,
+        second: LabelArray,
+        signed: FloatArray,
+        weights: FloatArray,
+        exponent: int,
+    ) -> IntArray:
+        """Return Σ signed · dφ by feature in fixed point; see `kernels.pairs.pair_gradient`."""
+        return pairs.pair_gradient(
+            self.form, *self.sides(left, right, weights), first, second, signed, weights, exponent
+        )
+
+    def weighted_squares(
+        self, block: RowBlock, terms: Terms, coefficients: FloatArray, weights: FloatArray, exponent: int
+    ) -> IntArray:
+        """Return Σ c_i z_im² in fixed point; see `kernels.gradients`."""
+        return gradients.weighted_squares(block, terms, coefficients, weights, exponent)
+
+
+def filled(totals: FloatArray, decided: BoolArray, previous: FloatArray | None) -> FloatArray:
+    """Return `totals` with undecided clusters at their previous centroid, or at nought when there is none."""
+    if previous is None:
+        previous = np.zeros_like(totals)
+    return np.where(decided[:, None], totals, previous)
+
+
+def named_rows(block: RowBlock, rows: Sequence[int] | IntArray, most: int = 5) -> str:
+    """Return the ids of a few rows for an error text."""
+    shown = ", ".join(repr(value) for value in block.ids[np.asarray(rows)[:most]].tolist())
+    return shown + (f" and {len(rows) - most} more" if len(rows) > most else "")

@@ -1,0 +1,67 @@
+"""Squared Euclidean distance with a diagonal metric (KDD 2004 ref. [8], MPCK-Means): D = Σ a (x − μ)² − Σ log a, φ = Σ a (x − y)²."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hmrf_dask.distortions.base import TableDistortion, filled
+from hmrf_dask.kernels import distances, pairs
+from hmrf_dask.kernels.distances import Table, Terms
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.types import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Euclidean(TableDistortion):
+    """Squared Euclidean distance; −Σ log a is the Gaussian normaliser that keeps learned weights from vanishing."""
+
+    name = "euclidean"
+    form = pairs.SQUARED
+    kappa = 2
+    default_learning = True
+    learning = "variance"
+    refinement = "euclidean"
+    closure_form = True
+
+    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+        """Return the largest absolute value of the corpus."""
+        return self.corpus.largest
+
+    def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
+        """Return the row terms; the row's own square is left out of the fast form, it moves no minimum."""
+        squares, _, plain, mass = distances.moments(block, weights)
+        whole = np.ones(block.n_rows)
+        nought = np.zeros(block.n_rows)
+        return Terms(
+            offset=np.full(block.n_rows, -np.log(weights).sum()), size=squares + abs(np.log(weights).sum()), scale=-2.0 * whole, shift=nought,
+            norm=2.0 * np.sqrt(plain), mass=2.0 * mass, factor=whole, extra=nought,
+        )  # fmt: skip
+
+    def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
+        """Return T = a∘μ with bias ‖μ‖²_A; μ itself decides."""
+        nought = np.zeros(len(centroids))
+        squares = (centroids * centroids * weights).sum(axis=1)
+        return distances.make_table(centroids * weights, squares, nought, exact=centroids, weights=weights)
+
+    def centroids(
+        self, totals: FloatArray, counts: IntArray, weights: FloatArray, smoothing: float, previous: FloatArray | None
+    ) -> FloatArray:
+        """Return the means."""
+        means = totals[:, :-1] / np.maximum(counts, 1)[:, None]
+        return filled(means, counts > 0, previous)
+
+    def maximum(self, weights: FloatArray) -> float:
+        """Return φ_max = Σ a (max − min)², over the corpus's bounding box."""
+        width = self.corpus.maximum - self.corpus.minimum
+        return float((weights * width * width).sum())
+
+    def span(self, weights: FloatArray, smoothing: float) -> float:
+        """Return the squared diagonal of the box that holds rows and centroids."""
+        return self.maximum(weights) or 1.0
+
+    def radius(self, weights: FloatArray) -> float:
+        """Return a length no row exceeds in the metric."""
+        reach = np.maximum(np.abs(self.corpus.maximum), np.abs(self.corpus.minimum))
+        return float(np.sqrt((weights * reach * reach).sum())) or 1.0

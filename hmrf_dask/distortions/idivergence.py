@@ -1,0 +1,187 @@
+"""Weighted I-divergence (KDD 2004, eq. 12–14, 16, 20): D = Σ a (x ln(x/μ) − x + μ), φ = D_IM; `KL` takes rows normalised to sum 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from hmrf_dask.distortions.base import Extent, TableDistortion, filled, named_rows
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.kernels import distances, pairs
+from hmrf_dask.kernels.distances import Table, Terms
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.types import FloatArray, IntArray
+
+LEAST = 1e-300  # a centroid entry below it is taken as this: ln 0 has no value, and smoothing keeps real entries far above
+
+
+@njit(nogil=True, cache=True)
+def _entropies(values, indices, indptr, dense, factor, weights, out):  # type: ignore[no-untyped-def]
+    for i in range(out.shape[0]):
+        start = indptr[i]
+        total = 0.0
+        for p in range(start, indptr[i + 1]):
+            m = p - start if dense else indices[p]
+            x = factor[i] * values[p]
+            if x > 0.0:
+                total += weights[m] * (x * math.log(x) - x)
+        out[i] = total
+
+
+@njit(nogil=True, cache=True)
+def _feature_entropies(values, indices, indptr, dense, factor, unit, out):  # type: ignore[no-untyped-def]
+    for i in range(factor.shape[0]):
+        start = indptr[i]
+        for p in range(start, indptr[i + 1]):
+            m = p - start if dense else indices[p]
+            x = factor[i] * values[p]
+            if x > 0.0:
+                out[m] += np.int64(np.rint((x * math.log(x) - x) * unit))
+
+
+@dataclass(frozen=True)
+class IDivergence(TableDistortion):
+    """I-divergence of rows as given; smoothing α draws centroids towards the uniform row u (eq. 16, 1/n read as 1/d)."""
+
+    name = "i-divergence"
+    form = pairs.DIVERGENCE
+    default_learning = True
+    learning = "entropy"
+    smoothing_schedule = (16.0, 0.8, 1.0)
+
+    def bind(self, extent: Extent) -> IDivergence:
+        """Return this distortion tied to the corpus; entries must not be negative."""
+        if extent.signed:
+            raise InvalidInputError(
+                f"{self.name}: entries must be >= 0, got {extent.minimum.min():g}; use counts or frequencies, or another distortion"
+            )
+        if extent.mean_mass <= 0:
+            raise InvalidInputError(f"{self.name}: every row is zero; there is nothing to compare")
+        return super().bind(extent)
+
+    def check(self, block: RowBlock) -> None:
+        """Raise where entries are negative, naming rows."""
+        negative = np.flatnonzero(block.values < 0)
+        if len(negative):
+            rows = np.unique(np.searchsorted(block.indptr, negative, side="right") - 1)
+            raise InvalidInputError(
+                f"{self.name}: entries must be >= 0, got {block.values[negative[0]]:g}; rows {named_rows(block, rows)}. "
+                "Use counts or frequencies, or another distortion"
+            )
+
+    def _factor(self, block: RowBlock) -> FloatArray:
+        return np.ones(block.n_rows)
+
+    @property
+    def uniform(self) -> float:
+        """The entry of the uniform row u: mean row mass / d."""
+        return self.corpus.mean_mass / self.corpus.n_features
+
+    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+        """Return the largest value of the corpus."""
+        return self.corpus.largest
+
+    def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
+        """Return the row terms: D = Σ a (x ln x − x) − x·(a∘ln μ) + Σ a μ."""
+        factor = self._factor(block)
+        offset = np.empty(block.n_rows)
+        _entropies(block.values, block.indices, block.indptr, block.is_dense, factor, weights, offset)
+        _, _, plain, mass = distances.moments(block, weights)
+        nought = np.zeros(block.n_rows)
+        return Terms(
+            offset=offset, scale=-factor, shift=nought, norm=np.sqrt(plain) * factor, mass=mass * factor,
+            factor=factor, extra=nought, size=np.abs(offset),
+        )  # fmt: skip
+
+    def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
+        """Return T = a∘ln μ with bias Σ a μ + α D(u, μ): the smoothing is part of J, so of the E-step."""
+        positive = np.maximum(centroids, LEAST)
+        logarithms = np.log(positive)
+        bias = (positive * weights).sum(axis=1) + smoothing * self.prior(centroids, weights)
+        return distances.make_table(logarithms * weights, bias, np.zeros(len(centroids)))
+
+    def prior(self, centroids: FloatArray, weights: FloatArray) -> FloatArray:
+        """Return D(u, μ_h) of each cluster, which each of its rows pays α times."""
+        positive = np.maximum(centroids, LEAST)
+        u = self.uniform
+        return np.asarray((weights * (u * np.log(u / positive) - u + positive)).sum(axis=1), np.float64)
+
+    def centroids(
+        self, totals: FloatArray, counts: IntArray, weights: FloatArray, smoothing: float, previous: FloatArray | None
+    ) -> FloatArray:
+        """Return the means drawn to u: (mean + αu)/(1 + α)."""
+        means = totals[:, :-1] / np.maximum(counts, 1)[:, None]
+        return filled((means + smoothing * self.uniform) / (1.0 + smoothing), counts > 0, previous)
+
+    def maximum(self, weights: FloatArray) -> float:
+        """Return a bound of φ and its complement over all pairs: ln 2 · (‖x‖_a + ‖y‖_a)."""
+        return 2.0 * pairs.LOG2 * self._largest_mass * float(weights.max(initial=0.0))
+
+    def span(self, weights: FloatArray, smoothing: float) -> float:
+        """Return the reach of a row's and the prior's logarithms between smoothed centroid entries."""
+        least = max(smoothing * self.uniform / (1.0 + smoothing), LEAST)
+        reach = math.log(max(self.corpus.largest, 1.0) / least) + 1.0
+        uniform_mass = self.uniform * self.corpus.n_features
+        return 2.0 * (self._largest_mass + smoothing * uniform_mass) * reach * float(weights.max(initial=0.0))
+
+    @property
+    def _largest_mass(self) -> float:
+        return self.corpus.largest_mass
+
+    def feature_entropies(self, block: RowBlock, exponent: int) -> IntArray:
+        """Return Σ_i (x_im ln x_im − x_im) by feature in fixed point."""
+        out = np.zeros(block.n_features, np.int64)
+        factor = self._factor(block)
+        _feature_entropies(block.values, block.indices, block.indptr, block.is_dense, factor, 2.0**exponent, out)
+        return out
+
+    @property
+    def entropy_bound(self) -> float:
+        """The largest |x ln x − x| an entry can have."""
+        largest = self.corpus.largest
+        return max(1.0, abs(largest * math.log(largest) - largest)) if largest > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class KullbackLeibler(IDivergence):
+    """I-divergence of rows normalised to sum 1, which is what text wants."""
+
+    name = "kl"
+
+    def check(self, block: RowBlock) -> None:
+        """Raise where entries are negative or rows are zero."""
+        super().check(block)
+        empty = np.flatnonzero(self._mass(block) <= 0)
+        if len(empty):
+            raise InvalidInputError(
+                f"kl: rows must have a positive sum, rows {named_rows(block, empty)} are zero; drop them or use distortion='cosine'"
+            )
+
+    @staticmethod
+    def _mass(block: RowBlock) -> FloatArray:
+        return np.asarray(distances.moments(block, np.ones(block.n_features))[3], np.float64)
+
+    def _factor(self, block: RowBlock) -> FloatArray:
+        mass = self._mass(block)
+        return np.divide(1.0, mass, out=np.zeros_like(mass), where=mass > 0)
+
+    @property
+    def uniform(self) -> float:
+        """The entry of the uniform row: 1/d."""
+        return 1.0 / self.corpus.n_features
+
+    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+        """Return 1: rows sum to 1."""
+        return 1.0
+
+    @property
+    def _largest_mass(self) -> float:
+        return 1.0
+
+    @property
+    def entropy_bound(self) -> float:
+        """The largest |x ln x − x| of an entry in [0, 1]."""
+        return 1.0

@@ -1,0 +1,232 @@
+"""Task functions over a bundle: the pairs of one ICM problem, exact ICM in integers, and what violated pairs cost.
+
+A bundle is one or more linked partitions that together hold whole components (`linked_layout.Bundle`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.em.closures import table_penalties
+from hmrf_dask.em.model import Model, Penalties
+from hmrf_dask.em.scale import Scale, cost_rows
+from hmrf_dask.em.tables import settle_tables
+from hmrf_dask.kernels import pairs as pair_kernels
+from hmrf_dask.kernels.exact import exact_sum
+from hmrf_dask.kernels.icm import icm
+from hmrf_dask.kernels.links import adjacency, frozen, make_links
+from hmrf_dask.linked_layout import CANNOT, Bundle, PairBlock
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.runs import LabelsFile, RunStore
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
+
+
+@dataclass(frozen=True)
+class PairCosts:
+    """What the pairs of one pair block cost under the present weights."""
+
+    penalty: FloatArray  # J of a violated pair
+    signed: IntArray  # cost of equal labels in integer units: negative for must-links
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return self.penalty.nbytes + self.signed.nbytes + 128
+
+
+@dataclass(frozen=True)
+class BundlePairs:
+    """The pairs of a bundle, priced, and their adjacency for ICM."""
+
+    penalty: FloatArray
+    start: IntArray
+    neighbour: LabelArray
+    signed: IntArray
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return (
+            self.penalty.nbytes
+            + self.start.nbytes
+            + self.neighbour.nbytes
+            + self.signed.nbytes
+            + 128
+        )
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What ICM over one bundle gives back."""
+
+    labels: LabelArray  # in point order
+    point_moves: int
+    group_moves: int
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return self.labels.nbytes + 128
+
+
+def price_pairs(
+    left: RowBlock,
+    right: RowBlock,
+    block: PairBlock,
+    cost: FloatArray,
+    model: Model,
+    scale: Scale,
+    potts: bool,
+) -> PairCosts:
+    """Return what each pair of a block costs when violated, as a float64 of J and as a signed integer."""
+    cannot = block.kind == CANNOT
+    distortion = model.distortion
+    if potts:
+        penalty = cost.copy()
+    else:
+        phi, rest = distortion.pair_values(left, right, block.first, block.second, model.weights)
+        penalty = cost * np.where(cannot, rest, phi)
+    if isinstance(distortion, TableDistortion) and distortion.closure_form:
+        steps = np.rint(cost / scale.cost_unit).astype(np.int64)
+        signed = steps * _integer_penalties(
+            distortion, left, right, block, cannot, model, scale, potts
+        )
+    else:
+        signed = np.rint(penalty / scale.unit).astype(np.int64)
+    return PairCosts(penalty, np.where(cannot, signed, -signed))
+
+
+def _integer_penalties(
+    distortion: TableDistortion,
+    left: RowBlock,
+    right: RowBlock,
+    block: PairBlock,
+    cannot: AnyArray,
+    model: Model,
+    scale: Scale,
+    potts: bool,
+) -> IntArray:
+    if potts:
+        return np.full(len(cannot), 1 << (2 * scale.bits), np.int64)
+    sides = distortion.sides(left, right, model.weights)
+    one = distortion.quantise(left, model.weights, scale.bits)
+    other = one if right is left else distortion.quantise(right, model.weights, scale.bits)
+    phi = pair_kernels.pair_integers(
+        *sides, one, other, block.first, block.second, distortion.kappa
+    )
+    return np.where(cannot, scale.largest - phi, phi)
+
+
+def join_pairs(bundle: Bundle, blocks: list[PairCosts]) -> BundlePairs:
+    """Return all pairs of a bundle with their adjacency."""
+    nothing = np.zeros(0)
+    penalty = np.concatenate([nothing, *(block.penalty for block in blocks)])
+    signed = np.concatenate([nothing.astype(np.int64), *(block.signed for block in blocks)])
+    start, neighbour, costs = adjacency(len(bundle.nodes), bundle.first, bundle.second, signed)
+    return BundlePairs(penalty, start, neighbour, costs)
+
+
+def linked_costs(block: RowBlock, model: Model, table: Any, scale: Scale) -> AnyArray:
+    """Return the integer cost rows of a linked partition."""
+    terms = model.distortion.terms(block, model.weights)
+    return cost_rows(model.distortion.distances(block, terms, table), scale)
+
+
+def read_bundle(run: RunStore, bundle: Bundle, files: list[LabelsFile]) -> LabelArray:
+    """Return the labels of a bundle's points from the files of its partitions."""
+    return np.concatenate([run.read_labels(file) for file in files])[bundle.rows]
+
+
+def settle(
+    bundle: Bundle,
+    pairs: BundlePairs,
+    costs: list[AnyArray],
+    rows: list[RowBlock],
+    model: Model,
+    scale: Scale,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    run: RunStore,
+    files: list[LabelsFile],
+) -> Settled:
+    """Run exact ICM over a bundle; points without a label are first placed jointly, largest groups first."""
+    labels = read_bundle(run, bundle, files)
+    together = np.concatenate(costs)[bundle.rows]
+    grouping = (bundle.groups, bundle.group_starts, bundle.group_members)
+    if bundle.mode == "table":
+        links = make_links(0, together, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
+        block = RowBlock.concatenate(rows).take(bundle.rows)
+        moves = settle_tables(bundle, links, block, model, scale, potts, closure_costs, labels)
+        return Settled(labels, *moves)
+    if (labels < 0).any():
+        labels = place_groups(together, scale.shift, pairs, bundle)
+    moves = icm(
+        labels, together, scale.shift, pairs.start, pairs.neighbour, pairs.signed, *grouping
+    )
+    return Settled(labels, *moves)
+
+
+def place_groups(costs: AnyArray, shift: int, pairs: BundlePairs, bundle: Bundle) -> LabelArray:
+    """Return a first labelling: groups by size, each where its distortion plus the pairs to those placed cost least."""
+    sizes = np.diff(bundle.group_starts)
+    order = np.lexsort((np.arange(len(sizes)), -sizes))
+    labels = np.full(len(bundle.nodes), -1, np.int32)
+    _place(
+        frozen(costs, np.int32), 2.0**shift, frozen(pairs.start, np.int64), frozen(pairs.neighbour, np.int32),
+        frozen(pairs.signed, np.int64), frozen(bundle.group_starts, np.int64), frozen(bundle.group_members, np.int32),
+        order, labels,
+    )  # fmt: skip
+    return labels
+
+
+@njit(nogil=True, cache=True)
+def _place(costs, unit, start, neighbour, signed, group_start, group_member, order, labels):  # type: ignore[no-untyped-def]
+    total = np.empty(costs.shape[1])
+    for g in order:
+        total[:] = 0.0
+        for t in range(group_start[g], group_start[g + 1]):
+            i = group_member[t]
+            for h in range(costs.shape[1]):
+                total[h] += unit * costs[i, h]
+            for p in range(start[i], start[i + 1]):
+                h = labels[neighbour[p]]
+                if h >= 0:
+                    total[h] += signed[p]
+        best = np.int32(np.argmin(total))
+        for t in range(group_start[g], group_start[g + 1]):
+            labels[group_member[t]] = best
+
+
+def part_labels(settled: Settled, bundle: Bundle, first: int, last: int) -> LabelArray:
+    """Return the labels of one partition, rows `first` to `last` of the bundle laid end to end."""
+    laid = np.empty(len(bundle.rows), np.int32)
+    laid[bundle.rows] = settled.labels
+    return laid[first:last]
+
+
+def price_violations(
+    bundle: Bundle,
+    pairs: BundlePairs,
+    rows: list[RowBlock],
+    model: Model,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    run: RunStore,
+    files: list[LabelsFile],
+) -> Penalties:
+    """Return what the violated pairs of a bundle cost, computed anew from the labels."""
+    labels = read_bundle(run, bundle, files)
+    same = labels[bundle.first] == labels[bundle.second]
+    cannot = bundle.kind == CANNOT
+    must_broken, cannot_broken = ~same & ~cannot, same & cannot
+    explicit = Penalties(
+        exact_sum(pairs.penalty[must_broken]),
+        exact_sum(pairs.penalty[cannot_broken]),
+    )
+    if bundle.mode != "table":
+        return explicit
+    return table_penalties(
+        bundle, RowBlock.concatenate(rows), model, potts, labels, explicit, closure_costs
+    )

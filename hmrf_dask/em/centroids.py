@@ -1,0 +1,108 @@
+"""M-step A: new centroids from exact sums, and the reseeding of empty clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.dataflow import tree
+from hmrf_dask.em.engine import Engine, Pricing, real_sums
+from hmrf_dask.em.model import Model, State
+from hmrf_dask.em.parts import labels_of, share_model
+from hmrf_dask.kernels.exact import exact_integer
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.runs import LabelsFile, RunStore
+from hmrf_dask.types import AnyArray, FloatArray, IntArray
+
+
+def centroids_of(state: State) -> FloatArray:
+    """Return the centroids the state's sums ask for; undecided clusters keep theirs."""
+    model = state.model
+    return model.distortion.centroids(
+        real_sums(state.sums, model.exponent),
+        state.counts,
+        model.weights,
+        model.smoothing,
+        model.centroids,
+    )
+
+
+def maximisation(engine: Engine, state: State) -> State:
+    """Return the state at its optimal centroids, Σ D measured anew on every row."""
+    model = replace(state.model, centroids=centroids_of(state))
+    moved = replace(state, model=model)
+    limbs = engine.flow.compute([engine.distortion_limbs(moved, share_model(engine.flow, model))])[
+        0
+    ]
+    return replace(moved, energy=replace(state.energy, distortion=exact_integer(limbs)))
+
+
+@dataclass(frozen=True)
+class Far:
+    """The rows of a part that lie farthest from their own centroid, farthest first, ties by id."""
+
+    distances: FloatArray
+    ids: AnyArray
+    rows: IntArray  # row numbers of the corpus
+    most: int
+
+
+def farthest(
+    block: RowBlock, model: Model, table: Any, run: RunStore, file: LabelsFile, most: int
+) -> Far:
+    """Return the farthest free rows of a part."""
+    labels = run.read_labels(file)
+    terms = model.distortion.terms(block, model.weights)
+    distances = model.distortion.own_distances(block, terms, table, labels)
+    free = np.flatnonzero(labels >= 0)
+    return _first(Far(distances[free], block.ids[free], free + file.first_row, most))
+
+
+def _first(far: Far) -> Far:
+    order = np.lexsort((far.ids, -far.distances))[: far.most]
+    return Far(far.distances[order], far.ids[order], far.rows[order], far.most)
+
+
+def merge_farthest(lists: list[Far]) -> Far:
+    """Return the farthest rows of several parts, as many as were asked of each."""
+    return _first(
+        Far(
+            np.concatenate([one.distances for one in lists]),
+            np.concatenate([one.ids for one in lists]),
+            np.concatenate([one.rows for one in lists]),
+            lists[0].most,
+        )
+    )
+
+
+def move_rows(run: RunStore, file: LabelsFile, rows: IntArray, targets: IntArray) -> AnyArray:
+    """Return the labels of a part with some rows of the corpus moved."""
+    labels = np.array(run.read_labels(file))
+    here = (rows >= file.first_row) & (rows < file.first_row + file.n_rows)
+    labels[rows[here] - file.first_row] = targets[here]
+    return labels
+
+
+def reseed(engine: Engine, state: State, pricing: Pricing) -> State | None:
+    """Return the state with the farthest free rows as new centroids of empty clusters, if J falls; else None."""
+    empty = np.flatnonzero(state.counts == 0)
+    if not len(empty):
+        return None
+    flow, problem = engine.flow, engine.problem
+    shared = share_model(flow, state.model)
+    lists = [
+        flow.lazy(farthest, part.block, shared.model, shared.table, engine.run, file, len(empty))
+        for part, file in zip(problem.free, state.free, strict=True)
+    ]
+    far: Far = flow.compute([tree(flow, merge_farthest, lists)])[0]
+    keep = far.distances > 0
+    rows, targets = far.rows[keep], empty[: int(keep.sum())]
+    if not len(rows):
+        return None
+    after = [flow.lazy(move_rows, engine.run, file, rows, targets) for file in state.free]
+    after += [flow.lazy(labels_of, engine.run, file) for file in state.linked]
+    moved, _ = engine.move(state, after, pricing, shared)
+    seeded = maximisation(engine, moved)
+    return seeded if seeded.energy.total < state.energy.total else None

@@ -1,0 +1,210 @@
+"""The engine of a fit: one problem, one way to run tasks, one place for labels; and the passes every step is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hmrf_dask.dataflow import Dataflow, Lazy, tree
+from hmrf_dask.em import bundles, parts
+from hmrf_dask.em.model import Energy, Model, Penalties, State, gather_energy
+from hmrf_dask.em.parts import Part, Shared, add_limbs, share_model
+from hmrf_dask.em.problem import Problem
+from hmrf_dask.em.scale import Scale, make_scale
+from hmrf_dask.kernels.sums import Sums, add_sums
+from hmrf_dask.runs import LabelsFile, RunStore
+from hmrf_dask.types import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """The pairs of every bundle under one set of weights, kept where they were computed."""
+
+    scale: Scale
+    bundles: tuple[Lazy, ...]
+
+
+@dataclass
+class Engine:
+    """Runs passes over the parts of a problem."""
+
+    flow: Dataflow
+    problem: Problem
+    run: RunStore
+    number: int = 0  # of the iteration whose labels are being written
+    moments: FloatArray | None = None  # feature moments of the corpus, once they were asked for
+
+    def price(self, model: Model) -> Pricing:
+        """Return what all pairs cost under the model's weights."""
+        problem = self.problem
+        scale = make_scale(
+            problem.distortion,
+            model.weights,
+            potts=problem.potts,
+            degree=problem.degree,
+            span=problem.distortion.span(model.weights, model.smoothing),
+            unit_of_costs=problem.cost_unit,
+        )
+        if not problem.bundles:
+            return Pricing(scale, ())
+        shared = self.flow.share(model)
+        blocks = [
+            self.flow.lazy(
+                bundles.price_pairs, problem.linked[pair.parts[0]].block, problem.linked[pair.parts[1]].block,
+                pair.block, pair.cost, shared, scale, problem.potts,
+            )
+            for pair in problem.pairs
+        ]  # fmt: skip
+        joined = [
+            self.flow.lazy(
+                bundles.join_pairs, one.bundle, [blocks[number] for number in one.blocks]
+            )
+            for one in problem.bundles
+        ]
+        return Pricing(scale, tuple(self.flow.persist(joined)))
+
+    def rows_of(self, bundle: int) -> list[Lazy]:
+        """Return the rows of a bundle where its ICM needs them: in table form only."""
+        one = self.problem.bundles[bundle]
+        return (
+            [self.problem.linked[part].block for part in one.parts] if one.mode == "table" else []
+        )
+
+    def violations(self, pricing: Pricing, model: Lazy, linked: Sequence[Lazy]) -> list[Lazy]:
+        """Return lazily what the violated pairs of each bundle cost under labels in the files `linked`."""
+        return [
+            self.flow.lazy(
+                bundles.price_violations, one.bundle, pricing.bundles[number], self.rows_of(number), model,
+                self.problem.potts, self.problem.closure_costs, self.run, [linked[part] for part in one.parts],
+            )
+            for number, one in enumerate(self.problem.bundles)
+        ]  # fmt: skip
+
+    def all_parts(self, state: State) -> list[tuple[Part, LabelsFile]]:
+        """Return every part with its label file."""
+        return [
+            *zip(self.problem.free, state.free, strict=True),
+            *zip(self.problem.linked, state.linked, strict=True),
+        ]
+
+    def distortion_limbs(self, state: State, shared: Shared) -> Lazy:
+        """Return lazily Σ D of a state, every row computed anew."""
+        limbs = [
+            self.flow.lazy(parts.measure, part.block, shared.model, shared.table, self.run, file)
+            for part, file in self.all_parts(state)
+        ]
+        return tree(self.flow, add_limbs, limbs)
+
+    def energy(self, state: State, pricing: Pricing, prior: float) -> Energy:
+        """Return J of a state, every row and every pair computed anew."""
+        shared = share_model(self.flow, state.model)
+        penalties = self.violations(pricing, shared.model, list(state.linked))
+        distortion, *costs = self.flow.compute([self.distortion_limbs(state, shared), *penalties])
+        return gather_energy(distortion, costs, prior)
+
+    def total_sums(self, model: Model, state: State) -> tuple[IntArray, IntArray]:
+        """Return sums and counts from nothing under the model's weights."""
+        shared = self.flow.share(model)
+        sums = [
+            self.flow.lazy(parts.total, part.block, shared, self.run, file)
+            for part, file in self.all_parts(state)
+        ]
+        whole: Sums = self.flow.compute([tree(self.flow, add_sums, sums)])[0]
+        return whole.to_dense(), whole.counts
+
+    def summand_bound(self, weights: FloatArray) -> float:
+        """Return a bound on the entries of summands under these weights."""
+        bound = self.problem.distortion.summand_bound(None, weights)
+        if bound is not None:
+            return bound
+        shared = self.flow.share((self.problem.distortion, weights))
+        bounds = [self.flow.lazy(block_bound, part.block, shared) for part in self.problem.free]
+        return float(max(self.flow.compute([tree(self.flow, largest, bounds)])))
+
+    def move(
+        self, state: State, after: Sequence[Lazy], pricing: Pricing, shared: Shared
+    ) -> tuple[State, int]:
+        """Return the state under the labels `after` of every part, and how many rows moved."""
+        steps = [
+            self.flow.lazy(
+                parts.relabel,
+                part.block,
+                shared.model,
+                shared.table,
+                self.run,
+                self.number,
+                part.name,
+                file,
+                labels,
+            )
+            for (part, file), labels in zip(self.all_parts(state), after, strict=True)
+        ]
+        return self.finish(state, steps, pricing, shared.model)
+
+    def finish(
+        self, state: State, steps: Sequence[Lazy], pricing: Pricing, model: Lazy
+    ) -> tuple[State, int]:
+        """Compute the steps of all parts: new label files, moved sums, J; return the state and how many rows moved.
+
+        Centroids stay as they are. Σ D changes by the moved rows' exact differences; pairs are priced anew.
+        """
+        files = [self.flow.lazy(file_of, step) for step in steps]
+        briefs = [self.flow.lazy(parts.brief, step) for step in steps]
+        moved_sums = tree(
+            self.flow, add_sums, [self.flow.lazy(parts.sums_of, step) for step in steps]
+        )
+        penalties = self.violations(pricing, model, files[len(self.problem.free) :])
+        results = self.flow.compute([moved_sums, *briefs, *penalties])
+        sums: Sums = results[0]
+        told: list[parts.Brief] = results[1 : 1 + len(steps)]
+        costs: list[Penalties] = results[1 + len(steps) :]
+        change = gather_energy(add_limbs([one.change for one in told]), costs, 0.0)
+        energy = replace(
+            change, distortion=state.energy.distortion + change.distortion, prior=state.energy.prior
+        )
+        n_free = len(self.problem.free)
+        moved = sum(one.n_moved for one in told)
+        return (
+            replace(
+                state,
+                sums=add_dense(state.sums, sums),
+                counts=state.counts + sums.counts,
+                free=tuple(one.file for one in told[:n_free]),
+                linked=tuple(one.file for one in told[n_free:]),
+                energy=energy,
+            ),
+            moved,
+        )
+
+
+def add_dense(sums: IntArray, change: Sums) -> IntArray:
+    """Return sums after a change."""
+    out = sums.copy()
+    if change.is_dense:
+        out += change.dense
+    else:
+        out.ravel()[change.places] += change.values
+    return out
+
+
+def file_of(step: parts.PartStep) -> LabelsFile:
+    """Return the label file of a step."""
+    return step.file
+
+
+def block_bound(block: object, shared: tuple[object, FloatArray]) -> float:
+    """Return the summand bound of one partition."""
+    distortion, weights = shared
+    return float(distortion.summand_bound(block, weights))  # type: ignore[attr-defined]
+
+
+def largest(bounds: list[float]) -> float:
+    """Return the largest bound."""
+    return max(bounds)
+
+
+def real_sums(sums: IntArray, exponent: int) -> FloatArray:
+    """Return fixed-point sums as float64."""
+    return np.asarray(sums * 2.0**-exponent, np.float64)

@@ -1,0 +1,148 @@
+"""What travels through the loop: the settings of a fit, the model tasks see, the energy, the state of one iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.kernels.exact import BASE, exact_integer
+from hmrf_dask.runs import LabelsFile
+from hmrf_dask.types import FloatArray, IntArray
+
+Penalty = Literal["distance", "potts"]
+WeightUpdate = Literal["normalized", "paper"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A fit's parameters, every "auto" already decided except `refine`, which looks at sizes."""
+
+    n_clusters: int
+    penalty: Penalty = "distance"
+    must_link_cost: float = 1.0
+    cannot_link_cost: float = 1.0
+    init: str = "auto"
+    fill: str = "k-means++"
+    refine: str | bool = "auto"
+    learn_weights: bool = False
+    weight_update: WeightUpdate = "normalized"
+    closure: bool = True
+    on_conflict: Literal["raise", "keep", "drop"] = "raise"
+    n_init: int = 10
+    max_iter: int = 100
+    seed: int = 0
+    task_memory: int = 2**30
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a task needs to compute any distance, sum or penalty."""
+
+    distortion: Distortion
+    weights: FloatArray
+    centroids: FloatArray
+    smoothing: float = 0.0
+    exponent: int = 43  # sums hold summands times 2**exponent
+
+    @property
+    def n_clusters(self) -> int:
+        """K."""
+        return len(self.centroids)
+
+    def table(self) -> Any:
+        """Return the centroids as the distortion's kernels use them."""
+        return self.distortion.table(self.centroids, self.weights, self.smoothing)
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return self.weights.nbytes + self.centroids.nbytes + 1024
+
+
+def exact(value: float) -> int:
+    """Return a float as an exact integer in units of 2**-BASE."""
+    return int(Fraction(value) * (1 << BASE))
+
+
+@dataclass(frozen=True)
+class Energy:
+    """J and its terms, as exact integers in units of 2**-288, so that two of them compare without rounding."""
+
+    distortion: int = 0
+    must: int = 0
+    cannot: int = 0
+    prior: int = 0
+
+    @property
+    def total(self) -> int:
+        """The exact J."""
+        return self.distortion + self.must + self.cannot + self.prior
+
+    @property
+    def value(self) -> float:
+        """J, correctly rounded."""
+        return float(Fraction(self.total, 1 << BASE))
+
+    def terms(self) -> dict[str, float]:
+        """Return J and its terms as floats."""
+        parts = {
+            "distortion": self.distortion,
+            "must_link": self.must,
+            "cannot_link": self.cannot,
+            "prior": self.prior,
+        }
+        return {"J": self.value} | {
+            name: float(Fraction(part, 1 << BASE)) for name, part in parts.items()
+        }
+
+    def encoded(self) -> list[str]:
+        """Return the exact terms for a commit."""
+        return [str(self.distortion), str(self.must), str(self.cannot), str(self.prior)]
+
+    @staticmethod
+    def decoded(parts: list[Any]) -> Energy:
+        """Return the energy a commit holds."""
+        return Energy(*(int(part) for part in parts))
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """What the violated pairs of one bundle cost: exact sums as limbs."""
+
+    must: IntArray
+    cannot: IntArray
+
+
+def gather_energy(distortion: IntArray, penalties: list[Penalties], prior: float) -> Energy:
+    """Return the energy from exact partial sums."""
+    return Energy(
+        distortion=exact_integer(distortion),
+        must=sum(exact_integer(one.must) for one in penalties),
+        cannot=sum(exact_integer(one.cannot) for one in penalties),
+        prior=exact(prior),
+    )
+
+
+@dataclass(frozen=True)
+class WeightPrior:
+    """What prior(a) needs beside the weights: the constants of the rule in force."""
+
+    strength: float = 0.0  # λ
+    reference: FloatArray = field(default_factory=lambda: np.zeros(0))  # s0 of the entropy rule
+    offset: float = 0.0  # T of the entropy rule
+
+
+@dataclass(frozen=True)
+class State:
+    """One committed iteration: a pure function of it, the corpus and the constraints is the next one."""
+
+    model: Model
+    sums: IntArray  # (K, d + 1)
+    counts: IntArray  # (K,)
+    free: tuple[LabelsFile, ...]  # labels of corpus partitions, -1 at linked rows
+    linked: tuple[LabelsFile, ...]  # labels of linked partitions
+    energy: Energy
+    prior: WeightPrior = field(default_factory=WeightPrior)

@@ -1,0 +1,278 @@
+"""The problem of one fit: rows in parts, constrained rows in linked parts, bundles of pairs; laid out once, then only read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from hmrf_dask.closure import ConstraintGraph
+from hmrf_dask.dataflow import Dataflow, Lazy
+from hmrf_dask.distortions.base import Distortion, Extent
+from hmrf_dask.em.model import Settings
+from hmrf_dask.em.parts import Part
+from hmrf_dask.kernels.distances import LINKED, UNDECIDED
+from hmrf_dask.kernels.tables import table_bytes
+from hmrf_dask.linked import plan_layout
+from hmrf_dask.linked_layout import LinkedLayout
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.runs import LabelsFile, RunStore
+from hmrf_dask.types import AnyArray, IntArray, LabelArray
+
+ENTRY_BYTES = 8  # value and index of an entry
+ROW_BYTES = 64  # indptr, key and a short id
+
+
+@dataclass(frozen=True)
+class BundlePart:
+    """One ICM problem: which linked parts it joins, and its layout as a task result."""
+
+    mode: str
+    parts: range
+    blocks: range
+    bundle: Lazy
+
+
+@dataclass(frozen=True)
+class PairPart:
+    """The explicit pairs between two linked parts, as a task result, and their costs."""
+
+    parts: tuple[int, int]
+    block: Lazy
+    cost: Lazy
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything that stays the same through a fit."""
+
+    settings: Settings
+    distortion: Distortion
+    extent: Extent
+    free: tuple[Part, ...]
+    linked: tuple[Part, ...] = ()
+    bundles: tuple[BundlePart, ...] = ()
+    pairs: tuple[PairPart, ...] = ()
+    layout: LinkedLayout | None = None
+    graph: ConstraintGraph | None = None
+    cost_unit: float = 2.0**-8
+    degree: float = 0.0  # the largest sum of pair costs of one row
+    node_rows: IntArray = field(
+        default_factory=lambda: np.zeros(0, np.int64), repr=False
+    )  # corpus row of each node
+    places: tuple[IntArray, ...] = field(default=(), repr=False)  # linked rows of each corpus part
+    positions: tuple[IntArray, ...] = field(
+        default=(), repr=False
+    )  # linked position of each of those rows
+    row_bytes: int = 1024  # of an average row of the corpus
+
+    @property
+    def potts(self) -> bool:
+        """Whether penalties ignore distances."""
+        return self.settings.penalty == "potts"
+
+    def laid_rows(self, part: Part) -> IntArray:
+        """Return the corpus rows of a linked part, in its order."""
+        assert self.layout is not None
+        return self.node_rows[self.layout.order[part.first_row : part.first_row + part.n_rows]]
+
+    @property
+    def closure_costs(self) -> tuple[float, float]:
+        """What one must-link and one cannot-link of a closure in table form cost."""
+        return (
+            (self.graph.must_link_cost, self.graph.cannot_link_cost) if self.graph else (0.0, 0.0)
+        )
+
+
+def part_name(kind: str, number: int) -> str:
+    """Return the name of a part's label files."""
+    return f"{kind}-{number:05d}"
+
+
+def take_rows(block: RowBlock, places: IntArray) -> RowBlock:
+    """Return some rows of a partition."""
+    return block.take(places)
+
+
+def gather_rows(pieces: list[RowBlock], order: IntArray) -> RowBlock:
+    """Return the rows of several pieces, laid end to end, in another order."""
+    return RowBlock.concatenate(pieces).take(order)
+
+
+def gather_parts(
+    flow: Dataflow,
+    blocks: Sequence[Lazy],
+    offsets: IntArray,
+    rows: IntArray,
+    bounds: IntArray,
+    kind: str,
+) -> tuple[Part, ...]:
+    """Return parts made of chosen rows of a corpus, `rows` in the wanted order, cut at `bounds`.
+
+    Each corpus partition gives each new part at most one piece; nothing passes through the driver.
+    """
+    owners = np.searchsorted(offsets, rows, side="right") - 1
+    parts = []
+    for number in range(len(bounds) - 1):
+        chosen = rows[bounds[number] : bounds[number + 1]]
+        homes = owners[bounds[number] : bounds[number + 1]]
+        by_home = np.argsort(homes, kind="stable")
+        pieces = []
+        for home in np.unique(homes):
+            places = chosen[by_home][homes[by_home] == home] - offsets[home]
+            pieces.append(flow.lazy(take_rows, blocks[home], flow.share(places.astype(np.int64))))
+        order = np.empty(len(chosen), np.int64)
+        order[by_home] = np.arange(len(chosen))
+        block = flow.lazy(gather_rows, pieces, flow.share(order))
+        parts.append(Part(part_name(kind, number), int(bounds[number]), len(chosen), block))
+    return tuple(parts)
+
+
+def lay_out(
+    flow: Dataflow,
+    settings: Settings,
+    distortion: Distortion,
+    extent: Extent,
+    blocks: Sequence[Lazy],
+    row_counts: Sequence[int],
+    graph: ConstraintGraph | None = None,
+    node_rows: IntArray | None = None,
+    row_values: IntArray | None = None,
+    costs_unit: float = 2.0**-8,
+    row_bytes: int = 1024,
+) -> Problem:
+    """Return the problem: constrained rows are gathered into linked parts, and masked in their own.
+
+    Parameters
+    ----------
+    node_rows : row number in the corpus of each node of the graph
+    row_values : entries of each node's row
+    row_bytes : bytes of an average row of the corpus
+    """
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(row_counts, np.int64))])
+    free = tuple(
+        Part(part_name("rows", number), int(offsets[number]), int(row_counts[number]), block)
+        for number, block in enumerate(blocks)
+    )
+    if graph is None or not graph.n_nodes or node_rows is None or row_values is None:
+        nothing = np.zeros(0, np.int64)
+        return Problem(
+            settings,
+            distortion,
+            extent,
+            free,
+            places=(nothing,) * len(free),
+            positions=(nothing,) * len(free),
+            row_bytes=row_bytes,
+        )
+    layout = plan_layout(
+        graph,
+        settings.n_clusters,
+        ENTRY_BYTES * row_values + ROW_BYTES,
+        row_values,
+        task_memory=settings.task_memory,
+        table_bytes=partial(
+            table_bytes, 0 if settings.penalty == "potts" else extent.n_features + 1
+        ),
+    )
+    laid_rows = node_rows[layout.order]
+    linked = gather_parts(flow, blocks, offsets, laid_rows, layout.partition_starts, "linked")
+    kept = flow.persist([part.block for part in linked])
+    linked = tuple(
+        Part(part.name, part.first_row, part.n_rows, block)
+        for part, block in zip(linked, kept, strict=True)
+    )
+    by_row = np.argsort(node_rows, kind="stable")
+    cuts = np.searchsorted(node_rows[by_row], offsets)
+    inside = [by_row[cuts[number] : cuts[number + 1]] for number in range(len(free))]
+    places = tuple(
+        node_rows[nodes] - offset for nodes, offset in zip(inside, offsets, strict=False)
+    )
+    positions = tuple(layout.position[nodes].astype(np.int64) for nodes in inside)
+    return Problem(
+        settings, distortion, extent, free, linked, _bundles(flow, layout), _pairs(flow, layout), layout, graph,
+        costs_unit, largest_degree(graph), node_rows, places, positions, row_bytes,
+    )  # fmt: skip
+
+
+def _bundles(flow: Dataflow, layout: LinkedLayout) -> tuple[BundlePart, ...]:
+    parts = []
+    for number in range(layout.n_bundles):
+        bundle = layout.bundle(number)
+        parts.append(BundlePart(bundle.mode, bundle.partitions, bundle.blocks, flow.share(bundle)))
+    return tuple(parts)
+
+
+def _pairs(flow: Dataflow, layout: LinkedLayout) -> tuple[PairPart, ...]:
+    parts = []
+    for number in range(layout.n_blocks):
+        block = layout.block(number)
+        parts.append(
+            PairPart(block.partitions, flow.share(block), flow.share(layout.pair_cost[block.pairs]))
+        )
+    return tuple(parts)
+
+
+def largest_degree(graph: ConstraintGraph) -> float:
+    """Return the largest sum of pair costs of one row, closures in table form included."""
+    degree = np.zeros(graph.n_nodes)
+    for pairs, costs in (
+        (graph.must_pairs, graph.must_pair_costs),
+        (graph.cannot_pairs, graph.cannot_pair_costs),
+    ):
+        for end in (0, 1):
+            degree += np.bincount(pairs[:, end], np.abs(costs), graph.n_nodes)
+    sizes = np.bincount(graph.groups, minlength=graph.n_groups).astype(np.float64)
+    by_group = np.where(graph.table_groups, (sizes - 1) * graph.must_link_cost, 0.0)
+    for one, other in ((0, 1), (1, 0)):
+        by_group += graph.cannot_link_cost * np.bincount(
+            graph.rivals[:, one], sizes[graph.rivals[:, other]], graph.n_groups
+        )
+    return float((degree + by_group[graph.groups]).max(initial=0.0))
+
+
+def first_labels(
+    run: RunStore, part: str, first_row: int, n_rows: int, places: IntArray
+) -> LabelsFile:
+    """Write the labels a fit begins with: linked rows marked as such, all others undecided."""
+    labels = np.full(n_rows, UNDECIDED, np.int32)
+    labels[places] = LINKED
+    return run.write_labels(0, part, first_row, labels)
+
+
+def begin_labels(
+    flow: Dataflow, problem: Problem, run: Lazy
+) -> tuple[tuple[LabelsFile, ...], tuple[LabelsFile, ...]]:
+    """Return label files in which nothing is decided."""
+    nothing = np.zeros(0, np.int64)
+    free = [
+        flow.lazy(first_labels, run, part.name, part.first_row, part.n_rows, flow.share(places))
+        for part, places in zip(problem.free, problem.places, strict=True)
+    ]
+    linked = [
+        flow.lazy(first_labels, run, part.name, part.first_row, part.n_rows, nothing)
+        for part in problem.linked
+    ]
+    files = flow.compute([*free, *linked])
+    return tuple(files[: len(free)]), tuple(files[len(free) :])
+
+
+def whole_labels(
+    run: RunStore,
+    file: LabelsFile,
+    linked: Sequence[LabelsFile],
+    places: IntArray,
+    positions: IntArray,
+) -> LabelArray:
+    """Return the labels of a corpus part with its linked rows filled in from the linked parts they live in.
+
+    `positions` are the linked positions of the rows at `places`; only files that hold some of them are read.
+    """
+    labels: AnyArray = np.array(run.read_labels(file))
+    for one in linked:
+        inside = (positions >= one.first_row) & (positions < one.first_row + one.n_rows)
+        if inside.any():
+            labels[places[inside]] = run.read_labels(one)[positions[inside] - one.first_row]
+    return labels

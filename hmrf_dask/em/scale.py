@@ -1,0 +1,126 @@
+"""The integer scale of ICM, worked out before it runs so that no sum of a row can overflow.
+
+Pair costs and distortions of linked rows are integers in one unit; then every accepted move lowers J by at least one unit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from hmrf_dask.distortions.base import Distortion, TableDistortion
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.types import FloatArray
+
+HEADROOM = 61  # a row's distortion and all its pair costs stay below 2**61
+MOST_BITS = 28
+LEAST_BITS = 14
+COST_BITS = (
+    8  # costs of pairs are multiples of 2**-8, or of 2**-8 of the largest when all are below 1
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How J becomes integers.
+
+    Attributes
+    ----------
+    bits : int
+        Rows are quantised to rint(2**bits · z / radius); 0 where the distortion has no such form.
+    unit : float
+        J of one unit.
+    shift : int
+        Distortions are int32 in units of 2**shift · unit.
+    cost_unit : float
+        Costs of pairs are whole multiples of it.
+    largest : int
+        φ_max in units of φ's integers, 2**(2 bits) / radius².
+    quantum : float
+        Bound of what integers misjudge a distortion, or a pair of cost 1, by, in J.
+    """
+
+    bits: int
+    unit: float
+    shift: int
+    cost_unit: float
+    largest: int
+    quantum: float
+
+
+def cost_unit(largest_cost: float) -> float:
+    """Return the unit that costs of pairs are rounded to."""
+    if largest_cost <= 0:
+        return 2.0**-COST_BITS
+    return float(2.0 ** (min(0, math.floor(math.log2(largest_cost))) - COST_BITS))
+
+
+def rounded_costs(costs: FloatArray, unit: float) -> FloatArray:
+    """Return the costs that are really used: whole multiples of `unit` (NaN stays)."""
+    return np.asarray(np.rint(costs / unit) * unit, np.float64)
+
+
+def make_scale(
+    distortion: Distortion,
+    weights: FloatArray,
+    *,
+    potts: bool,
+    degree: float,
+    span: float,
+    unit_of_costs: float,
+) -> Scale:
+    """Return the finest scale that cannot overflow.
+
+    Parameters
+    ----------
+    degree : the largest sum of pair costs of one row, closure included
+    span : how much the distances of one row to two centroids can differ
+    """
+    if isinstance(distortion, TableDistortion) and distortion.closure_form:
+        return _table_scale(distortion, weights, potts, degree, span, unit_of_costs)
+    largest = 1.0 if potts else distortion.maximum(weights)
+    reach = degree * largest + span
+    unit = 2.0 ** -min(HEADROOM - math.ceil(math.log2(max(reach, 1e-300))), 60)
+    shift = _shift(span / unit)
+    return Scale(0, unit, shift, unit_of_costs, 0, unit * 2.0**shift)
+
+
+def _table_scale(
+    distortion: TableDistortion,
+    weights: FloatArray,
+    potts: bool,
+    degree: float,
+    span: float,
+    unit_of_costs: float,
+) -> Scale:
+    square = 1.0 if potts else distortion.radius(weights) ** 2
+    largest = 1.0 if potts else max(distortion.maximum(weights) / square, 1.0)
+    reach = (degree * largest + span / square) / unit_of_costs
+    bits = min(MOST_BITS, (HEADROOM - math.ceil(math.log2(max(reach, 1.0)))) // 2)
+    if bits < LEAST_BITS:
+        raise InvalidInputError(
+            f"the costs of the pairs of one document add up to {degree:g}, too much for exact integers beside costs of {unit_of_costs:g}: "
+            f"{bits} bits are left, {LEAST_BITS} are needed; lower must_link_cost or cannot_link_cost, or use closure=False"
+        )
+    unit = unit_of_costs * square / 4.0**bits
+    shift = _shift(span / unit)
+    # a product of two rows is off by at most half a step of every entry of either: 2**-bits · ‖z‖₁, ‖z‖₁ <= √d
+    loose = 2.0**-bits * math.sqrt(len(weights)) * square
+    return Scale(
+        bits, unit, shift, unit_of_costs, round(largest * 4.0**bits), loose + unit * 2.0**shift
+    )
+
+
+def _shift(largest: float) -> int:
+    return max(0, math.ceil(math.log2(max(largest, 1.0))) - 30)
+
+
+def cost_rows(
+    distances: FloatArray, scale: Scale
+) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+    """Return distances of linked rows as int32, each row with its minimum taken off first."""
+    above = distances - distances.min(axis=1, keepdims=True)
+    steps = np.rint(above / (scale.unit * 2.0**scale.shift))
+    return np.minimum(steps, np.iinfo(np.int32).max).astype(np.int32)

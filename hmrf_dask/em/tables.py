@@ -1,0 +1,100 @@
+"""ICM of a bundle in table form: its rows quantised, its closures described to the kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.em.model import Model
+from hmrf_dask.em.scale import Scale
+from hmrf_dask.kernels.links import Links, make_grouping
+from hmrf_dask.kernels.table_sweeps import table_icm
+from hmrf_dask.kernels.tables import Closure, QuantisedRows, make_closure, make_rows
+from hmrf_dask.linked_layout import Bundle
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.types import LabelArray
+
+
+def settle_tables(
+    bundle: Bundle,
+    links: Links,
+    block: RowBlock,
+    model: Model,
+    scale: Scale,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    labels: LabelArray,
+) -> tuple[int, int]:
+    """Run sweeps of groups and points until neither gains; `labels` (point order) change in place.
+
+    `block` holds the rows in point order. Groups without a label first go, whole, where they are nearest.
+    """
+    rows = quantised_rows(block, model, scale, potts)
+    closure = describe(bundle, model, scale, potts, closure_costs, block.n_features)
+    grouping = make_grouping(bundle.groups, bundle.group_starts, bundle.group_members)
+    if (labels < 0).any():
+        labels[:] = nearest_groups(bundle, links)
+    points, groups, _ = table_icm(labels, links, rows, closure, grouping)
+    return points, groups
+
+
+def nearest_groups(bundle: Bundle, links: Links) -> LabelArray:
+    """Return labels with every group whole at the cluster of its least summed distortion."""
+    ordered = links.costs[bundle.group_members].astype(np.float64)
+    totals = np.add.reduceat(ordered, bundle.group_starts[:-1].astype(np.int64), axis=0)
+    return totals.argmin(axis=1).astype(np.int32)[bundle.groups]
+
+
+def quantised_rows(block: RowBlock, model: Model, scale: Scale, potts: bool) -> QuantisedRows:
+    """Return the integer rows of a component; the centring column comes after all features."""
+    if potts:
+        nothing = np.zeros(0, np.int32)
+        half = np.full(block.n_rows, 1 << (2 * scale.bits - 1), np.int64)
+        return make_rows(nothing, nothing, np.zeros(block.n_rows + 1, np.int64), half)
+    distortion = model.distortion
+    assert isinstance(distortion, TableDistortion)
+    quantised = distortion.quantise(block, model.weights, scale.bits)
+    columns = (
+        np.tile(np.arange(block.n_features, dtype=np.int32), block.n_rows)
+        if block.is_dense
+        else block.indices
+    )
+    starts = block.indptr.astype(np.int64)
+    if not quantised.centring.any():
+        return make_rows(quantised.values, columns, starts, quantised.own)
+    ends = starts[1:]
+    return make_rows(
+        np.insert(quantised.values, ends, quantised.centring),
+        np.insert(columns, ends, np.int32(block.n_features)),
+        starts + np.arange(len(starts)),
+        quantised.own,
+    )
+
+
+def describe(
+    bundle: Bundle,
+    model: Model,
+    scale: Scale,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    n_features: int,
+) -> Closure:
+    """Return what is closed in a bundle, with costs in whole units."""
+    distortion = model.distortion
+    assert isinstance(distortion, TableDistortion)
+    must, cannot = (round(cost / scale.cost_unit) for cost in closure_costs)
+    n_groups = len(bundle.group_starts) - 1
+    ends = np.concatenate([bundle.rivals, bundle.rivals[:, ::-1]])
+    order = np.lexsort((ends[:, 1], ends[:, 0]))
+    starts = np.searchsorted(ends[order, 0], np.arange(n_groups + 1))
+    largest = 1 << (2 * scale.bits) if potts else scale.largest
+    # under Potts penalties φ is constant, so a rival's complement largest − φ would be nought: it costs φ itself
+    return make_closure(
+        0 if potts else distortion.kappa,
+        n_features,
+        2 * largest if potts else largest,
+        np.where(bundle.group_tables, must, 0),
+        starts,
+        ends[order, 1],
+        np.full(len(ends), cannot, np.int64),
+    )

@@ -1,0 +1,332 @@
+"""M-step B: feature weights, one step with backtracking on J; kept only if the measured J falls.
+
+`gradient` (cosine, Pearson): KDD eq. 18–19 with their signs put right. `variance` (squared Euclidean): the closed form of MPCK-Means.
+`entropy` (I-divergence): relative entropy against each feature's own one-cluster distortion, `algorithms.md` 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.dataflow import tree
+from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.distortions.idivergence import LEAST, IDivergence
+from hmrf_dask.em.centroids import centroids_of
+from hmrf_dask.em.engine import Engine, Pricing, real_sums
+from hmrf_dask.em.model import Model, State, WeightPrior
+from hmrf_dask.em.parts import add_limbs, share_model
+from hmrf_dask.em.pair_gradients import pair_statistics
+from hmrf_dask.kernels.sums import fixed_point_exponent
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.runs import LabelsFile, RunStore
+from hmrf_dask.types import FloatArray, IntArray
+
+PAPER_RATE = 1.75
+RATE = 0.12  # of the scale-free step; the paper's 1.75 is about this on its data
+FLOOR = 1e-3  # least weight of a feature beside a mean of 1
+HALVINGS = 5
+NORMALISER = (
+    1.0  # λ of −λ Σ D(x, global centroid), which keeps learned cosine weights from collapsing
+)
+LEAST_VARIANCE = 1e-6  # of the mean one, under which a feature's scatter is taken as this
+SHARE = 0.9  # of features in effect that the entropy rule must leave: (Σa)²/(d Σa²)
+
+
+def effective_share(weights: FloatArray) -> float:
+    """Return (Σa)²/(d Σa²): 1 when all features weigh the same, 1/d when one weighs all."""
+    return float(weights.sum() ** 2 / (len(weights) * (weights * weights).sum()))
+
+
+def first_prior(engine: Engine, learning: bool) -> WeightPrior:
+    """Return the prior a fit starts with."""
+    rule = engine.problem.distortion.learning
+    if not learning or rule != "gradient" or engine.problem.settings.weight_update == "paper":
+        return WeightPrior()
+    return WeightPrior(strength=NORMALISER)
+
+
+def prior_value(engine: Engine, state: State) -> float:
+    """Return prior(a) of a state."""
+    prior, weights = state.prior, state.model.weights
+    rule = engine.problem.distortion.learning
+    if rule == "gradient" and prior.strength:
+        square = float(_full_sums(state.model, state.sums.sum(axis=0, keepdims=True), 2)[0])
+        return -prior.strength * (engine.problem.extent.n_rows - float(np.sqrt(square)))
+    if rule == "entropy" and prior.strength:
+        scale = (prior.reference + prior.offset) / prior.strength
+        return float(
+            (scale * (weights * np.log(weights) - weights) - prior.reference * weights).sum()
+        )
+    return 0.0
+
+
+def learn(engine: Engine, state: State, pricing: Pricing) -> tuple[State, Pricing] | None:
+    """Return the state under better weights, with its pairs priced anew; None when no step lowers J."""
+    for weights in _proposals(engine, state, pricing):
+        if np.array_equal(weights, state.model.weights):
+            return None
+        moved, priced = reweighted(engine, state, weights)
+        if moved.energy.total < state.energy.total:
+            return moved, priced
+    return None
+
+
+def reweighted(engine: Engine, state: State, weights: FloatArray) -> tuple[State, Pricing]:
+    """Return the state under other weights: sums where they change, centroids, pairs and J all anew."""
+    model = replace(state.model, weights=weights)
+    moved = replace(state, model=model)
+    if engine.problem.distortion.learning == "gradient":  # summands are scaled by √a/‖x‖_A
+        bound = engine.summand_bound(weights)
+        model = replace(model, exponent=fixed_point_exponent(engine.problem.extent.n_rows, bound))
+        sums, counts = engine.total_sums(model, moved)
+        moved = replace(moved, model=model, sums=sums, counts=counts)
+    model = replace(model, centroids=centroids_of(moved))
+    moved = replace(moved, model=model)
+    pricing = engine.price(model)
+    energy = engine.energy(moved, pricing, prior_value(engine, moved))
+    return replace(moved, energy=energy), pricing
+
+
+def _proposals(engine: Engine, state: State, pricing: Pricing) -> Iterator[FloatArray]:
+    """Yield weights to try, the boldest first."""
+    rule = engine.problem.distortion.learning
+    weights = state.model.weights
+    if rule == "gradient":
+        gradient = _gradient(engine, state, pricing)
+        if engine.problem.settings.weight_update == "paper":
+            yield _kept(weights - PAPER_RATE * gradient)
+            return
+        rate = RATE * len(weights) / engine.problem.extent.n_rows
+        for halving in range(HALVINGS + 1):
+            yield _kept(weights * np.exp(np.clip(-rate * 0.5**halving * gradient, -5.0, 5.0)))
+        return
+    best = (
+        _variance_weights(engine, state) if rule == "variance" else _entropy_weights(engine, state)
+    )
+    for halving in range(HALVINGS + 1):
+        yield weights + 0.5**halving * (best - weights)
+
+
+def _kept(weights: FloatArray) -> FloatArray:
+    """Return weights with a mean of 1 and none below the floor."""
+    positive = np.maximum(weights, 0.0)
+    mean = positive.mean()
+    if not np.isfinite(mean) or mean <= 0:
+        return np.ones_like(weights)
+    floored = np.maximum(positive / mean, FLOOR)
+    return np.asarray(np.maximum(floored / floored.mean(), FLOOR), np.float64)
+
+
+# ---- the gradient rule
+
+
+def _full_sums(model: Model, sums: IntArray, power: int = 1) -> FloatArray:
+    """Return sums with their mean column worked in (power 1), or their squared lengths (power 2)."""
+    totals = real_sums(sums, model.exponent)
+    whole = totals[:, :-1] + totals[:, -1:] * np.sqrt(model.weights)
+    return whole if power == 1 else np.asarray((whole * whole).sum(axis=1), np.float64)
+
+
+def squares_of_part(
+    block: RowBlock,
+    model: Model,
+    table: Any,
+    overall: Any,
+    run: RunStore,
+    file: LabelsFile,
+    strength: float,
+    exponent: int,
+) -> IntArray:
+    """Return Σ c_i z_im² of a part, c_i the similarity to the own centroid less λ times that to the global one."""
+    distortion = model.distortion
+    assert isinstance(distortion, TableDistortion)
+    labels = run.read_labels(file)
+    terms = distortion.terms(block, model.weights)
+    coefficients = np.where(
+        labels >= 0, 1.0 - distortion.own_distances(block, terms, table, labels), 0.0
+    )
+    if strength:
+        everyone = np.where(labels >= 0, 0, labels).astype(np.int32)
+        near = np.where(
+            labels >= 0, 1.0 - distortion.own_distances(block, terms, overall, everyone), 0.0
+        )
+        coefficients = coefficients - strength * near
+    return distortion.weighted_squares(block, terms, coefficients, model.weights, exponent)
+
+
+def _gradient(engine: Engine, state: State, pricing: Pricing) -> FloatArray:
+    """Return ∂J/∂a by feature, priors included."""
+    model, strength = state.model, state.prior.strength
+    flow, n_rows = engine.flow, engine.problem.extent.n_rows
+    shared = share_model(flow, model)
+    whole = state.sums.sum(axis=0, keepdims=True)
+    overall = replace(model, centroids=_global_centroid(model, whole, n_rows))
+    overall_table = share_model(flow, overall).table
+    bound = engine.summand_bound(model.weights)
+    exponent = fixed_point_exponent(n_rows, (1.0 + strength) * bound * bound)
+    squares = [
+        flow.lazy(
+            squares_of_part,
+            part.block,
+            shared.model,
+            shared.table,
+            overall_table,
+            engine.run,
+            file,
+            strength,
+            exponent,
+        )
+        for part, file in engine.all_parts(state)
+    ]
+    totals = flow.compute([tree(flow, add_limbs, squares)])[0] * 2.0**-exponent
+    rows = totals[:-1] + model.weights * totals[-1]
+    by_log = 0.5 * (rows - _directions(model, state.sums))
+    if strength:
+        by_log += 0.5 * strength * _directions(model, whole)
+    by_log += pair_statistics(engine, state, pricing)
+    return np.asarray(by_log / model.weights, np.float64)
+
+
+def _global_centroid(model: Model, whole: IntArray, n_rows: int) -> FloatArray:
+    return model.distortion.centroids(
+        real_sums(whole, model.exponent), np.asarray([n_rows]), model.weights, model.smoothing, None
+    )
+
+
+def _directions(model: Model, sums: IntArray) -> FloatArray:
+    """Return Σ_h S_hm²/‖S_h‖."""
+    whole = _full_sums(model, sums)
+    lengths = np.sqrt((whole * whole).sum(axis=1, keepdims=True))
+    return np.asarray(
+        np.divide(whole * whole, lengths, out=np.zeros_like(whole), where=lengths > 0).sum(axis=0)
+    )
+
+
+# ---- the closed forms
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """By feature: the distortion of a labelling, and of one cluster holding all rows; weights left out."""
+
+    own: FloatArray
+    overall: FloatArray
+
+
+def feature_moments(block: RowBlock, model: Model, exponent: int) -> IntArray:
+    """Return Σ x² (or Σ x ln x − x) by feature of a part, in fixed point."""
+    distortion = model.distortion
+    if isinstance(distortion, IDivergence):
+        return distortion.feature_entropies(block, exponent)
+    columns = (
+        np.tile(np.arange(block.n_features), block.n_rows) if block.is_dense else block.indices
+    )
+    values = block.values.astype(np.float64)
+    entries = np.rint(values * values * 2.0**exponent).astype(np.int64)
+    out = np.zeros(block.n_features, np.int64)
+    np.add.at(out, columns, entries)
+    return out
+
+
+def _moments(engine: Engine, model: Model) -> FloatArray:
+    """Return the feature moments of the corpus; they never change in a fit."""
+    if engine.moments is None:
+        distortion, extent = engine.problem.distortion, engine.problem.extent
+        bound = (
+            distortion.entropy_bound if isinstance(distortion, IDivergence) else extent.largest**2
+        )
+        exponent = fixed_point_exponent(extent.n_rows, bound)
+        shared = engine.flow.share(model)
+        limbs = [
+            engine.flow.lazy(feature_moments, part.block, shared, exponent)
+            for part in engine.problem.free
+        ]
+        engine.moments = (
+            engine.flow.compute([tree(engine.flow, add_limbs, limbs)])[0] * 2.0**-exponent
+        )
+    return engine.moments
+
+
+def _variance_weights(engine: Engine, state: State) -> FloatArray:
+    """Return a_m = N / (scatter of feature m and of violated pairs)."""
+    totals = real_sums(state.sums, state.model.exponent)[:, :-1]
+    counts = np.maximum(state.counts, 1)[:, None]
+    scatter = np.maximum(
+        _moments(engine, state.model) - (totals * totals / counts).sum(axis=0), 0.0
+    )
+    scatter += pair_statistics(engine, state, None)
+    least = LEAST_VARIANCE * max(float(scatter.mean()), 1e-300)
+    return np.asarray(engine.problem.extent.n_rows / np.maximum(scatter, least), np.float64)
+
+
+def scatter_of(engine: Engine, state: State, *, settled: bool) -> Scatter:
+    """Return s and s0 of the entropy rule; in the final phase (`settled`) with the smoothing's own terms."""
+    model, distortion = state.model, engine.problem.distortion
+    assert isinstance(distortion, IDivergence)
+    moments, u, alpha = _moments(engine, model), distortion.uniform, model.smoothing
+    totals = real_sums(state.sums, model.exponent)[:, :-1]
+    n_rows = engine.problem.extent.n_rows
+    overall = np.maximum((totals.sum(axis=0) / n_rows + alpha * u) / (1.0 + alpha), LEAST)
+    centroids = np.maximum(model.centroids, LEAST)
+    counts = state.counts[:, None]
+    own = moments + (counts * centroids - totals * np.log(centroids)).sum(axis=0)
+    whole = moments + n_rows * overall - totals.sum(axis=0) * np.log(overall)
+    own = own + pair_statistics(engine, state, None)
+    if settled:
+        own = own + alpha * (counts * (u * np.log(u / centroids) - u + centroids)).sum(axis=0)
+        whole = whole + alpha * n_rows * (u * np.log(u / overall) - u + overall)
+    return Scatter(np.maximum(own, 0.0), np.maximum(whole, 0.0))
+
+
+def entropy_form(scatter: Scatter, strength: float) -> FloatArray:
+    """Return a_m = exp(−λ (s − s0)/(s0 + T)), T the mean of s0."""
+    offset = float(scatter.overall.mean())
+    if offset <= 0:
+        return np.ones_like(scatter.own)
+    return np.asarray(
+        np.exp(-strength * (scatter.own - scatter.overall) / (scatter.overall + offset)), np.float64
+    )
+
+
+def largest_strength(scatter: Scatter) -> float:
+    """Return the largest λ that leaves `SHARE` of the features in effect."""
+    low, high = 0.0, 1.0
+    while effective_share(entropy_form(scatter, high)) >= SHARE and high < 1e6:
+        low, high = high, 2.0 * high
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        if effective_share(entropy_form(scatter, middle)) >= SHARE:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def warm_weights(engine: Engine, state: State, strength: float) -> tuple[FloatArray, float]:
+    """Return weights and λ of the warm-up: λ goes half the way to the largest that keeps features in effect."""
+    scatter = scatter_of(engine, state, settled=False)
+    target = largest_strength(scatter)
+    strength = target if strength == 0 else strength + 0.5 * (target - strength)
+    return entropy_form(scatter, strength), strength
+
+
+def held_prior(engine: Engine, state: State, strength: float) -> WeightPrior:
+    """Return the prior that stands from the end of the warm-up on."""
+    overall = scatter_of(engine, state, settled=True).overall
+    return WeightPrior(strength, overall, float(overall.mean()))
+
+
+def _entropy_weights(engine: Engine, state: State) -> FloatArray:
+    """Return the minimiser of J over the weights under the held prior."""
+    prior = state.prior
+    if not prior.strength:
+        return state.model.weights
+    own = scatter_of(engine, state, settled=True).own
+    return np.asarray(
+        np.exp(-prior.strength * (own - prior.reference) / (prior.reference + prior.offset)),
+        np.float64,
+    )

@@ -1,0 +1,65 @@
+"""What can go wrong, in words: every error this package raises on purpose."""
+
+from __future__ import annotations
+
+
+class HmrfError(Exception):
+    """Base of all errors of this package; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class InvalidInputError(HmrfError, ValueError):
+    """The data, the ids or the pairs are not what they must be."""
+
+    exit_code = 65
+
+
+class ConflictError(InvalidInputError):
+    """A must-link path joins a pair that is cannot-linked.
+
+    Attributes
+    ----------
+    witness : tuple
+        The ids along the shortest must-link path; first and last are the cannot-linked pair.
+    """
+
+    def __init__(self, message: str, witness: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[type[ConflictError], tuple[str, tuple[object, ...]]]:
+        """Keep the witness when the error crosses a process boundary."""
+        return type(self), (str(self), self.witness)
+
+
+class ConfigurationError(HmrfError, ValueError):
+    """A parameter or a setting has a value that cannot be used."""
+
+    exit_code = 78
+
+
+class DistortionError(ConfigurationError, TypeError):
+    """A distortion object does not keep the protocol of `hmrf_dask.distortions.base`."""
+
+
+class MemoryPlanError(HmrfError, MemoryError):
+    """The plan needs more memory than there is; the message shows the arithmetic."""
+
+    exit_code = 78
+
+
+class RunDirectoryError(HmrfError, OSError):
+    """A run directory belongs to another run, is damaged, or cannot be reached."""
+
+    exit_code = 78
+
+
+class ClusterError(HmrfError, RuntimeError):
+    """The Dask cluster cannot do the work now: no workers, a deadline passed, a worker refused."""
+
+    exit_code = 75
+
+
+class HmrfWarning(UserWarning):
+    """Something a person should know that does not stop the run."""

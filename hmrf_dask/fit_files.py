@@ -1,0 +1,134 @@
+"""One fit from files to files: rows and pairs in, a run directory with assignments out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import fsspec
+import numpy as np
+import scipy.sparse as sp
+
+from hmrf_dask.assignments import FOLDER, write_assignments
+from hmrf_dask.constraints import Constraints
+from hmrf_dask.corpus import Corpus, as_corpus
+from hmrf_dask.errors import InvalidInputError, RunDirectoryError
+from hmrf_dask.estimators import HMRFKMeans
+
+# What a run writes into its directory.
+RUN_NAMES = (
+    "FINAL.json",
+    "assignments",
+    "commits",
+    "events",
+    "events.jsonl",
+    "labels",
+    "model",
+    "probe",
+    "report.html",
+    "run.json",
+    "state",
+)
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """How a fit ended, in numbers a person or a program asks for first."""
+
+    n_documents: int
+    n_pairs: int
+    sizes: list[int]
+    violations: dict[str, int]
+    objective: float
+    n_iterations: int
+    converged: bool
+    stop_reason: str
+    files: dict[str, str]
+
+
+def fit_files(
+    rows: str, pairs: str | None, run_dir: str, *, fresh: bool = False, **parameters: Any
+) -> FitResult:
+    """Fit `HMRFKMeans` on files and write the assignments into the run directory.
+
+    Parameters
+    ----------
+    rows : str
+        What `read_rows` reads.
+    pairs : str, optional
+        What `Constraints.from_file` reads. Integers are document ids where the rows have ids,
+        row numbers otherwise.
+    run_dir : str
+        Where every iteration is kept; a fit that was killed goes on from there.
+    fresh : bool, default=False
+        Remove what a former run left in `run_dir` first.
+    **parameters
+        The estimator's own.
+    """
+    corpus = read_rows(rows)
+    constraints = Constraints.from_file(pairs, ids=corpus.has_ids) if pairs else None
+    if fresh:
+        start_afresh(run_dir)
+    model = HMRFKMeans(**parameters).fit(corpus, must_link=constraints, run_dir=run_dir)
+    sizes = write_assignments(corpus, model.labels_, run_dir, len(model.cluster_centers_))
+    return FitResult(
+        n_documents=corpus.n_rows,
+        n_pairs=0 if constraints is None else len(constraints),
+        sizes=sizes.tolist(),
+        violations=dict(model.violations_),
+        objective=float(model.objective_),
+        n_iterations=int(model.n_iter_),
+        converged=bool(model.converged_),
+        stop_reason=str(model.stop_reason_),
+        files={"run": run_dir, "assignments": f"{run_dir}/{FOLDER}"},
+    )
+
+
+def read_rows(path: str) -> Corpus:
+    """Open rows that lie in a file or a folder.
+
+    Parameters
+    ----------
+    path : str
+        A scipy sparse matrix (.npz), a dense array (.npy), or a folder of Parquet blocks (local or
+        an fsspec address), which is read block by block, in tasks.
+
+    Returns
+    -------
+    Corpus
+    """
+    suffix = Path(path).suffix
+    if suffix not in (".npz", ".npy"):
+        filesystem, inside = fsspec.core.url_to_fs(path)
+        if filesystem.isdir(inside):
+            return Corpus.from_parquet(path)
+        raise InvalidInputError(
+            f"rows must be a .npz or .npy file or a folder of Parquet blocks, got {path!r}; "
+            "check the path"
+        )
+    try:
+        matrix = sp.load_npz(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise InvalidInputError(
+            f"{path!r} cannot be read as a {suffix} file ({error}); "
+            "write it with scipy.sparse.save_npz or numpy.save"
+        ) from error
+    return as_corpus(matrix)
+
+
+def start_afresh(run_dir: str) -> None:
+    """Remove what a run wrote into its directory; refuse where anything else lies there too."""
+    filesystem, inside = fsspec.core.url_to_fs(run_dir)
+    if not filesystem.exists(inside):
+        return
+    paths = filesystem.ls(inside, detail=False)
+    found = {str(path).rstrip("/").rpartition("/")[2]: path for path in paths}
+    if foreign := sorted(found.keys() - set(RUN_NAMES)):
+        raise RunDirectoryError(
+            f"only a run directory can be started afresh, got {run_dir!r}, where "
+            f"{', '.join(foreign[:5])} of no run lies; move it, or name another run directory"
+        )
+    for path in found.values():
+        filesystem.rm(path, recursive=True)

@@ -1,0 +1,202 @@
+"""Moves of whole must-link groups: exact gains in two limbs, largest first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from hmrf_dask.kernels.heap import Heap, build_heap, empty_heap, set_gain
+from hmrf_dask.kernels.limbs import add_limbs, best_limbs
+from hmrf_dask.types import AnyArray
+
+# A group with more work in it than this many cost rows keeps its sums up to date when a neighbour
+# moves, and is not added up anew. All kept sums together take a quarter of the memory of the costs.
+LARGE_GROUP = 64
+
+
+class _Search(NamedTuple):
+    """What a run of group moves keeps.
+
+    `slot` is the place of a local point's group in the list of groups, -1 when it may not move;
+    `high`, `low` hold the K + 1 sums of large groups (`kept` says where), and last one spare row.
+    """
+
+    slot: AnyArray
+    targets: AnyArray
+    heap: Heap
+    kept: AnyArray
+    high: AnyArray
+    low: AnyArray
+    row: AnyArray
+    waiting: AnyArray
+    queue: AnyArray
+
+
+@njit(nogil=True, cache=True)
+def add_member(high, low, row, labels, links, of, point):  # type: ignore[no-untyped-def]
+    """Add a local point's part to the K + 1 sums of its group.
+
+    Sum h is the energy the group takes part in with all members at h, the last one as it is now.
+    A pair inside the group counts at its lower end, so parts of several pieces add up.
+    """
+    me = links.first + point
+    present = labels[me]
+    for h in range(row.shape[0]):
+        row[h] = np.int64(links.costs[point, h]) << links.shift
+    together = np.int64(0)
+    together_now = np.int64(0)
+    for edge in range(links.start[point], links.start[point + 1]):
+        other = links.neighbour[edge]
+        if of[other] != of[me]:
+            row[labels[other]] += links.cost[edge]
+        elif other > me:
+            together += links.cost[edge]
+            if labels[other] == present:
+                together_now += links.cost[edge]
+    for h in range(row.shape[0]):
+        add_limbs(high, low, h, row[h] + together)
+    add_limbs(high, low, row.shape[0], row[present] + together_now)
+
+
+@njit(nogil=True, cache=True)
+def _add_up(high, low, labels, links, grouping, search, group):  # type: ignore[no-untyped-def]
+    high[:] = 0
+    low[:] = 0
+    for place in range(grouping.start[group], grouping.start[group + 1]):
+        point = grouping.member[place] - links.first
+        add_member(high, low, search.row, labels, links, grouping.of, point)
+
+
+@njit(nogil=True, cache=True)
+def _settle(labels, links, grouping, search, group):  # type: ignore[no-untyped-def]
+    """Work out the best move of a group; return its gain."""
+    keep = search.kept[group]
+    high = search.high[keep]
+    low = search.low[keep]
+    if keep < 0:  # the spare row
+        _add_up(high, low, labels, links, grouping, search, group)
+    target, high_gain, low_gain = best_limbs(high, low)
+    search.targets[group] = target
+    return high_gain, low_gain
+
+
+@njit(nogil=True, cache=True)
+def _large_groups(links, grouping):  # type: ignore[no-untyped-def]
+    """Return where the sums of each group are kept (-1: nowhere), and how many are."""
+    n_groups = grouping.start.shape[0] - 1
+    n_clusters = links.costs.shape[1]
+    kept = np.full(n_groups, -1, np.int32)
+    n_kept = 0
+    for group in range(n_groups):
+        if grouping.start[group + 1] - grouping.start[group] < 2:
+            continue
+        work = np.int64(0)
+        for place in range(grouping.start[group], grouping.start[group + 1]):
+            point = grouping.member[place] - links.first
+            work += n_clusters + links.start[point + 1] - links.start[point]
+        if work >= LARGE_GROUP * n_clusters:
+            kept[group] = n_kept
+            n_kept += 1
+    return kept, n_kept
+
+
+@njit(nogil=True, cache=True)
+def _begin(labels, links, grouping):  # type: ignore[no-untyped-def]
+    n, n_clusters = links.costs.shape
+    n_groups = grouping.start.shape[0] - 1
+    kept, n_kept = _large_groups(links, grouping)
+    search = _Search(
+        np.full(n, -1, np.int32),
+        np.empty(n_groups, np.int32),
+        empty_heap(n_groups, True),
+        kept,
+        np.empty((n_kept + 1, n_clusters + 1), np.int64),
+        np.empty((n_kept + 1, n_clusters + 1), np.int64),
+        np.empty(n_clusters, np.int64),
+        np.zeros(n_groups, np.uint8),
+        np.empty(n_groups, np.int32),
+    )
+    for group in range(n_groups):
+        if grouping.start[group + 1] - grouping.start[group] < 2:
+            continue
+        for place in range(grouping.start[group], grouping.start[group + 1]):
+            search.slot[grouping.member[place] - links.first] = group
+        if kept[group] >= 0:
+            high = search.high[kept[group]]
+            _add_up(high, search.low[kept[group]], labels, links, grouping, search, group)
+        high_gain, low_gain = _settle(labels, links, grouping, search, group)
+        search.heap.high[group] = high_gain
+        search.heap.low[group] = low_gain
+    build_heap(search.heap)
+    return search
+
+
+@njit(nogil=True, cache=True)
+def _carry(search, keep, old, new, label, cost):  # type: ignore[no-untyped-def]
+    """Carry into a large group that a neighbour of a member at `label` went from `old` to `new`."""
+    last = search.row.shape[0]
+    high = search.high[keep]
+    low = search.low[keep]
+    add_limbs(high, low, old, -cost)
+    add_limbs(high, low, new, cost)
+    if label == old:
+        add_limbs(high, low, last, -cost)
+    elif label == new:
+        add_limbs(high, low, last, cost)
+
+
+@njit(nogil=True, cache=True)
+def _move_member(labels, links, search, point, new, n_queue):  # type: ignore[no-untyped-def]
+    """Move one member; queue the groups next to it and carry the change into large ones."""
+    me = links.first + point
+    old = labels[me]
+    labels[me] = new
+    for edge in range(links.start[point], links.start[point + 1]):
+        other = links.neighbour[edge] - links.first
+        if other < 0 or other >= links.costs.shape[0]:
+            continue
+        group = search.slot[other]
+        if group < 0 or group == search.slot[point]:
+            continue
+        if search.kept[group] >= 0:
+            label = labels[links.neighbour[edge]]
+            _carry(search, search.kept[group], old, new, label, links.cost[edge])
+        if not search.waiting[group]:
+            search.waiting[group] = 1
+            search.queue[n_queue] = group
+            n_queue += 1
+    return n_queue
+
+
+@njit(nogil=True, cache=True)
+def _move(labels, links, grouping, search, group):  # type: ignore[no-untyped-def]
+    new = search.targets[group]
+    n_queue = 0
+    for place in range(grouping.start[group], grouping.start[group + 1]):
+        point = grouping.member[place] - links.first
+        if labels[links.first + point] != new:
+            n_queue = _move_member(labels, links, search, point, new, n_queue)
+    keep = search.kept[group]
+    if keep >= 0:  # the present is now "all at new"; nothing else depends on its own labels
+        last = search.row.shape[0]
+        search.high[keep, last] = search.high[keep, new]
+        search.low[keep, last] = search.low[keep, new]
+    set_gain(search.heap, group, 0, 0)
+    for place in range(n_queue):
+        other = search.queue[place]
+        search.waiting[other] = 0
+        high_gain, low_gain = _settle(labels, links, grouping, search, other)
+        set_gain(search.heap, other, high_gain, low_gain)
+
+
+@njit(nogil=True, cache=True)
+def run_groups(labels, links, grouping):  # type: ignore[no-untyped-def]
+    """Make the group move with the largest gain until none gains; return the number of moves."""
+    search = _begin(labels, links, grouping)
+    moves = 0
+    while search.heap.size[0] > 0:
+        _move(labels, links, grouping, search, search.heap.items[0])
+        moves += 1
+    return moves

@@ -1,0 +1,58 @@
+"""Sums that outgrow int64: two limbs, high · 2**32 + low with 0 <= low < 2**32, always exact."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hmrf_dask.types import IntArray
+
+BITS = 32
+MASK = (1 << BITS) - 1
+
+
+@njit(nogil=True, cache=True)
+def add_limbs(high, low, position, value):  # type: ignore[no-untyped-def]
+    """Add an int64 to the number at `position`; the low limb stays within its range."""
+    total = low[position] + (value & MASK)
+    high[position] += (value >> BITS) + (total >> BITS)
+    low[position] = total & MASK
+
+
+@njit(nogil=True, cache=True)
+def best_limbs(high, low):  # type: ignore[no-untyped-def]
+    """Return (target, gain high, gain low) of K alternatives and, last, the present state.
+
+    The target is the lowest alternative among the cheapest; -1 with gain 0 when none is cheaper
+    than the present.
+    """
+    last = high.shape[0] - 1
+    target = -1
+    best = last
+    for h in range(last):
+        if high[h] < high[best] or (high[h] == high[best] and low[h] < low[best]):
+            target = h
+            best = h
+    low_gain = low[last] - low[best]
+    high_gain = high[last] - high[best] + (low_gain >> BITS)
+    return target, high_gain, low_gain & MASK
+
+
+def join_limbs(high: int, low: int) -> int:
+    """Return the two limbs as one Python integer."""
+    return (int(high) << BITS) + int(low)
+
+
+def merge_limbs(parts: list[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:
+    """Return the exact sum of partial sums of one shape, in normal form.
+
+    Up to 2**31 parts can be added: the low limbs use 32 bits each.
+    """
+    high = np.zeros_like(parts[0][0])
+    low = np.zeros_like(parts[0][1])
+    for part_high, part_low in parts:
+        high += part_high
+        low += part_low
+    high += low >> BITS
+    low &= MASK
+    return high, low

@@ -1,0 +1,192 @@
+"""Linked rows as ICM sees them: integer costs and signed costs of pairs, linear in the pairs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from hmrf_dask.kernels.limbs import add_limbs, join_limbs
+from hmrf_dask.types import AnyArray, IntArray, LabelArray
+
+
+class Links(NamedTuple):
+    """Points ``first .. first + n`` of a component, with their pairs.
+
+    Row i of cost is c[h] = (costs[i, h] << shift) + sum of the signed costs of i's neighbours whose
+    label is h. A difference of two entries is the exact change of the energy by a move of i.
+
+    Attributes
+    ----------
+    first : int
+        Global index of the first point; 0 when the whole component is held.
+    costs : int32 array, shape (n, K)
+        Distortions, each row with its minimum subtracted.
+    shift : int
+        ``costs << shift`` is in the units of the pairs.
+    start : int64 array, shape (n + 1,)
+        Where the half-edges of a point begin.
+    neighbour : int32 array
+        Global index of the other end.
+    cost : int64 array
+        Cost of equal labels: negative for a must-link, positive for a cannot-link.
+    """
+
+    first: int
+    costs: AnyArray
+    shift: int
+    start: AnyArray
+    neighbour: AnyArray
+    cost: AnyArray
+
+
+class Grouping(NamedTuple):
+    """Must-link groups: the group of every point, and the members of each group (global index).
+
+    Attributes
+    ----------
+    of : int32 array, shape (n,)
+        Group of every point of the component.
+    start : int64 array, shape (number of groups + 1,)
+        Where the members of a group begin.
+    member : int32 array
+        Members, ascending within a group.
+    """
+
+    of: AnyArray
+    start: AnyArray
+    member: AnyArray
+
+
+def frozen(array: AnyArray, dtype: type[np.generic]) -> Any:
+    """Return a read-only contiguous view (or copy) of `dtype`.
+
+    Arrays that come out of a message are read-only, fresh ones are not; numba would compile every
+    mixture anew.
+    """
+    view = np.ascontiguousarray(array, dtype).view()
+    view.flags.writeable = False
+    return view
+
+
+def make_links(
+    first: int,
+    costs: AnyArray,
+    shift: int,
+    start: AnyArray,
+    neighbour: AnyArray,
+    cost: AnyArray,
+) -> Links:
+    """Return `Links` of arrays in the one form the kernels are compiled for."""
+    return Links(
+        int(first),
+        frozen(costs, np.int32),
+        int(shift),
+        frozen(start, np.int64),
+        frozen(neighbour, np.int32),
+        frozen(cost, np.int64),
+    )
+
+
+def make_grouping(of: AnyArray, start: AnyArray, member: AnyArray) -> Grouping:
+    """Return `Grouping` of arrays in the one form the kernels are compiled for."""
+    return Grouping(frozen(of, np.int32), frozen(start, np.int64), frozen(member, np.int32))
+
+
+@njit(nogil=True, cache=True)
+def _adjacency(n, first, second, cost):  # type: ignore[no-untyped-def]
+    start = np.zeros(n + 1, np.int64)
+    for edge in range(first.shape[0]):
+        start[first[edge] + 1] += 1
+        start[second[edge] + 1] += 1
+    for point in range(n):
+        start[point + 1] += start[point]
+    free = start[:-1].copy()
+    neighbour = np.empty(start[n], np.int32)
+    costs = np.empty(start[n], np.int64)
+    for edge in range(first.shape[0]):
+        i = first[edge]
+        j = second[edge]
+        neighbour[free[i]] = j
+        costs[free[i]] = cost[edge]
+        free[i] += 1
+        neighbour[free[j]] = i
+        costs[free[j]] = cost[edge]
+        free[j] += 1
+    return start, neighbour, costs
+
+
+def adjacency(
+    n: int, first: AnyArray, second: AnyArray, cost: AnyArray
+) -> tuple[IntArray, LabelArray, IntArray]:
+    """Return the symmetric CSR form of a list of pairs.
+
+    Parameters
+    ----------
+    n : int
+        Number of points.
+    first, second : int array, shape (pairs,)
+        Ends of the pairs, ``first != second``.
+    cost : int64 array, shape (pairs,)
+        Signed cost of equal labels.
+
+    Returns
+    -------
+    start : int64 array, shape (n + 1,)
+    neighbour : int32 array, shape (2 pairs,)
+    cost : int64 array, shape (2 pairs,)
+
+    Examples
+    --------
+    >>> adjacency(3, np.array([0, 1]), np.array([1, 2]), np.array([-5, 7]))[1].tolist()
+    [1, 0, 2, 1]
+    """
+    ends = frozen(first, np.int32), frozen(second, np.int32)
+    start, neighbour, costs = _adjacency(int(n), *ends, frozen(cost, np.int64))
+    return start, neighbour, costs
+
+
+@njit(nogil=True, cache=True, inline="always")
+def fill_row(row, labels, links, point):  # type: ignore[no-untyped-def]
+    """Write the costs of all clusters for a local point, given its neighbours' labels."""
+    for h in range(row.shape[0]):
+        row[h] = np.int64(links.costs[point, h]) << links.shift
+    for edge in range(links.start[point], links.start[point + 1]):
+        row[labels[links.neighbour[edge]]] += links.cost[edge]
+
+
+@njit(nogil=True, cache=True, inline="always")
+def best_cluster(row, present):  # type: ignore[no-untyped-def]
+    """Return the cheapest cluster: a tie goes to the present one, then to the lowest."""
+    target = present
+    least = row[present]
+    for h in range(row.shape[0]):
+        if row[h] < least:
+            least = row[h]
+            target = h
+    return target
+
+
+@njit(nogil=True, cache=True)
+def _energy(labels, links):  # type: ignore[no-untyped-def]
+    high = np.zeros(1, np.int64)
+    low = np.zeros(1, np.int64)
+    for point in range(links.costs.shape[0]):
+        me = links.first + point
+        add_limbs(high, low, 0, np.int64(links.costs[point, labels[me]]) << links.shift)
+        for edge in range(links.start[point], links.start[point + 1]):
+            other = links.neighbour[edge]
+            if other > me and labels[other] == labels[me]:
+                add_limbs(high, low, 0, links.cost[edge])
+    return high[0], low[0]
+
+
+def energy(labels: LabelArray, links: Links) -> int:
+    """Return the exact energy of `labels` up to a constant: costs plus signed costs of equal pairs.
+
+    A must-link of penalty p costs −p when satisfied, so the energy of the paper is this plus the
+    sum of all must-link penalties. Each pair counts where its lower end lies: pieces add up.
+    """
+    high, low = _energy(labels, links)
+    return join_limbs(high, low)

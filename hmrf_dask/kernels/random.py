@@ -1,0 +1,91 @@
+"""Counter-based random numbers: Philox 4x32-10 (Salmon et al., SC 2011), one draw per document.
+
+No state is carried: a draw depends on its own counter alone, not on partitions, threads or order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from hmrf_dask.kernels.links import frozen
+from hmrf_dask.types import FloatArray, KeyArray
+
+PURPOSES = {"k-means++": 1, "random": 2, "perturb": 3, "sample": 4}
+_WORD = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+@njit(nogil=True, cache=True)
+def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
+    """Return the four words of Philox 4x32-10 for a counter and a key, all uint64 below 2**32."""
+    for _ in range(10):
+        left = np.uint64(0xD2511F53) * c0
+        right = np.uint64(0xCD9E8D57) * c2
+        c0 = (right >> _HALF) ^ c1 ^ k0
+        c1 = right & _WORD
+        c2 = (left >> _HALF) ^ c3 ^ k1
+        c3 = left & _WORD
+        k0 = (k0 + np.uint64(0x9E3779B9)) & _WORD
+        k1 = (k1 + np.uint64(0xBB67AE85)) & _WORD
+    return c0, c1, c2, c3
+
+
+@njit(nogil=True, cache=True)
+def _uniforms(keys, seed, place, counter, out):  # type: ignore[no-untyped-def]
+    for i in range(keys.shape[0]):
+        words = philox(
+            keys[i] & _WORD, keys[i] >> _HALF, counter, place, seed & _WORD, seed >> _HALF
+        )
+        # 52 bits and a half: with 53 the half would round the largest up to 1
+        bits = (words[0] << np.uint64(20)) | (words[1] >> np.uint64(12))
+        out[i] = (np.float64(bits) + 0.5) * 2.0**-52
+
+
+@njit(nogil=True, cache=True)
+def _exponentials(numbers):  # type: ignore[no-untyped-def]
+    for i in range(numbers.shape[0]):
+        numbers[i] = -math.log(numbers[i])  # one by one: numpy's vectors may round otherwise
+
+
+def uniforms(
+    keys: KeyArray, seed: int, purpose: str, start: int, step: int, draw: int
+) -> FloatArray:
+    """Return one number in (0, 1) for each document key.
+
+    Parameters
+    ----------
+    keys : uint64 array, shape (n,)
+    seed : int
+        The run's seed, 0 <= seed < 2**64.
+    purpose : str
+        One of `PURPOSES`.
+    start, step, draw : int
+        Counters: start < 2**16, step < 2**24, draw < 2**8.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+
+    Examples
+    --------
+    >>> keys = np.array([7], np.uint64)
+    >>> uniforms(keys, 0, "random", 0, 0, 0) == uniforms(keys, 0, "random", 0, 0, 0)
+    array([ True])
+    """
+    out = np.empty(len(keys), np.float64)
+    place = np.uint64((PURPOSES[purpose] << 16) | start)
+    counter = np.uint64((step << 8) | draw)
+    _uniforms(frozen(keys, np.uint64), np.uint64(seed), place, counter, out)
+    return out
+
+
+def exponentials(
+    keys: KeyArray, seed: int, purpose: str, start: int, step: int, draw: int
+) -> FloatArray:
+    """Return one standard exponential number for each key: the least e/weight wins a fair race."""
+    out = uniforms(keys, seed, purpose, start, step, draw)
+    _exponentials(out)
+    return out

@@ -1,0 +1,302 @@
+"""Linked rows: the partitions constrained documents lie in, and which of them ICM joins."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from hmrf_dask.closure import ConstraintGraph
+from hmrf_dask.errors import ConfigurationError, MemoryPlanError
+from hmrf_dask.linked_layout import LinkedLayout, Mode, arrange
+from hmrf_dask.pair_graphs import BreadthFirst, adjacency
+from hmrf_dask.types import BoolArray, IntArray, LabelArray
+
+# (groups in tables, K, entries of all rows, rows, groups of any kind) -> bytes
+TableBytes = Callable[[int, int, int, int, int], int]
+Count = TypeVar("Count", int, IntArray)  # one component, or an array of them
+
+# Bytes a heap ICM task keeps for one row beside its costs: labels in and out 8, order of the rows
+# 4, adjacency starts and cursors 16, hub 4, heap (target, gain, item, place) 20, and for group
+# moves: group, members and starts 16, slot, target, kept, waiting, queue 17, heap 24.
+ROW_BYTES = 112
+# One end of a pair in the adjacency: neighbour 4, cost 8, kept rows of hubs at most 4.
+END_BYTES = 16
+# One pair as it comes: both ends 8, kind 1, weight 8, cost from its pair block 8.
+PAIR_BYTES = 25
+# One pair whose far end lies in another partition: label 4, target 4, gain 8 of that end.
+FAR_BYTES = 16
+ROWS_SHARE = 4  # a linked partition's rows take at most this part of the task memory
+
+
+def heap_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
+    """Return what one heap ICM task over these rows and explicit pairs needs, in bytes.
+
+    Costs are int32: 4 K a row as they come from the partitions, 4 K gathered in id order, and up to
+    K for the kept sums of group moves.
+    """
+    return n_rows * (9 * n_clusters + ROW_BYTES) + n_pairs * (2 * END_BYTES + PAIR_BYTES)
+
+
+def round_bytes(n_rows: Count, n_ends: Count, n_clusters: int) -> Count:
+    """Return what one partition needs in a priority round for its own rows and pairs, in bytes.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the partition: costs come in layout order, 4 K a row, and are not copied.
+    n_ends : int
+        Ends of explicit pairs that lie on these rows; each is counted as if the other lay outside,
+        so that the labels, targets and gains of far ends are covered. Arrays over the whole
+        component (20 bytes a row where a kernel takes them) are not.
+    n_clusters : int
+        K.
+    """
+    return n_rows * (5 * n_clusters + ROW_BYTES) + n_ends * (END_BYTES + PAIR_BYTES + FAR_BYTES)
+
+
+def table_mode_bytes(
+    n_rows: int,
+    n_pairs: int,
+    n_clusters: int,
+    rows_nbytes: int,
+    tables_nbytes: int,
+) -> int:
+    """Return what one task over components in table form needs, in bytes.
+
+    The rows as they come and once more gathered and quantised, what a heap task needs for the
+    explicit differences, and the tables.
+    """
+    return heap_bytes(n_rows, n_pairs, n_clusters) + 2 * rows_nbytes + tables_nbytes
+
+
+class _Needs(NamedTuple):
+    """Per component: rows and their bytes, explicit pairs, groups in tables, bytes of its task."""
+
+    rows: IntArray
+    nbytes: IntArray
+    pairs: IntArray
+    groups: IntArray
+    task: IntArray
+    tables: BoolArray
+
+
+class _Limits(NamedTuple):
+    """What one linked partition may hold."""
+
+    rows: int
+    nbytes: int
+    task: int
+
+
+def plan_layout(
+    graph: ConstraintGraph,
+    n_clusters: int,
+    row_bytes: IntArray,
+    row_values: IntArray,
+    *,
+    task_memory: int,
+    table_bytes: TableBytes,
+    rows_per_partition: int = 65536,
+) -> LinkedLayout:
+    """Lay the constrained documents out in linked partitions and bundle these for ICM.
+
+    Linked order is: whole components in explicit form, whole components in table form, then the
+    components too large for one partition, each alone; within each part by lowest member, inside a
+    component by node. Only a component in explicit form that is cut is laid out breadth-first from
+    its lowest member, so that neighbours lie near each other whatever their ids.
+
+    Parameters
+    ----------
+    graph : ConstraintGraph
+        The constrained documents and their pairs.
+    n_clusters : int
+        K.
+    row_bytes : ndarray of shape (n,), int64
+        Bytes of every node's row.
+    row_values : ndarray of shape (n,), int64
+        Entries of every node's row (the number of features for a dense one).
+    task_memory : int
+        Bytes one task may use (``hmrf.task-memory``).
+    table_bytes : callable
+        Bytes of a component's tables, ``table_bytes(n_groups, n_clusters, n_values, n_points,
+        n_groups_all)``: `hmrf_dask.kernels.tables.table_bytes` with the features bound.
+    rows_per_partition : int, default=65536
+        Most rows of a linked partition.
+
+    Returns
+    -------
+    LinkedLayout
+        It depends on these arguments alone, never on the partitions of the corpus.
+
+    Raises
+    ------
+    MemoryPlanError
+        A component in table form, or a single row, does not fit; the arithmetic is shown.
+    """
+    if rows_per_partition < 1:
+        raise ConfigurationError(f"rows_per_partition must be at least 1, got {rows_per_partition}")
+    limits = _Limits(rows_per_partition, task_memory // ROWS_SHARE, task_memory)
+    row_bytes = np.asarray(row_bytes, np.int64)
+    _refuse_large_rows(row_bytes, limits)
+    needs = _component_needs(graph, n_clusters, row_bytes, row_values, table_bytes)
+    _refuse_large_tables(graph, needs, task_memory)
+    alone = (needs.rows > limits.rows) | (needs.nbytes > limits.nbytes)
+    alone |= needs.task > limits.task
+    order = _linked_order(graph, alone)
+    plan = _Plan([], [], [])
+    for table in (False, True):
+        _pack(plan, needs, np.flatnonzero(~alone & (graph.table_components == table)), limits)
+    ends = _ends_per_node(graph)
+    first = sum(plan.sizes)
+    for component in np.flatnonzero(alone).tolist():
+        nodes = order[first : first + int(needs.rows[component])]
+        weights = [np.ones(len(nodes), np.int64), row_bytes[nodes]]
+        mode: Mode = "table" if graph.table_components[component] else "heap"
+        if needs.task[component] > limits.task:
+            mode = "rounds"
+            weights.append(round_bytes(weights[0], ends[nodes], n_clusters))
+            _refuse_large_ends(weights[2], nodes, ends, n_clusters, limits)
+        plan.add(np.diff(_cuts(weights, limits)).tolist(), mode)
+        first += len(nodes)
+    return arrange(graph, n_clusters, order, plan.sizes, plan.bundles, plan.modes)
+
+
+class _Plan(NamedTuple):
+    """Rows of each partition, partitions of each bundle, mode of each bundle, in linked order."""
+
+    sizes: list[int]
+    bundles: list[int]
+    modes: list[Mode]
+
+    def add(self, sizes: list[int], mode: Mode) -> None:
+        """Append one bundle of partitions of these sizes."""
+        self.sizes.extend(sizes)
+        self.bundles.append(len(sizes))
+        self.modes.append(mode)
+
+
+def _pack(plan: _Plan, needs: _Needs, components: IntArray, limits: _Limits) -> None:
+    """Fill partitions with whole components, one after the other; each is a bundle."""
+    rows = needs.rows[components]
+    mode: Mode = "heap"
+    if len(components) and needs.tables[components[0]]:
+        mode = "table"
+    cuts = _cuts([rows, needs.nbytes[components], needs.task[components]], limits)
+    for first, last in itertools.pairwise(cuts):
+        plan.add([int(rows[first:last].sum())], mode)
+
+
+def _cuts(weights: list[IntArray], limits: _Limits) -> list[int]:
+    """Return where to cut a sequence so that no stretch outweighs a limit, each as long as can be.
+
+    Every single item must be within the limits.
+    """
+    n_items = len(weights[0])
+    totals = [np.concatenate([[0], np.cumsum(weight)]) for weight in weights]
+    cuts = [0]
+    while cuts[-1] < n_items:
+        here = cuts[-1]
+        ends = [
+            int(np.searchsorted(total, total[here] + limit, side="right")) - 1
+            for total, limit in zip(totals, limits, strict=False)
+        ]
+        cuts.append(min(ends))
+    return cuts
+
+
+def _component_needs(
+    graph: ConstraintGraph,
+    n_clusters: int,
+    row_bytes: IntArray,
+    row_values: IntArray,
+    table_bytes: TableBytes,
+) -> _Needs:
+    n_components = graph.n_components
+    rows = np.bincount(graph.components, minlength=n_components)
+    nbytes, values = np.zeros((2, n_components), np.int64)
+    np.add.at(nbytes, graph.components, row_bytes)
+    np.add.at(values, graph.components, row_values)
+    firsts = np.concatenate([graph.must_pairs[:, 0], graph.cannot_pairs[:, 0]])
+    pairs = np.bincount(graph.components[firsts], minlength=n_components)
+    task = heap_bytes(rows, pairs, n_clusters)
+    groups = np.bincount(graph.group_components[graph.table_groups], minlength=n_components)
+    every_group = np.bincount(graph.group_components, minlength=n_components)
+    for component in np.flatnonzero(graph.table_components).tolist():
+        tables = table_bytes(
+            int(groups[component]),
+            n_clusters,
+            int(values[component]),
+            int(rows[component]),
+            int(every_group[component]),
+        )
+        task[component] = table_mode_bytes(
+            rows[component], pairs[component], n_clusters, nbytes[component], tables
+        )
+    return _Needs(rows, nbytes, pairs, groups, task, graph.table_components)
+
+
+def _linked_order(graph: ConstraintGraph, alone: BoolArray) -> LabelArray:
+    """Return the node at every linked position."""
+    section = np.where(alone, 2, graph.table_components)
+    rank = np.empty(graph.n_components, np.int64)
+    rank[np.argsort(section, kind="stable")] = np.arange(graph.n_components)
+    place = rank[graph.components]
+    order = np.argsort(place, kind="stable").astype(np.int32)
+    cut = alone & ~graph.table_components
+    if not cut.any():
+        return order
+    pairs = np.concatenate([graph.must_pairs, graph.cannot_pairs])
+    search = BreadthFirst(adjacency(graph.n_nodes, pairs[cut[graph.components[pairs[:, 0]]]]))
+    placed = place[order]
+    for component in np.flatnonzero(cut):
+        first, last = np.searchsorted(placed, [rank[component], rank[component] + 1])
+        order[first:last] = search.order(int(order[first]))
+    return order
+
+
+def _ends_per_node(graph: ConstraintGraph) -> IntArray:
+    ends = np.concatenate([graph.must_pairs.ravel(), graph.cannot_pairs.ravel()])
+    return np.bincount(ends, minlength=graph.n_nodes)
+
+
+def _refuse_large_rows(row_bytes: IntArray, limits: _Limits) -> None:
+    if len(row_bytes) and row_bytes.max() > limits.nbytes:
+        node = int(row_bytes.argmax())
+        raise MemoryPlanError(
+            f"a constrained row must fit a linked partition, which holds {limits.nbytes:,} bytes "
+            f"(hmrf.task-memory {limits.task:,} / {ROWS_SHARE}), got {int(row_bytes[node]):,} "
+            f"bytes in row {node} of the constrained documents in id order: raise "
+            f"hmrf.task-memory to at least {ROWS_SHARE * int(row_bytes[node]):,}"
+        )
+
+
+def _refuse_large_tables(graph: ConstraintGraph, needs: _Needs, task_memory: int) -> None:
+    large = np.flatnonzero(graph.table_components & (needs.task > task_memory))
+    if not len(large):
+        return
+    worst = int(large[needs.task[large].argmax()])
+    rows, total = int(needs.nbytes[worst]), int(needs.task[worst])
+    raise MemoryPlanError(
+        f"a component whose closure is kept in tables must fit one task, got one of "
+        f"{int(needs.rows[worst]):,} documents in {int(needs.groups[worst]):,} groups that needs "
+        f"2 × {rows:,} (rows) + {total - 2 * rows:,} (tables, costs, "
+        f"{int(needs.pairs[worst]):,} explicit pairs) = {total:,} bytes; hmrf.task-memory is "
+        f"{task_memory:,}: raise it to at least {total:,}, or set closure=False"
+    )
+
+
+def _refuse_large_ends(
+    needs: IntArray, nodes: LabelArray, ends: IntArray, n_clusters: int, limits: _Limits
+) -> None:
+    worst = int(needs.argmax())
+    if needs[worst] > limits.task:
+        raise MemoryPlanError(
+            f"a constrained document with all its pairs must fit one task, got "
+            f"{int(ends[nodes[worst]]):,} explicit pairs at row {int(nodes[worst])} of the "
+            f"constrained documents in id order, which need {int(needs[worst]):,} bytes at "
+            f"K = {n_clusters}; hmrf.task-memory is {limits.task:,}: raise it to at least "
+            f"{int(needs[worst]):,}"
+        )

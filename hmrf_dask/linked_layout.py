@@ -1,0 +1,290 @@
+"""The layout of linked rows: partitions, bundles for ICM, and the pairs of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+
+from hmrf_dask.closure import ConstraintGraph
+from hmrf_dask.pair_graphs import members_by_number
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
+
+Mode = Literal["heap", "table", "rounds"]
+KindArray = np.ndarray[Any, np.dtype[np.int8]]
+MUST, CANNOT = 0, 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairBlock:
+    """The explicit pairs between two linked partitions, or inside one.
+
+    Attributes
+    ----------
+    partitions : tuple of int
+        Partition of the first and of the second ends, first <= second.
+    first, second : ndarray of int32
+        Row of each end within its partition.
+    kind : ndarray of int8
+        `MUST` or `CANNOT`.
+    pairs : slice
+        Where these pairs stand among all pairs of the layout.
+    """
+
+    partitions: tuple[int, int]
+    first: LabelArray
+    second: LabelArray
+    kind: KindArray
+    pairs: slice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bundle:
+    """What one ICM problem consists of: points, pairs and must-link groups, in local numbers.
+
+    Points are numbered in node order, that is by id, so that ties follow ids and not the layout.
+    The exception is mode ``"rounds"``, where they are numbered in layout order, so that each
+    partition holds a range of them.
+
+    Attributes
+    ----------
+    mode : {"heap", "table", "rounds"}
+        One heap task; one task with rows and tables; or rounds across partitions.
+    partitions : range
+        Linked partitions of the bundle.
+    rows : ndarray of shape (n,), int32
+        Row of each point in the bundle's partitions laid end to end: ``costs[rows]`` are the cost
+        rows in point order.
+    nodes : ndarray of shape (n,), int32
+        Node of each point.
+    pairs : slice
+        Where the bundle's pairs stand among all pairs of the layout.
+    first, second : ndarray of int32
+        Points of each explicit pair, in layout order of the pairs.
+    kind : ndarray of int8
+        `MUST` or `CANNOT`.
+    cost : ndarray of float64
+        What violating each pair costs; negative for some differences in table form.
+    blocks : range
+        The bundle's pair blocks, which hold its pairs in the same order.
+    groups : ndarray of shape (n,), int32
+        Must-link group of each point, local, numbered by lowest node.
+    group_starts, group_members : ndarrays
+        Points of each group, ascending.
+    group_components : ndarray of int32
+        Component of each group, local, numbered by lowest node.
+    group_tables : ndarray of bool
+        Whether a group's closure is kept as a table.
+    rivals : ndarray of shape (r, 2), int32
+        Local groups cannot-linked in table form.
+    """
+
+    mode: Mode
+    partitions: range
+    rows: LabelArray
+    nodes: LabelArray
+    pairs: slice
+    first: LabelArray
+    second: LabelArray
+    kind: KindArray
+    cost: FloatArray
+    blocks: range
+    groups: LabelArray
+    group_starts: IntArray
+    group_members: LabelArray
+    group_components: LabelArray
+    group_tables: BoolArray
+    rivals: LabelArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkedLayout:
+    """Where every constrained document lies, and which partitions ICM joins.
+
+    Attributes
+    ----------
+    graph : ConstraintGraph
+    n_clusters : int
+    order : ndarray of shape (n,), int32
+        Node at each linked position.
+    position : ndarray of shape (n,), int32
+        Linked position of each node.
+    partition_starts : ndarray of shape (n_partitions + 1,), int64
+        Linked position at which each partition starts.
+    bundle_starts : ndarray of shape (n_bundles + 1,), int64
+        Partition at which each bundle starts.
+    modes : tuple of str
+        Mode of each bundle.
+    pair_first, pair_second : ndarray of int32
+        Linked positions of the explicit pairs, lower first, sorted by block, then by both ends.
+    pair_kind : ndarray of int8
+    pair_cost : ndarray of float64
+    block_partitions : ndarray of shape (n_blocks, 2), int32
+        Partitions of each pair block, sorted.
+    block_starts : ndarray of shape (n_blocks + 1,), int64
+        Pair at which each block starts.
+    rivals : ndarray of shape (r, 2), int32
+        Rival groups of the graph, sorted by bundle.
+    rival_starts : ndarray of shape (n_bundles + 1,), int64
+    """
+
+    graph: ConstraintGraph
+    n_clusters: int
+    order: LabelArray
+    position: LabelArray
+    partition_starts: IntArray
+    bundle_starts: IntArray
+    modes: tuple[Mode, ...]
+    pair_first: LabelArray
+    pair_second: LabelArray
+    pair_kind: KindArray
+    pair_cost: FloatArray
+    block_partitions: LabelArray
+    block_starts: IntArray
+    rivals: LabelArray
+    rival_starts: IntArray
+
+    def __post_init__(self) -> None:
+        """Make the arrays read-only."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    @property
+    def n_partitions(self) -> int:
+        """Linked partitions."""
+        return len(self.partition_starts) - 1
+
+    @property
+    def n_bundles(self) -> int:
+        """ICM problems."""
+        return len(self.modes)
+
+    @property
+    def n_blocks(self) -> int:
+        """Pair blocks."""
+        return len(self.block_partitions)
+
+    def partition_nodes(self, partition: int) -> LabelArray:
+        """Return the nodes of a partition, in the order of its rows."""
+        return self.order[self.partition_starts[partition] : self.partition_starts[partition + 1]]
+
+    def block(self, block: int) -> PairBlock:
+        """Return the pairs between two partitions, as rows within them."""
+        one, other = self.block_partitions[block].tolist()
+        pairs = slice(int(self.block_starts[block]), int(self.block_starts[block + 1]))
+        return PairBlock(
+            (one, other),
+            (self.pair_first[pairs] - self.partition_starts[one]).astype(np.int32),
+            (self.pair_second[pairs] - self.partition_starts[other]).astype(np.int32),
+            self.pair_kind[pairs],
+            pairs,
+        )
+
+    def bundle(self, bundle: int) -> Bundle:
+        """Return one ICM problem in local numbers."""
+        partitions = range(*self.bundle_starts[bundle : bundle + 2].tolist())
+        start = int(self.partition_starts[partitions.start])
+        laid = self.order[start : self.partition_starts[partitions.stop]]
+        rows = np.arange(len(laid), dtype=np.int32)
+        if self.modes[bundle] != "rounds":
+            rows = np.argsort(laid).astype(np.int32)
+        point = np.empty(len(laid), np.int32)
+        point[rows] = np.arange(len(laid), dtype=np.int32)
+        bounds = np.searchsorted(self.block_partitions[:, 0], [partitions.start, partitions.stop])
+        pairs = slice(int(self.block_starts[bounds[0]]), int(self.block_starts[bounds[1]]))
+        nodes = laid[rows]
+        numbers, groups = np.unique(self.graph.groups[nodes], return_inverse=True)
+        group_starts, group_members = members_by_number(groups, len(numbers))
+        _, components = np.unique(self.graph.group_components[numbers], return_inverse=True)
+        rivals = self.rivals[self.rival_starts[bundle] : self.rival_starts[bundle + 1]]
+        return Bundle(
+            mode=self.modes[bundle],
+            partitions=partitions,
+            rows=rows,
+            nodes=nodes,
+            pairs=pairs,
+            first=point[self.pair_first[pairs] - start],
+            second=point[self.pair_second[pairs] - start],
+            kind=self.pair_kind[pairs],
+            cost=self.pair_cost[pairs],
+            blocks=range(*bounds.tolist()),
+            groups=groups.astype(np.int32),
+            group_starts=group_starts,
+            group_members=group_members,
+            group_components=components.astype(np.int32),
+            group_tables=self.graph.table_groups[numbers],
+            rivals=np.searchsorted(numbers, rivals).astype(np.int32),
+        )
+
+
+def arrange(
+    graph: ConstraintGraph,
+    n_clusters: int,
+    order: LabelArray,
+    sizes: list[int],
+    bundles: list[int],
+    modes: list[Mode],
+) -> LinkedLayout:
+    """Put nodes, pairs and rivals into the places that a plan gives them.
+
+    Parameters
+    ----------
+    order : ndarray of shape (n,), int32
+        Node at each linked position.
+    sizes : list of int
+        Rows of each partition, in linked order.
+    bundles : list of int
+        Partitions of each bundle, in linked order.
+    modes : list of str
+        Mode of each bundle.
+    """
+    position = np.empty(graph.n_nodes, np.int32)
+    position[order] = np.arange(graph.n_nodes, dtype=np.int32)
+    partition_of = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    bundle_of = np.repeat(np.arange(len(bundles), dtype=np.int64), bundles)
+    first, second, kind, cost = _linked_pairs(graph, position)
+    blocks = partition_of[first] * len(sizes) + partition_of[second]
+    by_block = np.argsort(blocks, kind="stable")
+    numbers, block_starts = np.unique(blocks[by_block], return_index=True)
+    lowest = np.zeros(graph.n_groups, np.int64)
+    lowest[graph.groups[::-1]] = np.arange(graph.n_nodes - 1, -1, -1)
+    rival_bundles = bundle_of[partition_of[position[lowest[graph.rivals[:, 0]]]]]
+    by_bundle = np.argsort(rival_bundles, kind="stable")
+    return LinkedLayout(
+        graph=graph,
+        n_clusters=n_clusters,
+        order=order,
+        position=position,
+        partition_starts=_starts(sizes),
+        bundle_starts=_starts(bundles),
+        modes=tuple(modes),
+        pair_first=first[by_block],
+        pair_second=second[by_block],
+        pair_kind=kind[by_block],
+        pair_cost=cost[by_block],
+        block_partitions=np.stack(np.divmod(numbers, max(len(sizes), 1)), axis=1).astype(np.int32),
+        block_starts=np.concatenate([block_starts, [len(blocks)]]).astype(np.int64),
+        rivals=graph.rivals[by_bundle],
+        rival_starts=_starts(np.bincount(rival_bundles, minlength=len(bundles))),
+    )
+
+
+def _starts(sizes: list[int] | IntArray) -> IntArray:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _linked_pairs(
+    graph: ConstraintGraph, position: LabelArray
+) -> tuple[LabelArray, LabelArray, KindArray, FloatArray]:
+    """Return the explicit pairs by linked position, lower first, sorted by both ends and kind."""
+    ends = np.sort(position[np.concatenate([graph.must_pairs, graph.cannot_pairs])], axis=1)
+    kind = np.repeat(
+        np.array([MUST, CANNOT], np.int8), [len(graph.must_pairs), len(graph.cannot_pairs)]
+    )
+    cost = np.concatenate([graph.must_pair_costs, graph.cannot_pair_costs])
+    keys: AnyArray = ends[:, 0].astype(np.int64) * graph.n_nodes + ends[:, 1]
+    chosen = np.argsort(keys, kind="stable")  # must-links come first, and stay first
+    return ends[chosen, 0], ends[chosen, 1], kind[chosen], cost[chosen]

@@ -1,0 +1,157 @@
+"""What the tasks of a corpus do: chunks to blocks, blocks cut and joined; it knows no Dask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.ids import as_ids, hash_ids
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.types import AnyArray, KeyArray
+
+PARTITION_ROWS = 2**16
+_SHOWN = 10
+
+
+def even_bounds(n_rows: int, n_partitions: int) -> list[int]:
+    """Return the bounds of partitions of equal numbers of rows, give or take one."""
+    if n_partitions < 1:
+        raise ConfigurationError(
+            f"n_partitions must be at least 1, got {n_partitions}; leave it out for the default"
+        )
+    return [n_rows * i // n_partitions for i in range(n_partitions + 1)]
+
+
+def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
+    """Return bounds of partitions of at most so many bytes and `PARTITION_ROWS` rows."""
+    n_rows, n_features = matrix.shape
+    if is_sparse(matrix):
+        ends = matrix.indptr.astype(np.int64) * 8
+    else:
+        ends = np.arange(n_rows + 1) * (4 * n_features)
+    bounds = [0]
+    while bounds[-1] < n_rows or len(bounds) == 1:
+        start = bounds[-1]
+        fitting = int(np.searchsorted(ends, ends[start] + partition_bytes, side="right")) - 1
+        stop = max(start + 1, min(fitting, start + PARTITION_ROWS))
+        bounds.append(min(stop, n_rows))
+    return bounds
+
+
+def is_sparse(matrix: Any) -> bool:
+    """Whether it is a scipy sparse matrix or array."""
+    return bool(scipy.sparse.issparse(matrix))
+
+
+def slice_block(matrix: Any, start: int, stop: int, ids: AnyArray | None) -> RowBlock:
+    """Return rows start..stop-1 of a CSR or dense matrix as a block that shares its memory."""
+    if not is_sparse(matrix):
+        return RowBlock.from_array(matrix[start:stop], ids, start)
+    parts = (matrix.data, matrix.indices, matrix.indptr[start : stop + 1])
+    return RowBlock.from_csr(*parts, int(matrix.shape[1]), ids, start)
+
+
+def joined_chunks(chunks: list[Any], partition: int) -> Any:
+    """Put the chunks of one row of chunks side by side."""
+    sparse = [is_sparse(chunk) for chunk in chunks]
+    plain = [isinstance(chunk, np.ndarray) for chunk in chunks]
+    if not (all(sparse) or all(plain)) or len({chunk.shape[0] for chunk in chunks}) != 1:
+        got = ", ".join(f"{type(c).__name__} {getattr(c, 'shape', '')}" for c in chunks)
+        raise InvalidInputError(
+            f"the chunks of partition {partition} must be all scipy sparse or all ndarrays, with "
+            f"the same rows, got {got}; convert them with map_blocks"
+        )
+    if len(chunks) == 1:
+        return chunks[0]
+    return scipy.sparse.hstack(chunks, format="csr") if all(sparse) else np.hstack(chunks)
+
+
+def chunk_shape(chunks: list[Any], partition: int) -> tuple[int, int]:
+    """Return the rows and features of chunks that lie side by side."""
+    n_rows, n_features = joined_chunks(chunks, partition).shape
+    return n_rows, n_features
+
+
+def block_of_chunks(
+    chunks: list[Any], ids: Any, first_row: int, shape: tuple[int, int], partition: int
+) -> RowBlock:
+    """Return the block of chunks that lie side by side; errors name the partition."""
+    matrix = joined_chunks(chunks, partition)
+    _require_shape(matrix.shape, shape, partition)
+    make = RowBlock.from_scipy if is_sparse(matrix) else RowBlock.from_array
+    try:
+        return make(matrix, ids, first_row)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"partition {partition}: {error}") from error
+
+
+def count_rows(block: RowBlock) -> int:
+    """Return the number of rows."""
+    return block.n_rows
+
+
+def checked_block(
+    block: RowBlock, shape: tuple[int, int], partition: int, first_row: int | None
+) -> RowBlock:
+    """Return a block that has the shape it must have, numbered anew from `first_row`."""
+    _require_shape((block.n_rows, block.n_features), shape, partition)
+    if first_row is None:
+        return block
+    ids = as_ids(None, block.n_rows, first_row)
+    return replace(block, ids=ids, keys=hash_ids(ids))
+
+
+def _require_shape(got: tuple[int, ...], wanted: tuple[int, int], partition: int) -> None:
+    if tuple(got) != wanted:
+        raise InvalidInputError(
+            f"partition {partition} must have {wanted[0]} rows of {wanted[1]} features, got "
+            f"{got[0]} rows of {got[1]}; give all partitions the same columns and their true sizes"
+        )
+
+
+def one_width(widths: Sequence[float]) -> int:
+    """Return the number of features that all partitions must share."""
+    differing = [i for i, width in enumerate(widths) if width != widths[0]]
+    if differing:
+        raise InvalidInputError(
+            f"all partitions must have the same columns, got {widths[0]} features in partition 0 "
+            f"but {widths[differing[0]]} in partition {differing[0]} (differing: "
+            f"{shortened(differing)}); give all rows the same columns"
+        )
+    return int(widths[0])
+
+
+def join_rows(blocks: list[RowBlock], ranges: list[tuple[int, int]]) -> RowBlock:
+    """Return one block of row ranges of several."""
+    # concatenate copies, so that a slice does not keep the whole block it came from alive.
+    pairs = zip(blocks, ranges, strict=True)
+    return RowBlock.concatenate([block.rows(start, stop) for block, (start, stop) in pairs])
+
+
+def split_keys(block: RowBlock, n_buckets: int) -> tuple[KeyArray, ...]:
+    """Return the keys by bucket."""
+    bucket = block.keys % np.uint64(n_buckets)
+    return tuple(block.keys[bucket == b] for b in range(n_buckets))
+
+
+def repeated_keys(parts: list[KeyArray]) -> KeyArray:
+    """Return the first few keys that occur more than once; an answer names a few ids, not all."""
+    keys = np.sort(np.concatenate(parts))
+    return np.unique(keys[1:][keys[1:] == keys[:-1]])[:_SHOWN]
+
+
+def ids_with_keys(block: RowBlock, keys: KeyArray) -> dict[str | int, int]:
+    """Return how many rows have each id whose key is among `keys`."""
+    return dict(Counter(block.ids[np.isin(block.keys, keys)].tolist()))
+
+
+def shortened(numbers: Sequence[int]) -> str:
+    """Return the first few numbers as text."""
+    shown = ", ".join(str(n) for n in numbers[:_SHOWN])
+    return shown if len(numbers) <= _SHOWN else f"{shown}, …"

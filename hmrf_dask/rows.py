@@ -1,0 +1,298 @@
+"""RowBlock: the rows of one partition, sparse or dense, with their ids, as every task sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numba import njit
+from numpy.typing import ArrayLike
+
+from hmrf_dask.canonical import as_float32, canonical_csr, require_int32, require_matrix
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.ids import as_ids, hash_ids
+from hmrf_dask.types import AnyArray, KeyArray, LabelArray, RowArray
+
+_NEGATIVE_ZERO = np.uint32(0x80000000)
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowBlock:
+    """Rows of one partition, in the one form that every kernel reads.
+
+    The arrays are read-only and aligned wherever the block comes from (the caller's matrix, a
+    Parquet buffer, a network frame), so nobody writes into shared memory and a numba kernel is
+    compiled for one signature. `from_scipy`, `from_array` and `store.blocks` make blocks; the plain
+    constructor trusts its arguments.
+
+    Parameters
+    ----------
+    values : float32 array, shape (n_values,)
+        The non-zero entries row by row; of a dense block all entries, shape (n_rows * n_features,).
+    indices : int32 array, shape (n_values,) or (0,)
+        The feature of each value, ascending within a row; empty for dense rows.
+    indptr : int32 array, shape (n_rows + 1,)
+        Where each row begins in `values`.
+    ids : int64 or str array, shape (n_rows,)
+        Document ids, or row numbers where no ids were given.
+    keys : uint64 array, shape (n_rows,)
+        What random choices are keyed by: `hash_ids` of the ids.
+    n_features : int
+    """
+
+    values: RowArray
+    indices: LabelArray
+    indptr: LabelArray
+    ids: AnyArray
+    keys: KeyArray
+    n_features: int
+
+    def __post_init__(self) -> None:
+        """Make every array aligned, contiguous and read-only; copies only what is not aligned."""
+        for name in ("values", "indices", "indptr", "ids", "keys"):
+            array = np.require(getattr(self, name), requirements=["C", "A"]).view()
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def __reduce__(self) -> tuple[type[RowBlock], tuple[Any, ...]]:
+        """Go through the constructor: arrays out of network frames are often not aligned."""
+        return RowBlock, tuple(getattr(self, field.name) for field in fields(self))
+
+    def __sizeof__(self) -> int:
+        """Bytes of all arrays, which is what Dask decides by when it spills or moves a block."""
+        return self.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = (self.values, self.indices, self.indptr, self.ids, self.keys)
+        return sum(array.nbytes for array in arrays)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.indptr) - 1
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether entry p of row i is feature p - indptr[i]; False where there are no values."""
+        return self.indices.size == 0 and self.values.size > 0
+
+    @staticmethod
+    def from_scipy(matrix: Any, ids: ArrayLike | None = None, first_row: int = 0) -> RowBlock:
+        """Make a block of a scipy sparse matrix or array of any format, index width and dtype.
+
+        Duplicates are summed, explicit zeros (also values that are zero in float32) dropped. The
+        matrix is never modified; where it is in the block's form already, its memory is shared.
+
+        Parameters
+        ----------
+        matrix : sparse matrix or sparse array, shape (n_rows, n_features)
+        ids : array-like of str or int, shape (n_rows,), optional
+        first_row : int
+            Number of the first row, the ids where `ids` is not given.
+
+        Returns
+        -------
+        RowBlock
+
+        Examples
+        --------
+        >>> import scipy.sparse
+        >>> from hmrf_dask.rows import RowBlock
+        >>> block = RowBlock.from_scipy(scipy.sparse.coo_array([[0, 2], [3, 0]]), ids=["a", "b"])
+        >>> block.indices, block.values
+        (array([1, 0], dtype=int32), array([2., 3.], dtype=float32))
+        """
+        require_matrix(matrix)
+        csr = matrix.tocsr()
+        parts = (csr.data, csr.indices, csr.indptr)
+        return RowBlock.from_csr(*parts, int(csr.shape[1]), ids, first_row)
+
+    @staticmethod
+    def from_csr(
+        values: AnyArray,
+        indices: AnyArray,
+        indptr: AnyArray,
+        n_features: int,
+        ids: ArrayLike | None = None,
+        first_row: int = 0,
+    ) -> RowBlock:
+        """Make a block of the three arrays of a CSR matrix; see `from_scipy`."""
+        values, indices, indptr = canonical_csr(values, indices, indptr, n_features)
+        row_ids = as_ids(ids, len(indptr) - 1, first_row)
+        narrow = (indices.astype(np.int32, copy=False), indptr.astype(np.int32, copy=False))
+        return RowBlock(values, *narrow, row_ids, hash_ids(row_ids), n_features)
+
+    @staticmethod
+    def from_array(dense: Any, ids: ArrayLike | None = None, first_row: int = 0) -> RowBlock:
+        """Make a block of dense rows; see `from_scipy` for ids, sharing and what is never modified.
+
+        Parameters
+        ----------
+        dense : array, shape (n_rows, n_features)
+        ids : array-like of str or int, shape (n_rows,), optional
+        first_row : int
+
+        Returns
+        -------
+        RowBlock
+        """
+        require_matrix(dense)
+        n_rows, n_features = dense.shape
+        require_int32(n_rows * n_features, "the number of entries of a dense partition")
+        values = as_float32(np.asarray(dense)).reshape(-1)
+        if np.any(values.view(np.uint32) == _NEGATIVE_ZERO):
+            values = values + np.float32(0)
+        row_ids = as_ids(ids, n_rows, first_row)
+        indptr = np.arange(n_rows + 1, dtype=np.int32) * np.int32(n_features)
+        empty = np.empty(0, np.int32)
+        return RowBlock(values, empty, indptr, row_ids, hash_ids(row_ids), int(n_features))
+
+    def rows(self, start: int, stop: int) -> RowBlock:
+        """Return rows start..stop-1 as views into this block's memory."""
+        first, last = self.indptr[start], self.indptr[stop]
+        indices = self.indices if self.is_dense else self.indices[first:last]
+        indptr = self.indptr[start : stop + 1] - first
+        ids, keys = self.ids[start:stop], self.keys[start:stop]
+        return RowBlock(self.values[first:last], indices, indptr, ids, keys, self.n_features)
+
+    def take(self, positions: ArrayLike) -> RowBlock:
+        """Return a new block of the rows at integer positions, in that order, repeats allowed."""
+        chosen = np.asarray(positions, dtype=np.intp)
+        lengths = np.diff(self.indptr)[chosen].astype(np.int64)
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        require_int32(int(ends[-1]), "the number of values of the rows taken")
+        entries = np.arange(ends[-1]) + np.repeat(self.indptr[:-1][chosen] - ends[:-1], lengths)
+        indices = self.indices if self.is_dense else self.indices[entries]
+        ids, keys, indptr = self.ids[chosen], self.keys[chosen], ends.astype(np.int32)
+        return RowBlock(self.values[entries], indices, indptr, ids, keys, self.n_features)
+
+    @staticmethod
+    def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
+        """Return one block of the rows of all, in order; it shares no memory with them."""
+        _require_alike(blocks)
+        if any(block.is_dense for block in blocks):
+            blocks = [_densified(block) for block in blocks]
+        counts = np.concatenate([np.diff(block.indptr) for block in blocks]).astype(np.int64)
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        require_int32(int(ends[-1]), "the number of values of the rows put together")
+        # The ids of an empty block may have another type than those of its neighbours.
+        with_rows = [block for block in blocks if block.n_rows] or list(blocks[:1])
+        return RowBlock(
+            np.concatenate([block.values for block in blocks]),
+            np.concatenate([block.indices for block in blocks]),
+            ends.astype(np.int32),
+            np.concatenate([block.ids for block in with_rows]),
+            np.concatenate([block.keys for block in with_rows]),
+            blocks[0].n_features,
+        )
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """Return the rows as a float32 `csr_array`, which shares the memory of a sparse block."""
+        shape = (self.n_rows, self.n_features)
+        if self.is_dense:
+            return scipy.sparse.csr_array(self.values.reshape(shape))
+        matrix = scipy.sparse.csr_array((self.values, self.indices, self.indptr), shape=shape)
+        matrix.has_canonical_format = True
+        return matrix
+
+    def to_dense(self) -> RowArray:
+        """Return the rows as a float32 array, shape (n_rows, n_features)."""
+        if self.is_dense:
+            return self.values.reshape(self.n_rows, self.n_features)
+        dense: RowArray = self.to_scipy().toarray()
+        return dense
+
+
+def check_finite(block: RowBlock) -> None:
+    """Raise InvalidInputError, with the first ids and the count, if a value is NaN or infinite."""
+    finite = np.isfinite(block.values)
+    if finite.all():
+        return
+    entries = np.flatnonzero(~finite)
+    rows = np.unique(np.searchsorted(block.indptr, entries, side="right") - 1)
+    shown = ", ".join(repr(id_) for id_ in block.ids[rows[:_SHOWN]].tolist())
+    raise InvalidInputError(
+        f"every value must be finite (not NaN or infinity, and below 3.4e38 in float32), got "
+        f"{len(entries)} that are not in {len(rows)} rows, the first with ids {shown}; "
+        "mend or remove these rows"
+    )
+
+
+def fingerprint(block: RowBlock, first_row: int, *, with_ids: bool = True) -> tuple[int, int]:
+    """Return two sums mod 2**64 by which a changed corpus is known, whatever its partitioning.
+
+    Add the results of all blocks mod 2**64. Dense and sparse blocks of the same numbers agree.
+
+    Parameters
+    ----------
+    block : RowBlock
+    first_row : int
+        Number of the block's first row in the corpus.
+    with_ids : bool
+        Whether ids are content; False for a corpus whose ids are only row numbers.
+
+    Returns
+    -------
+    content_sum, order_sum : int
+        The same rows in another order keep `content_sum` and change `order_sum`.
+    """
+    bits = block.values.view(np.uint32)
+    keys = block.keys if with_ids else np.zeros_like(block.keys)
+    arrays = (bits, block.indices, block.indptr, keys)
+    content, order = _sum_row_hashes(*arrays, block.is_dense, np.uint64(first_row))
+    return int(content), int(order)
+
+
+def _require_alike(blocks: Sequence[RowBlock]) -> None:
+    widths = sorted({block.n_features for block in blocks})
+    if len(widths) != 1:
+        raise InvalidInputError(
+            f"blocks must be at least one and of the same number of features, got {len(blocks)} "
+            f"blocks with {widths} features; give all rows the same columns"
+        )
+    kinds = {block.ids.dtype.kind for block in blocks if block.n_rows}
+    if len(kinds) > 1:
+        raise InvalidInputError(
+            "ids must be all strings or all integers, got both; make them alike"
+        )
+    if any(block.is_dense for block in blocks) and any(block.indices.size for block in blocks):
+        raise InvalidInputError("rows must be all sparse or all dense, got both; convert one kind")
+
+
+def _densified(block: RowBlock) -> RowBlock:
+    """Return a block that has no values, hence no kind, as dense rows of zeros."""
+    if block.is_dense:
+        return block
+    values = np.zeros(block.n_rows * block.n_features, np.float32)
+    indptr = np.arange(block.n_rows + 1, dtype=np.int32) * np.int32(block.n_features)
+    return RowBlock(values, block.indices, indptr, block.ids, block.keys, block.n_features)
+
+
+@njit(nogil=True, cache=True)
+def _mix(z):  # type: ignore[no-untyped-def]
+    """Return splitmix64's finaliser: every bit of the result depends on every bit of z."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def _sum_row_hashes(bits, indices, indptr, keys, dense, first_row):  # type: ignore[no-untyped-def]
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    content, order = np.uint64(0), np.uint64(0)
+    for i in range(indptr.shape[0] - 1):
+        entries = np.uint64(0)
+        for p in range(indptr[i], indptr[i + 1]):
+            if bits[p] != 0:  # the zeros of a dense row are not content
+                feature = np.uint64(p - indptr[i]) if dense else np.uint64(indices[p])
+                entries += _mix(((feature << np.uint64(32)) | np.uint64(bits[p])) + golden)
+        row = _mix(entries + _mix(keys[i] + golden))
+        content += row
+        order += _mix(row + _mix(first_row + np.uint64(i) + np.uint64(2) * golden))
+    return content, order

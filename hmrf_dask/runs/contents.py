@@ -1,0 +1,128 @@
+"""The bytes of labels (Parquet) and state (npz) files, a function of their content alone."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.runs.records import Arrays, DamagedFileError, Labels, LabelsFile
+
+_PART = re.compile(r"[a-z0-9][a-z0-9_-]*")
+LABEL = "label"
+
+
+def check_labels(part: str, first_row: int, labels: Labels, extra: Arrays) -> None:
+    """Refuse what cannot be kept as the labels of a part."""
+    if not _PART.fullmatch(part):
+        raise InvalidInputError(
+            f"part must be lower-case letters, digits, - and _, got {part!r}; name it rows-00007"
+        )
+    if first_row < 0:
+        raise InvalidInputError(f"first_row of {part} must be 0 or more, got {first_row}")
+    if labels.dtype != np.int32 or labels.ndim != 1:
+        raise InvalidInputError(
+            f"labels of {part} must be a 1-D int32 array, got {labels.dtype} of shape "
+            f"{labels.shape}; convert them with labels.astype(np.int32)"
+        )
+    for name, values in extra.items():
+        if name == LABEL or values.shape != labels.shape:
+            raise InvalidInputError(
+                f"an extra column of {part} must have another name than {LABEL!r} and shape "
+                f"{labels.shape}, got {name!r} of shape {values.shape}"
+            )
+
+
+def encode_labels(part: str, first_row: int, labels: Labels, extra: Arrays) -> bytes:
+    """Return a Parquet file with one column `label` and the extra ones, pages with checksums."""
+    table = pa.table(
+        {LABEL: pa.array(labels), **{name: pa.array(extra[name]) for name in sorted(extra)}},
+    ).replace_schema_metadata({"part": part, "first_row": str(first_row)})
+    sink = pa.BufferOutputStream()
+    # The dictionary packs labels to log2(K) bits; zstd finds the runs of equal labels.
+    pq.write_table(
+        table,
+        sink,
+        use_dictionary=[LABEL],
+        compression="zstd",
+        compression_level=1,
+        write_statistics=False,
+        write_page_checksum=True,
+    )
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode_column(data: bytes, column: str) -> npt.NDArray[Any]:
+    """Return one column of a labels file, read-only."""
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    chunks = file.read(columns=[column], use_threads=False).column(0)
+    values: npt.NDArray[Any] = chunks.to_numpy()
+    values.setflags(write=False)
+    return values
+
+
+def encode_state(state: Arrays) -> bytes:
+    """Return an uncompressed npz of `state`: numpy.savez, but with any key and never a pickle."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(state):
+            # A ZipInfo without a date keeps the clock out of the bytes.
+            entry = zipfile.ZipInfo(f"{name}.npy")
+            with archive.open(entry, "w", force_zip64=True) as member:
+                values = np.asarray(state[name], order="C")
+                try:
+                    np.lib.format.write_array(member, values, allow_pickle=False)
+                except ValueError as error:
+                    raise InvalidInputError(
+                        f"state must hold plain arrays, got {name!r} of {values.dtype}; "
+                        "put text and nested values in the record"
+                    ) from error
+    return sink.getvalue()
+
+
+def decode_state(data: bytes) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of an npz."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def read_range(
+    read: Callable[[LabelsFile], Labels],
+    files: Sequence[LabelsFile],
+    first_row: int,
+    last_row: int,
+    prefix: str,
+) -> Labels:
+    """Return rows `first_row` to `last_row` (exclusive) from the files that overlap them."""
+    pieces: list[Labels] = []
+    reached = first_row
+    parts = (f for f in files if f.part.startswith(prefix) and f.n_rows)
+    for file in sorted(parts, key=lambda file: file.first_row):
+        if file.first_row + file.n_rows <= first_row or file.first_row >= last_row:
+            continue
+        if max(file.first_row, first_row) != reached:
+            break
+        pieces.append(read(file)[reached - file.first_row : last_row - file.first_row])
+        reached = min(file.first_row + file.n_rows, last_row)
+    else:
+        if reached >= last_row:
+            return _joined(pieces)
+    raise DamagedFileError(
+        f"the {prefix}… files of a commit must hold every row from {first_row} to "
+        f"{last_row - 1} once, got none or two for row {reached}; resume with the same corpus"
+    )
+
+
+def _joined(pieces: list[Labels]) -> Labels:
+    rows = pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, np.int32), *pieces])
+    rows.setflags(write=False)
+    return rows

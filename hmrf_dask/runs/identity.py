@@ -1,0 +1,65 @@
+"""Which run a directory belongs to: run.json, made once and held against every later opening."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hmrf_dask.errors import RunDirectoryError
+from hmrf_dask.runs import records
+from hmrf_dask.runs.files import read_sealed
+from hmrf_dask.runs.storage import Storage, temporary_target
+
+FORMAT = 1
+NAME = "run.json"
+
+
+def begin_or_join(
+    storage: Storage, config: Mapping[str, Any], fingerprint: str, resume: bool
+) -> None:
+    """Write run.json into a new directory, or refuse one that is not this very run."""
+    asked = {"format": FORMAT, "fingerprint": fingerprint, "config": config}
+    found = read_sealed(storage, NAME)
+    if found is None:
+        _refuse_strangers(storage)
+        if _begin(storage, records.seal(asked)):
+            return
+        found = read_sealed(storage, NAME)
+    if not resume:
+        raise RunDirectoryError(
+            f"run_dir must be new or empty to begin afresh, got {storage.url} with a run in it; "
+            "give another run_dir, or resume"
+        )
+    lines = records.differences(found, records.round_trip(asked))
+    if lines:
+        raise RunDirectoryError(
+            f"run_dir must hold the same run, got {storage.url} with another one "
+            f"({'; '.join(lines)}); give another run_dir, or ask for what run.json has"
+        )
+
+
+def _refuse_strangers(storage: Storage) -> None:
+    names = [name for name in storage.names("") if temporary_target(name) is None]
+    # run.json: another process has made it since we looked, and may have gone further.
+    if names and NAME not in names:
+        raise RunDirectoryError(
+            f"run_dir must be new, empty or hold a run, got {storage.url} with other files and "
+            f"no run.json ({', '.join(sorted(names)[:5])}); give another run_dir"
+        )
+
+
+def _begin(storage: Storage, data: bytes) -> bool:
+    """Create run.json; False if another process was faster."""
+    try:
+        storage.create(NAME, data)
+    except FileExistsError:
+        return False
+    # Some S3 look-alikes ignore the condition: better found out now than by two writers.
+    try:
+        storage.create(NAME, data)
+    except FileExistsError:
+        return True
+    raise RunDirectoryError(
+        f"run_dir must be on a store that can create a file exclusively, got {storage.url}, "
+        "which replaced one; use a newer server or a shared folder"
+    )

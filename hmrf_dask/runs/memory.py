@@ -1,0 +1,102 @@
+"""A run kept in the memory of one process: candidate starts inside a single task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmrf_dask.errors import RunDirectoryError
+from hmrf_dask.runs import contents, records
+from hmrf_dask.runs.records import Arrays, Commit, Labels, LabelsFile
+
+
+@dataclass(frozen=True)
+class HeldLabels(LabelsFile):
+    """Labels that are their own file."""
+
+    columns: dict[str, npt.NDArray[Any]] = field(repr=False, compare=False)
+
+
+class MemoryRun:
+    """The same surface as RunDirectory without files; only the last commit is kept."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._last: Commit | None = None
+        self._state: dict[str, npt.NDArray[Any]] = {}
+        self._final: dict[str, Any] | None = None
+
+    def write_labels(
+        self, number: int, part: str, first_row: int, labels: Labels, extra: Arrays | None = None
+    ) -> LabelsFile:
+        """Return a reference that holds a copy of the labels (its sha256 is empty)."""
+        columns = extra or {}
+        contents.check_labels(part, first_row, labels, columns)
+        held = {contents.LABEL: labels.copy(), **{n: v.copy() for n, v in columns.items()}}
+        for values in held.values():
+            values.setflags(write=False)
+        return HeldLabels(f"labels/{number:05d}/{part}", "", first_row, len(labels), part, held)
+
+    def read_labels(self, file: LabelsFile) -> Labels:
+        """Return the labels that `file` holds, read-only."""
+        return self.read_column(file, contents.LABEL)
+
+    def read_column(self, file: LabelsFile, column: str) -> npt.NDArray[Any]:
+        """Return one column that `file` holds, read-only."""
+        if not isinstance(file, HeldLabels):
+            raise RunDirectoryError(
+                f"a MemoryRun must be given labels that it wrote, got {file.name}; read it with "
+                "the RunDirectory that wrote it"
+            )
+        return file.columns[column]
+
+    def read_label_range(
+        self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
+    ) -> Labels:
+        """Return the labels of rows `first_row` to `last_row` (exclusive), read-only."""
+        return contents.read_range(self.read_labels, files, first_row, last_row, prefix)
+
+    def commit(
+        self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
+    ) -> Commit:
+        """Keep this iteration instead of the one before."""
+        if self._last is not None and number <= self._last.number:
+            raise RunDirectoryError(
+                f"commit numbers must rise, got {number} after {self._last.number}; "
+                "begin a new MemoryRun for another start"
+            )
+        self._last = Commit(number, records.round_trip(record), "", "", tuple(files))
+        self._state = {name: np.array(values) for name, values in state.items()}
+        return self._last
+
+    def latest(self) -> Commit | None:
+        """Return the last commit."""
+        return self._last
+
+    def load_state(self, commit: Commit) -> dict[str, npt.NDArray[Any]]:
+        """Return copies of the arrays of the last commit; older ones are gone."""
+        if commit is not self._last:
+            raise RunDirectoryError(
+                f"a MemoryRun must be asked for its last commit, got number {commit.number}; "
+                "use latest()"
+            )
+        return {name: values.copy() for name, values in self._state.items()}
+
+    def clean(self, keep: int | None = None) -> None:
+        """Nothing: only the last commit is kept."""
+
+    def event(self, record: dict[str, Any]) -> None:
+        """Add to `events`."""
+        self.events.append(records.round_trip(record))
+
+    def finalise(self, record: dict[str, Any]) -> None:
+        """Keep the record that says the run is done."""
+        self._final = records.round_trip(record)
+
+    def final(self) -> dict[str, Any] | None:
+        """Return the record of `finalise`, None before."""
+        return self._final

@@ -1,0 +1,341 @@
+"""Where the files of a run lie: a folder or an object store, with atomic writes and one lock."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import inspect
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
+
+from hmrf_dask.errors import ConfigurationError, RunDirectoryError
+from hmrf_dask.runs.records import RunUnavailableError
+
+_SECRET = re.compile(
+    r"(^|_)(key|password|token|credential)$|secret|access_key|connection_string", re.IGNORECASE
+)
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.temporary")
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+# Trying again does not help against these.
+_FOR_GOOD = (
+    FileNotFoundError,
+    PermissionError,
+    NotADirectoryError,
+    IsADirectoryError,
+    FileExistsError,
+    ImportError,
+    ValueError,
+)
+_memory_lock = threading.Lock()
+
+
+class Storage(Protocol):
+    """Six operations on names such as ``commits/00012.json`` below one root."""
+
+    url: str
+    batches_events: bool
+
+    def make_root(self) -> None:
+        """Create the root where there is one to create."""
+
+    def read(self, name: str) -> bytes:
+        """Return a whole file; FileNotFoundError when there is none."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make `name` hold `data`: readers see the old file or the new one, never a part."""
+
+    def create(self, name: str, data: bytes) -> None:
+        """Make a new file in one step: one caller succeeds, all others get FileExistsError."""
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add lines to a log; an object store gets one more object in a folder instead."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names directly inside `folder` (without it), none if it does not exist."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files, those already gone included, and folders that became empty."""
+
+    def settle(self, folders: Iterable[str]) -> None:
+        """Return when everything written into `folders` would survive a power cut."""
+
+
+def open_storage(url: str, options: Mapping[str, Any], durable: bool) -> Storage:
+    """Return the storage of an absolute path or a URL as `absolute_url` gives it."""
+    return ObjectStorage(url, options) if "://" in url else LocalStorage(url, durable)
+
+
+def absolute_url(url: str | os.PathLike[str]) -> str:
+    """Return an absolute local path, or the URL of an object store: the same on every worker."""
+    text = os.fspath(url)
+    protocol, separator, path = text.partition("://")
+    if not separator or protocol in ("file", "local"):
+        return os.path.abspath(os.path.expanduser(path or text))
+    # fsspec expands these in names to delete, and "::" chains a cache that hides new files.
+    if "::" in text or any(character in path for character in "*?["):
+        raise ConfigurationError(
+            f"run_dir must be a plain URL without '::', '*', '?' and '[', got {text}; rename it"
+        )
+    return text.rstrip("/")
+
+
+def refuse_credentials(options: Mapping[str, Any], path: str = "storage_options") -> None:
+    """Refuse secrets: these options are pickled into every task and shown by dashboards."""
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            refuse_credentials(value, f"{path}[{key!r}]")
+        elif isinstance(value, str) and _SECRET.search(key):
+            raise ConfigurationError(
+                f"{path} must not hold a credential, got {key!r}; use profile=..., the "
+                "environment, or a role of the machine"
+            )
+
+
+def temporary_target(name: str) -> str | None:
+    """Return the file a killed writer's temporary `name` was meant to become, else None."""
+    match = _TEMPORARY.fullmatch(name)
+    return match[1] if match else None
+
+
+@contextlib.contextmanager
+def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError) -> Iterator[None]:
+    """Turn what a file system raises into words, but for `passing`, which the caller expects."""
+    try:
+        yield
+    except (RunDirectoryError, passing):
+        raise
+    except _FOR_GOOD as error:
+        raise RunDirectoryError(_unusable(url, action, error)) from error
+    except Exception as error:  # botocore, aiohttp and others share no base but this one
+        raise RunUnavailableError(_unusable(url, action, error)) from error
+
+
+def _unusable(url: str, action: str, error: BaseException) -> str:
+    return (
+        f"run_dir must be a place that can be read and written, got {url} (on host "
+        f"{socket.gethostname()}, cannot {action}: {type(error).__name__}: {error}); "
+        "give another run_dir, or mend this one and run again"
+    )
+
+
+class LocalStorage:
+    """A folder. `durable` waits for the disk; without it files are whole, but may be lost."""
+
+    batches_events = False
+
+    def __init__(self, url: str, durable: bool) -> None:
+        self.url = url
+        self.durable = durable
+
+    def make_root(self) -> None:
+        """Make the folder, the ones above it too."""
+        if os.path.exists(self.url) and not os.path.isdir(self.url):
+            raise RunDirectoryError(
+                f"run_dir must be a folder, got the file {self.url}; give another run_dir"
+            )
+        with _explained(self.url, "make the folder"):
+            if not os.path.isdir(self.url):
+                os.makedirs(self.url, exist_ok=True)
+                self.settle([".."])
+
+    def read(self, name: str) -> bytes:
+        """Return a whole file; FileNotFoundError when there is none."""
+        explained = _explained(self.url, f"read {name}", FileNotFoundError)
+        with explained, open(self._path(name), "rb") as file:
+            return file.read()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put a finished file in place, unless an equal one is there."""
+        # Not rewritten when equal (on NFS a replaced file breaks its readers), but looked at:
+        # a file that was damaged is healed by the iteration that runs again.
+        with contextlib.suppress(FileNotFoundError):
+            if self.read(name) == data:
+                return
+        with _explained(self.url, f"write {name}"):
+            temporary = self._write_temporary(name, data)
+            os.replace(temporary, self._path(name))
+        self.settle([os.path.dirname(name)])
+
+    def create(self, name: str, data: bytes) -> None:
+        """Link a finished file to a name that must be new."""
+        with _explained(self.url, f"create {name}", FileExistsError):
+            temporary = self._write_temporary(name, data)
+            try:
+                # A link appears whole and never replaces; O_EXCL would show a file being written.
+                os.link(temporary, self._path(name))
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                raise RunDirectoryError(
+                    f"run_dir must be on a file system with hard links (a commit is one), got "
+                    f"{self.url}; give another folder or the URL of an object store"
+                ) from error
+            finally:
+                os.unlink(temporary)
+        self.settle([os.path.dirname(name)])
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add lines to the end of a file."""
+        with _explained(self.url, f"write {name}"), open(self._path(name), "ab+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # the last line of a writer that was killed
+                    data = b"\n" + data
+            file.write(data)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder."""
+        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
+            return os.listdir(self._path(folder))
+        return []
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files and the folders that became empty."""
+        folders = set()
+        with _explained(self.url, "remove old files"):
+            for name in names:
+                folders.add(os.path.dirname(name))
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path(name))
+            for folder in folders:
+                with contextlib.suppress(OSError):  # still holds something, or gone
+                    os.rmdir(self._path(folder))
+
+    def settle(self, folders: Iterable[str]) -> None:
+        """Sync folders, so that the names in them last."""
+        if not self.durable:
+            return
+        with _explained(self.url, "write to disk"):
+            for folder in folders:
+                descriptor = os.open(self._path(folder), os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _path(self, name: str) -> str:
+        return f"{self.url}/{name}" if name else self.url
+
+    def _write_temporary(self, name: str, data: bytes) -> str:
+        folder, base = os.path.split(name)
+        path = f"{self._path(folder)}/.{base}.{uuid.uuid4().hex}.temporary"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            self._make_folder(folder)
+            descriptor = os.open(path, flags, 0o666)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if self.durable:
+                os.fsync(descriptor)
+        except BaseException:
+            os.unlink(path)  # a full disk must not be filled further
+            raise
+        finally:
+            os.close(descriptor)
+        return path
+
+    def _make_folder(self, folder: str) -> None:
+        # Never the root: a scratch folder that was removed must not come back half.
+        if not os.path.isdir(self.url):
+            raise RunDirectoryError(
+                f"run_dir must be there while the run lasts, got {self.url} missing on host "
+                f"{socket.gethostname()}; use a folder that every worker shares"
+            )
+        above = os.path.dirname(folder)
+        if above:
+            self._make_folder(above)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._path(folder))
+            self.settle([above])
+
+
+class ObjectStorage:
+    """An object store behind fsspec: puts are atomic, `mode="create"` is exclusive."""
+
+    batches_events = True
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self.url = url
+        with _explained(url, "open it"):
+            # A cached listing would hide what other processes wrote.
+            self.files, self.root = fsspec.url_to_fs(
+                url, **{"use_listings_cache": False, **options}
+            )
+        if not _creates_exclusively(self.files):
+            raise RunDirectoryError(
+                f"run_dir must be a folder or an object store that can create a file "
+                f"exclusively, got {url} ({type(self.files).__name__} cannot); use s3:// or gs://"
+            )
+
+    def make_root(self) -> None:
+        """Nothing: object stores have no folders."""
+
+    def read(self, name: str) -> bytes:
+        """Return a whole object; FileNotFoundError when there is none."""
+        with _explained(self.url, f"read {name}", FileNotFoundError):
+            data: bytes = self.files.cat_file(self._path(name))
+            return data
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put an object."""
+        with _explained(self.url, f"write {name}"):
+            self.files.pipe_file(self._path(name), data)
+
+    def create(self, name: str, data: bytes) -> None:
+        """Put an object whose name must be new."""
+        # In memory fsspec looks and then writes; the lock makes that one step.
+        lock = _memory_lock if isinstance(self.files, MemoryFileSystem) else None
+        explained = _explained(self.url, f"create {name}", FileExistsError)
+        with explained, lock or contextlib.nullcontext():
+            self.files.pipe_file(self._path(name), data, mode="create")
+
+    def append(self, name: str, data: bytes) -> None:
+        """Put one more object into the folder named as the log without its extension."""
+        stem, extension = os.path.splitext(name)
+        self.write(f"{stem}/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}{extension}", data)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the last parts of the names below a prefix."""
+        path = self._path(folder)
+        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
+            return [
+                str(n).rstrip("/").rpartition("/")[2] for n in self.files.ls(path, detail=False)
+            ]
+        return []
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects."""
+        paths = [self._path(name) for name in names]
+        with _explained(self.url, "remove old files"), contextlib.suppress(FileNotFoundError):
+            if paths:
+                self.files.rm(paths)
+
+    def settle(self, folders: Iterable[str]) -> None:
+        """Nothing: a put that returned is kept."""
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else str(self.root)
+
+
+def _creates_exclusively(files: AbstractFileSystem) -> bool:
+    """Tell whether the file system has a `pipe_file` of its own that knows `mode`."""
+    if isinstance(files, AsyncFileSystem):
+        return "mode" in inspect.signature(files._pipe_file).parameters
+    # The inherited one asks whether the file exists and then writes: two writers both win.
+    own = type(files).pipe_file is not AbstractFileSystem.pipe_file
+    return own and "mode" in inspect.signature(files.pipe_file).parameters

@@ -1,0 +1,96 @@
+"""The pages that a person reads in the terminal after `demo` and `fit`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from hmrf_dask.demo import DemoResult
+    from hmrf_dask.fit_files import FitResult
+
+
+def show_demo(result: DemoResult) -> None:
+    """Print clusters, agreement with the subpackages, violated pairs, files and next steps."""
+    console = Console(highlight=False)
+    console.print(
+        f"\n[bold]{result.n_documents} docstrings[/] of numpy, scipy and scikit-learn, "
+        f"{result.n_words} words, {result.n_answers} answers, {len(result.clusters)} clusters\n"
+    )
+    console.print(_cluster_table(result), "")
+    console.print(_agreement_table(result), "")
+    console.print(_violations(result.violations, result.n_answers))
+    console.print(
+        f"{result.n_iterations} iterations ({result.stop_reason}), {result.seconds:.1f} s\n"
+    )
+    _print_files(console, result.files)
+    rows, pairs = result.files["rows"], result.files["pairs"]
+    console.print("\n[bold]Next[/]")
+    console.print("  change an answer in the pairs and fit again:")
+    console.print(
+        f"    hmrf-dask fit {rows} --pairs {pairs} --n-clusters {len(result.clusters)} "
+        f"--random-state 0 --run-dir {result.files['run']}-mine",
+        soft_wrap=True,
+        markup=False,
+    )
+    console.print("  your own documents: the six lines of Python in README.md")
+
+
+def _cluster_table(result: DemoResult) -> Table:
+    table = Table("cluster", "size", "top words", "mostly", "share", box=None, pad_edge=False)
+    for summary in result.clusters:
+        table.add_row(
+            str(summary.cluster),
+            str(summary.size),
+            " ".join(summary.top_words),
+            summary.mostly,
+            f"{summary.share:.0%}",
+        )
+    table.columns[1].justify = table.columns[4].justify = "right"
+    return table
+
+
+def _agreement_table(result: DemoResult) -> Table:
+    unasked = result.n_documents - result.n_asked_documents
+    table = Table(
+        "NMI with the subpackages",
+        f"all {result.n_documents} documents",
+        f"the {unasked} nobody was asked about",
+        box=None,
+        pad_edge=False,
+    )
+    for title, everywhere, elsewhere in (
+        ("without answers", result.nmi_without_answers, result.nmi_unasked_without_answers),
+        ("with answers", result.nmi_with_answers, result.nmi_unasked_with_answers),
+    ):
+        table.add_row(title, f"{everywhere:.3f}", f"{elsewhere:.3f}")
+    return table
+
+
+def show_fit(result: FitResult) -> None:
+    """Print the sizes of the clusters, how the fit ended, violated pairs and files."""
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{result.n_documents} documents[/] in {len(result.sizes)} clusters, sizes:"
+    )
+    console.print("  " + " ".join(str(size) for size in result.sizes))
+    console.print(_violations(result.violations, result.n_pairs))
+    console.print(
+        f"J = {result.objective:.6g} after {result.n_iterations} iterations ({result.stop_reason})"
+    )
+    _print_files(console, result.files)
+
+
+def _violations(violations: dict[str, int], n_pairs: int) -> str:
+    must, cannot = violations["must_link"], violations["cannot_link"]
+    return (
+        f"violated pairs: {must + cannot} of {n_pairs} ({must} must-links, {cannot} cannot-links)"
+    )
+
+
+def _print_files(console: Console, files: dict[str, str]) -> None:
+    console.print("[bold]Files[/]")
+    for name, path in files.items():
+        console.print(f"  {name:12} {path}", soft_wrap=True, markup=False)

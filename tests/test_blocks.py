@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from hashlib import sha256
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.store import blocks as store
+
+ARRAYS = ("values", "indices", "indptr", "ids", "keys")
+
+
+@st.composite
+def row_blocks(draw):
+    """Sparse and dense blocks, with ids or without, of no, one or a few rows, some empty."""
+    n_rows, n_features = draw(st.integers(0, 5)), draw(st.integers(1, 6))
+    numbers = st.sampled_from([0.0, 0.0, 1.0, -2.5, 1e-30])
+    dense = draw(hnp.arrays(np.float32, (n_rows, n_features), elements=numbers))
+    ids = draw(st.none() | st.just([f"dök-{i}" for i in range(n_rows)]))
+    if draw(st.booleans()):
+        return RowBlock.from_array(dense, ids)
+    return RowBlock.from_scipy(scipy.sparse.csr_array(dense), ids, first_row=3)
+
+
+def assert_same(left, right):
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
+    for name in ("values", "indices", "indptr", "keys"):
+        assert getattr(left, name).dtype == getattr(right, name).dtype
+    assert (left.n_features, left.is_dense) == (right.n_features, right.is_dense)
+
+
+@pytest.fixture
+def block():
+    matrix = scipy.sparse.random_array((40, 30), density=0.2, dtype=np.float32, rng=0, format="csr")
+    return RowBlock.from_scipy(matrix, [f"doc-{i}" for i in range(40)])
+
+
+@given(row_blocks())
+@settings(max_examples=80)
+def test_a_block_comes_back_as_it_was(block):
+    assert_same(store.decode_block(store.encode_block(block), "a"), block)
+
+
+@given(row_blocks(), st.data())
+@settings(max_examples=40)
+def test_slices_of_a_block_are_written_as_what_they_are(block, data):
+    start = data.draw(st.integers(0, block.n_rows))
+    part = block.rows(start, data.draw(st.integers(start, block.n_rows)))
+    assert_same(store.decode_block(store.encode_block(part), "a"), part)
+
+
+def test_the_lists_of_a_sliced_table_are_read_from_their_own_offsets(block):
+    table = pq.read_table(pa.BufferReader(store.encode_block(block))).slice(7, 9)
+    values, indptr = store._flattened(table.column("values").combine_chunks(), 30)
+    expected = block.rows(7, 16)
+    np.testing.assert_array_equal(values, expected.values)
+    np.testing.assert_array_equal(indptr, expected.indptr)
+
+
+def test_values_are_read_without_a_copy_and_may_not_be_written(block):
+    values = store.decode_block(store.encode_block(block), "a").values
+    assert isinstance(values.base, np.ndarray | pa.Buffer | pa.Array)
+    assert not values.flags.writeable
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_encodings_and_checksums_are_those_of_the_facts(block, dense):
+    written = RowBlock.from_array(block.to_dense()) if dense else block
+    metadata = pq.ParquetFile(pa.BufferReader(store.encode_block(written))).metadata
+    group = metadata.row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    encodings = {column.path_in_schema: set(column.encodings) for column in columns}
+    assert metadata.num_row_groups == 1
+    assert {column.compression for column in columns} == {"ZSTD"}
+    assert not any("DICTIONARY" in code for codes in encodings.values() for code in codes)
+    assert "BYTE_STREAM_SPLIT" in encodings["values.list.element"]
+    if not dense:
+        assert "DELTA_BINARY_PACKED" in encodings["indices.list.element"]
+
+
+def test_a_flipped_byte_in_the_data_of_a_page_fails_its_checksum(block):
+    content = store.encode_block(block)
+    group = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(0)
+    column = group.column(group.num_columns - 1)
+    end = column.data_page_offset + column.total_compressed_size
+    for place in range(end - 200, end):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        with pytest.raises(InvalidInputError, match=r"'f\.parquet'.*cannot be read as Parquet"):
+            store.decode_block(bytes(flipped), "f.parquet")
+
+
+def test_no_flipped_byte_of_a_file_goes_unseen(block, tmp_path):
+    file = store.write_block(block.rows(0, 4), str(tmp_path), 0)
+    path = tmp_path / file.name
+    content = path.read_bytes()
+    assert file.n_bytes == len(content)
+    for place in range(0, len(content), 3):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        path.write_bytes(flipped)
+        with pytest.raises(InvalidInputError, match=file.name):
+            store.read_block(str(tmp_path), file, 30)
+    path.write_bytes(content)
+    assert_same(store.read_block(str(tmp_path), file, 30), block.rows(0, 4))
+
+
+def test_a_missing_a_cut_and_a_foreign_file_are_named(block, tmp_path):
+    url = str(tmp_path)
+    file = store.write_block(block, url, 0)
+    with pytest.raises(InvalidInputError, match=rf"{file.name}.*30.*not 40 of 31"):
+        store.read_block(url, file, 31)
+    path = tmp_path / file.name
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InvalidInputError, match=rf"{file.name}.*are not the {file.n_bytes} bytes"):
+        store.read_block(url, file, 30)
+    path.unlink()
+    with pytest.raises(InvalidInputError, match=rf"{file.name}.*it is missing"):
+        store.read_block(url, file, 30)
+
+
+def parquet(table):
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+def test_files_of_another_schema_are_refused(block):
+    with pytest.raises(InvalidInputError, match="not a file of hmrf-dask-blocks, version 1"):
+        store.decode_block(parquet(pa.table({"a": [1]})), "f")
+    table = pq.read_table(pa.BufferReader(store.encode_block(block)))
+    with pytest.raises(InvalidInputError, match="of other types"):
+        store.decode_block(parquet(table.drop_columns(["key"])), "f")
+    with pytest.raises(InvalidInputError, match="cannot be read as Parquet"):
+        store.decode_block(b"PAR1", "f")
+
+
+def test_feature_numbers_outside_are_refused_before_a_kernel_reads_them(block):
+    outside = replace(block, indices=block.indices + np.int32(9))
+    with pytest.raises(InvalidInputError, match=r"do not fit its values or 0\.\.29"):
+        store.decode_block(store.encode_block(outside), "f")
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_a_folder_is_a_corpus_only_with_its_manifest(block, tmp_path, place):
+    url = str(tmp_path / "c") if place == "local" else f"memory://{tmp_path.name}/c"
+    file = store.write_block(block, url, 0)
+    with pytest.raises(InvalidInputError, match=r"a folder with blocks\.json.*to_parquet"):
+        store.read_manifest(url)
+    written = store.write_blocks([block, block.rows(0, 0)], url, has_ids=True)
+    assert store.read_manifest(url) == written
+    assert written.row_counts == (40, 0)
+    assert not written.is_dense
+    assert written.files[0] == file  # a retry gives the same file
+    filesystem, folder = fsspec.core.url_to_fs(url)
+    names = {os.path.basename(name) for name in filesystem.ls(folder, detail=False)}
+    assert names == {"blocks.json", *(each.name for each in written.files)}
+    assert_same(store.read_block(url, file, 30), block)
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_the_manifest_of_another_corpus_is_never_overwritten(block, tmp_path, place):
+    url = str(tmp_path / "d") if place == "local" else f"memory://{tmp_path.name}/d"
+    first = store.write_blocks([block], url, has_ids=True)
+    with pytest.raises(InvalidInputError, match="holds another corpus"):
+        store.write_blocks([block.rows(0, 5)], url, has_ids=True)
+    assert store.read_manifest(url) == first
+    assert_same(store.read_block(url, first.files[0], 30), block)
+
+
+def test_a_writer_that_is_stopped_leaves_no_half_file(block, tmp_path, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    for name in ("replace", "link"):
+        monkeypatch.setattr(store.os, name, stopped)
+    with pytest.raises(KeyboardInterrupt):
+        store.write_block(block, str(tmp_path), 0)
+    with pytest.raises(KeyboardInterrupt):
+        store.write_manifest(store.Manifest(30, True, ()), str(tmp_path))
+    finished = {p.name for p in tmp_path.iterdir() if not p.name.endswith(".part")}
+    assert finished == set()
+
+
+def test_damaged_manifests_are_named(tmp_path):
+    manifest = store.write_blocks([RowBlock.from_array(np.eye(2))], str(tmp_path), has_ids=False)
+    assert manifest.is_dense
+    path = tmp_path / "blocks.json"
+    good = json.loads(path.read_text())
+    for bad in ({**good, "version": 2}, {**good, "files": [{}]}, {}, [], "{"):
+        path.write_text(bad if isinstance(bad, str) else json.dumps(bad))
+        with pytest.raises(InvalidInputError, match=r"blocks\.json' must be a manifest"):
+            store.read_manifest(str(tmp_path))
+
+
+def test_blocks_that_do_not_belong_together_are_refused(block, tmp_path):
+    narrow = RowBlock.from_array(np.eye(2))
+    dense = RowBlock.from_array(block.to_dense(), block.ids)
+    with pytest.raises(InvalidInputError, match="same number of features"):
+        store.write_blocks([block, narrow], str(tmp_path / "a"), has_ids=False)
+    with pytest.raises(InvalidInputError, match="at least one"):
+        store.write_blocks([], str(tmp_path / "b"), has_ids=False)
+    with pytest.raises(InvalidInputError, match="all sparse or all dense"):
+        store.write_blocks([block, dense], str(tmp_path / "c"), has_ids=True)
+    assert not list(tmp_path.rglob("blocks.json"))
+
+
+def test_names_come_from_content(block, tmp_path):
+    file = store.write_block(block, str(tmp_path), 12)
+    digest = sha256((tmp_path / file.name).read_bytes()).hexdigest()
+    assert file.sha256 == digest
+    assert file.name == f"part-00012-{digest[:16]}.parquet"

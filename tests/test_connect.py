@@ -1,0 +1,50 @@
+"""Where the work runs: threads, processes on loopback, a scheduler that is there or is not."""
+
+from __future__ import annotations
+
+import dask
+import psutil
+import pytest
+from distributed import get_client
+
+from hmrf_dask import connect
+from hmrf_dask.connect import connected
+from hmrf_dask.errors import ClusterError
+
+
+def test_threads_are_set_and_set_back() -> None:
+    before = dask.config.get("scheduler", None)
+    with connected(threads=3):
+        assert dask.config.get("scheduler") == "threads"
+        assert dask.config.get("num_workers") == 3
+    assert dask.config.get("scheduler", None) == before
+
+
+def test_nothing_given_changes_nothing() -> None:
+    before = dask.config.get("scheduler", None)
+    with connected():
+        assert dask.config.get("scheduler", None) == before
+
+
+def test_no_scheduler_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 0.2)
+    # Port 9 (discard) on loopback: nothing of ours listens there.
+    refusal = pytest.raises(
+        ClusterError, match=r"no Dask scheduler answered at tcp://127\.0\.0\.1:9"
+    )
+    with refusal, connected(scheduler="tcp://127.0.0.1:9"):
+        pass
+
+
+@pytest.mark.cluster
+def test_processes_listen_on_loopback_only() -> None:
+    with connected(processes=1):
+        assert get_client().submit(sum, [1, 2]).result(timeout=60) == 3
+        processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        addresses = {
+            connection.laddr.ip
+            for process in processes
+            for connection in process.net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert addresses == {"127.0.0.1"}

@@ -1,0 +1,55 @@
+"""The rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "hmrf_dask").rglob("*.py"))
+LOCK = (ROOT / "requirements" / "lock.txt").read_text()
+
+
+def test_lock_names_no_index_and_no_machine() -> None:
+    assert not re.findall(r"https?:|file:|--\w*index|--find-links|(?:^|\s)/\w+", LOCK)
+
+
+def test_lock_pins_everything_with_hashes() -> None:
+    for line in LOCK.replace("\\\n", " ").splitlines():
+        assert line.startswith("#") or re.match(r"[\w.-]+==\S+ .*--hash=sha256:\w{64}", line), line
+
+
+def test_lock_holds_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+    asked = [
+        *project["project"]["dependencies"],
+        *groups["build"],
+        *groups["test"],
+        *groups["lint"],
+    ]
+    pinned = set(re.findall(r"^([\w.-]+)==", LOCK, re.MULTILINE))
+    assert {re.split(r"[<>=]", one)[0] for one in asked} <= pinned
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_and_functions_fit_on_their_screens(module: Path) -> None:
+    source = module.read_text()
+    assert source.count("\n") < 350
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            docstring = ast.get_docstring(node, clean=False) or ""
+            assert lines - docstring.count("\n") <= 60, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("script", ["deploy/local/cluster.sh", ".ci/run"])
+def test_scripts_parse_and_may_run(script: str) -> None:
+    path = ROOT / script
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    assert path.stat().st_mode & 0o111

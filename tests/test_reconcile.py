@@ -1,0 +1,190 @@
+"""A component in pieces ends as well as a whole one: no move left that gains, energy never up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from linked_oracle import Component, random_component, starting_labels
+from reconcile_driver import Piece, Reconciliation, cut
+
+from hmrf_dask.kernels.icm import heap_moves, heap_moves_piece
+from hmrf_dask.kernels.limbs import join_limbs, merge_limbs
+from hmrf_dask.kernels.reconcile import (
+    ROUNDS,
+    Phase,
+    Progress,
+    advance,
+    boundary_proposals,
+    winners,
+)
+from hmrf_dask.kernels.reconcile_groups import GroupProposals, beaten_groups, group_gain_parts
+
+
+def random_bounds(rng: np.random.Generator, n: int) -> list[int]:
+    """Cut 0 .. n into 1 to 6 pieces; empty ones occur."""
+    inner = rng.integers(0, n + 1, int(rng.integers(0, 6)))
+    return [0, *sorted(inner.tolist()), n]
+
+
+def pieces_of(component: Component, bounds: list[int]) -> list[Piece]:
+    groups = component.group_arrays()[0]
+    return cut(component.costs(), component.shift, component.signed_pairs(), groups, bounds)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, ROUNDS])
+def test_energy_never_rises_and_no_move_is_left(rounds: int) -> None:
+    rng = np.random.default_rng(100 + rounds)
+    phases: Counter[Phase] = Counter()
+    for _ in range(200):
+        component = random_component(rng)
+        labels = starting_labels(rng, component)
+        history = [component.energy(labels.tolist())]
+
+        def watch(now: np.ndarray, component=component, history=history) -> None:
+            history.append(component.energy(now.tolist()))
+
+        pieces = pieces_of(component, random_bounds(rng, component.n))
+        groups = component.group_arrays()[0]
+        run = Reconciliation(pieces, labels, groups, rounds, watch)
+        final = run.run().tolist()
+        assert all(after < before for before, after in pairwise(history))
+        assert component.best_single_gain(final) == 0
+        assert component.best_group_gain(final) == 0
+        phases.update(run.steps)
+    if rounds < ROUNDS:
+        assert min(phases[Phase.POINT_HANDOVER], phases[Phase.GROUP_HANDOVER]) > 20
+    if rounds > 0:
+        assert min(phases[Phase.POINTS], phases[Phase.GROUPS]) > 50
+
+
+def test_rounds_do_not_depend_on_the_cut() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        component = random_component(rng)
+        labels = starting_labels(rng, component)
+        groups = component.group_arrays()[0]
+        ends = [
+            Reconciliation(pieces_of(component, bounds), labels, groups).run()
+            for bounds in ([0, component.n], random_bounds(rng, component.n))
+        ]
+        np.testing.assert_array_equal(*ends)
+
+
+def test_parts_of_group_energies_add_up_to_the_oracle() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(100):
+        component = random_component(rng, most=15)
+        labels = starting_labels(rng, component)
+        groups = component.group_arrays()[0]
+        chosen = np.unique(groups).astype(np.int32)
+        pieces = pieces_of(component, random_bounds(rng, component.n))
+        parts = [group_gain_parts(labels, groups, chosen, *piece.links) for piece in pieces]
+        high, low = merge_limbs(parts)
+        now = component.energy(labels.tolist())
+        for group in chosen:
+            for h in range(component.n_clusters):
+                moved = component.energy(np.where(groups == group, h, labels).tolist())
+                before = join_limbs(high[group, -1], low[group, -1])
+                assert join_limbs(high[group, h], low[group, h]) - before == moved - now
+
+
+def domino(n: int) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """A must-link chain that falls over one point at a time, from point 0 on."""
+    first = np.arange(n - 1, dtype=np.int32)
+    costs = np.zeros((n, 2), np.int32)
+    costs[0, 1] = 10**9
+    return costs, (first, first + 1, -(1000 + np.arange(n, 1, -1)))
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_domino_chain_is_handed_from_piece_to_piece(backwards: bool) -> None:
+    n = 20_000
+    costs, (first, second, cost) = domino(n)
+    if backwards:
+        costs, first, second = costs[::-1].copy(), n - 1 - first, n - 1 - second
+    alone = np.arange(n, dtype=np.int32)  # no groups: the chain itself is looked at
+    pieces = cut(costs, 0, (first, second, cost), alone, list(range(0, n + 1, n // 8)))
+    run = Reconciliation(pieces, np.ones(n, np.int32), alone)
+    assert not run.run().any()
+    assert run.steps == [Phase.POINTS] * ROUNDS + [Phase.POINT_HANDOVER] * 8
+
+
+def test_one_piece_handed_over_is_the_whole_heap() -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(50):
+        component = random_component(rng)
+        labels = starting_labels(rng, component)
+        (piece,) = pieces_of(component, [0, component.n])
+        whole = labels.copy()
+        moves = heap_moves(whole, *piece.links[1:])
+        assert heap_moves_piece(labels, *piece.links) == moves
+        np.testing.assert_array_equal(labels, whole)
+
+
+def test_a_frozen_neighbour_outside_stays() -> None:
+    labels = np.array([0, 0, 1], np.int32)
+    links = (1, np.array([[5, 0]], np.int32), 0, np.array([0, 2]), np.array([0, 2]))
+    assert heap_moves_piece(labels, *links, np.array([-1, -1])) == 1
+    assert labels.tolist() == [0, 1, 1]
+
+
+def test_only_boundary_points_that_want_to_move_are_sent() -> None:
+    start, neighbour = np.array([0, 1, 2, 3]), np.array([9, 1, 9], np.int32)
+    index, gain = boundary_proposals(3, np.array([4, 0, 0]), start, neighbour)
+    assert (index.tolist(), gain.tolist()) == ([3], [4])
+    index, _ = boundary_proposals(0, np.array([0, 6, 7]), start, neighbour)
+    assert index.tolist() == [2]
+
+
+def test_equal_gains_go_to_the_lower_index_across_pieces() -> None:
+    start, neighbour = np.array([0, 1]), np.array([1], np.int32)
+    other = np.array([1], np.int32), np.array([5])
+    assert winners(0, np.array([5]), start, neighbour, *other).tolist() == [0]
+    other = np.array([0], np.int32), np.array([5])
+    assert winners(1, np.array([5]), start, np.array([0]), *other).tolist() == []
+    assert winners(1, np.array([6]), start, np.array([0]), *other).tolist() == [0]
+
+
+def test_equal_group_gains_go_to_the_lower_group() -> None:
+    groups = np.array([0, 0, 1, 1], np.int32)
+    start, neighbour = np.array([0, 0, 1, 2, 2]), np.array([2, 1], np.int32)  # 1 - 2
+    both = np.array([0, 1], np.int32)
+
+    def beaten(high: list[int], low: list[int]) -> list[bool]:
+        proposals = GroupProposals(both, both, np.array(high), np.array(low))
+        return beaten_groups(groups, 0, start, neighbour, proposals).tolist()
+
+    assert beaten([3, 3], [5, 5]) == [False, True]
+    assert beaten([3, 3], [5, 6]) == [True, False]
+    assert beaten([4, 3], [5, 6]) == [False, True]
+
+
+@given(st.lists(st.booleans(), max_size=200))
+@settings(max_examples=100)
+def test_progress_is_done_only_when_points_and_groups_are_quiet(answers: list[bool]) -> None:
+    progress = Progress()
+    quiet: list[Phase] = []
+    for wanting in answers:
+        quiet = [] if wanting else [*quiet, progress.phase]
+        progress = advance(progress, wanting, 3)
+        if progress.phase is Phase.DONE:
+            points = {Phase.POINTS, Phase.POINT_HANDOVER}
+            assert len(quiet) >= 2
+            assert quiet[-1] is Phase.GROUPS
+            assert quiet[-2] in points
+            return
+        assert progress.rounds <= 200
+
+
+def test_rounds_end_in_a_handover() -> None:
+    progress = Progress()
+    seen = []
+    for _ in range(5):
+        progress = advance(progress, True, 3)
+        seen.append(progress.phase)
+    assert seen == [Phase.POINTS] * 3 + [Phase.POINT_HANDOVER] * 2

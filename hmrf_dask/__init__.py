@@ -1,4 +1,4 @@
-"""Clustering of very large document collections from answers "same" and "different": HMRF-KMeans on Dask."""
+"""Clustering of large document collections from answers "same" and "different", on Dask."""
 
 from __future__ import annotations
 

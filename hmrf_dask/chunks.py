@@ -51,7 +51,10 @@ def lazy_array(
     columns: tuple[int, ...],
     dtype: np.dtype[Any],
 ) -> Any:
-    """Return tasks that each give an array as one dask array of these row chunks, empty ones included."""
+    """Return tasks that each give an array as one dask array of these row chunks.
+
+    Empty chunks are as good as any other.
+    """
     name = f"rows-{uuid4().hex}"
     keys = [(name, number, *(0 for _ in columns)) for number in range(len(parts))]
     named = [delayed(_same)(part, dask_key_name=key) for part, key in zip(parts, keys, strict=True)]

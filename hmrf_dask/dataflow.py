@@ -1,24 +1,29 @@
-"""How work reaches Dask: tasks over partitions, trees, shared state, deadlines. With `corpus` the only module that imports Dask.
+"""How work reaches Dask: tasks over partitions, trees of sums, shared state.
 
-The loop speaks to a `Dataflow`. `DaskFlow` builds delayed tasks and runs them under whatever scheduler Dask would use: an active `Client`,
-else threads. `Inline` runs every function at once: a candidate start lives inside one task and uses it.
+The loop speaks to a `Dataflow`. `DaskFlow` builds delayed tasks and runs them under whatever
+scheduler Dask would use: an active `Client`, else threads. `Inline` runs every function at once: a
+candidate start lives inside one task and uses it.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-import dask
+from dask.base import compute, persist
 from dask.delayed import Delayed, delayed
+from dask.utils import parse_bytes
 
-from hmrf_dask.errors import ClusterError, HmrfError, RunDirectoryError
+from hmrf_dask.errors import ClusterError
 from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.types import AnyArray
+from hmrf_dask.workers import active_client, other_path, setting, wait_for
 
 FAN = 8  # children of a node of a reduction tree
-Lazy = Any  # a value that may still have to be computed: a Delayed under DaskFlow, the value itself under Inline
+SMALL = 4096  # bytes of an array that may travel as an argument
+Lazy = Any  # a Delayed under DaskFlow, the value itself under Inline
 
 
 class Dataflow(Protocol):
@@ -50,6 +55,11 @@ def tree(flow: Dataflow, combine: Callable[[list[Any]], Any], parts: Sequence[La
     return level[0]
 
 
+def share_array(flow: Dataflow, values: AnyArray) -> Lazy:
+    """Return an array as a task result of its own, unless it is small enough for an argument."""
+    return values if values.nbytes <= SMALL else flow.share(values)
+
+
 class Inline:
     """Runs functions where they are called."""
 
@@ -70,184 +80,71 @@ class Inline:
         return list(values)
 
 
+@dataclass(frozen=True)
+class Guarded:
+    """A task function that runs only where it gives the client's bits: workers join at any time."""
+
+    function: Callable[..., Any]
+    path: tuple[tuple[str, str], ...]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return function(*arguments), or raise ClusterError on a machine of another kind."""
+        own = kernel_path()
+        if tuple(own.items()) != self.path:
+            raise ClusterError(other_path("a worker that joined", own, dict(self.path)))
+        return self.function(*arguments)
+
+
 class DaskFlow:
     """Runs functions as Dask tasks.
 
     Attributes
     ----------
     computes, tasks : int
-        How many graphs were run and how many tasks were named so far; tests and benchmarks read them.
+        How many graphs were run and how many tasks were named so far.
     """
 
     def __init__(self) -> None:
         self.run = uuid.uuid4().hex[:8]
+        self.path = tuple(kernel_path().items())
         self.computes = 0
         self.tasks = 0
 
     def lazy(self, function: Callable[..., Any], *arguments: Any) -> Delayed:
-        """Return a delayed call; its key is never used twice, because a key used twice would return the old result."""
+        """Return a delayed call; its key is new, as a key used again returns the old result."""
         self.tasks += 1
         key = f"{function.__name__.strip('_')}-{self.run}-{self.tasks}"
-        return delayed(function, pure=False, traverse=False)(*arguments, dask_key_name=key)
+        call = delayed(Guarded(function, self.path), pure=False, traverse=False)
+        task: Delayed = call(*arguments, dask_key_name=key)
+        return task
 
     def share(self, value: Any) -> Delayed:
-        """Return `value` as the result of a task of its own: recomputable, unlike scattered data."""
+        """Return `value` as the result of a task of its own, unlike scattered data recomputable."""
         self.tasks += 1
-        return delayed(value, name=f"shared-{self.run}-{self.tasks}", traverse=False)
+        leaf: Delayed = delayed(value, name=f"shared-{self.run}-{self.tasks}", traverse=False)
+        return leaf
 
     def compute(self, values: Sequence[Lazy]) -> list[Any]:
         """Return the values, computed in one graph."""
         self.computes += 1
         client = active_client()
         if client is None:
-            return list(dask.compute(*values))
-        futures = client.compute(list(values), retries=dask.config.get("hmrf.retries", 3))
-        _wait(client, futures)
+            return list(compute(*values))
+        futures = client.compute(list(values), retries=setting("retries", 3))
+        wait_for(client, futures)
         return list(client.gather(futures))
 
     def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
-        """Return the values computed and kept; on a cluster a lost one is recomputed from its tasks."""
+        """Return the values computed and kept; one that is lost is computed again."""
         self.computes += 1
         client = active_client()
         if client is None:
-            return list(dask.persist(*values))
-        kept = client.persist(list(values), retries=dask.config.get("hmrf.retries", 3))
-        _wait(client, client.futures_of(kept))
+            return list(persist(*values))
+        kept = client.persist(list(values), retries=setting("retries", 3))
+        wait_for(client, client.futures_of(kept))
         return list(kept)
 
 
-def active_client() -> Any:
-    """Return the Client that Dask would use now, or None for a local scheduler."""
-    try:
-        from distributed import get_client
-    except ImportError:
-        return None
-    if isinstance(dask.config.get("scheduler", None), str) and dask.config.get("scheduler") in (
-        "sync", "synchronous", "single-threaded", "threads", "threading",
-    ):  # fmt: skip
-        return None
-    try:
-        return get_client()
-    except ValueError:
-        return None
-
-
-def _wait(client: Any, futures: Sequence[Any]) -> None:
-    """Wait until all futures are done; give up when there is no worker that could do them."""
-    from distributed import wait
-
-    patience = float(dask.config.get("hmrf.no-workers-timeout", 60))
-    since: float | None = None
-    while True:
-        try:
-            wait(futures, timeout=2)
-            break
-        except TimeoutError:
-            if any(status == "running" for status in worker_states(client)):
-                since = None
-                continue
-            since = since or time.monotonic()
-            if time.monotonic() - since > patience:
-                raise ClusterError(
-                    f"no worker of {client.scheduler.address} could take work for {patience:.0f} s (none left, or all paused for "
-                    "memory); start workers and run again, a run_dir resumes where it stopped"
-                ) from None
-    for future in futures:
-        if future.status == "error":
-            _explain(future)
-
-
-def worker_states(client: Any) -> list[str]:
-    """Return the status of each worker."""
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    return [str(worker.get("status", "running")) for worker in workers]
-
-
-def _explain(future: Any) -> None:
-    """Raise the error of a failed future; a worker killed under a task is no fault of the task's."""
-    error = future.exception()
-    if isinstance(error, HmrfError):
-        raise error
-    if type(error).__name__ == "KilledWorker":
-        raise ClusterError(
-            f"workers died while they ran {future.key}, probably for want of memory: {error}. Give workers more memory or "
-            "make partitions smaller, and run again"
-        ) from error
-    raise error
-
-
-def memory_of_a_task() -> tuple[int, str]:
-    """Return the memory one task may really have, and where that number comes from."""
-    client = active_client()
-    if client is not None:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        shares = [
-            worker["memory_limit"] // max(worker["nthreads"], 1)
-            for worker in workers
-            if worker["memory_limit"]
-        ]
-        if shares:
-            return min(shares), "the smallest worker's memory limit shared by its threads"
-    from distributed.system import MEMORY_LIMIT
-
-    return int(MEMORY_LIMIT), "this machine's memory limit"
-
-
-def memory_of_all() -> int:
-    """Return the memory of the whole cluster, or of this machine."""
-    client = active_client()
-    if client is None:
-        from distributed.system import MEMORY_LIMIT
-
-        return int(MEMORY_LIMIT)
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    return sum(int(worker["memory_limit"] or 0) for worker in workers)
-
-
-class _Place(Protocol):
-    """A run directory, as far as workers are asked about it."""
-
-    def probe(self) -> str: ...
-
-    def check_probe(self, token: str) -> None: ...
-
-    def remove_probe(self, token: str) -> None: ...
-
-
-def check_workers(run: _Place) -> None:
-    """Raise before any work when a worker cannot see the run directory or would compute other bits."""
-    client = active_client()
-    if client is None:
-        return
-    token = run.probe()
-    try:
-        answers = client.run(_worker_answer, run, token)
-    finally:
-        run.remove_probe(token)
-    own = kernel_path()
-    for worker, (trouble, path) in sorted(answers.items()):
-        if trouble is not None:
-            raise RunDirectoryError(f"worker {worker}: {trouble}")
-        if path != own:
-            raise ClusterError(
-                f"worker {worker} has another kernel path or instruction set ({path}) than the client ({own}), so its bits may differ; "
-                "use machines of one kind"
-            )
-
-
-def _worker_answer(run: _Place, token: str) -> tuple[str | None, dict[str, str]]:
-    try:
-        run.check_probe(token)
-    except RunDirectoryError as error:
-        return str(error), kernel_path()
-    return None, kernel_path()
-
-
-def setting(name: str, default: Any) -> Any:
-    """Return a setting of the `hmrf` section of Dask's configuration."""
-    return dask.config.get(f"hmrf.{name}", default)
-
-
 def task_memory() -> int:
-    """Return the memory a task is planned for, in bytes: `hmrf.task-memory`, 1 GiB whatever the machine."""
-    return int(dask.utils.parse_bytes(dask.config.get("hmrf.task-memory", "1 GiB")))
+    """Return the bytes a task is planned for: `hmrf.task-memory`, 1 GiB on any machine."""
+    return int(parse_bytes(setting("task-memory", "1 GiB")))

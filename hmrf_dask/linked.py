@@ -26,8 +26,12 @@ ROW_BYTES = 112
 END_BYTES = 16
 # One pair as it comes: both ends 8, kind 1, weight 8, cost from its pair block 8.
 PAIR_BYTES = 25
-# One pair whose far end lies in another partition: label 4, target 4, gain 8 of that end.
-FAR_BYTES = 16
+# In a piece: a half-edge with its place among the pairs, and kept rows of hubs: 4 + 8 + 4 + 4.
+HALF_EDGE_BYTES = 20
+# The far end of a half-edge in another piece: index, group, label before and after 16, the list for
+# its piece 4, a letter about it as it comes, joined and sorted 36, its place worked out 36.
+FAR_BYTES = 92
+LETTERS_SHARE = 8  # letters about must-link groups take at most this part of the task memory
 ROWS_SHARE = 4  # a linked partition's rows take at most this part of the task memory
 
 
@@ -41,20 +45,21 @@ def heap_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
 
 
 def round_bytes(n_rows: Count, n_ends: Count, n_clusters: int) -> Count:
-    """Return what one partition needs in a priority round for its own rows and pairs, in bytes.
+    """Return what one partition needs in a priority round, in bytes, letters about groups included.
 
     Parameters
     ----------
     n_rows : int
         Rows of the partition: costs come in layout order, 4 K a row, and are not copied.
     n_ends : int
-        Ends of explicit pairs that lie on these rows; each is counted as if the other lay outside,
-        so that the labels, targets and gains of far ends are covered. Arrays over the whole
-        component (20 bytes a row where a kernel takes them) are not.
+        Ends of explicit pairs that lie on these rows; each is counted as if the other lay outside
+        and wanted to move, so that far ends and letters about them are covered. Nothing is held of
+        the rest of the component.
     n_clusters : int
         K.
     """
-    return n_rows * (5 * n_clusters + ROW_BYTES) + n_ends * (END_BYTES + PAIR_BYTES + FAR_BYTES)
+    own = n_rows * (5 * n_clusters + ROW_BYTES) + n_ends * (HALF_EDGE_BYTES + FAR_BYTES)
+    return own + own // (LETTERS_SHARE - 1) + 1
 
 
 def table_mode_bytes(

@@ -1,58 +1,74 @@
-"""A fitted model as a folder of JSON and .npy files: readable in ten years, and nothing in it is run when it is read."""
+"""A fitted model as a folder of JSON and .npy files; nothing in it is run when it is read."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from hashlib import sha256
 from typing import Any
 
+import fsspec
 import numpy as np
 
 from hmrf_dask.distortions import DISTORTIONS, Extent
+from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.prediction import Predictor
+from hmrf_dask.types import AnyArray
 
 FORMAT = "hmrf-dask/model/v1"
-ARRAYS = ("centroids", "weights", "minimum", "maximum")
+RECORD = "model.json"
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a folder holds."""
+    """What a folder holds.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the estimator's class.
+    parameters : dict
+        For its constructor.
+    predictor : Predictor
+    summary : dict
+        Fitted attributes that are JSON, without their last underscore.
+    feature_names : list of str or None
+    """
 
     kind: str
     parameters: dict[str, Any]
     predictor: Predictor
     summary: dict[str, Any]
+    feature_names: list[str] | None
 
 
-def save_model(
-    path: str | os.PathLike[str],
-    kind: str,
-    parameters: dict[str, Any],
-    predictor: Predictor,
-    summary: dict[str, Any],
-) -> None:
-    """Write a model; model.json comes last, so a folder with it is whole."""
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    extent: Extent = predictor.distortion.extent  # type: ignore[attr-defined]
-    arrays = dict(
-        zip(
-            ARRAYS,
-            (predictor.centroids, predictor.weights, extent.minimum, extent.maximum),
-            strict=True,
-        )
-    )
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
+    """Write a model into a folder, local or an fsspec URL.
+
+    model.json names every array with its checksum and comes last, so a folder with it is whole.
+    """
+    predictor, parameters = model.predictor, dict(model.parameters)
+    distortion = predictor.distortion
+    assert isinstance(distortion, TableDistortion)  # own ones were refused by the estimator
+    extent = distortion.corpus
+    arrays: dict[str, AnyArray] = {
+        "centroids": predictor.centroids,
+        "weights": predictor.weights,
+        "minimum": extent.minimum,
+        "maximum": extent.maximum,
+    }
+    if not isinstance(parameters["init"], str):
+        arrays["init"] = np.asarray(parameters.pop("init"))
+    files = {f"{name}.npy": _npy(array) for name, array in arrays.items()}
     record = {
         "format": FORMAT,
-        "estimator": kind,
+        "estimator": model.kind,
         "parameters": parameters,
-        "distortion": predictor.distortion.name,
+        "distortion": distortion.name,
         "smoothing": predictor.smoothing,
         "corpus": {
             "n_rows": extent.n_rows,
@@ -60,36 +76,97 @@ def save_model(
             "mean_mass": extent.mean_mass,
             "largest_mass": extent.largest_mass,
         },
-        "summary": summary,
+        "summary": model.summary,
+        "feature_names": model.feature_names,
+        "sha256": {name: sha256(data).hexdigest() for name, data in files.items()},
     }
-    whole = folder / "model.json.part"
-    whole.write_text(json.dumps(record, indent=1), encoding="utf-8")
-    os.replace(whole, folder / "model.json")
+    filesystem, folder = fsspec.core.url_to_fs(os.fspath(path))
+    filesystem.makedirs(folder, exist_ok=True)
+    if filesystem.exists(f"{folder}/{RECORD}"):
+        filesystem.rm_file(f"{folder}/{RECORD}")
+    for name, data in files.items():
+        filesystem.pipe_file(f"{folder}/{name}", data)
+    filesystem.pipe_file(f"{folder}/{RECORD}", json.dumps(record, indent=1).encode())
 
 
 def load_model(path: str | os.PathLike[str]) -> SavedModel:
     """Read a model; raise InvalidInputError naming what is wrong with the folder."""
-    folder = Path(path)
+    filesystem, folder = fsspec.core.url_to_fs(os.fspath(path))
+    record = _read_record(filesystem, folder)
     try:
-        record = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in ARRAYS}
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(
-            f"path must be a folder that save() wrote, got {folder} ({error})"
-        ) from error
-    if record.get("format") != FORMAT:
-        raise InvalidInputError(
-            f"{folder}/model.json must have format {FORMAT!r}, got {record.get('format')!r}"
-        )
-    facts = record["corpus"]
+        arrays = {
+            name.removesuffix(".npy"): _read_array(filesystem, folder, name, checksum)
+            for name, checksum in record["sha256"].items()
+        }
+        return _model_of(record, arrays)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        raise not_as_saved(path, error) from error
+
+
+def not_as_saved(path: str | os.PathLike[str], error: Exception) -> InvalidInputError:
+    """Return the error for a record that lacks something or has it in another form."""
+    return InvalidInputError(
+        f"{os.fspath(path)}/{RECORD} must be as save() wrote it, got something else "
+        f"({type(error).__name__}: {error}); save the model again"
+    )
+
+
+def _model_of(record: Mapping[str, Any], arrays: dict[str, AnyArray]) -> SavedModel:
+    facts, parameters = record["corpus"], dict(record["parameters"])
+    if "init" in arrays:
+        parameters["init"] = arrays["init"]
     extent = Extent(
-        facts["n_rows"],
-        facts["n_features"],
-        arrays["minimum"],
-        arrays["maximum"],
-        facts["mean_mass"],
-        facts["largest_mass"],
+        n_rows=facts["n_rows"],
+        n_features=facts["n_features"],
+        minimum=arrays["minimum"],
+        maximum=arrays["maximum"],
+        mean_mass=facts["mean_mass"],
+        largest_mass=facts["largest_mass"],
     )
     distortion = DISTORTIONS[record["distortion"]]().bind(extent)
     predictor = Predictor(distortion, arrays["centroids"], arrays["weights"], record["smoothing"])
-    return SavedModel(record["estimator"], record["parameters"], predictor, record["summary"])
+    return SavedModel(
+        record["estimator"], parameters, predictor, record["summary"], record["feature_names"]
+    )
+
+
+def _npy(array: AnyArray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _read_record(filesystem: Any, folder: str) -> Mapping[str, Any]:
+    try:
+        record = json.loads(filesystem.cat_file(f"{folder}/{RECORD}"))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"path must be a folder that save() wrote, got {folder}, where {RECORD} cannot be read "
+            f"({type(error).__name__}: {error}); check the path, or save the model again"
+        ) from error
+    found = record.get("format") if isinstance(record, dict) else None
+    if not isinstance(record, dict) or found != FORMAT:
+        raise InvalidInputError(
+            f"{folder}/{RECORD} must have the format {FORMAT!r}, got {found!r}; read it with the "
+            "version of hmrf-dask that wrote it, or save the model again"
+        )
+    return record
+
+
+def _read_array(filesystem: Any, folder: str, name: str, checksum: str) -> AnyArray:
+    try:
+        data = filesystem.cat_file(f"{folder}/{name}")
+    except OSError as error:
+        raise InvalidInputError(
+            f"{folder} must hold {name}, which {RECORD} names, got none ({error}); save the model "
+            "again"
+        ) from error
+    if sha256(data).hexdigest() != checksum:
+        raise InvalidInputError(
+            f"{folder}/{name} must be the file that {RECORD} names, got other bytes; save the "
+            "model again"
+        )
+    array: AnyArray = np.load(io.BytesIO(data), allow_pickle=False)
+    return array

@@ -1,7 +1,9 @@
-"""New rows under a fitted model: nearest cluster, distances, score; block by block, lazily where rows are lazy."""
+"""New rows under a fitted model: nearest cluster, distances, score; lazily where rows are lazy."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,82 +30,82 @@ class Predictor:
     weights: FloatArray
     smoothing: float
 
-    def table(self) -> Any:
-        """Return the centroids as the distortion's kernels use them."""
-        return self.distortion.table(self.centroids, self.weights, self.smoothing)
-
-    def checked(self, block: RowBlock) -> RowBlock:
-        """Return the block, or raise what is wrong with its rows."""
+    def terms(self, block: RowBlock) -> Any:
+        """Return what distances need of the rows, or raise what is wrong with them."""
         check_finite(block)
         self.distortion.check(block)
-        return block
+        return self.distortion.terms(block, self.weights)
 
 
-def nearest_of(block: RowBlock, predictor: Predictor) -> LabelArray:
+def table_of(predictor: Predictor) -> Any:
+    """Return the centroids as the distortion's kernels use them."""
+    return predictor.distortion.table(predictor.centroids, predictor.weights, predictor.smoothing)
+
+
+def nearest_of(block: RowBlock, predictor: Predictor, table: Any) -> LabelArray:
     """Return the nearest cluster of each row; ties go to the lowest."""
-    terms = predictor.distortion.terms(predictor.checked(block), predictor.weights)
     undecided = np.full(block.n_rows, UNDECIDED, np.int32)
-    return predictor.distortion.nearest(block, terms, predictor.table(), undecided)[0]
+    return predictor.distortion.nearest(block, predictor.terms(block), table, undecided)[0]
 
 
-def distances_of(block: RowBlock, predictor: Predictor) -> FloatArray:
-    """Return the distances of each row to each cluster."""
-    terms = predictor.distortion.terms(predictor.checked(block), predictor.weights)
-    return predictor.distortion.distances(block, terms, predictor.table())
+def distances_of(block: RowBlock, predictor: Predictor, table: Any) -> FloatArray:
+    """Return the distance of each row to each cluster."""
+    return predictor.distortion.distances(block, predictor.terms(block), table)
 
 
-def score_of(block: RowBlock, predictor: Predictor) -> IntArray:
+def score_of(block: RowBlock, predictor: Predictor, table: Any) -> IntArray:
     """Return the exact sum of distances to the nearest cluster, as limbs."""
-    terms = predictor.distortion.terms(block, predictor.weights)
-    labels = nearest_of(block, predictor)
-    return exact_sum(predictor.distortion.own_distances(block, terms, predictor.table(), labels))
+    terms, labels = predictor.terms(block), nearest_of(block, predictor, table)
+    return exact_sum(predictor.distortion.own_distances(block, terms, table, labels))
 
 
-def predict_rows(predictor: Predictor, corpus: Corpus, X: Any) -> Any:
-    """Return labels: an ndarray, or a dask array where X is lazy."""
-    flow = DaskFlow()
-    shared = flow.share(predictor)
-    parts = [flow.lazy(nearest_of, block, shared) for block in corpus.partitions]
-    return _gathered(flow, parts, corpus.row_counts, (), np.dtype(np.int32), X)
+def predict_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
+    """Return the labels: int32, shape (n_rows,)."""
+    parts = _over_partitions(DaskFlow(), nearest_of, predictor, corpus)
+    return _whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy)
 
 
-def transform_rows(predictor: Predictor, corpus: Corpus, X: Any) -> Any:
-    """Return distances: an ndarray, or a dask array where X is lazy."""
-    flow = DaskFlow()
-    shared = flow.share(predictor)
-    parts = [flow.lazy(distances_of, block, shared) for block in corpus.partitions]
-    return _gathered(
-        flow, parts, corpus.row_counts, (len(predictor.centroids),), np.dtype(np.float64), X
-    )
+def transform_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
+    """Return the distances: float64, shape (n_rows, K)."""
+    parts = _over_partitions(DaskFlow(), distances_of, predictor, corpus)
+    columns = (len(predictor.centroids),)
+    return _whole(parts, corpus.row_counts, columns, np.dtype(np.float64), lazy)
 
 
 def score_rows(predictor: Predictor, corpus: Corpus) -> float:
     """Return minus the sum of distances to nearest clusters."""
     flow = DaskFlow()
-    shared = flow.share(predictor)
-    limbs = [flow.lazy(score_of, block, shared) for block in corpus.partitions]
+    limbs = _over_partitions(flow, score_of, predictor, corpus)
     return -exact_value(flow.compute([tree(flow, add_limbs, limbs)])[0])
 
 
-def labels_array(parts: list[Lazy], problem: Problem, X: Any) -> Any:
-    """Return the labels of a fit in the form X came in."""
+def labels_of_fit(parts: list[Lazy], problem: Problem, *, lazy: bool) -> Any:
+    """Return the labels that a fit left in its run: int32, shape (n_rows,)."""
     counts = tuple(part.n_rows for part in problem.free)
-    return _gathered(DaskFlow(), parts, counts, (), np.dtype(np.int32), X)
+    return _whole(parts, counts, (), np.dtype(np.int32), lazy)
 
 
-def _gathered(
-    flow: DaskFlow,
+def is_lazy(X: Any) -> bool:
+    """Whether rows come partition by partition, so that results do too."""
+    return isinstance(X, Corpus | str | os.PathLike) or hasattr(X, "dask")
+
+
+def _over_partitions(
+    flow: DaskFlow, function: Callable[..., Any], predictor: Predictor, corpus: Corpus
+) -> list[Lazy]:
+    shared = flow.share(predictor)
+    table = flow.lazy(table_of, shared)
+    return [flow.lazy(function, block, shared, table) for block in corpus.partitions]
+
+
+def _whole(
     parts: list[Lazy],
     counts: tuple[int, ...],
     columns: tuple[int, ...],
     dtype: np.dtype[Any],
-    X: Any,
+    lazy: bool,
 ) -> Any:
-    if (
-        isinstance(X, Corpus)
-        or hasattr(X, "dask")
-        or isinstance(X, str)
-        or hasattr(X, "__fspath__")
-    ):
+    """Return the parts as a dask array with these row chunks, or computed as one ndarray."""
+    if lazy:
         return lazy_array(parts, counts, columns, dtype)
-    return np.concatenate(flow.compute(parts))
+    return np.concatenate(DaskFlow().compute(parts))

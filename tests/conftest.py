@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from distributed import Client, LocalCluster
 
 # The same examples in every run, so that a red test is red for everybody; a deadline would be a
 # timing assertion, and the first call of a numba kernel compiles it. `HYPOTHESIS_PROFILE=explore`
@@ -24,5 +29,29 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep cluster tests in one pytest worker: a process cluster takes seconds to start."""
     for item in items:
-        if item.get_closest_marker("cluster"):
+        parallel = item.config.pluginmanager.hasplugin("xdist")
+        if parallel and item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
+@pytest.fixture(scope="session")
+def process_cluster() -> Iterator[LocalCluster]:
+    """Give the one cluster of the test run: two worker processes on loopback."""
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def process_client(process_cluster: LocalCluster) -> Iterator[Client]:
+    """Give a client that Dask uses as long as the test runs."""
+    from distributed import Client
+
+    with Client(process_cluster) as client:
+        yield client

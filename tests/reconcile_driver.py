@@ -1,229 +1,67 @@
-"""The whole reconciliation over pieces in plain Python: what the Dask version does with tasks."""
+"""A component of the integer oracle in pieces, reconciled by the package's own rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.icm import component_moves_piece, heap_moves_piece
-from hmrf_dask.kernels.limbs import merge_limbs
-from hmrf_dask.kernels.links import adjacency
-from hmrf_dask.kernels.reconcile import (
-    ROUNDS,
-    Phase,
-    Progress,
-    advance,
-    best_proposal,
-    boundary_proposals,
-    look_again,
-    merge_proposals,
-    next_piece,
-    propose,
-    winners,
-)
-from hmrf_dask.kernels.reconcile_groups import (
-    GroupProposals,
-    beaten_groups,
-    best_group,
-    group_gain_parts,
-    group_labels,
-    group_proposals,
-    groups_inside,
-    linked_groups,
-    no_proposals,
-    replace_proposals,
-    select_proposals,
-    touched_groups,
-)
+from hmrf_dask.dataflow import Inline
+from hmrf_dask.em.pieces import Cutting, Piece, cut_points
+from hmrf_dask.em.rounds import Rounds
+from hmrf_dask.kernels.reconcile import ROUNDS
+
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-class Links(NamedTuple):
-    """The arrays of one piece, in the order in which kernels take them."""
-
-    first: int
-    costs: np.ndarray
-    shift: int
-    start: np.ndarray
-    neighbour: np.ndarray
-    cost: np.ndarray
+def cut(pairs: Pairs, groups: np.ndarray, bounds: list[int]) -> list[Piece]:
+    """Return the points bounds[p] to bounds[p + 1] as piece p."""
+    ends = [pairs[:2] for _ in bounds[1:]]
+    return list(cut_points(np.array(bounds), groups.astype(np.int64), ends))
 
 
-@dataclass
-class Piece:
-    """Points first .. last of the component, and what it knows between rounds."""
-
-    links: Links
-    inside: tuple[np.ndarray, np.ndarray, np.ndarray]
-    targets: np.ndarray
-    gains: np.ndarray
-
-    @property
-    def first(self) -> int:
-        return self.links.first
-
-    @property
-    def last(self) -> int:
-        return self.links.first + len(self.links.costs)
-
-    def propose(self, labels: np.ndarray, look: np.ndarray | None = None) -> None:
-        targets, gains = propose(labels, *self.links, look)
-        chosen = slice(None) if look is None else look
-        self.targets[chosen] = targets
-        self.gains[chosen] = gains
-
-    def moves(self, others: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        links = self.links
-        local = winners(self.first, self.gains, links.start, links.neighbour, *others)
-        return (local + self.first).astype(np.int32), self.targets[local]
-
-
-def cut(
+def reconciliation(
     costs: np.ndarray,
     shift: int,
-    pairs: tuple[np.ndarray, np.ndarray, np.ndarray],
+    pairs: Pairs,
     groups: np.ndarray,
     bounds: list[int],
-) -> list[Piece]:
-    start, neighbour, cost = adjacency(len(costs), *pairs)
-    pieces = []
-    for first, last in pairwise(bounds):
-        edges = slice(start[first], start[last])
-        own = start[first : last + 1] - start[first]
-        links = Links(first, costs[first:last], shift, own, neighbour[edges], cost[edges])
-        size = last - first
-        inside = groups_inside(groups, first, last)
-        pieces.append(Piece(links, inside, np.zeros(size, np.int32), np.zeros(size, np.int64)))
-    return pieces
-
-
-class Reconciliation:
-    """The whole scheme over pieces in plain Python: what the Dask version does with tasks."""
-
-    def __init__(
-        self,
-        pieces: list[Piece],
-        labels: np.ndarray,
-        groups: np.ndarray,
-        rounds: int = ROUNDS,
-        watch: Callable[[np.ndarray], None] | None = None,
-    ) -> None:
-        self.pieces = pieces
-        self.labels = labels.copy()
-        self.groups = groups
-        self.rounds = rounds
-        self.watch = watch
-        self.steps: list[Phase] = []
-        self.proposals: GroupProposals = no_proposals()
-
-    def run(self) -> np.ndarray:
-        progress = Progress()
-        self.look_at_points()
-        while progress.phase is not Phase.DONE:
-            wanting = self.wanting(progress.phase)
-            after = advance(progress, wanting, self.rounds)
-            if wanting:
-                self.steps.append(after.phase)
-                self.step(after.phase)
-            elif after.phase is Phase.POINTS:
-                self.look_at_points()
-            elif after.phase is Phase.GROUPS:
-                self.proposals = self.look_at_groups(linked_groups(self.groups))
-            progress = after
-        return self.labels
-
-    def wanting(self, phase: Phase) -> bool:
-        if phase in (Phase.POINTS, Phase.POINT_HANDOVER):
-            return any(piece.gains.any() for piece in self.pieces)
-        return len(self.proposals.group) > 0
-
-    def step(self, phase: Phase) -> None:
-        if phase is Phase.POINTS:
-            self.point_round()
-        elif phase is Phase.POINT_HANDOVER:
-            self.point_handover()
-        elif phase is Phase.GROUPS:
-            self.group_round()
-        else:
-            self.group_handover()
-
-    def look_at_points(self) -> None:
-        for piece in self.pieces:
-            piece.propose(self.labels)
-
-    def exchange(self, index: np.ndarray, label: np.ndarray) -> None:
-        self.labels[index] = label
-        if self.watch:
-            self.watch(self.labels)
-
-    def point_round(self) -> None:
-        boundary = merge_proposals(
-            [
-                boundary_proposals(p.first, p.gains, p.links.start, p.links.neighbour)
-                for p in self.pieces
-            ]
-        )
-        moved, label = merge_proposals([piece.moves(boundary) for piece in self.pieces])
-        self.exchange(moved, label)
-        self.look_at_points_next_to(moved)
-
-    def look_at_points_next_to(self, moved: np.ndarray) -> None:
-        for piece in self.pieces:
-            links = piece.links
-            n = len(self.labels)
-            look = look_again(n, piece.first, links.start, links.neighbour, moved)
-            piece.propose(self.labels, look)
-
-    def point_handover(self) -> None:
-        turn = next_piece([best_proposal(p.first, p.gains) for p in self.pieces])
-        labels = self.labels.copy()
-        assert heap_moves_piece(labels, *self.pieces[turn].links) > 0
-        moved = np.flatnonzero(labels != self.labels).astype(np.int32)
-        self.exchange(moved, labels[moved])
-        self.look_at_points_next_to(moved)
-
-    def look_at_groups(self, chosen: np.ndarray) -> GroupProposals:
-        parts = [
-            group_gain_parts(self.labels, self.groups, chosen, *piece.links)
-            for piece in self.pieces
+    *,
+    rounds: int = ROUNDS,
+    budget: int = 2**20,
+    watch: Callable[[np.ndarray], None] | None = None,
+) -> Rounds:
+    """Return the rounds over pieces; `watch` is shown all labels after every step."""
+    pieces = cut(pairs, groups, bounds)
+    homes = np.array(
+        [
+            np.searchsorted(bounds, np.flatnonzero(groups == g)[0], "right") - 1
+            for g in np.unique(groups)
         ]
-        return group_proposals(chosen, *merge_limbs(parts))
+    )
+    whole = {int(g) for piece in pieces for g in piece.inside.number}
+    large = np.flatnonzero(np.bincount(groups) > 1)
+    cut_groups = np.array([g for g in large if int(g) not in whole], np.int32)
+    near = tuple(tuple(sorted(piece.mail)) for piece in pieces)
+    cutting = Cutting(range(len(pieces)), range(0), (), near, (), cut_groups, homes)
 
-    def look_at_groups_next_to(self, moved: np.ndarray) -> None:
-        touched = [
-            touched_groups(self.groups, p.first, p.links.start, p.links.neighbour, moved)
-            for p in self.pieces
-        ]
-        chosen = np.intersect1d(np.concatenate(touched), linked_groups(self.groups))
-        found = self.look_at_groups(chosen.astype(np.int32))
-        self.proposals = replace_proposals(self.proposals, chosen, found)
+    def show(labels: list[np.ndarray]) -> None:
+        if watch is not None:
+            watch(
+                np.concatenate([one[piece.own] for one, piece in zip(labels, pieces, strict=True)])
+            )
 
-    def move_groups(self, moving: GroupProposals) -> None:
-        moved, label = merge_proposals(
-            [group_labels(self.labels, self.groups, p.first, p.last, moving) for p in self.pieces]
-        )
-        self.exchange(moved, label)
-        self.look_at_groups_next_to(moved)
+    return Rounds(
+        Inline(), cutting, pieces, [costs[first:last] for first, last in pairwise(bounds)],
+        [np.asarray(pairs[2], np.int64)[piece.edge] for piece in pieces], shift, costs.shape[1], budget,
+        rounds, show,
+    )  # fmt: skip
 
-    def group_round(self) -> None:
-        beaten = [
-            beaten_groups(self.groups, p.first, p.links.start, p.links.neighbour, self.proposals)
-            for p in self.pieces
-        ]
-        self.move_groups(select_proposals(self.proposals, ~np.logical_or.reduce(beaten)))
 
-    def group_handover(self) -> None:
-        best = best_group(self.proposals)
-        for piece in self.pieces:
-            if self.proposals.group[best] in piece.inside[0]:
-                labels = self.labels.copy()
-                _, start, member = piece.inside
-                assert component_moves_piece(labels, *piece.links, self.groups, start, member) > 0
-                moved = np.flatnonzero(labels != self.labels).astype(np.int32)
-                self.exchange(moved, labels[moved])
-                self.look_at_groups_next_to(moved)
-                return
-        self.move_groups(select_proposals(self.proposals, np.array([best])))
+def reconcile(rounds: Rounds, labels: np.ndarray) -> np.ndarray:
+    """Run to the end from `labels` (negative: none yet); return the labels of all points."""
+    rounds.open([labels[piece.offset : piece.offset + piece.size] for piece in rounds.pieces])
+    rounds.run()
+    ends = zip(rounds.labels, rounds.pieces, strict=True)
+    return np.concatenate([one[piece.own] for one, piece in ends])

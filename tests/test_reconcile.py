@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linked_oracle import Component, random_component, starting_labels
-from reconcile_driver import Piece, Reconciliation, cut
+from reconcile_driver import cut, reconcile, reconciliation
 
+from hmrf_dask.em.rounds import Rounds
 from hmrf_dask.kernels.icm import heap_moves, heap_moves_piece
-from hmrf_dask.kernels.limbs import join_limbs, merge_limbs
-from hmrf_dask.kernels.reconcile import (
-    ROUNDS,
-    Phase,
-    Progress,
-    advance,
-    boundary_proposals,
-    winners,
+from hmrf_dask.kernels.limbs import join_limbs
+from hmrf_dask.kernels.links import adjacency, make_links
+from hmrf_dask.kernels.reconcile import ROUNDS, Phase, Progress, advance, next_pieces, winners
+from hmrf_dask.kernels.reconcile_groups import (
+    GroupProposals,
+    beaten_groups,
+    group_gain_parts,
+    merge_parts,
 )
-from hmrf_dask.kernels.reconcile_groups import GroupProposals, beaten_groups, group_gain_parts
 
 
 def random_bounds(rng: np.random.Generator, n: int) -> list[int]:
@@ -31,16 +31,18 @@ def random_bounds(rng: np.random.Generator, n: int) -> list[int]:
     return [0, *sorted(inner.tolist()), n]
 
 
-def pieces_of(component: Component, bounds: list[int]) -> list[Piece]:
+def rounds_over(component: Component, bounds: list[int], **settings: object) -> Rounds:
     groups = component.group_arrays()[0]
-    return cut(component.costs(), component.shift, component.signed_pairs(), groups, bounds)
+    parts = component.costs(), component.shift, component.signed_pairs(), groups, bounds
+    return reconciliation(*parts, **settings)
 
 
+@pytest.mark.parametrize("budget", [1, 2**20])
 @pytest.mark.parametrize("rounds", [0, 1, ROUNDS])
-def test_energy_never_rises_and_no_move_is_left(rounds: int) -> None:
+def test_energy_never_rises_and_no_move_is_left(rounds: int, budget: int) -> None:
     rng = np.random.default_rng(100 + rounds)
     phases: Counter[Phase] = Counter()
-    for _ in range(200):
+    for _ in range(100):
         component = random_component(rng)
         labels = starting_labels(rng, component)
         history = [component.energy(labels.tolist())]
@@ -48,10 +50,9 @@ def test_energy_never_rises_and_no_move_is_left(rounds: int) -> None:
         def watch(now: np.ndarray, component=component, history=history) -> None:
             history.append(component.energy(now.tolist()))
 
-        pieces = pieces_of(component, random_bounds(rng, component.n))
-        groups = component.group_arrays()[0]
-        run = Reconciliation(pieces, labels, groups, rounds, watch)
-        final = run.run().tolist()
+        bounds = random_bounds(rng, component.n)
+        run = rounds_over(component, bounds, rounds=rounds, budget=budget, watch=watch)
+        final = reconcile(run, labels).tolist()
         assert all(after < before for before, after in pairwise(history))
         assert component.best_single_gain(final) == 0
         assert component.best_group_gain(final) == 0
@@ -59,7 +60,7 @@ def test_energy_never_rises_and_no_move_is_left(rounds: int) -> None:
     if rounds < ROUNDS:
         assert min(phases[Phase.POINT_HANDOVER], phases[Phase.GROUP_HANDOVER]) > 20
     if rounds > 0:
-        assert min(phases[Phase.POINTS], phases[Phase.GROUPS]) > 50
+        assert min(phases[Phase.POINTS], phases[Phase.GROUPS]) > 20
 
 
 def test_rounds_do_not_depend_on_the_cut() -> None:
@@ -67,12 +68,41 @@ def test_rounds_do_not_depend_on_the_cut() -> None:
     for _ in range(60):
         component = random_component(rng)
         labels = starting_labels(rng, component)
-        groups = component.group_arrays()[0]
         ends = [
-            Reconciliation(pieces_of(component, bounds), labels, groups).run()
+            reconcile(rounds_over(component, bounds), labels)
             for bounds in ([0, component.n], random_bounds(rng, component.n))
         ]
         np.testing.assert_array_equal(*ends)
+
+
+@pytest.mark.parametrize("budget", [1, 2**20])
+def test_groups_without_labels_go_whole_where_their_distortion_is_least(budget: int) -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(60):
+        component = random_component(rng)
+        run = rounds_over(component, random_bounds(rng, component.n), budget=budget)
+        nowhere = np.full(component.n, -2, np.int32)
+        run.open([nowhere[piece.offset : piece.offset + piece.size] for piece in run.pieces])
+        ends = zip(run.labels, run.pieces, strict=True)
+        labels = np.concatenate([one[piece.own] for one, piece in ends])
+        for group in set(component.groups):
+            members = [i for i, g in enumerate(component.groups) if g == group]
+            totals = [
+                sum(component.distortion[i][h] for i in members)
+                for h in range(component.n_clusters)
+            ]
+            assert set(labels[members].tolist()) == {totals.index(min(totals))}
+        for one, piece in zip(run.labels, run.pieces, strict=True):
+            assert (
+                one.tolist()
+                == labels[
+                    [
+                        *piece.far[: piece.first],
+                        *range(piece.offset, piece.offset + piece.size),
+                        *piece.far[piece.first :],
+                    ]
+                ].tolist()
+            )
 
 
 def test_parts_of_group_energies_add_up_to_the_oracle() -> None:
@@ -80,17 +110,38 @@ def test_parts_of_group_energies_add_up_to_the_oracle() -> None:
     for _ in range(100):
         component = random_component(rng, most=15)
         labels = starting_labels(rng, component)
-        groups = component.group_arrays()[0]
-        chosen = np.unique(groups).astype(np.int32)
-        pieces = pieces_of(component, random_bounds(rng, component.n))
-        parts = [group_gain_parts(labels, groups, chosen, *piece.links) for piece in pieces]
-        high, low = merge_limbs(parts)
+        groups, pairs, costs = (
+            component.group_arrays()[0],
+            component.signed_pairs(),
+            component.costs(),
+        )
+        parts = []
+        for piece in cut(pairs, groups, random_bounds(rng, component.n)):
+            own = costs[piece.offset : piece.offset + piece.size]
+            links = make_links(
+                piece.first,
+                own,
+                component.shift,
+                piece.start,
+                piece.neighbour,
+                pairs[2][piece.edge],
+            )
+            index = [
+                *piece.far[: piece.first],
+                *range(piece.offset, piece.offset + piece.size),
+                *piece.far[piece.first :],
+            ]
+            for few in (piece.inside, piece.cut):
+                found = group_gain_parts(labels[index], piece.groups, few.start, few.member, links)
+                parts.append((few.number, *found))
+        number, high, low = merge_parts(parts)
+        assert number.tolist() == np.flatnonzero(np.bincount(groups) > 1).tolist()
         now = component.energy(labels.tolist())
-        for group in chosen:
+        for at, group in enumerate(number):
+            before = join_limbs(high[at, -1], low[at, -1])
             for h in range(component.n_clusters):
                 moved = component.energy(np.where(groups == group, h, labels).tolist())
-                before = join_limbs(high[group, -1], low[group, -1])
-                assert join_limbs(high[group, h], low[group, h]) - before == moved - now
+                assert join_limbs(high[at, h], low[at, h]) - before == moved - now
 
 
 def domino(n: int) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -108,9 +159,9 @@ def test_a_domino_chain_is_handed_from_piece_to_piece(backwards: bool) -> None:
     if backwards:
         costs, first, second = costs[::-1].copy(), n - 1 - first, n - 1 - second
     alone = np.arange(n, dtype=np.int32)  # no groups: the chain itself is looked at
-    pieces = cut(costs, 0, (first, second, cost), alone, list(range(0, n + 1, n // 8)))
-    run = Reconciliation(pieces, np.ones(n, np.int32), alone)
-    assert not run.run().any()
+    bounds = list(range(0, n + 1, n // 8))
+    run = reconciliation(costs, 0, (first, second, cost), alone, bounds)
+    assert not reconcile(run, np.ones(n, np.int32)).any()
     assert run.steps == [Phase.POINTS] * ROUNDS + [Phase.POINT_HANDOVER] * 8
 
 
@@ -119,10 +170,14 @@ def test_one_piece_handed_over_is_the_whole_heap() -> None:
     for _ in range(50):
         component = random_component(rng)
         labels = starting_labels(rng, component)
-        (piece,) = pieces_of(component, [0, component.n])
+        links = (
+            component.costs(),
+            component.shift,
+            *adjacency(component.n, *component.signed_pairs()),
+        )
         whole = labels.copy()
-        moves = heap_moves(whole, *piece.links[1:])
-        assert heap_moves_piece(labels, *piece.links) == moves
+        moves = heap_moves(whole, *links)
+        assert heap_moves_piece(labels, 0, *links) == moves
         np.testing.assert_array_equal(labels, whole)
 
 
@@ -133,12 +188,11 @@ def test_a_frozen_neighbour_outside_stays() -> None:
     assert labels.tolist() == [0, 1, 1]
 
 
-def test_only_boundary_points_that_want_to_move_are_sent() -> None:
-    start, neighbour = np.array([0, 1, 2, 3]), np.array([9, 1, 9], np.int32)
-    index, gain = boundary_proposals(3, np.array([4, 0, 0]), start, neighbour)
-    assert (index.tolist(), gain.tolist()) == ([3], [4])
-    index, _ = boundary_proposals(0, np.array([0, 6, 7]), start, neighbour)
-    assert index.tolist() == [2]
+def test_pieces_hand_over_at_once_only_where_they_are_not_linked() -> None:
+    chain = [[1], [0, 2], [1, 3], [2]]
+    assert next_pieces([(5, -1), (9, -20), (7, -30), (7, -40)], chain) == [1]
+    assert next_pieces([(5, -1), (4, -20), (7, -30), (0, 0)], chain) == [0, 2]
+    assert next_pieces([(5, -1), (5, -20), (0, 0), (5, -40)], chain) == [0, 3]
 
 
 def test_equal_gains_go_to_the_lower_index_across_pieces() -> None:

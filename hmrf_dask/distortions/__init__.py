@@ -25,10 +25,14 @@ def make_distortion(distortion: str | Distortion) -> Distortion:
     """Return the distortion of that name, or the object itself when it keeps the protocol."""
     if isinstance(distortion, str):
         if distortion not in DISTORTIONS:
-            raise ConfigurationError(f"distortion must be one of {sorted(DISTORTIONS)} or a distortion object, got {distortion!r}")
+            raise ConfigurationError(
+                f"distortion must be one of {sorted(DISTORTIONS)} or a distortion object, "
+                f"got {distortion!r}"
+            )
         return DISTORTIONS[distortion]()
     if not isinstance(distortion, Distortion):
         raise ConfigurationError(
-            f"an own distortion must derive from hmrf_dask.distortions.OwnDistortion, got {type(distortion).__name__}"
+            "an own distortion must be an object of a class that derives from "
+            f"hmrf_dask.distortions.OwnDistortion, got {distortion!r}"
         )
     return distortion

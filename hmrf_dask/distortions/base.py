@@ -1,7 +1,8 @@
 """The protocol of a distortion: what the loop asks of one, and the form all built-in ones share.
 
-A distortion is a small immutable object. `bind` ties it to the facts of a corpus (domain check, φ_max); every other method is a pure
-function of its arguments. Weights are always a float64 array (d,); centroids a float64 array (K, d) in the space of the rows.
+A distortion is a small immutable object. `bind` ties it to the facts of a corpus (domain check,
+φ_max); every other method is a pure function of its arguments. Weights are always a float64 array
+(d,), centroids a float64 array (K, d) in the space of the rows.
 """
 
 from __future__ import annotations
@@ -54,8 +55,20 @@ class Extent:
 class Distortion(ABC):
     """What the loop asks of a distortion.
 
-    `default_learning`: whether `learn_weights="auto"` learns. `learning` names the rule by which weights can be learned, None: not at all.
-    `refinement` names the closed form of first variation, None: none. `closure_form`: whether closures cost counts and sums, not pairs.
+    Attributes
+    ----------
+    default_learning : bool
+        Whether `learn_weights="auto"` learns.
+    learning : str or None
+        The rule by which weights can be learned, None: not at all.
+    refinement : str or None
+        The closed form of first variation, None: there is none.
+    closure_form : bool
+        Whether closures cost counts and sums, not pairs.
+    zero_rows : {"ordinary", "undecided"}
+        Whether a row of zeros has a nearest centroid, or is as far from all.
+    smoothing_schedule : tuple of float or None
+        Start, factor and floor of α (eq. 16).
     """
 
     name: ClassVar[str]
@@ -64,18 +77,26 @@ class Distortion(ABC):
     refinement: ClassVar[Literal["directional", "euclidean"] | None] = None
     closure_form: ClassVar[bool] = False
     zero_rows: ClassVar[Literal["ordinary", "undecided"]] = "ordinary"
-    smoothing_schedule: ClassVar[tuple[float, float, float] | None] = None  # start, factor, floor of α
+    smoothing_schedule: ClassVar[tuple[float, float, float] | None] = None
+
+    @property
+    def identity(self) -> str:
+        """What tells this distortion from every other one: a run is resumed with no other."""
+        return self.name
 
     @abstractmethod
     def bind(self, extent: Extent) -> Self:
-        """Return this distortion tied to a corpus; raise InvalidInputError where the data are not in its domain."""
+        """Return this distortion tied to a corpus; InvalidInputError: the data are not for it."""
 
     def check(self, block: RowBlock) -> None:  # noqa: B027 - most distortions take any finite rows
         """Raise InvalidInputError naming rows of `block` outside the domain."""
 
     @abstractmethod
     def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
-        """Return a bound on the entries of summands; None when only the rows can tell, then called with each block."""
+        """Return a bound on the entries of summands.
+
+        None: only the rows can tell; then it is called with each block.
+        """
 
     @abstractmethod
     def terms(self, block: RowBlock, weights: FloatArray) -> Any:
@@ -89,11 +110,20 @@ class Distortion(ABC):
     def nearest(
         self, block: RowBlock, terms: Any, table: Any, labels: LabelArray
     ) -> tuple[LabelArray, IntArray]:
-        """Return the nearest centroid of each row and the exact change of Σ D; see `kernels.distances.nearest`."""
+        """Return the nearest centroid of each row and the exact change of Σ D.
+
+        See `kernels.distances.nearest` for ties, linked and undecided rows.
+        """
 
     @abstractmethod
-    def own_distances(self, block: RowBlock, terms: Any, table: Any, labels: LabelArray) -> FloatArray:
-        """Return the distance of each row to the centroid of its label (the terms of the reported J)."""
+    def own_distances(
+        self, block: RowBlock, terms: Any, table: Any, labels: LabelArray
+    ) -> FloatArray:
+        """Return each row's distance to the centroid of its label, the terms of the reported J."""
+
+    def least_distances(self, terms: Any) -> FloatArray | float:
+        """Return the distance of each row to a centroid of its own: no other can be nearer."""
+        return 0.0
 
     @abstractmethod
     def distances(self, block: RowBlock, terms: Any, table: Any) -> FloatArray:
@@ -110,13 +140,21 @@ class Distortion(ABC):
         n_clusters: int,
         exponent: int,
     ) -> Sums:
-        """Return what rows add to their new clusters and take from their old ones (label -1: nowhere)."""
+        """Return what rows add to new clusters and take from old ones (labels < 0: nowhere)."""
 
     @abstractmethod
     def centroids(
-        self, totals: FloatArray, counts: IntArray, weights: FloatArray, smoothing: float, previous: FloatArray | None
+        self,
+        totals: FloatArray,
+        counts: IntArray,
+        weights: FloatArray,
+        smoothing: float,
+        previous: FloatArray | None,
     ) -> FloatArray:
-        """Return centroids (K, d) from sums (K, d + 1); a cluster whose sum decides nothing keeps its `previous` one."""
+        """Return centroids (K, d) from sums (K, d + 1).
+
+        A cluster whose sum decides nothing keeps its `previous` one.
+        """
 
     @abstractmethod
     def pair_values(
@@ -131,11 +169,14 @@ class Distortion(ABC):
 
     @abstractmethod
     def maximum(self, weights: FloatArray) -> float:
-        """Return φ_max, or an upper bound of φ_max − φ and φ where the maximum is by pair."""
+        """Return φ_max, or where it is by pair an upper bound of φ and φ_max − φ."""
 
     @abstractmethod
     def span(self, weights: FloatArray, smoothing: float) -> float:
-        """Return how much the distances of one row to two centroids can differ; beyond it ICM sees them as equally far."""
+        """Return how much the distances of one row to two centroids can differ.
+
+        Beyond it ICM sees centroids as equally far.
+        """
 
 
 @dataclass(frozen=True)
@@ -168,7 +209,9 @@ class TableDistortion(Distortion):
         """See `Distortion.nearest`."""
         return distances.nearest(block, terms, table, labels)
 
-    def own_distances(self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray) -> FloatArray:
+    def own_distances(
+        self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray
+    ) -> FloatArray:
         """See `Distortion.own_distances`."""
         return distances.own_distances(block, terms, table, labels)
 
@@ -187,16 +230,25 @@ class TableDistortion(Distortion):
         exponent: int,
     ) -> Sums:
         """See `Distortion.sum_moves`."""
-        return sums.sum_moves(block, terms, self.features(weights), before, after, n_clusters, exponent)
+        return sums.sum_moves(
+            block, terms, self.features(weights), before, after, n_clusters, exponent
+        )
 
     def pair_values(
-        self, left: RowBlock, right: RowBlock, first: LabelArray, second: LabelArray, weights: FloatArray
+        self,
+        left: RowBlock,
+        right: RowBlock,
+        first: LabelArray,
+        second: LabelArray,
+        weights: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
         """See `Distortion.pair_values`."""
         sides = self.sides(left, right, weights)
         return pairs.pair_values(self.form, *sides, first, second, weights, self.maximum(weights))
 
-    def sides(self, left: RowBlock, right: RowBlock, weights: FloatArray) -> tuple[pairs.Side, pairs.Side]:
+    def sides(
+        self, left: RowBlock, right: RowBlock, weights: FloatArray
+    ) -> tuple[pairs.Side, pairs.Side]:
         """Return both sides of pairs as the kernels read them."""
         one = pairs.side(left, self.terms(left, weights))
         return one, one if right is left else pairs.side(right, self.terms(right, weights))
@@ -205,7 +257,9 @@ class TableDistortion(Distortion):
         """Return the rows in integers, the common ground of explicit pairs and closure tables."""
         rows = pairs.side(block, self.terms(block, weights))
         squared = self.form == pairs.SQUARED
-        return pairs.quantise(rows, np.sqrt(weights), bits, squared=squared, radius=self.radius(weights))
+        return pairs.quantise(
+            rows, np.sqrt(weights), bits, squared=squared, radius=self.radius(weights)
+        )
 
     def radius(self, weights: FloatArray) -> float:
         """Return the length by which rows are scaled before they are quantised."""
@@ -227,14 +281,19 @@ class TableDistortion(Distortion):
         )
 
     def weighted_squares(
-        self, block: RowBlock, terms: Terms, coefficients: FloatArray, weights: FloatArray, exponent: int
+        self,
+        block: RowBlock,
+        terms: Terms,
+        coefficients: FloatArray,
+        weights: FloatArray,
+        exponent: int,
     ) -> IntArray:
         """Return Σ c_i z_im² in fixed point; see `kernels.gradients`."""
         return gradients.weighted_squares(block, terms, coefficients, weights, exponent)
 
 
 def filled(totals: FloatArray, decided: BoolArray, previous: FloatArray | None) -> FloatArray:
-    """Return `totals` with undecided clusters at their previous centroid, or at nought when there is none."""
+    """Return `totals`, undecided clusters at their previous centroid (nought when None)."""
     if previous is None:
         previous = np.zeros_like(totals)
     return np.where(decided[:, None], totals, previous)

@@ -37,10 +37,21 @@ class Cosine(TableDistortion):
         squares, _, plain, mass = distances.moments(block, weights)
         inverse = np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
         nought = np.zeros(block.n_rows)
+        whole = np.ones(block.n_rows)
         return Terms(
-            offset=np.ones(block.n_rows), size=np.ones(block.n_rows), scale=-inverse, shift=nought, norm=np.sqrt(plain) * inverse,
-            mass=mass * inverse, factor=inverse, extra=nought,
-        )  # fmt: skip
+            offset=whole,
+            scale=-inverse,
+            shift=nought,
+            norm=np.sqrt(plain) * inverse,
+            mass=mass * inverse,
+            factor=inverse,
+            extra=nought,
+            size=whole,
+        )
+
+    def least_distances(self, terms: Terms) -> FloatArray:
+        """Return 0, and 1 for rows without a direction."""
+        return np.where(terms.factor > 0, 0.0, 1.0)
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘μ/‖μ‖_A."""
@@ -50,9 +61,17 @@ class Cosine(TableDistortion):
         return distances.make_table(directions * weights, nought, nought)
 
     def centroids(
-        self, totals: FloatArray, counts: IntArray, weights: FloatArray, smoothing: float, previous: FloatArray | None
+        self,
+        totals: FloatArray,
+        counts: IntArray,
+        weights: FloatArray,
+        smoothing: float,
+        previous: FloatArray | None,
     ) -> FloatArray:
-        """Return μ_h = Σ x/‖x‖_A scaled to ‖μ_h‖_A = 1 (the printed eq. 17 sums raw rows, which does not minimise J)."""
+        """Return μ_h = Σ x/‖x‖_A, scaled to ‖μ_h‖_A = 1.
+
+        The printed eq. 17 sums raw rows, which does not minimise J.
+        """
         rows = totals[:, :-1]
         lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
         units = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)

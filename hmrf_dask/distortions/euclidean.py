@@ -1,4 +1,8 @@
-"""Squared Euclidean distance with a diagonal metric (KDD 2004 ref. [8], MPCK-Means): D = Σ a (x − μ)² − Σ log a, φ = Σ a (x − y)²."""
+"""Squared Euclidean distance with a diagonal metric (KDD 2004 ref. [8], MPCK-Means).
+
+D = Σ a (x − μ)² − Σ log a, φ = Σ a (x − y)². PCKMeans (SDM eq. 2.1) has ½‖x − μ‖²: its w is half
+of ours.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from hmrf_dask.types import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Euclidean(TableDistortion):
-    """Squared Euclidean distance; −Σ log a is the Gaussian normaliser that keeps learned weights from vanishing."""
+    """Squared Euclidean distance; the Gaussian normaliser −Σ log a keeps weights from vanishing."""
 
     name = "euclidean"
     form = pairs.SQUARED
@@ -30,23 +34,41 @@ class Euclidean(TableDistortion):
         return self.corpus.largest
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
-        """Return the row terms; the row's own square is left out of the fast form, it moves no minimum."""
+        """Return the row terms; the row's own square is no part of a score, it moves no minimum."""
         squares, _, plain, mass = distances.moments(block, weights)
         whole = np.ones(block.n_rows)
         nought = np.zeros(block.n_rows)
+        normaliser = -np.log(weights).sum()
         return Terms(
-            offset=np.full(block.n_rows, -np.log(weights).sum()), size=squares + abs(np.log(weights).sum()), scale=-2.0 * whole, shift=nought,
-            norm=2.0 * np.sqrt(plain), mass=2.0 * mass, factor=whole, extra=nought,
-        )  # fmt: skip
+            offset=normaliser * whole,
+            scale=-2.0 * whole,
+            shift=nought,
+            norm=2.0 * np.sqrt(plain),
+            mass=2.0 * mass,
+            factor=whole,
+            extra=nought,
+            size=squares + abs(normaliser),
+        )
+
+    def least_distances(self, terms: Terms) -> FloatArray:
+        """Return −Σ log a."""
+        return terms.offset
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘μ with bias ‖μ‖²_A; μ itself decides."""
         nought = np.zeros(len(centroids))
         squares = (centroids * centroids * weights).sum(axis=1)
-        return distances.make_table(centroids * weights, squares, nought, exact=centroids, weights=weights)
+        return distances.make_table(
+            centroids * weights, squares, nought, exact=centroids, weights=weights
+        )
 
     def centroids(
-        self, totals: FloatArray, counts: IntArray, weights: FloatArray, smoothing: float, previous: FloatArray | None
+        self,
+        totals: FloatArray,
+        counts: IntArray,
+        weights: FloatArray,
+        smoothing: float,
+        previous: FloatArray | None,
     ) -> FloatArray:
         """Return the means."""
         means = totals[:, :-1] / np.maximum(counts, 1)[:, None]

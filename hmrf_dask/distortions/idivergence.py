@@ -1,4 +1,4 @@
-"""Weighted I-divergence (KDD 2004, eq. 12–14, 16, 20): D = Σ a (x ln(x/μ) − x + μ), φ = D_IM; `KL` takes rows normalised to sum 1."""
+"""Weighted I-divergence (KDD 2004, eq. 12–14, 16, 20): D = Σ a (x ln(x/μ) − x + μ), φ = D_IM."""
 
 from __future__ import annotations
 
@@ -12,39 +12,46 @@ from hmrf_dask.distortions.base import Extent, TableDistortion, filled, named_ro
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels import distances, pairs
 from hmrf_dask.kernels.distances import Table, Terms
+from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.products import entries
 from hmrf_dask.rows import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
-LEAST = 1e-300  # a centroid entry below it is taken as this: ln 0 has no value, and smoothing keeps real entries far above
+# A centroid entry below it is taken as this: ln 0 has no value, smoothing keeps real entries far
+# above.
+LEAST = 1e-300
 
 
 @njit(nogil=True, cache=True)
-def _entropies(values, indices, indptr, dense, factor, weights, out):  # type: ignore[no-untyped-def]
+def _entropies(rows, factor, weights, out):  # type: ignore[no-untyped-def]
     for i in range(out.shape[0]):
-        start = indptr[i]
+        start = rows.indptr[i]
         total = 0.0
-        for p in range(start, indptr[i + 1]):
-            m = p - start if dense else indices[p]
-            x = factor[i] * values[p]
+        for p in range(start, rows.indptr[i + 1]):
+            m = p - start if rows.dense else rows.indices[p]
+            x = factor[i] * rows.values[p]
             if x > 0.0:
                 total += weights[m] * (x * math.log(x) - x)
         out[i] = total
 
 
 @njit(nogil=True, cache=True)
-def _feature_entropies(values, indices, indptr, dense, factor, unit, out):  # type: ignore[no-untyped-def]
+def _feature_entropies(rows, factor, unit, out):  # type: ignore[no-untyped-def]
     for i in range(factor.shape[0]):
-        start = indptr[i]
-        for p in range(start, indptr[i + 1]):
-            m = p - start if dense else indices[p]
-            x = factor[i] * values[p]
+        start = rows.indptr[i]
+        for p in range(start, rows.indptr[i + 1]):
+            m = p - start if rows.dense else rows.indices[p]
+            x = factor[i] * rows.values[p]
             if x > 0.0:
                 out[m] += np.int64(np.rint((x * math.log(x) - x) * unit))
 
 
 @dataclass(frozen=True)
 class IDivergence(TableDistortion):
-    """I-divergence of rows as given; smoothing α draws centroids towards the uniform row u (eq. 16, 1/n read as 1/d)."""
+    """I-divergence of rows as given.
+
+    Smoothing α draws centroids towards the uniform row u (eq. 16, 1/n read as 1/d).
+    """
 
     name = "i-divergence"
     form = pairs.DIVERGENCE
@@ -56,10 +63,14 @@ class IDivergence(TableDistortion):
         """Return this distortion tied to the corpus; entries must not be negative."""
         if extent.signed:
             raise InvalidInputError(
-                f"{self.name}: entries must be >= 0, got {extent.minimum.min():g}; use counts or frequencies, or another distortion"
+                f"{self.name}: entries must be >= 0, got {extent.minimum.min():g}; "
+                "use counts or frequencies, or another distortion"
             )
         if extent.mean_mass <= 0:
-            raise InvalidInputError(f"{self.name}: every row is zero; there is nothing to compare")
+            raise InvalidInputError(
+                f"{self.name}: rows must not all be zero, got {extent.n_rows} rows of zeros; "
+                "there is nothing to compare"
+            )
         return super().bind(extent)
 
     def check(self, block: RowBlock) -> None:
@@ -68,8 +79,8 @@ class IDivergence(TableDistortion):
         if len(negative):
             rows = np.unique(np.searchsorted(block.indptr, negative, side="right") - 1)
             raise InvalidInputError(
-                f"{self.name}: entries must be >= 0, got {block.values[negative[0]]:g}; rows {named_rows(block, rows)}. "
-                "Use counts or frequencies, or another distortion"
+                f"{self.name}: entries must be >= 0, got {block.values[negative[0]]:g} in row "
+                f"{named_rows(block, rows)}; use counts or frequencies, or another distortion"
             )
 
     def _factor(self, block: RowBlock) -> FloatArray:
@@ -88,16 +99,23 @@ class IDivergence(TableDistortion):
         """Return the row terms: D = Σ a (x ln x − x) − x·(a∘ln μ) + Σ a μ."""
         factor = self._factor(block)
         offset = np.empty(block.n_rows)
-        _entropies(block.values, block.indices, block.indptr, block.is_dense, factor, weights, offset)
+        arrays = (frozen(factor, np.float64), frozen(weights, np.float64))
+        _entropies(entries(block), *arrays, offset)
         _, _, plain, mass = distances.moments(block, weights)
         nought = np.zeros(block.n_rows)
         return Terms(
-            offset=offset, scale=-factor, shift=nought, norm=np.sqrt(plain) * factor, mass=mass * factor,
-            factor=factor, extra=nought, size=np.abs(offset),
-        )  # fmt: skip
+            offset=offset,
+            scale=-factor,
+            shift=nought,
+            norm=np.sqrt(plain) * factor,
+            mass=mass * factor,
+            factor=factor,
+            extra=nought,
+            size=np.abs(offset),
+        )
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
-        """Return T = a∘ln μ with bias Σ a μ + α D(u, μ): the smoothing is part of J, so of the E-step."""
+        """Return T = a∘ln μ with bias Σ a μ + α D(u, μ): J has the smoothing, so has the E-step."""
         positive = np.maximum(centroids, LEAST)
         logarithms = np.log(positive)
         bias = (positive * weights).sum(axis=1) + smoothing * self.prior(centroids, weights)
@@ -107,10 +125,16 @@ class IDivergence(TableDistortion):
         """Return D(u, μ_h) of each cluster, which each of its rows pays α times."""
         positive = np.maximum(centroids, LEAST)
         u = self.uniform
-        return np.asarray((weights * (u * np.log(u / positive) - u + positive)).sum(axis=1), np.float64)
+        terms = weights * (u * np.log(u / positive) - u + positive)
+        return np.asarray(terms.sum(axis=1), np.float64)
 
     def centroids(
-        self, totals: FloatArray, counts: IntArray, weights: FloatArray, smoothing: float, previous: FloatArray | None
+        self,
+        totals: FloatArray,
+        counts: IntArray,
+        weights: FloatArray,
+        smoothing: float,
+        previous: FloatArray | None,
     ) -> FloatArray:
         """Return the means drawn to u: (mean + αu)/(1 + α)."""
         means = totals[:, :-1] / np.maximum(counts, 1)[:, None]
@@ -121,11 +145,12 @@ class IDivergence(TableDistortion):
         return 2.0 * pairs.LOG2 * self._largest_mass * float(weights.max(initial=0.0))
 
     def span(self, weights: FloatArray, smoothing: float) -> float:
-        """Return the reach of a row's and the prior's logarithms between smoothed centroid entries."""
+        """Return the reach of a row's and the prior's logarithms between centroid entries."""
         least = max(smoothing * self.uniform / (1.0 + smoothing), LEAST)
         reach = math.log(max(self.corpus.largest, 1.0) / least) + 1.0
         uniform_mass = self.uniform * self.corpus.n_features
-        return 2.0 * (self._largest_mass + smoothing * uniform_mass) * reach * float(weights.max(initial=0.0))
+        mass = self._largest_mass + smoothing * uniform_mass
+        return 2.0 * mass * reach * float(weights.max(initial=0.0))
 
     @property
     def _largest_mass(self) -> float:
@@ -135,7 +160,7 @@ class IDivergence(TableDistortion):
         """Return Σ_i (x_im ln x_im − x_im) by feature in fixed point."""
         out = np.zeros(block.n_features, np.int64)
         factor = self._factor(block)
-        _feature_entropies(block.values, block.indices, block.indptr, block.is_dense, factor, 2.0**exponent, out)
+        _feature_entropies(entries(block), frozen(factor, np.float64), 2.0**exponent, out)
         return out
 
     @property
@@ -157,7 +182,8 @@ class KullbackLeibler(IDivergence):
         empty = np.flatnonzero(self._mass(block) <= 0)
         if len(empty):
             raise InvalidInputError(
-                f"kl: rows must have a positive sum, rows {named_rows(block, empty)} are zero; drop them or use distortion='cosine'"
+                f"kl: rows must have a positive sum, got zeros in row {named_rows(block, empty)}; "
+                "drop them or use distortion='cosine'"
             )
 
     @staticmethod

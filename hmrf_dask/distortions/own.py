@@ -1,11 +1,14 @@
-"""The base of a user's own distortion: three methods over plain scipy or numpy rows, no weights, no closure form."""
+"""The base of a user's own distortion: three methods over plain scipy or numpy rows."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Self
+from copy import copy
+from hashlib import sha256
+from typing import Any, NoReturn, Self
 
 import numpy as np
+from scipy.sparse import issparse
 
 from hmrf_dask.distortions.base import Distortion, Extent, filled
 from hmrf_dask.errors import DistortionError
@@ -18,10 +21,12 @@ from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 
 class OwnDistortion(Distortion):
-    """Derive from this, give `name` and the three abstract methods, and pass an instance as `distortion=`.
+    """Derive from this, give the three abstract methods, and pass an instance as `distortion=`.
 
-    `rows` is what the corpus holds: a scipy `csr_array` or a numpy array, float64. A row's numbers must depend on the row alone,
-    or labels will depend on the partitioning.
+    `rows` is what the corpus holds: a scipy `csr_array` or a numpy array, float64. A row's numbers
+    must depend on the row alone, or labels will depend on the partitioning: a BLAS product of
+    whole matrices does not keep this to the last bit. An own distortion has no feature weights and
+    no closure form: closures are written out as pairs.
     """
 
     name = "own"
@@ -33,62 +38,103 @@ class OwnDistortion(Distortion):
 
     @abstractmethod
     def pair_distances(self, rows: Any, others: Any) -> FloatArray:
-        """Return φ of rows[t] and others[t], shape (m,); symmetric and never above `largest_pair_distance`."""
+        """Return φ of rows[t] and others[t], shape (m,): symmetric, never above φ_max."""
 
     @abstractmethod
     def largest_pair_distance(self, minimum: FloatArray, maximum: FloatArray) -> float:
-        """Return φ_max of a corpus whose entries lie between `minimum` and `maximum` (by feature)."""
+        """Return φ_max of a corpus whose entries lie between `minimum` and `maximum`, (d,) each."""
 
     def summands(self, rows: Any) -> Any:
         """Return what each row adds to its centroid; the row itself unless overridden."""
         return rows
 
     def centre(self, means: FloatArray) -> FloatArray:
-        """Return the centroids that minimise Σ D for clusters whose summands have these means."""
+        """Return the centroids that minimise Σ D where the clusters' summands have these means."""
         return means
 
     def bind(self, extent: Extent) -> Self:
-        """Remember φ_max."""
-        largest = float(self.largest_pair_distance(extent.minimum, extent.maximum))
-        if not np.isfinite(largest) or largest < 0:
-            raise DistortionError(f"{self.name}: largest_pair_distance must be finite and >= 0, got {largest}")
-        self._largest = largest
-        return self
+        """Return a copy that knows φ_max."""
+        found = self.largest_pair_distance(extent.minimum, extent.maximum)
+        largest = float(self._numbers("largest_pair_distance", found, ()))
+        if largest < 0:
+            self._refuse(f"largest_pair_distance must be >= 0, got {largest:g}")
+        bound = copy(self)
+        bound._largest = largest
+        return bound
+
+    @property
+    def identity(self) -> str:
+        """Class and attributes: two objects of other parameters are other distortions."""
+        kind = type(self)
+        public = {name: one for name, one in vars(self).items() if not name.startswith("_")}
+        shown = ", ".join(f"{name}={_exactly(one)}" for name, one in sorted(public.items()))
+        return f"{self.name} ({kind.__module__}.{kind.__qualname__}({shown}))"
 
     def examine(self, block: RowBlock, n_clusters: int) -> None:
         """Try the methods on a few rows and raise DistortionError with what is wrong."""
-        few = block.take(np.arange(min(block.n_rows, 8)))
-        if not few.n_rows:
+        if not block.n_rows:
             return
-        rows = _plain(few)
-        centroids = np.repeat(_dense(rows)[:1], n_clusters, axis=0)
-        self._matrix(rows, centroids)
-        ends = np.arange(few.n_rows)
-        phi = self._pairs(rows, rows[ends[::-1]])
-        if not np.allclose(phi, self._pairs(rows[ends[::-1]], rows)):
-            raise DistortionError(f"{self.name}: pair_distances must be symmetric; it is not on the first rows of the corpus")
-        if (phi > self._largest * (1 + 1e-9)).any():
-            raise DistortionError(
-                f"{self.name}: pair_distances must not exceed largest_pair_distance = {self._largest:g}, got {phi.max():g}"
+        rows = _plain(block)
+        self._examine_pairs(rows)
+        summands = self._summand_block(block).to_dense().astype(np.float64)
+        centre = self._centres(summands.mean(axis=0, keepdims=True))
+        matrix = self._matrix(rows, np.repeat(centre, n_clusters, axis=0))
+        alone = self._matrix(rows[:1], np.repeat(centre, n_clusters, axis=0))
+        if not np.allclose(matrix[:1], alone):
+            self._refuse(
+                "distance_matrix must give a row the same numbers whatever rows are beside it, got "
+                f"{matrix[0, 0]:g} among {block.n_rows} rows and {alone[0, 0]:g} alone"
             )
+
+    def _examine_pairs(self, rows: Any) -> None:
+        ends = np.arange(rows.shape[0])
+        for others in (rows[ends[::-1]], rows[np.roll(ends, 1)]):
+            phi, back = self._pairs(rows, others), self._pairs(others, rows)
+            if not np.allclose(phi, back):
+                worst = int(np.abs(phi - back).argmax())
+                self._refuse(
+                    f"pair_distances must be symmetric, got {phi[worst]:g} for (x, y) and "
+                    f"{back[worst]:g} for (y, x)"
+                )
+            if phi.min() < 0 or phi.max() > self._largest * (1 + 1e-9):
+                self._refuse(
+                    "pair_distances must lie between 0 and largest_pair_distance = "
+                    f"{self._largest:g}, got {phi.min():g} to {phi.max():g}"
+                )
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise DistortionError(f"{self.name}: {what}; mend {type(self).__name__}")
+
+    def _numbers(self, method: str, found: Any, shape: tuple[int, ...]) -> FloatArray:
+        """Return what a method of the user returned, or refuse it."""
+        try:
+            out = np.asarray(found, np.float64)
+        except (TypeError, ValueError):
+            self._refuse(f"{method} must return a numpy array, got {type(found).__name__}")
+        finite = bool(np.isfinite(out).all())
+        if out.shape != shape or not finite:
+            self._refuse(
+                f"{method} must return finite numbers of shape {shape}, got shape {out.shape}"
+                + ("" if finite else " with NaN or infinity")
+            )
+        return out
 
     def _matrix(self, rows: Any, centroids: FloatArray) -> FloatArray:
-        out = np.asarray(self.distance_matrix(rows, centroids))
         shape = (rows.shape[0], len(centroids))
-        if out.shape != shape or not np.isfinite(out).all():
-            raise DistortionError(
-                f"{self.name}: distance_matrix must return finite numbers of shape {shape}, got shape {out.shape}"
-                + ("" if np.isfinite(out).all() else " with NaN or infinity")
-            )
-        return np.asarray(out, np.float64)
+        if not shape[0]:  # an empty partition has no kind, sparse or dense, to show a user's code
+            return np.zeros(shape)
+        return self._numbers("distance_matrix", self.distance_matrix(rows, centroids), shape)
 
     def _pairs(self, rows: Any, others: Any) -> FloatArray:
-        out = np.asarray(self.pair_distances(rows, others))
-        if out.shape != (rows.shape[0],) or not np.isfinite(out).all():
-            raise DistortionError(
-                f"{self.name}: pair_distances must return finite numbers of shape ({rows.shape[0]},), got shape {out.shape}"
-            )
-        return np.asarray(out, np.float64)
+        shape = (rows.shape[0],)
+        if not shape[0]:
+            return np.zeros(shape)
+        return self._numbers("pair_distances", self.pair_distances(rows, others), shape)
+
+    def _centres(self, means: FloatArray) -> FloatArray:
+        if not len(means):
+            return means
+        return self._numbers("centre", self.centre(means), means.shape)
 
     def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
         """Return the largest absolute summand of the block."""
@@ -97,13 +143,20 @@ class OwnDistortion(Distortion):
         return float(np.abs(self._summand_block(block).values).max(initial=1e-300))
 
     def _summand_block(self, block: RowBlock) -> RowBlock:
-        summands = self.summands(_plain(block))
-        if summands.shape != (block.n_rows, block.n_features):
-            raise DistortionError(
-                f"{self.name}: summands must keep the shape {(block.n_rows, block.n_features)}, got {summands.shape}"
+        if not block.n_rows:
+            return block
+        summands, shape = self.summands(_plain(block)), (block.n_rows, block.n_features)
+        dense = isinstance(summands, np.ndarray)
+        if (not dense and not issparse(summands)) or summands.shape != shape:
+            self._refuse(
+                f"summands must return an array or sparse array of shape {shape}, got "
+                f"{type(summands).__name__} of shape {getattr(summands, 'shape', None)}"
             )
-        make = RowBlock.from_array if isinstance(summands, np.ndarray) else RowBlock.from_scipy
-        return make(summands, ids=block.ids)
+        make = RowBlock.from_array if dense else RowBlock.from_scipy
+        made = make(summands, ids=block.ids)
+        if not np.isfinite(made.values).all():
+            self._refuse("summands must return finite numbers, got NaN or infinity")
+        return made
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Any:
         """Return the rows as the user's methods take them."""
@@ -124,9 +177,12 @@ class OwnDistortion(Distortion):
         stays = decided & (matrix[everyone, np.maximum(labels, 0)] <= matrix[everyone, best])
         best = np.where(stays | (labels == LINKED), labels, best).astype(np.int32)
         moved = np.flatnonzero(decided & (best != labels))
-        return best, exact_sum(matrix[moved, best[moved]]) - exact_sum(matrix[moved, labels[moved]])
+        gone, come = matrix[moved, labels[moved]], matrix[moved, best[moved]]
+        return best, exact_sum(come) - exact_sum(gone)
 
-    def own_distances(self, block: RowBlock, terms: Any, table: Any, labels: LabelArray) -> FloatArray:
+    def own_distances(
+        self, block: RowBlock, terms: Any, table: Any, labels: LabelArray
+    ) -> FloatArray:
         """See `Distortion.own_distances`."""
         own = self._matrix(terms, table)[np.arange(block.n_rows), np.maximum(labels, 0)]
         return np.where(labels >= 0, own, 0.0)
@@ -149,17 +205,30 @@ class OwnDistortion(Distortion):
         rows = self._summand_block(block)
         one, nought = np.ones(block.n_rows), np.zeros(block.n_rows)
         plain = Terms(nought, one, nought, nought, nought, one, nought, nought)
-        return sums.sum_moves(rows, plain, np.ones(block.n_features), before, after, n_clusters, exponent)
+        factors = np.ones(block.n_features)
+        return sums.sum_moves(rows, plain, factors, before, after, n_clusters, exponent)
 
     def centroids(
-        self, totals: FloatArray, counts: IntArray, weights: FloatArray, smoothing: float, previous: FloatArray | None
+        self,
+        totals: FloatArray,
+        counts: IntArray,
+        weights: FloatArray,
+        smoothing: float,
+        previous: FloatArray | None,
     ) -> FloatArray:
         """See `Distortion.centroids`."""
         means = totals[:, :-1] / np.maximum(counts, 1)[:, None]
-        return filled(np.asarray(self.centre(means), np.float64), counts > 0, previous)
+        taken = counts > 0  # an empty cluster's mean is nothing to show a user's code
+        means[taken] = self._centres(means[taken])
+        return filled(means, taken, previous)
 
     def pair_values(
-        self, left: RowBlock, right: RowBlock, first: LabelArray, second: LabelArray, weights: FloatArray
+        self,
+        left: RowBlock,
+        right: RowBlock,
+        first: LabelArray,
+        second: LabelArray,
+        weights: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
         """See `Distortion.pair_values`."""
         phi = self._pairs(_plain(left)[first], _plain(right)[second])
@@ -175,8 +244,13 @@ class OwnDistortion(Distortion):
 
 
 def _plain(block: RowBlock) -> Any:
-    return block.to_dense().astype(np.float64) if block.is_dense else block.to_scipy().astype(np.float64)
+    rows = block.to_dense() if block.is_dense else block.to_scipy()
+    return rows.astype(np.float64)
 
 
-def _dense(rows: Any) -> FloatArray:
-    return np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), np.float64)
+def _exactly(value: Any) -> str:
+    """Return a text that is the same in every process and differs for different values."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}:{sha256(value.tobytes()).hexdigest()[:16]}"
+    plain = value is None or isinstance(value, bool | int | float | str | np.generic)
+    return repr(value) if plain else type(value).__name__

@@ -1,6 +1,7 @@
-"""Task functions over a bundle: the pairs of one ICM problem, exact ICM in integers, and what violated pairs cost.
+"""Task functions over a bundle: its pairs, exact ICM in integers, and what violated pairs cost.
 
-A bundle is one or more linked partitions that together hold whole components (`linked_layout.Bundle`).
+A bundle is one ICM problem: linked partitions that together hold whole components
+(`linked_layout.Bundle`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numba import njit
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.em.closures import table_penalties
 from hmrf_dask.em.model import Model, Penalties
+from hmrf_dask.em.pieces import Piece
 from hmrf_dask.em.scale import Scale, cost_rows
 from hmrf_dask.em.tables import settle_tables
 from hmrf_dask.kernels import pairs as pair_kernels
@@ -24,6 +26,8 @@ from hmrf_dask.linked_layout import CANNOT, Bundle, PairBlock
 from hmrf_dask.rows import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
+
+COST_ROWS = 2048  # rows whose float64 distances are held at a time
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def price_pairs(
     scale: Scale,
     potts: bool,
 ) -> PairCosts:
-    """Return what each pair of a block costs when violated, as a float64 of J and as a signed integer."""
+    """Return what each pair of a block costs when violated: float64 of J, and signed integer."""
     cannot = block.kind == CANNOT
     distortion = model.distortion
     if potts:
@@ -128,10 +132,30 @@ def join_pairs(bundle: Bundle, blocks: list[PairCosts]) -> BundlePairs:
     return BundlePairs(penalty, start, neighbour, costs)
 
 
+def signed_of(costs: PairCosts) -> IntArray:
+    """Return the signed costs of a block's pairs."""
+    return costs.signed
+
+
+def penalty_of(costs: PairCosts) -> FloatArray:
+    """Return what the pairs of a block cost when violated."""
+    return costs.penalty
+
+
+def join_piece(piece: Piece, signed: list[IntArray]) -> IntArray:
+    """Return the signed costs of a piece's half-edges; `signed` are those of its blocks."""
+    return np.concatenate([np.zeros(0, np.int64), *signed])[piece.edge]
+
+
 def linked_costs(block: RowBlock, model: Model, table: Any, scale: Scale) -> AnyArray:
-    """Return the integer cost rows of a linked partition."""
-    terms = model.distortion.terms(block, model.weights)
-    return cost_rows(model.distortion.distances(block, terms, table), scale)
+    """Return the integer cost rows of a linked partition, worked out a few rows at a time."""
+    costs = np.empty((block.n_rows, model.n_clusters), np.int32)
+    for first in range(0, block.n_rows, COST_ROWS):
+        few = block.rows(first, min(first + COST_ROWS, block.n_rows))
+        terms = model.distortion.terms(few, model.weights)
+        distances = model.distortion.distances(few, terms, table)
+        costs[first : first + few.n_rows] = cost_rows(distances, scale)
+    return costs
 
 
 def read_bundle(run: RunStore, bundle: Bundle, files: list[LabelsFile]) -> LabelArray:
@@ -151,7 +175,7 @@ def settle(
     run: RunStore,
     files: list[LabelsFile],
 ) -> Settled:
-    """Run exact ICM over a bundle; points without a label are first placed jointly, largest groups first."""
+    """Run exact ICM over a bundle; where labels are missing all points are first placed jointly."""
     labels = read_bundle(run, bundle, files)
     together = np.concatenate(costs)[bundle.rows]
     grouping = (bundle.groups, bundle.group_starts, bundle.group_members)
@@ -169,14 +193,15 @@ def settle(
 
 
 def place_groups(costs: AnyArray, shift: int, pairs: BundlePairs, bundle: Bundle) -> LabelArray:
-    """Return a first labelling: groups by size, each where its distortion plus the pairs to those placed cost least."""
+    """Return a first labelling: groups by size, each where it costs least beside those placed."""
     sizes = np.diff(bundle.group_starts)
     order = np.lexsort((np.arange(len(sizes)), -sizes))
     labels = np.full(len(bundle.nodes), -1, np.int32)
     _place(
-        frozen(costs, np.int32), 2.0**shift, frozen(pairs.start, np.int64), frozen(pairs.neighbour, np.int32),
-        frozen(pairs.signed, np.int64), frozen(bundle.group_starts, np.int64), frozen(bundle.group_members, np.int32),
-        order, labels,
+        frozen(costs, np.int32), 2.0**shift, frozen(pairs.start, np.int64),
+        frozen(pairs.neighbour, np.int32), frozen(pairs.signed, np.int64),
+        frozen(bundle.group_starts, np.int64), frozen(bundle.group_members, np.int32), order,
+        labels,
     )  # fmt: skip
     return labels
 
@@ -206,6 +231,18 @@ def part_labels(settled: Settled, bundle: Bundle, first: int, last: int) -> Labe
     return laid[first:last]
 
 
+def _broken(same: AnyArray, cannot: AnyArray, penalty: FloatArray) -> Penalties:
+    return Penalties(exact_sum(penalty[~same & ~cannot]), exact_sum(penalty[same & cannot]))
+
+
+def price_block(
+    block: PairBlock, penalty: FloatArray, run: RunStore, files: tuple[LabelsFile, LabelsFile]
+) -> Penalties:
+    """Return what the violated pairs of one block cost; `files` are those of its two partitions."""
+    same = run.read_labels(files[0])[block.first] == run.read_labels(files[1])[block.second]
+    return _broken(same, block.kind == CANNOT, penalty)
+
+
 def price_violations(
     bundle: Bundle,
     pairs: BundlePairs,
@@ -219,12 +256,7 @@ def price_violations(
     """Return what the violated pairs of a bundle cost, computed anew from the labels."""
     labels = read_bundle(run, bundle, files)
     same = labels[bundle.first] == labels[bundle.second]
-    cannot = bundle.kind == CANNOT
-    must_broken, cannot_broken = ~same & ~cannot, same & cannot
-    explicit = Penalties(
-        exact_sum(pairs.penalty[must_broken]),
-        exact_sum(pairs.penalty[cannot_broken]),
-    )
+    explicit = _broken(same, bundle.kind == CANNOT, pairs.penalty)
     if bundle.mode != "table":
         return explicit
     return table_penalties(

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.dataflow import tree
+from hmrf_dask.dataflow import share_array, tree
 from hmrf_dask.em.engine import Engine, Pricing, real_sums
 from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.parts import labels_of, share_model
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.rows import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
-from hmrf_dask.types import AnyArray, FloatArray, IntArray
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
 
 
 def centroids_of(state: State) -> FloatArray:
@@ -29,6 +29,13 @@ def centroids_of(state: State) -> FloatArray:
     )
 
 
+def centroids_beside_sums(state: State) -> BoolArray:
+    """Return which centroids the sums alone do not give."""
+    model = state.model
+    alone = replace(state, model=replace(model, centroids=np.zeros_like(model.centroids)))
+    return np.asarray((centroids_of(alone) != model.centroids).any(axis=1))
+
+
 def maximisation(engine: Engine, state: State) -> State:
     """Return the state at its optimal centroids, Σ D measured anew on every row."""
     model = replace(state.model, centroids=centroids_of(state))
@@ -39,9 +46,17 @@ def maximisation(engine: Engine, state: State) -> State:
     return replace(moved, energy=replace(state.energy, distortion=exact_integer(limbs)))
 
 
+def vacant_clusters(state: State) -> BoolArray:
+    """Return which clusters have no row, or none with a direction where rows may have none."""
+    vacant = state.counts == 0
+    if state.model.distortion.zero_rows == "undecided":
+        vacant = vacant | ~state.sums.any(axis=1)
+    return np.asarray(vacant)
+
+
 @dataclass(frozen=True)
 class Far:
-    """The rows of a part that lie farthest from their own centroid, farthest first, ties by id."""
+    """The rows of a part that would save most as centroids of their own, most first, ties by id."""
 
     distances: FloatArray
     ids: AnyArray
@@ -50,13 +65,20 @@ class Far:
 
 
 def farthest(
-    block: RowBlock, model: Model, table: Any, run: RunStore, file: LabelsFile, most: int
+    block: RowBlock,
+    model: Model,
+    table: Any,
+    counts: IntArray,
+    run: RunStore,
+    file: LabelsFile,
+    most: int,
 ) -> Far:
-    """Return the farthest free rows of a part."""
+    """Return the farthest free rows of a part, those left out that are alone in their cluster."""
     labels = run.read_labels(file)
     terms = model.distortion.terms(block, model.weights)
     distances = model.distortion.own_distances(block, terms, table, labels)
-    free = np.flatnonzero(labels >= 0)
+    distances = distances - model.distortion.least_distances(terms)
+    free = np.flatnonzero((labels >= 0) & (distances > 0) & (counts[labels] > 1))
     return _first(Far(distances[free], block.ids[free], free + file.first_row, most))
 
 
@@ -86,21 +108,22 @@ def move_rows(run: RunStore, file: LabelsFile, rows: IntArray, targets: IntArray
 
 
 def reseed(engine: Engine, state: State, pricing: Pricing) -> State | None:
-    """Return the state with the farthest free rows as new centroids of empty clusters, if J falls; else None."""
-    empty = np.flatnonzero(state.counts == 0)
+    """Return the state with the farthest free rows in empty clusters, if J falls; else None."""
+    empty = np.flatnonzero(vacant_clusters(state))
     if not len(empty):
         return None
     flow, problem = engine.flow, engine.problem
-    shared = share_model(flow, state.model)
+    shared, counts = share_model(flow, state.model), share_array(flow, state.counts)
     lists = [
-        flow.lazy(farthest, part.block, shared.model, shared.table, engine.run, file, len(empty))
+        flow.lazy(
+            farthest, part.block, shared.model, shared.table, counts, engine.run, file, len(empty)
+        )
         for part, file in zip(problem.free, state.free, strict=True)
     ]
     far: Far = flow.compute([tree(flow, merge_farthest, lists)])[0]
-    keep = far.distances > 0
-    rows, targets = far.rows[keep], empty[: int(keep.sum())]
-    if not len(rows):
+    if not len(far.rows):
         return None
+    rows, targets = share_array(flow, far.rows), share_array(flow, empty[: len(far.rows)])
     after = [flow.lazy(move_rows, engine.run, file, rows, targets) for file in state.free]
     after += [flow.lazy(labels_of, engine.run, file) for file in state.linked]
     moved, _ = engine.move(state, after, pricing, shared)

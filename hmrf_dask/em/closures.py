@@ -1,7 +1,7 @@
-"""Components whose closure is kept as counts and summed rows: their ICM, and in float64 what their violated pairs cost.
+"""What the violated pairs of closures cost in float64, from counts and summed rows.
 
-Per group g and cluster h: N, ΣA and S = Σ z. All pairs between two such sets cost N'·ΣA + N·ΣA' − κ S·S', so a closure costs
-what its rows cost, never its pairs.
+Per group g and cluster h: N, ΣA and S = Σ z. All pairs between two such sets cost
+N'·ΣA + N·ΣA' − κ S·S', so a closure costs what its rows cost, never its pairs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def closure_sums(
         used // n_clusters,
         used % n_clusters,
         np.bincount(places, minlength=len(used)).astype(np.float64),
-        np.bincount(places, embedding.own[points], len(used)),
+        np.bincount(places, embedding.own[points], len(used)).astype(np.float64),
         scipy.sparse.csr_array(pick @ embedding.rows),
         pick,
     )
@@ -105,7 +105,7 @@ def between(sums: ClosureSums, embedding: Embedding, one: IntArray, other: IntAr
 def broken_closures(
     bundle: Bundle, sums: ClosureSums
 ) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
-    """Return the entries between which must-links are broken, and those between which cannot-links are."""
+    """Return the entries between which must-links are broken, then the same of cannot-links."""
     must: list[tuple[int, int]] = []
     for group in np.flatnonzero(bundle.group_tables):
         places = sums.of(int(group))
@@ -134,7 +134,8 @@ def table_penalties(
 ) -> Penalties:
     """Return the penalties of a bundle in table form: its explicit ones and those of its closures.
 
-    `rows` are in the order of the bundle's partitions, `costs` the closure's must-link and cannot-link cost.
+    `rows` are in the order of the bundle's partitions, `costs` what one must-link and one
+    cannot-link of a closure cost.
     """
     embedding = embed(rows.take(bundle.rows), model, potts)
     sums = closure_sums(bundle, embedding, labels, model.n_clusters)

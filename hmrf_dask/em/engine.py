@@ -1,9 +1,9 @@
-"""The engine of a fit: one problem, one way to run tasks, one place for labels; and the passes every step is made of."""
+"""The engine of a fit: a problem, a way to run tasks, a place for labels, and the passes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,11 +19,26 @@ from hmrf_dask.types import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
+class PricedPieces:
+    """The pairs of a bundle in mode "rounds".
+
+    Attributes
+    ----------
+    costs : by piece, signed costs of its half-edges
+    penalties : by block, J of its pairs when violated
+    """
+
+    costs: tuple[Lazy, ...]
+    penalties: tuple[Lazy, ...]
+
+
+@dataclass(frozen=True)
 class Pricing:
     """The pairs of every bundle under one set of weights, kept where they were computed."""
 
     scale: Scale
-    bundles: tuple[Lazy, ...]
+    bundles: tuple[Lazy, ...]  # None for a bundle in mode "rounds"
+    pieces: dict[int, PricedPieces] = field(default_factory=dict)  # by number of such a bundle
 
 
 @dataclass
@@ -52,18 +67,41 @@ class Engine:
         shared = self.flow.share(model)
         blocks = [
             self.flow.lazy(
-                bundles.price_pairs, problem.linked[pair.parts[0]].block, problem.linked[pair.parts[1]].block,
-                pair.block, pair.cost, shared, scale, problem.potts,
+                bundles.price_pairs, problem.linked[pair.parts[0]].block,
+                problem.linked[pair.parts[1]].block, pair.block, pair.cost, shared, scale,
+                problem.potts,
             )
             for pair in problem.pairs
         ]  # fmt: skip
-        joined = [
-            self.flow.lazy(
-                bundles.join_pairs, one.bundle, [blocks[number] for number in one.blocks]
-            )
-            for one in problem.bundles
-        ]
-        return Pricing(scale, tuple(self.flow.persist(joined)))
+        return self._join(scale, blocks)
+
+    def _join(self, scale: Scale, blocks: Sequence[Lazy]) -> Pricing:
+        """Bring priced pairs together, for each bundle or for each piece of one, and keep them."""
+        flow = self.flow
+        kept: list[Lazy] = []
+        for one in self.problem.bundles:
+            if one.cutting is None:
+                kept.append(
+                    flow.lazy(
+                        bundles.join_pairs, one.bundle, [blocks[place] for place in one.blocks]
+                    )
+                )
+                continue
+            signed = {place: flow.lazy(bundles.signed_of, blocks[place]) for place in one.blocks}
+            kept += [
+                flow.lazy(bundles.join_piece, piece, [signed[place] for place in touching])
+                for piece, touching in zip(one.pieces, one.cutting.blocks, strict=True)
+            ]
+            kept += [flow.lazy(bundles.penalty_of, blocks[place]) for place in one.blocks]
+        results = iter(flow.persist(kept))
+        joined: list[Lazy] = []
+        pieces = {}
+        for number, one in enumerate(self.problem.bundles):
+            joined.append(next(results) if one.cutting is None else None)
+            if one.cutting is not None:
+                costs = tuple(next(results) for _ in one.pieces)
+                pieces[number] = PricedPieces(costs, tuple(next(results) for _ in one.blocks))
+        return Pricing(scale, tuple(joined), pieces)
 
     def rows_of(self, bundle: int) -> list[Lazy]:
         """Return the rows of a bundle where its ICM needs them: in table form only."""
@@ -73,14 +111,30 @@ class Engine:
         )
 
     def violations(self, pricing: Pricing, model: Lazy, linked: Sequence[Lazy]) -> list[Lazy]:
-        """Return lazily what the violated pairs of each bundle cost under labels in the files `linked`."""
-        return [
+        """Return lazily what violated pairs cost under the labels in the files `linked`.
+
+        One for each bundle; of a bundle in pieces one for each block of pairs.
+        """
+        problem = self.problem
+        found = [
             self.flow.lazy(
-                bundles.price_violations, one.bundle, pricing.bundles[number], self.rows_of(number), model,
-                self.problem.potts, self.problem.closure_costs, self.run, [linked[part] for part in one.parts],
+                bundles.price_violations, one.bundle, pricing.bundles[number],
+                self.rows_of(number), model, problem.potts, problem.closure_costs, self.run,
+                [linked[part] for part in one.parts],
             )
-            for number, one in enumerate(self.problem.bundles)
+            for number, one in enumerate(problem.bundles)
+            if one.cutting is None
         ]  # fmt: skip
+        for number, priced in pricing.pieces.items():
+            for place, penalty in zip(
+                problem.bundles[number].blocks, priced.penalties, strict=True
+            ):
+                pair = problem.pairs[place]
+                files = tuple(linked[part] for part in pair.parts)
+                found.append(
+                    self.flow.lazy(bundles.price_block, pair.block, penalty, self.run, files)
+                )
+        return found
 
     def all_parts(self, state: State) -> list[tuple[Part, LabelsFile]]:
         """Return every part with its label file."""
@@ -146,9 +200,10 @@ class Engine:
     def finish(
         self, state: State, steps: Sequence[Lazy], pricing: Pricing, model: Lazy
     ) -> tuple[State, int]:
-        """Compute the steps of all parts: new label files, moved sums, J; return the state and how many rows moved.
+        """Compute the steps of all parts; return the state after them and how many rows moved.
 
-        Centroids stay as they are. Σ D changes by the moved rows' exact differences; pairs are priced anew.
+        Centroids stay as they are. Σ D changes by the moved rows' exact differences, which is Σ D
+        computed anew to the last bit; pairs are priced anew.
         """
         files = [self.flow.lazy(file_of, step) for step in steps]
         briefs = [self.flow.lazy(parts.brief, step) for step in steps]

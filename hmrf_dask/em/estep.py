@@ -37,8 +37,8 @@ def settle_linked(engine: Engine, state: State, pricing: Pricing) -> tuple[State
     shared = share_model(flow, state.model)
     free = [
         flow.lazy(
-            parts.relabel, part.block, shared.model, shared.table, engine.run, engine.number, part.name, file,
-            flow.lazy(parts.labels_of, engine.run, file),
+            parts.relabel, part.block, shared.model, shared.table, engine.run, engine.number,
+            part.name, file, flow.lazy(parts.labels_of, engine.run, file),
         )
         for part, file in zip(engine.problem.free, state.free, strict=True)
     ]  # fmt: skip
@@ -67,13 +67,15 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, shared: Shared
             labels = settle_in_rounds(engine, number, pricing, costs, files)
         else:
             settled = flow.lazy(
-                bundles.settle, one.bundle, pricing.bundles[number], costs, engine.rows_of(number), shared.model,
-                pricing.scale, problem.potts, problem.closure_costs, engine.run, files,
+                bundles.settle, one.bundle, pricing.bundles[number], costs,
+                engine.rows_of(number), shared.model, pricing.scale, problem.potts,
+                problem.closure_costs, engine.run, files,
             )  # fmt: skip
             start = problem.linked[one.parts.start].first_row
             labels = [
                 flow.lazy(
-                    bundles.part_labels, settled, one.bundle, problem.linked[part].first_row - start,
+                    bundles.part_labels, settled, one.bundle,
+                    problem.linked[part].first_row - start,
                     problem.linked[part].first_row - start + problem.linked[part].n_rows,
                 )
                 for part in one.parts
@@ -81,8 +83,9 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, shared: Shared
         for part, after in zip(one.parts, labels, strict=True):
             steps.append(
                 flow.lazy(
-                    parts.relabel, problem.linked[part].block, shared.model, shared.table, engine.run, engine.number,
-                    problem.linked[part].name, state.linked[part], after,
+                    parts.relabel, problem.linked[part].block, shared.model, shared.table,
+                    engine.run, engine.number, problem.linked[part].name, state.linked[part],
+                    after,
                 )
             )  # fmt: skip
     return steps

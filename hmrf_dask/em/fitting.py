@@ -1,11 +1,13 @@
-"""From a corpus and constraints to a finished fit: looks, checks, lays out, opens the run, runs the loop."""
+"""From a corpus and constraints to a finished fit: look, check, lay out, open the run, iterate."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import warnings
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -13,26 +15,24 @@ import numpy as np
 
 from hmrf_dask.constraints import Constraints
 from hmrf_dask.corpus import Corpus
-from hmrf_dask.dataflow import DaskFlow, Dataflow, Lazy, check_workers, memory_of_all, setting, tree
+from hmrf_dask.dataflow import DaskFlow, Dataflow, Lazy, share_array
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.duplicates import find_duplicate_ids
 from hmrf_dask.em import prepare
 from hmrf_dask.em.engine import Engine
-from hmrf_dask.em.loop import Fit, Progress
+from hmrf_dask.em.ground import ground_size, prepare_ground
+from hmrf_dask.em.journal import Journal, Progress
+from hmrf_dask.em.loop import Fit
+from hmrf_dask.em.memory_plan import check_memory, plan_tasks, table_task
 from hmrf_dask.em.model import Settings, State
 from hmrf_dask.em.prepare import Facts, Pairs
-from hmrf_dask.em.problem import Problem, gather_parts, lay_out, whole_labels
-from hmrf_dask.em.starts import Ground, make_ground, restrict
+from hmrf_dask.em.problem import ENTRY_BYTES, ROW_BYTES, Problem, lay_out, whole_labels
+from hmrf_dask.em.refine import wanted
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
-from hmrf_dask.ids import hash_ids
 from hmrf_dask.kernels.path import kernel_path
-from hmrf_dask.kernels.random import uniforms
-from hmrf_dask.rows import RowBlock
 from hmrf_dask.runs import RunDirectory
-from hmrf_dask.types import AnyArray, FloatArray, IntArray
-
-SAMPLE_ROWS = 50_000  # starts run on a corpus of up to so many rows (or 200 a cluster) whole, on a sample beyond
-SAMPLE_ROWS_PER_CLUSTER = 200
+from hmrf_dask.types import FloatArray
+from hmrf_dask.workers import check_workers, memory_of_all, setting
 
 
 @dataclass
@@ -51,13 +51,29 @@ class Fitted:
 
     def labels(self) -> list[Lazy]:
         """Return the labels of every corpus partition, lazily, read from the run."""
-        problem, state = self.problem, self.state
+        problem, flow = self.problem, self.flow
+        parts = zip(self.state.free, problem.places, problem.positions, strict=True)
         return [
-            self.flow.lazy(whole_labels, self.run, file, state.linked, places, positions)
-            for file, places, positions in zip(
-                state.free, problem.places, problem.positions, strict=True
+            flow.lazy(
+                whole_labels,
+                self.run,
+                file,
+                self._holding(positions),
+                share_array(flow, places),
+                share_array(flow, positions),
             )
+            for file, places, positions in parts
         ]
+
+    def _holding(self, positions: np.ndarray[Any, Any]) -> list[Any]:
+        """Return the files that hold some of these linked positions."""
+        files = self.state.linked
+        ends = np.asarray([one.first_row + one.n_rows for one in files])
+        return [files[i] for i in np.unique(np.searchsorted(ends, positions, side="right"))]
+
+    def objective_history(self) -> list[float]:
+        """Return J after every step that promises not to raise it: all but the warm-up's."""
+        return [value for phase, _, value in self.history if phase != "warm-up"]
 
     def violations(self) -> dict[str, int]:
         """Return how many of the given pairs the labels break."""
@@ -84,36 +100,168 @@ def fit_corpus(
     storage_options: dict[str, Any] | None = None,
     progress: Progress = lambda record: None,
 ) -> Fitted:
-    """Fit a corpus under Dask's scheduler; every mistake of the input is said before any work."""
-    flow = DaskFlow()
+    """Fit a corpus under Dask's scheduler; every mistake of the input is said before any work.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    constraints : Constraints, optional
+    settings : Settings
+    distortion : Distortion
+    given : float64 array of shape (K, d), optional
+        First centroids.
+    run_dir : str or path, optional
+        Where iterations are kept; a run found there goes on. Without it a scratch run is made,
+        which the caller removes.
+    storage_options : dict, optional
+        For fsspec, without credentials.
+    progress : callable
+        Called with the record of every commit.
+    """
     prepare.check_settings(settings, corpus.n_rows)
+    if run_dir is None:
+        run = RunDirectory.scratch(setting("scratch-directory", None))
+    else:
+        run = RunDirectory.at(run_dir, storage_options)
+    with _removed_if_stopped(run if run_dir is None else None):
+        check_workers(run)
+        work = _look(corpus, constraints, settings, distortion)
+        if run_dir is not None:
+            run.begin(config=_configuration(work, given), fingerprint=work.fingerprint)
+        with _told_if_stopped(run):
+            return _run(work, run, given, progress)
+
+
+@contextmanager
+def _removed_if_stopped(scratch: RunDirectory | None) -> Iterator[None]:
+    """Leave no scratch files behind a fit that stops, by an error or by Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        if scratch is not None:
+            scratch.remove()
+        raise
+
+
+@contextmanager
+def _told_if_stopped(run: RunDirectory) -> Iterator[None]:
+    """Write into the run's events why it stopped, and those that wait."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(Exception):  # the first error is the one to show
+            run.event({"event": "failed", "error": type(error).__name__, "text": str(error)})
+            run.flush_events()
+        raise
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A fit's input, looked at and found good."""
+
+    flow: DaskFlow
+    corpus: Corpus
+    constraints: Constraints | None
+    settings: Settings
+    distortion: Distortion  # bound to the corpus
+    facts: Facts
+    pairs: Pairs | None
+
+    @property
+    def fingerprint(self) -> str:
+        """What the same input has again, whatever its partitions."""
+        facts = self.facts
+        return f"{facts.n_rows}-{facts.content:016x}-{facts.order:016x}"
+
+    @property
+    def refining(self) -> bool:
+        """Whether first variation runs."""
+        sizes = self.facts.n_rows, self.settings.n_clusters
+        return wanted(self.settings.refine, self.distortion, *sizes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of an average row, whatever the partitions: it decides how many rows move."""
+        return ENTRY_BYTES * self.facts.n_values // max(self.facts.n_rows, 1) + ROW_BYTES
+
+
+def _look(
+    corpus: Corpus, constraints: Constraints | None, settings: Settings, distortion: Distortion
+) -> _Work:
+    """Look at every row and every pair; raise whatever is wrong with them."""
+    flow = DaskFlow()
+    lying_elsewhere = not corpus.in_client
+    corpus = corpus.persist()  # rows of this process travel once
+    check_memory([table_task(settings, corpus.n_features)])  # before anything of size d is made
     facts = prepare.look_at_corpus(flow, corpus, distortion)
-    extent = prepare.extent_of(facts, corpus.n_features)
-    bound = distortion.bind(extent)
+    bound = distortion.bind(prepare.extent_of(facts, corpus.n_features))
     prepare.examine_own(flow, corpus, bound, settings.n_clusters)
-    prepare.check_memory(facts, settings, corpus.n_features)
     _check_ids(corpus)
     _warn_of_zero_rows(facts, bound)
     pairs = None
     if constraints is not None and len(constraints):
         pairs = prepare.resolve(flow, corpus, constraints, settings, bound.closure_form)
         _warn_of_conflicts(pairs, settings)
-    run = _open_run(run_dir, storage_options, settings, bound, facts, constraints, given)
-    check_workers(run)
-    corpus = _kept(corpus, facts)
-    row_bytes = max(1, facts.nbytes // max(facts.n_rows, 1))
+    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs)
+    n_features, refining = corpus.n_features, work.refining
+    check_memory(plan_tasks(facts, settings, n_features, pairs=pairs, refining=refining))
+    if lying_elsewhere and facts.nbytes <= memory_of_all() // 2:
+        kept = flow.persist(list(corpus.partitions))
+        return replace(work, corpus=replace(corpus, partitions=tuple(kept)))
+    return work  # rows are here already, or read again in every pass
+
+
+def _run(work: _Work, run: RunDirectory, given: FloatArray | None, progress: Progress) -> Fitted:
+    """Lay the problem out and run the loop from wherever the run directory stands."""
+    corpus, pairs, facts = work.corpus, work.pairs, work.facts
+    extent = prepare.extent_of(facts, corpus.n_features)
+    linked: dict[str, Any] = {}
+    if pairs is not None:
+        linked = {
+            "graph": pairs.graph,
+            "node_rows": pairs.node_rows,
+            "row_values": pairs.row_values,
+            "costs_unit": pairs.cost_unit,
+        }
     problem = lay_out(
-        flow, settings, bound, extent, corpus.partitions, corpus.row_counts, pairs.graph if pairs else None,
-        pairs.node_rows if pairs else None, pairs.row_values if pairs else None, pairs.cost_unit if pairs else 2.0**-8,
-        row_bytes,
+        work.flow, work.settings, work.distortion, extent, corpus.partitions, corpus.row_counts,
+        row_bytes=work.row_bytes, **linked,
     )  # fmt: skip
-    ground, whole = _ground(flow, corpus, problem, pairs)
-    fit = Fit(Engine(flow, problem, run), ground, whole, pairs is not None, given, progress)
-    state, stop = fit.run()
-    run.finalise(
-        {"stop": stop, "J": state.energy.value, "n_iter": fit.n_iter, "commit": fit.committed}
+    fit = Fit(
+        Engine(work.flow, problem, run),
+        Journal(run, progress),
+        ground=lambda: prepare_ground(work.flow, corpus, problem, pairs),
+        whole=ground_size(corpus.n_rows, work.settings) == corpus.n_rows,
+        constrained=pairs is not None,
+        given=given,
     )
-    return Fitted(flow, problem, state, run, stop, fit.history, fit.n_iter, pairs, facts)
+    state, stop = fit.run()
+    journal = fit.journal
+    ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
+    if run.final() is None:
+        run.event({"event": "stop", "commit": journal.committed, **ended})
+    run.finalise(ended | {"commit": journal.committed})
+    return Fitted(
+        work.flow, problem, state, run, stop, journal.history, journal.n_iter, pairs, facts
+    )
+
+
+def _configuration(work: _Work, given: FloatArray | None) -> dict[str, Any]:
+    """Return all that decides the result beside the rows."""
+    constraints, distortion = work.constraints, work.distortion
+    return {
+        "settings": asdict(work.settings),
+        "distortion": distortion.identity,
+        "constraints": constraints.fingerprint if constraints is not None else None,
+        "init": None if given is None else given_fingerprint(given),
+        "kernels": kernel_path(),
+        "hmrf_dask": version("hmrf-dask"),
+    }
+
+
+def given_fingerprint(given: FloatArray) -> str:
+    """Return a content hash of centroids that the user gave."""
+    return hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()
 
 
 def _check_ids(corpus: Corpus) -> None:
@@ -122,7 +270,8 @@ def _check_ids(corpus: Corpus) -> None:
         if twice:
             shown = ", ".join(repr(one) for one in twice[:5])
             raise InvalidInputError(
-                f"document ids must be unique, got some twice: {shown}; give every document its own id"
+                f"document ids must be unique, got some twice: {shown}; give every document its "
+                "own id"
             )
 
 
@@ -130,9 +279,10 @@ def _warn_of_zero_rows(facts: Facts, distortion: Distortion) -> None:
     if facts.n_zero and distortion.zero_rows == "undecided":
         shown = ", ".join(repr(one) for one in facts.zero_rows)
         warnings.warn(
-            f"{facts.n_zero} rows are zero and have no direction (rows {shown}): {distortion.name} keeps them at distance 1 from every cluster",
+            f"{facts.n_zero} rows are zero and have no direction (rows {shown}): "
+            f"{distortion.name} keeps them at distance 1 from every cluster",
             HmrfWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -140,154 +290,8 @@ def _warn_of_conflicts(pairs: Pairs, settings: Settings) -> None:
     if pairs.graph.n_conflicts:
         done = "kept as soft pairs without closure" if settings.on_conflict == "keep" else "dropped"
         warnings.warn(
-            f"{pairs.graph.n_conflicts} cannot-links contradict must-links and were {done}; the first: {pairs.graph.conflicts[0]}",
+            f"{pairs.graph.n_conflicts} cannot-links contradict must-links and were {done}; the "
+            f"first: {pairs.graph.conflicts[0]}",
             HmrfWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-
-
-def _open_run(
-    run_dir: str | os.PathLike[str] | None,
-    storage_options: dict[str, Any] | None,
-    settings: Settings,
-    distortion: Distortion,
-    facts: Facts,
-    constraints: Constraints | None,
-    given: FloatArray | None,
-) -> RunDirectory:
-    if run_dir is None:
-        return RunDirectory.scratch(setting("scratch-directory", None))
-    config = {
-        "settings": asdict(settings),
-        "distortion": distortion.name,
-        "constraints": constraints.fingerprint if constraints is not None else None,
-        "init": None if given is None else given_fingerprint(given),
-        "kernels": kernel_path(),
-        "hmrf_dask": version("hmrf-dask"),
-    }
-    fingerprint = f"{facts.n_rows}-{facts.content:016x}-{facts.order:016x}"
-    return RunDirectory.open(
-        run_dir, config=config, fingerprint=fingerprint, storage_options=storage_options
-    )
-
-
-def given_fingerprint(given: FloatArray) -> str:
-    """Return a content hash of centroids that the user gave."""
-    return hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()
-
-
-def _kept(corpus: Corpus, facts: Facts) -> Corpus:
-    """Return the corpus with its rows kept in memory where half of it holds them; else they are read again in every pass."""
-    return corpus.persist() if facts.nbytes <= memory_of_all() // 2 else corpus
-
-
-# ---- the ground of the starts
-
-
-@dataclass(frozen=True)
-class Lowest:
-    """The rows of a part with the lowest keyed numbers."""
-
-    numbers: FloatArray
-    ids: AnyArray
-    rows: IntArray
-    most: int
-
-
-def lowest_rows(block: RowBlock, first_row: int, skip: IntArray, seed: int, most: int) -> Lowest:
-    """Return the `most` free rows of a part with the lowest keyed numbers."""
-    free = np.ones(block.n_rows, np.bool_)
-    free[skip] = False
-    rows = np.flatnonzero(free)
-    numbers = uniforms(block.keys[rows], seed, "sample", 0, 0, 0)
-    return _first(Lowest(numbers, block.ids[rows], rows + first_row, most))
-
-
-def _first(lowest: Lowest) -> Lowest:
-    order = np.lexsort((lowest.ids, lowest.numbers))[: lowest.most]
-    return Lowest(lowest.numbers[order], lowest.ids[order], lowest.rows[order], lowest.most)
-
-
-def merge_lowest(lists: list[Lowest]) -> Lowest:
-    """Return the lowest of several parts."""
-    return _first(
-        Lowest(
-            np.concatenate([one.numbers for one in lists]),
-            np.concatenate([one.ids for one in lists]),
-            np.concatenate([one.rows for one in lists]),
-            lists[0].most,
-        )
-    )
-
-
-def _ground(
-    flow: Dataflow, corpus: Corpus, problem: Problem, pairs: Pairs | None
-) -> tuple[Lazy, bool]:
-    """Return the rows that starts work on as a task result, and whether they are the whole corpus."""
-    settings = problem.settings
-    most = max(SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * settings.n_clusters)
-    whole = corpus.n_rows <= most
-    graph = pairs.graph if pairs else None
-    nodes = pairs.node_rows if pairs else np.zeros(0, np.int64)
-    if whole:
-        rows = np.arange(corpus.n_rows, dtype=np.int64)
-    else:
-        keep = (
-            _sampled_nodes(flow, corpus, pairs, settings, most // 2)
-            if pairs
-            else np.zeros(0, np.bool_)
-        )
-        graph = restrict(pairs.graph, keep) if pairs and keep.any() else None
-        nodes = nodes[keep]
-        rows = np.concatenate([nodes, _sampled_rows(flow, corpus, problem, most - len(nodes))])
-    block = gather_parts(
-        flow,
-        corpus.partitions,
-        np.asarray(corpus.offsets),
-        rows,
-        np.asarray([0, len(rows)]),
-        "sample",
-    )[0].block
-    places = (
-        np.argsort(rows, kind="stable")[np.searchsorted(np.sort(rows), nodes)]
-        if len(nodes)
-        else nodes
-    )
-    empty = RowBlock.from_array(np.zeros((0, corpus.n_features), np.float32))
-    plan = Ground(
-        empty,
-        rows,
-        graph,
-        places,
-        settings,
-        problem.distortion,
-        problem.extent,
-        problem.cost_unit,
-        problem.row_bytes,
-    )
-    return flow.persist([flow.lazy(make_ground, block, flow.share(plan))])[0], whole
-
-
-def _sampled_rows(flow: Dataflow, corpus: Corpus, problem: Problem, most: int) -> IntArray:
-    lists = [
-        flow.lazy(lowest_rows, part.block, part.first_row, places, problem.settings.seed, most)
-        for part, places in zip(problem.free, problem.places, strict=True)
-    ]
-    lowest: Lowest = flow.compute([tree(flow, merge_lowest, lists)])[0]
-    return lowest.rows
-
-
-def _sampled_nodes(
-    flow: Dataflow, corpus: Corpus, pairs: Pairs, settings: Settings, most: int
-) -> AnyArray:
-    """Return a mask of the nodes of whole components, by the lowest keyed number of a member, that fit into `most` rows."""
-    graph = pairs.graph
-    ids, _ = prepare.describe_nodes(flow, corpus, pairs.node_rows)
-    numbers = uniforms(hash_ids(ids), settings.seed, "sample", 0, 0, 0)
-    lowest = np.full(graph.n_components, np.inf)
-    np.minimum.at(lowest, graph.components, numbers)
-    sizes = np.bincount(graph.components, minlength=graph.n_components)
-    order = np.argsort(lowest, kind="stable")
-    chosen = np.zeros(graph.n_components, np.bool_)
-    chosen[order[np.cumsum(sizes[order]) <= most]] = True
-    return chosen[graph.components]

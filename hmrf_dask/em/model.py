@@ -1,4 +1,4 @@
-"""What travels through the loop: the settings of a fit, the model tasks see, the energy, the state of one iteration."""
+"""What travels through the loop: settings, the model tasks see, J, the state after a step."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def exact(value: float) -> int:
 
 @dataclass(frozen=True)
 class Energy:
-    """J and its terms, as exact integers in units of 2**-288, so that two of them compare without rounding."""
+    """J and its terms as exact integers in units of 2**-288: two of them compare unrounded."""
 
     distortion: int = 0
     must: int = 0
@@ -137,7 +137,7 @@ class WeightPrior:
 
 @dataclass(frozen=True)
 class State:
-    """One committed iteration: a pure function of it, the corpus and the constraints is the next one."""
+    """One committed iteration; the next is a pure function of it, the corpus and the pairs."""
 
     model: Model
     sums: IntArray  # (K, d + 1)

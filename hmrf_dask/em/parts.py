@@ -1,7 +1,7 @@
-"""Task functions over one part: the rows of a corpus partition or of a linked partition, with their labels.
+"""Task functions over one part: rows of a corpus partition or a linked partition, with labels.
 
-A corpus part labels its constrained rows `LINKED`: those have their label in a linked part. Every function is pure: rows, model and label
-file in, label file and small sums out.
+A corpus part labels its constrained rows `LINKED`: those have their label in a linked part. Every
+function is pure: rows, model and label file in, label file and small sums out.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def measure(block: RowBlock, model: Model, table: Any, run: RunStore, file: Labe
 
 def add_limbs(parts: list[IntArray]) -> IntArray:
     """Return the sum of exact sums."""
-    return np.sum(parts, axis=0, dtype=np.int64)
+    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""One iteration of each phase, as a function from state to state; what calls them decides where states are kept.
+"""One iteration of each phase as a function from state to state; the caller keeps the states.
 
-No step is kept that raises the reported J (the I-divergence's warm-up excepted, which promises nothing): it is undone and ends its phase.
+No step is kept that raises the reported J: it is undone and ends its phase. The warm-up of the
+I-divergence alone promises nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +32,25 @@ from hmrf_dask.types import FloatArray
 MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob
 
 
+Steps = tuple[tuple[str, float], ...]  # of one iteration: their names, and J after each
+
+
 @dataclass(frozen=True)
 class Turn:
-    """What one iteration did: the state after it, its pairs' prices, J after each of its steps, why the phase ended if it did."""
+    """What one iteration did.
+
+    Attributes
+    ----------
+    state, pricing : the state after it, and the prices of its pairs
+    moved : rows that changed their label
+    steps : name of each step and J after it
+    stop : why the phase ended, if it did
+    """
 
     state: State
     pricing: Pricing
     moved: int
-    steps: tuple[tuple[str, float], ...] = field(default=())
+    steps: Steps = field(default=())
     stop: str | None = None
 
 
@@ -53,20 +65,26 @@ def begin(
 ) -> Turn:
     """Return the first state: every row labelled, centroids still those given, J measured.
 
-    With labels of the `free` parts free rows keep theirs and only linked rows are settled; with those of the `linked` parts too nothing
-    moves.
+    With labels of the `free` parts free rows keep theirs and only linked rows are settled; with
+    those of the `linked` parts too nothing moves.
     """
     problem = engine.problem
     weights = np.ones(problem.extent.n_features)
     exponent = fixed_point_exponent(problem.extent.n_rows, engine.summand_bound(weights))
     model = Model(problem.distortion, weights, centroids, smoothing, exponent)
-    undecided = begin_labels(engine.flow, problem, engine.run)
+    undecided: tuple[tuple[LabelsFile, ...], tuple[LabelsFile, ...]] = ((), ())
+    if free is None or linked is None:
+        undecided = begin_labels(engine.flow, problem, engine.run)
     n_clusters, n_columns = len(centroids), problem.extent.n_features + 1
     state = State(
-        model, np.zeros((n_clusters, n_columns), np.int64), np.zeros(n_clusters, np.int64),
-        undecided[0] if free is None else free, undecided[1] if linked is None else linked, Energy(),
+        model,
+        np.zeros((n_clusters, n_columns), np.int64),
+        np.zeros(n_clusters, np.int64),
+        undecided[0] if free is None else free,
+        undecided[1] if linked is None else linked,
+        Energy(),
         first_prior(engine, learning),
-    )  # fmt: skip
+    )
     pricing, moved = engine.price(model), 0
     if free is None:
         state, moved = expectation(engine, state, pricing)
@@ -83,7 +101,7 @@ def begin(
 def fit_turn(
     engine: Engine, state: State, pricing: Pricing, *, learning: bool, first: bool = False
 ) -> Turn:
-    """Run one iteration: E-step, M-step A, reseeding, M-step B. The `first` one follows `begin`, which was its E-step."""
+    """Run one iteration: E-step (of the `first`: `begin`), M-step A, reseeding, M-step B."""
     steps: list[tuple[str, float]] = []
     moved = 0
     if not first:
@@ -114,7 +132,7 @@ def fit_turn(
 
 
 def refine_turn(engine: Engine, state: State, pricing: Pricing) -> Turn:
-    """Run one round of first variation; when it moves nothing an E-step with its component moves; when neither moves, stop."""
+    """Run one round of first variation, or an E-step where it moves nothing."""
     after, moved = vary(engine, state, pricing)
     if moved:
         return Turn(after, pricing, moved, (("variation", after.energy.value),))
@@ -144,7 +162,7 @@ def warm_turn(
 
 
 def settle_warm(engine: Engine, state: State, *, smoothing: float, learning: bool) -> Turn:
-    """End the warm-up: α, λ and the prior's constants stand from here on, and J is measured with them."""
+    """End the warm-up: α, λ and the prior's constants stand from here on; measure J with them."""
     state = replace(state, model=replace(state.model, smoothing=smoothing))
     state = maximisation(engine, state)
     if learning:
@@ -167,26 +185,30 @@ def smoothing_steps(schedule: tuple[float, float, float] | None) -> tuple[float,
 
 
 def run_turns(
-    engine: Engine, turn: Turn, max_iter: int, *, refining: bool, fitting: bool = True
-) -> tuple[Turn, list[Turn]]:
-    """Run fit iterations and then refinement to their ends at fixed weights; return the last turn and all of them."""
-    turns: list[Turn] = []
-    for number in range(max_iter if fitting else 0):
+    engine: Engine, turn: Turn, max_iter: int, *, refining: bool
+) -> tuple[Turn, list[Steps]]:
+    """Run fit and refinement to their ends at fixed weights; return the last turn, all their steps.
+
+    Not the turns: each would keep K × d sums and centroids alive.
+    """
+    steps: list[Steps] = []
+    for number in range(max_iter):
         turn = fit_turn(engine, turn.state, turn.pricing, learning=False, first=number == 0)
-        turns.append(turn)
+        steps.append(turn.steps)
         if turn.stop is not None:
             break
     for _ in range(MOST_ROUNDS if refining else 0):
         turn = refine_turn(engine, turn.state, turn.pricing)
-        turns.append(turn)
+        steps.append(turn.steps)
         if turn.stop is not None:
             break
-    return turn, turns
+    return turn, steps
 
 
 def check_progress(before: State, after: State) -> None:
-    """Raise when a kept step raised J: a promise of this package, so it is checked wherever a state is kept."""
+    """Raise when a kept step raised J: a promise, so it is checked wherever a state is kept."""
     if after.energy.total > before.energy.total:
         raise HmrfError(
-            f"J rose from {before.energy.value!r} to {after.energy.value!r}: this is an error of hmrf_dask, please report it with the seed"
+            f"J rose from {before.energy.value!r} to {after.energy.value!r}: this is an error of "
+            "hmrf_dask, please report it with the seed"
         )

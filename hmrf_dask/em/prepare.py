@@ -1,8 +1,7 @@
-"""Before the loop: one look at every row, the pairs resolved to rows, the memory plan; whatever is wrong is said here."""
+"""Before the loop: one look at every row, pairs resolved to rows; what is wrong is said here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +10,12 @@ import numpy as np
 from hmrf_dask.closure import ConstraintGraph, build_graph
 from hmrf_dask.constraints import Constraints
 from hmrf_dask.corpus import Corpus
-from hmrf_dask.dataflow import Dataflow, memory_of_a_task, tree
+from hmrf_dask.dataflow import Dataflow, share_array, tree
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.scale import cost_unit, rounded_costs
-from hmrf_dask.errors import InvalidInputError, MemoryPlanError
+from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.distances import moments
 from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.rows import RowBlock, check_finite, fingerprint
@@ -36,8 +35,10 @@ class Facts:
     zero_rows: tuple[Any, ...]  # a few ids
     content: int
     order: int
+    n_values: int
     nbytes: int
-    largest_block: int
+    largest_block: int  # bytes
+    longest_block: int  # rows
     trouble: str | None
 
 
@@ -61,8 +62,10 @@ def look_at(block: RowBlock, first_row: int, distortion: Distortion, has_ids: bo
     content, order = fingerprint(block, first_row, with_ids=has_ids)
     return Facts(
         block.n_rows, np.asarray(least, np.float64).ravel(), np.asarray(most, np.float64).ravel(),
-        exact_sum(np.where(np.isfinite(total), total, 0.0)), float(mass.max(initial=0.0)), len(zero),
-        tuple(block.ids[zero[:5]].tolist()), content, order, block.nbytes, block.nbytes, trouble,
+        exact_sum(np.where(np.isfinite(total), total, 0.0)), float(mass.max(initial=0.0)),
+        len(zero), tuple(block.ids[zero[:5]].tolist()), content, order,
+        len(block.values), block.nbytes, block.nbytes,
+        block.n_rows, trouble,
     )  # fmt: skip
 
 
@@ -79,14 +82,16 @@ def add_facts(parts: list[Facts]) -> Facts:
         tuple(row for one in parts for row in one.zero_rows)[:5],
         sum(one.content for one in parts) % 2**64,
         sum(one.order for one in parts) % 2**64,
+        sum(one.n_values for one in parts),
         sum(one.nbytes for one in parts),
         max(one.largest_block for one in parts),
+        max(one.longest_block for one in parts),
         troubles[0] if troubles else None,
     )
 
 
 def look_at_corpus(flow: Dataflow, corpus: Corpus, distortion: Distortion) -> Facts:
-    """Return the facts of a corpus from one pass over it; raise InvalidInputError for what is wrong in it."""
+    """Return the facts of a corpus from one pass; raise InvalidInputError for what is wrong."""
     shared = flow.share(distortion)
     looks = [
         flow.lazy(look_at, block, first, shared, corpus.has_ids)
@@ -153,7 +158,8 @@ def resolve(
     )
     sorted_ids = ids[order]
     graph = build_graph(
-        len(order), must, given[0], cannot, given[1], must_link_cost=float(must_link), cannot_link_cost=float(cannot_link),
+        len(order), must, given[0], cannot, given[1],
+        must_link_cost=float(must_link), cannot_link_cost=float(cannot_link),
         closure=settings.closure, closure_form=closure_form, on_conflict=settings.on_conflict,
         names=lambda number: sorted_ids[number].item(),
     )  # fmt: skip
@@ -181,13 +187,15 @@ def _rows_of(flow: Dataflow, corpus: Corpus, constraints: Constraints) -> IntArr
         wrong = documents[(documents < 0) | (documents >= corpus.n_rows)]
         if len(wrong):
             raise InvalidInputError(
-                f"pairs must name rows 0 to {corpus.n_rows - 1}, got {_few(wrong)}; check the pairs, or pass Constraints(..., ids=True) "
+                f"pairs must name rows 0 to {corpus.n_rows - 1}, got {_few(wrong)}; check the "
+                "pairs, or pass Constraints(..., ids=True) "
                 "when they are document ids"
             )
         return np.asarray(documents, np.int64)
     if not corpus.has_ids and documents.dtype.kind == "U":
         raise InvalidInputError(
-            f"pairs name documents by id, got {_few(documents)}, but the corpus has no ids; pass row numbers or give it ids"
+            f"pairs name documents by id, got {_few(documents)}, but the corpus has no ids; pass "
+            "row numbers or give it ids"
         )
     shared = flow.share(documents)
     found = flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.partitions])
@@ -197,7 +205,8 @@ def _rows_of(flow: Dataflow, corpus: Corpus, constraints: Constraints) -> IntArr
     missing = documents[rows < 0]
     if len(missing):
         raise InvalidInputError(
-            f"pairs must name documents of the corpus, got {len(missing)} unknown ids: {_few(missing)}; check the ids of the pairs"
+            f"pairs must name documents of the corpus, got {len(missing)} unknown ids: "
+            f"{_few(missing)}; check the ids of the pairs"
         )
     return rows
 
@@ -216,7 +225,11 @@ def describe_nodes(flow: Dataflow, corpus: Corpus, rows: IntArray) -> tuple[AnyA
     lists = [order[homes[order] == home] for home in used]
     found = flow.compute(
         [
-            flow.lazy(describe_rows, corpus.partitions[home], rows[chosen] - offsets[home])
+            flow.lazy(
+                describe_rows,
+                corpus.partitions[home],
+                share_array(flow, rows[chosen] - offsets[home]),
+            )
             for home, chosen in zip(used, lists, strict=True)
         ]
     )
@@ -228,37 +241,24 @@ def describe_nodes(flow: Dataflow, corpus: Corpus, rows: IntArray) -> tuple[AnyA
     )[back]
 
 
-def check_memory(facts: Facts, settings: Settings, n_features: int) -> None:
-    """Refuse a plan whose largest task needs more memory than there is, with the arithmetic."""
-    clusters, dense = settings.n_clusters, settings.n_clusters * (n_features + 1)
-    padded = -(-clusters // 16) * 16
-    table = 4 * padded * n_features + 8 * clusters * n_features
-    sums = 2 * 8 * dense
-    needed = facts.largest_block + table + sums
-    allowed, source = memory_of_a_task()
-    if needed > allowed:
-        raise MemoryPlanError(
-            f"an E-step task needs {_mib(needed)}: its partition {_mib(facts.largest_block)}, the table of {clusters} centroids × {n_features} "
-            f"features {_mib(table)}, its sums {_mib(sums)}; it may have {_mib(allowed)} ({source}). Use smaller partitions, fewer features or "
-            "more memory"
-        )
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.0f} MiB"
-
-
 def check_settings(settings: Settings, n_rows: int) -> None:
     """Raise where parameters do not go with the corpus."""
     if n_rows < settings.n_clusters:
         raise InvalidInputError(
-            f"n_samples={n_rows} should be >= n_clusters={settings.n_clusters}; give more documents or ask for fewer clusters"
+            f"n_samples={n_rows} should be >= n_clusters={settings.n_clusters}; give more "
+            "documents or ask for fewer clusters"
         )
 
 
 def examine_own(flow: Dataflow, corpus: Corpus, distortion: Distortion, n_clusters: int) -> None:
-    """Try a user's distortion on the first rows before any work depends on it."""
-    if isinstance(distortion, OwnDistortion):
-        first: Sequence[RowBlock] = flow.compute([block for block in corpus.partitions[:1]])
-        for block in first:
-            distortion.examine(block, n_clusters)
+    """Try a user's distortion on a few rows before any work depends on it."""
+    if not isinstance(distortion, OwnDistortion):
+        return
+    filled = next((place for place, count in enumerate(corpus.row_counts) if count), 0)
+    few = flow.lazy(first_rows, corpus.partitions[filled])
+    distortion.examine(flow.compute([few])[0], n_clusters)
+
+
+def first_rows(block: RowBlock, most: int = 8) -> RowBlock:
+    """Return the first rows of a partition."""
+    return block.take(np.arange(min(block.n_rows, most)))

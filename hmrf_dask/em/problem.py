@@ -1,9 +1,9 @@
-"""The problem of one fit: rows in parts, constrained rows in linked parts, bundles of pairs; laid out once, then only read."""
+"""The problem of one fit, laid out once: parts of rows, linked parts, bundles, pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from hmrf_dask.dataflow import Dataflow, Lazy
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.parts import Part
+from hmrf_dask.em.pieces import Cutting, cut_bundle
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.tables import table_bytes
 from hmrf_dask.linked import plan_layout
@@ -27,12 +28,18 @@ ROW_BYTES = 64  # indptr, key and a short id
 
 @dataclass(frozen=True)
 class BundlePart:
-    """One ICM problem: which linked parts it joins, and its layout as a task result."""
+    """One ICM problem: which linked parts it joins, and its layout as a task result.
+
+    A bundle in mode "rounds" is never in one place: it has `pieces`, one for each of its parts, and
+    `cutting` for the driver.
+    """
 
     mode: str
     parts: range
     blocks: range
-    bundle: Lazy
+    bundle: Lazy = None
+    pieces: tuple[Lazy, ...] = ()
+    cutting: Cutting | None = None
 
 
 @dataclass(frozen=True)
@@ -192,16 +199,29 @@ def lay_out(
     )
     positions = tuple(layout.position[nodes].astype(np.int64) for nodes in inside)
     return Problem(
-        settings, distortion, extent, free, linked, _bundles(flow, layout), _pairs(flow, layout), layout, graph,
-        costs_unit, largest_degree(graph), node_rows, places, positions, row_bytes,
+        settings, distortion, extent, free, linked, _bundles(flow, layout), _pairs(flow, layout),
+        layout, graph, costs_unit, largest_degree(graph), node_rows, places, positions, row_bytes,
     )  # fmt: skip
 
 
 def _bundles(flow: Dataflow, layout: LinkedLayout) -> tuple[BundlePart, ...]:
     parts = []
-    for number in range(layout.n_bundles):
+    for number, mode in enumerate(layout.modes):
+        if mode == "rounds":
+            cutting = cut_bundle(layout, number)
+            pieces = flow.persist([flow.share(piece) for piece in cutting.pieces])
+            parts.append(
+                BundlePart(
+                    mode,
+                    cutting.partitions,
+                    cutting.pair_blocks,
+                    pieces=tuple(pieces),
+                    cutting=replace(cutting, pieces=()),
+                )
+            )
+            continue
         bundle = layout.bundle(number)
-        parts.append(BundlePart(bundle.mode, bundle.partitions, bundle.blocks, flow.share(bundle)))
+        parts.append(BundlePart(mode, bundle.partitions, bundle.blocks, flow.share(bundle)))
     return tuple(parts)
 
 
@@ -266,9 +286,10 @@ def whole_labels(
     places: IntArray,
     positions: IntArray,
 ) -> LabelArray:
-    """Return the labels of a corpus part with its linked rows filled in from the linked parts they live in.
+    """Return the labels of a corpus part, those of its linked rows from the linked parts.
 
-    `positions` are the linked positions of the rows at `places`; only files that hold some of them are read.
+    `positions` are the linked positions of the rows at `places`; only files that hold some of them
+    are read.
     """
     labels: AnyArray = np.array(run.read_labels(file))
     for one in linked:

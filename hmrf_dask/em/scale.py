@@ -1,6 +1,7 @@
 """The integer scale of ICM, worked out before it runs so that no sum of a row can overflow.
 
-Pair costs and distortions of linked rows are integers in one unit; then every accepted move lowers J by at least one unit.
+Pair costs and distortions of linked rows are integers in one unit; then every accepted move lowers
+J by at least one unit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from hmrf_dask.distortions.base import Distortion, TableDistortion
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.types import FloatArray
+from hmrf_dask.types import FloatArray, LabelArray
 
 HEADROOM = 61  # a row's distortion and all its pair costs stay below 2**61
 MOST_BITS = 28
@@ -96,31 +97,48 @@ def _table_scale(
     unit_of_costs: float,
 ) -> Scale:
     square = 1.0 if potts else distortion.radius(weights) ** 2
-    largest = 1.0 if potts else max(distortion.maximum(weights) / square, 1.0)
-    reach = (degree * largest + span / square) / unit_of_costs
+    largest = 1.0 if potts else distortion.maximum(weights) / square
+    # φ is A_i + A_j − κ q_i·q_j: its parts reach 1 even where φ_max is less
+    reach = (degree * max(largest, 1.0) + span / square) / unit_of_costs
     bits = min(MOST_BITS, (HEADROOM - math.ceil(math.log2(max(reach, 1.0)))) // 2)
-    if bits < LEAST_BITS:
+    least = 1 if potts else LEAST_BITS  # Potts penalties quantise no rows
+    if bits < least:
+        small = degree * max(largest, 1.0) < span / square
+        advice = (
+            "raise all costs, or set them to 0" if small
+            else "lower must_link_cost or cannot_link_cost, or use closure=False"
+        )  # fmt: skip
         raise InvalidInputError(
-            f"the costs of the pairs of one document add up to {degree:g}, too much for exact integers beside costs of {unit_of_costs:g}: "
-            f"{bits} bits are left, {LEAST_BITS} are needed; lower must_link_cost or cannot_link_cost, or use closure=False"
+            f"the costs of the pairs of one document must leave {least} bits for exact "
+            f"integers, got {bits} bits: they add up to {degree:g} in steps of {unit_of_costs:g}, "
+            f"beside distances of up to {span:g}; {advice}"
         )
     unit = unit_of_costs * square / 4.0**bits
     shift = _shift(span / unit)
-    # a product of two rows is off by at most half a step of every entry of either: 2**-bits · ‖z‖₁, ‖z‖₁ <= √d
-    loose = 2.0**-bits * math.sqrt(len(weights)) * square
+    loose = 0.0 if potts else _loose(distortion, weights, bits)
     return Scale(
         bits, unit, shift, unit_of_costs, round(largest * 4.0**bits), loose + unit * 2.0**shift
     )
+
+
+def _loose(distortion: TableDistortion, weights: FloatArray, bits: int) -> float:
+    """Return by how much the integers of a pair can miss φ; a row's entries are off by half a step.
+
+    A product z·z' is then off by ‖z‖₁ steps at most, and ‖z‖₁ <= √d. A squared distance is that of
+    the quantised rows, exactly: |z − z'| is off by a step in every entry.
+    """
+    step, width = 2.0**-bits * distortion.radius(weights), len(weights)
+    if distortion.kappa == 1:
+        return step * math.sqrt(width)
+    return 2.0 * step * math.sqrt(width * distortion.maximum(weights)) + width * step * step
 
 
 def _shift(largest: float) -> int:
     return max(0, math.ceil(math.log2(max(largest, 1.0))) - 30)
 
 
-def cost_rows(
-    distances: FloatArray, scale: Scale
-) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+def cost_rows(distances: FloatArray, scale: Scale) -> LabelArray:
     """Return distances of linked rows as int32, each row with its minimum taken off first."""
     above = distances - distances.min(axis=1, keepdims=True)
     steps = np.rint(above / (scale.unit * 2.0**scale.shift))
-    return np.minimum(steps, np.iinfo(np.int32).max).astype(np.int32)
+    return np.asarray(np.minimum(steps, np.iinfo(np.int32).max), np.int32)

@@ -1,11 +1,12 @@
-"""The pool of starts: every candidate runs to its end in one task on a sample (the whole of a small corpus), the lowest J wins.
+"""The pool of starts: candidates run to their ends on a sample, one task each; the lowest J wins.
 
-Unconstrained solutions make it safe, never far below plain K-means with as many starts; the neighbourhood starts find what only pairs tell.
+The sample of a small corpus is the whole of it. Unconstrained solutions make the pool safe, never
+far below plain K-means with as many starts; neighbourhood starts find what only pairs tell.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from hmrf_dask.em import initialise, phases
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.initialise import Sample
 from hmrf_dask.em.model import Energy, Settings
-from hmrf_dask.em.phases import Turn
+from hmrf_dask.em.neighbourhoods import agglomerate, farthest_first, find_neighbourhoods
+from hmrf_dask.em.phases import Steps, Turn
 from hmrf_dask.em.problem import lay_out, whole_labels
 from hmrf_dask.em.refine import wanted
 from hmrf_dask.kernels.distances import LINKED
@@ -43,7 +45,11 @@ class Ground:
 
     def __sizeof__(self) -> int:
         """Tell Dask the true size."""
-        return self.block.__sizeof__() + self.rows.nbytes + 4096
+        graph = self.graph
+        held = [] if graph is None else [getattr(graph, one.name) for one in fields(graph)]
+        arrays = [one for one in held if isinstance(one, np.ndarray)]
+        sizes = (array.nbytes for array in [self.rows, self.node_rows, *arrays])
+        return self.block.__sizeof__() + sum(sizes) + 4096
 
     @property
     def smoothing(self) -> float:
@@ -58,19 +64,19 @@ class Ground:
         if bound is None:
             bound = self.distortion.summand_bound(self.block, weights) or 1.0
         exponent = fixed_point_exponent(self.block.n_rows, bound)
-        return Sample(
-            self.block, self.distortion, weights, self.smoothing, exponent, self.settings.seed
-        )
+        return Sample(self.block, self.distortion, self.smoothing, exponent, self.settings.seed)
 
     def engine(self, *, constrained: bool) -> Engine:
         """Return an engine over these rows that runs inside one task."""
+        flow, block = Inline(), self.block
+        extent = replace(self.extent, n_rows=block.n_rows)
+        values = np.diff(block.indptr)[self.node_rows].astype(np.int64)
         graph = self.graph if constrained else None
-        values = np.diff(self.block.indptr)[self.node_rows].astype(np.int64)
         problem = lay_out(
-            Inline(), self.settings, self.distortion, replace(self.extent, n_rows=self.block.n_rows), [self.block],
-            [self.block.n_rows], graph, self.node_rows, values, self.cost_unit, self.row_bytes,
+            flow, self.settings, self.distortion, extent, [block], [block.n_rows],
+            graph, self.node_rows, values, self.cost_unit, self.row_bytes,
         )  # fmt: skip
-        return Engine(Inline(), problem, MemoryRun())
+        return Engine(flow, problem, MemoryRun())
 
 
 @dataclass(frozen=True)
@@ -126,35 +132,48 @@ def candidate_names(settings: Settings, constrained: bool) -> list[str]:
     if settings.init == "neighborhoods":
         return ["neighborhoods 0"]
     names = [f"unconstrained {number}" for number in range(settings.n_init)]
-    return (
-        [*names, "farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
-        if constrained
-        else names
-    )
+    from_pairs = ["farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
+    return [*names, *from_pairs] if constrained else names
 
 
 def first_centroids(ground: Ground, name: str) -> FloatArray:
     """Return the centroids a candidate starts from."""
-    settings, sample = ground.settings, ground.sample()
+    settings = ground.settings
+    sample = replace(ground.sample(), smoothing=first_smoothing(ground.distortion))
     kind, number = name.rsplit(" ", 1)
     start, n_clusters = int(number), settings.n_clusters
     if kind in ("unconstrained", "k-means++"):
         return initialise.kmeans_plus_plus(sample, n_clusters, start)
     if kind == "random":
         return initialise.random_rows(sample, n_clusters, start)
-    nothing = np.zeros((0, ground.extent.n_features))
-    given = nothing
+    given = np.zeros((0, ground.extent.n_features))
     if ground.graph is not None:
         singles = kind == "agglomerated-singles"
-        found = initialise.neighbourhoods(sample, ground.graph, ground.node_rows, singles=singles)
-        pick = (
-            initialise.farthest_first
-            if kind in ("farthest-first", "neighborhoods")
-            else initialise.agglomerate
-        )
-        given = pick(sample, found, n_clusters) if len(found) else nothing
+        found = find_neighbourhoods(sample, ground.graph, ground.node_rows, singles=singles)
+        pick = farthest_first if kind in ("farthest-first", "neighborhoods") else agglomerate
+        given = pick(sample, found, n_clusters) if len(found) else given
     how = settings.fill if kind == "neighborhoods" else "k-means++"
     return initialise.fill(sample, n_clusters, start, given, how)
+
+
+def first_smoothing(distortion: Distortion) -> float:
+    """Return the α that a warm-up begins with.
+
+    First centroids are made with it: at a lower one a row is as far from a centroid as the words
+    that one lacks, whatever those of the row, and clusters run empty.
+    """
+    steps = phases.smoothing_steps(distortion.smoothing_schedule)
+    return steps[0] if steps else 0.0
+
+
+def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
+    """Return first centroids for means that the user gave."""
+    smoothing = first_smoothing(distortion)
+    if not smoothing:
+        return means
+    totals = np.column_stack([means, np.zeros(len(means))])
+    one, plain = np.ones(len(means), np.int64), np.ones(means.shape[1])
+    return distortion.centroids(totals, one, plain, smoothing, None)
 
 
 def run_candidate(ground: Ground, name: str, run: RunStore, number: int) -> Candidate:
@@ -163,44 +182,65 @@ def run_candidate(ground: Ground, name: str, run: RunStore, number: int) -> Cand
     refining = wanted(settings.refine, ground.distortion, ground.block.n_rows, settings.n_clusters)
     centroids = first_centroids(ground, name)
     engine = ground.engine(constrained=True)
-    turns: list[Turn] = []
-    if ground.graph is None or not name.startswith("unconstrained"):
-        turn, turns = _run(engine, centroids, ground, refining)
+    if ground.graph is not None and name.startswith("unconstrained"):
+        course = _run_unconstrained_first(engine, centroids, ground, refining)
     else:
-        alone = ground.engine(constrained=False)
-        free, _ = _run(alone, centroids, ground, refining)
-        if (
-            refining
-        ):  # its labels are better than any batch assignment: only linked rows are settled anew
-            labels = np.array(alone.run.read_labels(free.state.free[0]))
-            labels[engine.problem.places[0]] = LINKED
-            file = engine.run.write_labels(0, "rows-00000", 0, labels)
-            turn = phases.begin(
-                engine, free.state.model.centroids, smoothing=ground.smoothing, free=(file,)
-            )
-            turn, turns = phases.run_turns(engine, turn, 0, refining=True, fitting=False)
-        else:
-            turn = phases.begin(engine, free.state.model.centroids, smoothing=ground.smoothing)
-            turn, turns = phases.run_turns(engine, turn, settings.max_iter, refining=False)
-    part = f"start-{number:05d}"
-    file = run.write_labels(number, part, 0, sample_labels(engine, turn))
-    history = tuple(step for one in turns for step in one.steps)
-    return Candidate(name, file, turn.state.energy, len(turns), history)
+        course = _run(engine, centroids, ground, refining)
+    labels = sample_labels(engine, course.last)
+    file = run.write_labels(number, f"start-{number:05d}", 0, labels)
+    history = tuple(step for steps in course.turns for step in steps)
+    return Candidate(name, file, course.last.state.energy, course.n_iter, history)
 
 
-def _run(
+@dataclass(frozen=True)
+class _Course:
+    """How a candidate went: the steps of its turns, its fit iterations, where it ended."""
+
+    last: Turn
+    turns: list[Steps]
+    n_iter: int
+
+
+def _follow(engine: Engine, turn: Turn, max_iter: int, refining: bool) -> _Course:
+    """Run fit iterations and then refinement to their ends."""
+    turn, fitted = phases.run_turns(engine, turn, max_iter, refining=False)
+    turn, refined = phases.run_turns(engine, turn, 0, refining=refining)
+    return _Course(turn, [*fitted, *refined], len(fitted))
+
+
+def _run_unconstrained_first(
     engine: Engine, centroids: FloatArray, ground: Ground, refining: bool
-) -> tuple[Turn, list[Turn]]:
+) -> _Course:
+    """Run a start as if there were no pairs, then go on with them.
+
+    Labels that first variation found are better than any batch assignment, so free rows keep them
+    and only linked rows are settled anew.
+    """
+    alone = ground.engine(constrained=False)
+    free = _run(alone, centroids, ground, refining).last.state
+    found = free.model.centroids
+    if not refining:
+        turn = phases.begin(engine, found, smoothing=ground.smoothing)
+        return _follow(engine, turn, ground.settings.max_iter, refining=False)
+    labels = np.array(alone.run.read_labels(free.free[0]))
+    labels[engine.problem.places[0]] = LINKED
+    file = engine.run.write_labels(0, "rows-00000", 0, labels)
+    turn = phases.begin(engine, found, smoothing=ground.smoothing, free=(file,))
+    return _follow(engine, turn, 1, refining=True)  # the one iteration is an M-step
+
+
+def _run(engine: Engine, centroids: FloatArray, ground: Ground, refining: bool) -> _Course:
     """Run a start at weights 1: warm-up where the distortion has one, fit, refinement."""
     steps = phases.smoothing_steps(ground.distortion.smoothing_schedule)
     turn = phases.begin(engine, centroids, smoothing=steps[0] if steps else ground.smoothing)
     for number, smoothing in enumerate(steps):
+        first = number == 0
         turn = phases.warm_turn(
-            engine, turn.state, smoothing=smoothing, learning=False, first=number == 0
+            engine, turn.state, smoothing=smoothing, learning=False, first=first
         )
     if steps:
         turn = phases.settle_warm(engine, turn.state, smoothing=ground.smoothing, learning=False)
-    return phases.run_turns(engine, turn, ground.settings.max_iter, refining=refining)
+    return _follow(engine, turn, ground.settings.max_iter, refining)
 
 
 def sample_labels(engine: Engine, turn: Turn) -> LabelArray:
@@ -226,7 +266,10 @@ def labels_by_row(ground: Ground, run: RunStore, file: LabelsFile) -> AnyArray:
 
 
 def restrict(graph: ConstraintGraph, keep: AnyArray) -> ConstraintGraph:
-    """Return the graph of some whole components, nodes and groups renumbered in order; `keep` is a mask of nodes."""
+    """Return the graph of some whole components, nodes and groups renumbered in their order.
+
+    `keep` is the mask of their nodes.
+    """
     nodes = np.cumsum(keep) - 1
     group_kept = np.zeros(graph.n_groups, np.bool_)
     group_kept[graph.groups[keep]] = True
@@ -242,6 +285,7 @@ def restrict(graph: ConstraintGraph, keep: AnyArray) -> ConstraintGraph:
     must, must_chosen = inside(graph.must_pairs, keep, nodes)
     cannot, cannot_chosen = inside(graph.cannot_pairs, keep, nodes)
     rivals, _ = inside(graph.rivals, group_kept, groups)
+    dropped, _ = inside(graph.dropped_pairs, keep, nodes)
     contradictory = graph.contradictory_groups[group_kept[graph.contradictory_groups]]
     return replace(
         graph,
@@ -256,4 +300,5 @@ def restrict(graph: ConstraintGraph, keep: AnyArray) -> ConstraintGraph:
         table_groups=graph.table_groups[group_kept],
         rivals=rivals,
         contradictory_groups=groups[contradictory].astype(np.int32),
+        dropped_pairs=dropped,
     )

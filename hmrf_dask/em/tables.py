@@ -27,7 +27,8 @@ def settle_tables(
 ) -> tuple[int, int]:
     """Run sweeps of groups and points until neither gains; `labels` (point order) change in place.
 
-    `block` holds the rows in point order. Groups without a label first go, whole, where they are nearest.
+    `block` holds the rows in point order. Where labels are missing groups first go, whole, where
+    they are nearest.
     """
     rows = quantised_rows(block, model, scale, potts)
     closure = describe(bundle, model, scale, potts, closure_costs, block.n_features)
@@ -42,7 +43,8 @@ def nearest_groups(bundle: Bundle, links: Links) -> LabelArray:
     """Return labels with every group whole at the cluster of its least summed distortion."""
     ordered = links.costs[bundle.group_members].astype(np.float64)
     totals = np.add.reduceat(ordered, bundle.group_starts[:-1].astype(np.int64), axis=0)
-    return totals.argmin(axis=1).astype(np.int32)[bundle.groups]
+    nearest = totals.argmin(axis=1).astype(np.int32)
+    return np.asarray(nearest[bundle.groups])
 
 
 def quantised_rows(block: RowBlock, model: Model, scale: Scale, potts: bool) -> QuantisedRows:
@@ -88,7 +90,7 @@ def describe(
     order = np.lexsort((ends[:, 1], ends[:, 0]))
     starts = np.searchsorted(ends[order, 0], np.arange(n_groups + 1))
     largest = 1 << (2 * scale.bits) if potts else scale.largest
-    # under Potts penalties φ is constant, so a rival's complement largest − φ would be nought: it costs φ itself
+    # Potts: φ is constant, so a rival's complement largest − φ would be nought, but it costs φ
     return make_closure(
         0 if potts else distortion.kappa,
         n_features,

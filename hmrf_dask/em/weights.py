@@ -1,38 +1,38 @@
 """M-step B: feature weights, one step with backtracking on J; kept only if the measured J falls.
 
-`gradient` (cosine, Pearson): KDD eq. 18–19 with their signs put right. `variance` (squared Euclidean): the closed form of MPCK-Means.
-`entropy` (I-divergence): relative entropy against each feature's own one-cluster distortion, `algorithms.md` 2.2.
+`gradient` (cosine, Pearson): a step down the gradient (`weight_gradient`), scale-free in log a or
+the paper's. `variance` (squared Euclidean): the closed form of MPCK-Means. `entropy` (divergences):
+relative entropy against each feature's own one-cluster distortion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from hmrf_dask.dataflow import tree
-from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.distortions.idivergence import LEAST, IDivergence
 from hmrf_dask.em.centroids import centroids_of
 from hmrf_dask.em.engine import Engine, Pricing, real_sums
 from hmrf_dask.em.model import Model, State, WeightPrior
-from hmrf_dask.em.parts import add_limbs, share_model
 from hmrf_dask.em.pair_gradients import pair_statistics
+from hmrf_dask.em.parts import add_limbs
+from hmrf_dask.em.weight_gradient import full_sums, weight_gradient
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows import RowBlock
-from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray
 
 PAPER_RATE = 1.75
 RATE = 0.12  # of the scale-free step; the paper's 1.75 is about this on its data
 FLOOR = 1e-3  # least weight of a feature beside a mean of 1
 HALVINGS = 5
-NORMALISER = (
-    1.0  # λ of −λ Σ D(x, global centroid), which keeps learned cosine weights from collapsing
-)
-LEAST_VARIANCE = 1e-6  # of the mean one, under which a feature's scatter is taken as this
+NORMALISER = 1.0  # λ of −λ Σ D(x, global centroid): without it learned weights collapse
+LEAST_VARIANCE = 1e-6  # of a feature's scatter in one cluster: less is taken as this
+LEAST_MOMENT = 1e-9  # the same of Σ x²; below it a scatter is rounding
+MOST_STRENGTH = 1e6  # of the entropy rule: features that then still do not differ never will
+REACH = 20.0  # of the logarithm of a weight, up or down
 SHARE = 0.9  # of features in effect that the entropy rule must leave: (Σa)²/(d Σa²)
 
 
@@ -54,7 +54,7 @@ def prior_value(engine: Engine, state: State) -> float:
     prior, weights = state.prior, state.model.weights
     rule = engine.problem.distortion.learning
     if rule == "gradient" and prior.strength:
-        square = float(_full_sums(state.model, state.sums.sum(axis=0, keepdims=True), 2)[0])
+        square = float(full_sums(state.model, state.sums.sum(axis=0, keepdims=True), 2)[0])
         return -prior.strength * (engine.problem.extent.n_rows - float(np.sqrt(square)))
     if rule == "entropy" and prior.strength:
         scale = (prior.reference + prior.offset) / prior.strength
@@ -65,7 +65,7 @@ def prior_value(engine: Engine, state: State) -> float:
 
 
 def learn(engine: Engine, state: State, pricing: Pricing) -> tuple[State, Pricing] | None:
-    """Return the state under better weights, with its pairs priced anew; None when no step lowers J."""
+    """Return the state under better weights and its pairs' prices; None when no step lowers J."""
     for weights in _proposals(engine, state, pricing):
         if np.array_equal(weights, state.model.weights):
             return None
@@ -76,7 +76,7 @@ def learn(engine: Engine, state: State, pricing: Pricing) -> tuple[State, Pricin
 
 
 def reweighted(engine: Engine, state: State, weights: FloatArray) -> tuple[State, Pricing]:
-    """Return the state under other weights: sums where they change, centroids, pairs and J all anew."""
+    """Return the state under other weights: sums where they change, centroids, pairs, J anew."""
     model = replace(state.model, weights=weights)
     moved = replace(state, model=model)
     if engine.problem.distortion.learning == "gradient":  # summands are scaled by √a/‖x‖_A
@@ -96,7 +96,7 @@ def _proposals(engine: Engine, state: State, pricing: Pricing) -> Iterator[Float
     rule = engine.problem.distortion.learning
     weights = state.model.weights
     if rule == "gradient":
-        gradient = _gradient(engine, state, pricing)
+        gradient = weight_gradient(engine, state, pricing)
         if engine.problem.settings.weight_update == "paper":
             yield _kept(weights - PAPER_RATE * gradient)
             return
@@ -112,98 +112,17 @@ def _proposals(engine: Engine, state: State, pricing: Pricing) -> Iterator[Float
 
 
 def _kept(weights: FloatArray) -> FloatArray:
-    """Return weights with a mean of 1 and none below the floor."""
-    positive = np.maximum(weights, 0.0)
-    mean = positive.mean()
-    if not np.isfinite(mean) or mean <= 0:
+    """Return weights with a mean of 1 and none below the floor, the others in their proportions."""
+    kept = np.maximum(weights, 0.0)
+    if not np.isfinite(kept.sum()) or not kept.any():
         return np.ones_like(weights)
-    floored = np.maximum(positive / mean, FLOOR)
-    return np.asarray(np.maximum(floored / floored.mean(), FLOOR), np.float64)
-
-
-# ---- the gradient rule
-
-
-def _full_sums(model: Model, sums: IntArray, power: int = 1) -> FloatArray:
-    """Return sums with their mean column worked in (power 1), or their squared lengths (power 2)."""
-    totals = real_sums(sums, model.exponent)
-    whole = totals[:, :-1] + totals[:, -1:] * np.sqrt(model.weights)
-    return whole if power == 1 else np.asarray((whole * whole).sum(axis=1), np.float64)
-
-
-def squares_of_part(
-    block: RowBlock,
-    model: Model,
-    table: Any,
-    overall: Any,
-    run: RunStore,
-    file: LabelsFile,
-    strength: float,
-    exponent: int,
-) -> IntArray:
-    """Return Σ c_i z_im² of a part, c_i the similarity to the own centroid less λ times that to the global one."""
-    distortion = model.distortion
-    assert isinstance(distortion, TableDistortion)
-    labels = run.read_labels(file)
-    terms = distortion.terms(block, model.weights)
-    coefficients = np.where(
-        labels >= 0, 1.0 - distortion.own_distances(block, terms, table, labels), 0.0
-    )
-    if strength:
-        everyone = np.where(labels >= 0, 0, labels).astype(np.int32)
-        near = np.where(
-            labels >= 0, 1.0 - distortion.own_distances(block, terms, overall, everyone), 0.0
-        )
-        coefficients = coefficients - strength * near
-    return distortion.weighted_squares(block, terms, coefficients, model.weights, exponent)
-
-
-def _gradient(engine: Engine, state: State, pricing: Pricing) -> FloatArray:
-    """Return ∂J/∂a by feature, priors included."""
-    model, strength = state.model, state.prior.strength
-    flow, n_rows = engine.flow, engine.problem.extent.n_rows
-    shared = share_model(flow, model)
-    whole = state.sums.sum(axis=0, keepdims=True)
-    overall = replace(model, centroids=_global_centroid(model, whole, n_rows))
-    overall_table = share_model(flow, overall).table
-    bound = engine.summand_bound(model.weights)
-    exponent = fixed_point_exponent(n_rows, (1.0 + strength) * bound * bound)
-    squares = [
-        flow.lazy(
-            squares_of_part,
-            part.block,
-            shared.model,
-            shared.table,
-            overall_table,
-            engine.run,
-            file,
-            strength,
-            exponent,
-        )
-        for part, file in engine.all_parts(state)
-    ]
-    totals = flow.compute([tree(flow, add_limbs, squares)])[0] * 2.0**-exponent
-    rows = totals[:-1] + model.weights * totals[-1]
-    by_log = 0.5 * (rows - _directions(model, state.sums))
-    if strength:
-        by_log += 0.5 * strength * _directions(model, whole)
-    by_log += pair_statistics(engine, state, pricing)
-    return np.asarray(by_log / model.weights, np.float64)
-
-
-def _global_centroid(model: Model, whole: IntArray, n_rows: int) -> FloatArray:
-    return model.distortion.centroids(
-        real_sums(whole, model.exponent), np.asarray([n_rows]), model.weights, model.smoothing, None
-    )
-
-
-def _directions(model: Model, sums: IntArray) -> FloatArray:
-    """Return Σ_h S_hm²/‖S_h‖."""
-    whole = _full_sums(model, sums)
-    lengths = np.sqrt((whole * whole).sum(axis=1, keepdims=True))
-    return np.asarray(
-        np.divide(whole * whole, lengths, out=np.zeros_like(whole), where=lengths > 0).sum(axis=0)
-    )
+    low = np.zeros(len(kept), np.bool_)
+    while True:  # each turn puts more features on the floor, or ends
+        kept = kept * ((len(kept) - FLOOR * low.sum()) / kept[~low].sum())
+        below = ~low & (kept < FLOOR)
+        if not below.any():
+            return np.asarray(np.where(low, FLOOR, kept), np.float64)
+        low |= below
 
 
 # ---- the closed forms
@@ -211,7 +130,7 @@ def _directions(model: Model, sums: IntArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Scatter:
-    """By feature: the distortion of a labelling, and of one cluster holding all rows; weights left out."""
+    """By feature, without weights: Σ D of a labelling, and of one cluster of all rows."""
 
     own: FloatArray
     overall: FloatArray
@@ -253,18 +172,20 @@ def _moments(engine: Engine, model: Model) -> FloatArray:
 
 def _variance_weights(engine: Engine, state: State) -> FloatArray:
     """Return a_m = N / (scatter of feature m and of violated pairs)."""
+    n_rows, moments = engine.problem.extent.n_rows, _moments(engine, state.model)
     totals = real_sums(state.sums, state.model.exponent)[:, :-1]
+    overall = np.maximum(moments - totals.sum(axis=0) ** 2 / n_rows, 0.0)
     counts = np.maximum(state.counts, 1)[:, None]
-    scatter = np.maximum(
-        _moments(engine, state.model) - (totals * totals / counts).sum(axis=0), 0.0
-    )
+    scatter = np.maximum(moments - (totals * totals / counts).sum(axis=0), 0.0)
     scatter += pair_statistics(engine, state, None)
-    least = LEAST_VARIANCE * max(float(scatter.mean()), 1e-300)
-    return np.asarray(engine.problem.extent.n_rows / np.maximum(scatter, least), np.float64)
+    least = np.maximum(LEAST_VARIANCE * overall, LEAST_MOMENT * moments)
+    varies = overall > LEAST_MOMENT * moments  # the others tell nothing and keep their weights
+    best = n_rows / np.maximum(scatter, np.where(varies, least, 1.0))
+    return np.asarray(np.where(varies, best, state.model.weights), np.float64)
 
 
 def scatter_of(engine: Engine, state: State, *, settled: bool) -> Scatter:
-    """Return s and s0 of the entropy rule; in the final phase (`settled`) with the smoothing's own terms."""
+    """Return s and s0 of the entropy rule; once `settled` with the smoothing's own terms."""
     model, distortion = state.model, engine.problem.distortion
     assert isinstance(distortion, IDivergence)
     moments, u, alpha = _moments(engine, model), distortion.uniform, model.smoothing
@@ -287,16 +208,21 @@ def entropy_form(scatter: Scatter, strength: float) -> FloatArray:
     offset = float(scatter.overall.mean())
     if offset <= 0:
         return np.ones_like(scatter.own)
-    return np.asarray(
-        np.exp(-strength * (scatter.own - scatter.overall) / (scatter.overall + offset)), np.float64
-    )
+    return _relative(scatter.own, scatter.overall, offset, strength)
+
+
+def _relative(own: FloatArray, reference: FloatArray, offset: float, strength: float) -> FloatArray:
+    exponents = -strength * (own - reference) / (reference + offset)
+    return np.asarray(np.exp(np.clip(exponents, -REACH, REACH)), np.float64)
 
 
 def largest_strength(scatter: Scatter) -> float:
-    """Return the largest λ that leaves `SHARE` of the features in effect."""
+    """Return the largest λ that leaves `SHARE` of the features in effect; 0 where any would."""
     low, high = 0.0, 1.0
-    while effective_share(entropy_form(scatter, high)) >= SHARE and high < 1e6:
+    while effective_share(entropy_form(scatter, high)) >= SHARE:
         low, high = high, 2.0 * high
+        if low > MOST_STRENGTH:
+            return 0.0
     for _ in range(50):
         middle = 0.5 * (low + high)
         if effective_share(entropy_form(scatter, middle)) >= SHARE:
@@ -307,7 +233,7 @@ def largest_strength(scatter: Scatter) -> float:
 
 
 def warm_weights(engine: Engine, state: State, strength: float) -> tuple[FloatArray, float]:
-    """Return weights and λ of the warm-up: λ goes half the way to the largest that keeps features in effect."""
+    """Return weights and λ of the warm-up: λ goes half the way to the largest allowed."""
     scatter = scatter_of(engine, state, settled=False)
     target = largest_strength(scatter)
     strength = target if strength == 0 else strength + 0.5 * (target - strength)
@@ -326,7 +252,4 @@ def _entropy_weights(engine: Engine, state: State) -> FloatArray:
     if not prior.strength:
         return state.model.weights
     own = scatter_of(engine, state, settled=True).own
-    return np.asarray(
-        np.exp(-prior.strength * (own - prior.reference) / (prior.reference + prior.offset)),
-        np.float64,
-    )
+    return _relative(own, prior.reference, prior.offset, prior.strength)

@@ -16,7 +16,7 @@ from numba import njit
 
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.products import LANES, Entries, entries, multiply_row
+from hmrf_dask.kernels.products import LANES, entries, multiply_row
 from hmrf_dask.rows import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
 
@@ -252,7 +252,9 @@ def _slack(terms, table, i, length):  # type: ignore[no-untyped-def]
     return 2.0 * ((length + 4) * (SINGLE * reach + DOUBLE * size) + smallest)
 
 
-@njit(nogil=True, cache=True, inline="always")
+# Without NaN the least is found in vectors; nothing that overflowed comes here. It calls nothing:
+# numba hands `fastmath` on to functions that are first compiled from here.
+@njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
 def _score(products, bias, extra, scale, shift, scores):  # type: ignore[no-untyped-def]
     """Write scores, which are distances but for the row's own part; return the least."""
     for h in range(scores.shape[0]):
@@ -288,9 +290,8 @@ def _decide(rows, terms, table, scores, limit, i, current, change):  # type: ign
     return best
 
 
-# Without NaN the least score is found in vectors; scores are finite wherever they are looked at.
 # Arrays are taken out of their tuples before the loops: numba counts references at every access.
-@njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
+@njit(nogil=True, cache=True)
 def _nearest(rows, terms, table, labels, out, change):  # type: ignore[no-untyped-def]
     fast, bias, extra = table.fast, table.bias, table.extra
     scale, shift = terms.scale, terms.shift

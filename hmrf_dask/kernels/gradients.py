@@ -41,7 +41,7 @@ def _weighted_squares(rows, factor, extra, coefficients, weights, unit, out):  #
 def weighted_squares(
     block: RowBlock, terms: Terms, coefficients: FloatArray, weights: FloatArray, exponent: int
 ) -> IntArray:
-    """Return Σ_i c_i z_im² in fixed point, shape (d + 1,); the last entry is times a, everywhere."""
+    """Return Σ_i c_i z_im² in fixed point, shape (d + 1,); the last entry is times every a."""
     out = np.zeros(block.n_features + 1, np.int64)
     arrays = (terms.factor, terms.extra, coefficients, weights)
     frozen_arrays = (frozen(array, np.float64) for array in arrays)

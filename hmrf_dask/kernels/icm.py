@@ -205,8 +205,7 @@ def component_moves_piece(
     """Run `component_moves` on groups that lie wholly inside a piece, with all others frozen.
 
     `labels` and `groups` are of the whole component; `group_start` and `group_member` (global
-    indices) list the groups inside the piece only, as
-    `hmrf_dask.kernels.reconcile.groups_inside` finds them.
+    indices) list the groups inside the piece only.
     """
     links = make_links(first, costs, shift, start, neighbour, cost)
     return int(run_groups(labels, links, make_grouping(groups, group_start, group_member)))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
-
-from hmrf_dask.types import IntArray
 
 BITS = 32
 MASK = (1 << BITS) - 1
@@ -41,18 +38,3 @@ def best_limbs(high, low):  # type: ignore[no-untyped-def]
 def join_limbs(high: int, low: int) -> int:
     """Return the two limbs as one Python integer."""
     return (int(high) << BITS) + int(low)
-
-
-def merge_limbs(parts: list[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:
-    """Return the exact sum of partial sums of one shape, in normal form.
-
-    Up to 2**31 parts can be added: the low limbs use 32 bits each.
-    """
-    high = np.zeros_like(parts[0][0])
-    low = np.zeros_like(parts[0][1])
-    for part_high, part_low in parts:
-        high += part_high
-        low += part_low
-    high += low >> BITS
-    low &= MASK
-    return high, low

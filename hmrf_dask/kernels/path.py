@@ -1,8 +1,12 @@
-"""Which code computes: bits are promised for one kernel path and one instruction set, so both stand in the run."""
+"""Which code computes: bits are promised for one kernel path and one instruction set."""
 
 from __future__ import annotations
 
 import hashlib
+from functools import cache
+from importlib.metadata import version
+
+LIBRARIES = ("numpy", "scipy", "numba", "llvmlite")  # their releases may compile or sum differently
 
 
 def kernel_path() -> dict[str, str]:
@@ -13,12 +17,34 @@ def kernel_path() -> dict[str, str]:
     >>> kernel_path()["path"]
     'numba'
     """
+    return dict(_kernel_path())
+
+
+@cache
+def _kernel_path() -> tuple[tuple[str, str], ...]:
     import llvmlite.binding
     import numba
 
     features = llvmlite.binding.get_host_cpu_features().flatten()
-    return {
-        "path": "numba",
+    asked = numba.config.CPU_FEATURES  # NUMBA_CPU_FEATURES, in place of what the machine has
+    found = {
+        "path": "python" if numba.config.DISABLE_JIT else "numba",
         "cpu": numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
-        "features": hashlib.sha256(features.encode()).hexdigest()[:16],
+        "features": hashlib.sha256((asked or features).encode()).hexdigest()[:16],
     }
+    return tuple((found | {name: version(name) for name in LIBRARIES}).items())
+
+
+def path_differences(path: dict[str, str], own: dict[str, str]) -> str:
+    """Return in words what of `path` differs from `own`.
+
+    Examples
+    --------
+    >>> path_differences({"path": "numba", "cpu": "znver3"}, {"path": "numba", "cpu": "skylake"})
+    'cpu znver3, not skylake'
+    """
+    return ", ".join(
+        f"{name} {path.get(name)}, not {own.get(name)}"
+        for name in sorted(path.keys() | own.keys())
+        if path.get(name) != own.get(name)
+    )

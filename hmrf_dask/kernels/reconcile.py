@@ -1,10 +1,11 @@
 """ICM on a component in pieces: priority rounds, then hand-over; only sparse lists travel.
 
-A piece holds the points ``first .. first + n`` with their costs and pairs; labels are of the whole
-component. In a round a point moves if and only if its (gain, -index) beats every linked point that
-also wants to move, so movers are never linked and their gains add up exactly. After `ROUNDS`
-rounds the piece with the best proposal runs its own heap, one piece at a time. `advance` says what
-is next.
+A piece holds its own points with their costs and pairs, and the labels of these and of all far ends
+of their pairs: its *places*, own points standing together, all in the order of the component, so
+that ties are decided as in the whole. In a round a point moves if and only if its (gain, -place)
+beats every linked point that also wants to move: movers are never linked and their gains add up
+exactly. After `ROUNDS` rounds pieces run their own heaps, never two linked ones at a time.
+`advance` says what is next.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from enum import Enum
 import numpy as np
 from numba import njit
 
-from hmrf_dask.kernels.links import best_cluster, fill_row, frozen, make_links
+from hmrf_dask.kernels.links import Links, best_cluster, fill_row, frozen
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 ROUNDS = 40  # random graphs of 1M points need 5 to 21; a chain would need one a point
@@ -26,7 +27,7 @@ class Phase(Enum):
     """What the pieces do next."""
 
     POINTS = "priority rounds of points"
-    POINT_HANDOVER = "one piece at a time runs its heap of points"
+    POINT_HANDOVER = "pieces that are not linked run their heaps of points"
     GROUPS = "priority rounds of groups"
     GROUP_HANDOVER = "one piece at a time runs its heap of groups"
     DONE = "neither a point nor a group can move with a gain"
@@ -97,27 +98,18 @@ def _propose(labels, links, look):  # type: ignore[no-untyped-def]
 
 
 def propose(
-    labels: LabelArray,
-    first: int,
-    costs: AnyArray,
-    shift: int,
-    start: AnyArray,
-    neighbour: AnyArray,
-    cost: AnyArray,
-    look: AnyArray | None = None,
+    labels: LabelArray, links: Links, look: AnyArray | None = None
 ) -> tuple[LabelArray, IntArray]:
     """Return where points of a piece want to go, given all labels as they stand.
 
     Parameters
     ----------
-    labels : int32 array, shape (n,)
-        Labels of the whole component.
-    first : int
-        Global index of the piece's first point.
-    costs, shift, start, neighbour, cost
-        The piece's links, `neighbour` as global indices (`hmrf_dask.kernels.links.Links`).
+    labels : int32 array
+        By place.
+    links : Links
+        The piece.
     look : int array or None
-        Local indices to look at, None for all.
+        Own points to look at (the piece's first is 0), None for all.
 
     Returns
     -------
@@ -125,42 +117,13 @@ def propose(
     gains : int64 array, shape (looked at,)
         0 for a point that stays: it wants to move if and only if its gain is above 0.
     """
-    links = make_links(first, costs, shift, start, neighbour, cost)
     chosen = np.arange(links.costs.shape[0], dtype=np.int32) if look is None else look
-    targets, gains = _propose(labels, links, frozen(chosen, np.int32))
+    targets, gains = _propose(frozen(labels, np.int32), links, frozen(chosen, np.int32))
     return targets, gains
 
 
-@njit(nogil=True, cache=True)
-def _boundary(first, gains, start, neighbour):  # type: ignore[no-untyped-def]
-    last = first + gains.shape[0]
-    found = np.zeros(gains.shape[0], np.bool_)
-    for point in range(gains.shape[0]):
-        if gains[point] == 0:
-            continue
-        for edge in range(start[point], start[point + 1]):
-            if neighbour[edge] < first or neighbour[edge] >= last:
-                found[point] = True
-                break
-    return np.flatnonzero(found).astype(np.int32)
-
-
-def boundary_proposals(
-    first: int, gains: IntArray, start: AnyArray, neighbour: AnyArray
-) -> tuple[LabelArray, IntArray]:
-    """Return (global index, gain) of the wanting points that have a neighbour in another piece."""
-    arrays = frozen(gains, np.int64), frozen(start, np.int64), frozen(neighbour, np.int32)
-    local = _boundary(int(first), *arrays)
-    return (local + first).astype(np.int32), gains[local]
-
-
-def merge_proposals(
-    parts: Sequence[tuple[LabelArray, AnyArray]],
-) -> tuple[LabelArray, AnyArray]:
-    """Return the (global index, value) lists of pieces as one, sorted by index.
-
-    For boundary proposals and for moves (index, new label) alike. Pieces do not overlap.
-    """
+def merge_lists(parts: Sequence[tuple[LabelArray, AnyArray]]) -> tuple[LabelArray, AnyArray]:
+    """Return (index, value) lists that do not overlap as one, sorted by index."""
     index = np.concatenate([part[0] for part in parts])
     value = np.concatenate([part[1] for part in parts])
     order = np.argsort(index, kind="stable")
@@ -207,24 +170,24 @@ def winners(
     gains: IntArray,
     start: AnyArray,
     neighbour: AnyArray,
-    other_index: LabelArray,
+    other_place: LabelArray,
     other_gain: IntArray,
 ) -> LabelArray:
-    """Return the local indices of the points that move in this round.
+    """Return the own points (the piece's first is 0) that move in this round.
 
     Parameters
     ----------
     first, gains, start, neighbour
         The piece: gains of all its points (0: stays) and its half-edges.
-    other_index, other_gain : int32 and int64 arrays
-        Boundary proposals of the other pieces (or of all), sorted by global index.
+    other_place, other_gain : int32 and int64 arrays
+        What far ends want, sorted by place.
     """
     local = _winners(
         int(first),
         frozen(gains, np.int64),
         frozen(start, np.int64),
         frozen(neighbour, np.int32),
-        frozen(other_index, np.int32),
+        frozen(other_place, np.int32),
         frozen(other_gain, np.int64),
     )
     return np.asarray(local, np.int32)
@@ -233,8 +196,8 @@ def winners(
 @njit(nogil=True, cache=True)
 def _look_again(n, first, start, neighbour, moved):  # type: ignore[no-untyped-def]
     mark = np.zeros(n, np.bool_)
-    for place in range(moved.shape[0]):
-        mark[moved[place]] = True
+    for at in range(moved.shape[0]):
+        mark[moved[at]] = True
     look = np.zeros(start.shape[0] - 1, np.bool_)
     for point in range(look.shape[0]):
         look[point] = mark[first + point]
@@ -244,24 +207,39 @@ def _look_again(n, first, start, neighbour, moved):  # type: ignore[no-untyped-d
 
 
 def look_again(
-    n: int, first: int, start: AnyArray, neighbour: AnyArray, moved: LabelArray
+    n_places: int, first: int, start: AnyArray, neighbour: AnyArray, moved: AnyArray
 ) -> LabelArray:
-    """Return the local indices of a piece's points that moved or have a neighbour that moved.
+    """Return the own points (the piece's first is 0) that moved or have a neighbour that moved.
 
-    `n` is the number of points of the component, `moved` holds global indices.
+    `moved` holds places.
     """
     arrays = frozen(start, np.int64), frozen(neighbour, np.int32), frozen(moved, np.int32)
-    return np.asarray(_look_again(int(n), int(first), *arrays), np.int32)
+    return np.asarray(_look_again(int(n_places), int(first), *arrays), np.int32)
 
 
-def best_proposal(first: int, gains: IntArray) -> tuple[int, int]:
-    """Return (gain, -global index) of a piece's best proposal, (0, 0) when it has none."""
+def best_proposal(offset: int, gains: IntArray) -> tuple[int, int]:
+    """Return (gain, -index) of a piece's best proposal, (0, 0) when it has none.
+
+    `offset` is the index in the component of the piece's first point.
+    """
     if gains.shape[0] == 0 or gains.max() == 0:
         return 0, 0
     point = int(gains.argmax())
-    return int(gains[point]), -(first + point)
+    return int(gains[point]), -(offset + point)
 
 
-def next_piece(bests: Sequence[tuple[int, int]]) -> int:
-    """Return the piece whose turn it is in the hand-over: the one with the best proposal."""
-    return max(range(len(bests)), key=lambda piece: bests[piece])
+def next_pieces(bests: Sequence[tuple[int, int]], neighbours: Sequence[Sequence[int]]) -> list[int]:
+    """Return the pieces whose turn it is in the hand-over: their best beats those of linked ones.
+
+    Examples
+    --------
+    >>> next_pieces([(5, -1), (9, -20), (7, -30), (7, -40)], [[1], [0, 2], [1, 3], [2]])
+    [1]
+    >>> next_pieces([(5, -1), (4, -20), (7, -30), (0, 0)], [[1], [0, 2], [1, 3], [2]])
+    [0, 2]
+    """
+    return [
+        number
+        for number, best in enumerate(bests)
+        if best[0] > 0 and all(best > bests[other] for other in neighbours[number])
+    ]

@@ -2,19 +2,20 @@
 
 Every piece adds up its members' parts in two limbs; the sums over pieces give the gain of every
 group; a group moves if and only if its (gain, -number) beats every adjacent group that also wants
-to. Groups wholly inside one piece can be handed over to `component_moves_piece`.
+to. Groups wholly inside one piece need no sums to travel, and can be handed over to its own heap.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from hmrf_dask.kernels.groups import add_member
-from hmrf_dask.kernels.limbs import best_limbs
-from hmrf_dask.kernels.links import frozen, make_links
+from hmrf_dask.kernels.limbs import BITS, MASK, best_limbs
+from hmrf_dask.kernels.links import Links, frozen
 from hmrf_dask.kernels.reconcile import find
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
@@ -28,86 +29,132 @@ class GroupProposals(NamedTuple):
     low: IntArray
 
 
-def no_proposals() -> GroupProposals:
-    """Return an empty list of proposals."""
-    nobody = np.zeros(0, np.int32)
-    nothing = np.zeros(0, np.int64)
-    return GroupProposals(nobody, nobody, nothing, nothing)
-
-
-def linked_groups(groups: LabelArray) -> LabelArray:
-    """Return the groups of at least two members, ascending."""
-    return np.flatnonzero(np.bincount(groups) >= 2).astype(np.int32)
-
-
-def groups_inside(
-    groups: LabelArray, first: int, last: int
-) -> tuple[LabelArray, IntArray, LabelArray]:
-    """Return the groups of at least two members that lie wholly in ``first .. last``.
-
-    Returns
-    -------
-    group : int32 array
-        Their numbers, ascending.
-    group_start : int64 array
-    group_member : int32 array
-        Their members (global indices) as CSR, as `component_moves_piece` takes them.
-    """
-    own = groups[first:last]
-    size = np.bincount(groups)
-    here = np.bincount(own, minlength=size.shape[0])
-    inside = (size >= 2) & (here == size)
-    group = np.flatnonzero(inside).astype(np.int32)
-    start = np.concatenate(([0], np.cumsum(size[group]))).astype(np.int64)
-    local = np.flatnonzero(inside[own])
-    order = np.argsort(own[local], kind="stable")
-    return group, start, (local[order] + first).astype(np.int32)
-
-
 @njit(nogil=True, cache=True)
-def _parts(labels, groups, chosen, links):  # type: ignore[no-untyped-def]
+def _parts(labels, groups, group_start, member, links):  # type: ignore[no-untyped-def]
+    n_groups = group_start.shape[0] - 1
     n_clusters = links.costs.shape[1]
-    high = np.zeros((chosen.shape[0], n_clusters + 1), np.int64)
-    low = np.zeros((chosen.shape[0], n_clusters + 1), np.int64)
+    high = np.zeros((n_groups, n_clusters + 1), np.int64)
+    low = np.zeros((n_groups, n_clusters + 1), np.int64)
     row = np.empty(n_clusters, np.int64)
-    for point in range(links.costs.shape[0]):
-        place = find(chosen, groups[links.first + point])
-        if place >= 0:
-            add_member(high[place], low[place], row, labels, links, groups, point)
+    for group in range(n_groups):
+        for at in range(group_start[group], group_start[group + 1]):
+            point = member[at] - links.first
+            add_member(high[group], low[group], row, labels, links, groups, point)
     return high, low
 
 
 def group_gain_parts(
-    labels: LabelArray,
-    groups: LabelArray,
-    chosen: LabelArray,
-    first: int,
-    costs: AnyArray,
-    shift: int,
-    start: AnyArray,
-    neighbour: AnyArray,
-    cost: AnyArray,
+    labels: LabelArray, groups: LabelArray, group_start: IntArray, member: LabelArray, links: Links
 ) -> tuple[IntArray, IntArray]:
-    """Return a piece's part of the K + 1 energies of each chosen group.
+    """Return a piece's part of the K + 1 energies of some groups.
 
     Parameters
     ----------
-    labels, groups : int32 arrays, shape (n,)
-        Of the whole component.
-    chosen : int32 array, shape (g,)
-        Group numbers, ascending.
-    first, costs, shift, start, neighbour, cost
-        The piece, as in `hmrf_dask.kernels.reconcile.propose`.
+    labels, groups : int32 arrays
+        Of the piece's own points and all far ends of their pairs.
+    group_start, member : int64 and int32 arrays
+        The groups' own points in the piece as CSR.
+    links : Links
+        The piece.
 
     Returns
     -------
-    high, low : int64 arrays, shape (g, K + 1)
-        Entry h: all members at h; the last: as they are. Parts of the pieces are added by
-        `hmrf_dask.kernels.limbs.merge_limbs`.
+    high, low : int64 arrays, shape (groups, K + 1)
+        Entry h: all members at h; the last: as they are. Parts of the pieces add up.
     """
-    links = make_links(first, costs, shift, start, neighbour, cost)
-    high, low = _parts(labels, frozen(groups, np.int32), frozen(chosen, np.int32), links)
+    arrays = (groups, np.int32), (group_start, np.int64), (member, np.int32)
+    high, low = _parts(frozen(labels, np.int32), *(frozen(*one) for one in arrays), links)
     return high, low
+
+
+def merge_parts(
+    lists: Sequence[tuple[LabelArray, IntArray, IntArray]],
+) -> tuple[LabelArray, IntArray, IntArray]:
+    """Return (number, high, low) of groups added up over lists, each sorted by number.
+
+    Parts are added exactly: up to 2**31 of them, since the low limbs use 32 bits each.
+    """
+    number = np.unique(np.concatenate([one[0] for one in lists]))
+    shape = (len(number), lists[0][1].shape[1])
+    high, low = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for groups, part_high, part_low in lists:
+        at = np.searchsorted(number, groups)
+        high[at] += part_high
+        low[at] += part_low
+    high += low >> BITS
+    low &= MASK
+    return number, high, low
+
+
+@njit(nogil=True, cache=True)
+def _inside(labels, groups, group_start, member, links):  # type: ignore[no-untyped-def]
+    n_groups = group_start.shape[0] - 1
+    target = np.empty(n_groups, np.int32)
+    gains = np.empty((2, n_groups), np.int64)
+    high = np.empty(links.costs.shape[1] + 1, np.int64)
+    low = np.empty(links.costs.shape[1] + 1, np.int64)
+    row = np.empty(links.costs.shape[1], np.int64)
+    for group in range(n_groups):
+        high[:] = 0
+        low[:] = 0
+        for at in range(group_start[group], group_start[group + 1]):
+            add_member(high, low, row, labels, links, groups, member[at] - links.first)
+        target[group], gains[0, group], gains[1, group] = best_limbs(high, low)
+    return target, gains
+
+
+def inside_proposals(
+    labels: LabelArray,
+    groups: LabelArray,
+    number: LabelArray,
+    group_start: IntArray,
+    member: LabelArray,
+    links: Links,
+) -> GroupProposals:
+    """Return which groups that lie wholly in a piece want to move; parameters as above."""
+    arrays = (groups, np.int32), (group_start, np.int64), (member, np.int32)
+    target, gains = _inside(frozen(labels, np.int32), *(frozen(*one) for one in arrays), links)
+    wants = target >= 0
+    return GroupProposals(number[wants], target[wants], gains[0, wants], gains[1, wants])
+
+
+@njit(nogil=True, cache=True)
+def _sums(costs, group_start, member, first):  # type: ignore[no-untyped-def]
+    sums = np.zeros((group_start.shape[0] - 1, costs.shape[1]), np.int64)
+    for group in range(sums.shape[0]):
+        for at in range(group_start[group], group_start[group + 1]):
+            for h in range(costs.shape[1]):
+                sums[group, h] += costs[member[at] - first, h]
+    return sums
+
+
+def distortion_sums(
+    costs: AnyArray, group_start: IntArray, member: LabelArray, first: int
+) -> IntArray:
+    """Return the summed int32 cost rows of some groups' own points, exact below 2**31 points."""
+    arrays = (costs, np.int32), (group_start, np.int64), (member, np.int32)
+    return np.asarray(_sums(*(frozen(*one) for one in arrays), int(first)), np.int64)
+
+
+@njit(nogil=True, cache=True)
+def _place(costs, group_start, member, first, labels):  # type: ignore[no-untyped-def]
+    total = np.empty(costs.shape[1], np.int64)
+    for group in range(group_start.shape[0] - 1):
+        total[:] = 0
+        for at in range(group_start[group], group_start[group + 1]):
+            for h in range(costs.shape[1]):
+                total[h] += costs[member[at] - first, h]
+        best = np.argmin(total)
+        for at in range(group_start[group], group_start[group + 1]):
+            labels[member[at] - first] = best
+
+
+def place_inside(
+    labels: LabelArray, costs: AnyArray, group_start: IntArray, member: LabelArray, first: int
+) -> None:
+    """Put groups that lie wholly in a piece, whole, where their summed costs are least."""
+    arrays = (costs, np.int32), (group_start, np.int64), (member, np.int32)
+    _place(*(frozen(*one) for one in arrays), int(first), labels)
 
 
 @njit(nogil=True, cache=True)
@@ -126,29 +173,25 @@ def group_proposals(chosen: LabelArray, high: IntArray, low: IntArray) -> GroupP
     return GroupProposals(chosen[wants], target[wants], gains[0, wants], gains[1, wants])
 
 
-def replace_proposals(
-    proposals: GroupProposals, looked_at: LabelArray, found: GroupProposals
-) -> GroupProposals:
-    """Return the proposals after another look at some groups: theirs replaced by `found`."""
-    keep = ~np.isin(proposals.group, looked_at)
-    both = GroupProposals(
-        np.concatenate((proposals.group[keep], found.group)),
-        np.concatenate((proposals.target[keep], found.target)),
-        np.concatenate((proposals.high[keep], found.high)),
-        np.concatenate((proposals.low[keep], found.low)),
-    )
-    return select_proposals(both, np.argsort(both.group, kind="stable"))
-
-
 def select_proposals(proposals: GroupProposals, chosen: AnyArray) -> GroupProposals:
     """Return the proposals at the places (or mask) `chosen`."""
     group, target, high, low = proposals
     return GroupProposals(group[chosen], target[chosen], high[chosen], low[chosen])
 
 
-def best_group(proposals: GroupProposals) -> int:
-    """Return the place of the proposal with the largest gain, then the lowest group."""
-    return int(np.lexsort((proposals.group, -proposals.low, -proposals.high))[0])
+def best_groups(proposals: GroupProposals, most: int) -> GroupProposals:
+    """Return the `most` proposals with the largest gains, then the lowest groups; ascending."""
+    if len(proposals.group) <= most:
+        return proposals
+    order = np.lexsort((proposals.group, -proposals.low, -proposals.high))
+    return select_proposals(proposals, np.sort(order[:most]))
+
+
+def merge_groups(lists: Sequence[GroupProposals], most: int) -> GroupProposals:
+    """Return the best of several lists of different groups."""
+    columns = [np.concatenate(column) for column in zip(*lists, strict=True)]
+    both = GroupProposals(*columns)
+    return best_groups(select_proposals(both, np.argsort(both.group, kind="stable")), most)
 
 
 @njit(nogil=True, cache=True)
@@ -196,38 +239,6 @@ def beaten_groups(
         frozen(proposals.low, np.int64),
     )
     return np.asarray(beaten, np.bool_)
-
-
-@njit(nogil=True, cache=True)
-def _touched(groups, first, start, neighbour, moved, n_groups):  # type: ignore[no-untyped-def]
-    mark = np.zeros(groups.shape[0], np.bool_)
-    for place in range(moved.shape[0]):
-        mark[moved[place]] = True
-    touched = np.zeros(n_groups, np.bool_)
-    for point in range(start.shape[0] - 1):
-        group = groups[first + point]
-        touched[group] |= mark[first + point]
-        for edge in range(start[point], start[point + 1]):
-            touched[group] |= mark[neighbour[edge]]
-    return np.flatnonzero(touched).astype(np.int32)
-
-
-def touched_groups(
-    groups: LabelArray, first: int, start: AnyArray, neighbour: AnyArray, moved: LabelArray
-) -> LabelArray:
-    """Return the groups with a point in this piece that moved or has a neighbour that moved.
-
-    `moved` holds global indices. The union over pieces is what must be looked at again.
-    """
-    touched = _touched(
-        frozen(groups, np.int32),
-        int(first),
-        frozen(start, np.int64),
-        frozen(neighbour, np.int32),
-        frozen(moved, np.int32),
-        int(groups.max()) + 1,
-    )
-    return np.asarray(touched, np.int32)
 
 
 def group_labels(

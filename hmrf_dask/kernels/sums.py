@@ -22,8 +22,10 @@ def fixed_point_exponent(n_rows: int, bound: float) -> int:
     if n_rows == 0 or bound <= 0:
         return LARGEST_EXPONENT
     # Two bits stay free: each summand may be rounded up by a half, and a change of the sums, rows
-    # that come less rows that go, may be twice as large as a sum.
-    return min(LARGEST_EXPONENT, 61 - math.ceil(math.log2(n_rows * bound)))
+    # that come less rows that go, may be twice as large as a sum. Data in small units get as many
+    # digits as data near 1.
+    finest = LARGEST_EXPONENT - min(0, math.floor(math.log2(bound)))
+    return min(finest, 61 - math.ceil(math.log2(n_rows * bound)))
 
 
 @dataclass(frozen=True, slots=True)

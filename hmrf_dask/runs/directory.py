@@ -89,12 +89,28 @@ class RunDirectory:
         storage_options : mapping, optional
             For fsspec. Name a profile; credentials are refused.
         """
+        run = cls.at(url, storage_options)
+        run.begin(config=config, fingerprint=fingerprint, resume=resume)
+        return run
+
+    @classmethod
+    def at(
+        cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    ) -> RunDirectory:
+        """Name a run directory; nothing is made or looked at before `probe` or `begin`."""
         options = dict(storage_options or {})
         refuse_credentials(options)
-        run = cls(absolute_url(url), options)
-        run._storage.make_root()
-        identity.begin_or_join(run._storage, config, fingerprint, resume)
-        return run
+        return cls(absolute_url(url), options)
+
+    def begin(self, *, config: Mapping[str, Any], fingerprint: str, resume: bool = True) -> None:
+        """Begin the run here, or go on with the same one; see `open`."""
+        self._storage.make_root()
+        identity.begin_or_join(self._storage, config, fingerprint, resume)
+
+    def recorded_config(self) -> dict[str, Any] | None:
+        """Return the config of the run that lies here, None where there is none."""
+        found = read_sealed(self._storage, identity.NAME)
+        return None if found is None else dict(found["config"])
 
     @classmethod
     def scratch(cls, folder: str | None = None) -> RunDirectory:
@@ -245,6 +261,7 @@ class RunDirectory:
     def probe(self) -> str:
         """Write a file for every worker to find, and return its token for `check_probe`."""
         token = uuid.uuid4().hex
+        self._storage.make_root()
         self._storage.write(f"probe/{token}", token.encode())
         return token
 

@@ -39,7 +39,9 @@ def begin_or_join(
 
 
 def _refuse_strangers(storage: Storage) -> None:
-    names = [name for name in storage.names("") if temporary_target(name) is None]
+    # A probe is what a client leaves that is killed while it asks its workers.
+    found = [name for name in storage.names("") if name != "probe"]
+    names = [name for name in found if temporary_target(name) is None]
     # run.json: another process has made it since we looked, and may have gone further.
     if names and NAME not in names:
         raise RunDirectoryError(

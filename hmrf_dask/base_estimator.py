@@ -1,0 +1,282 @@
+"""What all estimators share: fit, predict, transform, score and save over the one loop."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+)
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from hmrf_dask.corpus import Corpus, as_corpus
+from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
+from hmrf_dask.em.fitting import Fitted, fit_corpus
+from hmrf_dask.errors import DistortionError, InvalidInputError
+from hmrf_dask.model_files import SavedModel, save_model
+from hmrf_dask.parameters import (
+    INITS,
+    PARAMETERS,
+    as_constraints,
+    draw_seed,
+    given_centroids,
+    make_settings,
+)
+from hmrf_dask.prediction import (
+    Predictor,
+    is_lazy,
+    labels_of_fit,
+    predict_rows,
+    score_rows,
+    transform_rows,
+)
+from hmrf_dask.runs import RunDirectory
+
+POSITIVE_ONLY = ("i-divergence", "kl")
+SUMMARY = (  # what a saved model keeps of the fit, beside arrays
+    "objective",
+    "objective_terms",
+    "objective_history",
+    "violations",
+    "n_iter",
+    "converged",
+    "stop_reason",
+    "seed",
+)
+
+
+class HMRFEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+    """Base of the estimators; a subclass gives its parameters and the settings they mean."""
+
+    n_clusters: int
+    distortion: str | Distortion
+    init: Any
+    random_state: Any
+    _inits: tuple[str, ...] = INITS
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the parameters that `make_settings` takes."""
+        parameters = self.get_params(deep=False)
+        return {name: value for name, value in parameters.items() if name in PARAMETERS}
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        must_link: Any = None,
+        cannot_link: Any = None,
+        run_dir: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Cluster the rows of X.
+
+        Parameters
+        ----------
+        X : sparse matrix or array, array-like, dask array, Corpus, or path of a corpus
+            Rows are documents, columns features, shape (n_samples, n_features).
+        y : Ignored
+            For scikit-learn's sake.
+        must_link, cannot_link : array-like of int, shape (m, 2), optional
+            Pairs of row numbers of X that belong together, or do not; of document ids (str) where
+            X is a Corpus that has some. Or one `Constraints`, as `must_link`.
+        run_dir : str or path, optional
+            Folder or URL where every iteration is committed; a fit that was stopped goes on from
+            there to the same bits. Without it a temporary one lives as long as `labels_` need it.
+
+        Returns
+        -------
+        self
+        """
+        distortion = make_distortion(self.distortion)
+        values = self._settings()
+        values["random_state"] = self._seed(run_dir)
+        settings = make_settings(values, distortion, self._inits)
+        constraints = as_constraints(must_link, cannot_link)
+        corpus = self._corpus(X, fitting=True)
+        given = given_centroids(self.init, distortion, settings.n_clusters, corpus.n_features)
+        fitted = fit_corpus(corpus, constraints, settings, distortion, given=given, run_dir=run_dir)
+        self._take(fitted)
+        self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
+        return self
+
+    def _seed(self, run_dir: str | os.PathLike[str] | None) -> int:
+        """Return the seed; without a `random_state` the one that the run found there recorded."""
+        if self.random_state is None and run_dir is not None:
+            config = RunDirectory.at(run_dir).recorded_config()
+            if config is not None:
+                return int(config["settings"]["seed"])
+        return draw_seed(self.random_state)
+
+    def _corpus(self, X: Any, *, fitting: bool) -> Corpus:
+        """Return X as a corpus; matrices go through scikit-learn's own validation first.
+
+        All but the look at NaN and infinity, which is ours: it names the rows.
+        """
+        if is_lazy(X):
+            corpus = as_corpus(X)
+            self._check_width(corpus.n_features, fitting=fitting)
+            return corpus
+        if isinstance(X, np.ma.MaskedArray):
+            raise InvalidInputError("rows must not be masked, got a masked array; fill it")
+        try:
+            checked = validate_data(
+                self, X, reset=fitting, accept_sparse="csr", dtype=[np.float64, np.float32],
+                accept_large_sparse=True, ensure_all_finite=False,
+            )  # fmt: skip
+        except ValueError as error:
+            raise InvalidInputError(str(error)) from error
+        return as_corpus(checked)
+
+    def _check_width(self, n_features: int, *, fitting: bool) -> None:
+        """Do what scikit-learn's validation does to other input: columns must be those of fit."""
+        if fitting:
+            self.n_features_in_ = n_features
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        elif n_features != self.n_features_in_:
+            raise InvalidInputError(
+                f"X has {n_features} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+
+    def _take(self, fitted: Fitted) -> None:
+        """Set the fitted attributes."""
+        state, model = fitted.state, fitted.state.model
+        self.cluster_centers_ = model.centroids
+        self.feature_weights_ = model.weights
+        self.objective_ = state.energy.value
+        self.objective_terms_ = state.energy.terms()
+        self.objective_history_ = np.asarray(fitted.objective_history())
+        self.violations_ = fitted.violations()
+        self.n_iter_ = fitted.n_iter
+        self.stop_reason_ = fitted.stop
+        self.converged_ = "max_iter" not in fitted.stop
+        self.smoothing_ = model.smoothing
+        self.seed_ = fitted.problem.settings.seed
+        self._n_features_out = len(model.centroids)
+        self._distortion = model.distortion
+
+    def _take_labels(self, fitted: Fitted, *, lazy: bool, scratch: bool) -> None:
+        """Set `labels_`; a scratch run stays as long as lazy labels, here or elsewhere, read it."""
+        run = fitted.run
+        if scratch:
+            # `run` itself stands in the graph of lazy labels; the copy must not keep it alive.
+            weakref.finalize(run, copy(run).remove)
+        self._run = run if scratch and lazy else None
+        self.labels_ = labels_of_fit(fitted.labels(), fitted.problem, lazy=lazy)
+        if scratch and not lazy:
+            run.remove()
+
+    def _predictor(self) -> Predictor:
+        weights, smoothing = self.feature_weights_, self.smoothing_
+        return Predictor(self._distortion, self.cluster_centers_, weights, smoothing)
+
+    def predict(self, X: Any) -> Any:
+        """Return the nearest cluster of each row under the learned metric.
+
+        Parameters
+        ----------
+        X : as for `fit`
+
+        Returns
+        -------
+        labels : ndarray of int32, shape (n_samples,)
+            A dask array, not computed yet, for a dask array, a Corpus or a path.
+        """
+        check_is_fitted(self)
+        return predict_rows(self._predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
+
+    def transform(self, X: Any) -> Any:
+        """Return the distance of each row to each cluster under the learned metric.
+
+        Parameters
+        ----------
+        X : as for `fit`
+
+        Returns
+        -------
+        distances : ndarray of float64, shape (n_samples, n_clusters)
+            A dask array, not computed yet, for a dask array, a Corpus or a path.
+        """
+        check_is_fitted(self)
+        return transform_rows(self._predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return minus the sum of the distances of rows to their nearest clusters.
+
+        Parameters
+        ----------
+        X : as for `fit`
+        y : Ignored
+            For scikit-learn's sake.
+        """
+        check_is_fitted(self)
+        return score_rows(self._predictor(), self._corpus(X, fitting=False))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
+
+        `labels_` are not part of it: they belong to the rows.
+        """
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        summary = {name: getattr(self, f"{name}_") for name in SUMMARY}
+        summary["objective_history"] = self.objective_history_.tolist()
+        model = SavedModel(
+            type(self).__name__, self._saved_parameters(), self._predictor(), summary,
+            None if names is None else list(names),
+        )  # fmt: skip
+        save_model(model, path)
+
+    def _saved_parameters(self) -> dict[str, Any]:
+        if type(self._distortion) not in DISTORTIONS.values():
+            raise DistortionError(
+                f"a model to save must have a built-in distortion, got {self._distortion.name!r}: "
+                "its code is yours and cannot be written into a file; keep cluster_centers_ and "
+                "pass them as init, or pickle the estimator"
+            )
+        parameters = self.get_params(deep=False)
+        if "distortion" in parameters:
+            parameters["distortion"] = self._distortion.name
+        if isinstance(parameters["random_state"], np.random.RandomState):
+            parameters["random_state"] = None  # its state has moved on; seed_ is what it drew
+        return {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in parameters.items()
+        }
+
+    def _restore(self, saved: SavedModel) -> Self:
+        """Take the fitted attributes of a saved model."""
+        predictor = saved.predictor
+        self.cluster_centers_ = predictor.centroids
+        self.feature_weights_ = predictor.weights
+        self.smoothing_ = predictor.smoothing
+        self.n_features_in_ = predictor.centroids.shape[1]
+        self._n_features_out = len(predictor.centroids)
+        self._distortion = predictor.distortion
+        for name in SUMMARY:
+            setattr(self, f"{name}_", saved.summary[name])
+        self.objective_history_ = np.asarray(self.objective_history_)
+        if saved.feature_names is not None:
+            self.feature_names_in_ = np.asarray(saved.feature_names, dtype=object)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out lazy labels of a temporary run: they could not be read elsewhere."""
+        state = dict(super().__getstate__())
+        if state.pop("_run", None) is not None:
+            state.pop("labels_", None)
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        """Say what scikit-learn may expect."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = self.distortion in POSITIVE_ONLY
+        return tags

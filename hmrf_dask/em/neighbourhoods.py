@@ -1,0 +1,205 @@
+"""First centroids from pairs (KDD 2004, §3.3): neighbourhoods farthest-first, or merged to K.
+
+A neighbourhood is a must-link group. Everything is worked out on sparse sums and a table of
+neighbourhood by neighbourhood, so memory grows with the entries of constrained rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+
+from hmrf_dask.closure import ConstraintGraph
+from hmrf_dask.em.initialise import Sample
+from hmrf_dask.kernels.sums import Sums
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.types import BoolArray, FloatArray, IntArray
+
+MOST_NEIGHBOURHOODS = 300  # the largest are taken: merging them costs as much as their square
+MOST_CENTROIDS = 16  # neighbourhood centroids held at a time, in full width
+
+
+@dataclass(frozen=True)
+class Neighbourhoods:
+    """Must-link groups of the sample, largest first (ties: lowest id), with sums of their rows."""
+
+    totals: scipy.sparse.csr_array  # (n, d + 1)
+    sizes: IntArray
+    rivals: BoolArray  # (n, n): a cannot-link lies between
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.sizes)
+
+
+def find_neighbourhoods(
+    sample: Sample, graph: ConstraintGraph, node_rows: IntArray, *, singles: bool
+) -> Neighbourhoods:
+    """Return the largest must-link groups; with `singles` single documents of cannot-links too."""
+    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
+    order = np.lexsort((np.arange(graph.n_groups), -sizes))
+    order = order[sizes[order] >= (1 if singles else 2)][:MOST_NEIGHBOURHOODS]
+    place = np.full(graph.n_groups, -1, np.int64)
+    place[order] = np.arange(len(order))
+    labels = np.full(sample.block.n_rows, -1, np.int64)
+    labels[node_rows] = place[graph.groups]
+    sums = sample.sum_by(labels, len(order))
+    rivals = np.zeros((len(order), len(order)), np.bool_)
+    ends = np.concatenate([place[graph.groups[graph.cannot_pairs]], place[graph.rivals]])
+    ends = ends[(ends >= 0).all(axis=1) & (ends[:, 0] != ends[:, 1])]
+    rivals[ends[:, 0], ends[:, 1]] = rivals[ends[:, 1], ends[:, 0]] = True
+    return Neighbourhoods(_as_sparse(sums, sample.exponent), sums.counts, rivals)
+
+
+def _as_sparse(sums: Sums, exponent: int) -> scipy.sparse.csr_array:
+    """Return fixed-point sums as float64 CSR."""
+    if sums.is_dense:
+        return scipy.sparse.csr_array(sums.dense * 2.0**-exponent)
+    shape = (len(sums.counts), sums.n_columns)
+    places = (sums.places // sums.n_columns, sums.places % sums.n_columns)
+    return scipy.sparse.csr_array((sums.values * 2.0**-exponent, places), shape=shape)
+
+
+def _centroids(sample: Sample, found: Neighbourhoods, chosen: IntArray) -> FloatArray:
+    return sample.centroids(found.totals[chosen].toarray(), found.sizes[chosen])
+
+
+def _apart(sample: Sample, found: Neighbourhoods, centroids: FloatArray) -> FloatArray:
+    """Return the distances of neighbourhoods, their means taken as rows, to centroids."""
+    counts = np.repeat(found.sizes, np.diff(found.totals.indptr))
+    means = found.totals.copy()
+    means.data = means.data / counts
+    means = means[:, :-1]
+    dense = sample.block.is_dense
+    rows = RowBlock.from_array(means.toarray()) if dense else RowBlock.from_scipy(means)
+    table = sample.distortion.table(centroids, sample.weights)
+    terms = sample.distortion.terms(rows, sample.weights)
+    return np.maximum(sample.distortion.distances(rows, terms, table), 0.0)
+
+
+def _all_apart(sample: Sample, found: Neighbourhoods) -> FloatArray:
+    """Return the distances of neighbourhoods to the centroids of all of them, shape (n, n)."""
+    everyone = np.arange(len(found))
+    some = (everyone[at : at + MOST_CENTROIDS] for at in range(0, len(found), MOST_CENTROIDS))
+    columns = [_apart(sample, found, _centroids(sample, found, chosen)) for chosen in some]
+    return np.concatenate(columns, axis=1)
+
+
+def farthest_first(sample: Sample, found: Neighbourhoods, n_clusters: int) -> FloatArray:
+    """Return up to K neighbourhood centroids, weighted farthest-first, from the largest on.
+
+    The next has the largest distance × size × size to the nearest of those chosen. Ties go to the
+    one farthest from the global centroid, then to the larger, then to the lower id.
+    """
+    everyone = np.arange(len(found))
+    if len(found) <= n_clusters:
+        return _centroids(sample, found, everyone)
+    apart = _all_apart(sample, found) * found.sizes[:, None] * found.sizes[None, :]
+    off_centre = _apart(sample, found, sample.overall())[:, 0]
+    chosen = [int(np.lexsort((everyone, -off_centre, -found.sizes))[0])]
+    while len(chosen) < n_clusters:
+        score = apart[:, chosen].min(axis=1)
+        score[chosen] = -np.inf
+        chosen.append(int(np.lexsort((everyone, -off_centre, -score))[0]))
+    return _centroids(sample, found, np.asarray(chosen))
+
+
+def agglomerate(sample: Sample, found: Neighbourhoods, n_clusters: int) -> FloatArray:
+    """Return the centroids of neighbourhoods merged to K.
+
+    Always the two are merged whose union costs least, never across a cannot-link; where that ends
+    early, the K largest are taken.
+    """
+    owner = merge_to(sample, found, n_clusters)
+    left = np.unique(owner)
+    sizes = np.bincount(owner, found.sizes, len(found)).astype(np.int64)
+    kept = left[np.lexsort((left, -sizes[left]))][:n_clusters]
+    joined = (owner[None, :] == kept[:, None]).astype(np.float64)
+    return sample.centroids((scipy.sparse.csr_array(joined) @ found.totals).toarray(), sizes[kept])
+
+
+def merge_to(sample: Sample, found: Neighbourhoods, n_clusters: int) -> IntArray:
+    """Return for each neighbourhood the first one of the union it ends in."""
+    owner = np.arange(len(found))
+    if len(found) <= n_clusters:
+        return owner
+    worths = sample.distortion.refinement is not None
+    merging = _Worths(sample, found) if worths else _Ward(sample, found)
+    closed = found.rivals.copy()  # pairs that must not be merged, or no longer stand
+    np.fill_diagonal(closed, True)
+    rise = merging.rises()
+    rise[closed] = np.inf
+    for _ in range(len(found) - n_clusters):
+        one, other = sorted(divmod(int(rise.argmin()), len(found)))
+        if not np.isfinite(rise[one, other]):
+            break
+        merging.merge(one, other)
+        owner[owner == other] = one
+        closed[one] |= closed[other]
+        closed[:, one] = closed[one]
+        closed[other] = closed[:, other] = True
+        rise[one] = rise[:, one] = np.where(closed[one], np.inf, merging.rise(one))
+        rise[other] = rise[:, other] = np.inf
+    return owner
+
+
+class _Worths:
+    """What unions cost where clusters have a worth: ‖A‖ + ‖B‖ − ‖A + B‖, or ‖S‖²/n for ‖S‖."""
+
+    def __init__(self, sample: Sample, found: Neighbourhoods) -> None:
+        self.directional = sample.distortion.refinement == "directional"
+        last = -sample.weights.sum() if self.directional else 0.0
+        metric = np.append(sample.weights, last)
+        weighted = scipy.sparse.csr_array(found.totals * metric)
+        self.products = np.asarray((weighted @ found.totals.T).toarray())
+        self.sizes = found.sizes.astype(np.float64)
+
+    def _worth(self, squares: FloatArray, sizes: FloatArray) -> FloatArray:
+        squares = np.maximum(squares, 0.0)
+        return np.sqrt(squares) if self.directional else squares / sizes
+
+    def rise(self, one: int) -> FloatArray:
+        """Return what merging one neighbourhood with each other costs."""
+        squares, sizes = np.diag(self.products), self.sizes
+        own = self._worth(squares, sizes)
+        union = squares + squares[one] + 2.0 * self.products[one]
+        return np.asarray(own + own[one] - self._worth(union, sizes + sizes[one]))
+
+    def rises(self) -> FloatArray:
+        """Return what merging any two costs."""
+        return np.stack([self.rise(one) for one in range(len(self.sizes))])
+
+    def merge(self, one: int, other: int) -> None:
+        """Add one neighbourhood's sums to those of another."""
+        self.products[one] += self.products[other]
+        self.products[:, one] += self.products[:, other]
+        self.sizes[one] += self.sizes[other]
+
+
+class _Ward:
+    """What unions cost where there are only distances: Ward's criterion by Lance and Williams."""
+
+    def __init__(self, sample: Sample, found: Neighbourhoods) -> None:
+        apart = _all_apart(sample, found)
+        sizes = found.sizes.astype(np.float64)
+        weights = sizes[:, None] * sizes[None, :] / (sizes[:, None] + sizes[None, :])
+        self.table = weights * (apart + apart.T) / 2.0
+        self.sizes = sizes
+
+    def rise(self, one: int) -> FloatArray:
+        """Return what merging one neighbourhood with each other costs."""
+        return np.array(self.table[one])
+
+    def rises(self) -> FloatArray:
+        """Return what merging any two costs."""
+        return np.array(self.table)
+
+    def merge(self, one: int, other: int) -> None:
+        """Work out what the union of two would cost with each other one."""
+        sizes, table = self.sizes, self.table
+        both = (sizes[one] + sizes) * table[one] + (sizes[other] + sizes) * table[other]
+        merged = both - sizes * table[one, other]
+        table[one] = table[:, one] = merged / (sizes[one] + sizes[other] + sizes)
+        sizes[one] += sizes[other]

@@ -1,0 +1,260 @@
+"""First variation of sets of rows: the exact change of J when they go to one cluster together.
+
+A set is a must-link group, wherever its rows lie, or one row. Moves are applied one after the
+other, each re-checked on the sums as they then stand.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.worths import (
+    ACCEPT,
+    Summands,
+    Ties,
+    cluster_squares,
+    make_summands,
+    make_ties,
+    worth_of,
+)
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+
+
+class Moves(NamedTuple):
+    """Proposed moves, best first: each takes the rows start[t] .. start[t + 1] to `target`."""
+
+    start: IntArray
+    row: LabelArray
+    target: LabelArray
+
+
+class Clusters(NamedTuple):
+    """The sums moves are held against, in the form kernels read."""
+
+    sums: IntArray
+    metric: FloatArray
+    unit: float
+    squares: FloatArray
+    counts: IntArray
+    directional: bool
+
+
+@njit(nogil=True, cache=True)
+def _load(rows, row, unit, scratch, touched, n_touched, marked):  # type: ignore[no-untyped-def]
+    """Add a row to a dense scratch vector, remembering which columns it touches."""
+    for p in range(rows.start[row], rows.start[row + 1]):
+        m = rows.column[p]
+        if not marked[m]:
+            marked[m] = True
+            touched[n_touched] = m
+            n_touched += 1
+        scratch[m] += np.float64(rows.entry[p]) * unit
+    return n_touched
+
+
+@njit(nogil=True, cache=True)
+def _unload(clusters, h, scratch, touched, n_touched, marked):  # type: ignore[no-untyped-def]
+    """Return z · S_h and ‖z‖² of the scratch vector z, and clear it."""
+    product = 0.0
+    length = 0.0
+    for t in range(n_touched):
+        m = touched[t]
+        weighted = clusters.metric[m] * scratch[m]
+        product += weighted * np.float64(clusters.sums[h, m]) * clusters.unit
+        length += weighted * scratch[m]
+        scratch[m] = 0.0
+        marked[m] = False
+    return product, length
+
+
+@njit(nogil=True, cache=True)
+def _change_of(h, members, target, n_rows, rows, places, labels, clusters, space):  # type: ignore[no-untyped-def]
+    """Return how the worth of one cluster changes: the target's by all that join it."""
+    scratch, touched, marked, _ = space
+    joins = h == target
+    n_touched = 0
+    for row in members:
+        if (labels[places[row]] == h) != joins:
+            n_touched = _load(rows, row, clusters.unit, scratch, touched, n_touched, marked)
+    product, length = _unload(clusters, h, scratch, touched, n_touched, marked)
+    square, count = clusters.squares[h], clusters.counts[h]
+    sign = 1 if joins else -1
+    after = square + sign * 2.0 * product + length
+    changed = worth_of(clusters.directional, after, count + sign * n_rows)
+    return changed - worth_of(clusters.directional, square, count)
+
+
+@njit(nogil=True, cache=True)
+def _set_gain(members, target, rows, places, labels, clusters, ties, space):  # type: ignore[no-untyped-def]
+    """Return (gain, threshold) of moving all `members` to `target`.
+
+    The gain is −1 when the move would empty a cluster or move nobody.
+    """
+    leavers = np.zeros(clusters.counts.shape[0], np.int64)
+    for row in members:
+        leavers[labels[places[row]]] += 1
+    leavers[target] = 0
+    moving = leavers.sum()
+    worth = worth_of(clusters.directional, clusters.squares[target], clusters.counts[target])
+    threshold = ACCEPT * (1.0 + worth) * len(members)
+    if moving == 0:
+        return -1.0, threshold
+    for a in range(leavers.shape[0]):
+        if leavers[a] > 0 and leavers[a] >= clusters.counts[a]:
+            return -1.0, threshold
+    gain = 0.0
+    for a in range(leavers.shape[0]):
+        n_rows = moving if a == target else leavers[a]
+        if n_rows > 0:
+            gain += _change_of(a, members, target, n_rows, rows, places, labels, clusters, space)
+    if ties.start.shape[0] > 0:
+        gain -= _set_cost(members, target, places, labels, ties, space)
+    return gain, threshold
+
+
+@njit(nogil=True, cache=True)
+def _set_cost(members, target, places, labels, ties, space):  # type: ignore[no-untyped-def]
+    """Return the change of the pair costs when all `members` go to `target`."""
+    chosen = space[3]
+    change = 0.0
+    for row in members:
+        chosen[places[row]] = True
+    for row in members:
+        own = labels[places[row]]
+        for p in range(ties.start[row], ties.start[row + 1]):
+            other = ties.neighbour[p]
+            before = ties.cost[p] if labels[other] == own else 0.0
+            if chosen[other]:  # both move and end together; each end counts half
+                change += 0.5 * (ties.cost[p] - before)
+            else:
+                change += (ties.cost[p] if labels[other] == target else 0.0) - before
+    for row in members:
+        chosen[places[row]] = False
+    return change
+
+
+@njit(nogil=True, cache=True)
+def _move_set(members, target, rows, places, labels, clusters):  # type: ignore[no-untyped-def]
+    sums, metric, unit, squares, counts, _ = clusters
+    for row in members:
+        own = labels[places[row]]
+        if own == target:
+            continue
+        leave = 0.0
+        join = 0.0
+        length = 0.0
+        for p in range(rows.start[row], rows.start[row + 1]):
+            m = rows.column[p]
+            value = np.float64(rows.entry[p]) * unit
+            length += metric[m] * value * value
+            leave += metric[m] * value * np.float64(sums[own, m]) * unit
+            join += metric[m] * value * np.float64(sums[target, m]) * unit
+            sums[own, m] -= rows.entry[p]
+            sums[target, m] += rows.entry[p]
+        squares[own] += length - 2.0 * leave
+        squares[target] += length + 2.0 * join
+        counts[own] -= 1
+        counts[target] += 1
+        labels[places[row]] = target
+
+
+@njit(nogil=True, cache=True)
+def _space(n_columns, n_labels):  # type: ignore[no-untyped-def]
+    """Return scratch vector, touched columns, their marks, and marks of places."""
+    return (
+        np.zeros(n_columns),
+        np.empty(n_columns, np.int64),
+        np.zeros(n_columns, np.bool_),
+        np.zeros(n_labels, np.bool_),
+    )
+
+
+@njit(nogil=True, cache=True)
+def _apply(moves, rows, places, labels, clusters, ties, accepted):  # type: ignore[no-untyped-def]
+    space = _space(clusters.sums.shape[1], labels.shape[0])
+    for t in range(moves.target.shape[0]):
+        members = moves.row[moves.start[t] : moves.start[t + 1]]
+        target = moves.target[t]
+        gain, threshold = _set_gain(members, target, rows, places, labels, clusters, ties, space)
+        if gain > threshold:
+            _move_set(members, target, rows, places, labels, clusters)
+            accepted[t] = True
+
+
+def apply_moves(
+    moves: Moves,
+    rows: Summands,
+    places: LabelArray,
+    labels: LabelArray,
+    sums: IntArray,
+    metric: FloatArray,
+    exponent: int,
+    counts: IntArray,
+    directional: bool,
+    ties: Ties | None = None,
+) -> BoolArray:
+    """Apply moves in order, each re-checked on the current sums; return which were accepted.
+
+    `labels`, `sums` and `counts` change in place. `places[row]` is where a row's label stands in
+    `labels`, which also holds the labels of neighbours that do not move.
+    """
+    accepted = np.zeros(len(moves.target), np.bool_)
+    squares = cluster_squares(sums, metric, exponent)
+    unit = 2.0**-exponent
+    clusters = Clusters(sums, frozen(metric, np.float64), unit, squares, counts, bool(directional))
+    proposed = Moves(
+        frozen(moves.start, np.int64), frozen(moves.row, np.int32), frozen(moves.target, np.int32)
+    )
+    where = frozen(places, np.int32)
+    _apply(proposed, make_summands(rows), where, labels, clusters, make_ties(ties), accepted)
+    return accepted
+
+
+@njit(nogil=True, cache=True)
+def _group_gains(starts, members, rows, places, labels, clusters, ties, gains, targets):  # type: ignore[no-untyped-def]
+    space = _space(clusters.sums.shape[1], labels.shape[0])
+    for g in range(gains.shape[0]):
+        group = members[starts[g] : starts[g + 1]]
+        for h in range(clusters.sums.shape[0]):
+            gain, threshold = _set_gain(group, h, rows, places, labels, clusters, ties, space)
+            if gain > threshold and gain > gains[g]:
+                gains[g] = gain
+                targets[g] = h
+
+
+def group_gains(
+    starts: IntArray,
+    members: LabelArray,
+    rows: Summands,
+    labels: LabelArray,
+    sums: IntArray,
+    metric: FloatArray,
+    exponent: int,
+    counts: IntArray,
+    directional: bool,
+    ties: Ties,
+) -> tuple[FloatArray, LabelArray]:
+    """Return the best gain of moving each whole group against frozen sums; 0: none gains.
+
+    The second array holds the targets, −1 where none gains.
+    """
+    gains = np.zeros(len(starts) - 1)
+    targets = np.full(len(starts) - 1, -1, np.int32)
+    squares = cluster_squares(sums, metric, exponent)
+    clusters = Clusters(
+        frozen(sums, np.int64),
+        frozen(metric, np.float64),
+        2.0**-exponent,
+        squares,
+        frozen(counts, np.int64),
+        bool(directional),
+    )
+    groups = (frozen(starts, np.int64), frozen(members, np.int32), make_summands(rows))
+    places = frozen(np.arange(len(labels)), np.int32)
+    own = (places, frozen(labels, np.int32), clusters, make_ties(ties))
+    _group_gains(*groups, *own, gains, targets)
+    return gains, targets

@@ -1,0 +1,222 @@
+"""The workers of a Dask cluster: whether there are any, what they see, waiting for them.
+
+Dask waits without an end and without a word for workers that are gone, paused, or cannot pass a
+value on; here every wait has its deadline. Without a client the local schedulers need none of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import dask
+from dask.base import get_scheduler
+from dask.utils import parse_timedelta
+
+from hmrf_dask.errors import ClusterError, HmrfError, RunDirectoryError
+from hmrf_dask.kernels.path import kernel_path, path_differences
+
+POLL = 2.0  # seconds between two looks at the workers while a graph runs
+
+
+def setting(name: str, default: Any) -> Any:
+    """Return a setting of the `hmrf` section of Dask's configuration."""
+    return dask.config.get(f"hmrf.{name}", default)
+
+
+def active_client() -> Any:
+    """Return the Client that Dask would use now, or None for a local scheduler."""
+    owner = getattr(get_scheduler(), "__self__", None)
+    return owner if hasattr(owner, "scheduler_info") else None
+
+
+# ---- waiting
+
+
+def wait_for(client: Any, futures: Sequence[Any]) -> None:
+    """Wait until all futures are done; give up, and drop them, when nothing moves any more."""
+    try:
+        _watch(client, futures)
+    except BaseException:  # Ctrl-C in a notebook keeps the frame, and the frame keeps the futures
+        with contextlib.suppress(Exception):
+            client.cancel(list(futures))
+        raise
+
+
+def _watch(client: Any, futures: Sequence[Any]) -> None:
+    from distributed import CancelledError, wait
+
+    address = client.scheduler.address
+    patience = float(parse_timedelta(setting("no-workers-timeout", "60 s"), default="s"))
+    quiet_since, last = time.monotonic(), -1
+    while not any(future.status == "error" for future in futures):
+        try:
+            wait(futures, timeout=POLL)
+            break
+        except TimeoutError:
+            states = worker_states(client)
+            transfers = sum(state.transfers for state in states)
+            if transfers != last or any(state.busy for state in states):
+                quiet_since, last = time.monotonic(), transfers
+            if time.monotonic() - quiet_since > patience:
+                raise ClusterError(_stalled(address, states, patience)) from None
+        except CancelledError as error:
+            raise ClusterError(
+                f"the scheduler must stay, got {address} gone, or the work cancelled ({error}); "
+                f"{_AGAIN}"
+            ) from error
+    for future in futures:
+        if future.status == "error":
+            _explain(future)
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What a worker last told of itself."""
+
+    running: bool  # not paused, not closing
+    busy: bool  # runs a task now
+    transfers: int  # that it received so far
+
+
+def worker_states(client: Any) -> list[WorkerState]:
+    """Return what each worker last told of itself."""
+    states = []
+    for worker in _workers(client):
+        metrics = worker.get("metrics", {})
+        counts = metrics.get("task_counts", {})
+        received = metrics.get("transfer", {}).get("incoming_count_total", 0)
+        running = worker.get("status", "running") == "running"
+        busy = bool(counts.get("executing") or counts.get("long-running"))
+        states.append(WorkerState(running, busy, int(received)))
+    return states
+
+
+def _workers(client: Any) -> list[dict[str, Any]]:
+    return list(client.scheduler_info(n_workers=-1)["workers"].values())
+
+
+def _stalled(address: str, states: list[WorkerState], patience: float) -> str:
+    if not states:
+        trouble = "there is none; start some"
+    elif not any(state.running for state in states):
+        trouble = f"all {len(states)} are paused for want of memory or closing; start more"
+    else:
+        trouble = (
+            f"{len(states)} are there and do nothing; look at their logs (a value that cannot be "
+            "pickled stops them without an error)"
+        )
+    return f"no worker of {address} took work for {patience:g} s: {trouble}, and {_AGAIN}"
+
+
+_AGAIN = "run again: a run_dir resumes where it stopped"
+
+
+def _explain(future: Any) -> None:
+    """Raise the error of a failed future; a worker killed under a task is no fault of the task."""
+    error = future.exception()
+    if isinstance(error, HmrfError):
+        raise error
+    if type(error).__name__ == "KilledWorker":
+        raise ClusterError(
+            "workers died again and again, probably for want of memory, the last time while they "
+            f"held {future.key} or what it needs (which may be innocent): {error} Give workers "
+            f"more memory or make partitions smaller, and {_AGAIN}"
+        ) from error
+    raise error
+
+
+# ---- memory
+
+
+def memory_of_a_task() -> tuple[int, str]:
+    """Return the memory one task may really have, and where that number comes from."""
+    client = active_client()
+    if client is not None:
+        shares = [
+            worker["memory_limit"] // max(worker["nthreads"], 1)
+            for worker in _workers(client)
+            if worker["memory_limit"]
+        ]
+        if shares:
+            return min(shares), "the smallest worker's memory limit shared by its threads"
+    threads = _local_threads()
+    shared = f" shared by {threads} threads" if threads > 1 else ""
+    return _machine_memory() // threads, f"this machine's memory limit{shared}"
+
+
+def memory_of_all() -> int:
+    """Return the memory of the whole cluster, or of this machine."""
+    client = active_client()
+    limits = [] if client is None else [int(one["memory_limit"] or 0) for one in _workers(client)]
+    return sum(limits) or _machine_memory()
+
+
+def _machine_memory() -> int:
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)
+
+
+def _local_threads() -> int:
+    """Return how many tasks a local scheduler runs at a time."""
+    if get_scheduler() is dask.local.get_sync:
+        return 1
+    return int(dask.config.get("num_workers", None) or dask.system.CPU_COUNT)
+
+
+# ---- workers
+
+
+class _Place(Protocol):
+    """A run directory, as far as workers are asked about it."""
+
+    def probe(self) -> str: ...
+
+    def check_probe(self, token: str) -> None: ...
+
+    def remove_probe(self, token: str) -> None: ...
+
+
+def check_workers(run: _Place) -> None:
+    """Raise before any work if a worker cannot see the run directory or computes other bits."""
+    client = active_client()
+    if client is None:
+        return
+    with _probed(run) as token:
+        answers = client.run(_worker_answer, run, token)
+    own = kernel_path()
+    for worker, (trouble, path) in sorted(answers.items()):
+        if trouble is not None:
+            raise RunDirectoryError(f"worker {worker}: {trouble}")
+        if path != own:
+            raise ClusterError(other_path(f"worker {worker}", path, own))
+
+
+@contextlib.contextmanager
+def _probed(run: _Place) -> Iterator[str]:
+    token = run.probe()
+    try:
+        yield token
+    finally:
+        run.remove_probe(token)
+
+
+def _worker_answer(run: _Place, token: str) -> tuple[str | None, dict[str, str]]:
+    try:
+        run.check_probe(token)
+    except RunDirectoryError as error:
+        return str(error), kernel_path()
+    return None, kernel_path()
+
+
+def other_path(worker: str, path: dict[str, str], own: dict[str, str]) -> str:
+    """Return the words that refuse a worker whose kernel path is not the client's own."""
+    return (
+        f"workers must compute the same bits as the client, got {worker} with another kernel path "
+        f"or instruction set ({path_differences(path, own)}); use machines and environments of "
+        "one kind"
+    )

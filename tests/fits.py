@@ -1,0 +1,154 @@
+"""Whole fits to compare bit by bit: cases of any size, the schedulers they run under, digests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import dask
+import numpy as np
+from numpy.typing import NDArray
+
+from hmrf_dask import Constraints, HMRFKMeans
+from hmrf_dask.corpus import Corpus
+from tests.problems import label_pairs, planted_text, string_ids
+
+SCHEDULERS = ("synchronous", "threads", "processes")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Rows, pairs of row numbers and the parameters of an estimator."""
+
+    X: Any
+    must: NDArray[np.int64]
+    cannot: NDArray[np.int64]
+    parameters: dict[str, Any]
+    ids: NDArray[np.str_] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of documents."""
+        return int(self.X.shape[0])
+
+    def corpus(self, bounds: int | Sequence[int]) -> Corpus:
+        """Return the rows in so many partitions, or cut at given bounds."""
+        if isinstance(bounds, int):
+            return Corpus.from_rows(self.X, self.ids, n_partitions=bounds)
+        return Corpus.from_rows(self.X, self.ids, n_partitions=1).with_partitions(bounds)
+
+    def constraints(self) -> Constraints:
+        """Return the pairs, by document id where there are ids."""
+        if self.ids is None:
+            return Constraints(self.must, self.cannot)
+        return Constraints(self.ids[self.must], self.ids[self.cannot])
+
+    def reordered(self, seed: int) -> Case:
+        """Return the same documents in another order; only those with ids stay the same."""
+        assert self.ids is not None
+        order = np.random.default_rng(seed).permutation(self.n_rows)
+        place = np.argsort(order)
+        return replace(
+            self,
+            X=self.X[order],
+            ids=self.ids[order],
+            must=place[self.must],
+            cannot=place[self.cannot],
+        )
+
+    def with_pairs_turned(self, seed: int) -> Case:
+        """Return the same pairs in another order, each the other way round."""
+        rng = np.random.default_rng(seed)
+        return replace(
+            self,
+            must=rng.permutation(self.must)[:, ::-1],
+            cannot=rng.permutation(self.cannot)[:, ::-1],
+        )
+
+
+def text_case(
+    n_rows: int,
+    n_features: int,
+    n_clusters: int,
+    n_pairs: int,
+    *,
+    dense: bool = False,
+    ids: bool = False,
+    seed: int = 0,
+    **parameters: Any,
+) -> Case:
+    """Return planted text (or signed dense rows around its topics) with pairs that agree."""
+    X, topics = planted_text(n_rows, n_features, n_clusters, seed, words=12)
+    if dense:
+        rng = np.random.default_rng(seed)
+        centres = rng.normal(size=(n_clusters, n_features))
+        X = (centres[topics] + rng.normal(scale=1.5, size=X.shape)).astype(np.float32)
+    must, cannot = label_pairs(topics, n_pairs, seed + 1)
+    chosen = {"n_clusters": n_clusters, "random_state": 0, "n_init": 2, **parameters}
+    return Case(X, must, cannot, chosen, string_ids(n_rows, seed) if ids else None)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a fit; `digest` is over the bytes of everything that is promised."""
+
+    digest: str
+    labels: NDArray[np.int32] = field(repr=False)
+    stop: str
+    n_iter: int
+    history: tuple[float, ...] = field(repr=False)
+
+
+def fit(case: Case, bounds: int | Sequence[int] = 1, *, run_dir: str | None = None) -> Result:
+    """Fit a case under Dask's present scheduler; labels come in the order of ids."""
+    model = HMRFKMeans(**case.parameters)
+    model.fit(case.corpus(bounds), must_link=case.constraints(), run_dir=run_dir)
+    labels = np.asarray(model.labels_.compute(), np.int32)
+    if case.ids is not None:
+        labels = labels[np.argsort(case.ids)]
+    parts = (
+        labels,
+        model.cluster_centers_,
+        model.feature_weights_,
+        np.float64(model.objective_),
+        np.asarray(model.objective_history_, np.float64),
+        np.int64(model.n_iter_),
+    )
+    total = hashlib.sha256(model.stop_reason_.encode())
+    for part in parts:
+        total.update(np.ascontiguousarray(part).tobytes())
+    history = tuple(model.objective_history_.tolist())
+    return Result(total.hexdigest()[:16], labels, model.stop_reason_, model.n_iter_, history)
+
+
+@contextmanager
+def scheduled(scheduler: str, cluster: Any = None) -> Iterator[None]:
+    """Run what is inside under one of `SCHEDULERS`; `cluster` holds the processes."""
+    if scheduler == "processes":
+        from distributed import Client
+
+        with Client(cluster, set_as_default=True):
+            yield
+        return
+    with dask.config.set(scheduler=scheduler, num_workers=4):
+        yield
+
+
+def digests(
+    case: Case,
+    partitions: Sequence[int | Sequence[int]],
+    schedulers: Sequence[str],
+    task_memory: str,
+    cluster: Any = None,
+) -> dict[tuple[str, str], str]:
+    """Return the digest of a case for every partitioning under every scheduler."""
+    found = {}
+    with dask.config.set({"hmrf.task-memory": task_memory}):
+        for scheduler in schedulers:
+            with scheduled(scheduler, cluster) if scheduler else nullcontext():
+                for bounds in partitions:
+                    found[scheduler, str(bounds)] = fit(case, bounds).digest
+    return found

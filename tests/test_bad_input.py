@@ -1,0 +1,523 @@
+"""Bad input (the issue's list): one clear error says what, which rows or ids, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from dask.delayed import delayed
+
+from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans, MPCKMeans, OwnDistortion
+from hmrf_dask.em import fitting
+from hmrf_dask.errors import (
+    ConfigurationError,
+    ConflictError,
+    DistortionError,
+    HmrfWarning,
+    InvalidInputError,
+    MemoryPlanError,
+    RunDirectoryError,
+)
+from hmrf_dask.rows import RowBlock
+
+N, D = 12, 5
+
+# Each form of rows, and how an error names row 7 of it.
+FORMS: dict[str, Callable[[np.ndarray], Any]] = {
+    "ndarray": lambda rows: rows,
+    "csr": sp.csr_matrix,
+    "dask": lambda rows: da.from_array(rows, chunks=(4, max(rows.shape[1], 1))),
+    "dask of unknown sizes": lambda rows: unknown([rows[:5], rows[5:]]),
+    "corpus": lambda rows: Corpus.from_rows(
+        rows, ids=[f"d{number}" for number in range(len(rows))], n_partitions=3
+    ),
+}
+
+
+def name_of(form: str, row: int) -> str:
+    return f"'d{row}'" if form == "corpus" else str(row)
+
+
+def unknown(parts: list[np.ndarray]) -> Any:
+    shape = (np.nan, parts[0].shape[1])  # of the others it may not be true
+    arrays = [da.from_delayed(delayed(part), shape=shape, dtype=float) for part in parts]
+    return da.concatenate(arrays, allow_unknown_chunksizes=True)
+
+
+def good() -> np.ndarray:
+    return np.random.default_rng(0).uniform(0.1, 1.0, (N, D))
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def no_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Let no fit reach its loop, and none leave files behind."""
+
+    def reached(*args: Any) -> None:
+        raise AssertionError("work began")
+
+    monkeypatch.setattr(fitting, "_run", reached)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with dask.config.set({"hmrf.scratch-directory": str(scratch)}):
+        yield
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.fixture
+def working(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fits run after all."""
+    monkeypatch.undo()
+
+
+# ---- rows
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
+def test_values_that_are_not_finite(form: str, value: float) -> None:
+    rows = good()
+    rows[7, 2] = rows[9, 1] = rows[9, 2] = value
+    shown = f"{name_of(form, 7)}, {name_of(form, 9)}"
+    with pytest.raises(
+        InvalidInputError,
+        match=r"^every value must be finite \(not NaN .*got \d that are not in \d rows, "
+        rf"the first with ids {name_of(form, 7)}.*; mend or remove these rows$",
+    ) as caught:
+        KMeans(2).fit(FORMS[form](rows))
+    if form in ("ndarray", "csr"):  # one partition
+        assert f"got 3 that are not in 2 rows, the first with ids {shown};" in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["predict", "transform", "score"])
+@pytest.mark.usefixtures("working")
+def test_new_rows_are_looked_at_too(form: str, method: str) -> None:
+    model = KMeans(2, distortion="kl", random_state=0).fit(good())
+    for value, words in ((np.nan, "must be finite"), (-1.0, "kl: entries must be >= 0, got -1")):
+        rows = good()
+        rows[7, 2] = value
+        with pytest.raises(InvalidInputError, match=rf"{words}.* {name_of(form, 7)}[,; ]"):
+            np.asarray(getattr(model, method)(FORMS[form](rows)))
+    with pytest.raises(InvalidInputError, match="X has 4 features, but KMeans is expecting 5"):
+        np.asarray(getattr(model, method)(FORMS[form](good()[:, :4])))
+
+
+@pytest.mark.parametrize("distortion", ["i-divergence", "kl"])
+def test_negative_values_for_a_divergence(form: str, distortion: str) -> None:
+    rows = good()
+    rows[7, 2] = -0.5
+    with pytest.raises(
+        InvalidInputError,
+        match=rf"^{distortion}: entries must be >= 0, got -0\.5 in row {name_of(form, 7)}; "
+        r"use counts or frequencies, or another distortion$",
+    ):
+        HMRFKMeans(2, distortion=distortion).fit(FORMS[form](rows))
+
+
+def test_zero_rows_for_kl(form: str) -> None:
+    rows = good()
+    rows[7] = 0.0
+    with pytest.raises(
+        InvalidInputError,
+        match=rf"^kl: rows must have a positive sum, got zeros in row {name_of(form, 7)}; drop",
+    ):
+        HMRFKMeans(2, distortion="kl").fit(FORMS[form](rows))
+
+
+@pytest.mark.usefixtures("working")
+@pytest.mark.parametrize("distortion", ["cosine", "pearson"])
+def test_zero_rows_with_cosine_are_kept_and_counted(form: str, distortion: str) -> None:
+    rows = good()
+    rows[[3, 7]] = 0.0
+    shown = f"{name_of(form, 3)}, {name_of(form, 7)}"
+    model = HMRFKMeans(3, distortion=distortion, init=good()[:3], random_state=0)
+    with pytest.warns(HmrfWarning) as caught:
+        labels = np.asarray(model.fit(FORMS[form](rows), must_link=[(0, 1)]).labels_)
+    assert [str(one.message) for one in caught] == [
+        f"2 rows are zero and have no direction (rows {shown}): {distortion} keeps them at "
+        "distance 1 from every cluster"
+    ]
+    assert caught[0].filename == __file__
+    assert labels[[3, 7]].tolist() == [0, 0]  # of equally near clusters the lowest
+    assert model.predict(rows)[[3, 7]].tolist() == [0, 0]
+    np.testing.assert_array_equal(model.transform(rows)[[3, 7]], 1.0)
+
+
+@pytest.mark.usefixtures("working")
+def test_nothing_but_zero_rows_is_one_cluster_of_them(form: str) -> None:
+    with pytest.warns(HmrfWarning, match="^12 rows are zero"):
+        model = HMRFKMeans(2, random_state=0).fit(FORMS[form](np.zeros((N, D))))
+    assert np.asarray(model.labels_).tolist() == [0] * N
+    assert model.objective_ == N
+
+
+def test_more_clusters_than_rows(form: str) -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"^n_samples=12 should be >= n_clusters=13; give more documents"
+    ):
+        HMRFKMeans(13).fit(FORMS[form](good()))
+
+
+@pytest.mark.parametrize("n_clusters", [0, -3])
+@pytest.mark.parametrize("kind", [HMRFKMeans, MPCKMeans, KMeans])
+def test_less_than_one_cluster(form: str, n_clusters: int, kind: type[KMeans]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"^n_clusters must be an integer >= 1, got {n_clusters}$"
+    ):
+        kind(n_clusters).fit(FORMS[form](good()))
+
+
+def test_no_rows(form: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"0 sample\(s\)|n_samples=0 should be >="):
+        HMRFKMeans(2).fit(FORMS[form](np.zeros((0, D))))
+
+
+def test_no_columns(form: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"0 feature\(s\) \(shape=\(12, 0\)\) while a min"):
+        HMRFKMeans(2).fit(FORMS[form](np.zeros((N, 0))))
+
+
+def test_one_dimension() -> None:
+    for rows in (np.ones(N), da.ones(N), np.ones(N).tolist()):
+        with pytest.raises(InvalidInputError, match="Expected 2D array, got 1D array instead"):
+            HMRFKMeans(2).fit(rows)
+    with pytest.raises(InvalidInputError, match="Found array with dim 3"):
+        HMRFKMeans(2).fit(np.ones((3, 3, 3)))
+
+
+def test_what_is_not_numbers() -> None:
+    words = np.array([["a", "b"]] * N, dtype=object)
+    with pytest.raises(InvalidInputError, match="could not convert string to float: 'a'"):
+        HMRFKMeans(2).fit(words)
+    for lazy in (da.from_array(words, chunks=(4, 2)), da.ones((N, 2), dtype=complex)):
+        with pytest.raises(InvalidInputError, match="must be of real numbers"):
+            HMRFKMeans(2).fit(lazy)
+    with pytest.raises(InvalidInputError, match="rows must not be masked, got a masked array"):
+        HMRFKMeans(2).fit(np.ma.masked_less(good(), 0.5))
+    with pytest.raises(InvalidInputError, match="Expected 2D array, got scalar array"):
+        HMRFKMeans(2).fit(None)
+
+
+def test_a_path_without_a_corpus(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"must be a folder with blocks\.json, got '.*rows'"
+    ):
+        HMRFKMeans(2).fit(tmp_path / "rows")
+
+
+def test_columns_that_differ_between_partitions() -> None:
+    parts = [good(), good()[:, :4]]
+    with pytest.raises(
+        InvalidInputError,
+        match=r"^all partitions must have the same columns, got 5 features in partition 0 but 4 in "
+        r"partition 1 .*give all rows the same columns$",
+    ):
+        HMRFKMeans(2).fit(unknown(parts))
+    claimed = [da.from_delayed(delayed(part), shape=(N, D), dtype=float) for part in parts]
+    blocks = [delayed(RowBlock.from_array)(part) for part in parts]
+    for rows in (da.concatenate(claimed), Corpus.from_delayed(blocks, D, [N, N])):
+        with pytest.raises(
+            InvalidInputError,
+            match=r"^partition 1 must have 12 rows of 5 features, got 12 rows of 4; give all part",
+        ):
+            HMRFKMeans(2).fit(rows)
+
+
+def test_ids_given_twice() -> None:
+    names = [f"d{number}" for number in range(N)]
+    names[9] = names[4] = "d7"
+    corpus = Corpus.from_rows(good(), ids=names, n_partitions=3)
+    with pytest.raises(
+        InvalidInputError, match=r"^document ids must be unique, got some twice: 'd7'; give every"
+    ):
+        HMRFKMeans(2).fit(corpus)
+
+
+# ---- pairs
+
+
+def test_row_numbers_out_of_range(form: str) -> None:
+    with pytest.raises(
+        InvalidInputError,
+        match=r"^pairs must name rows 0 to 11, got -1, 12; check the pairs, or pass Constraints\(",
+    ):
+        HMRFKMeans(2).fit(FORMS[form](good()), must_link=[(0, 12)], cannot_link=[(3, -1)])
+
+
+def test_unknown_ids(form: str) -> None:
+    rows = FORMS[form](good())
+    words = (
+        r"^pairs must name documents of the corpus, got 2 unknown ids: 'd12', 'x'; check the ids"
+        if form == "corpus"
+        else r"^pairs name documents by id, got 'd0', 'd12', 'd3', 'x', but the corpus has no ids; "
+    )
+    with pytest.raises(InvalidInputError, match=words):
+        HMRFKMeans(2).fit(rows, must_link=[("d0", "d12")], cannot_link=[("x", "d3")])
+
+
+def test_row_numbers_as_text(form: str) -> None:
+    words = "2 unknown ids: '0', '1'" if form == "corpus" else "'0', '1', but the corpus has no ids"
+    with pytest.raises(InvalidInputError, match=words):
+        HMRFKMeans(2).fit(FORMS[form](good()), must_link=[("0", "1")])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([(0, 1), (3, 3)], r"two different documents, got pairs of a document with itself: 3: rem"),
+        ([(0, 1, 2)], r"must_link must be an array of pairs of shape \(m, 2\), got shape \(1, 3\)"),
+        ([(0, 1), (2,)], r"pairs of shape \(m, 2\), got shape \(2,\)"),
+        ([0, 1], r"pairs of shape \(m, 2\), got shape \(2,\)"),
+        ([(0, "1")], r"integers only or with strings only, got int, str"),
+        (np.array([[0.0, 1.0]]), r"integers or strings, got dtype float64"),
+        (np.array([[True, False]]), r"integers or strings, got dtype bool"),
+        ([(None, 1)], r"integers only or with strings only, got NoneType, int"),
+    ],
+)
+def test_pairs_that_are_none(form: str, pairs: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        HMRFKMeans(2).fit(FORMS[form](good()), must_link=pairs)
+
+
+def test_constraints_are_given_alone() -> None:
+    pairs = Constraints([(0, 1)])
+    for given in ({"cannot_link": pairs}, {"must_link": pairs, "cannot_link": [(0, 2)]}):
+        with pytest.raises(InvalidInputError, match="pass it alone, as must_link"):
+            HMRFKMeans(2).fit(good(), **given)
+
+
+def test_contradictions_show_the_shortest_witness(form: str) -> None:
+    must = [(0, 1), (1, 2), (2, 3), (0, 5), (5, 3), (7, 8)]
+    path = " = ".join(name_of(form, row) for row in (0, 5, 3))
+    with pytest.raises(ConflictError, match="must-links and cannot-links must not") as caught:
+        HMRFKMeans(2).fit(FORMS[form](good()), must_link=must, cannot_link=[(3, 0), (8, 7)])
+    said = str(caught.value)
+    assert f"got {path} but {name_of(form, 0)} ≠ {name_of(form, 3)}, and 1 more contrad" in said
+    assert 'set on_conflict="keep"' in said
+    assert [str(one).removeprefix("d") for one in caught.value.witness] == ["0", "5", "3"]
+
+
+@pytest.mark.usefixtures("working")
+@pytest.mark.parametrize(("choice", "done"), [("keep", "kept as soft pairs"), ("drop", "dropped")])
+def test_contradictions_can_be_lived_with(form: str, choice: str, done: str) -> None:
+    model = HMRFKMeans(2, on_conflict=choice, random_state=0)
+    with pytest.warns(HmrfWarning, match=rf"^1 cannot-links contradict must-links and were {done}"):
+        model.fit(FORMS[form](good()), must_link=[(0, 1), (1, 2)], cannot_link=[(0, 2)])
+    assert sum(model.violations_.values()) >= 1
+
+
+@pytest.mark.parametrize("costs", [[-1.0], [np.inf], [-np.inf]])
+def test_costs_of_pairs_that_cannot_be(costs: list[float]) -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"^must_link_costs must be finite and at least 0 .*for pair 0"
+    ):
+        Constraints([(0, 1)], must_link_costs=costs)
+
+
+@pytest.mark.parametrize("cost", [-1.0, np.nan, np.inf])
+def test_costs_that_cannot_be(form: str, cost: float) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"^cannot_link_cost must be a finite number >= 0, got {cost}$"
+    ):
+        HMRFKMeans(2, cannot_link_cost=cost).fit(FORMS[form](good()), must_link=[(0, 1)])
+
+
+# ---- an own distortion that breaks the protocol
+
+
+class Manhattan(OwnDistortion):
+    """City-block distance with whatever is wrong with it."""
+
+    name = "manhattan"
+
+    def __init__(self, **wrong: Callable[..., Any]) -> None:
+        self._wrong = wrong
+
+    def _given(self, name: str, right: Any, *given: Any) -> Any:
+        return self._wrong[name](right, *given) if name in self._wrong else right
+
+    def distance_matrix(self, rows: Any, centroids: Any) -> Any:
+        rows = rows.toarray() if sp.issparse(rows) else rows
+        right = np.abs(rows[:, None, :] - centroids).sum(axis=2)
+        return self._given("distance_matrix", right, rows)
+
+    def pair_distances(self, rows: Any, others: Any) -> Any:
+        right = np.asarray(abs(rows - others).sum(axis=1))
+        return self._given("pair_distances", right, rows)
+
+    def largest_pair_distance(self, minimum: Any, maximum: Any) -> Any:
+        return self._given("largest_pair_distance", (maximum - minimum).sum())
+
+    def summands(self, rows: Any) -> Any:
+        return self._given("summands", rows)
+
+    def centre(self, means: Any) -> Any:
+        return self._given("centre", means)
+
+
+def first_column(rows: Any) -> np.ndarray:
+    return np.asarray(rows.toarray() if sp.issparse(rows) else rows)[:, 0]
+
+
+BROKEN: dict[str, tuple[dict[str, Callable[..., Any]], str]] = {
+    "matrix of another shape": (
+        {"distance_matrix": lambda right, rows: right.T},
+        r"distance_matrix must return finite numbers of shape \(\d, 2\), got shape \(2, \d\)",
+    ),
+    "matrix with NaN": (
+        {"distance_matrix": lambda right, rows: right * np.nan},
+        r"distance_matrix must return finite numbers .* with NaN or infinity",
+    ),
+    "no matrix": (
+        {"distance_matrix": lambda right, rows: None},
+        r"distance_matrix must return finite numbers of shape \(\d, 2\), got shape \(\)",
+    ),
+    "text": (
+        {"distance_matrix": lambda right, rows: "far"},
+        r"distance_matrix must return a numpy array, got str",
+    ),
+    "rows that look at each other": (
+        {"distance_matrix": lambda right, rows: right - right.mean()},
+        r"distance_matrix must give a row the same numbers whatever rows are beside it, got ",
+    ),
+    "pairs of another shape": (
+        {"pair_distances": lambda right, rows: right[:, None]},
+        r"pair_distances must return finite numbers of shape \(\d,\), got shape \(\d, 1\)",
+    ),
+    "pairs with infinity": (
+        {"pair_distances": lambda right, rows: right + np.inf},
+        r"pair_distances must return finite numbers .* with NaN or infinity",
+    ),
+    "asymmetric": (
+        {"pair_distances": lambda right, rows: right + first_column(rows)},
+        r"pair_distances must be symmetric, got \S+ for \(x, y\) and \S+ for \(y, x\)",
+    ),
+    "above the maximum": (
+        {"largest_pair_distance": lambda right: right / 100},
+        r"pair_distances must lie between 0 and largest_pair_distance = \S+, got \S+ to \S+",
+    ),
+    "negative": (
+        {"pair_distances": lambda right, rows: -right},
+        r"pair_distances must lie between 0 and largest_pair_distance = \S+, got -\S+ to",
+    ),
+    "negative maximum": (
+        {"largest_pair_distance": lambda right: -right},
+        r"largest_pair_distance must be >= 0, got -",
+    ),
+    "maximum of another shape": (
+        {"largest_pair_distance": lambda right: [right, right]},
+        r"largest_pair_distance must return finite numbers of shape \(\), got shape \(2,\)",
+    ),
+    "summands of another shape": (
+        {"summands": lambda right: right[:, :3]},
+        r"summands must return an array or sparse array of shape \(\d, 5\), got \w+ of shape",
+    ),
+    "no summands": (
+        {"summands": lambda right: 3.0},
+        r"summands must return an array or sparse array of shape \(\d, 5\), got float",
+    ),
+    "summands with NaN": (
+        {"summands": lambda right: right * np.nan},
+        r"summands must return finite numbers, got NaN or infinity",
+    ),
+    "centres of another shape": (
+        {"centre": lambda right: right[:, :2]},
+        r"centre must return finite numbers of shape \(1, 5\), got shape \(1, 2\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_an_own_distortion_that_breaks_the_protocol(form: str, kind: str) -> None:
+    wrong, words = BROKEN[kind]
+    with pytest.raises(DistortionError, match=f"^manhattan: {words}.*; mend Manhattan$"):
+        HMRFKMeans(2, distortion=Manhattan(**wrong)).fit(FORMS[form](good()), must_link=[(0, 1)])
+
+
+@pytest.mark.usefixtures("working")
+def test_an_own_distortion_that_keeps_it(form: str) -> None:
+    model = HMRFKMeans(2, distortion=Manhattan(), random_state=0)
+    assert len(np.asarray(model.fit(FORMS[form](good()), must_link=[(0, 1)]).labels_)) == N
+
+
+def test_own_distortions_derive_from_ours() -> None:
+    class Stranger:
+        def distance_matrix(self, rows: Any, centroids: Any) -> Any:
+            return rows
+
+    for given in (Stranger(), Stranger, Manhattan, 3):
+        with pytest.raises(
+            ConfigurationError,
+            match=r"own distortion must be an object of a class that derives from hmrf_dask\.dist",
+        ):
+            HMRFKMeans(2, distortion=given).fit(good())  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(ConfigurationError, match=r"distortion must be one of .*, got 'cosinus'"):
+        HMRFKMeans(2, distortion="cosinus").fit(good())
+    with pytest.raises(ConfigurationError, match="learn_weights must be 'auto' or False for the d"):
+        HMRFKMeans(2, distortion=Manhattan(), learn_weights=True).fit(good())
+
+
+# ---- run directories and memory
+
+
+class Power(Manhattan):
+    """A distortion with a parameter of its own."""
+
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.power = power
+
+
+@pytest.mark.usefixtures("working")
+def test_a_run_directory_of_another_configuration(form: str, tmp_path: Path) -> None:
+    rows = FORMS[form](good())
+    HMRFKMeans(2, random_state=0).fit(rows, run_dir=tmp_path / "run")
+    changes: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"n_clusters": 3}, {}, r"config\.settings\.n_clusters: run\.json has 2, asked 3"),
+        ({"random_state": 1}, {}, r"config\.settings\.seed: run\.json has 0, asked 1"),
+        ({"distortion": "pearson"}, {}, r"config\.distortion: run\.json has 'cosine', asked 'pea"),
+        ({"init": good()[:2]}, {}, r"config\.init: run\.json has None, asked '"),
+        ({}, {"must_link": [(0, 1)]}, r"config\.constraints: run\.json has None, asked '"),
+    ]
+    for parameters, pairs, words in changes:
+        model = HMRFKMeans(2, random_state=0).set_params(**parameters)
+        with pytest.raises(RunDirectoryError, match=rf"run_dir must hold the same run, .*{words}"):
+            model.fit(rows, run_dir=tmp_path / "run", **pairs)
+    with pytest.raises(RunDirectoryError, match=r"same run, .*fingerprint: run\.json has '12-"):
+        HMRFKMeans(2, random_state=0).fit(FORMS[form](good() + 1.0), run_dir=tmp_path / "run")
+
+
+@pytest.mark.usefixtures("working")
+def test_a_run_directory_of_another_own_distortion(tmp_path: Path) -> None:
+    model = HMRFKMeans(2, distortion=Power(1.0), random_state=0)
+    model.fit(good(), run_dir=tmp_path / "run")
+    model.fit(good(), run_dir=tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match=r"config\.distortion: .*power=1\.0.*power=2\.0"):
+        model.set_params(distortion=Power(2.0)).fit(good(), run_dir=tmp_path / "run")
+
+
+def test_a_folder_of_something_else_is_no_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunDirectoryError, match=r"must be new, empty or hold a run, .*thesis\.tex"):
+        HMRFKMeans(2, random_state=0).fit(good(), run_dir=tmp_path)
+
+
+def test_a_plan_that_needs_more_memory_than_there_is() -> None:
+    wide = sp.csr_array((np.ones(N), (np.arange(N), np.arange(N))), shape=(N, 2**31 - 2))
+    lazy = da.from_delayed(delayed(wide), shape=wide.shape, meta=sp.csr_array((0, 2**31 - 2)))
+    for rows in (wide, lazy, Corpus.from_rows(wide)):
+        with pytest.raises(
+            MemoryPlanError,
+            match=r"^a task must fit the memory there is, .* MiB \(.*\), but an E-step task needs "
+            r"8 centroids of 2147483646 features and their table 655,360\.0 MiB.*; use smaller",
+        ):
+            HMRFKMeans(8).fit(rows)

@@ -1,0 +1,227 @@
+"""The reported J against the oracle in every form of a pair, and what must change no bit of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmrf_dask import HMRFKMeans
+from hmrf_dask.em import phases
+from hmrf_dask.em.model import State
+from hmrf_dask.em.phases import Turn
+from hmrf_dask.em.weights import prior_value
+from tests import naive
+from tests.loop_driver import Bench, constraints_of, make_bench, turns
+from tests.problems import DISTORTIONS, Problem, problems, random_problem
+
+ROUNDING = 1e-13  # of one row: a distance of 1 - 1 is nought only up to this
+
+
+@pytest.fixture
+def only_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep every closure as a table, however small."""
+    monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_PAIRS", 0)
+    monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_RATIO", 0)
+
+
+def kept_turns(bench: Bench, **how: Any) -> Iterator[Turn]:
+    """Run a fit and return the turns of which a J is promised."""
+    for name, turn in turns(bench, **how):
+        if name != "warm-up":
+            yield turn
+
+
+def some_bench(problem: Problem, seed: int, **how: Any) -> Bench:
+    """Return the problem as dense or sparse rows, in a few partitions, with or without learning."""
+    rng = np.random.default_rng(seed)
+    drawn = {
+        "dense": bool(rng.integers(2)),
+        "n_parts": int(rng.integers(1, 4)),
+        "learn": bool(rng.integers(2)),
+        "weight_update": str(rng.choice(["normalized", "paper"])),
+    }
+    return make_bench(problem, **(drawn | how))
+
+
+def check_energy(bench: Bench, state: State) -> None:
+    """Compare J and its terms with the oracle's, to 1e-9 of the sum of absolute terms."""
+    expected, got = bench.energy(state), state.energy.terms()
+    slack = 1e-9 * expected.absolute + ROUNDING * len(bench.problem.X)
+    assert got["J"] == pytest.approx(expected.total, rel=0, abs=slack)
+    assert got["must_link"] == pytest.approx(expected.must_link, rel=0, abs=slack)
+    assert got["cannot_link"] == pytest.approx(expected.cannot_link, rel=0, abs=slack)
+    # the smoothing's own term stands with the distances here, with the priors there
+    both = expected.distance + expected.prior
+    assert got["distortion"] + got["prior"] == pytest.approx(both, rel=0, abs=slack)
+
+
+def check_fit(problem: Problem, seed: int) -> None:
+    bench = some_bench(problem, seed)
+    refining = problem.distortion in ("cosine", "pearson", "euclidean")
+    for turn in kept_turns(bench, refining=refining, most=8):
+        check_energy(bench, turn.state)
+        prior = prior_value(bench.engine, turn.state)
+        assert bench.engine.energy(turn.state, turn.pricing, prior) == turn.state.energy
+
+
+@settings(max_examples=120)
+@given(problems(max_rows=25), st.integers(0, 2**16))
+def test_j_is_the_oracles_and_never_carried_along_wrongly(problem: Problem, seed: int) -> None:
+    check_fit(problem, seed)
+
+
+@pytest.mark.usefixtures("only_tables")
+@pytest.mark.parametrize("distortion", ["cosine", "pearson", "euclidean"])
+def test_j_is_the_oracles_where_closures_are_tables(distortion: str) -> None:
+    n_tables = 0
+    for seed in range(60):
+        problem = random_problem(seed, distortion=distortion, closure=True)
+        bench = some_bench(problem, seed)
+        n_tables += sum(one.mode == "table" for one in bench.engine.problem.bundles)
+        check_fit(problem, seed)
+    assert n_tables >= 40
+
+
+# zero rows and dropped pairs are meant here
+@pytest.mark.filterwarnings("ignore::hmrf_dask.errors.HmrfWarning")
+@pytest.mark.parametrize("distortion", DISTORTIONS)
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_estimator_reports_the_oracles_j(distortion: str, learn: bool) -> None:
+    for seed in range(3):
+        problem = random_problem(seed, distortion=distortion, n=30, noise=0.1, K=3, ids=None)
+        model = HMRFKMeans(
+            problem.K,
+            distortion=distortion,
+            learn_weights=learn,
+            penalty=problem.penalty,
+            must_link_cost=problem.must_link_cost,
+            cannot_link_cost=problem.cannot_link_cost,
+            closure=problem.closure,
+            on_conflict="drop",
+            n_init=2,
+            random_state=seed,
+        )
+        problem = replace(problem, on_conflict="drop")
+        model.fit(problem.csr, must_link=constraints_of(problem))
+        weights, terms = model.feature_weights_, model.objective_terms_
+        oracle = problem.model(alpha=model.smoothing_)
+        expected = naive.energy(oracle, model.labels_, model.cluster_centers_, weights)
+        slack = 1e-9 * expected.absolute + ROUNDING * len(problem.X)
+        assert model.objective_ == terms["J"]
+        assert terms["must_link"] == pytest.approx(expected.must_link, rel=0, abs=slack)
+        assert terms["cannot_link"] == pytest.approx(expected.cannot_link, rel=0, abs=slack)
+        without = expected.total - terms["J"] + terms["prior"]
+        assert without == pytest.approx(0.0, abs=slack)
+        assert learn or terms["prior"] == 0.0
+
+
+def test_costs_are_used_to_the_last_bit_of_a_256th() -> None:
+    problem = random_problem(5, distortion="cosine", penalty="potts", n=30, noise=0.5, K=2)
+    costs = [np.arange(1, len(pairs) + 1) / 256 for pairs in (problem.must, problem.cannot)]
+    problem = replace(
+        problem, must_costs=costs[0], cannot_costs=costs[1], must=unrepeated(problem.must),
+        cannot=unrepeated(problem.cannot),
+    )  # fmt: skip
+    problem = replace(
+        problem, must_costs=costs[0][: len(problem.must)],
+        cannot_costs=costs[1][: len(problem.cannot)],
+    )  # fmt: skip
+    bench = make_bench(problem)
+    for turn in kept_turns(bench):
+        expected, got = bench.energy(turn.state), turn.state.energy.terms()
+        assert (got["must_link"], got["cannot_link"]) == (expected.must_link, expected.cannot_link)
+        assert expected.must_link + expected.cannot_link > 0
+
+
+def unrepeated(pairs: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return each unordered pair once."""
+    return np.unique(np.sort(pairs, axis=1), axis=0)
+
+
+def relabelled(bench: Bench, state: State, order: np.ndarray[Any, np.dtype[np.int64]]) -> State:
+    """Return a state with its clusters numbered anew: cluster h becomes order[h]."""
+    run = bench.engine.run
+
+    def write(file: Any) -> Any:
+        labels = run.read_labels(file)
+        after = np.where(labels >= 0, order[labels], labels).astype(np.int32)
+        return run.write_labels(99, file.part, file.first_row, after)
+
+    back = np.argsort(order)
+    model = replace(state.model, centroids=state.model.centroids[back])
+    return replace(
+        state, model=model, free=tuple(write(file) for file in state.free),
+        linked=tuple(write(file) for file in state.linked), sums=state.sums[back],
+        counts=state.counts[back],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_numbering_clusters_anew_changes_no_bit_of_j(
+    tables: bool, request: pytest.FixtureRequest
+) -> None:
+    if tables:
+        request.getfixturevalue("only_tables")
+    for seed in range(40):
+        problem = random_problem(seed)
+        bench = some_bench(problem, seed)
+        turn = list(kept_turns(bench, most=3))[-1]
+        order = np.random.default_rng(seed).permutation(problem.K)
+        other = relabelled(bench, turn.state, order)
+        prior = prior_value(bench.engine, turn.state)
+        assert bench.engine.energy(other, turn.pricing, prior) == turn.state.energy
+
+
+def test_partitions_change_no_bit_of_any_turn() -> None:
+    for seed in range(40):
+        problem = random_problem(seed)
+        runs = [
+            [turn.state.energy for _, turn in turns(some_bench(problem, seed, n_parts=n_parts))]
+            for n_parts in (1, 3)
+        ]
+        assert runs[0] == runs[1]
+
+
+def test_tables_and_pairs_agree_on_j(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(60):
+        problem = random_problem(
+            seed, distortion=["cosine", "pearson", "euclidean"][seed % 3], closure=True
+        )
+        bench = make_bench(problem)
+        state = list(kept_turns(bench, most=3))[-1].state
+        labels = bench.labels(state)
+        with monkeypatch.context() as patched:
+            patched.setattr("hmrf_dask.closure.EXPLICIT_PAIRS", 0)
+            patched.setattr("hmrf_dask.closure.EXPLICIT_RATIO", 0)
+            other = make_bench(problem)
+        files = written(other, labels)
+        same = phases.begin(other.engine, state.model.centroids, free=files[0], linked=files[1])
+        energies = [
+            bench.engine.energy(state, bench.engine.price(state.model), 0.0),
+            other.engine.energy(same.state, same.pricing, 0.0),
+        ]
+        terms = [energy.terms() for energy in energies]
+        absolute = bench.energy(state).absolute
+        for name, value in terms[0].items():
+            assert terms[1][name] == pytest.approx(value, abs=1e-11 * (1 + absolute))
+
+
+def written(bench: Bench, labels: np.ndarray[Any, np.dtype[np.int32]]) -> tuple[Any, Any]:
+    """Write labels of all rows as those of the free and the linked parts."""
+    laid, run = bench.engine.problem, bench.engine.run
+    free = []
+    for part, places in zip(laid.free, laid.places, strict=True):
+        own = labels[part.first_row : part.first_row + part.n_rows].copy()
+        own[places] = -1
+        free.append(run.write_labels(1, part.name, part.first_row, own))
+    linked = [
+        run.write_labels(1, part.name, part.first_row, labels[laid.laid_rows(part)].copy())
+        for part in laid.linked
+    ]
+    return tuple(free), tuple(linked)

@@ -1,0 +1,194 @@
+"""What a fit asks of Dask: few graphs, small arguments, shallow sums, keys used once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import dask
+import numpy as np
+import pytest
+from dask._task_spec import DataNode, Task, convert_legacy_graph
+
+from hmrf_dask.dataflow import DaskFlow, Guarded, share_array, tree
+from hmrf_dask.em import loop
+from tests.fits import Case, fit, text_case
+
+
+@dataclass
+class Graphs:
+    """What was seen of every graph that a fit ran."""
+
+    sizes: dict[str, int] = field(default_factory=dict)  # largest argument of each function
+    depths: dict[str, int] = field(default_factory=dict)  # longest chain of each function
+    computes: int = 0
+
+    def look(self, values: Sequence[Any]) -> None:
+        """Take the graph of some values down."""
+        self.computes += 1
+        graph: dict[Any, Any] = {}
+        for value in values:
+            graph.update(value.__dask_graph__())
+        nodes = convert_legacy_graph(graph)
+        chains: dict[Any, int] = {}
+        for key in nodes:
+            self._measure(key, nodes, chains)
+
+    def _measure(self, key: Any, nodes: dict[Any, Any], chains: dict[Any, int]) -> int:
+        """Return how many tasks of the same function end in this one, one after the other."""
+        if key in chains or key not in nodes:
+            return chains.get(key, 0)
+        node = nodes[key]
+        if isinstance(node, DataNode) or not isinstance(node, Task):
+            chains[key] = 0
+            return 0
+        name = _name(node)
+        below = [
+            self._measure(one, nodes, chains)
+            for one in node.dependencies
+            if one in nodes and _name(nodes[one]) == name
+        ]
+        for one in node.dependencies:
+            self._measure(one, nodes, chains)
+        chains[key] = 1 + max(below, default=0)
+        self.depths[name] = max(self.depths.get(name, 0), chains[key])
+        # References to other tasks are no arguments: a task that gathers has as many as it must.
+        size = len(cloudpickle.dumps((node.args, node.kwargs))) - 60 * len(node.dependencies)
+        self.sizes[name] = max(self.sizes.get(name, 0), size)
+        return chains[key]
+
+
+def _name(node: Any) -> str:
+    function = getattr(node, "func", None)
+    if isinstance(function, Guarded):
+        function = function.function
+    return getattr(function, "__qualname__", type(node).__name__)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
+    seen = Graphs()
+    for name in ("compute", "persist"):
+        real = getattr(DaskFlow, name)
+
+        def watched(self: DaskFlow, values: Any, real: Callable[..., Any] = real) -> Any:
+            seen.look(values)
+            return real(self, values)
+
+        monkeypatch.setattr(DaskFlow, name, watched)
+    with dask.config.set(scheduler="synchronous"):
+        yield seen
+
+
+def look_at_fit(case: Case, partitions: int, graphs: Graphs, memory: str = "1 GiB") -> Graphs:
+    """Fit a case and assert what must hold of its graphs whatever the sizes."""
+    with dask.config.set({"hmrf.task-memory": memory}):
+        fit(case, partitions)
+    parts = max(partitions, 1)
+    deep = {n: d for n, d in graphs.depths.items() if d > math.log(parts, 8) + 2}
+    assert not deep
+    return graphs
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    ("parameters", "memory"),
+    [
+        ({}, "1 GiB"),
+        ({"learn_weights": True}, "1 GiB"),
+        ({"distortion": "euclidean"}, "1 GiB"),
+        ({"distortion": "kl", "init": "neighborhoods"}, "1 GiB"),
+        ({"closure": False, "init": "neighborhoods"}, "128 KiB"),  # linked rows in many parts
+    ],
+)
+def test_no_argument_grows_with_rows_features_or_pairs(
+    parameters: dict[str, Any], memory: str, graphs: Graphs
+) -> None:
+    # A float64 a feature would be 160 kB, a number a row 16 kB, two a pair 24 kB.
+    case = text_case(2000, 20_000, 4, 1500, n_init=1, max_iter=3, **parameters)
+    look_at_fit(case, 2, graphs, memory)
+    large = {name: size for name, size in graphs.sizes.items() if size > 15_000}
+    assert not large
+
+
+@pytest.mark.prove
+def test_no_argument_grows_with_partitions(graphs: Graphs, tmp_path: Any) -> None:
+    case = text_case(80, 50, 3, 20, init="random", n_init=1, max_iter=1, refine=False)
+    run_dir = str(tmp_path / "run")
+    fit(case, 70, run_dir=run_dir)  # a label file each
+    fit(case, 69, run_dir=run_dir)  # cut anew
+    assert not {name: size for name, size in graphs.sizes.items() if size > 3_000}
+    assert max(graphs.depths.values()) <= math.log(70, 8) + 2
+
+
+@pytest.mark.parametrize("n_parts", [1, 2, 8, 9, 64, 65, 513])
+def test_trees_are_shallow_and_take_every_part_once(n_parts: int, graphs: Graphs) -> None:
+    flow = DaskFlow()
+    parts = [flow.lazy(int, number) for number in range(n_parts)]
+    assert flow.compute([tree(flow, sum, parts)]) == [n_parts * (n_parts - 1) // 2]
+    assert graphs.depths.get("sum", 0) == math.ceil(round(math.log(n_parts, 8), 9))
+
+
+def test_large_arrays_travel_once(graphs: Graphs) -> None:
+    flow = DaskFlow()
+    small, large = np.zeros(4), np.zeros(4000)
+    assert share_array(flow, small) is small
+    shared = share_array(flow, large)
+    found = flow.compute([flow.lazy(np.add, shared, number) for number in range(9)])
+    assert found[8][0] == 8.0
+    assert graphs.sizes["add"] < 300
+
+
+@pytest.mark.parametrize(
+    ("parameters", "phase", "most"),
+    [
+        # E-step and sums in one graph, Σ D under new centroids in another.
+        ({"init": "random", "n_init": 1, "refine": False}, "fit", 2),
+        # Proposals, moves, Σ D; when nothing moves also an E-step.
+        ({"init": "random", "n_init": 1, "refine": True}, "refine", 4),
+        # and the weights: statistics of rows and of pairs, then sums, prices and J of each try.
+        ({"init": "random", "n_init": 1, "refine": False, "learn_weights": True}, "fit", 22),
+    ],
+)
+def test_graphs_of_one_iteration(
+    parameters: dict[str, Any], phase: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows: list[DaskFlow] = []
+    counts: list[tuple[str, int]] = []
+    begin = loop.Fit.run
+
+    def run(self: loop.Fit) -> Any:
+        assert isinstance(self.engine.flow, DaskFlow)
+        flows.append(self.engine.flow)
+        progress = self.journal.progress
+
+        def count(record: dict[str, Any]) -> None:
+            counts.append((record["phase"], flows[-1].computes))
+            progress(record)
+
+        self.journal.progress = count
+        return begin(self)
+
+    monkeypatch.setattr(loop.Fit, "run", run)
+    for partitions in (1, 9):
+        counts.clear()
+        with dask.config.set(scheduler="synchronous"):
+            fit(text_case(200, 100, 3, 60, **parameters), partitions)
+        # The first of a phase also prices the pairs.
+        spent = [
+            after - before
+            for (name, after), (left, before) in zip(counts[1:], counts, strict=False)
+            if name == left == phase
+        ]
+        assert spent
+        assert max(spent) <= most
+
+
+def test_keys_are_never_used_twice() -> None:
+    one, other = DaskFlow(), DaskFlow()
+    keys = [flow.lazy(int, 1).key for flow in (one, one, other)]
+    keys += [flow.share(1).key for flow in (one, one, other)]
+    assert len(set(keys)) == 6

@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import example, given, settings
+
+from hmrf_dask.distortions import make_distortion
+from hmrf_dask.kernels import exact, pairs, random, sums
+from hmrf_dask.kernels.distances import Terms
+from hmrf_dask.kernels.exact import BASE, exact_integer, exact_sum, exact_value, exact_zero
+from hmrf_dask.kernels.sums import LARGEST_EXPONENT, Sums, add_sums, fixed_point_exponent, sum_moves
+from hmrf_dask.rows import RowBlock
+from tests import problems
+from tests.test_distortions import blocks_of, bound
+
+# --- exact sums ----------------------------------------------------------------------------------
+
+NUMBERS = st.floats(-(2.0**299), 2.0**299, allow_subnormal=False).map(
+    lambda x: x if abs(x) > 2.0**-230 else 0.0
+)
+
+
+@given(st.lists(NUMBERS, max_size=30), st.randoms(use_true_random=False))
+def test_exact_sums_are_those_of_fsum_in_any_order(values: list[float], shuffler: Any) -> None:
+    told = exact_sum(np.array(values))
+    assert exact_value(told) == math.fsum(values)
+    assert exact_integer(told) == sum(Fraction(x) * 2**BASE for x in values)
+    shuffler.shuffle(values)
+    cut = len(values) // 2
+    again = exact_sum(np.array(values[:cut])) + exact_sum(np.array(values[cut:]))
+    assert exact_integer(again) == exact_integer(told)
+
+
+def test_exact_sums_carry() -> None:
+    one = exact_sum(np.full(1000, -(2.0**299)))
+    assert one[:-1].min() >= 0
+    assert one[:-1].max() < 2**32
+    assert exact_value(one) == -1000 * 2.0**299
+    assert exact_integer(exact_zero()) == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**300, -1e200])
+def test_exact_sums_refuse_what_does_not_fit(bad: float) -> None:
+    with pytest.raises(OverflowError, match="below 2"):
+        exact_sum(np.array([1.0, bad]))
+
+
+def test_tiny_numbers_count_as_nought() -> None:
+    assert exact_integer(exact_sum(np.array([2.0**-237, 5e-324]))) == 0
+    assert exact_value(exact_sum(np.array([2.0**-235]))) == 2.0**-235
+
+
+# --- fixed point ---------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10**9), st.floats(1e-30, 1e30))
+@example(2**20, 1.0)
+@example(2**30, 2.0**-5)
+def test_the_exponent_leaves_room_for_a_difference(n_rows: int, largest: float) -> None:
+    exponent = fixed_point_exponent(n_rows, largest)
+    finest = math.floor(math.log2(largest)) if largest < 1 else 0
+    assert exponent <= LARGEST_EXPONENT - finest
+    worst = 2 * n_rows * (round(Fraction(largest) * Fraction(2) ** exponent) + 1)
+    assert worst < 2**63
+    if exponent < LARGEST_EXPONENT:
+        assert n_rows * Fraction(largest) * Fraction(2) ** exponent > 2**59
+
+
+def test_the_exponent_of_nothing() -> None:
+    assert fixed_point_exponent(0, 1.0) == fixed_point_exponent(5, 0.0) == LARGEST_EXPONENT
+
+
+def python_sums(block: RowBlock, terms: Terms, features: Any, moves: Any, K: int, e: int) -> Any:
+    """Return sums and counts with Python integers, row by row."""
+    dense = block.to_dense().astype(np.float64)
+    held = block.to_scipy()
+    out = np.zeros((K, block.n_features + 1), object)
+    counts = [0] * K
+    for i, ends in enumerate(zip(*moves, strict=True)):
+        for h, sign in zip(ends, (-1, 1), strict=True):
+            if ends[0] == ends[1] or h < 0:
+                continue
+            counts[h] += sign
+            features_of = range(block.n_features) if block.is_dense else held[[i]].indices
+            for m in features_of:
+                scaled = terms.factor[i] * 2.0**e * features[m] * dense[i, m]
+                out[h, m] += sign * round(scaled)
+            out[h, -1] += sign * round(terms.extra[i] * 2.0**e)
+    return out.astype(np.int64), counts
+
+
+@pytest.mark.parametrize("name", ["cosine", "pearson", "kl"])
+@pytest.mark.parametrize("seed", range(4))
+def test_moves_of_rows_are_the_same_bits_in_any_form(name: str, seed: int) -> None:
+    problem = problems.random_problem(seed, distortion=name, n=40, d=11, smooth=True)
+    weights, rng, K = problems.random_weights(11, seed), np.random.default_rng(seed), 50
+    few = rng.integers(-2, K, 40).astype(np.int32)
+    after = np.where(rng.random(40) < 0.3, rng.integers(-2, K, 40), few).astype(np.int32)
+    for block in blocks_of(problem.X):
+        distortion = bound(name, problem.X)
+        terms = distortion.terms(block, weights)
+        features = distortion.features(weights)
+        told, counts = python_sums(block, terms, features, (few, after), K, 40)
+        found = sum_moves(block, terms, features, few, after, K, 40)
+        assert not found.is_dense
+        assert np.array_equal(found.to_dense(), told)
+        assert found.counts.tolist() == counts
+        whole = [sum_moves(block, terms, features, few % 2, after % 3, 3, 40)]
+        assert whole[0].is_dense
+        told, counts = python_sums(block, terms, features, (few % 2, after % 3), 3, 40)
+        assert np.array_equal(whole[0].to_dense(), told)
+        assert whole[0].counts.tolist() == counts
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=25)
+def test_sums_are_the_same_bits_in_any_tree(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = problems.random_problem(seed, distortion="cosine", n=30, d=6, smooth=True)
+    block, distortion = blocks_of(problem.X)[0], bound("cosine", problem.X)
+    weights, K = problems.random_weights(6, seed), int(rng.choice([2, 40]))
+    nowhere, labels = np.full(30, -1, np.int32), rng.integers(0, K, 30).astype(np.int32)
+    terms = distortion.terms(block, weights)
+    whole = distortion.sum_moves(block, terms, weights, nowhere, labels, K, 43)
+    cuts = np.sort(rng.integers(0, 31, 5))
+    parts = [Sums.zero(K, 6)]
+    for start, stop in zip([0, *cuts], [*cuts, 30], strict=True):
+        rows = block.rows(start, stop)
+        own = distortion.terms(rows, weights)
+        ends = (nowhere[start:stop], labels[start:stop])
+        parts.append(distortion.sum_moves(rows, own, weights, *ends, K, 43))
+    parts = [parts[t] for t in rng.permutation(len(parts))]
+    while len(parts) > 1:
+        width = int(rng.integers(2, 4))
+        parts = [*parts[width:], add_sums(parts[:width])]
+    assert parts[0].to_dense().tobytes() == whole.to_dense().tobytes()
+    assert parts[0].counts.tolist() == whole.counts.tolist()
+    # and what went comes back: moving on and taking away leaves nothing
+    gone = distortion.sum_moves(block, terms, weights, labels, nowhere, K, 43)
+    assert not add_sums([whole, gone]).to_dense().any()
+
+
+def test_adding_changes_none_of_the_parts() -> None:
+    dense = Sums(np.ones((2, 3), np.int64), *np.zeros((2, 0), np.int64), np.ones(2, np.int64), 3)
+    sparse = Sums(
+        np.zeros((0, 0), np.int64), np.array([1, 5]), np.array([7, 9]), np.ones(2, np.int64), 3
+    )
+    total = add_sums([sparse, dense, sparse])
+    assert total.to_dense().tolist() == [[1, 15, 1], [1, 1, 19]]
+    assert total.counts.tolist() == [3, 3]
+    assert dense.dense.tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert dense.counts.tolist() == [1, 1]
+
+
+# --- random numbers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [
+        ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([2**32 - 1] * 4, [2**32 - 1] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            [0xA4093822, 0x299F31D0],
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_philox_gives_the_known_answers(
+    counter: list[int], key: list[int], words: list[int]
+) -> None:
+    assert [int(word) for word in random.philox(*map(np.uint64, counter + key))] == words
+
+
+def test_draws_depend_on_their_counters_alone() -> None:
+    keys = np.random.default_rng(0).integers(0, 2**64, 4000, dtype=np.uint64)
+    draw = random.uniforms(keys, 2**63 + 5, "k-means++", 1, 2, 3)
+    assert 0 < draw.min() < 0.01
+    assert 0.99 < draw.max() < 1
+    assert abs(draw.mean() - 0.5) < 0.02
+    cut = [random.uniforms(part, 2**63 + 5, "k-means++", 1, 2, 3) for part in (keys[:7], keys[7:])]
+    assert np.concatenate(cut).tobytes() == draw.tobytes()
+    others = [
+        random.uniforms(keys, 5, "k-means++", 1, 2, 3),
+        random.uniforms(keys, 2**63 + 5, "random", 1, 2, 3),
+        random.uniforms(keys, 2**63 + 5, "k-means++", 0, 2, 3),
+        random.uniforms(keys, 2**63 + 5, "k-means++", 1, 0, 3),
+        random.uniforms(keys, 2**63 + 5, "k-means++", 1, 2, 0),
+    ]
+    assert all(np.abs(np.corrcoef(draw, other)[0, 1]) < 0.05 for other in others)
+    waits = random.exponentials(keys, 2**63 + 5, "k-means++", 1, 2, 3)
+    assert waits == pytest.approx(-np.log(draw), rel=1e-15)
+    assert waits.min() > 0
+
+
+# --- integer pairs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
+@pytest.mark.parametrize("seed", range(6))
+def test_integer_pairs_equal_python_integers(name: str, seed: int) -> None:
+    problem = problems.random_problem(seed, distortion=name, n=20, d=9, smooth=True)
+    weights, bits = problems.random_weights(9, seed), 24
+    rng = np.random.default_rng(seed)
+    first, second = rng.integers(0, 20, (2, 40)).astype(np.int32)
+    for block in blocks_of(problem.X):
+        distortion = bound(name, problem.X)
+        rows = distortion.quantise(block, weights, bits)
+        sides = distortion.sides(block, block, weights)
+        kappa = distortion.kappa
+        found = pairs.pair_integers(*sides, rows, rows, first, second, kappa)
+        turned = pairs.pair_integers(*sides, rows, rows, second, first, kappa)
+        assert np.array_equal(found, turned)
+        whole = integer_rows(block, rows)
+        phi, _ = distortion.pair_values(block, block, first, second, weights)
+        unit = distortion.radius(weights) ** 2 / 4.0**bits
+        for t, (i, j) in enumerate(zip(first, second, strict=True)):
+            product = sum(p * q for p, q in zip(whole[i][:-1], whole[j][:-1], strict=True))
+            product -= whole[i][-1] * whole[j][-1]
+            assert found[t] == int(rows.own[i]) + int(rows.own[j]) - kappa * product
+            assert found[t] * unit == pytest.approx(phi[t], abs=1e-5 * (1 + phi[t]))
+
+
+def integer_rows(block: RowBlock, rows: pairs.Quantised) -> list[list[int]]:
+    """Return every row's integers, zeros included, the centring column last."""
+    out = []
+    for i in range(block.n_rows):
+        row = [0] * block.n_features
+        for p in range(block.indptr[i], block.indptr[i + 1]):
+            m = p - block.indptr[i] if block.is_dense else block.indices[p]
+            row[m] = int(rows.values[p])
+        out.append([*row, int(rows.centring[i])])
+    return out
+
+
+def test_quantised_rows_far_from_nought_stay_within_int32() -> None:
+    rng = np.random.default_rng(0)
+    rows = (1e3 + rng.normal(size=(6, 40))).astype(np.float32)
+    full, weights = bound("pearson", rows), problems.random_weights(40, 0)
+    first, second = np.arange(5, dtype=np.int32), np.arange(1, 6, dtype=np.int32)
+    for block in blocks_of(rows):
+        quantised = full.quantise(block, weights, 28)
+        assert not quantised.centring.any()
+        sides = full.sides(block, block, weights)
+        found = pairs.pair_integers(*sides, quantised, quantised, first, second, 1)
+        phi, _ = full.pair_values(block, block, first, second, weights)
+        assert found * 0.25**28 == pytest.approx(phi, abs=1e-6)
+    rows[0, 7] = 0.0
+    rows[1, 3] = 0.0
+    rows[:, 11] = rows[:, 11] + 3.0
+    rows[2:, 5] = 0.0
+    rows[2:, 6:30] = 0.0
+    block = RowBlock.from_scipy(scipy.sparse.csr_array(rows))
+    quantised = full.quantise(block, weights, 29)
+    start = block.indptr
+    assert not quantised.values[: start[2]].any()  # too flat for its bits: a zero row
+    assert quantised.values[start[2] :].any()
+    assert np.abs(quantised.values.astype(np.int64)).max() <= 2**30
+
+
+# --- compilation ---------------------------------------------------------------------------------
+
+
+def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
+    rows = np.random.default_rng(0).random((9, 4)).astype(np.float32)
+    distortion = make_distortion("cosine").bind(bound("cosine", rows).extent)
+    for frozen in (False, True):
+        for block in blocks_of(rows):
+            weights, labels = np.ones(4), np.zeros(9, np.int32)
+            ends, signed = np.arange(9, dtype=np.int32), np.ones(9)
+            terms = distortion.terms(block, weights)
+            if frozen:
+                for array in (weights, labels, ends, signed, *terms):
+                    array.flags.writeable = False
+            nowhere = labels - 1
+            for K in (1, 400):
+                distortion.sum_moves(block, terms, weights, nowhere, labels, K, 43)
+            distortion.pair_values(block, block, ends, ends, weights)
+            distortion.pair_gradient(block, block, ends, ends, signed, weights, 40)
+            distortion.weighted_squares(block, terms, signed, weights, 40)
+            exact_sum(signed)
+    kernels = (
+        sums._scatter,
+        sums._entries,
+        pairs._values,
+        pairs._gradient,
+        exact._add_all,
+    )
+    assert [len(kernel.signatures) for kernel in kernels] == [1] * len(kernels)

@@ -1,0 +1,177 @@
+"""The memory plan: its arithmetic against what tasks really take, and the words that refuse."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+from hmrf_dask import HMRFKMeans
+from hmrf_dask.dataflow import FAN, Inline
+from hmrf_dask.distortions import make_distortion
+from hmrf_dask.em import memory_plan, parts, prepare
+from hmrf_dask.em.memory_plan import TaskMemory, check_memory, plan_tasks
+from hmrf_dask.em.model import Model, Settings
+from hmrf_dask.em.proposals import Sources, propose_rows
+from hmrf_dask.em.starts import Ground, make_ground, run_candidate
+from hmrf_dask.errors import MemoryPlanError
+from hmrf_dask.kernels.exact import exact_integer
+from hmrf_dask.kernels.sums import Sums, add_sums
+from hmrf_dask.rows import RowBlock
+from hmrf_dask.runs import MemoryRun
+from tests.problems import planted_text
+
+K, WIDTH, ROWS = 40, 6000, 4000
+
+
+class Bench:
+    """One large partition, and a model for it."""
+
+    def __init__(self) -> None:
+        X, topics = planted_text(ROWS, WIDTH, K, 0)
+        self.block = RowBlock.from_scipy(X)
+        distortion = make_distortion("cosine")
+        self.facts = prepare.look_at(self.block, 0, distortion, has_ids=False)
+        self.extent = prepare.extent_of(self.facts, WIDTH)
+        self.distortion = distortion.bind(self.extent)
+        self.centroids = np.random.default_rng(0).random((K, WIDTH))
+        self.run = MemoryRun()
+        self.file = self.run.write_labels(0, "rows-00000", 0, topics)
+        self.settings = Settings(K, n_init=1, max_iter=2)
+
+    def model(self) -> Model:
+        """Return a model whose arrays are its own."""
+        return Model(self.distortion, np.ones(WIDTH), self.centroids.copy())
+
+    def task(self, name: str) -> TaskMemory:
+        """Return what the plan says of a task."""
+        tasks = plan_tasks(self.facts, self.settings, WIDTH, pairs=None, refining=True)
+        return next(task for task in tasks if name in task.name)
+
+    def rows(self) -> RowBlock:
+        """Return the rows in memory of their own."""
+        return self.block.take(np.arange(ROWS))
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    made = Bench()
+    for work in (assign, vary):  # compiled before anything is measured
+        work(made)
+    return made
+
+
+def peak(work: Callable[[], Any]) -> int:
+    """Return the most bytes that numpy held at a time while `work` ran."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def assign(bench: Bench) -> None:
+    model = bench.model()
+    parts.assign(
+        bench.rows(), model, model.table(), bench.run, 1, "rows-00000",
+        bench.run.write_labels(0, "rows-00000", 0, np.full(ROWS, -2, np.int32)),
+    )  # fmt: skip
+
+
+def vary(bench: Bench) -> None:
+    model, counts = bench.model(), np.full(K, ROWS // K)
+    sources = Sources(model, np.ones((K, WIDTH + 1), np.int64), counts)
+    propose_rows(bench.rows(), sources, bench.run, bench.file, 1000)
+
+
+def add(bench: Bench) -> None:
+    nothing = np.zeros(0, np.int64)
+    dense = [np.ones((K, WIDTH + 1), np.int64) for _ in range(FAN)]
+    add_sums([Sums(one, nothing, nothing, np.zeros(K, np.int64), WIDTH + 1) for one in dense])
+
+
+def start(bench: Bench) -> None:
+    empty = bench.block.take(np.arange(0))
+    plan = Ground(
+        empty, np.arange(ROWS), None, np.zeros(0, np.int64), bench.settings, bench.distortion,
+        bench.extent, 2.0**-8, 400,
+    )  # fmt: skip
+    block = RowBlock.concatenate([bench.rows()])
+    run_candidate(make_ground(block, plan), "random 0", MemoryRun(), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [("E-step", assign), ("first variation", vary), ("adds up", add), ("start", start)],
+)
+def test_tasks_take_what_the_plan_says(
+    name: str, work: Callable[[Bench], None], bench: Bench
+) -> None:
+    planned, taken = bench.task(name).total, peak(lambda: work(bench))
+    assert taken <= planned + 2**16
+    assert taken >= planned / 3  # or the plan refuses what would fit
+
+
+def test_the_arithmetic_adds_up_and_is_shown() -> None:
+    task = TaskMemory("a task", (("its rows", 3 * 2**20), ("its sums", 2**19)))
+    assert str(task) == "a task needs its rows 3.0 MiB + its sums 0.5 MiB = 3.5 MiB"
+
+
+def test_the_worst_task_is_the_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = (TaskMemory(name, (("rows", size),)) for name, size in [("a", 9), ("b", 2**31)])
+    monkeypatch.setattr(memory_plan, "memory_of_a_task", lambda: (2**30, "this machine"))
+    check_memory([small])
+    with pytest.raises(MemoryPlanError, match=r"1,024.0 MiB \(this machine\), but b needs rows"):
+        check_memory([small, large, small])
+
+
+def test_only_real_memory_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, _ = planted_text(200, 50, 3, 0)
+    with dask.config.set({"hmrf.task-memory": "16 KiB", "scheduler": "synchronous"}):
+        HMRFKMeans(3, random_state=0, n_init=1).fit(X)  # any plan goes below what is there
+    monkeypatch.setattr(memory_plan, "memory_of_a_task", lambda: (2**14, "this machine"))
+    with pytest.raises(MemoryPlanError, match="use smaller partitions, fewer features"):
+        HMRFKMeans(3, random_state=0, n_init=1).fit(X)
+
+
+def test_linked_rows_are_planned_within_the_budget(bench: Bench) -> None:
+    from hmrf_dask.closure import build_graph
+    from hmrf_dask.em.prepare import Pairs
+
+    chain = np.stack([np.arange(999), np.arange(1, 1000)], axis=1)
+    none = np.zeros((0, 2), np.int64)
+    graph = build_graph(
+        1000, chain, np.ones(999), none, np.zeros(0), must_link_cost=1.0, cannot_link_cost=1.0,
+        closure=False, closure_form=True, on_conflict="raise", names=int,
+    )  # fmt: skip
+    pairs = Pairs(graph, np.arange(1000), np.full(1000, 9), 2.0**-8, chain, none)
+    for memory, words in ((2**30, "1000 constrained documents and 999 pairs"), (2**16, "hmrf.")):
+        settings = Settings(K, task_memory=memory)
+        task = plan_tasks(bench.facts, settings, WIDTH, pairs=pairs, refining=False)[-2]
+        assert task.name == "an ICM task"
+        assert words in str(task)
+        assert task.total <= memory
+
+
+def test_facts_do_not_depend_on_partitions() -> None:
+    X, _ = planted_text(200, 50, 3, 0)
+    flow, distortion = Inline(), make_distortion("cosine")
+    cuts = [0, 0, 70, 71, 200]
+    looks = [
+        flow.lazy(prepare.look_at, RowBlock.from_scipy(X[a:b]), a, distortion, False)
+        for a, b in pairwise(cuts)
+    ]
+    cut = prepare.add_facts(looks)
+    whole = prepare.look_at(RowBlock.from_scipy(X), 0, distortion, has_ids=False)
+    for name in ("n_rows", "n_values", "content", "order", "largest_mass", "n_zero"):
+        assert getattr(cut, name) == getattr(whole, name), name
+    for name in ("minimum", "maximum"):
+        assert np.array_equal(getattr(cut, name), getattr(whole, name)), name
+    assert exact_integer(cut.mass) == exact_integer(whole.mass)
+    assert (cut.longest_block, whole.longest_block) == (129, 200)

@@ -1,0 +1,168 @@
+"""An own distortion in under 40 lines, as the README shows it: does it keep the promises?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hmrf_dask import Constraints, Corpus, HMRFKMeans, OwnDistortion
+from hmrf_dask.errors import InvalidInputError
+
+# [example]
+
+
+class Hellinger(OwnDistortion):
+    """Squared Hellinger distance of histograms: half of Σ (√x − √y)², rows scaled to sum 1."""
+
+    name = "hellinger"
+
+    def distance_matrix(self, rows, centroids):
+        return np.stack([self._apart(rows, one) for one in centroids], axis=1)
+
+    def pair_distances(self, rows, others):
+        return self._apart(rows, self._shares(others))
+
+    def largest_pair_distance(self, minimum, maximum):
+        return 1.0
+
+    def summands(self, rows):
+        return np.sqrt(self._shares(rows))
+
+    def centre(self, means):
+        return means**2 / (means**2).sum(axis=1, keepdims=True)
+
+    def _apart(self, rows, others):
+        return 1.0 - np.minimum(np.sqrt(self._shares(rows) * others).sum(axis=1), 1.0)
+
+    @staticmethod
+    def _shares(rows):
+        return rows / rows.sum(axis=1, keepdims=True)
+
+
+# [/example]
+
+
+def histograms(seed: int, n: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    hidden = rng.integers(0, 3, n)
+    profiles = rng.dirichlet(np.full(8, 0.5), 3)
+    return rng.multinomial(12, profiles[hidden]).astype(float), hidden
+
+
+def pairs_of(hidden: np.ndarray, seed: int, n_pairs: int = 40) -> Constraints:
+    ends = np.random.default_rng(seed).integers(0, len(hidden), (n_pairs, 2))
+    ends = ends[ends[:, 0] != ends[:, 1]]
+    same = hidden[ends[:, 0]] == hidden[ends[:, 1]]
+    return Constraints(ends[same], ends[~same])
+
+
+def penalties(model: HMRFKMeans, rows: np.ndarray, pairs: Constraints) -> float:
+    """The closure's violated pairs, by plain loops."""
+    n, phi = len(rows), Hellinger()
+    group = list(range(n))
+    for i, j in pairs.must_link.tolist():
+        group = [group[j] if one == group[i] else one for one in group]
+    rivals = {frozenset((group[i], group[j])) for i, j in pairs.cannot_link.tolist()}
+    total = 0.0
+    for i in range(n):
+        for j in range(i + 1, n):
+            together = model.labels_[i] == model.labels_[j]
+            apart = float(phi.pair_distances(rows[[i]], rows[[j]])[0])
+            if group[i] == group[j] and not together:
+                total += apart
+            if frozenset((group[i], group[j])) in rivals and together:
+                total += 1.0 - apart
+    return total
+
+
+def test_the_example_has_fewer_than_40_lines() -> None:
+    with open(__file__) as source:
+        shown = source.read().split("# [example]")[1].split("# [/example]")[0].strip()
+    assert shown.count("\n") + 1 < 40
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_j_falls_and_is_what_the_formula_says(seed: int) -> None:
+    rows, hidden = histograms(seed)
+    pairs = pairs_of(hidden, seed)
+    model = HMRFKMeans(3, distortion=Hellinger(), init=rows[:3] / 12, random_state=seed)
+    history = model.fit(rows, must_link=pairs).objective_history_
+    assert (np.diff(history) <= 0).all()
+    assert history[-1] < history[0]
+    assert history[-1] == model.objective_
+    own = Hellinger().distance_matrix(rows, model.cluster_centers_)
+    distances = own[np.arange(len(rows)), model.labels_].sum()
+    expected = distances + penalties(model, rows, pairs)
+    assert model.objective_ == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_centre_minimises_the_distances() -> None:
+    rows, _ = histograms(5)
+    phi = Hellinger()
+    centre = phi.centre(phi.summands(rows).mean(axis=0, keepdims=True))
+    best = phi.distance_matrix(rows, centre).sum()
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        other = centre * rng.uniform(0.8, 1.25, centre.shape)
+        assert phi.distance_matrix(rows, other / other.sum()).sum() >= best
+
+
+@pytest.mark.parametrize("closure", [True, False])
+def test_pairs_are_honoured(closure: bool) -> None:
+    rows, hidden = histograms(1)
+    pairs = pairs_of(hidden, 2, n_pairs=80)
+    model = HMRFKMeans(
+        3, distortion=Hellinger(), closure=closure, must_link_cost=5.0, cannot_link_cost=5.0,
+        random_state=0,
+    )  # fmt: skip
+    assert sum(model.fit(rows).violations_.values()) == 0
+    model.fit(rows, must_link=pairs)
+    assert model.violations_ == {"must_link": 0, "cannot_link": 0}
+
+
+def test_any_partitioning_gives_the_same_labels() -> None:
+    rows, hidden = histograms(3)
+    pairs = pairs_of(hidden, 3)
+    model = HMRFKMeans(3, distortion=Hellinger(), random_state=0)
+    expected = model.fit(rows, must_link=pairs).labels_
+    corpus = Corpus.from_rows(rows).with_partitions([0, 0, 1, 30, 30, len(rows)])
+    labels = model.fit(corpus, must_link=pairs).labels_.compute()
+    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_array_equal(model.predict(corpus).compute(), model.predict(rows))
+
+
+class Sparse(OwnDistortion):
+    """Squared Euclidean distance of scipy rows: own code gets sparse rows as they are."""
+
+    def distance_matrix(self, rows, centroids):
+        assert sp.issparse(rows)
+        squares = np.asarray(rows.multiply(rows).sum(axis=1)).reshape(-1, 1)
+        return squares - 2.0 * (rows @ centroids.T) + (centroids**2).sum(axis=1)
+
+    def pair_distances(self, rows, others):
+        apart = rows - others
+        return np.asarray(apart.multiply(apart).sum(axis=1)).ravel()
+
+    def largest_pair_distance(self, minimum, maximum):
+        return float(((maximum - minimum) ** 2).sum())
+
+
+def test_sparse_rows_reach_own_code_as_they_are() -> None:
+    rows, hidden = histograms(2)
+    pairs = pairs_of(hidden, 2)
+    settings = {"random_state": 0, "refine": False, "learn_weights": False}
+    corpus = Corpus.from_rows(sp.csr_array(rows)).with_partitions([0, 7, 7, len(rows)])
+    own = HMRFKMeans(3, distortion=Sparse(), **settings).fit(corpus, must_link=pairs)
+    built_in = HMRFKMeans(3, distortion="euclidean", **settings).fit(corpus, must_link=pairs)
+    np.testing.assert_array_equal(own.labels_.compute(), built_in.labels_.compute())
+    assert own.objective_ == pytest.approx(built_in.objective_, rel=1e-9)
+
+
+def test_closures_beyond_the_pair_budget_are_refused() -> None:
+    n = 6500  # in one must-link group: 21 million pairs
+    rows = np.ones((n, 2))
+    chain = np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)
+    model = HMRFKMeans(2, distortion=Hellinger(), random_state=0)
+    with pytest.raises(InvalidInputError, match=r"at most 20,000,000 pairs .* set closure=False"):
+        model.fit(rows, must_link=chain)

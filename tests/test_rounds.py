@@ -1,0 +1,178 @@
+"""Components above the task memory, through the engine: in pieces, as well settled as in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from linked_oracle import Component, renumbered
+from loop_driver import Bench, make_bench, turns
+from problems import Problem, random_problem
+
+from hmrf_dask.dataflow import DaskFlow, Dataflow
+from hmrf_dask.em import bundles
+from hmrf_dask.em.engine import Engine
+from hmrf_dask.em.model import State
+from hmrf_dask.em.parts import share_model
+from hmrf_dask.linked_layout import CANNOT
+
+SMALL = 6000  # bytes of a task: five or so rows with their pairs
+DISTORTIONS = ("cosine", "pearson", "euclidean", "kl")
+
+
+def tangled(seed: int, n: int = 60, **chosen: Any) -> Problem:
+    """Return a problem whose pairs join most rows into one component too large for `SMALL`."""
+    fields = {"n": n, "d": 6, "K": 4, "smooth": True, "noise": 0.1, "closure": False}
+    problem = random_problem(seed, **(fields | chosen))
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(0, n, (2 * n, 2))
+    ends = np.unique(np.sort(drawn[drawn[:, 0] != drawn[:, 1]], axis=1), axis=0)
+    alike = rng.random(len(ends)) < 0.5
+    extra = {"must": ends[alike], "cannot": ends[~alike]}
+    costs = {f"{kind}_costs": None for kind in extra}
+    return Problem(
+        **{name: getattr(problem, name) for name in Problem.__dataclass_fields__} | extra | costs
+    )
+
+
+def in_rounds(bench: Bench) -> list[int]:
+    """Return the bundles that are cut into pieces, more than one each."""
+    found = bench.engine.problem.bundles
+    numbers = [number for number, one in enumerate(found) if one.mode == "rounds"]
+    assert numbers
+    assert all(len(found[number].pieces) > 1 for number in numbers)
+    return numbers
+
+
+def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int]]]:
+    """Yield every bundle of a problem as the oracle's component, and its labels."""
+    problem, pricing = engine.problem, engine.price(state.model)
+    shared = share_model(engine.flow, state.model)
+    for number, one in enumerate(problem.bundles):
+        costs = [
+            bundles.linked_costs(
+                problem.linked[part].block, shared.model, shared.table, pricing.scale
+            )
+            for part in one.parts
+        ]
+        bundle, pairs = one.bundle, pricing.bundles[number]
+        signed = {}
+        for point in range(len(bundle.nodes)):
+            for edge in range(pairs.start[point], pairs.start[point + 1]):
+                signed[point, int(pairs.neighbour[edge])] = int(pairs.signed[edge])
+        kinds = dict(
+            zip(
+                zip(bundle.first.tolist(), bundle.second.tolist(), strict=True),
+                bundle.kind,
+                strict=True,
+            )
+        )
+        listed = [
+            (
+                i,
+                j,
+                "cannot" if kind == CANNOT else "must",
+                signed[i, j] if kind == CANNOT else -signed[i, j],
+            )
+            for (i, j), kind in kinds.items()
+        ]
+        labels = bundles.read_bundle(engine.run, bundle, [state.linked[part] for part in one.parts])
+        rows = np.concatenate(costs)[bundle.rows].tolist()
+        yield (
+            Component(rows, listed, renumbered(bundle.groups.tolist()), pricing.scale.shift),
+            labels.tolist(),
+        )
+
+
+def settled_in_one_place(problem: Problem, state: State, labels: np.ndarray) -> None:
+    """Check that no point and no group could move with a gain, in the oracle's own integers."""
+    whole = make_bench(problem)
+    assert {one.mode for one in whole.engine.problem.bundles} == {"heap"}
+    laid = whole.engine.problem
+    files = tuple(
+        whole.engine.run.write_labels(0, part.name, part.first_row, labels[laid.laid_rows(part)])
+        for part in laid.linked
+    )
+    same = State(state.model, state.sums, state.counts, state.free, files, state.energy)
+    for component, own in integers(whole.engine, same):
+        assert component.best_single_gain(own) == 0
+        assert component.best_group_gain(own) == 0
+
+
+@pytest.mark.parametrize("distortion", DISTORTIONS)
+def test_j_is_the_oracles_and_never_rises(distortion: str) -> None:
+    for seed in range(4):
+        problem = tangled(seed, distortion=distortion)
+        bench = make_bench(problem, task_memory=SMALL)
+        in_rounds(bench)
+        seen = []
+        for phase, turn in turns(bench, most=6):
+            assert turn.state.energy.value == pytest.approx(
+                bench.energy(turn.state).total, rel=1e-9
+            )
+            if phase != "warm-up":
+                seen.append(turn.state.energy.total)
+        assert len(seen) > 1
+        assert all(after <= before for before, after in pairwise(seen))
+
+
+@pytest.mark.parametrize("distortion", DISTORTIONS)
+def test_no_single_and_no_group_move_is_left(distortion: str) -> None:
+    for seed in range(3):
+        problem = tangled(seed, n=40, distortion=distortion)
+        bench = make_bench(problem, task_memory=SMALL)
+        in_rounds(bench)
+        _, turn = next(turns(bench))  # its labels began undecided
+        labels = bench.labels(turn.state)
+        assert (labels >= 0).all()
+        settled_in_one_place(problem, turn.state, labels)
+
+
+def test_any_partitioning_of_the_corpus_gives_the_same_labels() -> None:
+    for seed in range(3):
+        problem = tangled(seed, distortion=DISTORTIONS[seed])
+        ends = []
+        for n_parts in (1, 3, 7):
+            bench = make_bench(problem, n_parts=n_parts, task_memory=SMALL)
+            in_rounds(bench)
+            *_, (_, turn) = turns(bench, most=4)
+            ends.append((turn.state.energy.total, bench.labels(turn.state).tolist()))
+        assert all(one == ends[0] for one in ends)
+
+
+def last_turn(problem: Problem, flow: Dataflow | None) -> tuple[int, list[int]]:
+    bench = make_bench(problem, task_memory=SMALL, flow=flow)
+    in_rounds(bench)
+    *_, (_, turn) = turns(bench, most=3)
+    laid, labels = bench.engine.problem, []
+    for part, file in zip(laid.linked, turn.state.linked, strict=True):
+        labels += list(
+            zip(
+                laid.laid_rows(part).tolist(),
+                bench.engine.run.read_labels(file).tolist(),
+                strict=True,
+            )
+        )
+    return turn.state.energy.total, sorted(labels)
+
+
+@contextmanager
+def one_process_cluster() -> Iterator[None]:
+    from distributed import Client
+
+    with Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None):
+        yield
+
+
+def test_threads_and_a_cluster_do_as_one_process() -> None:
+    problem = tangled(5, distortion="cosine")
+    inline = last_turn(problem, None)
+    with dask.config.set(scheduler="threads"):
+        assert last_turn(problem, DaskFlow()) == inline
+    with one_process_cluster():
+        assert last_turn(problem, DaskFlow()) == inline

@@ -1,0 +1,382 @@
+"""The pool of starts: what candidates are worth, who wins, what they see of a large corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hmrf_dask.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints import Constraints
+from hmrf_dask.corpus import Corpus
+from hmrf_dask.distortions import make_distortion
+from hmrf_dask.em import fitting, ground, starts
+from hmrf_dask.em.fitting import Fitted, fit_corpus
+from hmrf_dask.em.model import Energy, Settings
+from hmrf_dask.em.starts import Candidate, Ground, candidate_names, run_candidate
+from hmrf_dask.ids import hash_ids
+from hmrf_dask.kernels.random import uniforms
+from hmrf_dask.runs import MemoryRun
+from tests import naive
+from tests.grounds import ground_of_bench
+from tests.loop_driver import Bench, constraints_of, make_bench
+from tests.problems import (
+    DISTORTIONS,
+    Problem,
+    label_pairs,
+    planted_text,
+    random_problem,
+    string_ids,
+)
+
+Labels = NDArray[np.int32]
+
+
+def pairs_problem(seed: int, **chosen: Any) -> Problem:
+    """A problem with pairs, its rows not all alike."""
+    settings: dict[str, Any] = {"distortion": DISTORTIONS[seed % 5], "n": 20, "K": 3, "d": 6}
+    problem = random_problem(seed, smooth=True, **(settings | chosen))
+    return problem if len(problem.must) else pairs_problem(seed + 100, **(settings | chosen))
+
+
+def pool_of(bench: Bench, n_init: int = 3) -> tuple[list[Candidate], list[Labels]]:
+    """Run all candidates; return them and their labels in the order of the rows."""
+    whole, run = ground_of_bench(bench), MemoryRun()
+    constrained = bench.engine.problem.graph is not None
+    settings = Settings(bench.problem.K, n_init=n_init)
+    names = candidate_names(settings, constrained)
+    found = [run_candidate(whole, name, run, 1 + at) for at, name in enumerate(names)]
+    return found, [starts.labels_by_row(whole, run, one.file) for one in found]
+
+
+def energy_of(bench: Bench, labels: Labels) -> naive.Energy:
+    """The oracle's J of labels at their best centroids, all features weighing 1."""
+    schedule = bench.engine.problem.distortion.smoothing_schedule
+    model = bench.problem.model(alpha=0.0 if schedule is None else schedule[2])
+    ones = [1.0] * model.rows.shape[1]
+    centroids = naive.optimal_centroids(model, labels, bench.problem.K, ones)
+    return naive.energy(model, labels, np.nan_to_num(centroids), ones)
+
+
+def fit(problem: Problem, n_partitions: int, **settings: Any) -> tuple[Fitted, list[Any]]:
+    """Fit a problem from the corpus up; return the fit and the record of every commit."""
+    records: list[Any] = []
+    values = {
+        "penalty": problem.penalty,
+        "must_link_cost": problem.must_link_cost,
+        "cannot_link_cost": problem.cannot_link_cost,
+        "closure": problem.closure,
+        "on_conflict": problem.on_conflict,
+        "seed": problem.seed,
+        "n_init": 3,
+    }
+    fitted = fit_corpus(
+        Corpus.from_rows(problem.csr, problem.ids, n_partitions=n_partitions),
+        constraints_of(problem) if len(problem.must) + len(problem.cannot) else None,
+        Settings(problem.K, **(values | settings)),
+        make_distortion(problem.distortion),
+        progress=records.append,
+    )
+    return fitted, records
+
+
+def labels_of(fitted: Fitted) -> Labels:
+    return np.concatenate(fitted.flow.compute(fitted.labels()))
+
+
+# --- what a candidate is worth
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_candidates_energy_is_that_of_the_oracle(seed: int) -> None:
+    bench = make_bench(pairs_problem(seed))
+    for candidate, labels in zip(*pool_of(bench), strict=True):
+        told = energy_of(bench, labels)
+        assert candidate.energy.value == pytest.approx(told.total, abs=1e-9 * (1 + told.absolute))
+        assert candidate.energy.prior == 0
+
+
+@pytest.mark.filterwarnings("ignore:.* rows are zero")  # problems are full of them
+@pytest.mark.parametrize("seed", range(10))
+def test_the_winners_energy_is_the_loops_to_the_last_bit(seed: int) -> None:
+    problem = pairs_problem(seed, noise=0.0, on_conflict="raise")
+    _, records = fit(problem, 3)
+    pool = [Energy.decoded(one["energy"]).total for one in records if one["phase"] == "start"]
+    assert len(pool) == 6
+    first = next(one for one in records if one["phase"] != "start")
+    assert Energy.decoded(first["energy"]).total == min(pool)
+    last = Energy.decoded(records[-1]["energy"]).total
+    assert last <= min(pool)
+
+
+def test_a_candidate_counts_fit_iterations_and_tells_every_step() -> None:
+    pool, _ = pool_of(make_bench(pairs_problem(5, distortion="cosine")))
+    assert [one.n_iter for one in pool[:3]] == [1, 1, 1]  # first variation did the rest
+    for one in pool:
+        assert one.history[-1][1] == one.energy.value
+        assert np.diff([value for _, value in one.history]).max(initial=0.0) <= 0
+        assert one.n_iter >= 1
+    assert {"A", "variation"} <= {step for one in pool for step, _ in one.history}
+    last = pool[-1]
+    assert Candidate.decoded(last.encoded(), last.file) == last
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_the_pool_is_never_below_the_unconstrained_solutions(seed: int) -> None:
+    bench = make_bench(pairs_problem(seed))
+    pool, _ = pool_of(bench)
+    alone = make_bench(bench.problem)
+    free = Ground(**{**vars(ground_of_bench(alone)), "graph": None})
+    run = MemoryRun()
+    plain = []
+    for number in range(3):
+        candidate = run_candidate(free, f"unconstrained {number}", run, number + 1)
+        labels = starts.labels_by_row(free, run, candidate.file)
+        plain.append(energy_of(bench, labels).total)
+    best = min(one.energy.value for one in pool)
+    assert best <= min(plain) + 1e-9 * (1 + abs(min(plain)))
+
+
+def test_every_kind_of_candidate_can_win() -> None:
+    winners = set()
+    for seed in range(80):
+        pool, _ = pool_of(make_bench(pairs_problem(seed, distortion="cosine")), n_init=1)
+        best = min(pool, key=lambda one: one.energy.total)
+        winners.add(best.name.rsplit(" ", 1)[0])
+    assert winners >= {"unconstrained", "farthest-first", "agglomerated-singles"}
+
+
+# --- who runs, who wins
+
+
+def test_candidates_come_in_the_order_that_decides_ties() -> None:
+    auto = Settings(4, n_init=2)
+    unconstrained = ["unconstrained 0", "unconstrained 1"]
+    from_pairs = ["farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
+    assert candidate_names(auto, constrained=False) == unconstrained
+    assert candidate_names(auto, constrained=True) == unconstrained + from_pairs
+    assert candidate_names(Settings(4, init="random", n_init=2), True) == ["random 0", "random 1"]
+    assert candidate_names(Settings(4, init="neighborhoods"), True) == ["neighborhoods 0"]
+    assert candidate_names(Settings(4, init="k-means++", n_init=1), True) == ["k-means++ 0"]
+
+
+def test_of_candidates_as_good_the_first_wins() -> None:
+    hidden = np.arange(12) % 3  # so far apart that every start finds them
+    problem = random_problem(
+        3, distortion="cosine", X=np.eye(3, dtype=np.float32)[hidden] + np.float32(0.01), n=12, d=3,
+        K=3, must=np.array([(0, 3), (1, 4)]), must_costs=None, cannot=np.array([(0, 1)]),
+        cannot_costs=None, penalty="distance", closure=True, on_conflict="raise", ids=None,
+    )  # fmt: skip
+    pool, labels = pool_of(make_bench(problem), n_init=6)
+    same = [one.energy.total == pool[0].energy.total for one in pool]
+    assert all(same[:6])
+    assert len({tuple(one) for one in labels[:6]}) > 1  # as good, yet other numbers of clusters
+    fitted, records = fit(problem, 2, n_init=6)
+    assert [one["name"] for one in records[:6]] == [f"unconstrained {n}" for n in range(6)]
+    first = next(
+        n for n, one in enumerate(pool) if one.energy.total == min(one.energy.total for one in pool)
+    )
+    assert labels_of(fitted).tolist() == labels[first].tolist()
+
+
+@pytest.mark.parametrize("refine", [True, False])
+def test_the_pool_of_text_is_not_below_any_single_start(refine: bool) -> None:
+    rows, hidden = planted_text(90, 700, 3, 5, topical_share=0.3)
+    must, cannot = label_pairs(hidden, 60, 5)
+    corpus = Corpus.from_rows(rows, n_partitions=3)
+    found = {}
+    for init in ("auto", "neighborhoods", "k-means++", "random"):
+        settings = Settings(3, init=init, n_init=4, refine=refine, seed=1)
+        pairs = Constraints(must, cannot)
+        found[init] = fit_corpus(corpus, pairs, settings, make_distortion("cosine")).state
+    assert found["auto"].energy.total <= min(one.energy.total for one in found.values())
+
+
+# --- part of a constraint graph
+
+
+def graph_of_pairs(n: int, must: Any, cannot: Any, closure: bool) -> ConstraintGraph:
+    return build_graph(
+        n, must, np.full(len(must), np.nan), cannot, np.full(len(cannot), np.nan),
+        must_link_cost=1.0, cannot_link_cost=2.0, closure=closure, closure_form=True,
+        on_conflict="keep", names=str,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("closure", [False, True])
+def test_part_of_a_graph_is_the_graph_of_the_part(
+    tables: bool, closure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tables:
+        monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_PAIRS", 4)
+        monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_RATIO", 0)
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        n = 40
+        drawn = np.sort(rng.integers(0, n, (30, 2)), axis=1)
+        drawn = np.unique(drawn[drawn[:, 0] < drawn[:, 1]], axis=0)
+        kind = rng.random(len(drawn)) < 0.6
+        nodes = np.unique(drawn)  # a node has a pair
+        pairs = np.searchsorted(nodes, drawn)
+        whole = graph_of_pairs(len(nodes), pairs[kind], pairs[~kind], closure)
+        keep = (rng.random(whole.n_components) < 0.5)[whole.components]
+        place = np.cumsum(keep) - 1
+        inside = keep[pairs[:, 0]]
+        part = starts.restrict(whole, keep)
+        wanted = graph_of_pairs(
+            int(keep.sum()), place[pairs[kind & inside]], place[pairs[~kind & inside]], closure
+        )
+        for name in (
+            "groups", "components", "group_components", "must_pairs", "must_pair_costs",
+            "cannot_pairs", "cannot_pair_costs", "table_components", "table_groups", "rivals",
+            "contradictory_groups", "dropped_pairs",
+        ):  # fmt: skip
+            ours, theirs = getattr(part, name), getattr(wanted, name)
+            assert ours.dtype == theirs.dtype, name
+            assert ours.tolist() == theirs.tolist(), name
+
+
+# --- a corpus larger than the sample
+
+
+def sampling(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> Callable[[Corpus, Constraints | None, Settings], tuple[Fitted, Ground]]:
+    """Make samples small; return a fit that also gives the ground its starts saw."""
+    monkeypatch.setattr(ground, "SAMPLE_ROWS", most)
+    monkeypatch.setattr(ground, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    seen: list[Ground] = []
+    make = fitting.prepare_ground
+
+    def spy(flow: Any, *arguments: Any) -> Any:
+        found = make(flow, *arguments)
+        seen.append(flow.compute([found])[0])
+        return found
+
+    monkeypatch.setattr(fitting, "prepare_ground", spy)
+
+    def run(corpus: Corpus, pairs: Constraints | None, settings: Settings) -> tuple[Fitted, Ground]:
+        return fit_corpus(corpus, pairs, settings, make_distortion("cosine")), seen[-1]
+
+    return run
+
+
+def plain_sample(
+    ids: NDArray[np.str_], components: list[list[int]], seed: int, most: int
+) -> set[int]:
+    """Whole constrained components by lowest key up to half, then free rows by lowest key."""
+    numbers = uniforms(hash_ids(ids), seed, "sample", 0, 0, 0)
+    chosen: set[int] = set()
+    fitting_ones = [rows for rows in components if len(rows) <= most // 2]
+    for rows in sorted(fitting_ones, key=lambda rows: numbers[rows].min()):
+        if len(chosen) + len(rows) > most // 2:
+            break
+        chosen |= set(rows)
+    linked = {row for rows in components for row in rows}
+    free = sorted(set(range(len(ids))) - linked, key=lambda row: numbers[row])
+    return chosen | set(free[: most - len(chosen)])
+
+
+@pytest.mark.parametrize("giant", [False, True])
+def test_a_large_corpus_starts_from_a_sample_that_no_partitioning_changes(
+    giant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, hidden = planted_text(240, 500, 3, 2)
+    ids = string_ids(240, 4)
+    must, cannot = label_pairs(hidden, 70, 3)
+    if giant:  # a component that never fits must not keep the others out
+        chain = np.flatnonzero(hidden == 0)[:50]
+        must = np.concatenate([must, np.stack([chain[:-1], chain[1:]], axis=1)])
+    pairs = Constraints(ids[must], ids[cannot])
+    fit_sampled = sampling(monkeypatch, 80)
+    found = []
+    order = np.random.default_rng(0).permutation(240)
+    for n_partitions, mixed in ((1, False), (5, False), (3, True)):
+        taken = order if mixed else np.arange(240)
+        corpus = Corpus.from_rows(rows[taken], ids[taken], n_partitions=n_partitions)
+        fitted, sample = fit_sampled(corpus, pairs, Settings(3, seed=6, n_init=3))
+        labels = np.empty(240, np.int32)
+        labels[taken] = labels_of(fitted)
+        found.append((sample.block.ids.tolist(), fitted.state.energy.total, labels.tolist()))
+    assert found[0] == found[1] == found[2]
+    every = naive.must_link_components(240, [*map(tuple, must), *map(tuple, cannot)])
+    linked = set(np.concatenate([must, cannot]).ravel().tolist())
+    components = [rows for rows in every if rows[0] in linked]
+    wanted = plain_sample(ids, components, 6, 80)
+    assert found[0][0] == sorted(ids[sorted(wanted)].tolist())
+    assert len(wanted) == 80
+    kept = [rows for rows in components if rows[0] in wanted]
+    assert len(kept) > 3
+    assert sample.graph is not None
+    assert sample.graph.n_nodes == sum(map(len, kept))
+    assert sample.graph.n_components == len(kept)
+    assert sample.block.ids[sample.node_rows].tolist() == sorted(
+        ids[row] for rows in kept for row in rows
+    )
+
+
+def test_the_winner_of_a_sample_goes_on_to_the_whole_corpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, hidden = planted_text(300, 400, 3, 8)
+    corpus = Corpus.from_rows(rows, n_partitions=4)
+    fit_sampled = sampling(monkeypatch, 100)
+    for pairs in (None, Constraints(*label_pairs(hidden, 60, 3))):
+        fitted, sample = fit_sampled(corpus, pairs, Settings(3, seed=1, n_init=2))
+        labels = labels_of(fitted)
+        assert sample.block.n_rows == 100
+        assert len(labels) == 300
+        assert fitted.history[0][0] == "fit"  # J of a sample says nothing about J of the whole
+        assert np.diff([value for _, _, value in fitted.history]).max() <= 0
+        assert naive.normalized_mutual_information(hidden, labels) > 0.8
+
+
+def test_pairs_that_no_sample_holds_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, hidden = planted_text(120, 300, 2, 8)
+    chain = np.flatnonzero(hidden == 0)
+    must = np.stack([chain[:-1], chain[1:]], axis=1)  # one component, larger than half the sample
+    fit_sampled = sampling(monkeypatch, 40)
+    settings = Settings(2, seed=1, n_init=2)
+    fitted, sample = fit_sampled(Corpus.from_rows(rows), Constraints(must), settings)
+    assert sample.graph is None
+    assert len(set(labels_of(fitted)[chain].tolist())) == 1
+
+
+# --- resume
+
+
+def test_a_fit_stopped_among_its_candidates_goes_on_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, hidden = planted_text(60, 300, 3, 5)
+    corpus, pairs = Corpus.from_rows(rows, n_partitions=2), Constraints(*label_pairs(hidden, 30, 5))
+    settings, cosine = Settings(3, seed=2, n_init=4), make_distortion("cosine")
+    whole = fit_corpus(corpus, pairs, settings, cosine, run_dir=tmp_path / "whole")
+    ran: list[str] = []
+    run = starts.run_candidate
+
+    def counted(place: Ground, name: str, *arguments: Any) -> Candidate:
+        ran.append(name)
+        return run(place, name, *arguments)
+
+    monkeypatch.setattr(starts, "run_candidate", counted)
+
+    def stop(record: dict[str, Any]) -> None:
+        if len(record["starts"]) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_corpus(corpus, pairs, settings, cosine, run_dir=tmp_path / "two", progress=stop)
+    names = candidate_names(settings, constrained=True)
+    assert sorted(ran) == names[:4]
+    ran.clear()
+    again = fit_corpus(corpus, pairs, settings, cosine, run_dir=tmp_path / "two")
+    assert sorted(ran) == sorted(names[4:])
+    assert again.state.energy == whole.state.energy
+    assert labels_of(again).tolist() == labels_of(whole).tolist()
+    assert again.history == whole.history

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmrf_dask.kernels import set_moves, variation
+from hmrf_dask.kernels.links import adjacency
+from hmrf_dask.kernels.sums import fixed_point_exponent
+from hmrf_dask.kernels.variation import Moves, Summands, Ties
+from hmrf_dask.rows import RowBlock
+from tests import naive, problems
+from tests.test_distortions import blocks_of, bound
+
+NAMES = ["cosine", "pearson", "euclidean"]
+
+
+@dataclass
+class Case:
+    """A problem with a labelling, its sums and summands, and the J of brute force."""
+
+    model: naive.Model
+    weights: Any
+    labels: Any
+    K: int
+    distortion: Any
+    block: RowBlock
+    exponent: int
+    rows: Summands
+    ties: Ties
+
+    @property
+    def metric(self) -> Any:
+        if self.model.distortion == "euclidean":
+            return np.append(self.weights, 0.0)
+        return np.append(np.ones_like(self.weights), -self.weights.sum())
+
+    @property
+    def directional(self) -> bool:
+        return self.model.distortion != "euclidean"
+
+    def sums(self, labels: Any) -> tuple[Any, Any]:
+        terms = self.distortion.terms(self.block, self.weights)
+        nowhere = np.full(len(labels), -1, np.int32)
+        found = self.distortion.sum_moves(
+            self.block, terms, self.weights, nowhere, labels, self.K, self.exponent
+        )
+        return found.to_dense(), found.counts
+
+    def energy(self, labels: Any) -> float:
+        centroids = naive.optimal_centroids(self.model, labels, self.K, self.weights)
+        return naive.energy(self.model, labels, centroids, self.weights).total
+
+    def gain(self, labels: Any, members: Any, target: int) -> float:
+        moved = np.array(labels)
+        moved[members] = target
+        return self.energy(labels) - self.energy(moved)
+
+
+def make_case(name: str, seed: int, dense: bool, linked: bool) -> Case:
+    problem = problems.random_problem(
+        seed, distortion=name, n=18, d=5, K=4, smooth=bool(seed % 2), closure=False,
+        on_conflict="keep", penalty="distance",
+    )  # fmt: skip
+    weights, rng = problems.random_weights(5, seed), np.random.default_rng(seed)
+    model = problem.model() if linked else replace(problem.model(), pairs=naive.Pairs())
+    block, distortion = blocks_of(problem.X)[dense], bound(name, problem.X)
+    labels = rng.integers(0, 4, 18).astype(np.int32)
+    labels[labels == 3] = rng.integers(0, 3)
+    labels[seed % 18] = 3  # a cluster of one
+    limit = distortion.summand_bound(None, weights) or distortion.summand_bound(block, weights)
+    exponent = fixed_point_exponent(18, float(limit or 1.0))
+    terms = distortion.terms(block, weights)
+    features = distortion.features(weights)
+    rows = variation.summands(
+        block.values, block.indices, block.indptr, block.is_dense, terms.factor, terms.extra,
+        features, exponent,
+    )  # fmt: skip
+    must, cannot = naive.pair_costs(model, weights)
+    pairs = [(*ends, -cost) for ends, cost in must.items()]
+    pairs += [(*ends, cost) for ends, cost in cannot.items()]
+    first, second, signed = (np.array([pair[t] for pair in pairs]) for t in range(3))
+    start, neighbour, edge = adjacency(18, first, second, np.arange(len(pairs)))
+    ties = Ties(start, neighbour, signed.astype(np.float64)[edge])
+    return Case(model, weights, labels, 4, distortion, block, exponent, rows, ties)
+
+
+CASES = [
+    (name, seed, dense, linked)
+    for name in NAMES
+    for seed in range(5)
+    for dense, linked in ((False, False), (True, True), (False, True))
+]
+TOLERANCE = 2e-7  # naive and integer sums differ by roundings of sums of 18 rows
+
+
+@pytest.mark.parametrize(("name", "seed", "dense", "linked"), CASES)
+def test_gains_of_single_rows_are_those_of_brute_force(
+    name: str, seed: int, dense: bool, linked: bool
+) -> None:
+    case = make_case(name, seed, dense, linked)
+    sums, counts = case.sums(case.labels)
+    skip = np.zeros(18, np.bool_)
+    skip[5] = True
+    columns = np.ascontiguousarray((sums * 2.0**-case.exponent).T)
+    squares = variation.cluster_squares(sums, case.metric, case.exponent)
+    gains, targets = variation.single_gains(
+        case.rows, columns, case.metric, case.exponent, squares, counts, case.directional,
+        case.labels, skip, case.ties if linked else None,
+    )  # fmt: skip
+    for i, own in enumerate(case.labels):
+        if skip[i] or counts[own] < 2:
+            assert (gains[i], targets[i]) == (0.0, own)
+            continue
+        told = [case.gain(case.labels, [i], h) if h != own else 0.0 for h in range(4)]
+        assert gains[i] == pytest.approx(max(0.0, *told), abs=TOLERANCE)
+        assert told[targets[i]] == pytest.approx(gains[i], abs=TOLERANCE)
+        assert (gains[i] > 0) == (targets[i] != own)
+
+
+def random_groups(rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return groups of one to five rows, no row twice."""
+    order = rng.permutation(18).astype(np.int32)
+    sizes = [1, 2, 3, 5, 4]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return starts, np.concatenate([np.sort(order[a:b]) for a, b in itertools.pairwise(starts)])
+
+
+@pytest.mark.parametrize(("name", "seed", "dense", "linked"), CASES)
+def test_gains_of_groups_are_those_of_brute_force(
+    name: str, seed: int, dense: bool, linked: bool
+) -> None:
+    case = make_case(name, seed, dense, linked)
+    sums, counts = case.sums(case.labels)
+    starts, members = random_groups(np.random.default_rng(seed))
+    gains, targets = variation.group_gains(
+        starts, members, case.rows, case.labels, sums, case.metric, case.exponent, counts,
+        case.directional, case.ties,
+    )  # fmt: skip
+    for g in range(len(starts) - 1):
+        group = members[starts[g] : starts[g + 1]]
+        told = [allowed_gain(case, group, h) for h in range(4)]
+        assert gains[g] == pytest.approx(max(0.0, *told), abs=TOLERANCE)
+        assert (gains[g] > 0) == (targets[g] >= 0)
+        if targets[g] >= 0:
+            assert told[targets[g]] == pytest.approx(gains[g], abs=TOLERANCE)
+
+
+def allowed_gain(case: Case, group: Any, target: int, labels: Any = None) -> float:
+    """Return the gain by brute force, 0 for a move that empties a cluster or moves nobody."""
+    labels = case.labels if labels is None else labels
+    moved = np.array(labels)
+    moved[group] = target
+    if len(set(moved.tolist())) < len(set(labels.tolist())):
+        return 0.0
+    return case.gain(labels, group, target)
+
+
+@pytest.mark.parametrize(("name", "seed", "dense", "linked"), CASES)
+def test_applied_moves_lower_the_energy_and_leave_exact_sums(
+    name: str, seed: int, dense: bool, linked: bool
+) -> None:
+    case = make_case(name, seed, dense, linked)
+    rng = np.random.default_rng(seed + 100)
+    starts, rows, targets = [0], [], []
+    for _ in range(40):
+        group = rng.choice(18, int(rng.integers(1, 4)), replace=False)
+        rows.extend(group.tolist())
+        starts.append(len(rows))
+        targets.append(int(rng.integers(0, 4)))
+    # labels stand in other places than rows, among those of neighbours that do not move
+    places = rng.permutation(25)[:18].astype(np.int32)
+    labels = np.full(25, 2, np.int32)
+    labels[places] = case.labels
+    ties = case.ties._replace(neighbour=places[case.ties.neighbour])
+    sums, counts = case.sums(case.labels)
+    moves = Moves(np.array(starts), np.array(rows, np.int32), np.array(targets, np.int32))
+    accepted = variation.apply_moves(
+        moves, case.rows, places, labels, sums, case.metric, case.exponent, counts,
+        case.directional, ties if linked else None,
+    )  # fmt: skip
+    now = case.labels.copy()
+    for t, target in enumerate(targets):
+        group = rows[starts[t] : starts[t + 1]]
+        gain = allowed_gain(case, group, target, now)
+        if abs(gain) > TOLERANCE:
+            assert accepted[t] == (gain > 0)
+        if accepted[t]:
+            assert gain > -TOLERANCE
+            now[group] = target
+    assert accepted.any()
+    assert labels[places].tolist() == now.tolist()
+    told, count = case.sums(now)
+    assert np.array_equal(sums, told)
+    assert np.array_equal(counts, count)
+    assert counts.min() > 0
+
+
+def test_summands_are_entry_for_entry_what_sums_add() -> None:
+    for name in NAMES:
+        for dense in (False, True):
+            case = make_case(name, 1, dense, False)
+            sums, _ = case.sums(case.labels)
+            told = np.zeros_like(sums)
+            for i, h in enumerate(case.labels):
+                for p in range(case.rows.start[i], case.rows.start[i + 1]):
+                    told[h, case.rows.column[p]] += case.rows.entry[p]
+            assert np.array_equal(told, sums)
+
+
+def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
+    for frozen in (False, True):
+        case = make_case("pearson", 0, False, True)
+        sums, counts = case.sums(case.labels)
+        starts, members = random_groups(np.random.default_rng(0))
+        metric, skip = case.metric, np.zeros(18, np.bool_)
+        columns = np.ascontiguousarray((sums * 2.0**-case.exponent).T)
+        squares = variation.cluster_squares(sums, metric, case.exponent)
+        moves = Moves(starts, members, np.zeros(len(starts) - 1, np.int32))
+        labels, places = case.labels.copy(), np.arange(18, dtype=np.int32)
+        if frozen:
+            shared = (*case.rows, *case.ties, *moves, columns, squares, case.labels, skip, places)
+            for array in shared:
+                array.flags.writeable = False
+        for ties in (None, case.ties):
+            variation.single_gains(
+                case.rows, columns, metric, case.exponent, squares, counts, True, case.labels,
+                skip, ties,
+            )  # fmt: skip
+            variation.apply_moves(
+                moves, case.rows, places, labels, sums, metric, case.exponent, counts, True, ties
+            )
+        variation.group_gains(
+            starts, members, case.rows, case.labels, sums, metric, case.exponent, counts, True,
+            case.ties,
+        )  # fmt: skip
+    for kernel in (variation._single_gains, set_moves._apply, set_moves._group_gains):
+        assert len(kernel.signatures) == 1

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmrf_dask.em.closures import between, broken_closures, closure_sums, embed, table_penalties
+from hmrf_dask.em.model import Model, Penalties
+from hmrf_dask.em.pair_gradients import closure_part, explicit_part
+from hmrf_dask.kernels.exact import exact_value, exact_zero
+from hmrf_dask.linked_layout import CANNOT, MUST, Bundle, PairBlock
+from tests import naive, problems
+from tests.test_distortions import blocks_of, bound, sums_of
+
+EXPONENT = 45
+GRADIENT = ["cosine", "pearson"]
+LINEAR = ["euclidean", "i-divergence", "kl"]
+
+
+class Labels:
+    """A run store that knows one labelling."""
+
+    def __init__(self, labels: Any) -> None:
+        self.labels = labels
+
+    def read_labels(self, file: Any) -> Any:
+        return self.labels
+
+
+@dataclass
+class Case:
+    problem: problems.Problem
+    model: naive.Model
+    weights: Any
+    labels: Any
+    centroids: Any
+    distortion: Any
+    blocks: list[Any]
+
+
+def make_case(name: str, seed: int, **settings: Any) -> Case:
+    chosen = {"n": 24, "d": 6, "K": 3, "closure": False, "on_conflict": "keep", "smooth": True}
+    problem = problems.random_problem(seed, distortion=name, penalty="distance", **chosen)
+    weights = problems.random_weights(6, seed)
+    labels = np.random.default_rng(seed).integers(0, 3, 24).astype(np.int32)
+    model = problem.model(**settings)
+    centroids = naive.optimal_centroids(model, labels, 3, weights)
+    return Case(
+        problem, model, weights, labels, centroids, bound(name, problem.X), blocks_of(problem.X)
+    )
+
+
+def model_of(case: Case, smoothing: float = 0.0) -> Model:
+    return Model(case.distortion, case.weights, case.centroids, smoothing, EXPONENT)
+
+
+def explicit_pairs(case: Case) -> tuple[PairBlock, Any]:
+    must, cannot = case.model.pairs.must, case.model.pairs.cannot
+    ends = np.array([*must, *cannot], np.int32).reshape(-1, 2)
+    kind = np.repeat(np.array([MUST, CANNOT], np.int8), [len(must), len(cannot)])
+    block = PairBlock((0, 0), ends[:, 0], ends[:, 1], kind, slice(0, len(ends)))
+    return block, np.array([*must.values(), *cannot.values()], np.float64)
+
+
+def pair_part(case: Case, block: Any) -> Any:
+    """Return what violated pairs add by feature, as `pair_statistics` puts it together."""
+    pairs, cost = explicit_pairs(case)
+    run: Any = Labels(case.labels)
+    files: Any = (None, None)
+    found = explicit_part(block, block, pairs, cost, model_of(case), run, files, EXPONENT)
+    return together(case, found)
+
+
+def together(case: Case, found: Any) -> Any:
+    totals = found * 2.0**-EXPONENT
+    by_feature = totals[:-2] + case.weights * totals[-2]
+    if case.model.distortion == "euclidean":
+        width = np.array(naive.box_sides(case.model.rows.tolist()))
+        by_feature = by_feature + totals[-1] * width * width
+    return by_feature
+
+
+def row_part(case: Case, block: Any, strength: float) -> Any:
+    """Return ∂/∂log a of Σ D − λ Σ D(x, global centroid), as `em.weights` puts it together."""
+    weights, distortion = case.weights, case.distortion
+    terms = distortion.terms(block, weights)
+    totals, _ = sums_of(distortion, block, case.labels, 3, weights)
+    whole = totals[:, :-1] + totals[:, -1:] * np.sqrt(weights)
+
+    def similarities(sums: Any, labels: Any) -> Any:
+        centroids = distortion.centroids(sums, np.ones(len(sums)), weights, 0.0, None)
+        table = distortion.table(centroids, weights)
+        return 1.0 - distortion.own_distances(block, terms, table, labels)
+
+    def directions(sums: Any) -> Any:
+        return (sums * sums / np.sqrt((sums * sums).sum(axis=1, keepdims=True))).sum(axis=0)
+
+    together = totals.sum(axis=0, keepdims=True)
+    own = similarities(totals, case.labels)
+    own = own - strength * similarities(together, np.zeros_like(case.labels))
+    squares = distortion.weighted_squares(block, terms, own, weights, EXPONENT) * 2.0**-EXPONENT
+    rows = squares[:-1] + weights * squares[-1]
+    everyone = whole.sum(axis=0, keepdims=True)
+    return 0.5 * (rows - directions(whole) + strength * directions(everyone))
+
+
+@pytest.mark.parametrize("name", GRADIENT)
+@pytest.mark.parametrize("strength", [0.0, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_gradient_is_that_of_central_differences(name: str, strength: float, seed: int) -> None:
+    case = make_case(name, seed, normaliser=strength)
+    told = naive.numerical_gradient(case.model, case.labels, case.centroids, case.weights)
+    told = told * case.weights
+    size = naive.energy(case.model, case.labels, case.centroids, case.weights).absolute
+    for block in case.blocks:
+        found = row_part(case, block, strength) + pair_part(case, block)
+        assert np.abs(found - told).max() < 1e-6 * size
+        assert abs(found.sum()) < 1e-9 * size  # J does not change when a is scaled
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("seed", range(5))
+def test_pairs_add_their_coefficients(name: str, seed: int) -> None:
+    case = make_case(name, seed, alpha=0.0 if name == "euclidean" else 0.5)
+    alone = replace(case.model, pairs=naive.Pairs())
+    told = np.array(naive.feature_distortions(case.model, case.labels, case.centroids))
+    rows = np.array(naive.feature_distortions(alone, case.labels, case.centroids))
+    numeric = naive.numerical_gradient(case.model, case.labels, case.centroids, case.weights)
+    if name == "euclidean":
+        numeric = numeric + len(case.labels) / case.weights
+    for block in case.blocks:
+        found = pair_part(case, block)
+        assert found == pytest.approx(told - rows, abs=1e-8 * (1 + np.abs(told).max()))
+        assert found + rows == pytest.approx(numeric, abs=1e-6 * (1 + np.abs(told).max()))
+
+
+@pytest.mark.parametrize("name", ["i-divergence", "kl"])
+@pytest.mark.parametrize("seed", range(3))
+def test_feature_entropies_and_sums_give_every_features_distortion(name: str, seed: int) -> None:
+    case = make_case(name, seed, alpha=0.5)
+    alone = replace(case.model, pairs=naive.Pairs(), alpha=0.0)
+    told = np.array(naive.feature_distortions(alone, case.labels, case.centroids))
+    for block in case.blocks:
+        moments = case.distortion.feature_entropies(block, EXPONENT) * 2.0**-EXPONENT
+        totals, counts = sums_of(case.distortion, block, case.labels, 3, case.weights)
+        used = counts > 0
+        mu = case.centroids[used]
+        found = moments + (counts[used, None] * mu - totals[used, :-1] * np.log(mu)).sum(axis=0)
+        assert found == pytest.approx(told, abs=1e-9 * (1 + told.max()))
+
+
+# --- closures in table form ----------------------------------------------------------------------
+
+
+def table_case(name: str, seed: int) -> tuple[Case, Bundle, Any]:
+    """Return a problem whose pairs are one bundle: groups in table form, rivals, and a rest."""
+    case = make_case(name, seed)
+    rng = np.random.default_rng(seed + 50)
+    sizes = [7, 5, 4, 3, 2, 1, 2]
+    groups = np.repeat(np.arange(7), sizes).astype(np.int32)
+    points = rng.permutation(24).astype(np.int32)
+    groups = groups[rng.permutation(24)]
+    groups = np.unique(groups, return_inverse=True)[1].astype(np.int32)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(groups))])
+    tables = np.array([True, True, True, True, True, True, False])
+    empty = np.zeros(0, np.int32)
+    bundle = Bundle(
+        mode="table", partitions=range(1), rows=points, nodes=np.arange(24, dtype=np.int32),
+        pairs=slice(0, 0), first=empty, second=empty, kind=np.zeros(0, np.int8), cost=np.zeros(0),
+        blocks=range(0), groups=groups, group_starts=starts,
+        group_members=np.argsort(groups, kind="stable").astype(np.int32),
+        group_components=np.zeros(7, np.int32), group_tables=tables,
+        rivals=np.array([[0, 1], [0, 3], [2, 5]], np.int32),
+    )  # fmt: skip
+    must = {}
+    cannot = {}
+    rivals = {tuple(pair) for pair in bundle.rivals.tolist()}
+    for p in range(24):
+        for q in range(p + 1, 24):
+            g, r = sorted((int(groups[p]), int(groups[q])))
+            ends = (int(min(points[p], points[q])), int(max(points[p], points[q])))
+            if g == r and tables[g]:
+                must[ends] = 0.75
+            if (g, r) in rivals:
+                cannot[ends] = 1.25
+    model = replace(case.model, pairs=naive.Pairs(must, cannot))
+    return replace(case, model=model), bundle, (0.75, 1.25)
+
+
+@pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
+@pytest.mark.parametrize("potts", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_closures_cost_what_their_pairs_cost(name: str, potts: bool, seed: int) -> None:
+    case, bundle, costs = table_case(name, seed)
+    model = replace(case.model, penalty="potts" if potts else "distance")
+    told = naive.energy(model, case.labels, case.centroids, case.weights)
+    labels, nothing = case.labels[bundle.rows], Penalties(exact_zero(), exact_zero())
+    for block in case.blocks:
+        arguments = (bundle, block, model_of(case), potts, labels, nothing, costs)
+        found = table_penalties(*arguments)
+        assert exact_value(found.must) == pytest.approx(told.must_link, abs=1e-9 * told.absolute)
+        assert exact_value(found.cannot) == pytest.approx(
+            told.cannot_link, abs=1e-9 * told.absolute
+        )
+
+
+@pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
+def test_between_is_the_sum_over_all_pairs_of_two_sets(name: str) -> None:
+    case, bundle, _ = table_case(name, 9)
+    labels = case.labels[bundle.rows]
+    for block in case.blocks:
+        embedding = embed(block.take(bundle.rows), model_of(case), potts=False)
+        sums = closure_sums(bundle, embedding, labels, 3)
+        (one, other), _ = broken_closures(bundle, sums)
+        found = between(sums, embedding, one, other)
+        assert len(found)
+        for t in range(len(found)):
+            sides = [
+                bundle.rows[(bundle.groups == sums.group[e]) & (labels == sums.cluster[e])]
+                for e in (one[t], other[t])
+            ]
+            told = sum(
+                naive.penalty_scale(case.model.rows[i], case.model.rows[j], case.weights, name)
+                for i in sides[0]
+                for j in sides[1]
+            )
+            assert found[t] == pytest.approx(
+                told, abs=1e-9 * (1 + sums.own[[one[t], other[t]]].sum())
+            )
+
+
+@pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
+@pytest.mark.parametrize("seed", range(4))
+def test_closures_turn_weights_as_their_pairs_do(name: str, seed: int) -> None:
+    case, bundle, costs = table_case(name, seed)
+    run: Any = Labels(case.labels)
+    for block in case.blocks:
+        found = closure_part(bundle, [block], model_of(case), run, [None], costs, EXPONENT)
+        told = pair_part(case, block)
+        size = 1e-9 * (1 + np.abs(told).max()) * len(case.model.pairs.must)
+        assert together(case, found) == pytest.approx(told, abs=size)
+
+
+def test_parts_of_pairs_add_up_to_the_same_bits_in_any_blocks() -> None:
+    case = make_case("cosine", 3)
+    block = case.blocks[0]
+    pairs, cost = explicit_pairs(case)
+    run: Any = Labels(case.labels)
+
+    def part(chosen: Any) -> Any:
+        some = PairBlock(
+            (0, 0), pairs.first[chosen], pairs.second[chosen], pairs.kind[chosen], slice(0, 0)
+        )
+        files: Any = (None, None)
+        third = cost[chosen] / 3.0
+        return explicit_part(block, block, some, third, model_of(case), run, files, EXPONENT)
+
+    whole = part(np.arange(len(cost)))
+    cuts = np.array_split(np.random.default_rng(0).permutation(len(cost)), 4)
+    assert np.array_equal(whole, sum(part(cut) for cut in cuts))

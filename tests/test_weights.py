@@ -1,0 +1,280 @@
+"""M-step B: gradients and closed forms against the oracle, and that only what lowers J is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from hmrf_dask.em import weights as rules
+from hmrf_dask.em.engine import Engine, Pricing
+from hmrf_dask.em.model import State
+from hmrf_dask.em.weight_gradient import weight_gradient
+from hmrf_dask.em.weights import FLOOR, Scatter, effective_share, reweighted
+from tests import naive
+from tests.loop_driver import Bench, make_bench, turns
+from tests.problems import Problem, random_problem, random_weights
+from tests.test_energy import kept_turns, only_tables
+
+__all__ = ["only_tables"]  # a fixture
+
+GRADIENT = ("cosine", "pearson")
+LINEAR = ("euclidean", "i-divergence", "kl")
+
+
+def learning_bench(seed: int, distortion: str, **fields: Any) -> Bench:
+    """Return a problem with broken pairs of both kinds, about to learn weights."""
+    how = {key: fields.pop(key) for key in ("weight_update", "dense") if key in fields}
+    chosen = {"noise": 0.5, "smooth": True, "n": 30, "K": 3, "on_conflict": "keep", "d": 7}
+    problem = random_problem(seed, distortion=distortion, **chosen | fields)
+    return make_bench(problem, learn=True, **how)
+
+
+def settled(bench: Bench, most: int = 2) -> tuple[State, Pricing]:
+    """Return the state some turns into the fit, centroids optimal, and its pairs' prices."""
+    last = list(kept_turns(bench, most=most))[-1]
+    return last.state, last.pricing
+
+
+# --- the gradient rule ---------------------------------------------------------------------------
+
+
+def check_gradient(bench: Bench, seed: int) -> None:
+    state, _ = settled(bench)
+    weights = random_weights(len(state.model.weights), seed)
+    state, pricing = reweighted(bench.engine, state, weights)
+    found = weight_gradient(bench.engine, state, pricing)
+    labels, model = bench.labels(state), state.model
+    expected = naive.numerical_gradient(bench.oracle(state), labels, model.centroids, weights)
+    size = bench.energy(state).absolute
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * size)
+    assert np.abs(expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("distortion", GRADIENT)
+@pytest.mark.parametrize("weight_update", ["normalized", "paper"])
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_gradient_is_that_of_j(distortion: str, weight_update: str, dense: bool) -> None:
+    for seed in range(8):
+        check_gradient(
+            learning_bench(seed, distortion, weight_update=weight_update, dense=dense), seed
+        )
+
+
+@pytest.mark.usefixtures("only_tables")
+@pytest.mark.parametrize("distortion", GRADIENT)
+def test_the_gradient_is_that_of_j_where_closures_are_tables(distortion: str) -> None:
+    n_tables = 0
+    for seed in range(8):
+        bench = learning_bench(seed, distortion, closure=True, penalty="distance")
+        n_tables += sum(one.mode == "table" for one in bench.engine.problem.bundles)
+        check_gradient(bench, seed)
+    assert n_tables >= 4
+
+
+@pytest.mark.parametrize("distortion", GRADIENT)
+def test_kept_weights_have_mean_one_and_a_floor(distortion: str) -> None:
+    changed = 0
+    for seed in range(10):
+        bench = learning_bench(seed, distortion)
+        for turn in kept_turns(bench):
+            weights = turn.state.model.weights
+            assert weights.mean() == pytest.approx(1.0, abs=1e-12)
+            assert weights.min() >= FLOOR
+            changed += int((weights != 1.0).any())
+    assert changed > 10
+
+
+@given(
+    hnp.arrays(np.float64, st.integers(1, 30), elements=st.floats(-1e3, 1e6)),
+    st.floats(1e-6, 1e6),
+)
+def test_projected_weights_have_mean_one_and_a_floor(
+    weights: NDArray[np.float64], factor: float
+) -> None:
+    kept = rules._kept(weights)
+    assert kept.mean() == pytest.approx(1.0, abs=1e-12)
+    assert kept.min() >= FLOOR
+    above = np.flatnonzero(kept != FLOOR)
+    if (weights > 0).any():
+        ratios = kept[above] / weights[above]  # the others keep their proportions
+        np.testing.assert_allclose(ratios, ratios[0], rtol=1e-9)
+        np.testing.assert_allclose(rules._kept(weights * factor), kept, rtol=1e-9)
+
+
+def test_weights_that_are_no_numbers_fall_back_to_one() -> None:
+    for bad in ([np.nan, 1.0], [np.inf, 1.0], [0.0, 0.0], [-1.0, -2.0]):
+        np.testing.assert_array_equal(rules._kept(np.array(bad)), [1.0, 1.0])
+
+
+# --- the closed forms ----------------------------------------------------------------------------
+
+
+def closed_form(bench: Bench, state: State) -> NDArray[np.float64]:
+    if bench.problem.distortion == "euclidean":
+        return rules._variance_weights(bench.engine, state)
+    return rules._entropy_weights(bench.engine, state)
+
+
+def check_minimiser(bench: Bench, seed: int) -> None:
+    """Compare the closed form with the oracle's formula, and J there with J nearby."""
+    state, _ = settled(bench)
+    labels, mu = bench.labels(state), state.model.centroids
+    oracle = bench.oracle(state)
+    found = closed_form(bench, state)
+    own = np.array(naive.feature_distortions(oracle, labels, mu))
+    if bench.problem.distortion == "euclidean":
+        expected = len(labels) / np.maximum(own, 1e-9)
+    else:
+        prior = state.prior
+        if not prior.strength:
+            return
+        held = prior.reference + prior.offset
+        expected = np.exp(-prior.strength * (own - prior.reference) / held)
+    # neither at a floor, nor at the end of its reach, nor a feature that is the same in all rows
+    inside = (found > 1e-4) & (found < 1e4) & (own > 1e-6)
+    np.testing.assert_allclose(found[inside], expected[inside], rtol=1e-6)
+    at_best = naive.energy(oracle, labels, mu, found).total
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        nearby = found * np.exp(np.where(inside, rng.normal(scale=0.1, size=len(found)), 0.0))
+        assert naive.energy(oracle, labels, mu, nearby).total >= at_best
+
+
+@pytest.mark.parametrize("distortion", LINEAR)
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_closed_form_minimises_j(distortion: str, dense: bool) -> None:
+    for seed in range(12):
+        check_minimiser(learning_bench(seed, distortion, dense=dense), seed)
+
+
+@pytest.mark.usefixtures("only_tables")
+def test_the_closed_form_minimises_j_where_closures_are_tables() -> None:
+    for seed in range(12):
+        check_minimiser(learning_bench(seed, "euclidean", closure=True, penalty="distance"), seed)
+
+
+def test_the_closed_form_minds_costs_far_below_one() -> None:
+    for seed in range(4):
+        bench = learning_bench(
+            seed, "euclidean", must_link_cost=1e-6, cannot_link_cost=1e-6, closure=True,
+            must_costs=None, cannot_costs=None, penalty="distance",
+        )  # fmt: skip
+        unit = bench.engine.problem.cost_unit
+        rounded = round(1e-6 / unit) * unit
+        problem = replace(bench.problem, must_link_cost=rounded, cannot_link_cost=rounded)
+        state, _ = settled(bench)
+        labels, mu = bench.labels(state), state.model.centroids
+        own, alone = (
+            np.array(naive.feature_distortions(model, labels, mu))
+            for model in (problem.model(), replace(problem.model(), pairs=naive.Pairs()))
+        )
+        found = rules.pair_statistics(bench.engine, state, None)
+        broken = own - alone
+        np.testing.assert_allclose(found, broken, atol=1e-4 * np.abs(broken).max())
+
+
+@pytest.mark.parametrize("distortion", ["i-divergence", "kl"])
+def test_the_held_prior_is_one_cluster_of_all_rows(distortion: str) -> None:
+    strengths = []
+    for seed in range(10):
+        bench = learning_bench(seed, distortion)
+        state, _ = settled(bench)
+        expected = naive.one_cluster_distortions(bench.problem.model(alpha=state.model.smoothing))
+        np.testing.assert_allclose(state.prior.reference, expected, rtol=1e-9, atol=1e-9)
+        assert state.prior.offset == pytest.approx(np.mean(expected), rel=1e-9)
+        strengths.append(state.prior.strength)
+    assert sum(strength > 0 for strength in strengths) >= 5
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distortion", [*GRADIENT, *LINEAR])
+def test_learning_keeps_only_what_lowers_j(distortion: str) -> None:
+    n_learned = 0
+    for seed in range(12):
+        bench = learning_bench(seed, distortion)
+        state, _ = settled(bench)
+        ones = np.ones_like(state.model.weights)
+        state, pricing = reweighted(bench.engine, state, ones)
+        learned = rules.learn(bench.engine, state, pricing)
+        if learned is None:
+            continue
+        n_learned += 1
+        assert learned[0].energy.total < state.energy.total
+        slack = 1e-9 * bench.energy(state).absolute
+        assert bench.energy(learned[0]).total <= bench.energy(state).total + slack
+        np.testing.assert_array_equal(bench.labels(learned[0]), bench.labels(state))
+    assert n_learned >= 4
+
+
+def test_weights_stay_where_every_proposal_raises_j(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def bad(engine: Engine, state: State, pricing: Pricing) -> Iterator[NDArray[np.float64]]:
+        for factor in (1e3, 1e2):
+            tried.append(factor)
+            yield state.model.weights * np.geomspace(1.0, factor, len(state.model.weights))
+
+    bench = learning_bench(3, "euclidean")
+    state, pricing = settled(bench, most=5)
+    best, priced = rules.learn(bench.engine, state, pricing) or (state, pricing)
+    monkeypatch.setattr(rules, "_proposals", bad)
+    assert rules.learn(bench.engine, best, priced) is None
+    assert tried == [1e3, 1e2]
+
+
+@pytest.mark.parametrize("distortion", GRADIENT)
+def test_the_papers_rule_tries_one_step(distortion: str) -> None:
+    bench = learning_bench(1, distortion, weight_update="paper")
+    state, pricing = settled(bench)
+    (proposal,) = rules._proposals(bench.engine, state, pricing)
+    gradient = weight_gradient(bench.engine, state, pricing)
+    step = state.model.weights - rules.PAPER_RATE * gradient
+    np.testing.assert_allclose(proposal, rules._kept(step))
+    assert state.prior.strength == 0.0
+
+
+# --- how many features are left ------------------------------------------------------------------
+
+
+def test_effective_share() -> None:
+    assert effective_share(np.full(7, 3.0)) == pytest.approx(1.0)
+    assert effective_share(np.array([1.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
+
+
+def test_the_warm_up_leaves_nine_features_in_ten_in_effect() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        whole = rng.gamma(0.5, size=50)
+        scatter = Scatter(whole * rng.uniform(0.2, 1.0, 50), whole)
+        strength = rules.largest_strength(scatter)
+        assert effective_share(rules.entropy_form(scatter, strength)) == pytest.approx(0.9)
+        assert effective_share(rules.entropy_form(scatter, 1.01 * strength)) < 0.9
+
+
+def test_features_that_do_not_differ_are_not_told_apart() -> None:
+    same = np.array([1.0, 2.0, 3.0])
+    scatter = Scatter(same * (1.0 - 1e-12), same)
+    assert rules.largest_strength(scatter) == 0.0
+    np.testing.assert_array_equal(rules.entropy_form(scatter, 0.0), np.ones(3))
+
+
+@pytest.mark.parametrize("distortion", ["i-divergence", "kl"])
+def test_pairs_that_cost_enormously_leave_weights_finite(distortion: str) -> None:
+    problem: Problem = random_problem(
+        2, distortion=distortion, n=20, K=2, noise=0.5, on_conflict="keep", penalty="distance",
+        must_costs=None, cannot_costs=None, must_link_cost=1e9, cannot_link_cost=1e9,
+    )  # fmt: skip
+    for _, turn in turns(make_bench(problem, learn=True)):
+        weights = turn.state.model.weights
+        assert np.isfinite(weights).all()
+        assert (weights > 0).all()

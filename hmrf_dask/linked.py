@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from hmrf_dask.closure import ConstraintGraph
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
+from hmrf_dask.kernels.table_forms import table_forms
 from hmrf_dask.linked_layout import LinkedLayout, Mode, arrange
-from hmrf_dask.pair_graphs import BreadthFirst, adjacency
+from hmrf_dask.pair_graphs import BreadthFirst, adjacency, members_by_number
 from hmrf_dask.types import BoolArray, IntArray, LabelArray
 
-# (groups in tables, K, entries of all rows, rows, groups of any kind) -> bytes
-TableBytes = Callable[[int, int, int, int, int], int]
+# (K, entries of each group with a table, of each that keeps its own sums, of all rows; rows,
+# groups, pairs of rivals) -> bytes
+TableBytes = Callable[[int, IntArray, IntArray, int, int, int, int], int]
 Count = TypeVar("Count", int, IntArray)  # one component, or an array of them
 
 # Bytes a heap ICM task keeps for one row beside its costs: labels in and out 8, order of the rows
@@ -126,8 +128,8 @@ def plan_layout(
     task_memory : int
         Bytes one task may use (``hmrf.task-memory``).
     table_bytes : callable
-        Bytes of a component's tables, ``table_bytes(n_groups, n_clusters, n_values, n_points,
-        n_groups_all)``: `hmrf_dask.kernels.tables.table_bytes` with the features bound.
+        Bytes of a component's tables: `hmrf_dask.kernels.table_forms.table_bytes` with the
+        features bound.
     rows_per_partition : int, default=65536
         Most rows of a linked partition.
 
@@ -227,20 +229,44 @@ def _component_needs(
     firsts = np.concatenate([graph.must_pairs[:, 0], graph.cannot_pairs[:, 0]])
     pairs = np.bincount(graph.components[firsts], minlength=n_components)
     task = heap_bytes(rows, pairs, n_clusters)
-    groups = np.bincount(graph.group_components[graph.table_groups], minlength=n_components)
-    every_group = np.bincount(graph.group_components, minlength=n_components)
-    for component in np.flatnonzero(graph.table_components).tolist():
-        tables = table_bytes(
-            int(groups[component]),
-            n_clusters,
-            int(values[component]),
-            int(rows[component]),
-            int(every_group[component]),
-        )
+    groups = np.bincount(graph.group_components, minlength=n_components)
+    for component, tables in _table_needs(graph, n_clusters, rows, row_values, table_bytes):
         task[component] = table_mode_bytes(
             rows[component], pairs[component], n_clusters, nbytes[component], tables
         )
     return _Needs(rows, nbytes, pairs, groups, task, graph.table_components)
+
+
+def _table_needs(
+    graph: ConstraintGraph,
+    n_clusters: int,
+    rows: IntArray,
+    row_values: IntArray,
+    table_bytes: TableBytes,
+) -> Iterator[tuple[int, int]]:
+    """Yield every component in table form with the bytes of its tables."""
+    ends = np.concatenate([graph.rivals, graph.rivals[:, ::-1]])
+    order = np.argsort(ends[:, 0], kind="stable")
+    starts = np.searchsorted(ends[order, 0], np.arange(graph.n_groups + 1))
+    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
+    slots, owners = table_forms(sizes, graph.table_groups, starts, ends[order, 1])
+    values = np.bincount(graph.groups, row_values, graph.n_groups).astype(np.int64)
+    n_rivals = np.bincount(graph.group_components[graph.rivals[:, 0]], minlength=len(rows))
+    first, members = members_by_number(graph.group_components, len(rows))
+    for component in np.flatnonzero(graph.table_components).tolist():
+        mine = members[first[component] : first[component + 1]]
+        yield (
+            component,
+            table_bytes(
+                n_clusters,
+                values[mine[slots[mine]]],
+                values[mine[owners[mine]]],
+                int(values[mine].sum()),
+                int(rows[component]),
+                len(mine),
+                int(n_rivals[component]),
+            ),
+        )
 
 
 def _linked_order(graph: ConstraintGraph, alone: BoolArray) -> LabelArray:

@@ -1,7 +1,7 @@
 """Rows of the proof about linked documents: giant components, long chains, whole classes.
 
-Each function takes sizes and returns figures. Memory is the growth of this process, so a row runs in
-a fresh one.
+Each function takes sizes and returns figures. Memory is the growth of this process, so a row runs
+in a fresh one.
 """
 
 from __future__ import annotations
@@ -9,170 +9,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
-import dask
 import numpy as np
-from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans
 from hmrf_dask.closure import build_graph
 from hmrf_dask.constraints import Constraints
-from hmrf_dask.dataflow import DaskFlow, Dataflow, Inline
-from hmrf_dask.distortions import make_distortion
-from hmrf_dask.distortions.base import Extent
+from hmrf_dask.dataflow import DaskFlow, Inline
 from hmrf_dask.em import bundles, phases
 from hmrf_dask.em.engine import Engine, Pricing
-from hmrf_dask.em.model import Model, Settings, State
+from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.parts import Shared, share_model
-from hmrf_dask.em.problem import lay_out
 from hmrf_dask.em.rounds import Rounds, settle_in_rounds
-from hmrf_dask.em.scale import cost_unit
 from hmrf_dask.errors import ConflictError
 from hmrf_dask.pair_arrays import AnyArray
-from hmrf_dask.rows import RowBlock
-from hmrf_dask.runs import MemoryRun
+from hmrf_dask.runs import RunDirectory
+from tests.icm_bench import (
+    MEBIBYTE,
+    Resident,
+    blobs,
+    engine_over,
+    labels_by_node,
+    left_to_gain,
+    seconds,
+    threads,
+)
 from tests.problems import label_pairs, planted_text
 
 Figures = dict[str, Any]
-MEBIBYTE = 2**20
-
-
-# ---- measuring
-
-
-class Resident:
-    """The most memory this process had since it was asked first, beyond what it had then."""
-
-    def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")
-        self.before = _status("VmRSS")
-
-    @property
-    def growth(self) -> int:
-        """Bytes."""
-        return _status("VmHWM") - self.before
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith(name + ":"))
-    return int(line.split()[1]) * 1024
-
-
-@contextmanager
-def threads(task_memory: int = 2**30) -> Iterator[None]:
-    """Run under Dask's threads with this memory for a task."""
-    with dask.config.set({"scheduler": "threads", "hmrf.task-memory": task_memory}):
-        yield
-
-
-def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return how long some work took, and its result."""
-    began = time.perf_counter()
-    result = work()
-    return round(time.perf_counter() - began, 2), result
-
-
-# ---- an engine over pairs
-
-
-def blobs(n: int, d: int, k: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Return signed rows around k centres, many nearer to a wrong one, and their classes."""
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, k, n).astype(np.int32)
-    centres = rng.normal(size=(k, d))
-    rows = centres[labels] + 1.5 * rng.normal(size=(n, d))
-    return rows.astype(np.float32), labels
-
-
-def engine_over(
-    rows: NDArray[np.float32],
-    must: AnyArray,
-    cannot: AnyArray,
-    n_clusters: int,
-    flow: Dataflow,
-    *,
-    task_memory: int = 2**30,
-    **settings: Any,
-) -> Engine:
-    """Return an engine over rows in 16 parts, all of them constrained."""
-    n, d = rows.shape
-    asked = Settings(n_clusters, task_memory=task_memory, **settings)
-    extent = Extent(n, d, rows.min(axis=0), rows.max(axis=0), 1.0, 1.0)
-    largest = max(asked.must_link_cost, asked.cannot_link_cost)
-    nothing = np.full(len(must), np.nan), np.full(len(cannot), np.nan)
-    graph = build_graph(
-        n, must, nothing[0], cannot, nothing[1], must_link_cost=asked.must_link_cost,
-        cannot_link_cost=asked.cannot_link_cost, closure=asked.closure, closure_form=True, on_conflict="keep",
-        names=int,
-    )  # fmt: skip
-    cuts = np.linspace(0, n, 17).astype(int)
-    blocks = [
-        flow.share(RowBlock.from_array(rows[first:last]))
-        for first, last in zip(cuts[:-1], cuts[1:], strict=True)
-    ]
-    problem = lay_out(
-        flow, asked, make_distortion("cosine").bind(extent), extent, blocks, np.diff(cuts).tolist(), graph,
-        np.arange(n), np.full(n, d), cost_unit(largest),
-    )  # fmt: skip
-    return Engine(flow, problem, MemoryRun(), 1)
-
-
-def labels_by_node(engine: Engine, files: tuple[Any, ...]) -> NDArray[np.int32]:
-    """Return the labels of all constrained rows."""
-    laid = np.concatenate([engine.run.read_labels(file) for file in files])
-    assert engine.problem.layout is not None
-    return laid[engine.problem.layout.position]
-
-
-# ---- what is left to gain, by numpy alone
-
-
-def left_to_gain(
-    labels: NDArray[np.int32], costs: AnyArray, shift: int, bundle: Any, pairs: Any
-) -> tuple[int, int]:
-    """Return how many points, and how many must-link groups, could still move with a gain."""
-    n, k = costs.shape
-    point = np.repeat(np.arange(n, dtype=np.int32), np.diff(pairs.start))
-    rows = costs.astype(np.int64) << shift
-    flat = rows.ravel()
-    np.add.at(flat, point * np.int64(k) + labels[pairs.neighbour], pairs.signed)
-    at = np.arange(n)
-    singles = int((rows[at, labels] > rows.min(axis=1)).sum())
-    inner = bundle.groups[point] == bundle.groups[pairs.neighbour]
-    where, cost = point[inner], pairs.signed[inner]
-    near = labels[pairs.neighbour[inner]]
-    np.subtract.at(flat, where * np.int64(k) + near, cost)
-    together, present = np.zeros(n, np.int64), rows[at, labels]
-    lower = pairs.neighbour[inner] > where  # each pair once
-    np.add.at(together, where[lower], cost[lower])
-    alike = lower & (near == labels[where])
-    np.add.at(present, where[alike], cost[alike])
-    sizes = np.diff(bundle.group_starts)
-    few = np.repeat(sizes > 1, sizes)
-    starts = np.concatenate([[0], np.cumsum(sizes[sizes > 1])])[:-1]
-    if not len(starts):
-        return singles, 0
-    members = bundle.group_members[few]
-    now = _limbs(present[members][:, None], starts)
-    groups = np.zeros(len(starts), np.bool_)
-    for h in range(k):
-        high, low = _limbs((rows[members, h] + together[members])[:, None], starts)
-        groups |= ((high < now[0]) | ((high == now[0]) & (low < now[1])))[:, 0]
-    return singles, int(groups.sum())
-
-
-def _limbs(values: AnyArray, starts: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Return sums that outgrow int64 as (high, low)."""
-    high = np.add.reduceat(values >> 32, starts, axis=0)
-    low = np.add.reduceat(values & 0xFFFFFFFF, starts, axis=0)
-    return high + (low >> 32), low & 0xFFFFFFFF
-
-
-# ---- the rows
 
 
 def _model(engine: Engine, centroids: AnyArray) -> Model:
@@ -196,7 +63,7 @@ def _pieces_of_bundle(
 def giant_component(
     n: int = 1_000_000, m: int = 3_000_000, k: int = 20, small_memory: int = 128 * MEBIBYTE
 ) -> Figures:
-    """Random pairs on n rows: ICM of one E-step in one task, and in pieces where memory is small."""
+    """Random pairs on n rows: ICM of one E-step in one task, and in pieces with less memory."""
     rows, classes = blobs(n, 8, k, 0)
     must, cannot = label_pairs(classes, m, 1, must_share=0.3)
     centroids = np.stack([rows[classes == h].mean(axis=0) for h in range(k)]).astype(np.float64)
@@ -214,7 +81,7 @@ def _within(must: AnyArray, cannot: AnyArray, n: int) -> tuple[AnyArray, AnyArra
 
 
 def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
-    """Settle the largest component in one task: as a fit begins, from nearest centroids, at random."""
+    """Settle the largest component in one task: as a fit begins, from nearest, random labels."""
     problem = engine.problem
     assert {one.mode for one in problem.bundles} == {"heap"}
     model = _model(engine, centroids)
@@ -315,7 +182,7 @@ def watched() -> Iterator[list[Rounds]]:
 
 
 def long_chain(n: int = 200_000, task_memory: int = MEBIBYTE) -> Figures:
-    """A must-link chain with shuffled ids, far above the task memory: a fit, and a domino along it."""
+    """A must-link chain, ids shuffled, far above the task memory: a fit, and a domino along it."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(n, 8)).astype(np.float32)
     ids = rng.permutation(n)
@@ -352,8 +219,8 @@ def domino(n: int, task_memory: int) -> Figures:
     must = np.stack([ids[:-1], ids[1:]], axis=1)
     with threads(task_memory):
         engine = engine_over(
-            rows, must, must[:0], 2, DaskFlow(), task_memory=task_memory, must_link_cost=0.25, closure=False,
-            penalty="potts",
+            rows, must, must[:0], 2, DaskFlow(), task_memory=task_memory, must_link_cost=0.25,
+            closure=False, penalty="potts",
         )  # fmt: skip
         model = _model(engine, np.eye(2))
         pricing, shared = engine.price(model), share_model(engine.flow, model)
@@ -380,8 +247,13 @@ def domino(n: int, task_memory: int) -> Figures:
     }
 
 
-def rival_classes(n: int = 10_000, cost: float = 5.0, *, dense: bool = True) -> Figures:
-    """Two closed, cannot-linked classes of n signed rows prefer one cluster: one, whole, must go."""
+def rival_classes(n: int = 10_000, cost: float = 5.0) -> Figures:
+    """Two closed, cannot-linked classes of signed rows prefer one cluster: one, whole, must go."""
+    _rival_classes(100, cost)  # compiles the kernels
+    return _rival_classes(n, cost)
+
+
+def _rival_classes(n: int, cost: float) -> Figures:
     rng = np.random.default_rng(3)
     near = np.array([1.0, 0.3, -0.2, 0.1])
     rows = (near + 0.2 * rng.normal(size=(2 * n, 4))).astype(np.float32)
@@ -414,7 +286,6 @@ def rival_classes(n: int = 10_000, cost: float = 5.0, *, dense: bool = True) -> 
         "j_after": after.energy.value,
         "j_before_error": _relative_error(rows, before, np.zeros(2 * n, np.int32), cost, n),
         "j_after_error": _relative_error(rows, after, labels, cost, n),
-        "dense": dense,
     }
 
 
@@ -447,7 +318,7 @@ class _Begun(Exception):  # noqa: N818 - a signal, not an error
 
 
 def whole_classes(n: int = 10_000, d: int = 20_000) -> Figures:
-    """All n documents of two classes known to be one each and to differ: pairs nobody writes down."""
+    """Two classes of n documents known to be one each and to differ: pairs nobody writes down."""
     rows, _ = planted_text(2 * n, d, 2, 4)
     both = np.arange(2 * n)
     must, cannot = np.concatenate([_chain(both[:n]), _chain(both[n:])]), np.array([[0, n]])
@@ -487,8 +358,6 @@ def _first_step(rows: Any, must: AnyArray, cannot: AnyArray) -> float:
 
 def _first_commit(rows: Any, must: AnyArray, cannot: AnyArray) -> float:
     """Return the seconds from the call of fit to its first commit, E-step and M-step included."""
-    from hmrf_dask.runs import RunDirectory
-
     came: list[float] = []
 
     def stop(*arguments: Any, **named: Any) -> None:
@@ -552,7 +421,7 @@ def _contradiction(groups: AnyArray, must: AnyArray, cannot: AnyArray, n: int) -
 
     took, witness = seconds(refused)
     linked = {tuple(sorted(pair)) for pair in must.tolist()}
-    steps = [tuple(sorted(pair)) for pair in zip(witness[:-1], witness[1:], strict=True)]
+    steps = [tuple(sorted(pair)) for pair in pairwise(witness)]
     return {
         "contradiction_seconds": took,
         "witness_length": len(witness),
@@ -566,6 +435,42 @@ def engine_over_graph(n: int, must: AnyArray, cannot: AnyArray) -> None:
     """Build the graph of pairs and refuse contradictions."""
     nothing = np.full(len(must), np.nan), np.full(len(cannot), np.nan)
     build_graph(
-        n, must, nothing[0], cannot, nothing[1], must_link_cost=1.0, cannot_link_cost=1.0, closure=True,
-        closure_form=True, on_conflict="raise", names=int,
+        n, must, nothing[0], cannot, nothing[1], must_link_cost=1.0, cannot_link_cost=1.0,
+        closure=True, closure_form=True, on_conflict="raise", names=int,
     )  # fmt: skip
+
+
+def closed_pairs(
+    n: int = 500_000, m: int = 1_000_000, k: int = 20, d: int = 20_000, must_share: float = 0.3
+) -> Figures:
+    """Close m random pairs on n documents, nearly all of them one component, within 1 GiB."""
+    rows, classes = planted_text(n, d, k, 4)
+    must, cannot = label_pairs(classes, m, 6, must_share)
+    init = np.stack([rows[np.flatnonzero(classes == h)[:50]].mean(axis=0).A1 for h in range(k)])
+    few = min(n, 3000)
+    settles: list[float] = []
+    settle = bundles.settle
+
+    def timed(*arguments: Any) -> Any:
+        took, settled = seconds(lambda: settle(*arguments))
+        settles.append(took)
+        return settled
+
+    def fitted(rows: Any, must: AnyArray, cannot: AnyArray) -> HMRFKMeans:
+        model = HMRFKMeans(k, init=init, refine=False, max_iter=2, random_state=0)
+        return model.fit(rows, must_link=must, cannot_link=cannot)
+
+    with threads():
+        fitted(rows[:few], *_within(must, cannot, few))  # compiles the kernels
+        resident = Resident()
+        with mock.patch.object(bundles, "settle", timed):
+            took, model = seconds(lambda: fitted(rows, must, cannot))
+    return {
+        "rows": n,
+        "pairs": m,
+        "fit_seconds": took,
+        "largest_icm_seconds": max(settles),
+        "growth_mib": resident.growth // MEBIBYTE,
+        "violations": model.violations_,
+        "j": [float(value) for value in model.objective_history_],
+    }

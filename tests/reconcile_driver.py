@@ -54,8 +54,8 @@ def reconciliation(
 
     return Rounds(
         Inline(), cutting, pieces, [costs[first:last] for first, last in pairwise(bounds)],
-        [np.asarray(pairs[2], np.int64)[piece.edge] for piece in pieces], shift, costs.shape[1], budget,
-        rounds, show,
+        [np.asarray(pairs[2], np.int64)[piece.edge] for piece in pieces], shift, costs.shape[1],
+        budget, rounds, show,
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from linked_oracle import Component, random_component, starting_labels
 
 from hmrf_dask.kernels.groups import LARGE_GROUP
 from hmrf_dask.kernels.heap import build_heap, empty_heap, set_gain
@@ -16,6 +15,7 @@ from hmrf_dask.kernels.icm import component_moves, heap_moves, icm
 from hmrf_dask.kernels.limbs import add_limbs, best_limbs, join_limbs
 from hmrf_dask.kernels.links import adjacency, energy, make_links
 from hmrf_dask.kernels.reconcile_groups import merge_parts
+from tests.linked_oracle import Component, random_component, starting_labels
 
 
 def links_of(component: Component) -> tuple:

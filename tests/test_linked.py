@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hmrf_dask import closure as closure_module
 from hmrf_dask.closure import ConstraintGraph, build_graph
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
-from hmrf_dask.kernels.tables import table_bytes
+from hmrf_dask.kernels.table_forms import table_bytes
 from hmrf_dask.linked import heap_bytes, plan_layout, round_bytes, table_mode_bytes
 from hmrf_dask.linked_layout import CANNOT, MUST, LinkedLayout
 
@@ -285,7 +285,9 @@ def test_components_in_table_form_stay_whole_and_apart() -> None:
 
 def test_a_table_component_that_does_not_fit_is_refused_with_the_arithmetic() -> None:
     graph = tables()
-    worst = table_mode_bytes(400, 0, 3, 40_000, table_bytes(10, 3, 3, 5 * 400, 400, 3))
+    large = np.array([5 * 399])
+    closures = table_bytes(10, 3, large, large, 5 * 400, 400, 3, 2)
+    worst = table_mode_bytes(400, 0, 3, 40_000, closures)
     with pytest.raises(MemoryPlanError, match=rf"2 × 40,000 .*= {worst:,} bytes.*closure=False"):
         layout_of(graph, task_memory=worst - 1)
     assert "table" in layout_of(graph, task_memory=4 * worst).modes

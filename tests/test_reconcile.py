@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linked_oracle import Component, random_component, starting_labels
-from reconcile_driver import cut, reconcile, reconciliation
 
 from hmrf_dask.em.rounds import Rounds
 from hmrf_dask.kernels.icm import heap_moves, heap_moves_piece
@@ -23,6 +21,8 @@ from hmrf_dask.kernels.reconcile_groups import (
     group_gain_parts,
     merge_parts,
 )
+from tests.linked_oracle import Component, random_component, starting_labels
+from tests.reconcile_driver import cut, reconcile, reconciliation
 
 
 def random_bounds(rng: np.random.Generator, n: int) -> list[int]:

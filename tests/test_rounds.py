@@ -10,9 +10,6 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from linked_oracle import Component, renumbered
-from loop_driver import Bench, make_bench, turns
-from problems import Problem, random_problem
 
 from hmrf_dask.dataflow import DaskFlow, Dataflow
 from hmrf_dask.em import bundles
@@ -20,6 +17,9 @@ from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.model import State
 from hmrf_dask.em.parts import share_model
 from hmrf_dask.linked_layout import CANNOT
+from tests.linked_oracle import Component, renumbered
+from tests.loop_driver import Bench, make_bench, turns
+from tests.problems import Problem, random_problem
 
 SMALL = 6000  # bytes of a task: five or so rows with their pairs
 DISTORTIONS = ("cosine", "pearson", "euclidean", "kl")

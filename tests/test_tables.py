@@ -7,11 +7,16 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from linked_oracle import renumbered
 
+from hmrf_dask import closure as closure_module
+from hmrf_dask.kernels import table_forms
 from hmrf_dask.kernels.links import adjacency, make_grouping, make_links
+from hmrf_dask.kernels.table_forms import table_bytes
 from hmrf_dask.kernels.table_sweeps import group_gain, table_icm
-from hmrf_dask.kernels.tables import build_tables, make_closure, make_rows, table_bytes
+from hmrf_dask.kernels.tables import build_tables, make_closure, make_rows
+from tests.linked_oracle import renumbered
+from tests.loop_driver import make_bench, turns
+from tests.problems import random_problem
 
 
 @dataclass
@@ -143,6 +148,15 @@ def random_closed(rng: np.random.Generator, form: str) -> Closed:
     )  # fmt: skip
 
 
+@pytest.fixture(params=[(0, 0), (2, 4), (64, 512)], ids=["tables", "some tables", "no tables"])
+def forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a table to every group, to some, to none."""
+    large, most = request.param
+    monkeypatch.setattr(table_forms, "LARGE_GROUP", large)
+    monkeypatch.setattr(table_forms, "MOST_PARTNERS", most)
+
+
+@pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize("form", ["cosine", "euclidean", "pearson", "potts"])
 def test_sweeps_over_tables_are_sweeps_over_pairs(form: str) -> None:
     rng = np.random.default_rng(["cosine", "euclidean", "pearson", "potts"].index(form))
@@ -160,6 +174,7 @@ def test_sweeps_over_tables_are_sweeps_over_pairs(form: str) -> None:
     assert min(points, groups, several) > 10  # the problems are not idle
 
 
+@pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize("form", ["cosine", "euclidean", "pearson", "potts"])
 def test_group_gains_are_the_change_of_the_energy(form: str) -> None:
     rng = np.random.default_rng(50)
@@ -178,6 +193,28 @@ def test_group_gains_are_the_change_of_the_energy(form: str) -> None:
             assert group_gain(labels, *problem.arrays(), group) == (best, gain)
 
 
+@pytest.mark.parametrize("distortion", ["cosine", "euclidean", "pearson"])
+@pytest.mark.parametrize("penalty", ["distance", "potts"])
+def test_what_has_a_table_changes_no_label(
+    distortion: str, penalty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closure_module, "EXPLICIT_PAIRS", 0)
+    monkeypatch.setattr(closure_module, "EXPLICIT_RATIO", 0)
+    for seed in range(5):
+        problem = random_problem(
+            seed, n=30, K=3, distortion=distortion, penalty=penalty, closure=True, smooth=True
+        )
+        ends = []
+        for large, most in ((0, 0), (2, 4), (64, 512)):
+            monkeypatch.setattr(table_forms, "LARGE_GROUP", large)
+            monkeypatch.setattr(table_forms, "MOST_PARTNERS", most)
+            bench = make_bench(problem)
+            *_, (_, turn) = turns(bench, most=4)
+            ends.append((turn.state.energy.total, bench.labels(turn.state).tolist()))
+        assert ends[0] == ends[1] == ends[2]
+
+
+@pytest.mark.usefixtures("forms")
 def test_tables_fit_in_the_bytes_announced() -> None:
     rng = np.random.default_rng(60)
     for form in ("cosine", "potts"):
@@ -188,16 +225,14 @@ def test_tables_fit_in_the_bytes_announced() -> None:
             _, rows, closure, grouping = problem.arrays()
             tables = build_tables(labels, rows, closure, grouping, n_clusters)
             features = int(rows.indices.max()) + 1 if rows.indices.size else 0
-            slots = int((tables.slot >= 0).sum())
-            held = sum(array.nbytes for array in tables)
-            vectors = 8 * len(labels) + 24 * len(tables.slot) + 8  # the clock of a run
-            sizes = (rows.values.size, len(labels), len(tables.slot))
-            assert held + vectors <= table_bytes(features, slots, n_clusters, *sizes)
-            assert (
-                table_bytes(features, slots, n_clusters, *sizes)
-                <= table_bytes(features, slots, n_clusters, None, len(labels), len(tables.slot))
-                + 4 * rows.values.size
-            )
+            values = np.bincount(problem.groups, np.diff(rows.indptr)).astype(np.int64)
+            held = sum(array.nbytes for array in [*tables, *closure[4:]])
+            clock = 8 * len(labels) + 32 * len(tables.slot) + 8
+            announced = table_bytes(
+                features, n_clusters, values[tables.slot >= 0], values[tables.owner >= 0],
+                rows.values.size, len(labels), len(tables.slot), len(problem.rivals),
+            )  # fmt: skip
+            assert held + clock <= announced
 
 
 def signed_rows(rng: np.random.Generator, n: int, width: int, s: int) -> np.ndarray:
@@ -246,9 +281,9 @@ def test_two_large_rivals_that_prefer_one_cluster(size: int) -> None:
     assert labels.tolist() == [gains.index(max(gains))] * size + [0] * size
 
 
-def test_a_hub_with_many_small_rivals_keeps_small_tables() -> None:
-    """A group's table holds its own features only, whoever its rivals are."""
-    n_rivals, width = 200, 5
+def test_a_hub_with_many_small_rivals_keeps_a_small_table() -> None:
+    """It holds its own features only, whoever its rivals are, and they have none."""
+    n_rivals, width = 600, 5
     n = 2 + n_rivals
     indices = np.concatenate([np.arange(width) + width * i for i in range(n)])
     rows = make_rows(np.ones(n * width), indices, np.arange(0, n * width + 1, width), np.ones(n))
@@ -261,4 +296,5 @@ def test_a_hub_with_many_small_rivals_keeps_small_tables() -> None:
     must = np.ones(n_rivals + 1)
     closure = make_closure(1, -1, 4, must, start, rival, weight)
     tables = build_tables(np.zeros(n, np.int32), rows, closure, grouping, 3)
-    assert tables.sums.shape == (n * width, 3)
+    assert tables.sums.shape == (2 * width, 3)
+    assert tables.owner_sums.shape == (0, 3)

@@ -177,12 +177,11 @@ def settle(
 ) -> Settled:
     """Run exact ICM over a bundle; where labels are missing all points are first placed jointly."""
     labels = read_bundle(run, bundle, files)
-    together = np.concatenate(costs)[bundle.rows]
+    together = in_point_order(bundle, costs)
     grouping = (bundle.groups, bundle.group_starts, bundle.group_members)
     if bundle.mode == "table":
         links = make_links(0, together, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
-        block = RowBlock.concatenate(rows).take(bundle.rows)
-        moves = settle_tables(bundle, links, block, model, scale, potts, closure_costs, labels)
+        moves = settle_tables(bundle, links, rows, model, scale, potts, closure_costs, labels)
         return Settled(labels, *moves)
     if (labels < 0).any():
         labels = place_groups(together, scale.shift, pairs, bundle)
@@ -190,6 +189,18 @@ def settle(
         labels, together, scale.shift, pairs.start, pairs.neighbour, pairs.signed, *grouping
     )
     return Settled(labels, *moves)
+
+
+def in_point_order(bundle: Bundle, costs: list[AnyArray]) -> AnyArray:
+    """Return the cost rows of a bundle's partitions in the order of its points, laid out once."""
+    point = np.empty(len(bundle.rows), np.int32)
+    point[bundle.rows] = np.arange(len(bundle.rows), dtype=np.int32)
+    together = np.empty((len(point), costs[0].shape[1]), np.int32)
+    first = 0
+    for part in costs:
+        together[point[first : first + len(part)]] = part
+        first += len(part)
+    return together
 
 
 def place_groups(costs: AnyArray, shift: int, pairs: BundlePairs, bundle: Bundle) -> LabelArray:

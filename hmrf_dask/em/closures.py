@@ -14,6 +14,7 @@ import scipy.sparse
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.em.model import Model, Penalties
 from hmrf_dask.kernels import pairs as pair_kernels
+from hmrf_dask.kernels.entries import products, sum_rows
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.linked_layout import Bundle
 from hmrf_dask.rows import RowBlock
@@ -57,39 +58,62 @@ def embed(block: RowBlock, model: Model, potts: bool) -> Embedding:
 
 
 @dataclass(frozen=True)
-class ClosureSums:
-    """Counts, ΣA and Σz of every (group, cluster) in use, groups in table form only."""
+class Entries:
+    """The (group, cluster) in use of the groups that are closed, ascending, and their points."""
 
     group: IntArray
     cluster: IntArray
     count: FloatArray
+    start: IntArray
+    member: IntArray
+
+    def chosen(self, entries: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the points of some entries as CSR."""
+        lengths = np.diff(self.start)[entries]
+        start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        places = np.repeat(self.start[:-1][entries] - start[:-1], lengths) + np.arange(start[-1])
+        return start, self.member[places]
+
+
+def entries_of(bundle: Bundle, labels: LabelArray, n_clusters: int) -> Entries:
+    """Return the entries of a bundle's tables, points in their order."""
+    points = np.flatnonzero(bundle.group_tables[bundle.groups])
+    keys = bundle.groups[points].astype(np.int64) * n_clusters + labels[points]
+    order = np.argsort(keys, kind="stable")
+    used, start = np.unique(keys[order], return_index=True)
+    starts = np.concatenate([start, [len(points)]]).astype(np.int64)
+    return Entries(
+        used // n_clusters,
+        used % n_clusters,
+        np.diff(starts).astype(np.float64),
+        starts,
+        points[order],
+    )
+
+
+@dataclass(frozen=True)
+class ClosureSums(Entries):
+    """Counts, ΣA and Σz of every entry."""
+
     own: FloatArray
     sums: scipy.sparse.csr_array
     pick: scipy.sparse.csr_array  # (entries, points): which rows an entry adds up
-
-    def of(self, group: int) -> IntArray:
-        """Return the places of one group."""
-        return np.arange(*np.searchsorted(self.group, [group, group + 1]))
 
 
 def closure_sums(
     bundle: Bundle, embedding: Embedding, labels: LabelArray, n_clusters: int
 ) -> ClosureSums:
     """Return the tables of a bundle in float64, rows added in point order."""
-    points = np.flatnonzero(bundle.group_tables[bundle.groups])
-    keys = bundle.groups[points].astype(np.int64) * n_clusters + labels[points]
-    used, places = np.unique(keys, return_inverse=True)
+    entries = entries_of(bundle, labels, n_clusters)
     pick = scipy.sparse.csr_array(
-        (np.ones(len(points)), (places, points)), shape=(len(used), embedding.rows.shape[0])
+        (np.ones(len(entries.member)), entries.member, entries.start),
+        shape=(len(entries.count), embedding.rows.shape[0]),
     )
+    own = np.add.reduceat(embedding.own[entries.member], entries.start[:-1])
     return ClosureSums(
-        used // n_clusters,
-        used % n_clusters,
-        np.bincount(places, minlength=len(used)).astype(np.float64),
-        np.bincount(places, embedding.own[points], len(used)).astype(np.float64),
-        scipy.sparse.csr_array(pick @ embedding.rows),
-        pick,
-    )
+        entries.group, entries.cluster, entries.count, entries.start, entries.member,
+        own, scipy.sparse.csr_array(pick @ embedding.rows), pick,
+    )  # fmt: skip
 
 
 def between(sums: ClosureSums, embedding: Embedding, one: IntArray, other: IntArray) -> FloatArray:
@@ -103,24 +127,49 @@ def between(sums: ClosureSums, embedding: Embedding, one: IntArray, other: IntAr
 
 
 def broken_closures(
-    bundle: Bundle, sums: ClosureSums
+    bundle: Bundle, entries: Entries
 ) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
     """Return the entries between which must-links are broken, then the same of cannot-links."""
-    must: list[tuple[int, int]] = []
-    for group in np.flatnonzero(bundle.group_tables):
-        places = sums.of(int(group))
-        must.extend((int(a), int(b)) for t, a in enumerate(places) for b in places[t + 1 :])
-    cannot: list[tuple[int, int]] = []
-    for group, rival in bundle.rivals.tolist():
-        mine, theirs = sums.of(group), sums.of(rival)
-        _, a, b = np.intersect1d(sums.cluster[mine], sums.cluster[theirs], return_indices=True)
-        cannot.extend(zip(mine[a].tolist(), theirs[b].tolist(), strict=True))
-    return _ends(must), _ends(cannot)
+    bounds = np.searchsorted(entries.group, np.arange(len(bundle.group_tables) + 1))
+    first = np.arange(len(entries.group))
+    after = bounds[entries.group + 1] - first - 1
+    must = _spans(first, first + 1, after)
+    mine, theirs = bundle.rivals.astype(np.int64).T
+    used = np.diff(bounds)
+    fewer = used[mine] <= used[theirs]
+    mine, theirs = np.where(fewer, mine, theirs), np.where(fewer, theirs, mine)
+    rival, one = _spans(np.arange(len(mine)), bounds[mine], used[mine])
+    n_clusters = int(entries.cluster.max(initial=0)) + 1
+    keys = entries.group * n_clusters + entries.cluster
+    wanted = theirs[rival] * n_clusters + entries.cluster[one]
+    other = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+    broken = keys[other] == wanted if len(keys) else np.zeros(0, np.bool_)
+    return must, (one[broken], other[broken])
 
 
-def _ends(entries: list[tuple[int, int]]) -> tuple[IntArray, IntArray]:
-    array = np.asarray(entries, np.int64).reshape(-1, 2)
-    return array[:, 0], array[:, 1]
+def _spans(owner: IntArray, first: IntArray, length: IntArray) -> tuple[IntArray, IntArray]:
+    """Return each owner beside each of the `length` numbers from `first` on."""
+    ends = np.cumsum(length)
+    numbers = np.arange(ends[-1] if len(ends) else 0)
+    return np.repeat(owner, length), numbers + np.repeat(first - ends + length, length)
+
+
+def _between_rows(
+    taken: RowBlock, model: Model, entries: Entries, ends: tuple[IntArray, ...]
+) -> FloatArray:
+    """Return Σ φ over all pairs between entries ends[0][t] and ends[1][t], from the rows."""
+    distortion = model.distortion
+    assert isinstance(distortion, TableDistortion)
+    needed, places = np.unique(np.concatenate(ends), return_inverse=True)
+    one, other = np.split(places, 2)
+    start, member = entries.chosen(needed)
+    rows = pair_kernels.side(taken, distortion.terms(taken, model.weights))
+    squared = distortion.form == pair_kernels.SQUARED
+    sums = sum_rows(rows, np.sqrt(model.weights), squared=squared, start=start, member=member)
+    count = entries.count[needed]
+    cross = products(sums, taken.n_features, one, other)
+    own = count[other] * sums.own[one] + count[one] * sums.own[other]
+    return np.asarray(own - distortion.kappa * cross, np.float64)
 
 
 def table_penalties(
@@ -137,19 +186,17 @@ def table_penalties(
     `rows` are in the order of the bundle's partitions, `costs` what one must-link and one
     cannot-link of a closure cost.
     """
-    embedding = embed(rows.take(bundle.rows), model, potts)
-    sums = closure_sums(bundle, embedding, labels, model.n_clusters)
-    must, cannot = broken_closures(bundle, sums)
-    largest = 1.0 if potts else model.distortion.maximum(model.weights)
-    must_costs = costs[0] * between(sums, embedding, *must)
-    together = sums.count[cannot[0]] * sums.count[cannot[1]]
-    cannot_costs = (
-        costs[1] * (largest * together - between(sums, embedding, *cannot))
-        if not potts
-        else costs[1] * together
-    )
+    entries = entries_of(bundle, labels, model.n_clusters)
+    must, cannot = broken_closures(bundle, entries)
+    apart, together = (entries.count[one] * entries.count[other] for one, other in (must, cannot))
+    if not potts:  # else φ of every pair is 1, and so is its complement
+        ends = tuple(np.concatenate(side) for side in zip(must, cannot, strict=True))
+        between_sets = _between_rows(rows.take(bundle.rows), model, entries, ends)
+        largest = model.distortion.maximum(model.weights)
+        apart, near = np.split(between_sets, [len(must[0])])
+        together = largest * together - near
     return replace(
         explicit,
-        must=explicit.must + exact_sum(must_costs),
-        cannot=explicit.cannot + exact_sum(cannot_costs),
+        must=explicit.must + exact_sum(costs[0] * apart),
+        cannot=explicit.cannot + exact_sum(costs[1] * together),
     )

@@ -15,7 +15,7 @@ from hmrf_dask.em.model import Settings
 from hmrf_dask.em.parts import Part
 from hmrf_dask.em.pieces import Cutting, cut_bundle
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
-from hmrf_dask.kernels.tables import table_bytes
+from hmrf_dask.kernels.table_forms import table_bytes
 from hmrf_dask.linked import plan_layout
 from hmrf_dask.linked_layout import LinkedLayout
 from hmrf_dask.rows import RowBlock

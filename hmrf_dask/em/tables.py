@@ -8,6 +8,7 @@ from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.em.model import Model
 from hmrf_dask.em.scale import Scale
 from hmrf_dask.kernels.links import Links, make_grouping
+from hmrf_dask.kernels.reconcile_groups import place_inside
 from hmrf_dask.kernels.table_sweeps import table_icm
 from hmrf_dask.kernels.tables import Closure, QuantisedRows, make_closure, make_rows
 from hmrf_dask.linked_layout import Bundle
@@ -18,7 +19,7 @@ from hmrf_dask.types import LabelArray
 def settle_tables(
     bundle: Bundle,
     links: Links,
-    block: RowBlock,
+    blocks: list[RowBlock],
     model: Model,
     scale: Scale,
     potts: bool,
@@ -27,24 +28,17 @@ def settle_tables(
 ) -> tuple[int, int]:
     """Run sweeps of groups and points until neither gains; `labels` (point order) change in place.
 
-    `block` holds the rows in point order. Where labels are missing groups first go, whole, where
-    they are nearest.
+    `blocks` are the rows of the bundle's partitions. Where labels are missing groups first go,
+    whole, where they are nearest.
     """
-    rows = quantised_rows(block, model, scale, potts)
-    closure = describe(bundle, model, scale, potts, closure_costs, block.n_features)
+    # the gathered rows end with the call: only their integers are held beside the tables
+    rows = quantised_rows(RowBlock.concatenate(blocks).take(bundle.rows), model, scale, potts)
+    closure = describe(bundle, model, scale, potts, closure_costs, blocks[0].n_features)
     grouping = make_grouping(bundle.groups, bundle.group_starts, bundle.group_members)
     if (labels < 0).any():
-        labels[:] = nearest_groups(bundle, links)
+        place_inside(labels, links.costs, grouping.start, grouping.member, 0)
     points, groups, _ = table_icm(labels, links, rows, closure, grouping)
     return points, groups
-
-
-def nearest_groups(bundle: Bundle, links: Links) -> LabelArray:
-    """Return labels with every group whole at the cluster of its least summed distortion."""
-    ordered = links.costs[bundle.group_members].astype(np.float64)
-    totals = np.add.reduceat(ordered, bundle.group_starts[:-1].astype(np.int64), axis=0)
-    nearest = totals.argmin(axis=1).astype(np.int32)
-    return np.asarray(nearest[bundle.groups])
 
 
 def quantised_rows(block: RowBlock, model: Model, scale: Scale, potts: bool) -> QuantisedRows:

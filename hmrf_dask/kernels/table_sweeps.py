@@ -10,25 +10,29 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from hmrf_dask.kernels.limbs import add_limbs, best_limbs
+from hmrf_dask.kernels.limbs import best_limbs
 from hmrf_dask.kernels.links import Grouping, Links, best_cluster, fill_row
-from hmrf_dask.kernels.reconcile import find
-from hmrf_dask.kernels.tables import (
-    Closure,
-    QuantisedRows,
+from hmrf_dask.kernels.table_changes import (
     add_row,
-    build_tables,
     empty_change,
-    gather,
+    put_into_owner,
+    put_into_rivals,
+    put_row,
     spread,
 )
+from hmrf_dask.kernels.table_costs import add_closure, group_energies
+from hmrf_dask.kernels.tables import Closure, QuantisedRows, build_tables
 from hmrf_dask.types import AnyArray, LabelArray
 
 
 class _Clock(NamedTuple):
-    """When something changed and when it was last looked at: what is unchanged is passed over."""
+    """When something changed and when it was last looked at: what is unchanged is passed over.
+
+    Groups with a table are told when a rival moves; the others ask when their rivals `moved`.
+    """
 
     now: AnyArray
+    moved: AnyArray
     table_changed: AnyArray
     group_changed: AnyArray
     group_looked: AnyArray
@@ -41,21 +45,33 @@ def _start_clock(n, n_groups):  # type: ignore[no-untyped-def]
         np.zeros(1, np.int64),
         np.zeros(n_groups, np.int64),
         np.zeros(n_groups, np.int64),
+        np.zeros(n_groups, np.int64),
         np.full(n_groups, -1, np.int64),
         np.full(n, -1, np.int64),
     )
 
 
 @njit(nogil=True, cache=True)
-def _tick(clock, closure, group):  # type: ignore[no-untyped-def]
+def _tick(clock, tables, closure, group):  # type: ignore[no-untyped-def]
     """Note that a member of a group moves: its closure and that of its rivals change."""
     clock.now[0] += 1
+    clock.moved[group] = clock.now[0]
     clock.group_changed[group] = clock.now[0]
     if closure.must_weight[group] != 0:
         clock.table_changed[group] = clock.now[0]
-    for at in range(closure.rival_start[group], closure.rival_start[group + 1]):
-        clock.group_changed[closure.rival[at]] = clock.now[0]
-        clock.table_changed[closure.rival[at]] = clock.now[0]
+    for at in range(tables.strong_start[group], tables.strong_start[group + 1]):
+        clock.group_changed[tables.strong[at]] = clock.now[0]
+        clock.table_changed[tables.strong[at]] = clock.now[0]
+
+
+@njit(nogil=True, cache=True)
+def _last_change(clock, tables, closure, group):  # type: ignore[no-untyped-def]
+    """Return when what the closure makes the points of a group cost changed last."""
+    last = clock.table_changed[group]
+    if tables.slot[group] < 0:
+        for at in range(closure.rival_start[group], closure.rival_start[group + 1]):
+            last = max(last, clock.moved[closure.rival[at]])
+    return last
 
 
 @njit(nogil=True, cache=True)
@@ -67,171 +83,64 @@ def _wake_neighbours(clock, links, of, point):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _add_dot(row, rows, point, sums, place):  # type: ignore[no-untyped-def]
-    """Add q_i · sums by cluster; `place` says where the row's features stand in `sums`."""
-    for entry in range(rows.indptr[point], rows.indptr[point + 1]):
-        value = np.int64(rows.values[entry])
-        at = place[entry]
-        for h in range(row.shape[0]):
-            row[h] += value * sums[at, h]
-
-
-@njit(nogil=True, cache=True)
-def _add_closure(row, labels, tables, rows, closure, group, point):  # type: ignore[no-untyped-def]
-    """Add what the closure makes each cluster cost for a point."""
-    slot = tables.slot[group]
-    if slot < 0:
-        return
-    for h in range(row.shape[0]):
-        row[h] += rows.own[point] * tables.counts[slot, h] + tables.constants[slot, h]
-    sums = tables.sums[tables.feature_start[slot] : tables.feature_start[slot + 1]]
-    _add_dot(row, rows, point, sums, tables.place)
-    # the point itself stands in its group's sums: take it out
-    row[labels[point]] += closure.must_weight[group] * tables.itself[point]
-
-
-@njit(nogil=True, cache=True)
-def _move_row(tables, rows, closure, group, own_group, point, old, new, weight, largest):  # type: ignore[no-untyped-def]
-    """Take a point from one column of a group's table to another."""
-    slot = tables.slot[group]
-    tables.counts[slot, old] += weight
-    tables.counts[slot, new] -= weight
-    constant = weight * (largest - rows.own[point])
-    tables.constants[slot, old] -= constant
-    tables.constants[slot, new] += constant
-    first = tables.feature_start[slot]
-    features = tables.feature[first : tables.feature_start[slot + 1]]
-    for entry in range(rows.indptr[point], rows.indptr[point + 1]):
-        at = tables.place[entry] if own_group else find(features, rows.indices[entry])
-        if at >= 0:
-            value = weight * closure.kappa * np.int64(rows.values[entry])
-            if rows.indices[entry] == closure.negative_column:
-                value = -value
-            tables.sums[first + at, old] -= value
-            tables.sums[first + at, new] += value
+def _put_point(labels, tables, rows, closure, group, point, cluster, sign):  # type: ignore[no-untyped-def]
+    """Count a point in or out wherever it counts."""
+    weight = closure.must_weight[group]
+    if weight != 0 and tables.slot[group] >= 0:
+        put_row(tables, rows, closure, group, True, point, cluster, sign * weight, 0)
+    if tables.owner[group] >= 0:
+        put_into_owner(tables, rows, closure, group, point, cluster, sign)
+    put_into_rivals(tables, rows, closure, group, point, cluster, sign)
 
 
 @njit(nogil=True, cache=True)
 def _move_point(labels, links, tables, rows, closure, of, clock, point, new):  # type: ignore[no-untyped-def]
     group = of[point]
-    old = labels[point]
+    _put_point(labels, tables, rows, closure, group, point, labels[point], -1)
+    _put_point(labels, tables, rows, closure, group, point, new, 1)
     labels[point] = new
-    weight = closure.must_weight[group]
-    if weight != 0:
-        _move_row(tables, rows, closure, group, True, point, old, new, weight, 0)
-    for at in range(closure.rival_start[group], closure.rival_start[group + 1]):
-        rival = closure.rival[at]
-        weight = closure.rival_weight[at]
-        largest = closure.largest
-        _move_row(tables, rows, closure, rival, False, point, old, new, weight, largest)
-    _tick(clock, closure, group)
+    _tick(clock, tables, closure, group)
     _wake_neighbours(clock, links, of, point)
 
 
 @njit(nogil=True, cache=True)
-def _sweep_points(labels, links, tables, rows, closure, of, clock):  # type: ignore[no-untyped-def]
+def _sweep_points(labels, links, tables, rows, closure, grouping, clock):  # type: ignore[no-untyped-def]
     row = np.empty(links.costs.shape[1], np.int64)
     moves = 0
     for point in range(labels.shape[0]):
-        group = of[point]
-        if clock.looked[point] >= clock.table_changed[group]:
+        group = grouping.of[point]
+        if clock.looked[point] >= _last_change(clock, tables, closure, group):
             continue
         fill_row(row, labels, links, point)
-        _add_closure(row, labels, tables, rows, closure, group, point)
+        add_closure(row, labels, tables, rows, closure, grouping, group, point)
         target = best_cluster(row, labels[point])
         if target != labels[point]:
-            _move_point(labels, links, tables, rows, closure, of, clock, point, target)
+            _move_point(labels, links, tables, rows, closure, grouping.of, clock, point, target)
             moves += 1
         clock.looked[point] = clock.now[0]
     return moves
 
 
 @njit(nogil=True, cache=True)
-def _inner_pairs(labels, links, of, point):  # type: ignore[no-untyped-def]
-    """Return the explicit costs inside the point's group: of all pairs, of those at its cluster."""
-    together = np.int64(0)
-    together_now = np.int64(0)
-    for edge in range(links.start[point], links.start[point + 1]):
-        other = links.neighbour[edge]
-        if of[other] == of[point]:
-            together += links.cost[edge]
-            if labels[other] == labels[point]:
-                together_now += links.cost[edge]
-    return together, together_now
-
-
-@njit(nogil=True, cache=True)
-def _own_part(inner, labels, tables, rows, closure, group, point, change):  # type: ignore[no-untyped-def]
-    """Write what the closure inside the point's own group makes each cluster cost."""
-    block, count, own = change
-    weight = closure.must_weight[group]
-    inner[:] = 0
-    _add_dot(inner, rows, point, block, tables.place)
-    for h in range(inner.shape[0]):
-        inner[h] = weight * (closure.kappa * inner[h] - count[h] * rows.own[point] - own[h])
-    inner[labels[point]] += weight * tables.itself[point]
-
-
-@njit(nogil=True, cache=True)
-def _group_energies(labels, links, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
-    """Return the K + 1 energies of a group, doubled: a pair inside it counts at each of its ends.
-
-    The cost row of a member holds its pairs inside the group too: they are taken out of it, and
-    put back for "all at h" (every pair) and "as it is" (pairs at one cluster).
-    """
-    n_clusters = links.costs.shape[1]
-    high = np.zeros(n_clusters + 1, np.int64)
-    low = np.zeros(n_clusters + 1, np.int64)
-    row = np.empty(n_clusters, np.int64)
-    inner = np.zeros(n_clusters, np.int64)
-    closed = closure.must_weight[group] != 0
-    change = (tables.scratch[:0], inner, inner)
-    if closed:
-        change = gather(labels, tables, rows, closure, grouping, group)
-    for at in range(grouping.start[group], grouping.start[group + 1]):
-        point = grouping.member[at]
-        label = labels[point]
-        fill_row(row, labels, links, point)
-        _add_closure(row, labels, tables, rows, closure, group, point)
-        if closed:
-            _own_part(inner, labels, tables, rows, closure, group, point, change)
-        together, together_now = _inner_pairs(labels, links, grouping.of, point)
-        together += inner.sum()
-        together_now += inner[label]
-        _take_out(row, inner, labels, links, grouping.of, point)
-        for h in range(n_clusters):
-            add_limbs(high, low, h, 2 * row[h] + together)
-        add_limbs(high, low, n_clusters, 2 * row[label] + together_now)
-    return high, low
-
-
-@njit(nogil=True, cache=True)
-def _take_out(row, inner, labels, links, of, point):  # type: ignore[no-untyped-def]
-    for h in range(row.shape[0]):
-        row[h] -= inner[h]
-    for edge in range(links.start[point], links.start[point + 1]):
-        other = links.neighbour[edge]
-        if of[other] == of[point]:
-            row[labels[other]] -= links.cost[edge]
-
-
-@njit(nogil=True, cache=True)
 def _move_group(labels, links, tables, rows, closure, grouping, clock, group, new):  # type: ignore[no-untyped-def]
-    _tick(clock, closure, group)
-    closed = tables.slot[group] >= 0
+    _tick(clock, tables, closure, group)
+    summed = tables.slot[group] >= 0
     change = (tables.scratch[:0], np.zeros(0, np.int64), np.zeros(0, np.int64))
-    if closed:
+    if summed:
         change = empty_change(tables, group)
     for at in range(grouping.start[group], grouping.start[group + 1]):
         point = grouping.member[at]
         if labels[point] == new:
             continue
-        if closed:
+        if summed:
             add_row(change, tables, rows, closure.negative_column, point, labels[point], -1)
             add_row(change, tables, rows, closure.negative_column, point, new, 1)
+        else:
+            put_into_rivals(tables, rows, closure, group, point, labels[point], -1)
+            put_into_rivals(tables, rows, closure, group, point, new, 1)
         labels[point] = new
         _wake_neighbours(clock, links, grouping.of, point)
-    if closed:
+    if summed:
         spread(tables, closure, group, change)
     clock.group_looked[group] = clock.now[0]
 
@@ -242,9 +151,10 @@ def _pass_groups(labels, links, tables, rows, closure, grouping, clock):  # type
     for group in range(grouping.start.shape[0] - 1):
         if grouping.start[group + 1] - grouping.start[group] < 2:
             continue
-        if clock.group_looked[group] >= clock.group_changed[group]:
+        changed = max(clock.group_changed[group], _last_change(clock, tables, closure, group))
+        if clock.group_looked[group] >= changed:
             continue
-        high, low = _group_energies(labels, links, tables, rows, closure, grouping, group)
+        high, low = group_energies(labels, links, tables, rows, closure, grouping, group)
         target, _, _ = best_limbs(high, low)
         clock.group_looked[group] = clock.now[0]
         if target >= 0:
@@ -261,7 +171,7 @@ def _run(labels, links, tables, rows, closure, grouping):  # type: ignore[no-unt
     sweeps = 0
     while True:
         moved_groups = _pass_groups(labels, links, tables, rows, closure, grouping, clock)
-        moved = _sweep_points(labels, links, tables, rows, closure, grouping.of, clock)
+        moved = _sweep_points(labels, links, tables, rows, closure, grouping, clock)
         points += moved
         groups += moved_groups
         sweeps += 1
@@ -301,7 +211,7 @@ def table_icm(
 
 @njit(nogil=True, cache=True)
 def _group_gain(labels, links, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
-    high, low = _group_energies(labels, links, tables, rows, closure, grouping, group)
+    high, low = group_energies(labels, links, tables, rows, closure, grouping, group)
     return best_limbs(high, low)
 
 

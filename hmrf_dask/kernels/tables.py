@@ -6,7 +6,9 @@ of them enter c_i(h) in one combination, so one table serves a group:
 
     c_i(h) = … + A_i · counts[g, h] + constants[g, h] + q_i · sums[g, :, h]
 
-It holds the features of the group's own rows only: together no more than the rows' entries.
+It holds the features of the group's own rows only: together no more than the rows' entries, but K
+columns of them. So most groups have none (`table_forms`): a group of few members with few partners
+looks at the rows of small rivals one by one, and at the sums that large ones keep of themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import numpy as np
 from numba import njit
 
 from hmrf_dask.kernels.links import Grouping, frozen
-from hmrf_dask.kernels.reconcile import find
+from hmrf_dask.kernels.table_changes import gather, put_into_rivals, spread
+from hmrf_dask.kernels.table_forms import table_forms
 from hmrf_dask.types import AnyArray, LabelArray
 
 
@@ -71,33 +74,53 @@ class Closure(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The tables; only groups that take part in a closure have a slot.
+    """The tables; only groups with many partners have a slot.
 
     Attributes
     ----------
     slot : int32 array, shape (G,)
         Place of a group's table, -1 without one.
+    owner : int32 array, shape (G,)
+        Place of the sums over a large group itself, -1 without them; it has a slot too.
     feature_start, feature : int64 and int32 arrays
         Features of each slot, ascending.
     place : int32 array, shape (entries of the rows,)
         Where an entry's feature stands among those of its own group.
     sums : int64 array, shape (len(feature), K)
     counts, constants : int64 arrays, shape (slots, K)
+    owner_start : int64 array
+        Where the features of each owner begin in `owner_sums`, in the order of its slot's.
+    owner_sums : int64 array, shape (features of owners, K)
+    owner_counts, owner_own : int64 arrays, shape (owners, K)
+        Members of each owner at each cluster, and their summed A.
+    strong_start, strong, strong_weight : arrays
+        The rivals of each group that have a slot, as in `Closure`.
     itself : int64 array, shape (n,)
         φ_ii of the quantised rows.
     scratch : int64 array, shape (longest list of features, K)
         Room for one change.
+    laid : int32 array, shape (features,)
+        Room for one row spread out, nought in between.
     """
 
     slot: AnyArray
+    owner: AnyArray
     feature_start: AnyArray
     feature: AnyArray
     place: AnyArray
     sums: AnyArray
     counts: AnyArray
     constants: AnyArray
+    owner_start: AnyArray
+    owner_sums: AnyArray
+    owner_counts: AnyArray
+    owner_own: AnyArray
+    strong_start: AnyArray
+    strong: AnyArray
+    strong_weight: AnyArray
     itself: AnyArray
     scratch: AnyArray
+    laid: AnyArray
 
 
 def make_rows(
@@ -131,45 +154,6 @@ def make_closure(
         frozen(rival, np.int32),
         frozen(rival_weight, np.int64),
     )
-
-
-def table_bytes(
-    n_features: int,
-    n_groups: int,
-    n_clusters: int,
-    n_values: int | None = None,
-    n_points: int = 0,
-    n_groups_all: int = 0,
-) -> int:
-    """Return how many bytes the tables of a component need at most, beside its rows and costs.
-
-    Parameters
-    ----------
-    n_features : int
-        Features of the component's rows (0 for Potts).
-    n_groups : int
-        Groups that take part in a closure.
-    n_clusters : int
-    n_values : int or None
-        Entries of all rows: a group's table has no more features than its rows have entries.
-    n_points, n_groups_all : int
-        Points, and groups of any kind, for the vectors that are kept of them.
-
-    Examples
-    --------
-    >>> table_bytes(50_000, 2, 20) // 10**6
-    24
-    """
-    widest = n_features
-    entries = n_features * n_groups
-    values = 0
-    if n_values is not None:
-        widest = min(widest, n_values)
-        entries = min(entries, n_values)
-        values = n_values
-    tables = entries * (8 * n_clusters + 4) + widest * 8 * n_clusters + 4 * n_features
-    vectors = 16 * n_clusters * n_groups + 4 * values + 16 * n_points + 28 * n_groups_all
-    return tables + vectors + 64 * n_clusters + 64
 
 
 @njit(nogil=True, cache=True)
@@ -234,82 +218,15 @@ def _selves(rows, kappa, negative_column):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _spread_one(tables, kappa, group, owner, weight, largest, change):  # type: ignore[no-untyped-def]
-    """Add a change of the members of `owner` to the table of `group`: itself or one of its rivals.
-
-    Must: −w (n A_i + Σ A − κ q_i·S). Rival: w̄ (n (largest − A_i) − Σ A + κ q_i·S). With largest 0
-    they are the same formula.
-    """
-    block, count, own = change
-    mine = tables.slot[group]
-    theirs = tables.slot[owner]
-    for h in range(count.shape[0]):
-        tables.counts[mine, h] -= weight * count[h]
-        tables.constants[mine, h] += weight * (largest * count[h] - own[h])
-    one = tables.feature[tables.feature_start[mine] : tables.feature_start[mine + 1]]
-    other = tables.feature[tables.feature_start[theirs] : tables.feature_start[theirs + 1]]
-    sums = tables.sums[tables.feature_start[mine] : tables.feature_start[mine + 1]]
-    shorter = one.shape[0] <= other.shape[0]  # walk the shorter list of features
-    for step in range(min(one.shape[0], other.shape[0])):
-        at = step if shorter else find(one, other[step])
-        source = find(other, one[step]) if shorter else step
-        if at >= 0 and source >= 0:
-            for h in range(count.shape[0]):
-                sums[at, h] += weight * kappa * block[source, h]
-
-
-@njit(nogil=True, cache=True)
-def spread(tables, closure, owner, change):  # type: ignore[no-untyped-def]
-    """Add a change of a group's members (sums, counts, sums of A by cluster) wherever it counts."""
-    weight = closure.must_weight[owner]
-    if weight != 0:
-        _spread_one(tables, closure.kappa, owner, owner, weight, 0, change)
-    for at in range(closure.rival_start[owner], closure.rival_start[owner + 1]):
-        weight = closure.rival_weight[at]
-        group = closure.rival[at]
-        _spread_one(tables, closure.kappa, group, owner, weight, closure.largest, change)
-
-
-@njit(nogil=True, cache=True)
-def empty_change(tables, group):  # type: ignore[no-untyped-def]
-    """Return a change of nothing, in the scratch table: one lives at a time."""
-    slot = tables.slot[group]
-    width = tables.feature_start[slot + 1] - tables.feature_start[slot]
-    block = tables.scratch[:width]
-    block[:] = 0
-    n_clusters = block.shape[1]
-    return block, np.zeros(n_clusters, np.int64), np.zeros(n_clusters, np.int64)
-
-
-@njit(nogil=True, cache=True)
-def add_row(change, tables, rows, negative_column, point, cluster, sign):  # type: ignore[no-untyped-def]
-    """Count a member in (sign 1) or out (sign -1) at a cluster."""
-    block, count, own = change
-    count[cluster] += sign
-    own[cluster] += sign * rows.own[point]
-    for entry in range(rows.indptr[point], rows.indptr[point + 1]):
-        value = sign * np.int64(rows.values[entry])
-        if rows.indices[entry] == negative_column:
-            value = -value
-        block[tables.place[entry], cluster] += value
-
-
-@njit(nogil=True, cache=True)
-def gather(labels, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
-    """Return all members of a group at their clusters as a change."""
-    change = empty_change(tables, group)
-    for at in range(grouping.start[group], grouping.start[group + 1]):
-        point = grouping.member[at]
-        add_row(change, tables, rows, closure.negative_column, point, labels[point], 1)
-    return change
-
-
-@njit(nogil=True, cache=True)
 def _fill(labels, tables, rows, closure, grouping):  # type: ignore[no-untyped-def]
     for group in range(tables.slot.shape[0]):
         if tables.slot[group] >= 0:
             change = gather(labels, tables, rows, closure, grouping, group)
             spread(tables, closure, group, change)
+            continue
+        for at in range(grouping.start[group], grouping.start[group + 1]):
+            point = grouping.member[at]
+            put_into_rivals(tables, rows, closure, group, point, labels[point], 1)
 
 
 def build_tables(
@@ -320,22 +237,35 @@ def build_tables(
     n_clusters: int,
 ) -> Tables:
     """Return the tables of `labels`; their sizes do not depend on the labels."""
-    taking_part = (closure.must_weight != 0) | (np.diff(closure.rival_start) > 0)
-    slot = np.where(taking_part, np.cumsum(taking_part) - 1, -1).astype(np.int32)
-    n_slots = int(taking_part.sum())
+    sizes = np.diff(grouping.start)
+    forms = table_forms(sizes, closure.must_weight != 0, closure.rival_start, closure.rival)
+    slot, owner = (np.where(form, np.cumsum(form) - 1, -1).astype(np.int32) for form in forms)
+    n_slots, n_owners = (int(form.sum()) for form in forms)
     n_features = int(rows.indices.max()) + 1 if rows.indices.size else 0
     feature_start, feature, place = _features(rows, grouping, slot, n_slots, n_features)
-    widest = int(np.diff(feature_start).max(initial=0))
+    widths = np.diff(feature_start)
+    owner_start = np.concatenate([[0], np.cumsum(widths[slot[forms[1]]])]).astype(np.int64)
+    strong = forms[0][closure.rival]
+    n_strong = np.concatenate([[0], np.cumsum(strong)]).astype(np.int64)
     tables = Tables(
         slot,
+        owner,
         feature_start,
         feature,
         place,
         np.zeros((feature.shape[0], n_clusters), np.int64),
         np.zeros((n_slots, n_clusters), np.int64),
         np.zeros((n_slots, n_clusters), np.int64),
+        owner_start,
+        np.zeros((owner_start[-1], n_clusters), np.int64),
+        np.zeros((n_owners, n_clusters), np.int64),
+        np.zeros((n_owners, n_clusters), np.int64),
+        n_strong[closure.rival_start],
+        closure.rival[strong],
+        closure.rival_weight[strong],
         _selves(rows, closure.kappa, closure.negative_column),
-        np.zeros((widest, n_clusters), np.int64),
+        np.zeros((int(widths.max(initial=0)), n_clusters), np.int64),
+        np.zeros(n_features, np.int32),
     )
     _fill(labels, tables, rows, closure, grouping)
     return tables

@@ -1,0 +1,118 @@
+"""Sums of closed rows in float64, by (group, cluster), and their products; no row is copied."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.pairs import Side
+from hmrf_dask.kernels.reconcile import find
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
+
+
+class Sums(NamedTuple):
+    """Σ z of some sets of rows as CSR, features ascending, the centring last; and their ΣA."""
+
+    start: IntArray
+    feature: LabelArray
+    value: FloatArray
+    own: FloatArray
+
+
+@njit(nogil=True, cache=True)
+def _count(rows, n_features, start, member):  # type: ignore[no-untyped-def]
+    """Return where the features of each set begin."""
+    out = np.zeros(start.shape[0], np.int64)
+    seen = np.full(n_features, -1, np.int64)
+    for one in range(start.shape[0] - 1):
+        found = 1  # the centring
+        for at in range(start[one], start[one + 1]):
+            first = rows.indptr[member[at]]
+            for p in range(first, rows.indptr[member[at] + 1]):
+                m = p - first if rows.dense else rows.indices[p]
+                if seen[m] != one:
+                    seen[m] = one
+                    found += 1
+        out[one + 1] = out[one] + found
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _fill(rows, roots, length, squared, start, member, sums):  # type: ignore[no-untyped-def]
+    total = np.zeros(roots.shape[0])
+    seen = np.full(roots.shape[0], -1, np.int64)
+    for one in range(start.shape[0] - 1):
+        features = sums.feature[sums.start[one] : sums.start[one + 1]]
+        values = sums.value[sums.start[one] : sums.start[one + 1]]
+        found = 0
+        centring = 0.0
+        for at in range(start[one], start[one + 1]):
+            point = member[at]
+            first = rows.indptr[point]
+            square = 0.0
+            for p in range(first, rows.indptr[point + 1]):
+                m = p - first if rows.dense else rows.indices[p]
+                if seen[m] != one:
+                    seen[m] = one
+                    total[m] = 0.0
+                    features[found] = m
+                    found += 1
+                z = rows.factor[point] * roots[m] * rows.values[p]
+                total[m] += z
+                square += z * z
+            centring += rows.extra[point] * length
+            sums.own[one] += square if squared else 0.5
+        features[:found].sort()
+        for place in range(found):
+            values[place] = total[features[place]]
+        features[found] = roots.shape[0]
+        values[found] = centring
+
+
+def sum_rows(
+    rows: Side, roots: FloatArray, *, squared: bool, start: IntArray, member: IntArray
+) -> Sums:
+    """Return Σ z and ΣA of sets of rows.
+
+    Parameters
+    ----------
+    rows : Side
+    roots : float64 array, shape (d,)
+        √a.
+    squared : bool
+        Whether A is a row's own square; one half otherwise.
+    start, member : int arrays
+        The rows of each set as CSR.
+    """
+    sets = frozen(start, np.int64), frozen(member, np.int32)
+    begin = np.asarray(_count(rows, len(roots), *sets), np.int64)
+    sums = Sums(begin, np.empty(begin[-1], np.int32), np.empty(begin[-1]), np.zeros(len(begin) - 1))
+    length = float(np.sqrt((roots * roots).sum()))
+    _fill(rows, frozen(roots, np.float64), length, squared, *sets, sums)
+    return sums
+
+
+@njit(nogil=True, cache=True)
+def _products(sums, last, one, other):  # type: ignore[no-untyped-def]
+    out = np.zeros(one.shape[0])
+    for t in range(one.shape[0]):
+        short, long = one[t], other[t]
+        if sums.start[short + 1] - sums.start[short] > sums.start[long + 1] - sums.start[long]:
+            short, long = long, short
+        features = sums.feature[sums.start[long] : sums.start[long + 1]]
+        first = sums.start[long]
+        for p in range(sums.start[short], sums.start[short + 1]):
+            at = find(features, sums.feature[p])
+            if at >= 0:
+                product = sums.value[p] * sums.value[first + at]
+                out[t] += -product if sums.feature[p] == last else product
+    return out
+
+
+def products(sums: Sums, n_features: int, one: IntArray, other: IntArray) -> FloatArray:
+    """Return Σ z · Σ z' of the sets one[t] and other[t], the centring counted negatively."""
+    ends = frozen(one, np.int64), frozen(other, np.int64)
+    return np.asarray(_products(sums, int(n_features), *ends), np.float64)

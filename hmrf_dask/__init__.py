@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hmrf_dask.constraints import Constraints
-    from hmrf_dask.corpus import Corpus
+    from hmrf_dask.constraints.pairs import Constraints
+    from hmrf_dask.corpus.partitioned import Corpus
     from hmrf_dask.distortions import OwnDistortion
-    from hmrf_dask.estimators import HMRFKMeans, KMeans, MPCKMeans, load
+    from hmrf_dask.estimators.classes import HMRFKMeans, KMeans, MPCKMeans, load
 
 __all__ = ["Constraints", "Corpus", "HMRFKMeans", "KMeans", "MPCKMeans", "OwnDistortion", "load"]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hmrf_dask.cli import main
+from hmrf_dask.cli.commands import main
 
 main()

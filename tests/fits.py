@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmrf_dask import Constraints, HMRFKMeans
-from hmrf_dask.corpus import Corpus
+from hmrf_dask.corpus.partitioned import Corpus
 from tests.problems import label_pairs, planted_text, string_ids
 
 SCHEDULERS = ("synchronous", "threads", "processes")

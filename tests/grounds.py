@@ -8,14 +8,14 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hmrf_dask.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.em import prepare
 from hmrf_dask.em.initialise import Sample
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.starts import Ground, sort_ground
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from tests.loop_driver import Bench
 from tests.problems import legal_rows
 

@@ -13,7 +13,8 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from hmrf_dask.closure import build_graph
+from hmrf_dask.constraints.arrays import AnyArray
+from hmrf_dask.constraints.closure import build_graph
 from hmrf_dask.dataflow import Dataflow
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.distortions.base import Extent
@@ -21,8 +22,7 @@ from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.problem import lay_out
 from hmrf_dask.em.scale import cost_unit
-from hmrf_dask.pair_arrays import AnyArray
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import MemoryRun
 
 MEBIBYTE = 2**20

@@ -16,8 +16,9 @@ from unittest import mock
 import numpy as np
 
 from hmrf_dask import HMRFKMeans
-from hmrf_dask.closure import build_graph
-from hmrf_dask.constraints import Constraints
+from hmrf_dask.constraints.arrays import AnyArray
+from hmrf_dask.constraints.closure import build_graph
+from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, Inline
 from hmrf_dask.em import bundles, phases
 from hmrf_dask.em.engine import Engine, Pricing
@@ -25,7 +26,6 @@ from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.parts import Shared, share_model
 from hmrf_dask.em.rounds import Rounds, settle_in_rounds
 from hmrf_dask.errors import ConflictError
-from hmrf_dask.pair_arrays import AnyArray
 from hmrf_dask.runs import RunDirectory
 from tests.icm_bench import (
     MEBIBYTE,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hmrf_dask.constraints import Constraints
+from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import Dataflow, Inline
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.em import phases, prepare
@@ -19,7 +19,7 @@ from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.model import Settings, State
 from hmrf_dask.em.phases import Turn
 from hmrf_dask.em.problem import lay_out, whole_labels
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import MemoryRun
 from tests import naive
 from tests.problems import Problem

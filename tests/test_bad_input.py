@@ -24,7 +24,7 @@ from hmrf_dask.errors import (
     MemoryPlanError,
     RunDirectoryError,
 )
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 
 N, D = 12, 5
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.store import blocks as store
 
 ARRAYS = ("values", "indices", "indptr", "ids", "keys")

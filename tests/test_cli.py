@@ -14,8 +14,8 @@ import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner, Result
 
-from hmrf_dask.cli import hmrf
-from hmrf_dask.corpus import as_corpus
+from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.corpus.partitioned import as_corpus
 from hmrf_dask.errors import ClusterError, HmrfWarning, InvalidInputError, MemoryPlanError
 
 HEAVY = {"numpy", "scipy", "sklearn", "pyarrow", "numba", "dask", "distributed", "rich"}
@@ -52,7 +52,7 @@ def fit_blobs(folder: Path, *more: str) -> Result:
 
 def test_help_imports_nothing_heavy() -> None:
     program = (
-        "import sys\nfrom hmrf_dask.cli import hmrf\n"
+        "import sys\nfrom hmrf_dask.cli.commands import hmrf\n"
         "hmrf(['--help'], standalone_mode=False)\n"
         "print(*(name for name in sys.modules if '.' not in name))"
     )
@@ -166,7 +166,7 @@ def test_an_error_is_one_line_and_its_exit_code(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("hmrf_dask.fit_files.fit_files", fail)
+    monkeypatch.setattr("hmrf_dask.jobs.fit_files.fit_files", fail)
     result = fit_blobs(blobs)
     assert result.exit_code == exit_code
     assert result.stdout == ""
@@ -180,7 +180,7 @@ def test_a_warning_is_one_line_on_stderr(blobs: Path, monkeypatch: pytest.Monkey
         warnings.warn("2 rows are\n zero", HmrfWarning, stacklevel=1)
         raise InvalidInputError("stop here")
 
-    monkeypatch.setattr("hmrf_dask.fit_files.fit_files", warn)
+    monkeypatch.setattr("hmrf_dask.jobs.fit_files.fit_files", warn)
     assert fit_blobs(blobs).stderr == "warning: 2 rows are zero\nerror: stop here\n"
 
 

@@ -7,8 +7,8 @@ import psutil
 import pytest
 from distributed import get_client
 
-from hmrf_dask import connect
-from hmrf_dask.connect import connected
+from hmrf_dask.cli import connect
+from hmrf_dask.cli.connect import connected
 from hmrf_dask.errors import ClusterError
 
 

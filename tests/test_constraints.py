@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hmrf_dask import closure as closure_module
-from hmrf_dask.closure import ConstraintGraph, build_graph
-from hmrf_dask.constraints import Constraints
+from hmrf_dask.constraints import closure as closure_module
+from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import ConflictError, InvalidInputError
 
 # --- the pairs ----------------------------------------------------------------------------------

@@ -14,12 +14,11 @@ from distributed import Client, futures_of, wait
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmrf_dask import duplicates
-from hmrf_dask.corpus import Corpus, as_corpus
-from hmrf_dask.duplicates import find_duplicate_ids
+from hmrf_dask.corpus import Corpus, as_corpus, duplicates
+from hmrf_dask.corpus.duplicates import find_duplicate_ids
+from hmrf_dask.corpus.partitions import count_rows
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.partitions import count_rows
-from hmrf_dask.rows import RowBlock, fingerprint
+from hmrf_dask.rows.block import RowBlock, fingerprint
 
 SPARSE_CHUNKS = (scipy.sparse.csr_matrix, scipy.sparse.csr_array, scipy.sparse.coo_array)
 
@@ -128,7 +127,7 @@ def test_dask_array_under_query_planning(dense):
     code = (
         "import dask; dask.config.set({'array.query-planning': True, 'scheduler': 'synchronous'})\n"
         "import dask.array as da, numpy as np, scipy.sparse as sp\n"
-        "from hmrf_dask.corpus import Corpus\n"
+        "from hmrf_dask.corpus.partitioned import Corpus\n"
         "x = da.from_array(np.eye(6), chunks=(4, 3)).map_blocks(sp.csr_array, dtype=float)\n"
         "c = Corpus.from_dask(x)\n"
         "print(c.row_counts, sum(b.to_dense().sum() for b in dask.compute(*c.partitions)))\n"

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from hmrf_dask import HMRFKMeans, demo
-from hmrf_dask.cli import hmrf
-from hmrf_dask.demo import Document
+from hmrf_dask import HMRFKMeans
+from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.jobs import demo
+from hmrf_dask.jobs.demo import Document
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from distributed import get_client
 
-from hmrf_dask.connect import connected
+from hmrf_dask.cli.connect import connected
 
 LOCAL = Path(__file__).parents[1] / "deploy" / "local" / "cluster.sh"
 

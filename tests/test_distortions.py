@@ -17,7 +17,7 @@ from hmrf_dask.kernels import distances as kernel
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.exact import exact_integer, exact_sum
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from tests import naive, problems
 
 NAMES = sorted(DISTORTIONS)

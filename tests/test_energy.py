@@ -26,8 +26,8 @@ ROUNDING = 1e-13  # of one row: a distance of 1 - 1 is nought only up to this
 @pytest.fixture
 def only_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep every closure as a table, however small."""
-    monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_PAIRS", 0)
-    monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_RATIO", 0)
+    monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_PAIRS", 0)
+    monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_RATIO", 0)
 
 
 def kept_turns(bench: Bench, **how: Any) -> Iterator[Turn]:
@@ -197,8 +197,8 @@ def test_tables_and_pairs_agree_on_j(monkeypatch: pytest.MonkeyPatch) -> None:
         state = list(kept_turns(bench, most=3))[-1].state
         labels = bench.labels(state)
         with monkeypatch.context() as patched:
-            patched.setattr("hmrf_dask.closure.EXPLICIT_PAIRS", 0)
-            patched.setattr("hmrf_dask.closure.EXPLICIT_RATIO", 0)
+            patched.setattr("hmrf_dask.constraints.closure.EXPLICIT_PAIRS", 0)
+            patched.setattr("hmrf_dask.constraints.closure.EXPLICIT_RATIO", 0)
             other = make_bench(problem)
         files = written(other, labels)
         same = phases.begin(other.engine, state.model.centroids, free=files[0], linked=files[1])

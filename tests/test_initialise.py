@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hmrf_dask import closure
+from hmrf_dask.constraints import closure
 from hmrf_dask.em import initialise, neighbourhoods
 from hmrf_dask.em.initialise import Sample
 from hmrf_dask.em.neighbourhoods import Neighbourhoods, find_neighbourhoods

@@ -15,7 +15,7 @@ from hmrf_dask.kernels import exact, pairs, random, sums
 from hmrf_dask.kernels.distances import Terms
 from hmrf_dask.kernels.exact import BASE, exact_integer, exact_sum, exact_value, exact_zero
 from hmrf_dask.kernels.sums import LARGEST_EXPONENT, Sums, add_sums, fixed_point_exponent, sum_moves
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from tests import problems
 from tests.test_distortions import blocks_of, bound
 

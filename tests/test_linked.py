@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hmrf_dask import closure as closure_module
-from hmrf_dask.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints import closure as closure_module
+from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
 from hmrf_dask.kernels.table_forms import table_bytes
-from hmrf_dask.linked import heap_bytes, plan_layout, round_bytes, table_mode_bytes
-from hmrf_dask.linked_layout import CANNOT, MUST, LinkedLayout
+from hmrf_dask.linked.layout import CANNOT, MUST, LinkedLayout
+from hmrf_dask.linked.plan import heap_bytes, plan_layout, round_bytes, table_mode_bytes
 
 GIGABYTE = 1 << 30
 

@@ -22,7 +22,7 @@ from hmrf_dask.em.starts import Ground, make_ground, run_candidate
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.kernels.sums import Sums, add_sums
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import MemoryRun
 from tests.problems import planted_text
 
@@ -141,7 +141,7 @@ def test_only_real_memory_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_linked_rows_are_planned_within_the_budget(bench: Bench) -> None:
-    from hmrf_dask.closure import build_graph
+    from hmrf_dask.constraints.closure import build_graph
     from hmrf_dask.em.prepare import Pairs
 
     chain = np.stack([np.arange(999), np.arange(1, 1000)], axis=1)

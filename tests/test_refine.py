@@ -289,8 +289,8 @@ def test_rows_of_other_bundles_stay_with_icm_and_free_rows_end_at_their_best(
     seed: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mode == "table":
-        monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_PAIRS", 0)
-        monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_RATIO", 0)
+        monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_PAIRS", 0)
+        monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_RATIO", 0)
     must = [(0, 4), (4, 8), (1, 5), (8, 9), (2, 6)]
     problem = small_problem(
         seed, n=24, K=3, must=np.array(must), must_costs=None, cannot=np.array([(0, 1), (5, 6)]),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask import HMRFKMeans
-from hmrf_dask.corpus import Corpus
+from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.em.fitting import fit_corpus
 from hmrf_dask.em.model import Settings

@@ -16,7 +16,7 @@ from hmrf_dask.em import bundles
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.model import State
 from hmrf_dask.em.parts import share_model
-from hmrf_dask.linked_layout import CANNOT
+from hmrf_dask.linked.layout import CANNOT
 from tests.linked_oracle import Component, renumbered
 from tests.loop_driver import Bench, make_bench, turns
 from tests.problems import Problem, random_problem

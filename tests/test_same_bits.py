@@ -11,7 +11,7 @@ import dask.array
 import numpy as np
 import pytest
 
-from hmrf_dask.corpus import Corpus
+from hmrf_dask.corpus.partitioned import Corpus
 from tests.fits import Case, digests, fit, scheduled, text_case
 
 PARTITIONS = (1, 2, 3, 8, 24)
@@ -144,7 +144,7 @@ def test_the_same_rows_from_anywhere(name: str, tmp_path: Path) -> None:
 
 
 def test_a_table_is_used() -> None:
-    from hmrf_dask.closure import build_graph
+    from hmrf_dask.constraints.closure import build_graph
 
     case = CASES["cosine in tables"]
     nothing = np.full(len(case.must), np.nan), np.full(len(case.cannot), np.nan)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hmrf_dask.closure import ConstraintGraph, build_graph
-from hmrf_dask.constraints import Constraints
-from hmrf_dask.corpus import Corpus
+from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.em import fitting, ground, starts
 from hmrf_dask.em.fitting import Fitted, fit_corpus
 from hmrf_dask.em.model import Energy, Settings
 from hmrf_dask.em.starts import Candidate, Ground, candidate_names, run_candidate
-from hmrf_dask.ids import hash_ids
 from hmrf_dask.kernels.random import uniforms
+from hmrf_dask.rows.ids import hash_ids
 from hmrf_dask.runs import MemoryRun
 from tests import naive
 from tests.grounds import ground_of_bench
@@ -213,8 +213,8 @@ def test_part_of_a_graph_is_the_graph_of_the_part(
     tables: bool, closure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if tables:
-        monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_PAIRS", 4)
-        monkeypatch.setattr("hmrf_dask.closure.EXPLICIT_RATIO", 0)
+        monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_PAIRS", 4)
+        monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_RATIO", 0)
     for seed in range(30):
         rng = np.random.default_rng(seed)
         n = 40

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from hmrf_dask import closure as closure_module
+from hmrf_dask.constraints import closure as closure_module
 from hmrf_dask.kernels import table_forms
 from hmrf_dask.kernels.links import adjacency, make_grouping, make_links
 from hmrf_dask.kernels.table_forms import table_bytes

@@ -11,7 +11,7 @@ from hmrf_dask.kernels import set_moves, variation
 from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.kernels.variation import Moves, Summands, Ties
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from tests import naive, problems
 from tests.test_distortions import blocks_of, bound
 

@@ -10,7 +10,7 @@ from hmrf_dask.em.closures import between, broken_closures, closure_sums, embed,
 from hmrf_dask.em.model import Model, Penalties
 from hmrf_dask.em.pair_gradients import closure_part, explicit_part
 from hmrf_dask.kernels.exact import exact_value, exact_zero
-from hmrf_dask.linked_layout import CANNOT, MUST, Bundle, PairBlock
+from hmrf_dask.linked.layout import CANNOT, MUST, Bundle, PairBlock
 from tests import naive, problems
 from tests.test_distortions import blocks_of, bound, sums_of
 

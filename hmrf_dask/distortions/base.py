@@ -18,7 +18,7 @@ from hmrf_dask.kernels import distances, gradients, pairs, sums
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.kernels.pairs import Quantised
 from hmrf_dask.kernels.sums import Sums
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from hmrf_dask.distortions.base import TableDistortion, filled
 from hmrf_dask.kernels import distances, pairs
 from hmrf_dask.kernels.distances import Table, Terms
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
 

@@ -14,7 +14,7 @@ from hmrf_dask.kernels import distances, pairs
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.products import entries
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
 # A centroid entry below it is taken as this: ln 0 has no value, smoothing keeps real entries far

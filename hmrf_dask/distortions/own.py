@@ -16,7 +16,7 @@ from hmrf_dask.kernels import sums
 from hmrf_dask.kernels.distances import LINKED, Terms
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.sums import Sums
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 

@@ -13,7 +13,7 @@ from hmrf_dask.distortions.base import filled
 from hmrf_dask.distortions.cosine import Cosine
 from hmrf_dask.kernels import distances
 from hmrf_dask.kernels.distances import Table, Terms
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
 # Share of a row's square that must be left after centring; below it the row has no direction, as

@@ -22,8 +22,8 @@ from hmrf_dask.kernels import pairs as pair_kernels
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.links import adjacency, frozen, make_links
-from hmrf_dask.linked_layout import CANNOT, Bundle, PairBlock
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.linked.layout import CANNOT, Bundle, PairBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 

@@ -12,7 +12,7 @@ from hmrf_dask.em.engine import Engine, Pricing, real_sums
 from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.parts import labels_of, share_model
 from hmrf_dask.kernels.exact import exact_integer
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
 

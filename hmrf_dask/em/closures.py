@@ -16,8 +16,8 @@ from hmrf_dask.em.model import Model, Penalties
 from hmrf_dask.kernels import pairs as pair_kernels
 from hmrf_dask.kernels.entries import products, sum_rows
 from hmrf_dask.kernels.exact import exact_sum
-from hmrf_dask.linked_layout import Bundle
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.linked.layout import Bundle
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.constraints import Constraints
-from hmrf_dask.corpus import Corpus
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.duplicates import find_duplicate_ids
+from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, Dataflow, Lazy, share_array
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.duplicates import find_duplicate_ids
 from hmrf_dask.em import prepare
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.ground import ground_size, prepare_ground

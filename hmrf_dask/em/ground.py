@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.corpus import Corpus
+from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.prepare import Pairs, describe_nodes
 from hmrf_dask.em.problem import Problem, gather_parts
 from hmrf_dask.em.starts import Ground, make_ground, restrict
-from hmrf_dask.ids import hash_ids
 from hmrf_dask.kernels.random import uniforms
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.ids import hash_ids
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
 
 SAMPLE_ROWS = 50_000

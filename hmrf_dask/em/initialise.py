@@ -19,7 +19,7 @@ from hmrf_dask.em.engine import real_sums
 from hmrf_dask.kernels.distances import Terms
 from hmrf_dask.kernels.random import exponentials, uniforms
 from hmrf_dask.kernels.sums import Sums
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 PERTURBATION = 0.35  # of each entry, either way; the paper gives no size

@@ -15,7 +15,7 @@ from hmrf_dask.em.prepare import Facts, Pairs
 from hmrf_dask.em.refine import SHARE
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.kernels.products import LANES
-from hmrf_dask.linked import heap_bytes
+from hmrf_dask.linked.plan import heap_bytes
 from hmrf_dask.workers import memory_of_a_task
 
 # Measured, as are the numbers of dense arrays below; tests/test_memory_plan.py holds tasks to it.

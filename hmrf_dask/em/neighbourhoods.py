@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 
-from hmrf_dask.closure import ConstraintGraph
+from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.em.initialise import Sample
 from hmrf_dask.kernels.sums import Sums
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 MOST_NEIGHBOURHOODS = 300  # the largest are taken: merging them costs as much as their square

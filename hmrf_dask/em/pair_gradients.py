@@ -17,8 +17,8 @@ from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.parts import add_limbs
 from hmrf_dask.kernels.gradients import member_products
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.linked_layout import CANNOT, Bundle, PairBlock
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.linked.layout import CANNOT, Bundle, PairBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray
 

@@ -15,7 +15,7 @@ from hmrf_dask.dataflow import Dataflow, Lazy
 from hmrf_dask.em.model import Model
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.sums import Sums
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import IntArray, LabelArray
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.linked_layout import LinkedLayout
+from hmrf_dask.linked.layout import LinkedLayout
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.closure import ConstraintGraph, build_graph
-from hmrf_dask.constraints import Constraints
-from hmrf_dask.corpus import Corpus
+from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import Dataflow, share_array, tree
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.distortions.own import OwnDistortion
@@ -18,7 +18,7 @@ from hmrf_dask.em.scale import cost_unit, rounded_costs
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.distances import moments
 from hmrf_dask.kernels.exact import exact_sum, exact_value
-from hmrf_dask.rows import RowBlock, check_finite, fingerprint
+from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from hmrf_dask.closure import ConstraintGraph
+from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.dataflow import Dataflow, Lazy
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.em.model import Settings
@@ -16,9 +16,9 @@ from hmrf_dask.em.parts import Part
 from hmrf_dask.em.pieces import Cutting, cut_bundle
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.table_forms import table_bytes
-from hmrf_dask.linked import plan_layout
-from hmrf_dask.linked_layout import LinkedLayout
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.linked.layout import LinkedLayout
+from hmrf_dask.linked.plan import plan_layout
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 

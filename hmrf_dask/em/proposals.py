@@ -19,8 +19,8 @@ from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.kernels.set_moves import group_gains
 from hmrf_dask.kernels.variation import single_gains
 from hmrf_dask.kernels.worths import Summands, Ties, cluster_squares, summands
-from hmrf_dask.linked_layout import CANNOT, Bundle
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.linked.layout import CANNOT, Bundle
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 

@@ -32,8 +32,8 @@ from hmrf_dask.em.proposals import (
 )
 from hmrf_dask.kernels.set_moves import Moves, apply_moves
 from hmrf_dask.kernels.worths import Ties
-from hmrf_dask.linked_layout import Bundle
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.linked.layout import Bundle
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 

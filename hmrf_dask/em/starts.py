@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.closure import ConstraintGraph
+from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.dataflow import Inline
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.em import initialise, phases
@@ -24,7 +24,7 @@ from hmrf_dask.em.problem import lay_out, whole_labels
 from hmrf_dask.em.refine import wanted
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, MemoryRun, RunStore
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 

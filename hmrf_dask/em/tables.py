@@ -11,8 +11,8 @@ from hmrf_dask.kernels.links import Links, make_grouping
 from hmrf_dask.kernels.reconcile_groups import place_inside
 from hmrf_dask.kernels.table_sweeps import table_icm
 from hmrf_dask.kernels.tables import Closure, QuantisedRows, make_closure, make_rows
-from hmrf_dask.linked_layout import Bundle
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.linked.layout import Bundle
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import LabelArray
 
 

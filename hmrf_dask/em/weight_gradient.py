@@ -17,7 +17,7 @@ from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.pair_gradients import pair_statistics
 from hmrf_dask.em.parts import add_limbs, share_model
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray
 

@@ -21,7 +21,7 @@ from hmrf_dask.em.pair_gradients import pair_statistics
 from hmrf_dask.em.parts import add_limbs
 from hmrf_dask.em.weight_gradient import full_sums, weight_gradient
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
 PAPER_RATE = 1.75

@@ -17,7 +17,7 @@ from numba import njit
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.products import LANES, entries, multiply_row
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
 
 LINKED = -1  # label of a constrained row in its corpus partition: a linked partition holds it

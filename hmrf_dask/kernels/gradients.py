@@ -16,7 +16,7 @@ from numba import njit
 from hmrf_dask.kernels.distances import Terms
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.products import entries
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
 
 Compressed = tuple[AnyArray, AnyArray, AnyArray]

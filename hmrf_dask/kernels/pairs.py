@@ -17,7 +17,7 @@ from numba import njit
 
 from hmrf_dask.kernels.distances import Terms
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 INNER, SQUARED, DIVERGENCE = 0, 1, 2

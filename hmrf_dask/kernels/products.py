@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray
 
 LANES = 16  # float32 numbers in one vector; columns of the table are padded to whole vectors

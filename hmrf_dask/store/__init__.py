@@ -1,1 +1,3 @@
+"""Rows at rest: Parquet blocks over fsspec."""
 
+from __future__ import annotations

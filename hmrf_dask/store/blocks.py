@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray
 
 StorageOptions = Mapping[str, Any] | None

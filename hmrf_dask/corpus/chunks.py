@@ -14,7 +14,7 @@ from dask.delayed import Delayed, delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.ids import id_slices
+from hmrf_dask.rows.ids import id_slices
 
 
 def delayed_chunks(array: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from hmrf_dask.distortions import DISTORTIONS, Extent
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.prediction import Predictor
+from hmrf_dask.estimators.prediction import Predictor
 from hmrf_dask.types import AnyArray
 
 FORMAT = "hmrf-dask/model/v1"

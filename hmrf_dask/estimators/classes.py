@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
-from hmrf_dask.base_estimator import HMRFEstimator
 from hmrf_dask.distortions import Distortion
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.model_files import load_model, not_as_saved
+from hmrf_dask.estimators.base import HMRFEstimator
+from hmrf_dask.estimators.files import load_model, not_as_saved
 
 
 class HMRFKMeans(HMRFEstimator):

@@ -11,9 +11,9 @@ import scipy.sparse
 from numba import njit
 from numpy.typing import ArrayLike
 
-from hmrf_dask.canonical import as_float32, canonical_csr, require_int32, require_matrix
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.ids import as_ids, hash_ids
+from hmrf_dask.rows.canonical import as_float32, canonical_csr, require_int32, require_matrix
+from hmrf_dask.rows.ids import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, KeyArray, LabelArray, RowArray
 
 _NEGATIVE_ZERO = np.uint32(0x80000000)
@@ -103,7 +103,7 @@ class RowBlock:
         Examples
         --------
         >>> import scipy.sparse
-        >>> from hmrf_dask.rows import RowBlock
+        >>> from hmrf_dask.rows.block import RowBlock
         >>> block = RowBlock.from_scipy(scipy.sparse.coo_array([[0, 2], [3, 0]]), ids=["a", "b"])
         >>> block.indices, block.values
         (array([1, 0], dtype=int32), array([2., 3.], dtype=float32))

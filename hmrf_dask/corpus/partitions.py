@@ -11,8 +11,8 @@ import numpy as np
 import scipy.sparse
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.ids import as_ids, hash_ids
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.ids import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, KeyArray
 
 PARTITION_ROWS = 2**16

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from hmrf_dask.constraints import Constraints
+from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import task_memory
 from hmrf_dask.distortions import Distortion
 from hmrf_dask.distortions.idivergence import KullbackLeibler
 from hmrf_dask.em.model import Settings
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray
 
 INITS = ("auto", "neighborhoods", "k-means++", "random")

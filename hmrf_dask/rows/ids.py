@@ -52,7 +52,7 @@ def hash_ids(ids: AnyArray) -> KeyArray:
     Examples
     --------
     >>> import numpy as np
-    >>> from hmrf_dask.ids import hash_ids
+    >>> from hmrf_dask.rows.ids import hash_ids
     >>> hash_ids(np.array([7, 3]))
     array([7, 3], dtype=uint64)
     """

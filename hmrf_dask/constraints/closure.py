@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.contradictions import Names, OnConflict, witnesses
-from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.pair_arrays import canonical_pairs
-from hmrf_dask.pair_graphs import (
+from hmrf_dask.constraints.arrays import canonical_pairs
+from hmrf_dask.constraints.contradictions import Names, OnConflict, witnesses
+from hmrf_dask.constraints.graphs import (
     connected_numbers,
     members_by_number,
     pair_keys_across,
     pair_keys_within,
 )
+from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 EXPLICIT_PAIRS = 2048  # closure pairs that any component may have written out

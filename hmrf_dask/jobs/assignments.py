@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmrf_dask.corpus import Corpus
+from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs.storage import absolute_url, open_storage
 from hmrf_dask.types import IntArray, LabelArray
 
@@ -46,7 +46,7 @@ def write_assignments(corpus: Corpus, labels: Any, run_dir: str, n_clusters: int
     # Files of a former fit in other partitions; its documents would come twice.
     found = {f"{FOLDER}/{name}" for name in storage.names(FOLDER)}
     storage.delete(found - set(names))
-    return np.sum(counts, axis=0, dtype=np.int64)
+    return np.asarray(np.sum(counts, axis=0), np.int64)
 
 
 def _write_part(

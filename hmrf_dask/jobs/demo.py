@@ -25,11 +25,11 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 from sklearn.metrics import normalized_mutual_info_score
 
-from hmrf_dask.assignments import FOLDER, write_assignments
-from hmrf_dask.constraints import Constraints
-from hmrf_dask.corpus import Corpus
-from hmrf_dask.estimators import HMRFKMeans
-from hmrf_dask.fit_files import start_afresh
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.estimators.classes import HMRFKMeans
+from hmrf_dask.jobs.assignments import FOLDER, write_assignments
+from hmrf_dask.jobs.fit_files import start_afresh
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 # A label and the modules whose public names carry it. All of them are installed with this package.

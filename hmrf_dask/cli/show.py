@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from hmrf_dask.demo import DemoResult
-    from hmrf_dask.fit_files import FitResult
+    from hmrf_dask.jobs.demo import DemoResult
+    from hmrf_dask.jobs.fit_files import FitResult
 
 
 def show_demo(result: DemoResult) -> None:

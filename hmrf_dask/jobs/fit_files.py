@@ -11,11 +11,11 @@ import fsspec
 import numpy as np
 import scipy.sparse as sp
 
-from hmrf_dask.assignments import FOLDER, write_assignments
-from hmrf_dask.constraints import Constraints
-from hmrf_dask.corpus import Corpus, as_corpus
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
-from hmrf_dask.estimators import HMRFKMeans
+from hmrf_dask.estimators.classes import HMRFKMeans
+from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 
 # What a run writes into its directory.
 RUN_NAMES = (

@@ -8,11 +8,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from hmrf_dask.closure import ConstraintGraph
+from hmrf_dask.constraints.closure import ConstraintGraph
+from hmrf_dask.constraints.graphs import BreadthFirst, adjacency, members_by_number
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
 from hmrf_dask.kernels.table_forms import table_forms
-from hmrf_dask.linked_layout import LinkedLayout, Mode, arrange
-from hmrf_dask.pair_graphs import BreadthFirst, adjacency, members_by_number
+from hmrf_dask.linked.layout import LinkedLayout, Mode, arrange
 from hmrf_dask.types import BoolArray, IntArray, LabelArray
 
 # (K, entries of each group with a table, of each that keeps its own sums, of all rows; rows,

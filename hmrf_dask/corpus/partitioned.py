@@ -21,11 +21,8 @@ from dask.delayed import Delayed, delayed
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import ArrayLike
 
-from hmrf_dask.canonical import require_matrix
-from hmrf_dask.chunks import delayed_chunks, ids_by_partition, merged_graph
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.ids import id_slices
-from hmrf_dask.partitions import (
+from hmrf_dask.corpus.chunks import delayed_chunks, ids_by_partition, merged_graph
+from hmrf_dask.corpus.partitions import (
     block_of_chunks,
     bounds_by_bytes,
     checked_block,
@@ -38,7 +35,10 @@ from hmrf_dask.partitions import (
     shortened,
     slice_block,
 )
-from hmrf_dask.rows import RowBlock
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.canonical import require_matrix
+from hmrf_dask.rows.ids import id_slices
 from hmrf_dask.store.blocks import (
     Manifest,
     StorageOptions,
@@ -132,7 +132,7 @@ class Corpus:
         Examples
         --------
         >>> import numpy as np
-        >>> from hmrf_dask.corpus import Corpus
+        >>> from hmrf_dask.corpus.partitioned import Corpus
         >>> Corpus.from_rows(np.eye(5), n_partitions=2).row_counts
         (2, 3)
         """

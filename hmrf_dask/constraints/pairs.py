@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.pair_arrays import as_costs, as_pairs, canonical_pairs, encode
+from hmrf_dask.constraints.arrays import as_costs, as_pairs, canonical_pairs, encode
 from hmrf_dask.types import AnyArray, FloatArray, LabelArray
 
 
@@ -178,13 +178,13 @@ class Constraints:
         CSV has no types: its ids are integers when every one of them is written exactly as Python
         writes an integer, text otherwise; `as_text` loses nothing on the way back.
         """
-        from hmrf_dask.pair_files import read_pairs
+        from hmrf_dask.constraints.files import read_pairs
 
         return read_pairs(path, ids=ids)
 
     def to_file(self, path: str | os.PathLike[str]) -> None:
         """Write a pair file that `from_file` reads, CSV or Parquet by its ending."""
-        from hmrf_dask.pair_files import write_pairs
+        from hmrf_dask.constraints.files import write_pairs
 
         write_pairs(self, path)
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hmrf_dask.closure import ConstraintGraph
-from hmrf_dask.pair_graphs import members_by_number
+from hmrf_dask.constraints.closure import ConstraintGraph
+from hmrf_dask.constraints.graphs import members_by_number
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
 Mode = Literal["heap", "table", "rounds"]

@@ -17,8 +17,8 @@ import click
 from hmrf_dask.errors import HmrfError, HmrfWarning
 
 if TYPE_CHECKING:
-    from hmrf_dask.demo import DemoResult
-    from hmrf_dask.fit_files import FitResult
+    from hmrf_dask.jobs.demo import DemoResult
+    from hmrf_dask.jobs.fit_files import FitResult
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,14 +97,14 @@ def hmrf() -> None:
 @where_to_run
 def demo(folder: str, fresh: bool, as_json: bool, **where: Any) -> None:
     """Cluster the docstrings of numpy, scipy and scikit-learn, with 300 simulated answers."""
-    from hmrf_dask.demo import run_demo
+    from hmrf_dask.jobs.demo import run_demo
 
     with _connected(where):
         result = run_demo(folder, fresh=fresh, progress=_say)
     if as_json:
         _print_json(result)
     else:
-        from hmrf_dask.show import show_demo
+        from hmrf_dask.cli.show import show_demo
 
         show_demo(result)
 
@@ -136,7 +136,7 @@ def fit(
     pairs name document ids or, for .npz and .npy, row numbers; their kind is must or cannot. The
     same command again goes on where a killed run stopped.
     """
-    from hmrf_dask.fit_files import fit_files
+    from hmrf_dask.jobs.fit_files import fit_files
 
     with _connected(where):
         result = fit_files(
@@ -151,7 +151,7 @@ def fit(
     if as_json:
         _print_json(result)
     else:
-        from hmrf_dask.show import show_fit
+        from hmrf_dask.cli.show import show_fit
 
         show_fit(result)
 
@@ -160,7 +160,7 @@ def _connected(where: dict[str, Any]) -> AbstractContextManager[None]:
     given = [f"--{name.replace('_', '-')}" for name, value in where.items() if value is not None]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} exclude each other; give one of them")
-    from hmrf_dask.connect import connected
+    from hmrf_dask.cli.connect import connected
 
     return connected(**where)
 

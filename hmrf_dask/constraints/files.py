@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hmrf_dask.constraints.arrays import SHOWN
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.pair_arrays import SHOWN
 from hmrf_dask.types import AnyArray
 
 if TYPE_CHECKING:
-    from hmrf_dask.constraints import Constraints
+    from hmrf_dask.constraints.pairs import Constraints
 
 COLUMNS = ("a", "b", "kind", "weight")
 KINDS = ("must", "cannot")
@@ -44,8 +44,8 @@ class _Table:
 
 
 def read_pairs(path: str | os.PathLike[str], *, ids: bool = True) -> Constraints:
-    """Read a pair file; see `hmrf_dask.constraints.Constraints.from_file`."""
-    from hmrf_dask.constraints import Constraints
+    """Read a pair file; see `hmrf_dask.constraints.pairs.Constraints.from_file`."""
+    from hmrf_dask.constraints.pairs import Constraints
 
     address = os.fspath(path)
     ending = _ending(address)
@@ -68,7 +68,7 @@ def read_pairs(path: str | os.PathLike[str], *, ids: bool = True) -> Constraints
 
 
 def write_pairs(constraints: Constraints, path: str | os.PathLike[str]) -> None:
-    """Write a pair file; see `hmrf_dask.constraints.Constraints.to_file`.
+    """Write a pair file; see `hmrf_dask.constraints.pairs.Constraints.to_file`.
 
     The bytes are complete before the first one is written, and a local file is replaced whole: a
     killed program leaves the old answers, not half of the new ones.

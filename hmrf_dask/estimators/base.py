@@ -16,12 +16,12 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from hmrf_dask.corpus import Corpus, as_corpus
+from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
 from hmrf_dask.em.fitting import Fitted, fit_corpus
 from hmrf_dask.errors import DistortionError, InvalidInputError
-from hmrf_dask.model_files import SavedModel, save_model
-from hmrf_dask.parameters import (
+from hmrf_dask.estimators.files import SavedModel, save_model
+from hmrf_dask.estimators.parameters import (
     INITS,
     PARAMETERS,
     as_constraints,
@@ -29,7 +29,7 @@ from hmrf_dask.parameters import (
     given_centroids,
     make_settings,
 )
-from hmrf_dask.prediction import (
+from hmrf_dask.estimators.prediction import (
     Predictor,
     is_lazy,
     labels_of_fit,

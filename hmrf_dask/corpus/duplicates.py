@@ -9,8 +9,8 @@ import numpy as np
 from dask.base import compute as dask_compute
 from dask.delayed import delayed
 
-from hmrf_dask.corpus import Compute, Corpus
-from hmrf_dask.partitions import ids_with_keys, repeated_keys, split_keys
+from hmrf_dask.corpus.partitioned import Compute, Corpus
+from hmrf_dask.corpus.partitions import ids_with_keys, repeated_keys, split_keys
 
 _KEYS_PER_BUCKET = 2**25
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from hmrf_dask.constraints.graphs import BreadthFirst, adjacency
 from hmrf_dask.errors import ConflictError
-from hmrf_dask.pair_graphs import BreadthFirst, adjacency
 from hmrf_dask.types import LabelArray
 
 OnConflict = Literal["raise", "keep", "drop"]

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import dask
 from distributed import Client, LocalCluster
+from distributed.comm import get_address_host_port
 
 from hmrf_dask.errors import ClusterError, ConfigurationError
 
@@ -60,6 +61,11 @@ def _local_processes(n_workers: int) -> Iterator[None]:
 @contextmanager
 def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]:
     try:
+        if scheduler is not None:  # a Client with a wrong address stays Dask's default one
+            named = (
+                scheduler if "://" in scheduler or ":" not in scheduler else f"tcp://{scheduler}"
+            )
+            get_address_host_port(named, strict=True)
         client = Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS)
     except ValueError as error:
         raise ConfigurationError(

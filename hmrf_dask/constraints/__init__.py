@@ -1,0 +1,7 @@
+"""The pairs people gave: canonical form, closure, contradictions."""
+
+from __future__ import annotations
+
+from hmrf_dask.constraints.pairs import Constraints
+
+__all__ = ["Constraints"]

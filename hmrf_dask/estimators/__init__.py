@@ -1,0 +1,7 @@
+"""Estimators with scikit-learn's interface over the one loop."""
+
+from __future__ import annotations
+
+from hmrf_dask.estimators.classes import HMRFKMeans, KMeans, MPCKMeans, load
+
+__all__ = ["HMRFKMeans", "KMeans", "MPCKMeans", "load"]

@@ -1,0 +1,3 @@
+"""Whole jobs from files to files: what the commands run."""
+
+from __future__ import annotations

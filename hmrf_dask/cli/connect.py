@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import dask
 from distributed import Client, LocalCluster
-from distributed.comm import get_address_host_port
+from distributed.comm.addressing import get_address_host_port
 
 from hmrf_dask.errors import ClusterError, ConfigurationError
 

@@ -56,7 +56,7 @@ prove: $(STAMP)
 lock:
 	@head -n 2 requirements/lock.txt > requirements/.lock.new
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade --generate-hashes \
-	    --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet >> requirements/.lock.new
+	    --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet >> requirements/.lock.new
 	@mv requirements/.lock.new requirements/lock.txt
 
 clean:

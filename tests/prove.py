@@ -113,6 +113,13 @@ def _show(row: Row, found: dict[str, Any]) -> None:
     )
 
 
+def _lines(figures: dict[str, Any]) -> list[str]:
+    """Return what a person reads of a row's figures; a row that has its own table shows that."""
+    if "table" in figures:
+        return [f"vectoriser: {figures['vectoriser']}", *figures["table"]]
+    return [f"{key}: {value}" for key, value in figures.items()]
+
+
 def _table(proof: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -121,7 +128,7 @@ def _table(proof: dict[str, Any]) -> None:
     for row in ROWS:
         found = proof["rows"].get(row.name)
         if found is not None:
-            told = "\n".join(f"{key}: {value}" for key, value in found["figures"].items())
+            told = "\n".join(_lines(found["figures"]))
             table.add_row(row.name, row.claim, told, _verdict(found))
     Console(width=160).print(table)
 

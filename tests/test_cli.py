@@ -184,6 +184,34 @@ def test_a_warning_is_one_line_on_stderr(blobs: Path, monkeypatch: pytest.Monkey
     assert fit_blobs(blobs).stderr == "warning: 2 rows are zero\nerror: stop here\n"
 
 
+def test_progress_is_on_stderr(blobs: Path) -> None:
+    result = fit_blobs(blobs, "--json")
+    assert "start unconstrained 0 ends with J" in result.stderr
+    assert "fit 1: J" in result.stderr
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_an_interrupt_is_one_line(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hmrf_dask.jobs.fit_files.fit_files", stop)
+    result = fit_blobs(blobs)
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted; what is committed stays in the run directory\n"
+
+
+def test_contradictions_can_be_dropped(blobs: Path) -> None:
+    with (blobs / "pairs.csv").open("a") as file:
+        file.write("0,21,must\n")
+    refused = fit_blobs(blobs)
+    assert refused.exit_code == 65
+    assert "0 ≠ 20" in refused.stderr
+    dropped = fit_blobs(blobs, "--on-conflict=drop")
+    assert dropped.exit_code == 0
+    assert dropped.stderr.startswith("warning: 1 cannot-links contradict must-links")
+
+
 def test_one_way_to_run_is_enough(blobs: Path) -> None:
     result = fit_blobs(blobs, "--threads=1", "--processes=1")
     assert result.exit_code == 2

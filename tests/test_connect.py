@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dask
 import psutil
 import pytest
@@ -9,7 +11,7 @@ from distributed import get_client
 
 from hmrf_dask.cli import connect
 from hmrf_dask.cli.connect import connected
-from hmrf_dask.errors import ClusterError
+from hmrf_dask.errors import ClusterError, ConfigurationError
 
 
 def test_threads_are_set_and_set_back() -> None:
@@ -34,6 +36,15 @@ def test_no_scheduler_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with refusal, connected(scheduler="tcp://127.0.0.1:9"):
         pass
+
+
+def test_another_file_is_no_scheduler_file(tmp_path: Path) -> None:
+    for number, text in enumerate(("a,b,kind\n0,1,must\n", "{}", "[1]")):
+        path = tmp_path / f"{number}.json"
+        path.write_text(text)
+        refusal = pytest.raises(ConfigurationError, match="a scheduler file must be what")
+        with refusal, connected(scheduler_file=str(path)):
+            pass
 
 
 @pytest.mark.cluster

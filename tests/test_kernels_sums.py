@@ -283,7 +283,9 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             for K in (1, 400):
                 distortion.sum_moves(block, terms, weights, nowhere, labels, K, 43)
             distortion.pair_values(block, block, ends, ends, weights)
-            distortion.pair_gradient(block, block, ends, ends, signed, weights, 40)
+            distortion.pair_gradient(
+                block, block, ends, ends, signed, weights, np.full(len(weights) + 1, 2.0**40)
+            )
             distortion.weighted_squares(block, terms, signed, weights, 40)
             exact_sum(signed)
     kernels = (

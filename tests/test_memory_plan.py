@@ -118,6 +118,11 @@ def test_tasks_take_what_the_plan_says(
     assert taken >= planned / 3  # or the plan refuses what would fit
 
 
+def test_dense_rows_are_taken_without_a_list_of_their_entries() -> None:
+    block = RowBlock.from_array(np.ones((2000, 100), np.float32))
+    assert peak(lambda: block.take(np.arange(2000))) <= 1.5 * block.nbytes
+
+
 def test_the_arithmetic_adds_up_and_is_shown() -> None:
     task = TaskMemory("a task", (("its rows", 3 * 2**20), ("its sums", 2**19)))
     assert str(task) == "a task needs its rows 3.0 MiB + its sums 0.5 MiB = 3.5 MiB"

@@ -69,12 +69,17 @@ def pair_part(case: Case, block: Any) -> Any:
     pairs, cost = explicit_pairs(case)
     run: Any = Labels(case.labels)
     files: Any = (None, None)
-    found = explicit_part(block, block, pairs, cost, model_of(case), run, files, EXPONENT)
+    found = explicit_part(block, block, pairs, cost, model_of(case), run, files, units_of(case))
     return together(case, found)
 
 
+def units_of(case: Case) -> Any:
+    """Return the unit of every feature and of the two entries behind them, no two alike."""
+    return 2.0 ** (EXPONENT - np.arange(len(case.weights) + 2) % 3)
+
+
 def together(case: Case, found: Any) -> Any:
-    totals = found * 2.0**-EXPONENT
+    totals = found / units_of(case)
     by_feature = totals[:-2] + case.weights * totals[-2]
     if case.model.distortion == "euclidean":
         width = np.array(naive.box_sides(case.model.rows.tolist()))
@@ -143,7 +148,8 @@ def test_feature_entropies_and_sums_give_every_features_distortion(name: str, se
     alone = replace(case.model, pairs=naive.Pairs(), alpha=0.0)
     told = np.array(naive.feature_distortions(alone, case.labels, case.centroids))
     for block in case.blocks:
-        moments = case.distortion.feature_entropies(block, EXPONENT) * 2.0**-EXPONENT
+        units = np.full(block.n_features, 2.0**EXPONENT)
+        moments = case.distortion.feature_entropies(block, units) / units
         totals, counts = sums_of(case.distortion, block, case.labels, 3, case.weights)
         used = counts > 0
         mu = case.centroids[used]
@@ -237,7 +243,7 @@ def test_closures_turn_weights_as_their_pairs_do(name: str, seed: int) -> None:
     case, bundle, costs = table_case(name, seed)
     run: Any = Labels(case.labels)
     for block in case.blocks:
-        found = closure_part(bundle, [block], model_of(case), run, [None], costs, EXPONENT)
+        found = closure_part(bundle, [block], model_of(case), run, [None], costs, units_of(case))
         told = pair_part(case, block)
         size = 1e-9 * (1 + np.abs(told).max()) * len(case.model.pairs.must)
         assert together(case, found) == pytest.approx(told, abs=size)
@@ -255,7 +261,7 @@ def test_parts_of_pairs_add_up_to_the_same_bits_in_any_blocks() -> None:
         )
         files: Any = (None, None)
         third = cost[chosen] / 3.0
-        return explicit_part(block, block, some, third, model_of(case), run, files, EXPONENT)
+        return explicit_part(block, block, some, third, model_of(case), run, files, units_of(case))
 
     whole = part(np.arange(len(cost)))
     cuts = np.array_split(np.random.default_rng(0).permutation(len(cost)), 4)

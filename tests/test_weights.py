@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from hmrf_dask import HMRFKMeans, MPCKMeans
 from hmrf_dask.em import weights as rules
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import State
@@ -179,6 +180,32 @@ def test_the_closed_form_minds_costs_far_below_one() -> None:
         found = rules.pair_statistics(bench.engine, state, None)
         broken = own - alone
         np.testing.assert_allclose(found, broken, atol=1e-4 * np.abs(broken).max())
+
+
+@pytest.mark.parametrize("power", [-40, 30])
+def test_learned_metrics_follow_the_units(power: int) -> None:
+    rng = np.random.default_rng(0)
+    topics = rng.integers(0, 3, 200)
+    X = np.column_stack([rng.normal(size=200), 10 * topics + rng.normal(size=200)])
+    units = 2.0 ** np.array([0, power])  # each feature has its own
+    for columns in (units, np.full(2, 2.0**power)):
+        model = MPCKMeans(3, refine=False, random_state=0, n_init=1).fit(X * columns)
+        rows = (X * columns).astype(np.float32).astype(np.float64)
+        scatter = ((rows - model.cluster_centers_[model.labels_]) ** 2).sum(axis=0)
+        np.testing.assert_allclose(model.feature_weights_, 200 / scatter, rtol=1e-5)
+
+
+def test_entropy_weights_follow_the_units() -> None:
+    counts = np.random.default_rng(0).poisson(3, (60, 8)).astype(np.float64)
+    one, small = (
+        HMRFKMeans(3, distortion="i-divergence", random_state=0, n_init=1).fit(
+            counts * unit, cannot_link=[(0, 1), (1, 2), (0, 2)]
+        )
+        for unit in (1.0, 2.0**-100)
+    )
+    assert one.violations_ == small.violations_ == {"must_link": 0, "cannot_link": 0}
+    assert one.labels_.tolist() == small.labels_.tolist()
+    np.testing.assert_allclose(small.feature_weights_, one.feature_weights_, rtol=1e-6)
 
 
 @pytest.mark.parametrize("distortion", ["i-divergence", "kl"])

@@ -7,6 +7,7 @@ command that needs it, so that `--help` answers at once.
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 EXIT_CODES = "Exit codes: 0 done, 2 usage, 65 bad data, 75 try again, 78 bad configuration."
 
 
@@ -37,6 +39,9 @@ class HmrfGroup(click.Group):
             except HmrfError as error:
                 click.echo(f"error: {_one_line(error)}", err=True)
                 ctx.exit(error.exit_code)
+            except KeyboardInterrupt:
+                click.echo("interrupted; what is committed stays in the run directory", err=True)
+                ctx.exit(INTERRUPTED)
 
 
 def _one_line(message: object) -> str:
@@ -115,6 +120,13 @@ def demo(folder: str, fresh: bool, as_json: bool, **where: Any) -> None:
 @click.option("--n-clusters", type=click.IntRange(1), required=True)
 @click.option("--run-dir", required=True, help="Where every iteration and the result are kept.")
 @click.option("--distortion", default="cosine", show_default=True)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["raise", "keep", "drop"]),
+    default="raise",
+    show_default=True,
+    help="What to do with pairs that contradict each other.",
+)
 @click.option("--random-state", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--fresh/--resume", default=False, show_default=True, help="Start again, or go on.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -125,6 +137,7 @@ def fit(
     n_clusters: int,
     run_dir: str,
     distortion: str,
+    on_conflict: str,
     random_state: int,
     fresh: bool,
     as_json: bool,
@@ -138,7 +151,7 @@ def fit(
     """
     from hmrf_dask.jobs.fit_files import fit_files
 
-    with _connected(where):
+    with _log_on_stderr(), _connected(where):
         result = fit_files(
             rows,
             pairs,
@@ -146,6 +159,7 @@ def fit(
             fresh=fresh,
             n_clusters=n_clusters,
             distortion=distortion,
+            on_conflict=on_conflict,
             random_state=random_state,
         )
     if as_json:
@@ -163,6 +177,24 @@ def _connected(where: dict[str, Any]) -> AbstractContextManager[None]:
     from hmrf_dask.cli.connect import connected
 
     return connected(**where)
+
+
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Show what the loop logs, one line for every start and every iteration."""
+    log = logging.getLogger("hmrf_dask")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    level, propagate = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 def _say(step: str) -> None:

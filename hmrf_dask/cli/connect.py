@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
+from pathlib import Path
 
 import dask
 from distributed import Client, LocalCluster
@@ -45,21 +49,31 @@ def connected(
 
 @contextmanager
 def _local_processes(n_workers: int) -> Iterator[None]:
-    # Any port on loopback: with None it would take port 8787, or warn that it is taken.
-    with (
-        LocalCluster(
+    # Ctrl-C is for this process, which then ends the workers; threads and processes started
+    # while the signal is blocked never get it, and one that comes meanwhile is not lost.
+    resource_tracker.ensure_running()  # it would unblock the signal where it is started
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        # Any port on loopback: with None it would take port 8787, or warn that it is taken.
+        cluster = LocalCluster(
             n_workers=n_workers,
             threads_per_worker=1,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster),
-    ):
-        yield
+        )
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    with cluster:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with Client(cluster):
+            yield
 
 
 @contextmanager
 def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]:
+    if scheduler_file is not None:
+        _refuse_other_files(scheduler_file)
     try:
         if scheduler is not None:  # a Client with a wrong address stays Dask's default one
             named = (
@@ -78,3 +92,16 @@ def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]
         ) from error
     with client:
         yield
+
+
+def _refuse_other_files(scheduler_file: str) -> None:
+    """Refuse a file that no `dask scheduler --scheduler-file` wrote: a Client only asserts."""
+    try:
+        found = json.loads(Path(scheduler_file).read_text())
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or "address" not in found:
+        raise ConfigurationError(
+            f"a scheduler file must be what `dask scheduler --scheduler-file` wrote, "
+            f"got {scheduler_file!r}; check the path, or give --scheduler ADDRESS"
+        )

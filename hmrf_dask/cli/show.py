@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from pathlib import Path
+from textwrap import fill, indent
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -30,12 +34,19 @@ def show_demo(result: DemoResult) -> None:
     console.print("\n[bold]Next[/]")
     console.print("  change an answer in the pairs and fit again:")
     console.print(
-        f"    hmrf-dask fit {rows} --pairs {pairs} --n-clusters {len(result.clusters)} "
+        f"    {_command()} fit {rows} --pairs {pairs} --n-clusters {len(result.clusters)} "
         f"--random-state 0 --run-dir {result.files['run']}-mine",
         soft_wrap=True,
         markup=False,
     )
     console.print("  your own documents: the six lines of Python in README.md")
+
+
+def _command() -> str:
+    """Return how this very command is called: `make demo` leaves it in a .venv, not on the PATH."""
+    called = Path(sys.argv[0])
+    on_path = shutil.which("hmrf-dask") or called.name != "hmrf-dask"
+    return "hmrf-dask" if on_path else str(called)
 
 
 def _cluster_table(result: DemoResult) -> Table:
@@ -75,7 +86,7 @@ def show_fit(result: FitResult) -> None:
     console.print(
         f"[bold]{result.n_documents} documents[/] in {len(result.sizes)} clusters, sizes:"
     )
-    console.print("  " + " ".join(str(size) for size in result.sizes))
+    console.print(indent(fill(" ".join(map(str, result.sizes)), console.width - 2), "  "))
     console.print(_violations(result.violations, result.n_pairs))
     console.print(
         f"J = {result.objective:.6g} after {result.n_iterations} iterations ({result.stop_reason})"

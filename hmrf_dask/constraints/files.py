@@ -225,7 +225,7 @@ def _as_integers(pairs: AnyArray, table: _Table, *, required: bool, text: bool) 
     bad = next(row for row, pair in enumerate(pairs) if not all(map(_is_integer, pair)))
     raise InvalidInputError(
         f"{table.path}, {table.unit} {table.places[bad]}: a and b must be row numbers, "
-        f"got {pairs[bad, 0]!r}, {pairs[bad, 1]!r}; document ids need ids=True"
+        f"got {pairs[bad, 0]!r}, {pairs[bad, 1]!r}; document ids need rows that have ids"
     )
 
 

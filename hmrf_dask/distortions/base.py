@@ -273,11 +273,11 @@ class TableDistortion(Distortion):
         second: LabelArray,
         signed: FloatArray,
         weights: FloatArray,
-        exponent: int,
+        units: FloatArray,
     ) -> IntArray:
         """Return Σ signed · dφ by feature in fixed point; see `kernels.pairs.pair_gradient`."""
         return pairs.pair_gradient(
-            self.form, *self.sides(left, right, weights), first, second, signed, weights, exponent
+            self.form, *self.sides(left, right, weights), first, second, signed, weights, units
         )
 
     def weighted_squares(

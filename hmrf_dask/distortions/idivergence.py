@@ -36,14 +36,14 @@ def _entropies(rows, factor, weights, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _feature_entropies(rows, factor, unit, out):  # type: ignore[no-untyped-def]
+def _feature_entropies(rows, factor, units, out):  # type: ignore[no-untyped-def]
     for i in range(factor.shape[0]):
         start = rows.indptr[i]
         for p in range(start, rows.indptr[i + 1]):
             m = p - start if rows.dense else rows.indices[p]
             x = factor[i] * rows.values[p]
             if x > 0.0:
-                out[m] += np.int64(np.rint((x * math.log(x) - x) * unit))
+                out[m] += np.int64(np.rint((x * math.log(x) - x) * units[m]))
 
 
 @dataclass(frozen=True)
@@ -156,18 +156,21 @@ class IDivergence(TableDistortion):
     def _largest_mass(self) -> float:
         return self.corpus.largest_mass
 
-    def feature_entropies(self, block: RowBlock, exponent: int) -> IntArray:
-        """Return Σ_i (x_im ln x_im − x_im) by feature in fixed point."""
+    def feature_entropies(self, block: RowBlock, units: FloatArray) -> IntArray:
+        """Return Σ_i (x_im ln x_im − x_im) by feature in fixed point, `units` to one of each."""
         out = np.zeros(block.n_features, np.int64)
-        factor = self._factor(block)
-        _feature_entropies(entries(block), frozen(factor, np.float64), 2.0**exponent, out)
+        arrays = (frozen(self._factor(block), np.float64), frozen(units, np.float64))
+        _feature_entropies(entries(block), *arrays, out)
         return out
 
     @property
     def entropy_bound(self) -> float:
         """The largest |x ln x − x| an entry can have."""
         largest = self.corpus.largest
-        return max(1.0, abs(largest * math.log(largest) - largest)) if largest > 0 else 1.0
+        if largest <= 0:
+            return 1.0
+        bound = abs(largest * math.log(largest) - largest)
+        return bound if largest < 1 else max(1.0, bound)  # 1 is where |x ln x − x| turns
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ class Fit:
         pricing = engine.price(state.model)
         for number in range(done, phases.MOST_ROUNDS):
             engine.number = self.journal.next
-            turn = phases.refine_turn(engine, state, pricing)
+            turn = phases.refine_turn(engine, state, pricing, learning=self.settings.learn_weights)
             phases.check_progress(state, turn.state)
             state, pricing = turn.state, turn.pricing
             self.journal.keep("refine", number + 1, turn)

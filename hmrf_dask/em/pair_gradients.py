@@ -6,10 +6,12 @@ each feature's coefficient in J.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse
 
-from hmrf_dask.dataflow import tree
+from hmrf_dask.dataflow import share_array, tree
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.em.closures import ClosureSums, Embedding, broken_closures, closure_sums, embed
 from hmrf_dask.em.engine import Engine, Pricing
@@ -31,11 +33,12 @@ def explicit_part(
     model: Model,
     run: RunStore,
     files: tuple[LabelsFile, LabelsFile],
-    exponent: int,
+    units: FloatArray,
 ) -> IntArray:
     """Return Σ ±w dφ of the violated pairs of one block in fixed point, shape (d + 2,).
 
-    Entry d is times every a; the last is what violated cannot-links pay for the bounding box.
+    Entry d is times every a; the last is what violated cannot-links pay for the bounding box. Every
+    entry is in its own unit, since features may differ widely in theirs.
     """
     distortion = model.distortion
     assert isinstance(distortion, TableDistortion)
@@ -44,13 +47,13 @@ def explicit_part(
     signed = np.where(cannot, np.where(same, -cost, 0.0), np.where(same, 0.0, cost))
     chosen = np.flatnonzero(signed)
     ends = (block.first[chosen], block.second[chosen], signed[chosen])
-    gradient = distortion.pair_gradient(left, right, *ends, model.weights, exponent)
-    return np.append(gradient, in_fixed_point(cost[cannot & same], exponent).sum())
+    gradient = distortion.pair_gradient(left, right, *ends, model.weights, units[:-1])
+    return np.append(gradient, in_fixed_point(cost[cannot & same], units[-1]).sum())
 
 
-def in_fixed_point(numbers: FloatArray, exponent: int) -> IntArray:
+def in_fixed_point(numbers: FloatArray, units: Any) -> IntArray:
     """Return numbers as integers, each rounded by itself: sums of them know no order."""
-    return np.rint(numbers * 2.0**exponent).astype(np.int64)
+    return np.rint(numbers * units).astype(np.int64)
 
 
 def closure_part(
@@ -60,7 +63,7 @@ def closure_part(
     run: RunStore,
     files: list[LabelsFile],
     costs: tuple[float, float],
-    exponent: int,
+    units: FloatArray,
 ) -> IntArray:
     """Return the same for closures kept as tables."""
     labels = np.concatenate([run.read_labels(file) for file in files])[bundle.rows]
@@ -78,8 +81,8 @@ def closure_part(
     if squared:
         gradient[:-1] /= model.weights  # rows are scaled by √a, the coefficient of a is wanted
     n_broken = int((sums.count[cannot[0]] * sums.count[cannot[1]]).sum())
-    box = in_fixed_point(np.array([costs[1]]), exponent) * n_broken
-    return np.concatenate([in_fixed_point(gradient, exponent), box])
+    box = in_fixed_point(np.array([costs[1]]), units[-1]) * n_broken
+    return np.concatenate([in_fixed_point(gradient, units[:-1]), box])
 
 
 def _scatter_between(
@@ -140,11 +143,8 @@ def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> Fl
     problem, flow, model = engine.problem, engine.flow, state.model
     if problem.potts or not problem.bundles:
         return np.zeros(len(model.weights))
-    extent = problem.extent
-    bound = max(engine.summand_bound(model.weights), 1.0)
-    reach = bound if problem.distortion.learning == "entropy" else bound * bound
-    exponent = fixed_point_exponent(extent.n_rows, 4.0 * problem.degree * reach)
-    shared = flow.share(model)
+    units = _units(engine, model)
+    shared, known = flow.share(model), share_array(flow, units)
     found = [
         flow.lazy(
             explicit_part,
@@ -155,7 +155,7 @@ def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> Fl
             shared,
             engine.run,
             (state.linked[pair.parts[0]], state.linked[pair.parts[1]]),
-            exponent,
+            known,
         )
         for pair in problem.pairs
     ]
@@ -168,14 +168,34 @@ def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> Fl
             engine.run,
             [state.linked[part] for part in one.parts],
             problem.closure_costs,
-            exponent,
+            known,
         )
         for number, one in enumerate(problem.bundles)
         if one.mode == "table"
     ]
-    totals = flow.compute([tree(flow, add_limbs, found)])[0] * 2.0**-exponent
+    totals = flow.compute([tree(flow, add_limbs, found)])[0] / units
     by_feature = totals[:-2] + model.weights * totals[-2]
     if problem.distortion.learning == "variance":
-        width = extent.maximum - extent.minimum
+        width = _width(engine)
         by_feature = by_feature + totals[-1] * width * width
     return np.asarray(by_feature, np.float64)
+
+
+def _units(engine: Engine, model: Model) -> FloatArray:
+    """Return the units of features, of what is times every a, and of the bounding box: (d + 2,)."""
+    problem = engine.problem
+    if problem.distortion.learning == "variance":
+        reach = _width(engine) ** 2
+    elif problem.distortion.learning == "entropy":
+        reach = np.full(len(model.weights), 2.0 * engine.summand_bound(model.weights))
+    else:
+        reach = np.full(len(model.weights), max(engine.summand_bound(model.weights), 1.0) ** 2)
+    bounds = 4.0 * problem.degree * np.append(reach, [reach.max(initial=1.0), 1.0])
+    largest, each = np.unique(bounds, return_inverse=True)
+    exponents = [fixed_point_exponent(problem.extent.n_rows, float(one)) for one in largest]
+    return np.asarray((2.0 ** np.asarray(exponents, np.float64))[each], np.float64)
+
+
+def _width(engine: Engine) -> FloatArray:
+    """Return the sides of the corpus's bounding box."""
+    return engine.problem.extent.maximum - engine.problem.extent.minimum

@@ -131,17 +131,23 @@ def fit_turn(
     return Turn(state, pricing, moved, tuple(steps))
 
 
-def refine_turn(engine: Engine, state: State, pricing: Pricing) -> Turn:
-    """Run one round of first variation, or an E-step where it moves nothing."""
+def refine_turn(engine: Engine, state: State, pricing: Pricing, *, learning: bool = False) -> Turn:
+    """Run one round of first variation, or an E-step where it moves nothing, or an M-step B.
+
+    Weights in closed form are their labels' minimiser, so they follow the labels that refinement
+    finds; a gradient step would go on for ever, and going on after labels are stable harms.
+    """
     after, moved = vary(engine, state, pricing)
     if moved:
         return Turn(after, pricing, moved, (("variation", after.energy.value),))
     turn = fit_turn(engine, state, pricing, learning=False)
-    return (
-        turn
-        if turn.stop is None
-        else replace(turn, stop="neither a row nor a group can move with a gain")
-    )
+    if turn.stop is None:
+        return turn
+    if learning and engine.problem.distortion.learning != "gradient":
+        learned = learn(engine, state, pricing)
+        if learned is not None:
+            return Turn(*learned, 0, (("B", learned[0].energy.value),))
+    return replace(turn, stop="neither a row nor a group can move with a gain")
 
 
 def warm_turn(

@@ -83,7 +83,7 @@ def make_scale(
         return _table_scale(distortion, weights, potts, degree, span, unit_of_costs)
     largest = 1.0 if potts else distortion.maximum(weights)
     reach = degree * largest + span
-    unit = 2.0 ** -min(HEADROOM - math.ceil(math.log2(max(reach, 1e-300))), 60)
+    unit = 2.0 ** (math.ceil(math.log2(max(reach, 1e-300))) - HEADROOM)
     shift = _shift(span / unit)
     return Scale(0, unit, shift, unit_of_costs, 0, unit * 2.0**shift)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hmrf_dask.dataflow import tree
+from hmrf_dask.dataflow import share_array, tree
 from hmrf_dask.distortions.idivergence import LEAST, IDivergence
 from hmrf_dask.em.centroids import centroids_of
 from hmrf_dask.em.engine import Engine, Pricing, real_sums
@@ -20,6 +20,7 @@ from hmrf_dask.em.model import Model, State, WeightPrior
 from hmrf_dask.em.pair_gradients import pair_statistics
 from hmrf_dask.em.parts import add_limbs
 from hmrf_dask.em.weight_gradient import full_sums, weight_gradient
+from hmrf_dask.kernels.gradients import feature_squares
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
@@ -108,7 +109,8 @@ def _proposals(engine: Engine, state: State, pricing: Pricing) -> Iterator[Float
         _variance_weights(engine, state) if rule == "variance" else _entropy_weights(engine, state)
     )
     for halving in range(HALVINGS + 1):
-        yield weights + 0.5**halving * (best - weights)
+        part = 0.5**halving  # no difference is taken: a weight of 1e-12 would vanish beside 1
+        yield part * best + (1.0 - part) * weights
 
 
 def _kept(weights: FloatArray) -> FloatArray:
@@ -136,37 +138,34 @@ class Scatter:
     overall: FloatArray
 
 
-def feature_moments(block: RowBlock, model: Model, exponent: int) -> IntArray:
-    """Return Σ x² (or Σ x ln x − x) by feature of a part, in fixed point."""
+def feature_moments(block: RowBlock, model: Model, units: FloatArray) -> IntArray:
+    """Return Σ x² (or Σ x ln x − x) by feature of a part, in fixed point of these units."""
     distortion = model.distortion
     if isinstance(distortion, IDivergence):
-        return distortion.feature_entropies(block, exponent)
-    columns = (
-        np.tile(np.arange(block.n_features), block.n_rows) if block.is_dense else block.indices
-    )
-    values = block.values.astype(np.float64)
-    entries = np.rint(values * values * 2.0**exponent).astype(np.int64)
-    out = np.zeros(block.n_features, np.int64)
-    np.add.at(out, columns, entries)
-    return out
+        return distortion.feature_entropies(block, units)
+    return feature_squares(block, units)
 
 
 def _moments(engine: Engine, model: Model) -> FloatArray:
-    """Return the feature moments of the corpus; they never change in a fit."""
+    """Return the feature moments of the corpus; they never change in a fit.
+
+    Each feature has its own fixed point: metrics are learned where units differ widely.
+    """
     if engine.moments is None:
         distortion, extent = engine.problem.distortion, engine.problem.extent
-        bound = (
-            distortion.entropy_bound if isinstance(distortion, IDivergence) else extent.largest**2
-        )
-        exponent = fixed_point_exponent(extent.n_rows, bound)
-        shared = engine.flow.share(model)
+        if isinstance(distortion, IDivergence):
+            bounds = np.full(extent.n_features, distortion.entropy_bound)
+        else:
+            bounds = np.maximum(np.abs(extent.minimum), np.abs(extent.maximum)) ** 2
+        largest, each = np.unique(bounds, return_inverse=True)
+        exponents = [fixed_point_exponent(extent.n_rows, float(one)) for one in largest]
+        units = (2.0 ** np.asarray(exponents, np.float64))[each]
+        shared, known = engine.flow.share(model), share_array(engine.flow, units)
         limbs = [
-            engine.flow.lazy(feature_moments, part.block, shared, exponent)
+            engine.flow.lazy(feature_moments, part.block, shared, known)
             for part in engine.problem.free
         ]
-        engine.moments = (
-            engine.flow.compute([tree(engine.flow, add_limbs, limbs)])[0] * 2.0**-exponent
-        )
+        engine.moments = engine.flow.compute([tree(engine.flow, add_limbs, limbs)])[0] / units
     return engine.moments
 
 

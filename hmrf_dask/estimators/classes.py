@@ -64,7 +64,7 @@ class HMRFKMeans(HMRFEstimator):
     violations_ : dict of str to int
         How many of the given pairs `labels_` break, by kind.
     n_iter_ : int
-        Iterations of the winner.
+        Iterations of the winner, those of its start included.
     converged_ : bool
         Whether it ended before `max_iter`.
     stop_reason_ : str

@@ -110,6 +110,8 @@ def read_rows(path: str) -> Corpus:
         )
     try:
         matrix = sp.load_npz(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise InvalidInputError(f"there is no file {path!r}: check the path") from error
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise InvalidInputError(
             f"{path!r} cannot be read as a {suffix} file ({error}); "

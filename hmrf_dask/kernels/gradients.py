@@ -50,6 +50,23 @@ def weighted_squares(
 
 
 @njit(nogil=True, cache=True)
+def _feature_squares(rows, units, out):  # type: ignore[no-untyped-def]
+    for i in range(rows.indptr.shape[0] - 1):
+        start = rows.indptr[i]
+        for p in range(start, rows.indptr[i + 1]):
+            m = p - start if rows.dense else rows.indices[p]
+            x = np.float64(rows.values[p])
+            out[m] += np.int64(np.rint(x * x * units[m]))
+
+
+def feature_squares(block: RowBlock, units: FloatArray) -> IntArray:
+    """Return Σ_i x_im² by feature in fixed point, `units` to one of each feature, shape (d,)."""
+    out = np.zeros(block.n_features, np.int64)
+    _feature_squares(entries(block), frozen(units, np.float64), out)
+    return out
+
+
+@njit(nogil=True, cache=True)
 def _member_products(rows, tables, members, metric, out):  # type: ignore[no-untyped-def]
     values, indices, indptr = rows
     others, other_indices, other_indptr = tables

@@ -259,7 +259,7 @@ def _turn(x, y, e, f, similarity):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _add_gradient(form, left, right, i, j, signed, weights, similarity, unit, out):  # type: ignore[no-untyped-def]
+def _add_gradient(form, left, right, i, j, signed, weights, similarity, units, out):  # type: ignore[no-untyped-def]
     p = p_start = left.indptr[i]
     q = q_start = right.indptr[j]
     p_stop, q_stop = left.indptr[i + 1], right.indptr[j + 1]
@@ -283,11 +283,11 @@ def _add_gradient(form, left, right, i, j, signed, weights, similarity, unit, ou
                 change = -signed * _from_middle(x, y)
             else:
                 change = signed * _to_middle(x, y)
-        out[m] += np.int64(np.rint(change * unit))
+        out[m] += np.int64(np.rint(change * units[m]))
 
 
 @njit(nogil=True, cache=True)
-def _gradient(form, left, right, first, second, signed, weights, weight_sum, unit, out):  # type: ignore[no-untyped-def]
+def _gradient(form, left, right, first, second, signed, weights, weight_sum, units, out):  # type: ignore[no-untyped-def]
     last = out.shape[0] - 1
     for t in range(first.shape[0]):
         if signed[t] == 0.0:
@@ -298,8 +298,8 @@ def _gradient(form, left, right, first, second, signed, weights, weight_sum, uni
             similarity = _product(left, right, i, j, weights, weight_sum)
             e, f = left.extra[i], right.extra[j]
             shared = e * f - 0.5 * similarity * (e * e + f * f)
-            out[last] += np.int64(np.rint(-signed[t] * shared * unit))
-        _add_gradient(form, left, right, i, j, signed[t], weights, similarity, unit, out)
+            out[last] += np.int64(np.rint(-signed[t] * shared * units[last]))
+        _add_gradient(form, left, right, i, j, signed[t], weights, similarity, units, out)
 
 
 def pair_gradient(
@@ -310,9 +310,9 @@ def pair_gradient(
     second: LabelArray,
     signed: FloatArray,
     weights: FloatArray,
-    exponent: int,
+    units: FloatArray,
 ) -> IntArray:
-    """Return Σ signed · dφ by feature in fixed point, shape (d + 1,).
+    """Return Σ signed · dφ by feature in fixed point, `units` and result of shape (d + 1,).
 
     `signed` is +w for a violated must-link, −w for a violated cannot-link and nought for a
     satisfied pair. For `INNER` the derivative is by log a (the last entry is times a, in every
@@ -320,6 +320,6 @@ def pair_gradient(
     """
     out = np.zeros(len(weights) + 1, np.int64)
     ends = (frozen(first, np.int32), frozen(second, np.int32), frozen(signed, np.float64))
-    scale = (frozen(weights, np.float64), float(weights.sum()), 2.0**exponent)
+    scale = (frozen(weights, np.float64), float(weights.sum()), frozen(units, np.float64))
     _gradient(form, left, right, *ends, *scale, out)
     return out

@@ -167,10 +167,13 @@ class RowBlock:
         lengths = np.diff(self.indptr)[chosen].astype(np.int64)
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         require_int32(int(ends[-1]), "the number of values of the rows taken")
-        entries = np.arange(ends[-1]) + np.repeat(self.indptr[:-1][chosen] - ends[:-1], lengths)
-        indices = self.indices if self.is_dense else self.indices[entries]
         ids, keys, indptr = self.ids[chosen], self.keys[chosen], ends.astype(np.int32)
-        return RowBlock(self.values[entries], indices, indptr, ids, keys, self.n_features)
+        if self.is_dense:  # without a list of entries, which would be four times the rows
+            values = self.to_dense()[chosen].reshape(-1)
+            return RowBlock(values, self.indices, indptr, ids, keys, self.n_features)
+        entries = np.arange(ends[-1]) + np.repeat(self.indptr[:-1][chosen] - ends[:-1], lengths)
+        taken = self.values[entries], self.indices[entries]
+        return RowBlock(*taken, indptr, ids, keys, self.n_features)
 
     @staticmethod
     def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:

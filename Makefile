@@ -13,7 +13,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .PHONY: help setup demo test lint format prove lock clean
 
 help:
-	@echo 'make demo     set up, then cluster 2,000 docstrings with 300 answers (under a minute)'
+	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
 	@echo 'make test     set up, then run all tests (JOBS=2 at a time; one: make test ARGS=tests/test_cli.py)'
 	@echo 'make lint     ruff, formatting, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'

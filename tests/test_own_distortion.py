@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from hmrf_dask import Constraints, Corpus, HMRFKMeans, OwnDistortion
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import DistortionError, InvalidInputError
 
 # [example]
 
@@ -157,6 +157,12 @@ def test_sparse_rows_reach_own_code_as_they_are() -> None:
     built_in = HMRFKMeans(3, distortion="euclidean", **settings).fit(corpus, must_link=pairs)
     np.testing.assert_array_equal(own.labels_.compute(), built_in.labels_.compute())
     assert own.objective_ == pytest.approx(built_in.objective_, rel=1e-9)
+
+
+def test_an_error_of_own_code_names_the_kind_of_rows() -> None:
+    rows = sp.csr_array(histograms(2)[0])
+    with pytest.raises(DistortionError, match=r"take rows as csr_array, got .*; mend Hellinger"):
+        HMRFKMeans(3, distortion=Hellinger(), random_state=0).fit(rows)
 
 
 def test_closures_beyond_the_pair_budget_are_refused() -> None:

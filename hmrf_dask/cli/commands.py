@@ -88,7 +88,7 @@ def where_to_run(command: Callable[P, R]) -> Callable[P, R]:
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES,
 )
-@click.version_option(package_name="hmrf-dask")
+@click.version_option(package_name="hmrf-dask", prog_name="hmrf-dask")
 def hmrf() -> None:
     """Group documents, told of some pairs that they belong together or do not."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
@@ -96,12 +97,17 @@ def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]
 
 def _refuse_other_files(scheduler_file: str) -> None:
     """Refuse a file that no `dask scheduler --scheduler-file` wrote: a Client only asserts."""
-    try:
-        found = json.loads(Path(scheduler_file).read_text())
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict) or "address" not in found:
-        raise ConfigurationError(
-            f"a scheduler file must be what `dask scheduler --scheduler-file` wrote, "
-            f"got {scheduler_file!r}; check the path, or give --scheduler ADDRESS"
-        )
+    for _ in range(10):  # a scheduler that is just starting may have written half of it
+        try:
+            found = json.loads(Path(scheduler_file).read_text())
+        except FileNotFoundError:
+            return  # a Client waits for it
+        except (OSError, ValueError):
+            found = None
+        if isinstance(found, dict) and "address" in found:
+            return
+        time.sleep(0.1)
+    raise ConfigurationError(
+        f"a scheduler file must be what `dask scheduler --scheduler-file` wrote, "
+        f"got {scheduler_file!r}; check the path, or give --scheduler ADDRESS"
+    )

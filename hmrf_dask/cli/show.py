@@ -35,7 +35,7 @@ def show_demo(result: DemoResult) -> None:
     console.print("  change an answer in the pairs and fit again:")
     console.print(
         f"    {_command()} fit {rows} --pairs {pairs} --n-clusters {len(result.clusters)} "
-        f"--random-state 0 --run-dir {result.files['run']}-mine",
+        f"--random-state 0 --fresh --run-dir {result.files['run']}-mine",
         soft_wrap=True,
         markup=False,
     )

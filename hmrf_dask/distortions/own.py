@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from hmrf_dask.distortions.base import Distortion, Extent, filled
-from hmrf_dask.errors import DistortionError
+from hmrf_dask.errors import DistortionError, HmrfError
 from hmrf_dask.kernels import sums
 from hmrf_dask.kernels.distances import LINKED, Terms
 from hmrf_dask.kernels.exact import exact_sum
@@ -75,7 +75,18 @@ class OwnDistortion(Distortion):
         if not block.n_rows:
             return
         rows = _plain(block)
-        self._examine_pairs(rows)
+        try:
+            self._examine_pairs(rows)
+            self._examine_distances(block, rows, n_clusters)
+        except HmrfError:
+            raise
+        except Exception as error:  # whatever a user's code may raise; it stays the cause
+            self._refuse(
+                f"its methods must take rows as {type(rows).__name__}, got "
+                f"{type(error).__name__} ({error})"
+            )
+
+    def _examine_distances(self, block: RowBlock, rows: Any, n_clusters: int) -> None:
         summands = self._summand_block(block).to_dense().astype(np.float64)
         centre = self._centres(summands.mean(axis=0, keepdims=True))
         matrix = self._matrix(rows, np.repeat(centre, n_clusters, axis=0))

@@ -116,7 +116,7 @@ class Journal:
         if (weights != 1.0).any():
             seen["floors"] = int((weights <= FLOOR).sum())
             seen["effective_share"] = effective_share(weights)
-        log.info("%s %d: J %.6g, %d moved", phase, iteration, state.energy.value, turn.moved)
+        log.info("%s %d: J %.9g, %d moved", phase, iteration, state.energy.value, turn.moved)
         event = {"event": "iteration", "commit": self.committed, "phase": phase}
         event |= {"iteration": iteration, "moved": turn.moved, "stop": turn.stop}
         steps = dict(turn.steps)

@@ -126,8 +126,8 @@ class Fit:
         """Go on from the best candidate: with its labels if it knows every row, else centroids."""
         engine, flow, learning = self.engine, self.engine.flow, self.settings.learn_weights
         log.info("start %s wins with J %.6g", winner.name, winner.energy.value)
-        self.journal.n_iter = winner.n_iter
-        if self.whole and not learning:  # else its J is of another sum
+        if self.whole and not learning:  # else its J is of another sum, and it was another fit
+            self.journal.n_iter = winner.n_iter
             self.journal.history = [("start", step, value) for step, value in winner.history]
         found = flow.lazy(starts.candidate_centroids, ground, engine.run, winner.file)
         centroids: FloatArray = flow.compute([found])[0]
@@ -186,7 +186,8 @@ class Fit:
     def _fit(self, state: State, done: int) -> tuple[State, str | None]:
         engine, learning = self.engine, self.settings.learn_weights
         pricing = engine.price(state.model)
-        for number in range(done, self.settings.max_iter):
+        in_start = self.journal.n_iter - done  # what the winner did of them already
+        for number in range(done, self.settings.max_iter - in_start):
             engine.number = self.journal.next
             turn = phases.fit_turn(engine, state, pricing, learning=learning, first=number == 0)
             phases.check_progress(state, turn.state)

@@ -53,7 +53,8 @@ def explicit_part(
 
 def in_fixed_point(numbers: FloatArray, units: Any) -> IntArray:
     """Return numbers as integers, each rounded by itself: sums of them know no order."""
-    return np.rint(numbers * units).astype(np.int64)
+    scaled: FloatArray = numbers * units
+    return np.rint(scaled).astype(np.int64)
 
 
 def closure_part(

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from hmrf_dask.kernels.heap import Heap, build_heap, empty_heap, set_gain
-from hmrf_dask.kernels.limbs import add_limbs, best_limbs
+from hmrf_dask.kernels.limbs import BITS, MASK, add_limbs, best_limbs
 from hmrf_dask.types import AnyArray
 
 # A group with more work in it than this many cost rows keeps its sums up to date when a neighbour
@@ -41,32 +41,59 @@ def add_member(high, low, row, labels, links, of, point):  # type: ignore[no-unt
     Sum h is the energy the group takes part in with all members at h, the last one as it is now.
     A pair inside the group counts at its lower end, so parts of several pieces add up.
     """
-    me = links.first + point
+    _add_part(
+        high, low, 0, row, labels, links.first, links.costs, links.shift, links.start,
+        links.neighbour, links.cost, of, point,
+    )  # fmt: skip
+
+
+# Numba counts references, atomically, to an array taken out of a tuple: what runs for every member
+# is given plain arrays.
+@njit(nogil=True, cache=True, inline="always")
+def _add_part(high, low, base, row, labels, first, costs, shift, start, neighbour, cost, of, point):  # type: ignore[no-untyped-def]
+    """Do `add_member` on the sums that begin at `base` of flat arrays."""
+    me = first + point
     present = labels[me]
-    for h in range(row.shape[0]):
-        row[h] = np.int64(links.costs[point, h]) << links.shift
+    last = row.shape[0]
+    for h in range(last):
+        row[h] = np.int64(costs[point, h]) << shift
     together = np.int64(0)
     together_now = np.int64(0)
-    for edge in range(links.start[point], links.start[point + 1]):
-        other = links.neighbour[edge]
+    for edge in range(start[point], start[point + 1]):
+        other = neighbour[edge]
         if of[other] != of[me]:
-            row[labels[other]] += links.cost[edge]
+            row[labels[other]] += cost[edge]
         elif other > me:
-            together += links.cost[edge]
+            together += cost[edge]
             if labels[other] == present:
-                together_now += links.cost[edge]
-    for h in range(row.shape[0]):
-        add_limbs(high, low, h, row[h] + together)
-    add_limbs(high, low, row.shape[0], row[present] + together_now)
+                together_now += cost[edge]
+    add_limbs(high, low, base + last, row[present] + together_now)
+    for h in range(last):  # `add_limbs`, all clusters at a time
+        total = low[base + h] + ((row[h] + together) & MASK)
+        high[base + h] += ((row[h] + together) >> BITS) + (total >> BITS)
+        low[base + h] = total & MASK
 
 
 @njit(nogil=True, cache=True)
-def _add_up(high, low, labels, links, grouping, search, group):  # type: ignore[no-untyped-def]
+def _add_members(high, low, row, labels, first, costs, shift, start, neighbour, cost, of, members):  # type: ignore[no-untyped-def]
     high[:] = 0
     low[:] = 0
-    for place in range(grouping.start[group], grouping.start[group + 1]):
-        point = grouping.member[place] - links.first
-        add_member(high, low, search.row, labels, links, grouping.of, point)
+    for place in range(members.shape[0]):
+        point = np.int64(members[place] - first)
+        _add_part(high, low, 0, row, labels, first, costs, shift, start, neighbour, cost, of, point)
+
+
+@njit(nogil=True, cache=True)
+def _add_large(high, low, kept, slot, row, labels, first, costs, shift, start, neighbour, cost, of):  # type: ignore[no-untyped-def]
+    """Add up the kept sums, by points and not by groups: each reads its costs in one go."""
+    high[:] = 0
+    low[:] = 0
+    for point in range(slot.shape[0]):
+        if slot[point] >= 0 and kept[slot[point]] >= 0:
+            base = np.int64(kept[slot[point]]) * (row.shape[0] + 1)
+            _add_part(
+                high, low, base, row, labels, first, costs, shift, start, neighbour, cost, of, point
+            )
 
 
 @njit(nogil=True, cache=True)
@@ -76,7 +103,11 @@ def _settle(labels, links, grouping, search, group):  # type: ignore[no-untyped-
     high = search.high[keep]
     low = search.low[keep]
     if keep < 0:  # the spare row
-        _add_up(high, low, labels, links, grouping, search, group)
+        members = grouping.member[grouping.start[group] : grouping.start[group + 1]]
+        _add_members(
+            high, low, search.row, labels, links.first, links.costs, links.shift, links.start,
+            links.neighbour, links.cost, grouping.of, members,
+        )  # fmt: skip
     target, high_gain, low_gain = best_limbs(high, low)
     search.targets[group] = target
     return high_gain, low_gain
@@ -119,13 +150,17 @@ def _begin(labels, links, grouping):  # type: ignore[no-untyped-def]
         np.empty(n_groups, np.int32),
     )
     for group in range(n_groups):
+        if grouping.start[group + 1] - grouping.start[group] > 1:
+            for place in range(grouping.start[group], grouping.start[group + 1]):
+                search.slot[grouping.member[place] - links.first] = group
+    _add_large(
+        search.high.reshape(-1), search.low.reshape(-1), kept, search.slot, search.row, labels,
+        links.first, links.costs, links.shift, links.start, links.neighbour, links.cost,
+        grouping.of,
+    )  # fmt: skip
+    for group in range(n_groups):
         if grouping.start[group + 1] - grouping.start[group] < 2:
             continue
-        for place in range(grouping.start[group], grouping.start[group + 1]):
-            search.slot[grouping.member[place] - links.first] = group
-        if kept[group] >= 0:
-            high = search.high[kept[group]]
-            _add_up(high, search.low[kept[group]], labels, links, grouping, search, group)
         high_gain, low_gain = _settle(labels, links, grouping, search, group)
         search.heap.high[group] = high_gain
         search.heap.low[group] = low_gain
@@ -133,51 +168,63 @@ def _begin(labels, links, grouping):  # type: ignore[no-untyped-def]
     return search
 
 
-@njit(nogil=True, cache=True)
-def _carry(search, keep, old, new, label, cost):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, inline="always")
+def _carry(high, low, base, last, old, new, label, cost):  # type: ignore[no-untyped-def]
     """Carry into a large group that a neighbour of a member at `label` went from `old` to `new`."""
-    last = search.row.shape[0]
-    high = search.high[keep]
-    low = search.low[keep]
-    add_limbs(high, low, old, -cost)
-    add_limbs(high, low, new, cost)
+    add_limbs(high, low, base + old, -cost)
+    add_limbs(high, low, base + new, cost)
     if label == old:
-        add_limbs(high, low, last, -cost)
+        add_limbs(high, low, base + last, -cost)
     elif label == new:
-        add_limbs(high, low, last, cost)
+        add_limbs(high, low, base + last, cost)
 
 
 @njit(nogil=True, cache=True)
-def _move_member(labels, links, search, point, new, n_queue):  # type: ignore[no-untyped-def]
-    """Move one member; queue the groups next to it and carry the change into large ones."""
-    me = links.first + point
-    old = labels[me]
-    labels[me] = new
-    for edge in range(links.start[point], links.start[point + 1]):
-        other = links.neighbour[edge] - links.first
-        if other < 0 or other >= links.costs.shape[0]:
+def _tell_neighbours(  # type: ignore[no-untyped-def]
+    high, low, kept, slot, waiting, queue, n_queue, labels, first, n_clusters, start, neighbour,
+    cost, point, old, new,
+):  # fmt: skip
+    """Queue the groups next to a moved member and carry the change into large ones."""
+    for edge in range(start[point], start[point + 1]):
+        other = neighbour[edge] - first
+        if other < 0 or other >= slot.shape[0]:
             continue
-        group = search.slot[other]
-        if group < 0 or group == search.slot[point]:
+        group = np.int64(slot[other])
+        if group < 0 or group == slot[point]:
             continue
-        if search.kept[group] >= 0:
-            label = labels[links.neighbour[edge]]
-            _carry(search, search.kept[group], old, new, label, links.cost[edge])
-        if not search.waiting[group]:
-            search.waiting[group] = 1
-            search.queue[n_queue] = group
+        if kept[group] >= 0:
+            base = kept[group] * (n_clusters + 1)
+            label = labels[neighbour[edge]]
+            _carry(high, low, base, n_clusters, old, new, label, cost[edge])
+        if not waiting[group]:
+            waiting[group] = 1
+            queue[n_queue] = group
             n_queue += 1
+    return n_queue
+
+
+@njit(nogil=True, cache=True)
+def _move_members(labels, links, search, members, new):  # type: ignore[no-untyped-def]
+    """Move a group; return how many others are queued."""
+    high, low = search.high.reshape(-1), search.low.reshape(-1)
+    n_queue = 0
+    for place in range(members.shape[0]):
+        old = labels[members[place]]
+        if old != new:
+            labels[members[place]] = new
+            n_queue = _tell_neighbours(
+                high, low, search.kept, search.slot, search.waiting, search.queue, n_queue, labels,
+                links.first, links.costs.shape[1], links.start, links.neighbour, links.cost,
+                np.int64(members[place] - links.first), old, new,
+            )  # fmt: skip
     return n_queue
 
 
 @njit(nogil=True, cache=True)
 def _move(labels, links, grouping, search, group):  # type: ignore[no-untyped-def]
     new = search.targets[group]
-    n_queue = 0
-    for place in range(grouping.start[group], grouping.start[group + 1]):
-        point = grouping.member[place] - links.first
-        if labels[links.first + point] != new:
-            n_queue = _move_member(labels, links, search, point, new, n_queue)
+    members = grouping.member[grouping.start[group] : grouping.start[group + 1]]
+    n_queue = _move_members(labels, links, search, members, new)
     keep = search.kept[group]
     if keep >= 0:  # the present is now "all at new"; nothing else depends on its own labels
         last = search.row.shape[0]

@@ -49,75 +49,93 @@ def empty_heap(n, two_limbs):  # type: ignore[no-untyped-def]
     )
 
 
+# Numba counts references, atomically, to an array taken out of a tuple: what runs for every change
+# is given plain arrays.
 @njit(nogil=True, cache=True, inline="always")
-def _before(heap, one, other):  # type: ignore[no-untyped-def]
-    if heap.high[one] != heap.high[other]:
-        return heap.high[one] > heap.high[other]
-    if heap.low.shape[0] > 0 and heap.low[one] != heap.low[other]:
-        return heap.low[one] > heap.low[other]
+def _before(high, low, one, other):  # type: ignore[no-untyped-def]
+    if high[one] != high[other]:
+        return high[one] > high[other]
+    if low.shape[0] > 0 and low[one] != low[other]:
+        return low[one] > low[other]
     return one < other
 
 
 @njit(nogil=True, cache=True)
-def _sift_up(heap, place):  # type: ignore[no-untyped-def]
-    item = heap.items[place]
+def _sift_up(high, low, items, position, place):  # type: ignore[no-untyped-def]
+    item = items[place]
     while place > 0:
         parent = (place - 1) >> 1
-        above = heap.items[parent]
-        if not _before(heap, item, above):
+        above = items[parent]
+        if not _before(high, low, item, above):
             break
-        heap.items[place] = above
-        heap.position[above] = place
+        items[place] = above
+        position[above] = place
         place = parent
-    heap.items[place] = item
-    heap.position[item] = place
+    items[place] = item
+    position[item] = place
     return place
 
 
 @njit(nogil=True, cache=True)
-def _sift_down(heap, place):  # type: ignore[no-untyped-def]
-    item = heap.items[place]
-    size = heap.size[0]
+def _sift_down(high, low, items, position, size, place):  # type: ignore[no-untyped-def]
+    item = items[place]
     while True:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and _before(heap, heap.items[child + 1], heap.items[child]):
+        if child + 1 < size and _before(high, low, items[child + 1], items[child]):
             child += 1
-        below = heap.items[child]
-        if not _before(heap, below, item):
+        below = items[child]
+        if not _before(high, low, below, item):
             break
-        heap.items[place] = below
-        heap.position[below] = place
+        items[place] = below
+        position[below] = place
         place = child
-    heap.items[place] = item
-    heap.position[item] = place
+    items[place] = item
+    position[item] = place
 
 
 @njit(nogil=True, cache=True)
 def build_heap(heap):  # type: ignore[no-untyped-def]
     """Order a heap anew from the gains alone."""
-    heap.size[0] = 0
-    for item in range(heap.high.shape[0]):
-        heap.position[item] = -1
-        if heap.high[item] != 0 or (heap.low.shape[0] > 0 and heap.low[item] != 0):
-            heap.items[heap.size[0]] = item
-            heap.position[item] = heap.size[0]
-            heap.size[0] += 1
-    for place in range(heap.size[0] // 2 - 1, -1, -1):
-        _sift_down(heap, place)
+    high, low, items, position = heap.high, heap.low, heap.items, heap.position
+    size = 0
+    for item in range(high.shape[0]):
+        position[item] = -1
+        if high[item] != 0 or (low.shape[0] > 0 and low[item] != 0):
+            items[size] = item
+            position[item] = size
+            size += 1
+    for place in range(size // 2 - 1, -1, -1):
+        _sift_down(high, low, items, position, size, place)
+    heap.size[0] = size
 
 
 @njit(nogil=True, cache=True)
-def _remove(heap, place):  # type: ignore[no-untyped-def]
-    heap.position[heap.items[place]] = -1
-    heap.size[0] -= 1
-    last = heap.size[0]
-    if place < last:
-        heap.items[place] = heap.items[last]
-        heap.position[heap.items[place]] = place
-        if _sift_up(heap, place) == place:
-            _sift_down(heap, place)
+def _settle_place(high, low, items, position, size, place):  # type: ignore[no-untyped-def]
+    if _sift_up(high, low, items, position, place) == place:
+        _sift_down(high, low, items, position, size, place)
+
+
+@njit(nogil=True, cache=True)
+def place_item(high, low, items, position, size, item):  # type: ignore[no-untyped-def]
+    """Put an item whose gain has changed where it belongs: in, out or elsewhere."""
+    place = np.int64(position[item])
+    last = size[0]
+    if high[item] != 0 or (low.shape[0] > 0 and low[item] != 0):
+        if place < 0:
+            place = last
+            items[place] = item
+            last += 1
+            size[0] = last
+        _settle_place(high, low, items, position, last, place)
+    elif place >= 0:
+        position[item] = -1
+        last -= 1
+        size[0] = last
+        if place < last:
+            items[place] = items[last]
+            _settle_place(high, low, items, position, last, place)
 
 
 @njit(nogil=True, cache=True)
@@ -128,16 +146,5 @@ def set_gain(heap, item, high, low):  # type: ignore[no-untyped-def]
     if heap.low.shape[0] > 0:
         changed |= heap.low[item] != low
         heap.low[item] = low
-    if not changed:
-        return
-    place = heap.position[item]
-    if high == 0 and low == 0:
-        if place >= 0:
-            _remove(heap, place)
-        return
-    if place < 0:
-        place = heap.size[0]
-        heap.items[place] = item
-        heap.size[0] += 1
-    if _sift_up(heap, place) == place:
-        _sift_down(heap, place)
+    if changed:
+        place_item(heap.high, heap.low, heap.items, heap.position, heap.size, item)

@@ -12,12 +12,10 @@ import numpy as np
 from numba import njit
 
 from hmrf_dask.kernels.groups import run_groups
-from hmrf_dask.kernels.heap import Heap, build_heap, empty_heap, set_gain
+from hmrf_dask.kernels.heap import Heap, build_heap, empty_heap, place_item
 from hmrf_dask.kernels.links import (
     Grouping,
     Links,
-    best_cluster,
-    fill_row,
     make_grouping,
     make_links,
 )
@@ -30,86 +28,117 @@ HUB_DEGREE = 64
 
 
 class _Search(NamedTuple):
-    """What a run of single moves keeps: targets, the heap, and the cost rows of hubs."""
+    """What a run of single moves keeps: the heap, and the cost rows of hubs, the last a spare."""
 
-    targets: AnyArray
     heap: Heap
-    row: AnyArray
-    hub_degree: int
     hub: AnyArray
-    hub_rows: AnyArray
+    rows: AnyArray
 
 
-# inlined: a call that passes all these arrays costs more than the work it does
+@njit(nogil=True, cache=True)
+def _hub_degree(n_clusters):  # type: ignore[no-untyped-def]
+    return max(HUB_DEGREE, 4 * n_clusters)
+
+
+# Numba counts references, atomically, to an array taken out of a tuple or to a row of a matrix:
+# what runs for every neighbour of a move is given plain arrays.
 @njit(nogil=True, cache=True, inline="always")
-def _settle(labels, links, search, point):  # type: ignore[no-untyped-def]
-    """Set the target of a local point and return its gain."""
-    present = labels[links.first + point]
-    if links.start[point + 1] - links.start[point] >= search.hub_degree:
-        row = search.hub_rows[search.hub[point]]
-        target = best_cluster(row, present)
-        gain = row[present] - row[target]
-    else:
-        fill_row(search.row, labels, links, point)
-        target = best_cluster(search.row, present)
-        gain = search.row[present] - search.row[target]
-    if gain > 0:
-        search.targets[point] = target
-    return gain
+def _fill(rows, at, labels, costs, shift, start, neighbour, cost, point):  # type: ignore[no-untyped-def]
+    """Write the cost row of a local point (`fill_row`) into a row of `rows`."""
+    for h in range(costs.shape[1]):
+        rows[at, h] = np.int64(costs[point, h]) << shift
+    for edge in range(start[point], start[point + 1]):
+        rows[at, labels[neighbour[edge]]] += cost[edge]
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _least(rows, at):  # type: ignore[no-untyped-def]
+    least = rows[at, 0]
+    for h in range(1, rows.shape[1]):
+        least = min(least, rows[at, h])
+    return least
 
 
 @njit(nogil=True, cache=True)
 def _begin(labels, links):  # type: ignore[no-untyped-def]
     n, n_clusters = links.costs.shape
-    least = max(HUB_DEGREE, 4 * n_clusters)
+    start = links.start
+    enough = _hub_degree(n_clusters)
     hub = np.full(n, -1, np.int32)
     n_hubs = 0
     for point in range(n):
-        if links.start[point + 1] - links.start[point] >= least:
+        if start[point + 1] - start[point] >= enough:
             hub[point] = n_hubs
             n_hubs += 1
-    search = _Search(
-        np.empty(n, np.int32),
-        empty_heap(n, False),
-        np.empty(n_clusters, np.int64),
-        least,
-        hub,
-        np.empty((n_hubs, n_clusters), np.int64),
-    )
-    for point in range(n):
-        if hub[point] >= 0:
-            fill_row(search.hub_rows[hub[point]], labels, links, point)
-        search.heap.high[point] = _settle(labels, links, search, point)
-    build_heap(search.heap)
+    search = _Search(empty_heap(n, False), hub, np.empty((n_hubs + 1, n_clusters), np.int64))
+    _settle_all(
+        search.heap.high, search.rows, hub, labels, links.first, links.costs, links.shift, start,
+        links.neighbour, links.cost,
+    )  # fmt: skip
     return search
 
 
 @njit(nogil=True, cache=True)
-def _move(labels, links, search, point):  # type: ignore[no-untyped-def]
-    """Move a local point to its target and settle its neighbours again; outside stays as it is."""
-    old = labels[links.first + point]
-    new = search.targets[point]
-    labels[links.first + point] = new
-    # its own row does not depend on its own label: it is now where it is cheapest
-    set_gain(search.heap, point, 0, 0)
-    for edge in range(links.start[point], links.start[point + 1]):
-        other = links.neighbour[edge] - links.first
-        if other < 0 or other >= links.costs.shape[0]:
-            continue
-        if links.start[other + 1] - links.start[other] >= search.hub_degree:
-            search.hub_rows[search.hub[other], old] -= links.cost[edge]
-            search.hub_rows[search.hub[other], new] += links.cost[edge]
-        set_gain(search.heap, other, _settle(labels, links, search, other), 0)
+def _settle_all(gains, rows, hub, labels, first, costs, shift, start, neighbour, cost):  # type: ignore[no-untyped-def]
+    for point in range(costs.shape[0]):
+        at = hub[point] if hub[point] >= 0 else rows.shape[0] - 1
+        _fill(rows, at, labels, costs, shift, start, neighbour, cost, point)
+        gains[point] = rows[at, labels[first + point]] - _least(rows, at)
+
+
+@njit(nogil=True, cache=True)
+def _empty_heap(  # type: ignore[no-untyped-def]
+    gains, low, items, position, size, rows, hub, labels, first, costs, shift, start,
+    neighbour, cost,
+):  # fmt: skip
+    """Move the best point of the heap, and settle its neighbours again, until the heap is empty."""
+    n = costs.shape[0]
+    spare = rows.shape[0] - 1
+    enough = _hub_degree(rows.shape[1])
+    moves = 0
+    while size[0] > 0:
+        point = np.int64(items[0])
+        at = np.int64(hub[point])
+        if at < 0:
+            at = spare
+            _fill(rows, at, labels, costs, shift, start, neighbour, cost, point)
+        old = labels[first + point]
+        least = _least(rows, at)
+        new = 0
+        while rows[at, new] != least:
+            new += 1
+        labels[first + point] = new
+        # its own row does not depend on its own label: it is now where it is cheapest
+        gains[point] = 0
+        place_item(gains, low, items, position, size, point)
+        moves += 1
+        for edge in range(start[point], start[point + 1]):
+            other = neighbour[edge] - first
+            if other < 0 or other >= n:
+                continue
+            if start[other + 1] - start[other] >= enough:  # looked at anyway, unlike `hub`
+                at = np.int64(hub[other])
+                rows[at, old] -= cost[edge]
+                rows[at, new] += cost[edge]
+            else:
+                at = spare
+                _fill(rows, at, labels, costs, shift, start, neighbour, cost, other)
+            gain = rows[at, labels[first + other]] - _least(rows, at)
+            if gain != gains[other]:
+                gains[other] = gain
+                place_item(gains, low, items, position, size, other)
+    return moves
 
 
 @njit(nogil=True, cache=True)
 def _run_points(labels, links):  # type: ignore[no-untyped-def]
     search = _begin(labels, links)
-    moves = 0
-    while search.heap.size[0] > 0:
-        _move(labels, links, search, search.heap.items[0])
-        moves += 1
-    return moves
+    heap = search.heap
+    build_heap(heap)
+    return _empty_heap(
+        heap.high, heap.low, heap.items, heap.position, heap.size, search.rows, search.hub, labels,
+        links.first, links.costs, links.shift, links.start, links.neighbour, links.cost,
+    )  # fmt: skip
 
 
 def heap_moves(

@@ -159,12 +159,14 @@ def fill_row(row, labels, links, point):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True, inline="always")
 def best_cluster(row, present):  # type: ignore[no-untyped-def]
     """Return the cheapest cluster: a tie goes to the present one, then to the lowest."""
-    target = present
     least = row[present]
-    for h in range(row.shape[0]):
-        if row[h] < least:
-            least = row[h]
-            target = h
+    for h in range(row.shape[0]):  # without branches: most often the present one is the cheapest
+        least = min(least, row[h])
+    if row[present] == least:
+        return present
+    target = 0
+    while row[target] != least:
+        target += 1
     return target
 
 

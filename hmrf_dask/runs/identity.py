@@ -34,7 +34,8 @@ def begin_or_join(
     if lines:
         raise RunDirectoryError(
             f"run_dir must hold the same run, got {storage.url} with another one "
-            f"({'; '.join(lines)}); give another run_dir, or ask for what run.json has"
+            f"({'; '.join(lines)}); give another run_dir, ask for what run.json has, or start "
+            "again (on the command line: --fresh)"
         )
 
 

@@ -47,7 +47,7 @@ def test_another_configuration_is_refused_key_by_key(place: Place) -> None:
     assert "config.init: run.json has nothing, asked 'auto'" in text
     assert "config.seed: run.json has 7, asked nothing" in text
     assert "config.kernel.path" not in text
-    assert text.endswith("give another run_dir, or ask for what run.json has")
+    assert text.endswith("or start again (on the command line: --fresh)")
     assert caught.value.exit_code == 78
     open_run()
 

@@ -36,7 +36,7 @@ def test_lock_holds_every_dependency() -> None:
         *groups["lint"],
     ]
     pinned = set(re.findall(r"^([\w.-]+)==", LOCK, re.MULTILINE))
-    assert {re.split(r"[[<>=]", one)[0] for one in asked} <= pinned
+    assert {re.split(r"[\[<>=]", one)[0] for one in asked} <= pinned
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,13 +28,15 @@ class Row:
 
 # ---- J against the oracle, J never rises, no move is left
 
+NOUGHT = 1e-9  # all terms together below it are rounding: a distance of nought is 1 - 1
+
 
 def energy() -> Figures:
     """Compare every kept J of 800 random fits with the oracle's, closures as pairs and tables."""
     from tests.loop_driver import make_bench, turns
     from tests.problems import DISTORTIONS, random_problem
 
-    worst, states, tables = 0.0, 0, 0
+    worst, noise, states, near_nought, tables = 0.0, 0.0, 0, 0, 0
     for as_tables in (False, True):
         with _closures_as_tables(as_tables):
             for seed in range(400):
@@ -46,11 +49,21 @@ def energy() -> Figures:
                 for name, turn in turns(bench, most=6):
                     if name != "warm-up":
                         expected = bench.energy(turn.state)
-                        scale = expected.absolute + 1e-4 * len(problem.X)
-                        worst = max(worst, abs(turn.state.energy.value - expected.total) / scale)
+                        apart = abs(turn.state.energy.value - expected.total)
                         states += 1
-    told = {"problems": 800, "states": states, "table_bundles": tables}
-    return told | {"worst_relative_error": worst}
+                        if expected.absolute < NOUGHT:
+                            near_nought += 1
+                            noise = max(noise, apart)
+                        else:
+                            worst = max(worst, apart / expected.absolute)
+    return {
+        "problems": 800,
+        "states": states,
+        "table_bundles": tables,
+        "worst_relative_error": worst,
+        "states_with_j_of_nought": near_nought,
+        "worst_difference_there": noise,
+    }
 
 
 @contextmanager
@@ -94,7 +107,7 @@ def never_rises() -> Figures:
         for turn in kept_turns(bench, most=2, seed=seed):
             check_local_optimum(bench, turn)
             e_steps += 1
-    return {"problems": 400, "components_cut": cut, "steps": steps, "e_steps": e_steps, "rises": 0}
+    return {"problems": 400, "components_cut": cut, "steps": steps, "e_steps": e_steps}
 
 
 def gradients() -> Figures:
@@ -102,8 +115,19 @@ def gradients() -> Figures:
     import pytest
 
     files = ["tests/test_weight_gradients.py", "tests/test_distortions.py", "tests/test_weights.py"]
-    code = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:randomly", *files])
-    return {"exit_code": int(code), "tolerance": 1e-6}
+    told = _Counted()
+    code = pytest.main(["-q", "-p", "no:cacheprovider", *files], plugins=[told])
+    return {"exit_code": int(code), "tests_passed": told.passed, "tests_failed": told.failed}
+
+
+class _Counted:
+    """Counts the tests of a pytest run."""
+
+    passed = failed = 0
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.passed += report.when == "call" and report.passed
+        self.failed += report.failed
 
 
 # ---- the same bits, resume
@@ -189,11 +213,30 @@ def _linked(name: str, **sizes: Any) -> Figures:
 
 
 def hygiene() -> Figures:
-    """Run the tests that look at every graph a fit builds."""
-    import pytest
+    """Look at every graph of a fit: its computes an iteration, its arguments, its depth."""
+    from tests.fits import fit, text_case
+    from tests.test_graph_hygiene import watched_graphs
 
-    code = pytest.main(["-q", "-p", "no:cacheprovider", "tests/test_graph_hygiene.py"])
-    return {"exit_code": int(code), "largest_argument": "< 15 kB", "depth": "<= log8(parts) + 2"}
+    figures: Figures = {"rows": 40_000, "features": 30_000, "pairs": 20_000}
+    for parts in (8, 64, 200):
+        case = text_case(40_000, 30_000, 20, 20_000, init="random", n_init=1, refine=False)
+        with watched_graphs() as seen:
+            n_iter = fit(case, parts).n_iter
+        figures[f"{parts} partitions"] = {
+            "computes_per_iteration": round(seen.computes / n_iter, 2),
+            "largest_argument_bytes": max(seen.sizes.values()),
+            "depth": max(seen.depths.values()),
+            "allowed_depth": round(math.log(parts, 8) + 2, 2),
+        }
+    return figures
+
+
+def _tidy(figures: Figures) -> bool:
+    found = [one for one in figures.values() if isinstance(one, dict)]
+    return len(found) == 3 and all(
+        one["largest_argument_bytes"] < 1e6 and one["depth"] <= one["allowed_depth"]
+        for one in found
+    )
 
 
 def _news(name: str) -> Figures:
@@ -204,15 +247,12 @@ def _news(name: str) -> Figures:
 
 
 def _giant_holds(found: Figures) -> bool:
-    starts = (
-        "undecided",
-        "nearest",
-    )  # no E-step begins from random labels: those are a figure more
+    starts = ("undecided", "nearest", "random")
     inputs = found["one_task_inputs_mib"]
     return (
         all(found[f"one_task_{name}_seconds"] <= 4.0 for name in starts)
         and all(found[f"one_task_{name}_growth_mib"] + inputs <= 1024 for name in starts)
-        and all(not any(found[f"one_task_{name}_left"]) for name in (*starts, "random"))
+        and all(not any(found[f"one_task_{name}_left"]) for name in starts)
         and found["pieces"] > 1
         and not any(found["pieces_left"])
         and bool(np.all(np.diff(found["j"]) <= 0))
@@ -224,13 +264,13 @@ ROWS = (
         "energy",
         "reported J = the oracle's to 1e-9",
         energy,
-        lambda f: f["worst_relative_error"] <= 1e-9,
+        lambda f: f["worst_relative_error"] <= 1e-9 and f["worst_difference_there"] <= 1e-12,
     ),
     Row(
         "never-rises",
         "J never rises; after an E-step no row's or component's move lowers it; also in rounds",
         never_rises,
-        lambda f: f["components_cut"] >= 200 and f["rises"] == 0,
+        lambda f: f["components_cut"] >= 200 and min(f["steps"], f["e_steps"]) >= 400,
     ),
     Row(
         "giant",
@@ -281,7 +321,7 @@ ROWS = (
         "hygiene",
         "computes, argument sizes, reduction depth",
         hygiene,
-        lambda f: f["exit_code"] == 0,
+        _tidy,
     ),
     Row(
         "paper-arms",

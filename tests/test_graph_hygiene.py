@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,9 +69,10 @@ def _name(node: Any) -> str:
     return getattr(function, "__qualname__", type(node).__name__)
 
 
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
-    seen = Graphs()
+@contextmanager
+def watched_graphs() -> Iterator[Graphs]:
+    """Take down every graph that is run inside."""
+    seen, patch = Graphs(), pytest.MonkeyPatch()
     for name in ("compute", "persist"):
         real = getattr(DaskFlow, name)
 
@@ -78,8 +80,17 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
             seen.look(values)
             return real(self, values)
 
-        monkeypatch.setattr(DaskFlow, name, watched)
-    with dask.config.set(scheduler="synchronous"):
+        patch.setattr(DaskFlow, name, watched)
+    try:
+        with dask.config.set(scheduler="synchronous"):
+            yield seen
+    finally:
+        patch.undo()
+
+
+@pytest.fixture
+def graphs() -> Iterator[Graphs]:
+    with watched_graphs() as seen:
         yield seen
 
 

@@ -217,7 +217,7 @@ def test_between_is_the_sum_over_all_pairs_of_two_sets(name: str) -> None:
     case, bundle, _ = table_case(name, 9)
     labels = case.labels[bundle.rows]
     for block in case.blocks:
-        embedding = embed(block.take(bundle.rows), model_of(case), potts=False)
+        embedding = embed(block.take(bundle.rows), model_of(case))
         sums = closure_sums(bundle, embedding, labels, 3)
         (one, other), _ = broken_closures(bundle, sums)
         found = between(sums, embedding, one, other)

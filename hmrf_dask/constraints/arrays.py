@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -194,3 +196,11 @@ def encode(must: AnyArray, cannot: AnyArray) -> tuple[AnyArray, IntArray, IntArr
     documents, codes = np.unique(flat, return_inverse=True)
     split = must.size
     return documents, codes[:split].reshape(-1, 2), codes[split:].reshape(-1, 2)
+
+
+def freeze_arrays(record: Any) -> None:
+    """Make the arrays of a dataclass read-only."""
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.constraints.arrays import canonical_pairs
+from hmrf_dask.constraints.arrays import canonical_pairs, freeze_arrays
 from hmrf_dask.constraints.contradictions import Names, OnConflict, witnesses
 from hmrf_dask.constraints.graphs import (
     connected_numbers,
@@ -81,10 +81,7 @@ class ConstraintGraph:
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
+        freeze_arrays(self)
 
     @property
     def n_nodes(self) -> int:

@@ -31,13 +31,10 @@ class Embedding:
     kappa: float
 
 
-def embed(block: RowBlock, model: Model, potts: bool) -> Embedding:
+def embed(block: RowBlock, model: Model) -> Embedding:
     """Return the rows of a block as the penalty's inner product sees them."""
     distortion = model.distortion
     assert isinstance(distortion, TableDistortion)
-    if potts:
-        nothing = scipy.sparse.csr_array((block.n_rows, block.n_features + 1))
-        return Embedding(nothing, np.full(block.n_rows, 0.5), np.ones(block.n_features + 1), 0.0)
     terms = distortion.terms(block, model.weights)
     lengths = np.diff(block.indptr)
     columns = (

@@ -68,7 +68,7 @@ def closure_part(
 ) -> IntArray:
     """Return the same for closures kept as tables."""
     labels = np.concatenate([run.read_labels(file) for file in files])[bundle.rows]
-    embedding = embed(RowBlock.concatenate(rows).take(bundle.rows), model, potts=False)
+    embedding = embed(RowBlock.concatenate(rows).take(bundle.rows), model)
     sums = closure_sums(bundle, embedding, labels, model.n_clusters)
     must, cannot = broken_closures(bundle, sums)
     squared = model.distortion.learning == "variance"

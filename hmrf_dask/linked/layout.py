@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from hmrf_dask.constraints.arrays import freeze_arrays
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.constraints.graphs import members_by_number
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
@@ -147,10 +148,7 @@ class LinkedLayout:
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
+        freeze_arrays(self)
 
     @property
     def n_partitions(self) -> int:

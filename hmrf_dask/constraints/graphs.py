@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
 from scipy.sparse.csgraph import connected_components
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.types import IntArray, LabelArray
 
 

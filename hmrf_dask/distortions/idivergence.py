@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from hmrf_dask.distortions.base import Extent, TableDistortion, filled, named_rows
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels import distances, pairs
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.products import entries

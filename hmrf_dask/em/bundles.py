@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.em.closures import table_penalties
@@ -19,6 +18,7 @@ from hmrf_dask.em.pieces import Piece
 from hmrf_dask.em.scale import Scale, cost_rows
 from hmrf_dask.em.tables import settle_tables
 from hmrf_dask.kernels import pairs as pair_kernels
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.links import adjacency, frozen, make_links

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.products import LANES, entries, multiply_row

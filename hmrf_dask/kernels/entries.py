@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.reconcile import find

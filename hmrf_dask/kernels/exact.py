@@ -11,8 +11,8 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.types import FloatArray, IntArray
 
 LIMBS = 20

@@ -11,8 +11,8 @@ the first part comes from the M-step sums, this module adds up the second.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import Terms
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.products import entries

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.heap import Heap, build_heap, empty_heap, set_gain
 from hmrf_dask.kernels.limbs import BITS, MASK, add_limbs, best_limbs
 from hmrf_dask.types import AnyArray

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.groups import run_groups
 from hmrf_dask.kernels.heap import Heap, build_heap, empty_heap, place_item
 from hmrf_dask.kernels.links import (

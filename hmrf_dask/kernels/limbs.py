@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
+from hmrf_dask.kernels.compiled import njit
 
 BITS = 32
 MASK = (1 << BITS) - 1

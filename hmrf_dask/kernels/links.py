@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.limbs import add_limbs, join_limbs
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray
 

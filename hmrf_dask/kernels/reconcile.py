@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.links import Links, best_cluster, fill_row, frozen
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 

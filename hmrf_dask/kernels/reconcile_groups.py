@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.groups import add_member
 from hmrf_dask.kernels.limbs import BITS, MASK, best_limbs
 from hmrf_dask.kernels.links import Links, frozen

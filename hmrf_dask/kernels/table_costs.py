@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.limbs import add_limbs
 from hmrf_dask.kernels.links import fill_row
 from hmrf_dask.kernels.reconcile import find

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.limbs import best_limbs
 from hmrf_dask.kernels.links import Grouping, Links, best_cluster, fill_row
 from hmrf_dask.kernels.table_changes import (

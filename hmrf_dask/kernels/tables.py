@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.links import Grouping, frozen
 from hmrf_dask.kernels.table_changes import gather, put_into_rivals, spread
 from hmrf_dask.kernels.table_forms import table_forms

@@ -7,8 +7,8 @@ moves made one after the other, are in `kernels.set_moves`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.set_moves import Moves, apply_moves, group_gains
 from hmrf_dask.kernels.worths import (

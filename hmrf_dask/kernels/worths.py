@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.products import Entries
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from numba import njit
 from numpy.typing import ArrayLike
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.rows.canonical import as_float32, canonical_csr, require_int32, require_matrix
 from hmrf_dask.rows.ids import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, KeyArray, LabelArray, RowArray

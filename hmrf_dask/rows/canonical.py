@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from numba import njit
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.types import AnyArray, RowArray
 
 LARGEST_INT32 = int(np.iinfo(np.int32).max)

@@ -10,13 +10,14 @@ STAMP := $(VENV)/.set-up
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format prove lock clean
+.PHONY: help setup demo test lint format prove bench lock clean
 
 help:
 	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
 	@echo 'make test     set up, then run all tests (JOBS=2 at a time; one: make test ARGS=tests/test_cli.py)'
 	@echo 'make lint     ruff, formatting, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
+	@echo 'make bench    the speed, beside the peers (25 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
 	@echo 'make setup    only set up $(VENV)'
 	@echo 'make format   let ruff format and mend what it can'
 	@echo 'make lock     pin the dependencies of pyproject.toml again (needs uv)'
@@ -51,6 +52,11 @@ format: $(STAMP)
 
 prove: $(STAMP)
 	$(BIN)/python -m tests.prove $(ARGS)
+
+# OpenMP gets both cores: without a number scikit-learn takes one where two are threads of one.
+bench: $(STAMP)
+	@OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	    $(BIN)/python -W ignore -m tests.benchmarks $(ARGS)
 
 # No --emit options: the lock must name no index, no path of this machine and no way it was made.
 lock:

@@ -7,18 +7,24 @@ value on; here every wait has its deadline. Without a client the local scheduler
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import dask
+import dask.local
+import dask.threaded
+import psutil
 from dask.base import get_scheduler
 from dask.utils import parse_timedelta
 
 from hmrf_dask.errors import ClusterError, HmrfError, RunDirectoryError
 from hmrf_dask.kernels.path import kernel_path, path_differences
 
+CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 POLL = 2.0  # seconds between two looks at the workers while a graph runs
 
 
@@ -27,10 +33,30 @@ def setting(name: str, default: Any) -> Any:
     return dask.config.get(f"hmrf.{name}", default)
 
 
+def known_scheduler() -> Any:
+    """Return Dask's threads where nothing else can be meant, None where Dask has to find out.
+
+    To look for a client it imports distributed, half a second; without distributed there is none.
+    """
+    if "distributed" in sys.modules or dask.config.get("scheduler", None):
+        return None
+    return dask.threaded.get
+
+
+def _scheduler() -> Any:
+    """Return the function that Dask would run graphs with, or None for the default."""
+    return get_scheduler(scheduler=known_scheduler())
+
+
 def active_client() -> Any:
     """Return the Client that Dask would use now, or None for a local scheduler."""
-    owner = getattr(get_scheduler(), "__self__", None)
+    owner = getattr(_scheduler(), "__self__", None)
     return owner if hasattr(owner, "scheduler_info") else None
+
+
+def in_this_process() -> bool:
+    """Return whether tasks run on threads of this process, or one after the other in it."""
+    return _scheduler() in (None, dask.local.get_sync, dask.threaded.get)
 
 
 # ---- waiting
@@ -96,7 +122,11 @@ def worker_states(client: Any) -> list[WorkerState]:
 
 
 def _workers(client: Any) -> list[dict[str, Any]]:
-    return list(client.scheduler_info(n_workers=-1)["workers"].values())
+    return list(_workers_by_name(client).values())
+
+
+def _workers_by_name(client: Any) -> dict[str, dict[str, Any]]:
+    return dict(client.scheduler_info(n_workers=-1)["workers"])
 
 
 def _stalled(address: str, states: list[WorkerState], patience: float) -> str:
@@ -129,6 +159,21 @@ def _explain(future: Any) -> None:
     raise error
 
 
+def together(values: Sequence[Any]) -> list[tuple[list[int], int]]:
+    """Return the numbers of persisted values by the worker that has them, and its threads."""
+    client = active_client()
+    if client is None:
+        return [(list(range(len(values))), local_threads())]
+    threads = {name: int(one["nthreads"]) for name, one in _workers_by_name(client).items()}
+    places = client.who_has(client.futures_of(list(values)))
+    found: dict[str, list[int]] = {}
+    for number, value in enumerate(values):
+        holders = sorted(set(places.get(value.key, ())) & threads.keys())
+        least = min(holders or threads, key=lambda one: len(found.get(one, ())), default="")
+        found.setdefault(least, []).append(number)
+    return [(numbers, threads.get(name, 1)) for name, numbers in sorted(found.items())]
+
+
 # ---- memory
 
 
@@ -143,7 +188,7 @@ def memory_of_a_task() -> tuple[int, str]:
         ]
         if shares:
             return min(shares), "the smallest worker's memory limit shared by its threads"
-    threads = _local_threads()
+    threads = local_threads()
     shared = f" shared by {threads} threads" if threads > 1 else ""
     return _machine_memory() // threads, f"this machine's memory limit{shared}"
 
@@ -156,14 +201,17 @@ def memory_of_all() -> int:
 
 
 def _machine_memory() -> int:
-    from distributed.system import MEMORY_LIMIT
+    """Return the memory of this machine, or what its container may have of it."""
+    limits = [int(psutil.virtual_memory().total)]
+    for file in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            limits.append(int(Path(file).read_text()))
+    return min(limit for limit in limits if limit > 0)
 
-    return int(MEMORY_LIMIT)
 
-
-def _local_threads() -> int:
+def local_threads() -> int:
     """Return how many tasks a local scheduler runs at a time."""
-    if get_scheduler() is dask.local.get_sync:
+    if _scheduler() is dask.local.get_sync:
         return 1
     return int(dask.config.get("num_workers", None) or dask.system.CPU_COUNT)
 

@@ -152,3 +152,13 @@ def digests(
                 for bounds in partitions:
                     found[scheduler, str(bounds)] = fit(case, bounds).digest
     return found
+
+
+@contextmanager
+def one_process_cluster() -> Iterator[None]:
+    """Open a cluster of two workers inside this process."""
+    from distributed import Client
+
+    address = "127.0.0.1:0"  # any port: tests run side by side
+    with Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=address):
+        yield

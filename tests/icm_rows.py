@@ -20,10 +20,9 @@ from hmrf_dask.constraints.arrays import AnyArray
 from hmrf_dask.constraints.closure import build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, Inline
-from hmrf_dask.em import bundles, phases
+from hmrf_dask.em import bundles, looks, phases
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import Model, State
-from hmrf_dask.em.parts import Shared, share_model
 from hmrf_dask.em.rounds import Rounds, settle_in_rounds
 from hmrf_dask.errors import ConflictError
 from hmrf_dask.runs import RunDirectory
@@ -48,13 +47,11 @@ def _model(engine: Engine, centroids: AnyArray) -> Model:
 
 
 def _pieces_of_bundle(
-    engine: Engine, pricing: Pricing, shared: Shared, number: int
+    engine: Engine, pricing: Pricing, shared: Any, number: int
 ) -> tuple[Any, Any, list[Any]]:
     one = engine.problem.bundles[number]
     costs = [
-        bundles.linked_costs(
-            engine.problem.linked[part].block, shared.model, shared.table, pricing.scale
-        )
+        looks.linked_costs(engine.problem.linked[part].block, shared, pricing.scale)
         for part in one.parts
     ]
     return one.bundle, pricing.bundles[number], costs
@@ -85,7 +82,7 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
     problem = engine.problem
     assert {one.mode for one in problem.bundles} == {"heap"}
     model = _model(engine, centroids)
-    pricing, shared = engine.price(model), share_model(engine.flow, model)
+    pricing, shared = engine.price(model), engine.flow.share(model)
     sizes = [sum(problem.linked[part].n_rows for part in one.parts) for one in problem.bundles]
     number = int(np.argmax(sizes))
     bundle, pairs, costs = _pieces_of_bundle(engine, pricing, shared, number)
@@ -102,26 +99,34 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
             of = problem.linked[part]
             labels = start(rows).astype(np.int32)
             files.append(engine.run.write_labels(0, of.name, of.first_row, labels))
-        resident = Resident()
-        took, settled = seconds(
-            lambda files=files: bundles.settle(
-                bundle, pairs, costs, [], model, pricing.scale, False, (1.0, 1.0), engine.run, files
+        resident, known = Resident(), [looks.Looked(one) for one in costs]
+        before = looks.read_bundle(engine.run, files)
+        took, after = seconds(
+            lambda known=known, files=files: bundles.settle(
+                bundle,
+                pairs,
+                known,
+                [],
+                model,
+                pricing.scale,
+                False,
+                (1.0, 1.0),
+                engine.run,
+                files,
             )
         )
-        left = left_to_gain(
-            settled.labels, np.concatenate(costs)[bundle.rows], pricing.scale.shift, bundle, pairs
-        )
+        left = left_to_gain(after, np.concatenate(costs), pricing.scale.shift, bundle, pairs)
         found |= {
             f"one_task_{name}_seconds": took,
             f"one_task_{name}_growth_mib": resident.growth // MEBIBYTE,
-            f"one_task_{name}_moves": settled.point_moves + settled.group_moves,
+            f"one_task_{name}_moves": int((before != after).sum()),
             f"one_task_{name}_left": left,
         }
     held = sum(one.nbytes for one in [*costs, pairs.start, pairs.neighbour, pairs.signed])
-    held += sum(one.nbytes for one in (bundle.rows, bundle.groups, bundle.group_members))
+    held += sum(one.nbytes for one in (bundle.groups, bundle.group_members))
     found["one_task_inputs_mib"] = held // MEBIBYTE
     nodes = bundle.nodes
-    found["largest"] = (nodes, np.concatenate(costs)[bundle.rows], pricing.scale, bundle, pairs)
+    found["largest"] = (nodes, np.concatenate(costs), pricing.scale, bundle, pairs)
     return found
 
 
@@ -223,11 +228,9 @@ def domino(n: int, task_memory: int) -> Figures:
             closure=False, penalty="potts",
         )  # fmt: skip
         model = _model(engine, np.eye(2))
-        pricing, shared = engine.price(model), share_model(engine.flow, model)
+        pricing, shared = engine.price(model), engine.flow.share(model)
         costs_of = [
-            engine.flow.lazy(
-                bundles.linked_costs, part.block, shared.model, shared.table, pricing.scale
-            )
+            engine.flow.lazy(looks.linked_costs, part.block, shared, pricing.scale)
             for part in engine.problem.linked
         ]
         files = [

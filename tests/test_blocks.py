@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.store import blocks as store
+from hmrf_dask.store import encoding
 
 ARRAYS = ("values", "indices", "indptr", "ids", "keys")
 
@@ -64,7 +65,7 @@ def test_slices_of_a_block_are_written_as_what_they_are(block, data):
 
 def test_the_lists_of_a_sliced_table_are_read_from_their_own_offsets(block):
     table = pq.read_table(pa.BufferReader(store.encode_block(block))).slice(7, 9)
-    values, indptr = store._flattened(table.column("values").combine_chunks(), 30)
+    values, indptr = encoding._flattened(table.column("values").combine_chunks(), 30)
     expected = block.rows(7, 16)
     np.testing.assert_array_equal(values, expected.values)
     np.testing.assert_array_equal(indptr, expected.indptr)
@@ -77,18 +78,33 @@ def test_values_are_read_without_a_copy_and_may_not_be_written(block):
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_encodings_and_checksums_are_those_of_the_facts(block, dense):
+def test_encodings_are_those_measured_to_be_read_fastest(block, dense):
     written = RowBlock.from_array(block.to_dense()) if dense else block
     metadata = pq.ParquetFile(pa.BufferReader(store.encode_block(written))).metadata
     group = metadata.row_group(0)
     columns = [group.column(i) for i in range(group.num_columns)]
     encodings = {column.path_in_schema: set(column.encodings) for column in columns}
     assert metadata.num_row_groups == 1
-    assert {column.compression for column in columns} == {"ZSTD"}
+    assert {column.compression for column in columns} == {"LZ4"}
     assert not any("DICTIONARY" in code for codes in encodings.values() for code in codes)
     assert "BYTE_STREAM_SPLIT" in encodings["values.list.element"]
     if not dense:
-        assert "DELTA_BINARY_PACKED" in encodings["indices.list.element"]
+        assert "BYTE_STREAM_SPLIT" in encodings["indices.list.element"]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "none"])
+def test_files_of_other_encodings_stay_readable(block, compression):
+    table = pq.read_table(pa.BufferReader(store.encode_block(block)))
+    sink = pa.BufferOutputStream()
+    codes = {
+        "indices.list.element": "DELTA_BINARY_PACKED",
+        "values.list.element": "BYTE_STREAM_SPLIT",
+    }
+    pq.write_table(
+        table, sink, compression=compression, use_dictionary=False, column_encoding=codes,
+        row_group_size=7,
+    )  # fmt: skip
+    assert_same(store.decode_block(sink.getvalue().to_pybytes(), "old"), block)
 
 
 def test_a_flipped_byte_in_the_data_of_a_page_fails_its_checksum(block):
@@ -116,6 +132,41 @@ def test_no_flipped_byte_of_a_file_goes_unseen(block, tmp_path):
             store.read_block(str(tmp_path), file, 30)
     path.write_bytes(content)
     assert_same(store.read_block(str(tmp_path), file, 30), block.rows(0, 4))
+
+
+def test_a_file_is_hashed_once_in_a_process_and_again_when_it_changed(block, tmp_path, monkeypatch):
+    hashed = []
+    file = store.write_block(block, str(tmp_path), 0)
+    monkeypatch.setattr(store, "sha256", lambda content: hashed.append(1) or sha256(content))
+    for _ in range(3):
+        assert_same(store.read_block(str(tmp_path), file, 30), block)
+    assert len(hashed) == 1
+    path = tmp_path / file.name
+    content = bytearray(path.read_bytes())
+    os.utime(path, ns=(1, 1))
+    assert_same(store.read_block(str(tmp_path), file, 30), block)
+    assert len(hashed) == 2
+    content[-3] ^= 1  # of the footer, which has no checksum of its own
+    path.write_bytes(content)
+    os.utime(path, ns=(2, 2))
+    for _ in range(2):  # what was refused once is not taken the second time
+        with pytest.raises(InvalidInputError, match=rf"{file.name}.*are not the {file.n_bytes}"):
+            store.read_block(str(tmp_path), file, 30)
+
+
+def test_a_page_that_decays_after_the_first_read_is_found(block, tmp_path):
+    file = store.write_block(block, str(tmp_path), 0)
+    path = tmp_path / file.name
+    when = path.stat().st_mtime_ns
+    store.read_block(str(tmp_path), file, 30)
+    content = bytearray(path.read_bytes())
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    column = group.column(group.num_columns - 1)
+    content[column.data_page_offset + column.total_compressed_size - 5] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(when, when))
+    with pytest.raises(InvalidInputError, match=rf"{file.name}.*cannot be read as Parquet"):
+        store.read_block(str(tmp_path), file, 30)
 
 
 def test_a_missing_a_cut_and_a_foreign_file_are_named(block, tmp_path):

@@ -280,6 +280,17 @@ def test_unchanged_partitions_are_not_touched_and_slices_own_their_memory(dense)
             corpus.with_partitions(bad)
 
 
+def test_a_corpus_of_files_says_where_they_are_and_what_they_hold(dense, tmp_path):
+    rows = scipy.sparse.csr_array(dense)
+    corpus = Corpus.from_rows(rows, n_partitions=3)
+    read = corpus.to_parquet(str(tmp_path))
+    blocks = blocks_of(corpus)
+    assert [source.nbytes for source in read.sources] == [b.nbytes - 4 for b in blocks]
+    for source, block in zip(read.sources, blocks, strict=True):
+        np.testing.assert_array_equal(source.read().values, block.values)
+    assert corpus.sources == read.repartition(2).sources == ()
+
+
 @pytest.mark.parametrize("as_dense", [False, True])
 def test_a_dask_array_of_the_same_row_chunks(dense, as_dense):
     corpus = Corpus.from_rows(scipy.sparse.csr_array(dense), n_partitions=4)

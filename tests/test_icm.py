@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.groups import LARGE_GROUP
-from hmrf_dask.kernels.heap import build_heap, empty_heap, set_gain
+from hmrf_dask.kernels.heap import empty_heap, place_item
 from hmrf_dask.kernels.icm import component_moves, heap_moves, icm
 from hmrf_dask.kernels.limbs import add_limbs, best_limbs, join_limbs
 from hmrf_dask.kernels.links import adjacency, energy, make_links
@@ -215,6 +216,12 @@ def test_adjacency_lists_every_pair_at_both_ends() -> None:
     assert found == sorted((int(i), int(j), int(c)) for i, j, c in both)
 
 
+# functions that only kernels call have no way in from Python
+_place_item = njit()(lambda *heap_and_item: place_item(*heap_and_item))
+_add_limbs = njit()(lambda high, low, at, value: add_limbs(high, low, at, value))
+_best_limbs = njit()(lambda high, low: best_limbs(high, low))
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=60))
 def test_heap_always_shows_the_best_item(changes: list[tuple[int, int, int]]) -> None:
     for two_limbs in (False, True):
@@ -222,14 +229,16 @@ def test_heap_always_shows_the_best_item(changes: list[tuple[int, int, int]]) ->
         gains = dict.fromkeys(range(10), (0, 0))
         for item, high, low in changes:
             low = low if two_limbs else 0
-            set_gain(heap, item, high, low)
+            heap.high[item] = high
+            if two_limbs:
+                heap.low[item] = low
+            _place_item(*heap, item)
             gains[item] = (high, low)
             wanting = [item for item in gains if gains[item] != (0, 0)]
             assert heap.size[0] == len(wanting)
             if wanting:
                 best = min(wanting, key=lambda i: (-gains[i][0], -gains[i][1], i))
                 assert heap.items[0] == best
-        build_heap(heap)
         assert sorted(heap.items[: heap.size[0]]) == [i for i in gains if gains[i] != (0, 0)]
 
 
@@ -242,7 +251,7 @@ def test_limbs_add_up_exactly(one: list[int], other: list[int]) -> None:
     for values in (one, other):
         high, low = np.zeros(1, np.int64), np.zeros(1, np.int64)
         for value in values:
-            add_limbs(high, low, 0, value)
+            _add_limbs(high, low, 0, value)
         assert join_limbs(high[0], low[0]) == sum(values)
         parts.append((np.zeros(1, np.int32), high[:, None], low[:, None]))
     _, (high,), (low,) = merge_parts(parts)
@@ -254,7 +263,7 @@ def test_limbs_add_up_exactly(one: list[int], other: list[int]) -> None:
 def test_best_of_limbs_is_the_lowest_of_the_cheapest(values: list[int]) -> None:
     high = np.array([value >> 32 for value in values])
     low = np.array([value & (2**32 - 1) for value in values])
-    target, gain_high, gain_low = best_limbs(high, low)
+    target, gain_high, gain_low = _best_limbs(high, low)
     *choices, present = values
     gain = max(Fraction(0), Fraction(present - min(choices)))
     assert join_limbs(gain_high, gain_low) == gain

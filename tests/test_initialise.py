@@ -263,7 +263,7 @@ def test_neighbourhoods_are_the_groups_largest_first(
         assert found.sizes.tolist() == [len(group) for group in wanted]
         assert np.array_equal(found.rivals, rivals)
         for number, group in enumerate(wanted):
-            own = sample.centroids(found.totals[[number]].toarray(), found.sizes[[number]])[0]
+            own = sample.centroids(found.sums[[number]].toarray(), found.sizes[[number]])[0]
             np.testing.assert_allclose(own, plain_centroid(sample, group), atol=1e-9)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from typing import Any
@@ -11,10 +12,20 @@ import scipy.sparse
 from hypothesis import example, given, settings
 
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.kernels import exact, pairs, random, sums
-from hmrf_dask.kernels.distances import Terms
+from hmrf_dask.kernels import exact, gradients, moves, pairs, random, sums
+from hmrf_dask.kernels.compiled import COMPILED, njit
+from hmrf_dask.kernels.distances import Terms, spread
 from hmrf_dask.kernels.exact import BASE, exact_integer, exact_sum, exact_value, exact_zero
-from hmrf_dask.kernels.sums import LARGEST_EXPONENT, Sums, add_sums, fixed_point_exponent, sum_moves
+from hmrf_dask.kernels.gradients import weighted_squares
+from hmrf_dask.kernels.sums import (
+    LARGEST_EXPONENT,
+    Accumulator,
+    Sums,
+    add_sums,
+    add_to,
+    fixed_point_exponent,
+    sum_moves,
+)
 from hmrf_dask.rows.block import RowBlock
 from tests import problems
 from tests.test_distortions import blocks_of, bound
@@ -80,6 +91,7 @@ def python_sums(block: RowBlock, terms: Terms, features: Any, moves: Any, K: int
     """Return sums and counts with Python integers, row by row."""
     dense = block.to_dense().astype(np.float64)
     held = block.to_scipy()
+    factor, extra = (spread(term, block.n_rows) for term in (terms.factor, terms.extra))
     out = np.zeros((K, block.n_features + 1), object)
     counts = [0] * K
     for i, ends in enumerate(zip(*moves, strict=True)):
@@ -89,9 +101,9 @@ def python_sums(block: RowBlock, terms: Terms, features: Any, moves: Any, K: int
             counts[h] += sign
             features_of = range(block.n_features) if block.is_dense else held[[i]].indices
             for m in features_of:
-                scaled = terms.factor[i] * 2.0**e * features[m] * dense[i, m]
+                scaled = factor[i] * 2.0**e * features[m] * dense[i, m]
                 out[h, m] += sign * round(scaled)
-            out[h, -1] += sign * round(terms.extra[i] * 2.0**e)
+            out[h, -1] += sign * round(extra[i] * 2.0**e)
     return out.astype(np.int64), counts
 
 
@@ -99,7 +111,7 @@ def python_sums(block: RowBlock, terms: Terms, features: Any, moves: Any, K: int
 @pytest.mark.parametrize("seed", range(4))
 def test_moves_of_rows_are_the_same_bits_in_any_form(name: str, seed: int) -> None:
     problem = problems.random_problem(seed, distortion=name, n=40, d=11, smooth=True)
-    weights, rng, K = problems.random_weights(11, seed), np.random.default_rng(seed), 50
+    weights, rng, K = problems.random_weights(11, seed), np.random.default_rng(seed), 120
     few = rng.integers(-2, K, 40).astype(np.int32)
     after = np.where(rng.random(40) < 0.3, rng.integers(-2, K, 40), few).astype(np.int32)
     for block in blocks_of(problem.X):
@@ -151,11 +163,162 @@ def test_adding_changes_none_of_the_parts() -> None:
     sparse = Sums(
         np.zeros((0, 0), np.int64), np.array([1, 5]), np.array([7, 9]), np.ones(2, np.int64), 3
     )
-    total = add_sums([sparse, dense, sparse])
-    assert total.to_dense().tolist() == [[1, 15, 1], [1, 1, 19]]
-    assert total.counts.tolist() == [3, 3]
-    assert dense.dense.tolist() == [[1, 1, 1], [1, 1, 1]]
-    assert dense.counts.tolist() == [1, 1]
+    for parts in ([sparse, dense, sparse], [dense, sparse, sparse]):
+        total = add_sums(parts)
+        assert total.to_dense().tolist() == [[1, 15, 1], [1, 1, 19]]
+        assert total.counts.tolist() == [3, 3]
+        added = add_to(dense.dense, add_sums([sparse, sparse]))
+        assert added.tolist() == total.dense.tolist()
+        assert add_to(dense.dense, dense).tolist() == [[2, 2, 2], [2, 2, 2]]
+        assert dense.dense.tolist() == [[1, 1, 1], [1, 1, 1]]
+        assert dense.counts.tolist() == [1, 1]
+        assert sparse.values.tolist() == [7, 9]
+
+
+def test_entries_may_come_in_any_order_and_more_than_once() -> None:
+    places, values = np.array([30, 4, 30, 7, 7]), np.array([1, 2, 3, 5, -5])
+    sums = Sums(np.zeros((0, 0), np.int64), places, values, np.zeros(4, np.int64), 10)
+    whole = sums.to_dense()
+    assert {place: whole.flat[place] for place in np.flatnonzero(whole)} == {4: 2, 30: 4}
+    assert [part.tolist() for part in sums.folded()] == [[4, 30], [2, 4]]
+    assert [part.tolist() for part in Sums.zero(4, 9).folded()] == [[], []]
+
+
+def random_moves(seed: int, name: str, K: int) -> tuple[list[Any], Any]:
+    """Return blocks of rows with their terms and labels before and after, and the features."""
+    rng = np.random.default_rng(seed)
+    problem = problems.random_problem(seed, distortion=name, n=60, d=13, smooth=True)
+    distortion, weights = bound(name, problem.X), problems.random_weights(13, seed)
+    found = []
+    for block in blocks_of(problem.X):
+        cuts = [0, *np.sort(rng.integers(0, 61, 4)), 60]
+        for start, stop in itertools.pairwise(cuts):
+            rows = block.rows(start, stop)
+            ends = rng.integers(-2, K, (2, stop - start)).astype(np.int32)
+            found.append((rows, distortion.terms(rows, weights), *ends))
+    return found, distortion.features(weights)
+
+
+@pytest.mark.parametrize("name", ["cosine", "pearson", "kl"])
+@pytest.mark.parametrize("K", [2, 30, 2000])
+def test_an_accumulator_adds_blocks_in_any_order(name: str, K: int) -> None:
+    found, features = random_moves(K, name, K)
+    told, counts = np.zeros((K, 14), np.int64), np.zeros(K, np.int64)
+    for rows, terms, before, after in found:
+        one, changed = python_sums(rows, terms, features, (before, after), K, 43)
+        told, counts = told + one, counts + changed
+    forms = set()
+    for turn in range(3):
+        accumulator = Accumulator(K, 14)
+        for t in np.random.default_rng(turn).permutation(len(found)):
+            rows, terms, *ends = found[t]
+            if (t + turn) % 3:
+                accumulator.add(rows, terms, features, *ends, 43)
+            else:
+                accumulator.add_sums(sum_moves(rows, terms, features, *ends, K, 43))
+        sums = accumulator.finish()
+        forms.add(sums.is_dense)
+        assert np.array_equal(sums.to_dense(), told)
+        assert np.array_equal(sums.counts, counts)
+        assert np.array_equal(add_to(told, sums), 2 * told)
+    assert forms == {K < 2000}  # entries of few rows, the whole array of many
+
+
+def test_an_accumulator_goes_over_to_the_whole_array_in_between() -> None:
+    found, features = random_moves(1, "cosine", 200)
+    accumulator, forms = Accumulator(200, 14), []
+    told = np.zeros((200, 14), np.int64)
+    for rows, terms, before, after in found:
+        accumulator.add(rows, terms, features, before, after, 43)
+        told += python_sums(rows, terms, features, (before, after), 200, 43)[0]
+        forms.append(accumulator.finish().is_dense)
+        assert np.array_equal(accumulator.finish().to_dense(), told)
+    assert forms == sorted(forms)
+    assert set(forms) == {False, True}
+
+
+def test_few_rows_are_added_to_the_whole_array_as_many_are() -> None:
+    rng = np.random.default_rng(0)
+    many = scipy.sparse.random_array((400, 3000), density=0.02, rng=rng, dtype=np.float32)
+    block = RowBlock.from_scipy(scipy.sparse.csr_array(many))
+    terms = bound("cosine", many.toarray()).terms(block, np.ones(3000))
+    before, after = rng.integers(-1, 2, (2, 400)).astype(np.int32)
+    after[-3:] = [1, 1, 0]
+    accumulator, bounds = Accumulator(2, 3001), [0, 397, 398, 400]
+    for start, stop in itertools.pairwise(bounds):
+        rows = block.rows(start, stop)
+        own = Terms(*(term[start:stop] if len(term) > 1 else term for term in terms))
+        accumulator.add(rows, own, np.ones(3000), before[start:stop], after[start:stop], 40)
+    told, counts = python_sums(block, terms, np.ones(3000), (before, after), 2, 40)
+    assert np.array_equal(accumulator.finish().dense, told)
+    assert accumulator.finish().counts.tolist() == counts
+
+
+def test_sums_of_nothing() -> None:
+    block = RowBlock.from_array(np.ones((3, 2), np.float32))
+    terms, here = bound("cosine", np.ones((3, 2))).terms(block, np.ones(2)), np.zeros(3, np.int32)
+    for rows, labels in ((block, here), (block.rows(0, 0), here[:0]), (block, here - 2)):
+        sums = sum_moves(rows, terms, np.ones(2), labels, labels, 1, 43)
+        assert not sums.to_dense().any()
+        assert sums.counts.tolist() == [0]
+    gone = sum_moves(block, terms, np.ones(2), here - 1, here - 2, 1, 43)  # from nowhere to nowhere
+    assert not gone.to_dense().any()
+
+
+@pytest.mark.parametrize("n_columns", [9, 1000])
+def test_summands_as_large_as_the_exponent_allows_do_not_overflow(n_columns: int) -> None:
+    n, size = 50, 3e7
+    values = np.full((n, n_columns - 1), size, np.float32)
+    block = RowBlock.from_array(values)
+    exponent = fixed_point_exponent(n, size)
+    whole, nought = np.ones(n), np.zeros(n)
+    terms = Terms(nought, whole, nought, nought, nought, whole, np.full(n, -size), nought)
+    labels = np.arange(n, dtype=np.int32) % 2
+    arguments = (terms, np.ones(n_columns - 1), labels, 1 - labels, 2, exponent)
+    told = Fraction(float(np.float32(size))) * Fraction(2) ** exponent
+    assert not sum_moves(block, *arguments).to_dense().any()  # as many come as go
+    arguments = (terms, np.ones(n_columns - 1), labels * 0, labels * 0 + 1, 2, exponent)
+    sums = sum_moves(block, *arguments).to_dense()
+    assert abs(int(sums[1, 0]) - n * told) <= n
+    assert (sums[1, :-1] == sums[1, 0]).all()
+    assert (sums[0] == -sums[1]).all()
+    assert sums[1, -1] == -sums[1, 0]
+
+
+# --- squares by feature --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cosine", "pearson"])
+@pytest.mark.parametrize("seed", range(3))
+def test_weighted_squares_are_those_of_every_row_alone(name: str, seed: int) -> None:
+    problem = problems.random_problem(seed, distortion=name, n=40, d=11, smooth=True)
+    weights, rng = problems.random_weights(11, seed), np.random.default_rng(seed)
+    distortion, labels = bound(name, problem.X), rng.integers(-2, 4, 40).astype(np.int32)
+    table = distortion.table(rng.random((4, 11)), weights)
+    overall = distortion.table(rng.random((1, 11)), weights)
+    for block in blocks_of(problem.X):
+        terms, x = distortion.terms(block, weights), block.to_dense().astype(np.float64)
+        whole = weighted_squares([block], [terms], [labels], table, overall, 0.7, 44)
+        own = 1.0 - distortion.own_distances(block, terms, table, labels)
+        own -= 0.7 * (1.0 - distortion.own_distances(block, terms, overall, 0 * labels))
+        own[labels < 0] = 0.0
+        factor, extra = spread(terms.factor, 40), spread(terms.extra, 40)
+        scaled = factor[:, None] * x
+        told = own @ (scaled * (scaled + 2.0 * extra[:, None]))
+        assert whole[:-1] * 2.0**-44 == pytest.approx(told, abs=1e-10)
+        assert whole[-1] * 2.0**-44 == pytest.approx(own @ extra**2, abs=1e-10)
+        for cut in (1, 7):
+            rows = [block.rows(t, min(t + cut, 40)) for t in rng.permutation(range(0, 40, cut))]
+            alone = [distortion.terms(one, weights) for one in rows]
+            own_labels = [labels[np.isin(block.ids, one.ids)] for one in rows]
+            arguments = (table, overall, 0.7, 44)
+            together = weighted_squares(rows, alone, own_labels, *arguments)
+            assert np.array_equal(together, whole)
+            parts = [
+                weighted_squares([one], [term], [label], *arguments)
+                for one, term, label in zip(rows, alone, own_labels, strict=True)
+            ]
+            assert np.array_equal(np.sum(parts, axis=0), whole)
 
 
 # --- random numbers ------------------------------------------------------------------------------
@@ -176,7 +339,8 @@ def test_adding_changes_none_of_the_parts() -> None:
 def test_philox_gives_the_known_answers(
     counter: list[int], key: list[int], words: list[int]
 ) -> None:
-    assert [int(word) for word in random.philox(*map(np.uint64, counter + key))] == words
+    from_python = njit()(lambda c0, c1, c2, c3, k0, k1: random.philox(c0, c1, c2, c3, k0, k1))
+    assert [int(word) for word in from_python(*map(np.uint64, counter + key))] == words
 
 
 def test_draws_depend_on_their_counters_alone() -> None:
@@ -268,6 +432,7 @@ def test_quantised_rows_far_from_nought_stay_within_int32() -> None:
 # --- compilation ---------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
     rows = np.random.default_rng(0).random((9, 4)).astype(np.float32)
     distortion = make_distortion("cosine").bind(bound("cosine", rows).extent)
@@ -286,11 +451,16 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             distortion.pair_gradient(
                 block, block, ends, ends, signed, weights, np.full(len(weights) + 1, 2.0**40)
             )
-            distortion.weighted_squares(block, terms, signed, weights, 40)
+            table = distortion.table(np.ones((2, 4)), weights)
+            weighted_squares([block], [terms], [labels], table, table, 1.0, 40)
             exact_sum(signed)
     kernels = (
-        sums._scatter,
-        sums._entries,
+        moves.moves_by_cluster,
+        moves._line_up,
+        moves._scatter,
+        moves._emit,
+        sums._add_entries,
+        gradients._squares_in_line,
         pairs._values,
         pairs._gradient,
         exact._add_all,

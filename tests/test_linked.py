@@ -149,7 +149,7 @@ def test_any_layout_keeps_its_promises(problem: dict[str, object]) -> None:
 def check_bundle(layout: LinkedLayout, number: int, task_memory: int) -> None:
     bundle, graph = layout.bundle(number), layout.graph
     laid = np.concatenate([layout.partition_nodes(one) for one in bundle.partitions])
-    np.testing.assert_array_equal(laid[bundle.rows], bundle.nodes)
+    np.testing.assert_array_equal(laid, bundle.nodes)
     if bundle.mode == "rounds":
         assert len(set(graph.components[bundle.nodes].tolist())) == 1
         assert heap_bytes(len(laid), len(bundle.first), 3) > task_memory
@@ -161,7 +161,9 @@ def check_bundle(layout: LinkedLayout, number: int, task_memory: int) -> None:
             assert round_bytes(n_rows, n_ends, 3) <= task_memory
             place += n_rows
     else:
-        assert bundle.nodes.tolist() == sorted(bundle.nodes.tolist())
+        by_component = np.split(laid, np.flatnonzero(np.diff(graph.components[laid])) + 1)
+        assert len(by_component) == len(np.unique(graph.components[laid]))
+        assert all((np.diff(nodes) > 0).all() for nodes in by_component)
         assert heap_bytes(len(laid), len(bundle.first), 3) <= task_memory
     tables = graph.table_components[graph.components[bundle.nodes]]
     assert tables.tolist() == [bundle.mode == "table"] * len(laid)
@@ -212,9 +214,8 @@ def test_whole_components_follow_each_other_by_lowest_member() -> None:
     assert layout.order.tolist() == [0, 5, 1, 2, 3, 4, 6]
     assert layout.partition_starts.tolist() == [0, 4, 7]
     assert layout.modes == ("heap", "heap")
-    assert layout.bundle(0).nodes.tolist() == [0, 1, 2, 5]
-    assert layout.bundle(0).rows.tolist() == [0, 2, 3, 1]
-    assert layout.bundle(0).groups.tolist() == [0, 1, 1, 0]
+    assert layout.bundle(0).nodes.tolist() == [0, 5, 1, 2]
+    assert layout.bundle(0).groups.tolist() == [0, 0, 1, 1]
 
 
 def test_a_cut_component_shares_no_partition_and_stays_one_bundle() -> None:
@@ -243,7 +244,13 @@ def test_a_long_chain_stays_contiguous_whatever_its_ids() -> None:
 
 def test_breadth_first_order_takes_neighbours_by_index() -> None:
     graph = graph_of(7, [(0, 6), (0, 2)], [(2, 5), (3, 6), (2, 4), (1, 3)])
-    assert layout_of(graph, rows_per_partition=3).order.tolist() == [0, 2, 6, 4, 5, 3, 1]
+    memory = round_bytes(7, 12, 3)
+    assert heap_bytes(7, 6, 3) < memory  # which is what a piece of all rows would need
+    whole = layout_of(graph, 1, task_memory=heap_bytes(7, 6, 3))
+    assert whole.order.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    cut = layout_of(graph, 1, task_memory=heap_bytes(7, 6, 3) - 1)
+    assert cut.modes == ("rounds",)
+    assert cut.order.tolist() == [0, 2, 6, 4, 5, 3, 1]
 
 
 def test_the_task_memory_decides_between_heap_and_rounds() -> None:
@@ -276,11 +283,9 @@ def test_components_in_table_form_stay_whole_and_apart() -> None:
     cut = layout_of(graph, rows_per_partition=250)
     assert cut.modes == ("heap", "table", "table")
     assert cut.bundle_starts.tolist() == [0, 1, 3, 5]
-    # only explicit form is laid out breadth-first: tables have no neighbours to keep near
     for number in (1, 2):
         nodes = cut.bundle(number).nodes
         np.testing.assert_array_equal(nodes, np.sort(nodes))
-        np.testing.assert_array_equal(cut.bundle(number).rows, np.arange(len(nodes)))
 
 
 def test_a_table_component_that_does_not_fit_is_refused_with_the_arithmetic() -> None:

@@ -336,15 +336,30 @@ def test_a_scratch_run_goes_with_a_failure(
         errors = Stopped
         monkeypatch.setattr(RunDirectory, "commit", lambda *a: (_ for _ in ()).throw(Stopped()))
     with dask.config.set({"hmrf.scratch-directory": str(tmp_path)}), pytest.raises(errors):
-        HMRFKMeans(3, distortion="euclidean").fit(rows, must_link=must)
+        HMRFKMeans(3, distortion="euclidean").fit(elsewhere(rows), must_link=must)
     assert not list(tmp_path.iterdir())
+
+
+def elsewhere(rows: Any) -> Corpus:
+    """Return rows that do not lie in this process, as far as a fit can tell."""
+    return replace(Corpus.from_rows(rows, n_partitions=2), in_client=False)
+
+
+def test_rows_of_this_process_need_no_scratch_run(tmp_path: Path) -> None:
+    with dask.config.set({"hmrf.scratch-directory": str(tmp_path)}):
+        case = make_case("euclidean")
+        model = HMRFKMeans(3, distortion="euclidean", random_state=0, n_init=2)
+        lazy = model.fit(case.corpus(2), must_link=case.constraints()).labels_
+        assert not list(tmp_path.iterdir())
+        plain = model.fit(elsewhere(case.X), must_link=case.constraints()).labels_
+        np.testing.assert_array_equal(lazy.compute(), plain.compute())
 
 
 def test_a_scratch_run_keeps_one_iteration(tmp_path: Path) -> None:
     with dask.config.set({"hmrf.scratch-directory": str(tmp_path)}):
         case = make_case("euclidean")
         model = HMRFKMeans(3, distortion="euclidean", random_state=0, n_init=2)
-        model.fit(case.corpus(2), must_link=case.constraints())
+        model.fit(elsewhere(case.X), must_link=case.constraints())
         (run_dir,) = tmp_path.iterdir()
         assert len(list((run_dir / "state").iterdir())) == 1
         model.labels_.compute()

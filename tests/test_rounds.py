@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -12,11 +11,11 @@ import numpy as np
 import pytest
 
 from hmrf_dask.dataflow import DaskFlow, Dataflow
-from hmrf_dask.em import bundles
+from hmrf_dask.em import looks
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.model import State
-from hmrf_dask.em.parts import share_model
 from hmrf_dask.linked.layout import CANNOT
+from tests.fits import one_process_cluster
 from tests.linked_oracle import Component, renumbered
 from tests.loop_driver import Bench, make_bench, turns
 from tests.problems import Problem, random_problem
@@ -52,12 +51,10 @@ def in_rounds(bench: Bench) -> list[int]:
 def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int]]]:
     """Yield every bundle of a problem as the oracle's component, and its labels."""
     problem, pricing = engine.problem, engine.price(state.model)
-    shared = share_model(engine.flow, state.model)
+    shared = engine.flow.share(state.model)
     for number, one in enumerate(problem.bundles):
         costs = [
-            bundles.linked_costs(
-                problem.linked[part].block, shared.model, shared.table, pricing.scale
-            )
+            looks.linked_costs(problem.linked[part].block, shared, pricing.scale)
             for part in one.parts
         ]
         bundle, pairs = one.bundle, pricing.bundles[number]
@@ -81,8 +78,8 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
             )
             for (i, j), kind in kinds.items()
         ]
-        labels = bundles.read_bundle(engine.run, bundle, [state.linked[part] for part in one.parts])
-        rows = np.concatenate(costs)[bundle.rows].tolist()
+        labels = looks.read_bundle(engine.run, [state.linked[part] for part in one.parts])
+        rows = np.concatenate(costs).tolist()
         yield (
             Component(rows, listed, renumbered(bundle.groups.tolist()), pricing.scale.shift),
             labels.tolist(),
@@ -159,14 +156,6 @@ def last_turn(problem: Problem, flow: Dataflow | None) -> tuple[int, list[int]]:
             )
         )
     return turn.state.energy.total, sorted(labels)
-
-
-@contextmanager
-def one_process_cluster() -> Iterator[None]:
-    from distributed import Client
-
-    with Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None):
-        yield
 
 
 def test_threads_and_a_cluster_do_as_one_process() -> None:

@@ -10,13 +10,30 @@ import pytest
 
 from hmrf_dask.constraints import closure as closure_module
 from hmrf_dask.kernels import table_forms
+from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.limbs import best_limbs, join_limbs
 from hmrf_dask.kernels.links import adjacency, make_grouping, make_links
+from hmrf_dask.kernels.table_costs import group_energies
 from hmrf_dask.kernels.table_forms import table_bytes
-from hmrf_dask.kernels.table_sweeps import group_gain, table_icm
+from hmrf_dask.kernels.table_sweeps import fill_tables, table_icm
 from hmrf_dask.kernels.tables import build_tables, make_closure, make_rows
 from tests.linked_oracle import renumbered
 from tests.loop_driver import make_bench, turns
 from tests.problems import random_problem
+
+
+@njit()
+def _best_of_group(labels, links, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
+    fill_tables(labels, tables, rows, closure, grouping)
+    group_energies(labels, links, tables, rows, closure, grouping, group)
+    return best_limbs(tables.energies[0], tables.energies[1])
+
+
+def group_gain(labels, links, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
+    """Return (best cluster, exact gain) of moving a whole group; (-1, 0) where none gains."""
+    tables = build_tables(rows, closure, grouping, links.costs.shape[1])
+    target, high, low = _best_of_group(labels, links, tables, rows, closure, grouping, group)
+    return target, join_limbs(high, low) // 2
 
 
 @dataclass
@@ -223,7 +240,7 @@ def test_tables_fit_in_the_bytes_announced() -> None:
             n_clusters = len(problem.distortion[0])
             labels = np.zeros(len(problem.rows), np.int32)
             _, rows, closure, grouping = problem.arrays()
-            tables = build_tables(labels, rows, closure, grouping, n_clusters)
+            tables = build_tables(rows, closure, grouping, n_clusters)
             features = int(rows.indices.max()) + 1 if rows.indices.size else 0
             values = np.bincount(problem.groups, np.diff(rows.indptr)).astype(np.int64)
             held = sum(array.nbytes for array in [*tables, *closure[4:]])
@@ -295,6 +312,6 @@ def test_a_hub_with_many_small_rivals_keeps_a_small_table() -> None:
     weight = np.ones(2 * n_rivals)
     must = np.ones(n_rivals + 1)
     closure = make_closure(1, -1, 4, must, start, rival, weight)
-    tables = build_tables(np.zeros(n, np.int32), rows, closure, grouping, 3)
+    tables = build_tables(rows, closure, grouping, 3)
     assert tables.sums.shape == (2 * width, 3)
     assert tables.owner_sums.shape == (0, 3)

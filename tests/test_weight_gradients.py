@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.em.closures import between, broken_closures, closure_sums, embed, table_penalties
+from hmrf_dask.em import pair_gradients
+from hmrf_dask.em.closures import table_penalties
 from hmrf_dask.em.model import Model, Penalties
 from hmrf_dask.em.pair_gradients import closure_part, explicit_part
 from hmrf_dask.kernels.exact import exact_value, exact_zero
+from hmrf_dask.kernels.gradients import weighted_squares
 from hmrf_dask.linked.layout import CANNOT, MUST, Bundle, PairBlock
 from tests import naive, problems
 from tests.test_distortions import blocks_of, bound, sums_of
@@ -94,19 +96,19 @@ def row_part(case: Case, block: Any, strength: float) -> Any:
     totals, _ = sums_of(distortion, block, case.labels, 3, weights)
     whole = totals[:, :-1] + totals[:, -1:] * np.sqrt(weights)
 
-    def similarities(sums: Any, labels: Any) -> Any:
-        centroids = distortion.centroids(sums, np.ones(len(sums)), weights, 0.0, None)
-        table = distortion.table(centroids, weights)
-        return 1.0 - distortion.own_distances(block, terms, table, labels)
+    def table(sums: Any) -> Any:
+        integers = np.rint(sums * 2.0**40).astype(np.int64)
+        counts = np.ones(len(sums), np.int64)
+        centroids = distortion.centroids(integers, 40, counts, weights, 0.0, None)
+        return distortion.table(centroids, weights)
 
     def directions(sums: Any) -> Any:
         return (sums * sums / np.sqrt((sums * sums).sum(axis=1, keepdims=True))).sum(axis=0)
 
     together = totals.sum(axis=0, keepdims=True)
-    own = similarities(totals, case.labels)
-    own = own - strength * similarities(together, np.zeros_like(case.labels))
-    squares = distortion.weighted_squares(block, terms, own, weights, EXPONENT) * 2.0**-EXPONENT
-    rows = squares[:-1] + weights * squares[-1]
+    tables = (table(totals), table(together))
+    squares = weighted_squares([block], [terms], [case.labels], *tables, strength, EXPONENT)
+    rows = weights * (squares[:-1] + squares[-1]) * 2.0**-EXPONENT
     everyone = whole.sum(axis=0, keepdims=True)
     return 0.5 * (rows - directions(whole) + strength * directions(everyone))
 
@@ -166,14 +168,13 @@ def table_case(name: str, seed: int) -> tuple[Case, Bundle, Any]:
     rng = np.random.default_rng(seed + 50)
     sizes = [7, 5, 4, 3, 2, 1, 2]
     groups = np.repeat(np.arange(7), sizes).astype(np.int32)
-    points = rng.permutation(24).astype(np.int32)
     groups = groups[rng.permutation(24)]
     groups = np.unique(groups, return_inverse=True)[1].astype(np.int32)
     starts = np.concatenate([[0], np.cumsum(np.bincount(groups))])
     tables = np.array([True, True, True, True, True, True, False])
     empty = np.zeros(0, np.int32)
     bundle = Bundle(
-        mode="table", partitions=range(1), rows=points, nodes=np.arange(24, dtype=np.int32),
+        mode="table", partitions=range(1), nodes=np.arange(24, dtype=np.int32),
         pairs=slice(0, 0), first=empty, second=empty, kind=np.zeros(0, np.int8), cost=np.zeros(0),
         blocks=range(0), groups=groups, group_starts=starts,
         group_members=np.argsort(groups, kind="stable").astype(np.int32),
@@ -186,11 +187,10 @@ def table_case(name: str, seed: int) -> tuple[Case, Bundle, Any]:
     for p in range(24):
         for q in range(p + 1, 24):
             g, r = sorted((int(groups[p]), int(groups[q])))
-            ends = (int(min(points[p], points[q])), int(max(points[p], points[q])))
             if g == r and tables[g]:
-                must[ends] = 0.75
+                must[p, q] = 0.75
             if (g, r) in rivals:
-                cannot[ends] = 1.25
+                cannot[p, q] = 1.25
     model = replace(case.model, pairs=naive.Pairs(must, cannot))
     return replace(case, model=model), bundle, (0.75, 1.25)
 
@@ -202,39 +202,14 @@ def test_closures_cost_what_their_pairs_cost(name: str, potts: bool, seed: int) 
     case, bundle, costs = table_case(name, seed)
     model = replace(case.model, penalty="potts" if potts else "distance")
     told = naive.energy(model, case.labels, case.centroids, case.weights)
-    labels, nothing = case.labels[bundle.rows], Penalties(exact_zero(), exact_zero())
+    nothing = Penalties(exact_zero(), exact_zero())
     for block in case.blocks:
-        arguments = (bundle, block, model_of(case), potts, labels, nothing, costs)
+        arguments = (bundle, block, model_of(case), potts, case.labels, nothing, costs)
         found = table_penalties(*arguments)
         assert exact_value(found.must) == pytest.approx(told.must_link, abs=1e-9 * told.absolute)
         assert exact_value(found.cannot) == pytest.approx(
             told.cannot_link, abs=1e-9 * told.absolute
         )
-
-
-@pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
-def test_between_is_the_sum_over_all_pairs_of_two_sets(name: str) -> None:
-    case, bundle, _ = table_case(name, 9)
-    labels = case.labels[bundle.rows]
-    for block in case.blocks:
-        embedding = embed(block.take(bundle.rows), model_of(case))
-        sums = closure_sums(bundle, embedding, labels, 3)
-        (one, other), _ = broken_closures(bundle, sums)
-        found = between(sums, embedding, one, other)
-        assert len(found)
-        for t in range(len(found)):
-            sides = [
-                bundle.rows[(bundle.groups == sums.group[e]) & (labels == sums.cluster[e])]
-                for e in (one[t], other[t])
-            ]
-            told = sum(
-                naive.penalty_scale(case.model.rows[i], case.model.rows[j], case.weights, name)
-                for i in sides[0]
-                for j in sides[1]
-            )
-            assert found[t] == pytest.approx(
-                told, abs=1e-9 * (1 + sums.own[[one[t], other[t]]].sum())
-            )
 
 
 @pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
@@ -247,6 +222,28 @@ def test_closures_turn_weights_as_their_pairs_do(name: str, seed: int) -> None:
         told = pair_part(case, block)
         size = 1e-9 * (1 + np.abs(told).max()) * len(case.model.pairs.must)
         assert together(case, found) == pytest.approx(told, abs=size)
+
+
+@pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
+def test_few_entries_at_a_time_give_the_same_bits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, bundle, costs = table_case(name, 1)
+    run: Any = Labels(case.labels)
+    arguments = (bundle, [case.blocks[0]], model_of(case), run, [None], costs, units_of(case))
+    whole = closure_part(*arguments)
+    assert np.abs(whole).max() > 0
+    monkeypatch.setattr(pair_gradients, "TOGETHER", 1)
+    assert np.array_equal(closure_part(*arguments), whole)
+
+
+def test_closures_that_hold_add_nothing() -> None:
+    case, bundle, costs = table_case("pearson", 1)
+    run: Any = Labels(bundle.groups % 3)
+    rivals = bundle.rivals[bundle.rivals[:, 0] % 3 != bundle.rivals[:, 1] % 3]
+    apart = replace(bundle, rivals=rivals)
+    arguments = ([case.blocks[0]], model_of(case), run, [None], costs, units_of(case))
+    assert not closure_part(apart, *arguments).any()
 
 
 def test_parts_of_pairs_add_up_to_the_same_bits_in_any_blocks() -> None:

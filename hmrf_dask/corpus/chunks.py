@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-import dask.array
 import numpy as np
 from dask.base import optimize as dask_optimize
 from dask.delayed import Delayed, delayed
@@ -15,6 +15,12 @@ from dask.highlevelgraph import HighLevelGraph
 
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.ids import id_slices
+
+
+def is_dask_array(value: Any) -> bool:
+    """Whether it is a dask array; where dask.array was never imported, 0.2 s, there is none."""
+    module = sys.modules.get("dask.array")
+    return module is not None and isinstance(value, module.Array)
 
 
 def delayed_chunks(array: Any) -> list[Any]:
@@ -50,17 +56,20 @@ def lazy_array(
     row_counts: Sequence[int],
     columns: tuple[int, ...],
     dtype: np.dtype[Any],
+    meta: Any = None,
 ) -> Any:
     """Return tasks that each give an array as one dask array of these row chunks.
 
-    Empty chunks are as good as any other.
+    Empty chunks are as good as any other. `meta` is an empty chunk where chunks are no ndarrays.
     """
     name = f"rows-{uuid4().hex}"
     keys = [(name, number, *(0 for _ in columns)) for number in range(len(parts))]
     named = [delayed(_same)(part, dask_key_name=key) for part, key in zip(parts, keys, strict=True)]
     graph = HighLevelGraph.from_collections(name, merged_graph(named), dependencies=())
     chunks = (tuple(row_counts), *((width,) for width in columns))
-    return dask.array.Array(graph, name, chunks, dtype=dtype)
+    from dask.array import Array
+
+    return Array(graph, name, chunks, dtype=dtype, meta=meta)
 
 
 def _same(value: Any) -> Any:
@@ -71,7 +80,7 @@ def ids_by_partition(ids: Any, row_counts: Sequence[int], offsets: Sequence[int]
     """Return the ids of each partition: a task, or None where there are none."""
     if ids is None:
         return [None] * len(row_counts)
-    if not isinstance(ids, dask.array.Array):
+    if not is_dask_array(ids):
         return [delayed(part, traverse=False) for part in id_slices(ids, offsets)]
     known = not any(math.isnan(n) for n in ids.chunks[0])
     if ids.ndim == 1 and known and ids.shape[0] == offsets[-1]:

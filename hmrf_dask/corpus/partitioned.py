@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
-from uuid import uuid4
 
-import dask.array
 import dask.config
 import numpy as np
 import scipy.sparse
 from dask.base import compute as dask_compute
 from dask.base import persist as dask_persist
 from dask.delayed import Delayed, delayed
-from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import ArrayLike
 
-from hmrf_dask.corpus.chunks import delayed_chunks, ids_by_partition, merged_graph
+from hmrf_dask.corpus.chunks import (
+    delayed_chunks,
+    ids_by_partition,
+    is_dask_array,
+    lazy_array,
+)
 from hmrf_dask.corpus.partitions import (
     block_of_chunks,
     bounds_by_bytes,
@@ -40,9 +43,9 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import require_matrix
 from hmrf_dask.rows.ids import id_slices
 from hmrf_dask.store.blocks import (
+    BlockSource,
     Manifest,
     StorageOptions,
-    read_block,
     read_manifest,
     write_block,
     write_manifest,
@@ -68,6 +71,8 @@ class Corpus:
         Whether rows have document ids; else their ids are the row numbers.
     in_client : bool
         Whether the rows lie in this process's memory, so that `persist` must send them once.
+    sources : tuple of BlockSource
+        Where the partitions are read, one for each; empty where they do not come from files.
     """
 
     partitions: tuple[Delayed, ...]
@@ -75,6 +80,7 @@ class Corpus:
     row_counts: tuple[int, ...]
     has_ids: bool
     in_client: bool = False
+    sources: tuple[BlockSource, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a corpus without partitions or features, which no distance can use."""
@@ -120,10 +126,11 @@ class Corpus:
         X : sparse matrix or array of any format, or ndarray, shape (n_rows, n_features)
         ids : array-like of str or int, shape (n_rows,), optional
         n_partitions : int, optional
-            Partitions of equal numbers of rows; without it as few as `partition_bytes` and 65,536
-            rows allow, at least one.
+            Partitions of equal numbers of rows; without it 64 of equal bytes, fewer where they
+            would have less than 4,096 rows or 1 MiB, more where `partition_bytes` or 65,536 rows
+            ask for it. Results do not depend on it.
         partition_bytes : int
-            Bytes of values and feature numbers in one partition.
+            Most bytes of values and feature numbers in one partition.
 
         Returns
         -------
@@ -221,11 +228,12 @@ class Corpus:
         there would travel with every task.
         """
         manifest = read_manifest(url, storage_options)
-        parts = tuple(
-            delayed(read_block)(url, file, manifest.n_features, storage_options)
-            for file in manifest.files
+        n_features, counts = manifest.n_features, manifest.row_counts
+        sources = tuple(
+            BlockSource(url, file, n_features, storage_options) for file in manifest.files
         )
-        return Corpus(parts, manifest.n_features, manifest.row_counts, manifest.has_ids)
+        parts = tuple(delayed(source.read, pure=False)() for source in sources)
+        return Corpus(parts, n_features, counts, manifest.has_ids, sources=sources)
 
     def to_parquet(
         self, url: str, storage_options: StorageOptions = None, *, compute: Compute = dask_compute
@@ -250,6 +258,8 @@ class Corpus:
         """
         if not self.in_client:
             return self
+        if persist is dask_persist and "distributed" not in sys.modules:
+            return replace(self, in_client=False)  # nobody to send to; Dask would import it to ask
         parts: list[Delayed] = []
         # The rows have to travel this once, which is what Dask's warning is about.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
@@ -271,7 +281,8 @@ class Corpus:
             )
         offsets = self.offsets
         parts = tuple(self._rows_between(*bounds, offsets) for bounds in pairwise(cuts))
-        return replace(self, partitions=parts, row_counts=tuple(np.diff(cuts).tolist()))
+        counts = tuple(np.diff(cuts).tolist())
+        return replace(self, partitions=parts, row_counts=counts, sources=())
 
     def _rows_between(self, start: int, stop: int, offsets: Sequence[int]) -> Delayed:
         pieces, ranges = [], []
@@ -300,16 +311,10 @@ class Corpus:
                 "there), got True; set it to False"
             )
         form = RowBlock.to_dense if dense else RowBlock.to_scipy
-        name = f"corpus-{uuid4().hex}"
-        parts = [
-            delayed(form)(part, dask_key_name=(name, i, 0))
-            for i, part in enumerate(self.partitions)
-        ]
-        graph = HighLevelGraph.from_collections(name, merged_graph(parts), dependencies=())
         empty = np.empty((0, self.n_features), np.float32)
         meta = empty if dense else scipy.sparse.csr_array(empty)
-        chunks = (self.row_counts, (self.n_features,))
-        return dask.array.Array(graph, name, chunks, meta=meta)
+        parts = [delayed(form)(part) for part in self.partitions]
+        return lazy_array(parts, self.row_counts, (self.n_features,), empty.dtype, meta)
 
 
 def as_corpus(X: Any, ids: Any = None, *, compute: Compute = dask_compute) -> Corpus:
@@ -333,7 +338,7 @@ def as_corpus(X: Any, ids: Any = None, *, compute: Compute = dask_compute) -> Co
                 f"ids must not be given with a {type(X).__name__}: it has its own; leave them out"
             )
         return X if isinstance(X, Corpus) else Corpus.from_parquet(os.fspath(X))
-    if isinstance(X, dask.array.Array):
+    if is_dask_array(X):
         return Corpus.from_dask(X, ids, compute=compute)
     if isinstance(X, np.ndarray) or is_sparse(X):
         return Corpus.from_rows(X, ids)

@@ -15,6 +15,8 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.ids import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, KeyArray
 
+PARTITIONS = 64
+LEAST_ROWS, LEAST_BYTES = 2**12, 2**20
 PARTITION_ROWS = 2**16
 _SHOWN = 10
 
@@ -29,17 +31,24 @@ def even_bounds(n_rows: int, n_partitions: int) -> list[int]:
 
 
 def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
-    """Return bounds of partitions of at most so many bytes and `PARTITION_ROWS` rows."""
+    """Return bounds of partitions of about equal bytes, `PARTITIONS` of them where rows allow.
+
+    That many keep 16 threads busy to the end of a pass. Partitions have at least `LEAST_ROWS` rows
+    and `LEAST_BYTES` bytes on average, as each costs something of its own, and at most
+    `partition_bytes` bytes and `PARTITION_ROWS` rows.
+    """
     n_rows, n_features = matrix.shape
-    if is_sparse(matrix):
-        ends = matrix.indptr.astype(np.int64) * 8
-    else:
-        ends = np.arange(n_rows + 1) * (4 * n_features)
+    ends = matrix.indptr if is_sparse(matrix) else np.arange(n_rows + 1) * n_features
+    each = 8 if is_sparse(matrix) else 4  # bytes
+    n_entries = int(ends[-1]) - int(ends[0])
+    wanted = max(1, min(PARTITIONS, n_rows // LEAST_ROWS, each * n_entries // LEAST_BYTES))
     bounds = [0]
     while bounds[-1] < n_rows or len(bounds) == 1:
         start = bounds[-1]
-        fitting = int(np.searchsorted(ends, ends[start] + partition_bytes, side="right")) - 1
-        stop = max(start + 1, min(fitting, start + PARTITION_ROWS))
+        here, left = int(ends[start]), max(wanted - len(bounds) + 1, 1)
+        share = int(np.searchsorted(ends, here + (int(ends[-1]) - here) // left, "right")) - 1
+        fitting = int(np.searchsorted(ends, here + partition_bytes // each, side="right")) - 1
+        stop = max(start + 1, min(share, fitting, start + PARTITION_ROWS))
         bounds.append(min(stop, n_rows))
     return bounds
 
@@ -134,10 +143,10 @@ def join_rows(blocks: list[RowBlock], ranges: list[tuple[int, int]]) -> RowBlock
     return RowBlock.concatenate([block.rows(start, stop) for block, (start, stop) in pairs])
 
 
-def split_keys(block: RowBlock, n_buckets: int) -> tuple[KeyArray, ...]:
-    """Return the keys by bucket."""
-    bucket = block.keys % np.uint64(n_buckets)
-    return tuple(block.keys[bucket == b] for b in range(n_buckets))
+def keys_in_bucket(block: RowBlock, bucket: int, n_buckets: int) -> KeyArray:
+    """Return the keys that fall into one of some buckets."""
+    keys: KeyArray = block.keys[block.keys % np.uint64(n_buckets) == bucket]
+    return keys
 
 
 def repeated_keys(parts: list[KeyArray]) -> KeyArray:

@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from hmrf_dask.kernels import distances, gradients, pairs, sums
+from hmrf_dask.kernels import closed, distances, pairs, sums
+from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.kernels.pairs import Quantised
-from hmrf_dask.kernels.sums import Sums
+from hmrf_dask.kernels.sums import Accumulator, Sums
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,12 @@ class Distortion(ABC):
         Whether a row of zeros has a nearest centroid, or is as far from all.
     smoothing_schedule : tuple of float or None
         Start, factor and floor of α (eq. 16).
+    keeps_terms : bool
+        Whether the terms of rows are small beside the rows, so that they are made once.
+    linear : bool
+        Whether Σ D follows from the exact sums (`closed_distances`), and no row is read for it.
+    unit_rows : bool
+        Whether rows are scaled to length 1, so that distances of any row reach the span.
     """
 
     name: ClassVar[str]
@@ -78,6 +85,9 @@ class Distortion(ABC):
     closure_form: ClassVar[bool] = False
     zero_rows: ClassVar[Literal["ordinary", "undecided"]] = "ordinary"
     smoothing_schedule: ClassVar[tuple[float, float, float] | None] = None
+    keeps_terms: ClassVar[bool] = False
+    linear: ClassVar[bool] = False
+    unit_rows: ClassVar[bool] = False
 
     @property
     def identity(self) -> str:
@@ -108,11 +118,17 @@ class Distortion(ABC):
 
     @abstractmethod
     def nearest(
-        self, block: RowBlock, terms: Any, table: Any, labels: LabelArray
+        self,
+        block: RowBlock,
+        terms: Any,
+        table: Any,
+        labels: LabelArray,
+        *,
+        measured: bool = True,
     ) -> tuple[LabelArray, IntArray]:
-        """Return the nearest centroid of each row and the exact change of Σ D.
+        """Return the nearest centroid of each row and, if `measured`, the exact change of Σ D.
 
-        See `kernels.distances.nearest` for ties, linked and undecided rows.
+        See `kernels.nearest` for ties, linked and undecided rows.
         """
 
     @abstractmethod
@@ -142,16 +158,37 @@ class Distortion(ABC):
     ) -> Sums:
         """Return what rows add to new clusters and take from old ones (labels < 0: nowhere)."""
 
+    def add_moves(
+        self,
+        accumulator: Accumulator,
+        block: RowBlock,
+        terms: Any,
+        weights: FloatArray,
+        before: LabelArray,
+        after: LabelArray,
+        exponent: int,
+    ) -> None:
+        """Add the same to those of other blocks."""
+        ends = (before, after, accumulator.n_clusters, exponent)
+        accumulator.add_sums(self.sum_moves(block, terms, weights, *ends))
+
+    def closed_distances(
+        self, table: Any, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
+    ) -> int:
+        """Return Σ D less the rows' offsets as an exact integer; see `kernels.closed`."""
+        raise NotImplementedError(f"{self.name}: distances are not linear in the rows")
+
     @abstractmethod
     def centroids(
         self,
-        totals: FloatArray,
+        sums: IntArray,
+        exponent: int,
         counts: IntArray,
         weights: FloatArray,
         smoothing: float,
         previous: FloatArray | None,
     ) -> FloatArray:
-        """Return centroids (K, d) from sums (K, d + 1).
+        """Return centroids (K, d) from sums (K, d + 1) in units of 2**-exponent.
 
         A cluster whose sum decides nothing keeps its `previous` one.
         """
@@ -187,6 +224,8 @@ class TableDistortion(Distortion):
 
     form: ClassVar[int]
     kappa: ClassVar[int] = 1
+    keeps_terms = True
+    linear = True
 
     def bind(self, extent: Extent) -> Self:
         """Return this distortion tied to the corpus."""
@@ -204,10 +243,16 @@ class TableDistortion(Distortion):
         return np.ones_like(weights)
 
     def nearest(
-        self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray
+        self,
+        block: RowBlock,
+        terms: Terms,
+        table: Table,
+        labels: LabelArray,
+        *,
+        measured: bool = True,
     ) -> tuple[LabelArray, IntArray]:
         """See `Distortion.nearest`."""
-        return distances.nearest(block, terms, table, labels)
+        return nearest_rows.nearest(block, terms, table, labels, measured=measured)
 
     def own_distances(
         self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray
@@ -230,9 +275,21 @@ class TableDistortion(Distortion):
         exponent: int,
     ) -> Sums:
         """See `Distortion.sum_moves`."""
-        return sums.sum_moves(
-            block, terms, self.features(weights), before, after, n_clusters, exponent
-        )
+        rows = (block, terms, self.features(weights))
+        return sums.sum_moves(*rows, before, after, n_clusters, exponent)
+
+    def add_moves(
+        self,
+        accumulator: Accumulator,
+        block: RowBlock,
+        terms: Terms,
+        weights: FloatArray,
+        before: LabelArray,
+        after: LabelArray,
+        exponent: int,
+    ) -> None:
+        """See `Distortion.add_moves`."""
+        accumulator.add(block, terms, self.features(weights), before, after, exponent)
 
     def pair_values(
         self,
@@ -276,27 +333,14 @@ class TableDistortion(Distortion):
         units: FloatArray,
     ) -> IntArray:
         """Return Σ signed · dφ by feature in fixed point; see `kernels.pairs.pair_gradient`."""
-        return pairs.pair_gradient(
-            self.form, *self.sides(left, right, weights), first, second, signed, weights, units
-        )
+        chosen = (*self.sides(left, right, weights), first, second, signed)
+        return pairs.pair_gradient(self.form, *chosen, weights, units)
 
-    def weighted_squares(
-        self,
-        block: RowBlock,
-        terms: Terms,
-        coefficients: FloatArray,
-        weights: FloatArray,
-        exponent: int,
-    ) -> IntArray:
-        """Return Σ c_i z_im² in fixed point; see `kernels.gradients`."""
-        return gradients.weighted_squares(block, terms, coefficients, weights, exponent)
-
-
-def filled(totals: FloatArray, decided: BoolArray, previous: FloatArray | None) -> FloatArray:
-    """Return `totals`, undecided clusters at their previous centroid (nought when None)."""
-    if previous is None:
-        previous = np.zeros_like(totals)
-    return np.where(decided[:, None], totals, previous)
+    def closed_distances(
+        self, table: Table, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
+    ) -> int:
+        """See `Distortion.closed_distances`; terms of rows have scale −factor and shift −extra."""
+        return closed.closed_distances(table, self.features(weights), sums, counts, exponent)
 
 
 def named_rows(block: RowBlock, rows: Sequence[int] | IntArray, most: int = 5) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import TableDistortion, filled
-from hmrf_dask.kernels import distances, pairs
+from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
+
+ROUNDED = 2.0**-30  # leaves room for what was rounded
+UNIT_NORM = np.full(1, 1.0 + ROUNDED)
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Cosine(TableDistortion):
     learning = "gradient"
     refinement = "directional"
     closure_form = True
+    unit_rows = True
     zero_rows = "undecided"
 
     def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
@@ -36,17 +41,16 @@ class Cosine(TableDistortion):
         """Return the row terms: D = 1 − x·T/‖x‖_A."""
         squares, _, plain, mass = distances.moments(block, weights)
         inverse = np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
-        nought = np.zeros(block.n_rows)
-        whole = np.ones(block.n_rows)
+        nought, one = np.zeros(1), np.ones(1)
         return Terms(
-            offset=whole,
+            offset=one,
             scale=-inverse,
             shift=nought,
-            norm=np.sqrt(plain) * inverse,
+            norm=UNIT_NORM if (weights == 1.0).all() else np.sqrt(plain) * inverse,
             mass=mass * inverse,
             factor=inverse,
             extra=nought,
-            size=whole,
+            size=one,
         )
 
     def least_distances(self, terms: Terms) -> FloatArray:
@@ -55,14 +59,15 @@ class Cosine(TableDistortion):
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘μ/‖μ‖_A."""
-        lengths = np.sqrt((centroids * centroids * weights).sum(axis=1, keepdims=True))
-        directions = np.divide(centroids, lengths, out=np.zeros_like(centroids), where=lengths > 0)
+        linear, entry = means.weighted_directions(centroids, weights)
         nought = np.zeros(len(centroids))
-        return distances.make_table(directions * weights, nought, nought)
+        norm = math.sqrt(weights.max(initial=0.0)) * (1.0 + ROUNDED)
+        return Table(linear, nought, nought, entry, norm)
 
     def centroids(
         self,
-        totals: FloatArray,
+        sums: IntArray,
+        exponent: int,
         counts: IntArray,
         weights: FloatArray,
         smoothing: float,
@@ -72,10 +77,7 @@ class Cosine(TableDistortion):
 
         The printed eq. 17 sums raw rows, which does not minimise J.
         """
-        rows = totals[:, :-1]
-        lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
-        units = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-        return filled(units / np.sqrt(weights), lengths[:, 0] > 0, previous)
+        return means.directions(sums, weights, previous)
 
     def maximum(self, weights: FloatArray) -> float:
         """Return 1 when all data are non-negative, else 2."""

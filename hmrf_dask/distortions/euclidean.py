@@ -6,15 +6,18 @@ of ours.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import TableDistortion, filled
-from hmrf_dask.kernels import distances, pairs
+from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
+
+ROUNDED = 2.0**-20  # leaves room for what was rounded
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Euclidean(TableDistortion):
     kappa = 2
     default_learning = True
     learning = "variance"
+    linear = False
     refinement = "euclidean"
     closure_form = True
 
@@ -36,16 +40,15 @@ class Euclidean(TableDistortion):
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms; the row's own square is no part of a score, it moves no minimum."""
         squares, _, plain, mass = distances.moments(block, weights)
-        whole = np.ones(block.n_rows)
-        nought = np.zeros(block.n_rows)
+        one, nought = np.ones(1), np.zeros(1)
         normaliser = -np.log(weights).sum()
         return Terms(
-            offset=normaliser * whole,
-            scale=-2.0 * whole,
+            offset=normaliser * one,
+            scale=-2.0 * one,
             shift=nought,
             norm=2.0 * np.sqrt(plain),
             mass=2.0 * mass,
-            factor=whole,
+            factor=one,
             extra=nought,
             size=squares + abs(normaliser),
         )
@@ -56,23 +59,29 @@ class Euclidean(TableDistortion):
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘μ with bias ‖μ‖²_A; μ itself decides."""
-        nought = np.zeros(len(centroids))
-        squares = (centroids * centroids * weights).sum(axis=1)
-        return distances.make_table(
-            centroids * weights, squares, nought, exact=centroids, weights=weights
-        )
+        centroids = np.ascontiguousarray(centroids, np.float64)
+        squares, linear = np.empty(len(centroids)), np.empty(len(weights))
+        norm = entry = 0.0
+        for h, centroid in enumerate(centroids):
+            np.multiply(centroid, weights, out=linear)
+            entry = max(entry, means.largest(linear[None]))
+            norm = max(norm, float(linear @ linear))
+            linear *= centroid
+            squares[h] = linear.sum()
+        bounds = (entry, math.sqrt(norm) * (1.0 + ROUNDED))
+        return Table(centroids, squares, np.zeros(len(centroids)), *bounds, weights, squared=True)
 
     def centroids(
         self,
-        totals: FloatArray,
+        sums: IntArray,
+        exponent: int,
         counts: IntArray,
         weights: FloatArray,
         smoothing: float,
         previous: FloatArray | None,
     ) -> FloatArray:
         """Return the means."""
-        means = totals[:, :-1] / np.maximum(counts, 1)[:, None]
-        return filled(means, counts > 0, previous)
+        return means.means(sums, exponent, counts, previous)
 
     def maximum(self, weights: FloatArray) -> float:
         """Return φ_max = Σ a (max − min)², over the corpus's bounding box."""

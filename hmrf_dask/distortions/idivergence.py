@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import Extent, TableDistortion, filled, named_rows
+from hmrf_dask.distortions.base import Extent, TableDistortion, named_rows
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.kernels import distances, pairs
+from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import sums as plain
 from hmrf_dask.kernels.products import entries
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
@@ -20,8 +22,10 @@ from hmrf_dask.types import FloatArray, IntArray
 # A centroid entry below it is taken as this: ln 0 has no value, smoothing keeps real entries far
 # above.
 LEAST = 1e-300
+ROUNDED = 2.0**-20  # leaves room for what was rounded
 
 
+@instead(plain.entropies)
 @njit(nogil=True, cache=True)
 def _entropies(rows, factor, weights, out):  # type: ignore[no-untyped-def]
     for i in range(out.shape[0]):
@@ -35,6 +39,7 @@ def _entropies(rows, factor, weights, out):  # type: ignore[no-untyped-def]
         out[i] = total
 
 
+@instead(plain.feature_entropies)
 @njit(nogil=True, cache=True)
 def _feature_entropies(rows, factor, units, out):  # type: ignore[no-untyped-def]
     for i in range(factor.shape[0]):
@@ -102,7 +107,7 @@ class IDivergence(TableDistortion):
         arrays = (frozen(factor, np.float64), frozen(weights, np.float64))
         _entropies(entries(block), *arrays, offset)
         _, _, plain, mass = distances.moments(block, weights)
-        nought = np.zeros(block.n_rows)
+        nought = np.zeros(1)
         return Terms(
             offset=offset,
             scale=-factor,
@@ -116,29 +121,32 @@ class IDivergence(TableDistortion):
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘ln μ with bias Σ a μ + α D(u, μ): J has the smoothing, so has the E-step."""
-        positive = np.maximum(centroids, LEAST)
-        logarithms = np.log(positive)
-        bias = (positive * weights).sum(axis=1) + smoothing * self.prior(centroids, weights)
-        return distances.make_table(logarithms * weights, bias, np.zeros(len(centroids)))
-
-    def prior(self, centroids: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return D(u, μ_h) of each cluster, which each of its rows pays α times."""
-        positive = np.maximum(centroids, LEAST)
+        linear, bias = np.empty(centroids.shape), np.empty(len(centroids))
+        norm, whole = 0.0, float(weights.sum())
         u = self.uniform
-        terms = weights * (u * np.log(u / positive) - u + positive)
-        return np.asarray(terms.sum(axis=1), np.float64)
+        for h, (centroid, logarithms) in enumerate(zip(centroids, linear, strict=True)):
+            positive = np.maximum(centroid, LEAST)
+            np.log(positive, out=logarithms)
+            logarithms *= weights
+            positive *= weights
+            mass, logs = float(positive.sum()), float(logarithms.sum())
+            prior = u * (whole * math.log(u) - logs) - u * whole + mass
+            bias[h] = mass + smoothing * prior
+            norm = max(norm, float(logarithms @ logarithms))
+        norm = math.sqrt(norm) * (1.0 + ROUNDED)
+        return Table(linear, bias, np.zeros(len(centroids)), means.largest(linear), norm)
 
     def centroids(
         self,
-        totals: FloatArray,
+        sums: IntArray,
+        exponent: int,
         counts: IntArray,
         weights: FloatArray,
         smoothing: float,
         previous: FloatArray | None,
     ) -> FloatArray:
         """Return the means drawn to u: (mean + αu)/(1 + α)."""
-        means = totals[:, :-1] / np.maximum(counts, 1)[:, None]
-        return filled((means + smoothing * self.uniform) / (1.0 + smoothing), counts > 0, previous)
+        return means.means(sums, exponent, counts, previous, smoothing, self.uniform)
 
     def maximum(self, weights: FloatArray) -> float:
         """Return a bound of φ and its complement over all pairs: ln 2 · (‖x‖_a + ‖y‖_a)."""

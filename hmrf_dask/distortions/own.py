@@ -10,12 +10,12 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from scipy.sparse import issparse
 
-from hmrf_dask.distortions.base import Distortion, Extent, filled
+from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.errors import DistortionError, HmrfError
-from hmrf_dask.kernels import sums
+from hmrf_dask.kernels import means
 from hmrf_dask.kernels.distances import LINKED, Terms
 from hmrf_dask.kernels.exact import exact_sum
-from hmrf_dask.kernels.sums import Sums
+from hmrf_dask.kernels.sums import Sums, sum_moves
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
@@ -178,7 +178,13 @@ class OwnDistortion(Distortion):
         return centroids
 
     def nearest(
-        self, block: RowBlock, terms: Any, table: Any, labels: LabelArray
+        self,
+        block: RowBlock,
+        terms: Any,
+        table: Any,
+        labels: LabelArray,
+        *,
+        measured: bool = True,
     ) -> tuple[LabelArray, IntArray]:
         """See `Distortion.nearest`."""
         matrix = self._matrix(terms, table)
@@ -217,21 +223,22 @@ class OwnDistortion(Distortion):
         one, nought = np.ones(block.n_rows), np.zeros(block.n_rows)
         plain = Terms(nought, one, nought, nought, nought, one, nought, nought)
         factors = np.ones(block.n_features)
-        return sums.sum_moves(rows, plain, factors, before, after, n_clusters, exponent)
+        return sum_moves(rows, plain, factors, before, after, n_clusters, exponent)
 
     def centroids(
         self,
-        totals: FloatArray,
+        sums: IntArray,
+        exponent: int,
         counts: IntArray,
         weights: FloatArray,
         smoothing: float,
         previous: FloatArray | None,
     ) -> FloatArray:
         """See `Distortion.centroids`."""
-        means = totals[:, :-1] / np.maximum(counts, 1)[:, None]
+        found = means.means(sums, exponent, counts, previous)
         taken = counts > 0  # an empty cluster's mean is nothing to show a user's code
-        means[taken] = self._centres(means[taken])
-        return filled(means, taken, previous)
+        found[taken] = self._centres(found[taken])
+        return found
 
     def pair_values(
         self,

@@ -5,16 +5,16 @@ The mean is weighted; sparse rows are never densified, every product is correcte
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import filled
-from hmrf_dask.distortions.cosine import Cosine
-from hmrf_dask.kernels import distances
+from hmrf_dask.distortions.cosine import ROUNDED, Cosine
+from hmrf_dask.kernels import distances, means
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.types import FloatArray, IntArray
+from hmrf_dask.types import FloatArray
 
 # Share of a row's square that must be left after centring; below it the row has no direction, as
 # a constant row. Float32 leaves a share of 1e-14 of noise; and as the integer sums hold rows before
@@ -47,42 +47,35 @@ class Pearson(Cosine):
         directed = centred > CONSTANT_ROW * squares
         lengths = np.sqrt(np.where(directed, centred, 1.0))
         inverse = np.divide(1.0, lengths, out=np.zeros_like(mean), where=directed)
-        whole = np.ones(block.n_rows)
+        one = np.ones(1)
         return Terms(
-            offset=whole,
+            offset=one,
             scale=-inverse,
             shift=mean * inverse,
             norm=np.sqrt(plain) * inverse,
             mass=mass * inverse,
             factor=inverse,
             extra=-mean * inverse,
-            size=whole,
+            size=one,
         )
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘(μ − mean)/‖μ − mean‖_A and ΣT."""
-        mean = (centroids * weights).sum(axis=1, keepdims=True) / weights.sum()
-        centred = centroids - mean
-        lengths = np.sqrt((centred * centred * weights).sum(axis=1, keepdims=True))
-        squares = (centroids * centroids * weights).sum(axis=1, keepdims=True)
-        decided = lengths * lengths > CONSTANT_ROW * squares
-        linear = np.divide(centred, lengths, out=np.zeros_like(centred), where=decided) * weights
-        return distances.make_table(linear, np.zeros(len(centroids)), linear.sum(axis=1))
-
-    def centroids(
-        self,
-        totals: FloatArray,
-        counts: IntArray,
-        weights: FloatArray,
-        smoothing: float,
-        previous: FloatArray | None,
-    ) -> FloatArray:
-        """Return the direction of the summed centred rows."""
-        roots = np.sqrt(weights)
-        rows = totals[:, :-1] + totals[:, -1:] * roots
-        lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
-        units = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-        return filled(units / roots, lengths[:, 0] > 0, previous)
+        total = float(weights.sum())
+        linear, extra = np.zeros(centroids.shape), np.zeros(len(centroids))
+        for h, (centroid, centred) in enumerate(zip(centroids, linear, strict=True)):
+            weighted = centroid * weights
+            square = float((weighted * centroid).sum())
+            np.subtract(centroid, weighted.sum() / total, out=centred)
+            np.multiply(centred, weights, out=weighted)
+            length = math.sqrt(float((weighted * centred).sum()))
+            if not length * length > CONSTANT_ROW * square:
+                centred[:] = 0.0
+                continue
+            np.divide(weighted, length, out=centred)
+            extra[h] = centred.sum()
+        norm = math.sqrt(weights.max(initial=0.0)) * (1.0 + ROUNDED)
+        return Table(linear, np.zeros(len(centroids)), extra, means.largest(linear), norm)
 
     def maximum(self, weights: FloatArray) -> float:
         """Return 2: centred rows are signed."""

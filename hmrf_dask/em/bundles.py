@@ -7,15 +7,16 @@ A bundle is one ICM problem: linked partitions that together hold whole componen
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hmrf_dask.distortions.base import TableDistortion
-from hmrf_dask.em.closures import table_penalties
+from hmrf_dask.em.closures import end_to_end, table_penalties
+from hmrf_dask.em.looks import BundlePairs, Looked, look_at, look_at_exactly, read_bundle
 from hmrf_dask.em.model import Model, Penalties
+from hmrf_dask.em.parts import KeptTerms, Step, relabel
 from hmrf_dask.em.pieces import Piece
-from hmrf_dask.em.scale import Scale, cost_rows
+from hmrf_dask.em.scale import Scale
 from hmrf_dask.em.tables import settle_tables
 from hmrf_dask.kernels import pairs as pair_kernels
 from hmrf_dask.kernels.compiled import njit
@@ -26,8 +27,6 @@ from hmrf_dask.linked.layout import CANNOT, Bundle, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
-
-COST_ROWS = 2048  # rows whose float64 distances are held at a time
 
 
 @dataclass(frozen=True)
@@ -40,39 +39,6 @@ class PairCosts:
     def __sizeof__(self) -> int:
         """Tell Dask the true size."""
         return self.penalty.nbytes + self.signed.nbytes + 128
-
-
-@dataclass(frozen=True)
-class BundlePairs:
-    """The pairs of a bundle, priced, and their adjacency for ICM."""
-
-    penalty: FloatArray
-    start: IntArray
-    neighbour: LabelArray
-    signed: IntArray
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return (
-            self.penalty.nbytes
-            + self.start.nbytes
-            + self.neighbour.nbytes
-            + self.signed.nbytes
-            + 128
-        )
-
-
-@dataclass(frozen=True)
-class Settled:
-    """What ICM over one bundle gives back."""
-
-    labels: LabelArray  # in point order
-    point_moves: int
-    group_moves: int
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.labels.nbytes + 128
 
 
 def price_pairs(
@@ -147,26 +113,10 @@ def join_piece(piece: Piece, signed: list[IntArray]) -> IntArray:
     return np.concatenate([np.zeros(0, np.int64), *signed])[piece.edge]
 
 
-def linked_costs(block: RowBlock, model: Model, table: Any, scale: Scale) -> AnyArray:
-    """Return the integer cost rows of a linked partition, worked out a few rows at a time."""
-    costs = np.empty((block.n_rows, model.n_clusters), np.int32)
-    for first in range(0, block.n_rows, COST_ROWS):
-        few = block.rows(first, min(first + COST_ROWS, block.n_rows))
-        terms = model.distortion.terms(few, model.weights)
-        distances = model.distortion.distances(few, terms, table)
-        costs[first : first + few.n_rows] = cost_rows(distances, scale)
-    return costs
-
-
-def read_bundle(run: RunStore, bundle: Bundle, files: list[LabelsFile]) -> LabelArray:
-    """Return the labels of a bundle's points from the files of its partitions."""
-    return np.concatenate([run.read_labels(file) for file in files])[bundle.rows]
-
-
 def settle(
     bundle: Bundle,
     pairs: BundlePairs,
-    costs: list[AnyArray],
+    looks: list[Looked],
     rows: list[RowBlock],
     model: Model,
     scale: Scale,
@@ -174,33 +124,51 @@ def settle(
     closure_costs: tuple[float, float],
     run: RunStore,
     files: list[LabelsFile],
-) -> Settled:
-    """Run exact ICM over a bundle; where labels are missing all points are first placed jointly."""
-    labels = read_bundle(run, bundle, files)
-    together = in_point_order(bundle, costs)
-    grouping = (bundle.groups, bundle.group_starts, bundle.group_members)
+) -> LabelArray:
+    """Return the labels of a bundle's points after exact ICM.
+
+    Where labels are missing all points are first placed jointly.
+    """
+    labels = np.array(read_bundle(run, files))
+    costs = looks[0].costs if len(looks) == 1 else np.concatenate([one.costs for one in looks])
     if bundle.mode == "table":
-        links = make_links(0, together, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
-        moves = settle_tables(bundle, links, rows, model, scale, potts, closure_costs, labels)
-        return Settled(labels, *moves)
+        links = make_links(0, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
+        settle_tables(bundle, links, rows, model, scale, potts, closure_costs, labels)
+        return labels
     if (labels < 0).any():
-        labels = place_groups(together, scale.shift, pairs, bundle)
-    moves = icm(
-        labels, together, scale.shift, pairs.start, pairs.neighbour, pairs.signed, *grouping
-    )
-    return Settled(labels, *moves)
+        labels = place_groups(costs, scale.shift, pairs, bundle)
+    gains = [one.gains for one in looks if one.gains is not None]
+    sizes = np.diff(bundle.group_starts)
+    several = sizes > 1  # most groups are one point, and cannot move as a group
+    icm(
+        labels, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed, bundle.groups,
+        np.concatenate([[0], np.cumsum(sizes[several])]),
+        bundle.group_members[np.repeat(several, sizes)],
+        np.concatenate(gains) if len(gains) == len(looks) else np.zeros(0, np.int64),
+    )  # fmt: skip
+    return labels
 
 
-def in_point_order(bundle: Bundle, costs: list[AnyArray]) -> AnyArray:
-    """Return the cost rows of a bundle's partitions in the order of its points, laid out once."""
-    point = np.empty(len(bundle.rows), np.int32)
-    point[bundle.rows] = np.arange(len(bundle.rows), dtype=np.int32)
-    together = np.empty((len(point), costs[0].shape[1]), np.int32)
-    first = 0
-    for part in costs:
-        together[point[first : first + len(part)]] = part
-        first += len(part)
-    return together
+def settle_alone(
+    bundle: Bundle,
+    pairs: BundlePairs,
+    block: RowBlock,
+    kept: KeptTerms | None,
+    model: Model,
+    scale: Scale,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    run: RunStore,
+    number: int,
+    file: LabelsFile,
+) -> Step:
+    """Return the step of a linked partition that is a bundle by itself: its costs never travel."""
+    if bundle.mode == "table":
+        look = look_at_exactly(block, model, scale)
+    else:
+        look = look_at(block, kept, model, scale, bundle, pairs, 0, run, [file])
+    after = settle(bundle, pairs, [look], [block], model, scale, potts, closure_costs, run, [file])
+    return relabel([block], [kept], model, run, number, [file], after)
 
 
 def place_groups(costs: AnyArray, shift: int, pairs: BundlePairs, bundle: Bundle) -> LabelArray:
@@ -235,11 +203,9 @@ def _place(costs, unit, start, neighbour, signed, group_start, group_member, ord
             labels[group_member[t]] = best
 
 
-def part_labels(settled: Settled, bundle: Bundle, first: int, last: int) -> LabelArray:
-    """Return the labels of one partition, rows `first` to `last` of the bundle laid end to end."""
-    laid = np.empty(len(bundle.rows), np.int32)
-    laid[bundle.rows] = settled.labels
-    return laid[first:last]
+def part_labels(settled: LabelArray, first: int, last: int) -> LabelArray:
+    """Return the labels of one partition, points `first` to `last` of the bundle."""
+    return settled[first:last]
 
 
 def _broken(same: AnyArray, cannot: AnyArray, penalty: FloatArray) -> Penalties:
@@ -265,11 +231,9 @@ def price_violations(
     files: list[LabelsFile],
 ) -> Penalties:
     """Return what the violated pairs of a bundle cost, computed anew from the labels."""
-    labels = read_bundle(run, bundle, files)
+    labels = read_bundle(run, files)
     same = labels[bundle.first] == labels[bundle.second]
     explicit = _broken(same, bundle.kind == CANNOT, pairs.penalty)
     if bundle.mode != "table":
         return explicit
-    return table_penalties(
-        bundle, RowBlock.concatenate(rows), model, potts, labels, explicit, closure_costs
-    )
+    return table_penalties(bundle, end_to_end(rows), model, potts, labels, explicit, closure_costs)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from hmrf_dask.dataflow import share_array, tree
-from hmrf_dask.em.engine import Engine, Pricing, real_sums
+from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import Model, State
-from hmrf_dask.em.parts import labels_of, share_model
-from hmrf_dask.kernels.exact import exact_integer
+from hmrf_dask.em.parts import labels_of
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
+
+LOOK = 1024  # columns that show whether a cluster has a direction, nearly always
 
 
 def centroids_of(state: State) -> FloatArray:
     """Return the centroids the state's sums ask for; undecided clusters keep theirs."""
     model = state.model
     return model.distortion.centroids(
-        real_sums(state.sums, model.exponent),
+        state.sums,
+        model.exponent,
         state.counts,
         model.weights,
         model.smoothing,
@@ -31,6 +32,8 @@ def centroids_of(state: State) -> FloatArray:
 
 def centroids_beside_sums(state: State) -> BoolArray:
     """Return which centroids the sums alone do not give."""
+    if state.optimal:
+        return vacant_clusters(state)
     model = state.model
     alone = replace(state, model=replace(model, centroids=np.zeros_like(model.centroids)))
     return np.asarray((centroids_of(alone) != model.centroids).any(axis=1))
@@ -39,19 +42,18 @@ def centroids_beside_sums(state: State) -> BoolArray:
 def maximisation(engine: Engine, state: State) -> State:
     """Return the state at its optimal centroids, Σ D measured anew on every row."""
     model = replace(state.model, centroids=centroids_of(state))
-    moved = replace(state, model=model)
-    limbs = engine.flow.compute([engine.distortion_limbs(moved, share_model(engine.flow, model))])[
-        0
-    ]
-    return replace(moved, energy=replace(state.energy, distortion=exact_integer(limbs)))
+    moved = replace(state, model=model, optimal=True)
+    distortion = engine.distortion_sum(moved)
+    return replace(moved, energy=replace(state.energy, distortion=distortion))
 
 
 def vacant_clusters(state: State) -> BoolArray:
     """Return which clusters have no row, or none with a direction where rows may have none."""
-    vacant = state.counts == 0
+    vacant = np.asarray(state.counts == 0)
     if state.model.distortion.zero_rows == "undecided":
-        vacant = vacant | ~state.sums.any(axis=1)
-    return np.asarray(vacant)
+        suspects = np.flatnonzero(~state.sums[:, :LOOK].any(axis=1))
+        vacant[suspects] |= ~state.sums[suspects].any(axis=1)
+    return vacant
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,6 @@ class Far:
 def farthest(
     block: RowBlock,
     model: Model,
-    table: Any,
     counts: IntArray,
     run: RunStore,
     file: LabelsFile,
@@ -76,7 +77,7 @@ def farthest(
     """Return the farthest free rows of a part, those left out that are alone in their cluster."""
     labels = run.read_labels(file)
     terms = model.distortion.terms(block, model.weights)
-    distances = model.distortion.own_distances(block, terms, table, labels)
+    distances = model.distortion.own_distances(block, terms, model.table(), labels)
     distances = distances - model.distortion.least_distances(terms)
     free = np.flatnonzero((labels >= 0) & (distances > 0) & (counts[labels] > 1))
     return _first(Far(distances[free], block.ids[free], free + file.first_row, most))
@@ -113,11 +114,9 @@ def reseed(engine: Engine, state: State, pricing: Pricing) -> State | None:
     if not len(empty):
         return None
     flow, problem = engine.flow, engine.problem
-    shared, counts = share_model(flow, state.model), share_array(flow, state.counts)
+    model, counts = flow.share(state.model), share_array(flow, state.counts)
     lists = [
-        flow.lazy(
-            farthest, part.block, shared.model, shared.table, counts, engine.run, file, len(empty)
-        )
+        flow.lazy(farthest, part.block, model, counts, engine.run, file, len(empty))
         for part, file in zip(problem.free, state.free, strict=True)
     ]
     far: Far = flow.compute([tree(flow, merge_farthest, lists)])[0]
@@ -126,6 +125,6 @@ def reseed(engine: Engine, state: State, pricing: Pricing) -> State | None:
     rows, targets = share_array(flow, far.rows), share_array(flow, empty[: len(far.rows)])
     after = [flow.lazy(move_rows, engine.run, file, rows, targets) for file in state.free]
     after += [flow.lazy(labels_of, engine.run, file) for file in state.linked]
-    moved, _ = engine.move(state, after, pricing, shared)
+    moved, _ = engine.move(state, after, pricing, model)
     seeded = maximisation(engine, moved)
     return seeded if seeded.energy.total < state.energy.total else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.sparse
 
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.em.model import Model, Penalties
@@ -21,37 +20,9 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 
-@dataclass(frozen=True)
-class Embedding:
-    """Rows so that φ = A_i + A_j − κ z_i·z_j, the product weighted by `metric` a column."""
-
-    rows: scipy.sparse.csr_array
-    own: FloatArray  # A
-    metric: FloatArray
-    kappa: float
-
-
-def embed(block: RowBlock, model: Model) -> Embedding:
-    """Return the rows of a block as the penalty's inner product sees them."""
-    distortion = model.distortion
-    assert isinstance(distortion, TableDistortion)
-    terms = distortion.terms(block, model.weights)
-    lengths = np.diff(block.indptr)
-    columns = (
-        np.tile(np.arange(block.n_features), block.n_rows) if block.is_dense else block.indices
-    )
-    roots = np.sqrt(model.weights)
-    values = np.repeat(terms.factor, lengths) * roots[columns] * block.values
-    starts = block.indptr.astype(np.int64)
-    shape = (block.n_rows, block.n_features)
-    rows = scipy.sparse.csr_array((values, columns, starts), shape=shape)
-    centring = scipy.sparse.csr_array(terms.extra[:, None] * np.sqrt(model.weights.sum()))
-    whole = scipy.sparse.csr_array(scipy.sparse.hstack([rows, centring], format="csr"))
-    metric = np.ones(block.n_features + 1)
-    metric[-1] = -1.0
-    squared = distortion.form == pair_kernels.SQUARED
-    own = np.asarray((rows * rows).sum(axis=1)).ravel() if squared else np.full(block.n_rows, 0.5)
-    return Embedding(whole, own, metric, float(distortion.kappa))
+def end_to_end(blocks: list[RowBlock]) -> RowBlock:
+    """Return the rows of a bundle's partitions in point order."""
+    return blocks[0] if len(blocks) == 1 else RowBlock.concatenate(blocks)
 
 
 @dataclass(frozen=True)
@@ -85,41 +56,6 @@ def entries_of(bundle: Bundle, labels: LabelArray, n_clusters: int) -> Entries:
         np.diff(starts).astype(np.float64),
         starts,
         points[order],
-    )
-
-
-@dataclass(frozen=True)
-class ClosureSums(Entries):
-    """Counts, ΣA and Σz of every entry."""
-
-    own: FloatArray
-    sums: scipy.sparse.csr_array
-    pick: scipy.sparse.csr_array  # (entries, points): which rows an entry adds up
-
-
-def closure_sums(
-    bundle: Bundle, embedding: Embedding, labels: LabelArray, n_clusters: int
-) -> ClosureSums:
-    """Return the tables of a bundle in float64, rows added in point order."""
-    entries = entries_of(bundle, labels, n_clusters)
-    pick = scipy.sparse.csr_array(
-        (np.ones(len(entries.member)), entries.member, entries.start),
-        shape=(len(entries.count), embedding.rows.shape[0]),
-    )
-    own = np.add.reduceat(embedding.own[entries.member], entries.start[:-1])
-    return ClosureSums(
-        entries.group, entries.cluster, entries.count, entries.start, entries.member,
-        own, scipy.sparse.csr_array(pick @ embedding.rows), pick,
-    )  # fmt: skip
-
-
-def between(sums: ClosureSums, embedding: Embedding, one: IntArray, other: IntArray) -> FloatArray:
-    """Return Σ φ over all pairs between entries one[t] and other[t] of the tables."""
-    products = (sums.sums[one] * sums.sums[other]) @ embedding.metric
-    return (
-        sums.count[other] * sums.own[one]
-        + sums.count[one] * sums.own[other]
-        - embedding.kappa * np.asarray(products)
     )
 
 
@@ -188,7 +124,7 @@ def table_penalties(
     apart, together = (entries.count[one] * entries.count[other] for one, other in (must, cannot))
     if not potts:  # else φ of every pair is 1, and so is its complement
         ends = tuple(np.concatenate(side) for side in zip(must, cannot, strict=True))
-        between_sets = _between_rows(rows.take(bundle.rows), model, entries, ends)
+        between_sets = _between_rows(rows, model, entries, ends)
         largest = model.distortion.maximum(model.weights)
         apart, near = np.split(between_sets, [len(must[0])])
         together = largest * together - near

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from hmrf_dask.dataflow import Dataflow, Lazy, tree
 from hmrf_dask.em import bundles, parts
-from hmrf_dask.em.model import Energy, Model, Penalties, State, gather_energy
-from hmrf_dask.em.parts import Part, Shared, add_limbs, share_model
+from hmrf_dask.em.model import Energy, Model, State, exact, gather_energy
+from hmrf_dask.em.parts import Part, add_limbs
 from hmrf_dask.em.problem import Problem
 from hmrf_dask.em.scale import Scale, make_scale
-from hmrf_dask.kernels.sums import Sums, add_sums
+from hmrf_dask.kernels.exact import exact_integer
+from hmrf_dask.kernels.sums import Sums, add_sums, add_to
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -41,6 +43,37 @@ class Pricing:
     pieces: dict[int, PricedPieces] = field(default_factory=dict)  # by number of such a bundle
 
 
+@dataclass(frozen=True)
+class Rows:
+    """What distances need of all rows under one set of weights, kept where it was computed.
+
+    Attributes
+    ----------
+    weights : float64 array, shape (d,)
+    free, linked : row terms of each part; None where they are as large as the rows
+    offsets : exact Σ offset over all rows
+    """
+
+    weights: FloatArray
+    free: tuple[Lazy, ...]
+    linked: tuple[Lazy, ...]
+    offsets: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parts that one task takes, and the terms of their rows."""
+
+    parts: tuple[Part, ...]
+    kept: tuple[Lazy, ...]
+    files: tuple[LabelsFile, ...]
+
+    @property
+    def blocks(self) -> list[Lazy]:
+        """The rows of the parts."""
+        return [part.block for part in self.parts]
+
+
 @dataclass
 class Engine:
     """Runs passes over the parts of a problem."""
@@ -50,9 +83,54 @@ class Engine:
     run: RunStore
     number: int = 0  # of the iteration whose labels are being written
     moments: FloatArray | None = None  # feature moments of the corpus, once they were asked for
+    _known: list[Rows] = field(default_factory=list, init=False, repr=False)
+    _priced: tuple[FloatArray, Pricing] | None = field(default=None, init=False, repr=False)
+
+    def rows(self, weights: FloatArray) -> Rows:
+        """Return what is known of the rows under these weights; that of the last two is kept."""
+        for known in self._known:
+            if known.weights is weights:
+                return known
+        self._known = [*self._known[-1:], self._look_at_rows(weights)]
+        return self._known[-1]
+
+    def _look_at_rows(self, weights: FloatArray) -> Rows:
+        flow, problem, distortion = self.flow, self.problem, self.problem.distortion
+        parts_ = [*problem.free, *problem.linked]
+        n_free = len(problem.free)
+        if not distortion.keeps_terms:
+            nothing: list[Any] = [None] * len(parts_)
+            return Rows(weights, tuple(nothing[:n_free]), tuple(nothing[n_free:]), 0)
+        metric = flow.share((distortion, weights))
+        terms = flow.persist([flow.lazy(parts.row_terms, one.block, metric) for one in parts_])
+        offsets = 0
+        if distortion.linear:
+            limbs = [
+                flow.lazy(parts.offset_limbs, known, one.n_rows)
+                for one, known in zip(problem.free, terms, strict=False)
+            ]
+            offsets = exact_integer(flow.compute([tree(flow, add_limbs, limbs)])[0])
+        return Rows(weights, tuple(terms[:n_free]), tuple(terms[n_free:]), offsets)
+
+    def groups(self, state: State) -> tuple[list[Group], list[Group]]:
+        """Return the groups of free parts, and every linked part as one of its own."""
+        problem, rows = self.problem, self.rows(state.model.weights)
+        free = [
+            Group(
+                tuple(problem.free[place] for place in places),
+                tuple(rows.free[place] for place in places),
+                tuple(state.free[place] for place in places),
+            )
+            for places in problem.groups
+        ]
+        linked = [
+            Group((part,), (known,), (file,))
+            for part, known, file in zip(problem.linked, rows.linked, state.linked, strict=True)
+        ]
+        return free, linked
 
     def price(self, model: Model) -> Pricing:
-        """Return what all pairs cost under the model's weights."""
+        """Return what all pairs cost under the model's weights; the last prices are kept."""
         problem = self.problem
         scale = make_scale(
             problem.distortion,
@@ -64,6 +142,9 @@ class Engine:
         )
         if not problem.bundles:
             return Pricing(scale, ())
+        weights, priced = self._priced or (None, None)
+        if priced is not None and weights is model.weights and priced.scale == scale:
+            return priced
         shared = self.flow.share(model)
         blocks = [
             self.flow.lazy(
@@ -73,7 +154,8 @@ class Engine:
             )
             for pair in problem.pairs
         ]  # fmt: skip
-        return self._join(scale, blocks)
+        self._priced = (model.weights, self._join(scale, blocks))
+        return self._priced[1]
 
     def _join(self, scale: Scale, blocks: Sequence[Lazy]) -> Pricing:
         """Bring priced pairs together, for each bundle or for each piece of one, and keep them."""
@@ -143,30 +225,45 @@ class Engine:
             *zip(self.problem.linked, state.linked, strict=True),
         ]
 
-    def distortion_limbs(self, state: State, shared: Shared) -> Lazy:
-        """Return lazily Σ D of a state, every row computed anew."""
+    def distortion_sum(self, state: State) -> int:
+        """Return the exact Σ D of a state: from its sums where D is linear, else from every row."""
+        model, distortion = state.model, self.problem.distortion
+        if distortion.linear:
+            sums = distortion.closed_distances(
+                model.table(), model.weights, state.sums, state.counts, model.exponent
+            )
+            return self.rows(model.weights).offsets + sums
+        shared = self.flow.share(model)
+        free, linked = self.groups(state)
         limbs = [
-            self.flow.lazy(parts.measure, part.block, shared.model, shared.table, self.run, file)
-            for part, file in self.all_parts(state)
+            self.flow.lazy(
+                parts.measure, one.blocks, list(one.kept), shared, self.run, list(one.files)
+            )
+            for one in [*free, *linked]
         ]
-        return tree(self.flow, add_limbs, limbs)
+        return exact_integer(self.flow.compute([tree(self.flow, add_limbs, limbs)])[0])
 
     def energy(self, state: State, pricing: Pricing, prior: float) -> Energy:
         """Return J of a state, every row and every pair computed anew."""
-        shared = share_model(self.flow, state.model)
-        penalties = self.violations(pricing, shared.model, list(state.linked))
-        distortion, *costs = self.flow.compute([self.distortion_limbs(state, shared), *penalties])
-        return gather_energy(distortion, costs, prior)
+        distortion = self.distortion_sum(state)
+        if not self.problem.bundles:
+            return Energy(distortion=distortion, prior=exact(prior))
+        model = self.flow.share(state.model)
+        penalties = self.flow.compute(self.violations(pricing, model, list(state.linked)))
+        return gather_energy(distortion, penalties, prior)
 
     def total_sums(self, model: Model, state: State) -> tuple[IntArray, IntArray]:
         """Return sums and counts from nothing under the model's weights."""
         shared = self.flow.share(model)
+        free, linked = self.groups(replace(state, model=model))
         sums = [
-            self.flow.lazy(parts.total, part.block, shared, self.run, file)
-            for part, file in self.all_parts(state)
+            self.flow.lazy(
+                parts.total, one.blocks, list(one.kept), shared, self.run, list(one.files)
+            )
+            for one in [*free, *linked]
         ]
         whole: Sums = self.flow.compute([tree(self.flow, add_sums, sums)])[0]
-        return whole.to_dense(), whole.counts
+        return whole.dense if whole.is_dense else whole.to_dense(), whole.counts
 
     def summand_bound(self, weights: FloatArray) -> float:
         """Return a bound on the entries of summands under these weights."""
@@ -178,75 +275,47 @@ class Engine:
         return float(max(self.flow.compute([tree(self.flow, largest, bounds)])))
 
     def move(
-        self, state: State, after: Sequence[Lazy], pricing: Pricing, shared: Shared
+        self, state: State, after: Sequence[Lazy], pricing: Pricing, model: Lazy
     ) -> tuple[State, int]:
         """Return the state under the labels `after` of every part, and how many rows moved."""
+        free, linked = self.groups(state)
+        n_free = len(self.problem.free)
+        chosen = [*self.problem.groups, *((n_free + place,) for place in range(len(linked)))]
         steps = [
             self.flow.lazy(
-                parts.relabel,
-                part.block,
-                shared.model,
-                shared.table,
-                self.run,
-                self.number,
-                part.name,
-                file,
-                labels,
+                parts.relabel, one.blocks, list(one.kept), model, self.run, self.number,
+                list(one.files), *(after[place] for place in places),
             )
-            for (part, file), labels in zip(self.all_parts(state), after, strict=True)
-        ]
-        return self.finish(state, steps, pricing, shared.model)
+            for one, places in zip([*free, *linked], chosen, strict=True)
+        ]  # fmt: skip
+        return self.finish(state, steps, pricing, model)
 
     def finish(
         self, state: State, steps: Sequence[Lazy], pricing: Pricing, model: Lazy
     ) -> tuple[State, int]:
-        """Compute the steps of all parts; return the state after them and how many rows moved.
+        """Compute the steps of all groups; return the state after them and how many rows moved.
 
-        Centroids stay as they are. Σ D changes by the moved rows' exact differences, which is Σ D
-        computed anew to the last bit; pairs are priced anew.
+        The last of them are those of the linked parts. Centroids stay as they are.
         """
-        files = [self.flow.lazy(file_of, step) for step in steps]
-        briefs = [self.flow.lazy(parts.brief, step) for step in steps]
-        moved_sums = tree(
-            self.flow, add_sums, [self.flow.lazy(parts.sums_of, step) for step in steps]
+        flow, problem = self.flow, self.problem
+        linked = [flow.lazy(parts.file_of, step) for step in steps[len(problem.groups) :]]
+        penalties = self.violations(pricing, model, linked)
+        whole, *costs = flow.compute([tree(flow, parts.merge_steps, steps), *penalties])
+        files = {file.part: file for file in whole.files}
+        after = replace(
+            state,
+            sums=add_to(state.sums, whole.sums),
+            counts=state.counts + whole.sums.counts,
+            free=tuple(files[part.name] for part in problem.free),
+            linked=tuple(files[part.name] for part in problem.linked),
+            optimal=False,
         )
-        penalties = self.violations(pricing, model, files[len(self.problem.free) :])
-        results = self.flow.compute([moved_sums, *briefs, *penalties])
-        sums: Sums = results[0]
-        told: list[parts.Brief] = results[1 : 1 + len(steps)]
-        costs: list[Penalties] = results[1 + len(steps) :]
-        change = gather_energy(add_limbs([one.change for one in told]), costs, 0.0)
-        energy = replace(
-            change, distortion=state.energy.distortion + change.distortion, prior=state.energy.prior
-        )
-        n_free = len(self.problem.free)
-        moved = sum(one.n_moved for one in told)
-        return (
-            replace(
-                state,
-                sums=add_dense(state.sums, sums),
-                counts=state.counts + sums.counts,
-                free=tuple(one.file for one in told[:n_free]),
-                linked=tuple(one.file for one in told[n_free:]),
-                energy=energy,
-            ),
-            moved,
-        )
-
-
-def add_dense(sums: IntArray, change: Sums) -> IntArray:
-    """Return sums after a change."""
-    out = sums.copy()
-    if change.is_dense:
-        out += change.dense
-    else:
-        out.ravel()[change.places] += change.values
-    return out
-
-
-def file_of(step: parts.PartStep) -> LabelsFile:
-    """Return the label file of a step."""
-    return step.file
+        if problem.distortion.linear:
+            distortion = self.distortion_sum(after)
+        else:  # the moved rows' exact differences: Σ D computed anew to the last bit
+            distortion = state.energy.distortion + exact_integer(whole.change)
+        energy = replace(gather_energy(distortion, costs, 0.0), prior=state.energy.prior)
+        return replace(after, energy=energy), whole.n_moved
 
 
 def block_bound(block: object, shared: tuple[object, FloatArray]) -> float:

@@ -3,89 +3,100 @@
 from __future__ import annotations
 
 from hmrf_dask.dataflow import Lazy
-from hmrf_dask.em import bundles, parts
+from hmrf_dask.em import bundles, looks, parts
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import State
-from hmrf_dask.em.parts import Shared, share_model
 from hmrf_dask.em.rounds import settle_in_rounds
 
 
 def expectation(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
     """Return the state after an E-step at frozen centroids and weights, and how many rows moved."""
-    flow, problem = engine.flow, engine.problem
-    shared = share_model(flow, state.model)
+    flow = engine.flow
+    model = flow.share(state.model)
+    groups, _ = engine.groups(state)
     free = [
         flow.lazy(
-            parts.assign,
-            part.block,
-            shared.model,
-            shared.table,
-            engine.run,
-            engine.number,
-            part.name,
-            file,
+            parts.assign, one.blocks, list(one.kept), model, engine.run, engine.number,
+            list(one.files),
         )
-        for part, file in zip(problem.free, state.free, strict=True)
-    ]
-    linked = _linked_steps(engine, state, pricing, shared)
-    return engine.finish(state, [*free, *linked], pricing, shared.model)
+        for one in groups
+    ]  # fmt: skip
+    linked = _linked_steps(engine, state, pricing, model)
+    return engine.finish(state, [*free, *linked], pricing, model)
 
 
 def settle_linked(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
     """Return the state after ICM on linked rows alone; free rows keep their labels."""
     flow = engine.flow
-    shared = share_model(flow, state.model)
+    model = flow.share(state.model)
+    groups, _ = engine.groups(state)
     free = [
         flow.lazy(
-            parts.relabel, part.block, shared.model, shared.table, engine.run, engine.number,
-            part.name, file, flow.lazy(parts.labels_of, engine.run, file),
+            parts.relabel, one.blocks, list(one.kept), model, engine.run, engine.number,
+            list(one.files), *(flow.lazy(parts.labels_of, engine.run, file) for file in one.files),
         )
-        for part, file in zip(engine.problem.free, state.free, strict=True)
+        for one in groups
     ]  # fmt: skip
-    return engine.finish(
-        state, [*free, *_linked_steps(engine, state, pricing, shared)], pricing, shared.model
-    )
+    linked = _linked_steps(engine, state, pricing, model)
+    return engine.finish(state, [*free, *linked], pricing, model)
 
 
-def _linked_steps(engine: Engine, state: State, pricing: Pricing, shared: Shared) -> list[Lazy]:
+def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -> list[Lazy]:
     """Return the steps of the linked parts: cost rows, ICM by bundle, labels back to the parts."""
     flow, problem = engine.flow, engine.problem
+    known = engine.rows(state.model.weights).linked
     steps: list[Lazy] = []
     for number, one in enumerate(problem.bundles):
-        costs = [
-            flow.lazy(
-                bundles.linked_costs,
-                problem.linked[part].block,
-                shared.model,
-                shared.table,
-                pricing.scale,
-            )
-            for part in one.parts
-        ]
-        files = [state.linked[part] for part in one.parts]
-        if one.mode == "rounds":
-            labels = settle_in_rounds(engine, number, pricing, costs, files)
-        else:
-            settled = flow.lazy(
-                bundles.settle, one.bundle, pricing.bundles[number], costs,
-                engine.rows_of(number), shared.model, pricing.scale, problem.potts,
-                problem.closure_costs, engine.run, files,
-            )  # fmt: skip
-            start = problem.linked[one.parts.start].first_row
-            labels = [
-                flow.lazy(
-                    bundles.part_labels, settled, one.bundle,
-                    problem.linked[part].first_row - start,
-                    problem.linked[part].first_row - start + problem.linked[part].n_rows,
-                )
-                for part in one.parts
-            ]  # fmt: skip
-        for part, after in zip(one.parts, labels, strict=True):
+        if one.mode != "rounds" and len(one.parts) == 1:
+            part = one.parts.start
             steps.append(
                 flow.lazy(
-                    parts.relabel, problem.linked[part].block, shared.model, shared.table,
-                    engine.run, engine.number, problem.linked[part].name, state.linked[part],
-                    after,
+                    bundles.settle_alone, one.bundle, pricing.bundles[number],
+                    problem.linked[part].block, known[part], model, pricing.scale, problem.potts,
+                    problem.closure_costs, engine.run, engine.number, state.linked[part],
                 )
             )  # fmt: skip
+            continue
+        labels = _settled_parts(engine, number, state, pricing, model)
+        steps += [
+            flow.lazy(
+                parts.relabel, [problem.linked[part].block], [known[part]], model, engine.run,
+                engine.number, [state.linked[part]], after,
+            )
+            for part, after in zip(one.parts, labels, strict=True)
+        ]  # fmt: skip
     return steps
+
+
+def _settled_parts(
+    engine: Engine, number: int, state: State, pricing: Pricing, model: Lazy
+) -> list[Lazy]:
+    """Return the labels of every part of a bundle after exact ICM."""
+    flow, problem, one = engine.flow, engine.problem, engine.problem.bundles[number]
+    blocks = [problem.linked[part].block for part in one.parts]
+    files = [state.linked[part] for part in one.parts]
+    if one.mode == "rounds":
+        costs = [flow.lazy(looks.linked_costs, block, model, pricing.scale) for block in blocks]
+        return settle_in_rounds(engine, number, pricing, costs, files)
+    starts = [problem.linked[part].first_row for part in one.parts]
+    starts = [start - starts[0] for start in starts]
+    pairs = pricing.bundles[number]
+    if one.mode == "table":
+        found = [flow.lazy(looks.look_at_exactly, block, model, pricing.scale) for block in blocks]
+    else:
+        known = engine.rows(state.model.weights).linked
+        found = [
+            flow.lazy(
+                looks.look_at, block, known[part], model, pricing.scale, one.bundle, pairs, start,
+                engine.run, files,
+            )
+            for part, block, start in zip(one.parts, blocks, starts, strict=True)
+        ]  # fmt: skip
+    settled = flow.lazy(
+        bundles.settle, one.bundle, pairs, found, engine.rows_of(number), model, pricing.scale,
+        problem.potts, problem.closure_costs, engine.run, files,
+    )  # fmt: skip
+    return [
+        flow.lazy(bundles.part_labels, settled, start, start + problem.linked[part].n_rows)
+        for part, start in zip(one.parts, starts, strict=True)
+    ]

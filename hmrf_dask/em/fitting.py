@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -29,10 +30,17 @@ from hmrf_dask.em.prepare import Facts, Pairs
 from hmrf_dask.em.problem import ENTRY_BYTES, ROW_BYTES, Problem, lay_out, whole_labels
 from hmrf_dask.em.refine import wanted
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
+from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.path import kernel_path
-from hmrf_dask.runs import RunDirectory
+from hmrf_dask.runs import MemoryRun, RunDirectory
 from hmrf_dask.types import FloatArray
-from hmrf_dask.workers import check_workers, memory_of_all, setting
+from hmrf_dask.workers import (
+    check_workers,
+    in_this_process,
+    local_threads,
+    memory_of_all,
+    setting,
+)
 
 
 @dataclass
@@ -42,7 +50,7 @@ class Fitted:
     flow: Dataflow
     problem: Problem
     state: State
-    run: RunDirectory
+    run: RunDirectory | MemoryRun
     stop: str
     history: list[tuple[str, str, float]]
     n_iter: int
@@ -119,21 +127,25 @@ def fit_corpus(
         Called with the record of every commit.
     """
     prepare.check_settings(settings, corpus.n_rows)
-    if run_dir is None:
-        run = RunDirectory.scratch(setting("scratch-directory", None))
-    else:
+    run: RunDirectory | MemoryRun
+    if run_dir is not None:
         run = RunDirectory.at(run_dir, storage_options)
+    elif corpus.in_client and in_this_process():  # labels are few beside rows that lie here too
+        run = MemoryRun()
+    else:
+        run = RunDirectory.scratch(setting("scratch-directory", None))
     with _removed_if_stopped(run if run_dir is None else None):
-        check_workers(run)
-        work = _look(corpus, constraints, settings, distortion)
-        if run_dir is not None:
+        if isinstance(run, RunDirectory):
+            check_workers(run)
+        work = _look(corpus, constraints, settings, distortion, fingerprinted=run_dir is not None)
+        if isinstance(run, RunDirectory) and run_dir is not None:
             run.begin(config=_configuration(work, given), fingerprint=work.fingerprint)
         with _told_if_stopped(run):
             return _run(work, run, given, progress)
 
 
 @contextmanager
-def _removed_if_stopped(scratch: RunDirectory | None) -> Iterator[None]:
+def _removed_if_stopped(scratch: RunDirectory | MemoryRun | None) -> Iterator[None]:
     """Leave no scratch files behind a fit that stops, by an error or by Ctrl-C."""
     try:
         yield
@@ -144,7 +156,7 @@ def _removed_if_stopped(scratch: RunDirectory | None) -> Iterator[None]:
 
 
 @contextmanager
-def _told_if_stopped(run: RunDirectory) -> Iterator[None]:
+def _told_if_stopped(run: RunDirectory | MemoryRun) -> Iterator[None]:
     """Write into the run's events why it stopped, and those that wait."""
     try:
         yield
@@ -166,6 +178,7 @@ class _Work:
     distortion: Distortion  # bound to the corpus
     facts: Facts
     pairs: Pairs | None
+    groups: list[list[int]] | None = None  # partitions that lie in one place, by number
 
     @property
     def fingerprint(self) -> str:
@@ -186,17 +199,28 @@ class _Work:
 
 
 def _look(
-    corpus: Corpus, constraints: Constraints | None, settings: Settings, distortion: Distortion
+    corpus: Corpus,
+    constraints: Constraints | None,
+    settings: Settings,
+    distortion: Distortion,
+    *,
+    fingerprinted: bool,
 ) -> _Work:
     """Look at every row and every pair; raise whatever is wrong with them."""
     flow = DaskFlow()
-    lying_elsewhere = not corpus.in_client
+    lying_elsewhere = not corpus.in_client and not _files_fit(corpus)
     corpus = corpus.persist()  # rows of this process travel once
     check_memory([table_task(settings, corpus.n_features)])  # before anything of size d is made
-    facts = prepare.look_at_corpus(flow, corpus, distortion)
+    groups = None
+    if not lying_elsewhere:
+        corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
+        groups = flow.neighbours(corpus.partitions)
+    facts = prepare.look_at_corpus(
+        flow, corpus, distortion, fingerprinted=fingerprinted, groups=groups
+    )
     bound = distortion.bind(prepare.extent_of(facts, corpus.n_features))
     prepare.examine_own(flow, corpus, bound, settings.n_clusters)
-    _check_ids(corpus)
+    _check_ids(flow, corpus)
     _warn_of_zero_rows(facts, bound)
     pairs = None
     if constraints is not None and len(constraints):
@@ -205,13 +229,24 @@ def _look(
     work = _Work(flow, corpus, constraints, settings, bound, facts, pairs)
     n_features, refining = corpus.n_features, work.refining
     check_memory(plan_tasks(facts, settings, n_features, pairs=pairs, refining=refining))
-    if lying_elsewhere and facts.nbytes <= memory_of_all() // 2:
+    if not lying_elsewhere:
+        return replace(work, groups=groups)
+    if facts.nbytes <= memory_of_all() // 2:
         kept = flow.persist(list(corpus.partitions))
-        return replace(work, corpus=replace(corpus, partitions=tuple(kept)))
-    return work  # rows are here already, or read again in every pass
+        kept_corpus = replace(corpus, partitions=tuple(kept), sources=())
+        return replace(work, corpus=kept_corpus, groups=flow.neighbours(kept))
+    return work  # rows are read again in every pass, one partition a task
 
 
-def _run(work: _Work, run: RunDirectory, given: FloatArray | None, progress: Progress) -> Fitted:
+def _files_fit(corpus: Corpus) -> bool:
+    """Return whether a corpus of files fits into memory, so that they are read once."""
+    sizes = [source.nbytes for source in corpus.sources]
+    return bool(sizes) and sum(sizes) <= memory_of_all() // 2
+
+
+def _run(
+    work: _Work, run: RunDirectory | MemoryRun, given: FloatArray | None, progress: Progress
+) -> Fitted:
     """Lay the problem out and run the loop from wherever the run directory stands."""
     corpus, pairs, facts = work.corpus, work.pairs, work.facts
     extent = prepare.extent_of(facts, corpus.n_features)
@@ -225,7 +260,7 @@ def _run(work: _Work, run: RunDirectory, given: FloatArray | None, progress: Pro
         }
     problem = lay_out(
         work.flow, work.settings, work.distortion, extent, corpus.partitions, corpus.row_counts,
-        row_bytes=work.row_bytes, **linked,
+        row_bytes=work.row_bytes, groups=work.groups, **linked,
     )  # fmt: skip
     fit = Fit(
         Engine(work.flow, problem, run),
@@ -235,7 +270,8 @@ def _run(work: _Work, run: RunDirectory, given: FloatArray | None, progress: Pro
         constrained=pairs is not None,
         given=given,
     )
-    state, stop = fit.run()
+    with threads_allowed(local_threads()):  # between passes the driver alone is at work
+        state, stop = fit.run()
     journal = fit.journal
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
     if run.final() is None:
@@ -264,9 +300,14 @@ def given_fingerprint(given: FloatArray) -> str:
     return hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()
 
 
-def _check_ids(corpus: Corpus) -> None:
+def _computed(flow: DaskFlow, *values: Lazy) -> tuple[Any, ...]:
+    return tuple(flow.compute(values))
+
+
+def _check_ids(flow: DaskFlow, corpus: Corpus) -> None:
     if corpus.has_ids:
-        twice = find_duplicate_ids(corpus)
+        run = partial(_computed, flow)
+        twice = find_duplicate_ids(corpus, lazy=flow.lazy, compute=run)
         if twice:
             shown = ", ".join(repr(one) for one in twice[:5])
             raise InvalidInputError(

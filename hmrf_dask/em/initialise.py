@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.em.engine import real_sums
-from hmrf_dask.kernels.distances import Terms
+from hmrf_dask.kernels.distances import Terms, spread
 from hmrf_dask.kernels.random import exponentials, uniforms
 from hmrf_dask.kernels.sums import Sums
 from hmrf_dask.rows.block import RowBlock
@@ -51,7 +50,7 @@ class Sample:
         if self.distortion.zero_rows == "ordinary":
             return np.ones(self.block.n_rows, np.bool_)
         if isinstance(self.terms, Terms):  # a constant row has no correlation to give either
-            return np.asarray(self.terms.factor != 0.0, np.bool_)
+            return np.asarray(spread(self.terms.factor, self.block.n_rows) != 0.0)
         owners = np.repeat(np.arange(self.block.n_rows), np.diff(self.block.indptr))
         return np.bincount(owners[self.block.values != 0], minlength=self.block.n_rows) > 0
 
@@ -62,14 +61,15 @@ class Sample:
         rows = (self.block, self.terms, self.weights)
         return self.distortion.sum_moves(*rows, nowhere, after, n_groups, self.exponent)
 
-    def sums(self, labels: IntArray, n_groups: int) -> tuple[FloatArray, IntArray]:
+    def sums(self, labels: IntArray, n_groups: int) -> tuple[IntArray, IntArray]:
         """Return sums (n_groups, d + 1) and counts of the rows with a label >= 0."""
         sums = self.sum_by(labels, n_groups)
-        return real_sums(sums.to_dense(), self.exponent), sums.counts
+        return sums.dense if sums.is_dense else sums.to_dense(), sums.counts
 
-    def centroids(self, totals: FloatArray, counts: IntArray) -> FloatArray:
-        """Return the centroids of sums."""
-        return self.distortion.centroids(totals, counts, self.weights, self.smoothing, None)
+    def centroids(self, sums: IntArray, counts: IntArray) -> FloatArray:
+        """Return the centroids of fixed-point sums."""
+        scale = (self.weights, self.smoothing, None)
+        return self.distortion.centroids(sums, self.exponent, counts, *scale)
 
     def centroids_of_rows(self, rows: IntArray) -> FloatArray:
         """Return single rows as centroids."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -10,6 +12,7 @@ import numpy as np
 
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.kernels.exact import BASE, exact_integer
+from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.runs import LabelsFile
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -47,6 +50,8 @@ class Model:
     centroids: FloatArray
     smoothing: float = 0.0
     exponent: int = 43  # sums hold summands times 2**exponent
+    _made: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @property
     def n_clusters(self) -> int:
@@ -54,12 +59,25 @@ class Model:
         return len(self.centroids)
 
     def table(self) -> Any:
-        """Return the centroids as the distortion's kernels use them."""
-        return self.distortion.table(self.centroids, self.weights, self.smoothing)
+        """Return the centroids as the distortion's kernels use them, made once in a process."""
+        with self._lock:  # tasks on other threads wait for the one that makes it
+            if not self._made:
+                made = self.distortion.table(self.centroids, self.weights, self.smoothing)
+                self._made.append(made)
+        return self._made[0]
+
+    def accumulator(self) -> Accumulator:
+        """Return sums over no rows yet."""
+        return Accumulator(self.n_clusters, self.centroids.shape[1] + 1)
+
+    def __reduce__(self) -> tuple[type[Model], tuple[Any, ...]]:
+        """Leave the table behind: it is made again faster than it travels."""
+        parts = (self.distortion, self.weights, self.centroids, self.smoothing, self.exponent)
+        return Model, parts
 
     def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.weights.nbytes + self.centroids.nbytes + 1024
+        """Tell Dask the true size, the table included."""
+        return self.weights.nbytes + 3 * self.centroids.nbytes + 1024
 
 
 def exact(value: float) -> int:
@@ -116,10 +134,10 @@ class Penalties:
     cannot: IntArray
 
 
-def gather_energy(distortion: IntArray, penalties: list[Penalties], prior: float) -> Energy:
+def gather_energy(distortion: int, penalties: Sequence[Penalties], prior: float) -> Energy:
     """Return the energy from exact partial sums."""
     return Energy(
-        distortion=exact_integer(distortion),
+        distortion=distortion,
         must=sum(exact_integer(one.must) for one in penalties),
         cannot=sum(exact_integer(one.cannot) for one in penalties),
         prior=exact(prior),
@@ -146,3 +164,4 @@ class State:
     linked: tuple[LabelsFile, ...]  # labels of linked partitions
     energy: Energy
     prior: WeightPrior = field(default_factory=WeightPrior)
+    optimal: bool = False  # whether the centroids are those of the sums, but for vacant clusters

@@ -7,6 +7,7 @@ neighbourhood by neighbourhood, so memory grows with the entries of constrained 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse
@@ -25,13 +26,19 @@ MOST_CENTROIDS = 16  # neighbourhood centroids held at a time, in full width
 class Neighbourhoods:
     """Must-link groups of the sample, largest first (ties: lowest id), with sums of their rows."""
 
-    totals: scipy.sparse.csr_array  # (n, d + 1)
+    sums: scipy.sparse.csr_array  # int64 (n, d + 1), in units of 2**-exponent
+    exponent: int
     sizes: IntArray
     rivals: BoolArray  # (n, n): a cannot-link lies between
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.sizes)
+
+    @cached_property
+    def totals(self) -> scipy.sparse.csr_array:
+        """The sums as float64."""
+        return self.sums * 2.0**-self.exponent
 
 
 def find_neighbourhoods(
@@ -50,20 +57,21 @@ def find_neighbourhoods(
     ends = np.concatenate([place[graph.groups[graph.cannot_pairs]], place[graph.rivals]])
     ends = ends[(ends >= 0).all(axis=1) & (ends[:, 0] != ends[:, 1])]
     rivals[ends[:, 0], ends[:, 1]] = rivals[ends[:, 1], ends[:, 0]] = True
-    return Neighbourhoods(_as_sparse(sums, sample.exponent), sums.counts, rivals)
+    return Neighbourhoods(_as_sparse(sums), sample.exponent, sums.counts, rivals)
 
 
-def _as_sparse(sums: Sums, exponent: int) -> scipy.sparse.csr_array:
-    """Return fixed-point sums as float64 CSR."""
+def _as_sparse(sums: Sums) -> scipy.sparse.csr_array:
+    """Return fixed-point sums as CSR."""
     if sums.is_dense:
-        return scipy.sparse.csr_array(sums.dense * 2.0**-exponent)
+        return scipy.sparse.csr_array(sums.dense)
     shape = (len(sums.counts), sums.n_columns)
-    places = (sums.places // sums.n_columns, sums.places % sums.n_columns)
-    return scipy.sparse.csr_array((sums.values * 2.0**-exponent, places), shape=shape)
+    places, values = sums.folded()
+    ends = (places // sums.n_columns, places % sums.n_columns)
+    return scipy.sparse.csr_array((values, ends), shape=shape)
 
 
 def _centroids(sample: Sample, found: Neighbourhoods, chosen: IntArray) -> FloatArray:
-    return sample.centroids(found.totals[chosen].toarray(), found.sizes[chosen])
+    return sample.centroids(found.sums[chosen].toarray(), found.sizes[chosen])
 
 
 def _apart(sample: Sample, found: Neighbourhoods, centroids: FloatArray) -> FloatArray:
@@ -116,8 +124,8 @@ def agglomerate(sample: Sample, found: Neighbourhoods, n_clusters: int) -> Float
     left = np.unique(owner)
     sizes = np.bincount(owner, found.sizes, len(found)).astype(np.int64)
     kept = left[np.lexsort((left, -sizes[left]))][:n_clusters]
-    joined = (owner[None, :] == kept[:, None]).astype(np.float64)
-    return sample.centroids((scipy.sparse.csr_array(joined) @ found.totals).toarray(), sizes[kept])
+    joined = scipy.sparse.csr_array((owner[None, :] == kept[:, None]).astype(np.int64))
+    return sample.centroids((joined @ found.sums).toarray(), sizes[kept])
 
 
 def merge_to(sample: Sample, found: Neighbourhoods, n_clusters: int) -> IntArray:

@@ -6,6 +6,8 @@ each feature's coefficient in J.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,16 +15,21 @@ import scipy.sparse
 
 from hmrf_dask.dataflow import share_array, tree
 from hmrf_dask.distortions.base import TableDistortion
-from hmrf_dask.em.closures import ClosureSums, Embedding, broken_closures, closure_sums, embed
+from hmrf_dask.em.closures import broken_closures, end_to_end, entries_of
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.parts import add_limbs
-from hmrf_dask.kernels.gradients import member_products
+from hmrf_dask.kernels import pairs as pair_kernels
+from hmrf_dask.kernels.entries import sum_rows
+from hmrf_dask.kernels.gradients import member_products, member_squares
+from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.linked.layout import CANNOT, Bundle, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray
+
+TOGETHER = 2**22  # numbers of sums of partners that are held at a time
 
 
 def explicit_part(
@@ -66,74 +73,143 @@ def closure_part(
     costs: tuple[float, float],
     units: FloatArray,
 ) -> IntArray:
-    """Return the same for closures kept as tables."""
-    labels = np.concatenate([run.read_labels(file) for file in files])[bundle.rows]
-    embedding = embed(RowBlock.concatenate(rows).take(bundle.rows), model)
-    sums = closure_sums(bundle, embedding, labels, model.n_clusters)
-    must, cannot = broken_closures(bundle, sums)
-    squared = model.distortion.learning == "variance"
-    gradient = np.zeros(len(model.weights) + 1)
-    for (one, other), cost in ((must, costs[0]), (cannot, -costs[1])):
-        if squared:
-            part = _scatter_between(sums, embedding, one, other)
-        else:
-            part = _turning(sums, embedding, model, one, other)
-        gradient[:-1] += cost * part
-    if squared:
-        gradient[:-1] /= model.weights  # rows are scaled by √a, the coefficient of a is wanted
-    n_broken = int((sums.count[cannot[0]] * sums.count[cannot[1]]).sum())
-    box = in_fixed_point(np.array([costs[1]]), units[-1]) * n_broken
-    return np.concatenate([in_fixed_point(gradient, units[:-1]), box])
-
-
-def _scatter_between(
-    sums: ClosureSums, embedding: Embedding, one: IntArray, other: IntArray
-) -> FloatArray:
-    """Return Σ (z − z')² by feature over all pairs between entries one[t] and other[t].
-
-    It is N'Q + NQ' − 2 S·S' with Q the sums of squares.
-    """
-    squares = scipy.sparse.csr_array(sums.pick @ embedding.rows.multiply(embedding.rows))
-    total = squares[one].T @ sums.count[other] + squares[other].T @ sums.count[one]
-    products = sums.sums[one].multiply(sums.sums[other]).sum(axis=0)
-    return np.asarray(total - 2.0 * np.asarray(products).ravel(), np.float64)[:-1]
-
-
-def _turning(
-    sums: ClosureSums, embedding: Embedding, model: Model, one: IntArray, other: IntArray
-) -> FloatArray:
-    """Return ∂/∂log a of Σ φ over all pairs between entries one[t] and other[t].
-
-    It is the sum of −z_m z'_m + ½ (z·z')(z_m² + z'_m²), z with its centring worked in.
-    """
-    roots, mass = np.sqrt(model.weights), np.sqrt(model.weights.sum())
-    table = scipy.sparse.csr_array(sums.sums[:, :-1])
-    means = sums.sums[:, [-1]].toarray().ravel() / mass
-    products = np.asarray(table[one].multiply(table[other]).sum(axis=0)).ravel()
-    crossed = table[one].T @ means[other] + table[other].T @ means[one]
-    total = -(products + roots * crossed + model.weights * (means[one] * means[other]).sum())
-    factors = 0.5 * _partner_products(sums, embedding, one, other)
-    rows = scipy.sparse.csr_array(embedding.rows[:, :-1])
-    shifts = embedding.rows[:, [-1]].toarray().ravel() / mass
-    total += rows.multiply(rows).T @ factors + 2.0 * roots * (rows.T @ (factors * shifts))
-    return np.asarray(total + model.weights * (factors * shifts * shifts).sum(), np.float64)
-
-
-def _partner_products(
-    sums: ClosureSums, embedding: Embedding, one: IntArray, other: IntArray
-) -> FloatArray:
-    """Return Σ z·z' over all z' that each row is paired with in these entries, shape (points,)."""
-    ends = (np.concatenate([one, other]), np.concatenate([other, one]))
-    n_entries = len(sums.count)
-    joined = scipy.sparse.csr_array((np.ones(len(ends[0])), ends), shape=(n_entries, n_entries))
-    partners = scipy.sparse.csr_array(joined @ sums.sums)
-    rows, picked = embedding.rows, sums.pick
-    return member_products(
-        (rows.data, rows.indices, rows.indptr),
-        (partners.data, partners.indices, partners.indptr),
-        (picked.indices, picked.indptr),
-        embedding.metric,
+    """Return the same for closures kept as tables, every entry of a table rounded by itself."""
+    labels = np.concatenate([run.read_labels(file) for file in files])
+    entries = entries_of(bundle, labels, model.n_clusters)
+    must, cannot = broken_closures(bundle, entries)
+    box = int((entries.count[cannot[0]] * entries.count[cannot[1]]).sum())
+    if not len(must[0]) + len(cannot[0]):
+        return np.zeros(len(units), np.int64)
+    ends = np.concatenate([must, cannot], axis=1)
+    signed = np.repeat([costs[0], -costs[1]], [len(must[0]), len(cannot[0])])
+    needed, places = np.unique(ends, return_inverse=True)
+    one, other = places.reshape(2, -1)
+    joined = scipy.sparse.csr_array(
+        (np.tile(signed, 2), (np.append(one, other), np.append(other, one))),
+        shape=(len(needed), len(needed)),
     )
+    tables = _tables(end_to_end(rows), model, joined, entries.chosen(needed))
+    if model.distortion.learning == "variance":
+        found = _scatter_between(tables, entries.count[needed], units[:-1])
+    else:
+        found = _turning(tables, units[:-1])
+    return np.append(found, in_fixed_point(np.array([costs[1]]), units[-1]) * box)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Σ z of the entries that broken closures join: S, and J the signed costs between them.
+
+    Attributes
+    ----------
+    rows : Side
+    roots : float64 array, shape (d,)
+        √a.
+    joined : CSR array, shape (entries, entries)
+        J.
+    start, member : int arrays
+        The rows of each entry as CSR.
+    sums : CSR array, shape (entries, d + 1)
+        S, the centring last.
+    """
+
+    rows: Side
+    roots: FloatArray
+    joined: scipy.sparse.csr_array
+    start: IntArray
+    member: IntArray
+    sums: scipy.sparse.csr_array
+
+    def partners(self) -> Iterator[tuple[slice, scipy.sparse.csr_array]]:
+        """Yield J S for so few entries at a time that it stays small."""
+        width = np.minimum(
+            self.joined.astype(np.bool_) @ np.diff(self.sums.indptr), len(self.roots)
+        )
+        ends = np.cumsum(width)
+        first = 0
+        while first < len(ends):
+            before = ends[first - 1] if first else 0
+            last = max(int(np.searchsorted(ends, before + TOGETHER, side="right")), first + 1)
+            part = scipy.sparse.csr_array(self.joined[first:last] @ self.sums)
+            part.sort_indices()
+            yield slice(first, last), part
+            first = last
+
+    def spread(self, values: FloatArray) -> FloatArray:
+        """Return a number of every entry for each of its rows."""
+        return np.repeat(values, np.diff(self.start))
+
+    def members(self, chosen: slice) -> slice:
+        """Return where the rows of some entries are."""
+        return slice(int(self.start[chosen.start]), int(self.start[chosen.stop]))
+
+
+def _tables(
+    block: RowBlock,
+    model: Model,
+    joined: scipy.sparse.csr_array,
+    members: tuple[IntArray, IntArray],
+) -> Tables:
+    distortion, roots = model.distortion, np.sqrt(model.weights)
+    assert isinstance(distortion, TableDistortion)
+    rows = pair_kernels.side(block, distortion.terms(block, model.weights))
+    start, member = members
+    squared = distortion.form == pair_kernels.SQUARED
+    sums = sum_rows(rows, roots, squared=squared, start=start, member=member)
+    shape = (len(start) - 1, len(roots) + 1)
+    matrix = scipy.sparse.csr_array((sums.value, sums.feature, sums.start), shape=shape)
+    return Tables(rows, roots, joined, start, member, matrix)
+
+
+def _add_products(
+    out: IntArray, one: scipy.sparse.csr_array, other: scipy.sparse.csr_array, factors: FloatArray
+) -> None:
+    """Add one ∘ other by feature, every entry times `factors` and rounded by itself."""
+    products = scipy.sparse.csr_array(one * other)
+    inside = products.indices < len(factors)  # the others are the centring
+    features = products.indices[inside]
+    np.add.at(out, features, in_fixed_point(products.data[inside], factors[features]))
+
+
+def _scatter_between(tables: Tables, count: FloatArray, units: FloatArray) -> IntArray:
+    """Return Σ ±w (z − z')²/a by feature over all pairs between joined entries.
+
+    It is Q_e (J N)_e less S_e ∘ (J S)_e over all entries e, Q their sums of squares.
+    """
+    coefficients = tables.spread(tables.joined @ count)
+    out = member_squares(tables.rows, tables.member, coefficients, units)
+    factors = -units[:-1] / (tables.roots * tables.roots)
+    for chosen, partners in tables.partners():
+        _add_products(out, tables.sums[chosen], partners, factors)
+    return out
+
+
+def _turning(tables: Tables, units: FloatArray) -> IntArray:
+    """Return ∂/∂log a of Σ ±w φ over all pairs between joined entries.
+
+    It is the sum of −z_m z'_m + ½ (z·z')(z_m² + z'_m²), z with its centring worked in; what is
+    times every a comes last.
+    """
+    roots, out = tables.roots, np.zeros(len(units), np.int64)
+    coefficients = np.zeros(len(tables.member))
+    means = tables.sums[:, [-1]].toarray().ravel() / np.sqrt((roots * roots).sum())
+    theirs = tables.joined @ means
+    for chosen, partners in tables.partners():
+        own = tables.sums[chosen]
+        _add_products(out, own, partners, -0.5 * units[:-1])
+        if means.any():
+            crossed = np.repeat(theirs[chosen], np.diff(own.indptr))
+            alike = scipy.sparse.csr_array((crossed, own.indices, own.indptr), shape=own.shape)
+            _add_products(out, own, alike, -roots * units[:-1])
+        here = tables.members(chosen)
+        compressed = (partners.data, partners.indices, partners.indptr)
+        start = tables.start[chosen.start : chosen.stop + 1] - here.start
+        coefficients[here] = 0.5 * member_products(
+            tables.rows, roots, compressed, start, tables.member[here]
+        )
+    out[-1] += in_fixed_point(-0.5 * means * theirs, units[-1]).sum()
+    scaled = units * np.append(roots * roots, 1.0)
+    return out + member_squares(tables.rows, tables.member, coefficients, scaled)
 
 
 def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,10 @@ from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.scale import cost_unit, rounded_costs
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.kernels.distances import moments
 from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint
-from hmrf_dask.types import AnyArray, FloatArray, IntArray
+from hmrf_dask.rows.survey import survey
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, RowArray
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Facts:
     """What one look at a partition tells; facts of partitions add up to those of the corpus."""
 
     n_rows: int
-    minimum: FloatArray
-    maximum: FloatArray
+    minimum: RowArray  # by feature
+    maximum: RowArray
     mass: IntArray  # exact sum, limbs
     largest_mass: float
     n_zero: int
@@ -42,27 +43,31 @@ class Facts:
     trouble: str | None
 
 
-def look_at(block: RowBlock, first_row: int, distortion: Distortion, has_ids: bool) -> Facts:
-    """Return the facts of a partition; what is wrong with it comes back as words."""
+def look_at(
+    block: RowBlock,
+    first_row: int,
+    distortion: Distortion,
+    has_ids: bool,
+    fingerprinted: bool = True,
+) -> Facts:
+    """Return the facts of a partition; what is wrong with it comes back as words.
+
+    Without a fingerprint `content` and `order` are 0.
+    """
+    found = survey(block)
+    finite = np.isfinite(found.mass)
     trouble = None
     try:
-        check_finite(block)
+        if not finite.all():
+            check_finite(block)  # names the rows
         distortion.check(block)
     except InvalidInputError as error:
         trouble = str(error)
-    columns = block.to_dense() if block.is_dense else block.to_scipy()
-    if block.n_rows:
-        least = columns.min(axis=0) if block.is_dense else columns.min(axis=0).toarray()
-        most = columns.max(axis=0) if block.is_dense else columns.max(axis=0).toarray()
-    else:  # no row: nought bounds nothing wrongly, since sparse rows have it anyway
-        least = np.full(block.n_features, np.inf)
-        most = np.full(block.n_features, -np.inf)
-    squares, total, _, mass = moments(block, np.ones(block.n_features))
-    zero = np.flatnonzero(squares == 0)
-    content, order = fingerprint(block, first_row, with_ids=has_ids)
+    zero = np.flatnonzero(found.mass == 0)
+    content, order = fingerprint(block, first_row, with_ids=has_ids) if fingerprinted else (0, 0)
     return Facts(
-        block.n_rows, np.asarray(least, np.float64).ravel(), np.asarray(most, np.float64).ravel(),
-        exact_sum(np.where(np.isfinite(total), total, 0.0)), float(mass.max(initial=0.0)),
+        block.n_rows, found.minimum, found.maximum,
+        exact_sum(np.where(finite, found.total, 0.0)), float(found.mass.max(initial=0.0)),
         len(zero), tuple(block.ids[zero[:5]].tolist()), content, order,
         len(block.values), block.nbytes, block.nbytes,
         block.n_rows, trouble,
@@ -90,12 +95,52 @@ def add_facts(parts: list[Facts]) -> Facts:
     )
 
 
-def look_at_corpus(flow: Dataflow, corpus: Corpus, distortion: Distortion) -> Facts:
-    """Return the facts of a corpus from one pass; raise InvalidInputError for what is wrong."""
+def look_at_some(
+    blocks: list[RowBlock],
+    first_rows: list[int],
+    distortion: Distortion,
+    has_ids: bool,
+    fingerprinted: bool,
+) -> Facts:
+    """Return the facts of some partitions together."""
+    return add_facts(
+        [
+            look_at(block, first, distortion, has_ids, fingerprinted)
+            for block, first in zip(blocks, first_rows, strict=True)
+        ]
+    )
+
+
+def look_at_corpus(
+    flow: Dataflow,
+    corpus: Corpus,
+    distortion: Distortion,
+    *,
+    fingerprinted: bool = True,
+    groups: Sequence[Sequence[int]] | None = None,
+) -> Facts:
+    """Return the facts of a corpus from one pass; raise InvalidInputError for what is wrong.
+
+    Parameters
+    ----------
+    flow, corpus, distortion
+    fingerprinted : bool
+        Whether the content is hashed, which only a run directory asks for.
+    groups : lists of int, optional
+        Numbers of partitions that one task looks at; without it each has a task of its own.
+    """
     shared = flow.share(distortion)
+    parts, offsets = corpus.partitions, corpus.offsets
     looks = [
-        flow.lazy(look_at, block, first, shared, corpus.has_ids)
-        for block, first in zip(corpus.partitions, corpus.offsets, strict=False)
+        flow.lazy(
+            look_at_some,
+            [parts[number] for number in group],
+            [offsets[number] for number in group],
+            shared,
+            corpus.has_ids,
+            fingerprinted,
+        )
+        for group in groups or [[number] for number in range(len(parts))]
     ]
     facts: Facts = flow.compute([tree(flow, add_facts, looks)])[0]
     if facts.trouble is not None:
@@ -105,12 +150,12 @@ def look_at_corpus(flow: Dataflow, corpus: Corpus, distortion: Distortion) -> Fa
 
 def extent_of(facts: Facts, n_features: int) -> Extent:
     """Return the facts distortions are bound to."""
-    finite = np.isfinite(facts.minimum)
+    finite = np.isfinite(facts.minimum)  # not so where there are no rows
     return Extent(
         facts.n_rows,
         n_features,
-        np.where(finite, facts.minimum, 0.0),
-        np.where(finite, facts.maximum, 0.0),
+        np.where(finite, facts.minimum, 0.0).astype(np.float64),
+        np.where(finite, facts.maximum, 0.0).astype(np.float64),
         exact_value(facts.mass) / max(facts.n_rows, 1),
         facts.largest_mass,
     )

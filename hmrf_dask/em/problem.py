@@ -74,6 +74,7 @@ class Problem:
         default=(), repr=False
     )  # linked position of each of those rows
     row_bytes: int = 1024  # of an average row of the corpus
+    groups: tuple[tuple[int, ...], ...] = ()  # free parts that one task takes, by number
 
     @property
     def potts(self) -> bool:
@@ -149,6 +150,7 @@ def lay_out(
     row_values: IntArray | None = None,
     costs_unit: float = 2.0**-8,
     row_bytes: int = 1024,
+    groups: Sequence[Sequence[int]] | None = None,
 ) -> Problem:
     """Return the problem: constrained rows are gathered into linked parts, and masked in their own.
 
@@ -157,23 +159,20 @@ def lay_out(
     node_rows : row number in the corpus of each node of the graph
     row_values : entries of each node's row
     row_bytes : bytes of an average row of the corpus
+    groups : numbers of the corpus partitions that one task takes; each alone where it is not given
     """
+    together = tuple(tuple(one) for one in groups or [(number,) for number in range(len(blocks))])
     offsets = np.concatenate([[0], np.cumsum(np.asarray(row_counts, np.int64))])
     free = tuple(
         Part(part_name("rows", number), int(offsets[number]), int(row_counts[number]), block)
         for number, block in enumerate(blocks)
     )
     if graph is None or not graph.n_nodes or node_rows is None or row_values is None:
-        nothing = np.zeros(0, np.int64)
+        nowhere = (np.zeros(0, np.int64),) * len(free)
         return Problem(
-            settings,
-            distortion,
-            extent,
-            free,
-            places=(nothing,) * len(free),
-            positions=(nothing,) * len(free),
-            row_bytes=row_bytes,
-        )
+            settings, distortion, extent, free, places=nowhere, positions=nowhere,
+            row_bytes=row_bytes, groups=together,
+        )  # fmt: skip
     layout = plan_layout(
         graph,
         settings.n_clusters,
@@ -191,17 +190,24 @@ def lay_out(
         Part(part.name, part.first_row, part.n_rows, block)
         for part, block in zip(linked, kept, strict=True)
     )
-    by_row = np.argsort(node_rows, kind="stable")
-    cuts = np.searchsorted(node_rows[by_row], offsets)
-    inside = [by_row[cuts[number] : cuts[number + 1]] for number in range(len(free))]
-    places = tuple(
-        node_rows[nodes] - offset for nodes, offset in zip(inside, offsets, strict=False)
-    )
-    positions = tuple(layout.position[nodes].astype(np.int64) for nodes in inside)
+    places, positions = _homes(layout, node_rows, offsets)
     return Problem(
         settings, distortion, extent, free, linked, _bundles(flow, layout), _pairs(flow, layout),
         layout, graph, costs_unit, largest_degree(graph), node_rows, places, positions, row_bytes,
+        together,
     )  # fmt: skip
+
+
+def _homes(
+    layout: LinkedLayout, node_rows: IntArray, offsets: IntArray
+) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+    """Return of each corpus part the places of its linked rows and their linked positions."""
+    by_row = np.argsort(node_rows, kind="stable")
+    inside = np.split(by_row, np.searchsorted(node_rows[by_row], offsets[1:-1]))
+    places = tuple(
+        node_rows[nodes] - offset for nodes, offset in zip(inside, offsets, strict=False)
+    )
+    return places, tuple(layout.position[nodes].astype(np.int64) for nodes in inside)
 
 
 def _bundles(flow: Dataflow, layout: LinkedLayout) -> tuple[BundlePart, ...]:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hmrf_dask.distortions.base import TableDistortion
-from hmrf_dask.em.bundles import BundlePairs
+from hmrf_dask.em.closures import end_to_end
 from hmrf_dask.em.engine import real_sums
+from hmrf_dask.em.looks import BundlePairs
 from hmrf_dask.em.model import Model
+from hmrf_dask.kernels.distances import spread
 from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.kernels.set_moves import group_gains
 from hmrf_dask.kernels.variation import single_gains
@@ -79,7 +81,8 @@ def summands_of(block: RowBlock, model: Model) -> Summands:
     terms = distortion.terms(block, model.weights)
     features = distortion.features(model.weights)
     arrays = (block.values, block.indices, block.indptr, block.is_dense)
-    return summands(*arrays, terms.factor, terms.extra, features, model.exponent)
+    factor, extra = spread(terms.factor, block.n_rows), spread(terms.extra, block.n_rows)
+    return summands(*arrays, factor, extra, features, model.exponent)
 
 
 def _single_moves(
@@ -140,10 +143,10 @@ def propose_linked(
 
     `base` is the address of its first row.
     """
-    labels = np.concatenate([run.read_labels(file) for file in files])[bundle.rows]
-    block = RowBlock.concatenate(blocks).take(bundle.rows)
+    labels = np.concatenate([run.read_labels(file) for file in files])
+    block = end_to_end(blocks)
     rows, ties = summands_of(block, sources.model), ties_of(bundle, pairs)
-    addresses, nobody = base + bundle.rows.astype(np.int64), np.zeros(len(labels), np.bool_)
+    addresses, nobody = base + np.arange(len(labels)), np.zeros(len(labels), np.bool_)
     singles = _single_moves(rows, block.ids, sources, labels, nobody, addresses, most_rows, ties)
     sizes = np.diff(bundle.group_starts)
     starts, members = pick(bundle.group_starts, bundle.group_members, np.flatnonzero(sizes > 1))

@@ -15,11 +15,11 @@ import numpy as np
 
 from hmrf_dask.dataflow import Lazy, share_array, tree
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.em.bundles import BundlePairs
 from hmrf_dask.em.centroids import maximisation
 from hmrf_dask.em.engine import Engine, Pricing
+from hmrf_dask.em.looks import BundlePairs
 from hmrf_dask.em.model import State
-from hmrf_dask.em.parts import Part, share_model
+from hmrf_dask.em.parts import Part
 from hmrf_dask.em.proposals import (
     Proposals,
     Sources,
@@ -75,11 +75,9 @@ def chosen_ties(
 ) -> Chosen:
     """Return what re-checking needs to know of some rows of a bundle."""
     labels = np.concatenate([run.read_labels(file) for file in files])
-    point = np.empty(len(bundle.rows), np.int64)
-    point[bundle.rows] = np.arange(len(bundle.rows))
     ties = ties_of(bundle, pairs)
-    starts, edges = pick(ties.start, np.arange(len(ties.cost)), point[addresses - base])
-    neighbours = base + bundle.rows[ties.neighbour[edges]].astype(np.int64)
+    starts, edges = pick(ties.start, np.arange(len(ties.cost)), addresses - base)
+    neighbours = base + ties.neighbour[edges].astype(np.int64)
     near = np.unique(np.concatenate([addresses, neighbours]))
     return Chosen(starts, neighbours, ties.cost[edges], near, labels[near - base])
 
@@ -152,7 +150,7 @@ def vary(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
         flow.lazy(moved_labels, engine.run, file, first, moves)
         for _, file, first in _addressed(engine, state)
     ]
-    moved, count = engine.move(state, after, pricing, share_model(flow, state.model))
+    moved, count = engine.move(state, after, pricing, flow.share(state.model))
     settled = maximisation(engine, moved)
     return (settled, count) if count and settled.energy.total < state.energy.total else (state, 0)
 

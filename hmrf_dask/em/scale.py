@@ -18,6 +18,9 @@ from hmrf_dask.types import FloatArray, LabelArray
 HEADROOM = 61  # a row's distortion and all its pair costs stay below 2**61
 MOST_BITS = 28
 LEAST_BITS = 14
+# Of the span: by how much two distances of a row in low precision may be off. Rows of length 1 have
+# a span that is really reached; of others it is that of the whole corpus.
+TOLERANCE, UNIT_TOLERANCE = 2.0**-14, 2.0**-11
 COST_BITS = (
     8  # costs of pairs are multiples of 2**-8, or of 2**-8 of the largest when all are below 1
 )
@@ -39,8 +42,14 @@ class Scale:
         Costs of pairs are whole multiples of it.
     largest : int
         φ_max in units of φ's integers, 2**(2 bits) / radius².
+    tolerance : float
+        By how much two distances of a row in low precision may be off, in J; rows for which that is
+        not sure are measured in float64 (`kernels.cost_rows`).
     quantum : float
-        Bound of what integers misjudge a distortion, or a pair of cost 1, by, in J.
+        Bound of what integers misjudge a distortion, or a pair of cost 1, by, in J. Of low
+        precision it is 2 tolerances: what may be off, and as much again that is held against a
+        move, so that it cannot raise J. What a row wants at the labels an E-step begins with, and
+        hence where a fit ends, is judged without them.
     """
 
     bits: int
@@ -48,7 +57,13 @@ class Scale:
     shift: int
     cost_unit: float
     largest: int
+    tolerance: float
     quantum: float
+
+    @property
+    def step(self) -> float:
+        """J of one integer of a cost row."""
+        return self.unit * 2.0**self.shift
 
 
 def cost_unit(largest_cost: float) -> float:
@@ -85,7 +100,9 @@ def make_scale(
     reach = degree * largest + span
     unit = 2.0 ** (math.ceil(math.log2(max(reach, 1e-300))) - HEADROOM)
     shift = _shift(span / unit)
-    return Scale(0, unit, shift, unit_of_costs, 0, unit * 2.0**shift)
+    tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
+    quantum = unit * 2.0**shift + 2.0 * tolerance
+    return Scale(0, unit, shift, unit_of_costs, 0, tolerance, quantum)
 
 
 def _table_scale(
@@ -116,9 +133,9 @@ def _table_scale(
     unit = unit_of_costs * square / 4.0**bits
     shift = _shift(span / unit)
     loose = 0.0 if potts else _loose(distortion, weights, bits)
-    return Scale(
-        bits, unit, shift, unit_of_costs, round(largest * 4.0**bits), loose + unit * 2.0**shift
-    )
+    tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
+    quantum = loose + unit * 2.0**shift + 2.0 * tolerance
+    return Scale(bits, unit, shift, unit_of_costs, round(largest * 4.0**bits), tolerance, quantum)
 
 
 def _loose(distortion: TableDistortion, weights: FloatArray, bits: int) -> float:
@@ -140,5 +157,5 @@ def _shift(largest: float) -> int:
 def cost_rows(distances: FloatArray, scale: Scale) -> LabelArray:
     """Return distances of linked rows as int32, each row with its minimum taken off first."""
     above = distances - distances.min(axis=1, keepdims=True)
-    steps = np.rint(above / (scale.unit * 2.0**scale.shift))
+    steps = np.rint(above / scale.step)
     return np.asarray(np.minimum(steps, np.iinfo(np.int32).max), np.int32)

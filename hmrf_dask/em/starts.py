@@ -171,9 +171,11 @@ def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
     smoothing = first_smoothing(distortion)
     if not smoothing:
         return means
-    totals = np.column_stack([means, np.zeros(len(means))])
+    exponent = fixed_point_exponent(1, float(np.abs(means).max(initial=0.0)))
+    sums = np.rint(means * 2.0**exponent).astype(np.int64)
+    sums = np.column_stack([sums, np.zeros(len(means), np.int64)])
     one, plain = np.ones(len(means), np.int64), np.ones(means.shape[1])
-    return distortion.centroids(totals, one, plain, smoothing, None)
+    return distortion.centroids(sums, exponent, one, plain, smoothing, None)
 
 
 def run_candidate(ground: Ground, name: str, run: RunStore, number: int) -> Candidate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.em.closures import end_to_end
 from hmrf_dask.em.model import Model
 from hmrf_dask.em.scale import Scale
 from hmrf_dask.kernels.links import Links, make_grouping
@@ -31,8 +32,8 @@ def settle_tables(
     `blocks` are the rows of the bundle's partitions. Where labels are missing groups first go,
     whole, where they are nearest.
     """
-    # the gathered rows end with the call: only their integers are held beside the tables
-    rows = quantised_rows(RowBlock.concatenate(blocks).take(bundle.rows), model, scale, potts)
+    # rows laid end to end go with the call: only their integers are held beside the tables
+    rows = quantised_rows(end_to_end(blocks), model, scale, potts)
     closure = describe(bundle, model, scale, potts, closure_costs, blocks[0].n_features)
     grouping = make_grouping(bundle.groups, bundle.group_starts, bundle.group_members)
     if (labels < 0).any():

@@ -19,7 +19,7 @@ from hmrf_dask.em.engine import Engine, Pricing, real_sums
 from hmrf_dask.em.model import Model, State, WeightPrior
 from hmrf_dask.em.pair_gradients import pair_statistics
 from hmrf_dask.em.parts import add_limbs
-from hmrf_dask.em.weight_gradient import full_sums, weight_gradient
+from hmrf_dask.em.weight_gradient import full_sums, over_clusters, weight_gradient
 from hmrf_dask.kernels.gradients import feature_squares
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
@@ -55,8 +55,9 @@ def prior_value(engine: Engine, state: State) -> float:
     prior, weights = state.prior, state.model.weights
     rule = engine.problem.distortion.learning
     if rule == "gradient" and prior.strength:
-        square = float(full_sums(state.model, state.sums.sum(axis=0, keepdims=True), 2)[0])
-        return -prior.strength * (engine.problem.extent.n_rows - float(np.sqrt(square)))
+        whole = full_sums(state.model, state.sums.sum(axis=0, keepdims=True))
+        length = float(np.sqrt((whole * whole).sum()))
+        return -prior.strength * (engine.problem.extent.n_rows - length)
     if rule == "entropy" and prior.strength:
         scale = (prior.reference + prior.offset) / prior.strength
         return float(
@@ -172,10 +173,15 @@ def _moments(engine: Engine, model: Model) -> FloatArray:
 def _variance_weights(engine: Engine, state: State) -> FloatArray:
     """Return a_m = N / (scatter of feature m and of violated pairs)."""
     n_rows, moments = engine.problem.extent.n_rows, _moments(engine, state.model)
-    totals = real_sums(state.sums, state.model.exponent)[:, :-1]
-    overall = np.maximum(moments - totals.sum(axis=0) ** 2 / n_rows, 0.0)
-    counts = np.maximum(state.counts, 1)[:, None]
-    scatter = np.maximum(moments - (totals * totals / counts).sum(axis=0), 0.0)
+    whole = real_sums(state.sums.sum(axis=0), state.model.exponent)[:-1]
+    overall = np.maximum(moments - whole * whole / n_rows, 0.0)
+
+    def between(clusters: slice) -> FloatArray:
+        totals = real_sums(state.sums[clusters, :-1], state.model.exponent)
+        counts = np.maximum(state.counts[clusters], 1)[:, None]
+        return np.asarray((totals * totals / counts).sum(axis=0), np.float64)
+
+    scatter = np.maximum(moments - over_clusters(state.model.centroids.shape, between), 0.0)
     scatter += pair_statistics(engine, state, None)
     least = np.maximum(LEAST_VARIANCE * overall, LEAST_MOMENT * moments)
     varies = overall > LEAST_MOMENT * moments  # the others tell nothing and keep their weights
@@ -188,16 +194,23 @@ def scatter_of(engine: Engine, state: State, *, settled: bool) -> Scatter:
     model, distortion = state.model, engine.problem.distortion
     assert isinstance(distortion, IDivergence)
     moments, u, alpha = _moments(engine, model), distortion.uniform, model.smoothing
-    totals = real_sums(state.sums, model.exponent)[:, :-1]
     n_rows = engine.problem.extent.n_rows
-    overall = np.maximum((totals.sum(axis=0) / n_rows + alpha * u) / (1.0 + alpha), LEAST)
-    centroids = np.maximum(model.centroids, LEAST)
-    counts = state.counts[:, None]
-    own = moments + (counts * centroids - totals * np.log(centroids)).sum(axis=0)
-    whole = moments + n_rows * overall - totals.sum(axis=0) * np.log(overall)
+    totals = real_sums(state.sums.sum(axis=0), model.exponent)[:-1]
+    overall = np.maximum((totals / n_rows + alpha * u) / (1.0 + alpha), LEAST)
+
+    def distortions(clusters: slice) -> FloatArray:
+        centroids = np.maximum(model.centroids[clusters], LEAST)
+        counts, logarithms = state.counts[clusters, None], np.log(centroids)
+        own: FloatArray = centroids * counts
+        own -= real_sums(state.sums[clusters, :-1], model.exponent) * logarithms
+        if settled and alpha:
+            own += (alpha * counts) * (u * (np.log(u) - logarithms) - u + centroids)
+        return np.asarray(own.sum(axis=0), np.float64)
+
+    own = moments + over_clusters(model.centroids.shape, distortions)
+    whole = moments + n_rows * overall - totals * np.log(overall)
     own = own + pair_statistics(engine, state, None)
     if settled:
-        own = own + alpha * (counts * (u * np.log(u / centroids) - u + centroids)).sum(axis=0)
         whole = whole + alpha * n_rows * (u * np.log(u / overall) - u + overall)
     return Scatter(np.maximum(own, 0.0), np.maximum(whole, 0.0))
 

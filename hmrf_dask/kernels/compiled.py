@@ -2,6 +2,81 @@
 
 from __future__ import annotations
 
-from numba import njit
+import gc
+import os
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["njit"]
+__all__ = ["COMPILED", "inner", "njit"]
+
+
+def _numba_runs() -> bool:
+    """Return whether kernels are compiled in this process."""
+    if os.environ.get("HMRF_KERNELS") == "plain":
+        return False
+    try:
+        import numba
+    except (ImportError, OSError):  # not installed; refused by numpy's release; llvmlite's library
+        return False
+    return not numba.config.DISABLE_JIT
+
+
+COMPILED: bool = _numba_runs()  # False: the kernels of rows are those of scipy, ICM is plain Python
+
+
+def njit(
+    *, cache: bool = False, makes_arrays: bool = True, **options: Any
+) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a kernel that Python calls, or leave it as it is where `COMPILED` is False.
+
+    Parameters
+    ----------
+    cache : bool
+        Whether to keep the code from one process to the next, where that can be done.
+    makes_arrays : bool
+        Whether the kernel makes arrays. One that does not counts no references to the arrays it
+        reads: it is smaller, sooner compiled and may take arrays out of tuples inside loops.
+    **options
+        As of `numba.njit`.
+    """
+
+    def compile_or_leave(function: Callable[..., Any]) -> Any:
+        if not COMPILED:
+            return function
+        import numba
+
+        dispatcher = numba.njit(_nrt=makes_arrays, **options)(function)
+        if cache:
+            from hmrf_dask.kernels.code_cache import keep
+
+            keep(dispatcher)
+            dispatcher.compile = _uncollected(dispatcher.compile)
+        return dispatcher
+
+    return compile_or_leave
+
+
+def _uncollected(work: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `work` without garbage collection: a compiler's objects are many, and no garbage."""
+
+    def run(signature: Any) -> Any:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return work(signature)
+        finally:
+            if collecting:
+                gc.enable()
+
+    return run
+
+
+def inner(*, makes_arrays: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function that only kernels call: neither a way in from Python nor a place on disk.
+
+    Both cost more than the function itself; the code is kept with the kernels that call it. What
+    is called from one place only is best inlined (`inline="always"`): LLVM then sees it once.
+    """
+    return njit(
+        makes_arrays=makes_arrays, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options
+    )

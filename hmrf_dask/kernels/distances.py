@@ -1,4 +1,4 @@
-"""Distances of rows to centroids: float32 finds the candidates, float64 decides.
+"""Distances of rows to centroids in float64: those that decide, and those that are reported.
 
 Every built-in distortion has one of two forms, so one set of kernels serves all (`Terms` of the
 rows, `Table` of the centroids):
@@ -9,98 +9,121 @@ rows, `Table` of the centroids):
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.exact import add_float, carry, exact_zero
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.products import LANES, entries, multiply_row
+from hmrf_dask.kernels.moves import moves_by_cluster
+from hmrf_dask.kernels.plain import distances as plain
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.prefetch import AHEAD, prefetch_row
+from hmrf_dask.kernels.products import Columns, aligned, entries, layout, multiply_row
+from hmrf_dask.kernels.terms import Terms, frozen_terms, of_row, spread
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
+from hmrf_dask.types import FloatArray, LabelArray
+
+__all__ = [
+    "DOUBLE",
+    "LARGEST",
+    "LINKED",
+    "SMALLEST",
+    "UNDECIDED",
+    "Table",
+    "Terms",
+    "all_distances",
+    "centred_squares",
+    "distance",
+    "frozen_terms",
+    "moments",
+    "of_row",
+    "own_distances",
+    "spread",
+]
 
 LINKED = -1  # label of a constrained row in its corpus partition: a linked partition holds it
 UNDECIDED = -2  # label of a row that has none yet
-SINGLE = 2.0**-23  # of a float32 table entry and of each float32 multiply-add, with room to spare
-DOUBLE = 2.0**-50  # the same for float64
+DOUBLE = 2.0**-50  # of each float64 operation, with room to spare
 SMALLEST = 2.0**-148  # of a float32 product that underflows
 LARGEST = 2.0**126  # beyond it a float32 product may overflow
+CACHE = 2**24  # bytes of centroids: beyond, rows are gone through cluster by cluster
+
+Made = TypeVar("Made")
 
 
-class Terms(NamedTuple):
-    """What the kernels know of each row under the present weights; arrays of shape (n_rows,)."""
+class Exact(NamedTuple):
+    """The centroids as the kernels of this module read them; see `Table`."""
 
-    offset: FloatArray
-    scale: FloatArray
-    shift: FloatArray
-    norm: FloatArray  # Euclidean norm of the row, |scale| included
-    mass: FloatArray  # sum of absolute values of the row, |scale| included
-    factor: FloatArray  # the summand is factor · f∘x + extra · f, f the distortion's factors
+    exact: FloatArray
+    bias: FloatArray
     extra: FloatArray
-    size: FloatArray  # of the row's own part of a distance: float64 rounding is relative to it
-
-
-class Table(NamedTuple):
-    """The centroids as the kernels use them."""
-
-    fast: RowArray  # (d, K padded), finds candidates
-    exact: FloatArray  # (K, d), decides
-    bias: FloatArray  # (K,), of the squared form the centroid's own weighted square
-    extra: FloatArray  # (K,)
-    weights: FloatArray  # (d,) used by the squared form
-    largest_norm: float  # over the columns of the fast table
-    largest_entry: float
-    largest_bias: float
-    largest_extra: float
+    weights: FloatArray
     squared: bool
 
 
-def make_table(
-    linear: FloatArray,
-    bias: FloatArray,
-    extra: FloatArray,
-    *,
-    exact: FloatArray | None = None,
-    weights: FloatArray | None = None,
-) -> Table:
-    """Return the table of centroids in linear form (K, d); `exact` and `weights` make it squared.
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The centroids as kernels use them; what is derived from them is made once in a process.
 
-    Of the squared form `linear` is a∘μ and `bias` Σ a μ²: they order centroids as distances do.
+    Attributes
+    ----------
+    exact : float64 array, shape (K, d)
+        T of the linear form, the centroids themselves of the squared one.
+    bias : float64 array, shape (K,)
+        Of the squared form the centroid's own weighted square.
+    extra : float64 array, shape (K,)
+    largest_entry : float
+        Of the linear form; that of a squared one is a∘T, which orders centroids as distances do.
+    largest_norm : float
+        The largest Euclidean norm of a centroid in linear form, or more.
+    weights : float64 array, shape (d,) or (0,)
+        Of the squared form.
+    squared : bool
     """
-    n_clusters, n_features = linear.shape
-    fast = np.zeros((n_features, -(-n_clusters // LANES) * LANES), np.float32)
-    with np.errstate(over="ignore"):  # the kernel looks at largest_entry before it trusts them
-        fast[:, :n_clusters] = linear.T
-    return Table(
-        fast=fast,
-        exact=np.ascontiguousarray(linear if exact is None else exact, np.float64),
-        bias=np.asarray(bias, np.float64),
-        extra=np.asarray(extra, np.float64),
-        weights=np.zeros(0) if weights is None else weights,
-        largest_norm=float(np.sqrt((linear * linear).sum(axis=1).max())),
-        largest_entry=float(np.abs(linear).max(initial=0.0)),
-        largest_bias=float(np.abs(bias).max()),
-        largest_extra=float(np.abs(extra).max()),
-        squared=exact is not None,
-    )
+
+    exact: FloatArray
+    bias: FloatArray
+    extra: FloatArray
+    largest_entry: float
+    largest_norm: float
+    weights: FloatArray = field(default_factory=lambda: np.zeros(0))
+    squared: bool = False
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """Return what `make` returned when `name` was first asked for; other threads wait."""
+        with self._lock:
+            if name not in self._made:
+                self._made[name] = make()
+            made: Made = self._made[name]
+            return made
+
+    @property
+    def arrays(self) -> Exact:
+        """The arrays in the one form the kernels are compiled for."""
+        exact, bias, extra, weights = (
+            frozen(array, np.float64) for array in (self.exact, self.bias, self.extra, self.weights)
+        )
+        return Exact(exact, bias, extra, weights, self.squared)
+
+    def __reduce__(self) -> tuple[type[Table], tuple[Any, ...]]:
+        """Leave behind what can be made again faster than it travels."""
+        bounds = (self.largest_entry, self.largest_norm)
+        parts = (self.exact, self.bias, self.extra, *bounds, self.weights, self.squared)
+        return Table, parts
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size, what is made later included."""
+        return 2 * self.exact.nbytes + self.weights.nbytes + 1024
 
 
-def _frozen_terms(terms: Terms) -> Terms:
-    return Terms(*(frozen(term, np.float64) for term in terms))
-
-
-def _frozen_table(table: Table) -> Table:
-    return table._replace(
-        fast=frozen(table.fast, np.float32),
-        exact=frozen(table.exact, np.float64),
-        bias=frozen(table.bias, np.float64),
-        extra=frozen(table.extra, np.float64),
-        weights=frozen(table.weights, np.float64),
-    )
-
-
-@njit(nogil=True, cache=True)
+@instead(plain.moments)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _moments(rows, weights, out):  # type: ignore[no-untyped-def]
     for i in range(rows.indptr.shape[0] - 1):
         start = rows.indptr[i]
@@ -129,7 +152,8 @@ def moments(block: RowBlock, weights: FloatArray) -> FloatArray:
     return out
 
 
-@njit(nogil=True, cache=True)
+@instead(plain.centred_squares)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _centred(rows, weights, weight_sum, means, out):  # type: ignore[no-untyped-def]
     for i in range(out.shape[0]):
         start, stop = rows.indptr[i], rows.indptr[i + 1]
@@ -153,180 +177,116 @@ def centred_squares(block: RowBlock, weights: FloatArray, means: FloatArray) -> 
     return out
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _distance(rows, terms, table, i, h):  # type: ignore[no-untyped-def]
+@inner(inline="always")
+def _finish(total, rows, terms, table, i, h):  # type: ignore[no-untyped-def]
+    """Return the distance that the sum over the row's entries makes."""
+    offset = of_row(terms.offset, i)
+    if not table.squared:
+        shifted = of_row(terms.shift, i) * table.extra[h]
+        return offset + table.bias[h] + of_row(terms.scale, i) * total + shifted
+    if rows.dense:
+        return offset + total
+    return offset + (total + table.bias[h])  # zeros of the row are in the bias
+
+
+@inner()
+def distance(rows, terms, table, i, h):  # type: ignore[no-untyped-def]
     """Return D(i, h) in float64, summed over the row's entries in their order."""
     start = rows.indptr[i]
-    centroid = table.exact[h]
+    centroid, weights = table.exact[h], table.weights
     total = 0.0
     if not table.squared:
         for p in range(start, rows.indptr[i + 1]):
             m = p - start if rows.dense else rows.indices[p]
             total += np.float64(rows.values[p]) * centroid[m]
-        shifted = terms.shift[i] * table.extra[h]
-        return terms.offset[i] + table.bias[h] + terms.scale[i] * total + shifted
-    if rows.dense:
+    elif rows.dense:
         for p in range(start, rows.indptr[i + 1]):
             away = np.float64(rows.values[p]) - centroid[p - start]
-            total += table.weights[p - start] * away * away
-        return terms.offset[i] + total
-    for p in range(start, rows.indptr[i + 1]):  # zeros of the row are in the bias
-        m = rows.indices[p]
-        x = np.float64(rows.values[p])
-        total += table.weights[m] * x * (x - 2.0 * centroid[m])
-    return terms.offset[i] + (total + table.bias[h])
+            total += weights[p - start] * away * away
+    else:
+        for p in range(start, rows.indptr[i + 1]):
+            m = rows.indices[p]
+            x = np.float64(rows.values[p])
+            total += weights[m] * x * (x - 2.0 * centroid[m])
+    return _finish(total, rows, terms, table, i, h)
 
 
-@njit(nogil=True, cache=True)
-def _own(rows, terms, table, labels, out):  # type: ignore[no-untyped-def]
-    for i in range(labels.shape[0]):
-        out[i] = _distance(rows, terms, table, i, labels[i]) if labels[i] >= 0 else 0.0
+@instead(plain.own_distances)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _own(rows, terms, table, labels, order, out):  # type: ignore[no-untyped-def]
+    if order.shape[0] == 0:
+        for i in range(labels.shape[0]):
+            h = np.int64(labels[i])
+            out[i] = distance(rows, terms, table, i, h) if h >= 0 else 0.0
+        return
+    out[:] = 0.0
+    for place in range(order.shape[0]):
+        if place + AHEAD < order.shape[0]:
+            later = order[place + AHEAD]
+            prefetch_row(rows.values, rows.indices, rows.indptr, later)
+        own = np.int64(order[place])
+        out[own] = distance(rows, terms, table, own, np.int64(labels[own]))
 
 
 def own_distances(block: RowBlock, terms: Terms, table: Table, labels: LabelArray) -> FloatArray:
     """Return the float64 distance of each row to the centroid of its label (0 without one).
 
-    These are the terms of the reported J.
+    These are the terms of the reported J. Where the centroids do not fit into the cache, rows are
+    taken cluster by cluster.
     """
-    out = np.empty(block.n_rows)
-    arrays = (_frozen_terms(terms), _frozen_table(table), frozen(labels, np.int32))
-    _own(entries(block), *arrays, out)
+    out, rows, labels = np.empty(block.n_rows), entries(block), frozen(labels, np.int32)
+    order = np.zeros(0, np.int32)
+    if table.exact.nbytes > CACHE:
+        nowhere = frozen(np.full(block.n_rows, -1, np.int32), np.int32)
+        order = moves_by_cluster(rows.indptr, nowhere, labels, len(table.exact))[0]
+    _own(rows, frozen_terms(terms), table.arrays, labels, frozen(order, np.int32), out)
     return out
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _all_of_row(rows, weights, columns, squared, i, row):  # type: ignore[no-untyped-def]
-    """Write the sums over the entries of one row, term by term those of `_distance`."""
+@inner()
+def _all_squares(rows, weights, columns, i, sums):  # type: ignore[no-untyped-def]
+    """Write the sums over the entries of one row, term by term those of `distance`."""
     start = rows.indptr[i]
-    row[:] = 0.0
+    sums[:] = 0.0
     for p in range(start, rows.indptr[i + 1]):
         m = p - start if rows.dense else rows.indices[p]
         x = np.float64(rows.values[p])
         column = columns[m]
-        if not squared:
-            for h in range(row.shape[0]):
-                row[h] += x * column[h]
-        elif rows.dense:
-            for h in range(row.shape[0]):
+        if rows.dense:
+            for h in range(sums.shape[0]):
                 away = x - column[h]
-                row[h] += weights[m] * away * away
+                sums[h] += weights[m] * away * away
         else:
             weighted = weights[m] * x
-            for h in range(row.shape[0]):
-                row[h] += weighted * (x - 2.0 * column[h])
+            for h in range(sums.shape[0]):
+                sums[h] += weighted * (x - 2.0 * column[h])
 
 
-@njit(nogil=True, cache=True)
-def _all(rows, terms, table, columns, out):  # type: ignore[no-untyped-def]
+@instead(plain.all_distances)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _all(rows, terms, table, columns, sums, out):  # type: ignore[no-untyped-def]
     for i in range(out.shape[0]):
-        row = out[i]
-        _all_of_row(rows, table.weights, columns, table.squared, i, row)
-        for h in range(row.shape[0]):
-            if not table.squared:
-                shifted = terms.shift[i] * table.extra[h]
-                row[h] = terms.offset[i] + table.bias[h] + terms.scale[i] * row[h] + shifted
-            elif rows.dense:
-                row[h] = terms.offset[i] + row[h]
-            else:
-                row[h] = terms.offset[i] + (row[h] + table.bias[h])
+        if table.squared:
+            _all_squares(rows, table.weights, columns.table, i, sums)
+        else:
+            multiply_row(rows, i, columns, sums)
+        for h in range(out.shape[1]):
+            out[i, h] = _finish(sums[h], rows, terms, table, i, h)
+
+
+def _turned(table: Table) -> Columns:
+    """Return centroids feature by feature; of the squared form, which has no products, as such."""
+    exact = table.exact
+    width, vectors = (len(exact), (0,)) if table.squared else layout(len(exact), np.float64)
+    columns = aligned((exact.shape[1], width), np.float64)
+    columns[:, : len(exact)] = exact.T
+    return Columns(columns, vectors)
 
 
 def all_distances(block: RowBlock, terms: Terms, table: Table) -> FloatArray:
     """Return the float64 distances to all centroids, (n_rows, K), same bits as `own_distances`."""
     out = np.empty((block.n_rows, len(table.exact)))
-    columns = np.ascontiguousarray(table.exact.T)
-    arrays = (_frozen_terms(terms), _frozen_table(table), frozen(columns, np.float64))
-    _all(entries(block), *arrays, out)
+    columns = table.once("columns", lambda: _turned(table))
+    sums = aligned((columns.table.shape[1],), np.float64)
+    _all(entries(block), frozen_terms(terms), table.arrays, columns, sums, out)
     return out
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _slack(terms, table, i, length):  # type: ignore[no-untyped-def]
-    """Return how far two scores and their distances can disagree; inf where float32 overflows."""
-    reach = min(terms.norm[i] * table.largest_norm, terms.mass[i] * table.largest_entry)
-    scale = abs(terms.scale[i])
-    if reach > LARGEST * scale or table.largest_entry > LARGEST:
-        return np.inf
-    size = terms.size[i] + table.largest_bias + abs(terms.shift[i]) * table.largest_extra
-    smallest = SMALLEST * (scale * length + terms.mass[i])
-    return 2.0 * ((length + 4) * (SINGLE * reach + DOUBLE * size) + smallest)
-
-
-# Without NaN the least is found in vectors; nothing that overflowed comes here. It calls nothing:
-# numba hands `fastmath` on to functions that are first compiled from here.
-@njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
-def _score(products, bias, extra, scale, shift, scores):  # type: ignore[no-untyped-def]
-    """Write scores, which are distances but for the row's own part; return the least."""
-    for h in range(scores.shape[0]):
-        scores[h] = bias[h] + scale * np.float64(products[h]) + shift * extra[h]
-    lowest = scores[0]
-    for h in range(scores.shape[0]):
-        lowest = scores[h] if scores[h] < lowest else lowest
-    return lowest
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _count_within(scores, limit):  # type: ignore[no-untyped-def]
-    within = 0
-    for h in range(scores.shape[0]):
-        within += scores[h] <= limit
-    return within
-
-
-@njit(nogil=True, cache=True)
-def _decide(rows, terms, table, scores, limit, i, current, change):  # type: ignore[no-untyped-def]
-    """Return the nearest of the candidates: ties stay at `current`, then go to the lowest index."""
-    best = current
-    least = present = _distance(rows, terms, table, i, current) if current >= 0 else np.inf
-    for h in range(scores.shape[0]):
-        if h != current and scores[h] <= limit:
-            value = _distance(rows, terms, table, i, h)
-            if value < least:
-                least = value
-                best = np.int32(h)
-    if current >= 0 and best != current:
-        add_float(change, least)
-        add_float(change, -present)
-    return best
-
-
-# Arrays are taken out of their tuples before the loops: numba counts references at every access.
-@njit(nogil=True, cache=True)
-def _nearest(rows, terms, table, labels, out, change):  # type: ignore[no-untyped-def]
-    fast, bias, extra = table.fast, table.bias, table.extra
-    scale, shift = terms.scale, terms.shift
-    products = np.empty(fast.shape[1], np.float32)
-    scores = np.empty(bias.shape[0])
-    for i in range(out.shape[0]):
-        current = labels[i]
-        if current == LINKED:
-            out[i] = LINKED
-            continue
-        multiply_row(rows, i, fast, products)
-        slack = _slack(terms, table, i, rows.indptr[i + 1] - rows.indptr[i])
-        if slack < np.inf:
-            limit = _score(products, bias, extra, scale[i], shift[i], scores) + slack
-        else:  # what overflowed says nothing
-            scores[:] = 0.0
-            limit = 0.0
-        if current >= 0 and scores[current] <= limit and _count_within(scores, limit) == 1:
-            out[i] = current
-        else:
-            out[i] = _decide(rows, terms, table, scores, limit, i, current, change)
-    carry(change)
-
-
-def nearest(
-    block: RowBlock, terms: Terms, table: Table, labels: LabelArray
-) -> tuple[LabelArray, IntArray]:
-    """Return the nearest centroid of each row and the exact change of Σ D over rows with a label.
-
-    Ties stay at the present label, then go to the lowest index. `LINKED` rows stay linked,
-    `UNDECIDED` ones are decided. The nearest is that of the float64 distances, whatever the
-    rounding of the float32 products.
-    """
-    out = np.empty(block.n_rows, np.int32)
-    change = exact_zero()
-    arrays = (_frozen_terms(terms), _frozen_table(table), frozen(labels, np.int32))
-    _nearest(entries(block), *arrays, out, change)
-    return out, change

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,32 +23,30 @@ class Sums(NamedTuple):
     own: FloatArray
 
 
-@njit(nogil=True, cache=True)
-def _count(rows, n_features, start, member):  # type: ignore[no-untyped-def]
-    """Return where the features of each set begin."""
-    out = np.zeros(start.shape[0], np.int64)
-    seen = np.full(n_features, -1, np.int64)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _collect(rows, start, member, seen, begin, feature):  # type: ignore[no-untyped-def]
+    """Count the features of each set or, where there is room for them, list them as they come."""
     for one in range(start.shape[0] - 1):
-        found = 1  # the centring
+        found = 0
         for at in range(start[one], start[one + 1]):
             first = rows.indptr[member[at]]
             for p in range(first, rows.indptr[member[at] + 1]):
                 m = p - first if rows.dense else rows.indices[p]
                 if seen[m] != one:
                     seen[m] = one
+                    if feature.shape[0] > 0:
+                        feature[begin[one] + found] = m
                     found += 1
-        out[one + 1] = out[one] + found
-    return out
+        if feature.shape[0] == 0:
+            begin[one + 1] = found + 1  # the centring
 
 
-@njit(nogil=True, cache=True)
-def _fill(rows, roots, length, squared, start, member, sums):  # type: ignore[no-untyped-def]
-    total = np.zeros(roots.shape[0])
-    seen = np.full(roots.shape[0], -1, np.int64)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _fill(rows, roots, length, squared, start, member, sums, total):  # type: ignore[no-untyped-def]
     for one in range(start.shape[0] - 1):
-        features = sums.feature[sums.start[one] : sums.start[one + 1]]
-        values = sums.value[sums.start[one] : sums.start[one + 1]]
-        found = 0
+        last = sums.start[one + 1] - 1
+        for place in range(sums.start[one], last):
+            total[sums.feature[place]] = 0.0
         centring = 0.0
         for at in range(start[one], start[one + 1]):
             point = member[at]
@@ -55,21 +54,15 @@ def _fill(rows, roots, length, squared, start, member, sums):  # type: ignore[no
             square = 0.0
             for p in range(first, rows.indptr[point + 1]):
                 m = p - first if rows.dense else rows.indices[p]
-                if seen[m] != one:
-                    seen[m] = one
-                    total[m] = 0.0
-                    features[found] = m
-                    found += 1
                 z = rows.factor[point] * roots[m] * rows.values[p]
                 total[m] += z
                 square += z * z
             centring += rows.extra[point] * length
             sums.own[one] += square if squared else 0.5
-        features[:found].sort()
-        for place in range(found):
-            values[place] = total[features[place]]
-        features[found] = roots.shape[0]
-        values[found] = centring
+        for place in range(sums.start[one], last):
+            sums.value[place] = total[sums.feature[place]]
+        sums.feature[last] = roots.shape[0]
+        sums.value[last] = centring
 
 
 def sum_rows(
@@ -88,16 +81,20 @@ def sum_rows(
         The rows of each set as CSR.
     """
     sets = frozen(start, np.int64), frozen(member, np.int32)
-    begin = np.asarray(_count(rows, len(roots), *sets), np.int64)
+    begin = np.zeros(len(start), np.int64)
+    _collect(rows, *sets, np.full(len(roots), -1, np.int64), begin, np.empty(0, np.int32))
+    np.cumsum(begin, out=begin)
     sums = Sums(begin, np.empty(begin[-1], np.int32), np.empty(begin[-1]), np.zeros(len(begin) - 1))
+    _collect(rows, *sets, np.full(len(roots), -1, np.int64), begin, sums.feature)
+    for first, stop in pairwise(begin):
+        sums.feature[first : stop - 1].sort()
     length = float(np.sqrt((roots * roots).sum()))
-    _fill(rows, frozen(roots, np.float64), length, squared, *sets, sums)
+    _fill(rows, frozen(roots, np.float64), length, squared, *sets, sums, np.empty(len(roots)))
     return sums
 
 
-@njit(nogil=True, cache=True)
-def _products(sums, last, one, other):  # type: ignore[no-untyped-def]
-    out = np.zeros(one.shape[0])
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _products(sums, last, one, other, out):  # type: ignore[no-untyped-def]
     for t in range(one.shape[0]):
         short, long = one[t], other[t]
         if sums.start[short + 1] - sums.start[short] > sums.start[long + 1] - sums.start[long]:
@@ -109,10 +106,11 @@ def _products(sums, last, one, other):  # type: ignore[no-untyped-def]
             if at >= 0:
                 product = sums.value[p] * sums.value[first + at]
                 out[t] += -product if sums.feature[p] == last else product
-    return out
 
 
 def products(sums: Sums, n_features: int, one: IntArray, other: IntArray) -> FloatArray:
     """Return Σ z · Σ z' of the sets one[t] and other[t], the centring counted negatively."""
     ends = frozen(one, np.int64), frozen(other, np.int64)
-    return np.asarray(_products(sums, int(n_features), *ends), np.float64)
+    out = np.zeros(len(one))
+    _products(sums, int(n_features), *ends, out)
+    return out

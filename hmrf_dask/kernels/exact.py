@@ -12,7 +12,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import numbers as plain
 from hmrf_dask.types import FloatArray, IntArray
 
 LIMBS = 20
@@ -26,7 +28,7 @@ def exact_zero() -> IntArray:
     return np.zeros(LIMBS, np.int64)
 
 
-@njit(nogil=True, cache=True)
+@inner()
 def add_float(limbs, value):  # type: ignore[no-untyped-def]
     """Add one float64 to `limbs` without rounding."""
     if value == 0.0:
@@ -48,7 +50,7 @@ def add_float(limbs, value):  # type: ignore[no-untyped-def]
     limbs[limb + 2] += sign * (high >> 32)
 
 
-@njit(nogil=True, cache=True)
+@inner()
 def carry(limbs):  # type: ignore[no-untyped-def]
     """Bring limbs into 0 .. 2**32 − 1 (the last keeps the sign): 2**31 such sums can be added."""
     for place in range(limbs.shape[0] - 1):
@@ -56,7 +58,8 @@ def carry(limbs):  # type: ignore[no-untyped-def]
         limbs[place] &= 0xFFFFFFFF
 
 
-@njit(nogil=True, cache=True)
+@instead(plain.add_exactly)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _add_all(limbs, values):  # type: ignore[no-untyped-def]
     for value in values:
         add_float(limbs, value)

@@ -10,45 +10,130 @@ the first part comes from the M-step sums, this module adds up the second.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.distances import Terms
+from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.moves import Moved, line_up, moved_rows, moves_by_cluster
+from hmrf_dask.kernels.pairs import Side
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import sums as plain
+from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.products import entries
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.types import AnyArray, FloatArray, IntArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 Compressed = tuple[AnyArray, AnyArray, AnyArray]
 
 
+@inner(inline="always")
+def _product(row, features, dense, direction):  # type: ignore[no-untyped-def]
+    """Return row · direction, as four sums at a time: one alone would wait for itself."""
+    a = b = c = d = 0.0
+    whole = row.shape[0] & ~3
+    for p in range(0, whole, 4):
+        if dense:
+            a += row[p] * direction[p]
+            b += row[p + 1] * direction[p + 1]
+            c += row[p + 2] * direction[p + 2]
+            d += row[p + 3] * direction[p + 3]
+        else:
+            a += row[p] * direction[np.uint32(features[p])]
+            b += row[p + 1] * direction[np.uint32(features[p + 1])]
+            c += row[p + 2] * direction[np.uint32(features[p + 2])]
+            d += row[p + 3] * direction[np.uint32(features[p + 3])]
+    for p in range(whole, row.shape[0]):
+        a += row[p] * direction[p if dense else features[p]]
+    return (a + b) + (c + d)
+
+
+@inner(inline="always")
+def _add_squares(row, features, dense, factor, extra, coefficient, out):  # type: ignore[no-untyped-def]
+    """Add c x (x + 2e) of each entry and c e², x scaled by the row's factor."""
+    twice = 2.0 * extra
+    if dense:
+        for m in range(row.shape[0]):
+            x = factor * row[m]
+            out[m] += np.int64(np.rint(coefficient * (x * (x + twice))))
+    else:
+        for p in range(row.shape[0]):
+            x = factor * row[p]
+            out[np.uint32(features[p])] += np.int64(np.rint(coefficient * (x * (x + twice))))
+    out[out.shape[0] - 1] += np.int64(np.rint(coefficient * (extra * extra)))
+
+
 @njit(nogil=True, cache=True)
-def _weighted_squares(rows, factor, extra, coefficients, weights, unit, out):  # type: ignore[no-untyped-def]
-    last = out.shape[0] - 1
-    for i in range(coefficients.shape[0]):
-        c = coefficients[i] * unit
-        if c == 0.0:
+def _squares_in_line(lined, table, overall, strength, unit, out):  # type: ignore[no-untyped-def]
+    values, indices, length, factor, extra, start = lined
+    linear, shifts = table
+    everyone, shift = overall
+    n_features = linear.shape[1]
+    direction = np.empty(n_features)  # the cluster's: it stays in the cache for its rows
+    for h in range(linear.shape[0]):
+        if start[h] == start[h + 1]:
             continue
-        start = rows.indptr[i]
-        e = extra[i]
-        for p in range(start, rows.indptr[i + 1]):
-            m = p - start if rows.dense else rows.indices[p]
-            x = factor[i] * rows.values[p]
-            out[m] += np.int64(np.rint(c * weights[m] * (x * x + 2.0 * x * e)))
-        out[last] += np.int64(np.rint(c * e * e))
+        own = linear[h]
+        for m in range(n_features):
+            direction[m] = own[m] - strength * everyone[m]
+        constant = shifts[h] - strength * shift
+        for t in range(start[h], start[h + 1]):
+            if t + AHEAD < values.shape[0]:
+                later = t + AHEAD
+                prefetch_at(values[later], indices[later], length[later])
+            row, features = floats(values[t], length[t]), integers(indices[t], length[t])
+            dense, f, e = indices[t] == 0, factor[t], extra[t]
+            near = f * _product(row, features, dense, direction) + e * constant
+            _add_squares(row, features, dense, f, e, near * unit, out)
+
+
+@instead(plain.weighted_squares)
+def _weighted_squares(
+    blocks: Sequence[Moved],
+    table: tuple[FloatArray, FloatArray],
+    overall: tuple[FloatArray, float],
+    strength: float,
+    unit: float,
+    out: IntArray,
+) -> None:
+    _squares_in_line(line_up(blocks, 1.0), table, overall, strength, unit, out)
 
 
 def weighted_squares(
-    block: RowBlock, terms: Terms, coefficients: FloatArray, weights: FloatArray, exponent: int
+    blocks: Sequence[RowBlock],
+    terms: Sequence[Terms],
+    labels: Sequence[LabelArray],
+    table: Table,
+    overall: Table,
+    strength: float,
+    exponent: int,
 ) -> IntArray:
-    """Return Σ_i c_i z_im² in fixed point, shape (d + 1,); the last entry is times every a."""
-    out = np.zeros(block.n_features + 1, np.int64)
-    arrays = (terms.factor, terms.extra, coefficients, weights)
-    frozen_arrays = (frozen(array, np.float64) for array in arrays)
-    _weighted_squares(entries(block), *frozen_arrays, 2.0**exponent, out)
+    """Return Σ_i c_i z_im²/a_m in fixed point, shape (d + 1,); the last entry is part of every m.
+
+    c_i is the similarity to the own centroid less `strength` times that to the only one of
+    `overall`; rows with a label below 0 have none. Rows are taken cluster by cluster.
+    """
+    n_clusters, n_features = table.exact.shape
+    out, members = np.zeros(n_features + 1, np.int64), []
+    for block, own, chosen in zip(blocks, terms, labels, strict=True):
+        nowhere = frozen(np.full(block.n_rows, -1, np.int32), np.int32)
+        ends = (nowhere, frozen(chosen, np.int32))
+        moves, start, _, _ = moves_by_cluster(entries(block).indptr, *ends, n_clusters)
+        members.append(moved_rows(block, own, moves, start))
+    _weighted_squares(
+        members,
+        (frozen(table.exact, np.float64), frozen(table.extra, np.float64)),
+        (frozen(overall.exact[0], np.float64), float(overall.extra[0])),
+        float(strength),
+        2.0**exponent,
+        out,
+    )
     return out
 
 
+@instead(plain.feature_squares)
 @njit(nogil=True, cache=True)
 def _feature_squares(rows, units, out):  # type: ignore[no-untyped-def]
     for i in range(rows.indptr.shape[0] - 1):
@@ -66,41 +151,77 @@ def feature_squares(block: RowBlock, units: FloatArray) -> IntArray:
     return out
 
 
+@instead(plain.member_products)
 @njit(nogil=True, cache=True)
-def _member_products(rows, tables, members, metric, out):  # type: ignore[no-untyped-def]
-    values, indices, indptr = rows
-    others, other_indices, other_indptr = tables
-    member, member_indptr = members
-    scratch = np.zeros(metric.shape[0])
-    for t in range(member_indptr.shape[0] - 1):
-        for p in range(other_indptr[t], other_indptr[t + 1]):
-            scratch[other_indices[p]] = others[p] * metric[other_indices[p]]
-        for at in range(member_indptr[t], member_indptr[t + 1]):
+def _member_products(rows, roots, length, tables, start, member, out):  # type: ignore[no-untyped-def]
+    values, indices, indptr, dense = rows.values, rows.indices, rows.indptr, rows.dense
+    others, features, others_start = tables
+    scratch = np.zeros(roots.shape[0])
+    for t in range(start.shape[0] - 1):
+        span = range(others_start[t], others_start[t + 1])
+        centring = 0.0
+        for p in span:
+            if features[p] < roots.shape[0]:
+                scratch[features[p]] = others[p] * roots[features[p]]
+            else:
+                centring = others[p] * length
+        for at in range(start[t], start[t + 1]):
             i = member[at]
-            total = 0.0
-            for p in range(indptr[i], indptr[i + 1]):
-                total += values[p] * scratch[indices[p]]
-            out[i] = total
-        for p in range(other_indptr[t], other_indptr[t + 1]):
-            scratch[other_indices[p]] = 0.0
+            row = values[indptr[i] : indptr[i + 1]]
+            along = _product(row, indices[indptr[i] : indptr[i + 1]], dense, scratch)
+            out[at] = rows.factor[i] * along - rows.extra[i] * centring
+        for p in span:
+            if features[p] < roots.shape[0]:
+                scratch[features[p]] = 0.0
 
 
 def member_products(
-    rows: Compressed, tables: Compressed, members: tuple[AnyArray, AnyArray], metric: FloatArray
+    rows: Side, roots: FloatArray, tables: Compressed, start: IntArray, member: IntArray
 ) -> FloatArray:
-    """Return the product of each row with the table it is a member of, 0 for members of none.
+    """Return the product of rows with the tables they are members of, one number a member.
 
     Parameters
     ----------
-    rows, tables : (values, indices, indptr) of matrices with the columns of `metric`
-    members : (rows, indptr), which rows are members of each table
-    metric : float64 array, the weight of each column
+    rows : Side
+    roots : float64 array, shape (d,)
+        √a.
+    tables : (values, indices, indptr) of a matrix with d + 1 columns, the centring last
+    start, member : int arrays
+        The rows of each table as CSR.
     """
-    out = np.zeros(len(rows[2]) - 1)
-    kept = [
-        (frozen(values, np.float64), frozen(indices, np.int64), frozen(indptr, np.int64))
-        for values, indices, indptr in (rows, tables)
-    ]
-    places = (frozen(members[0], np.int64), frozen(members[1], np.int64))
-    _member_products(*kept, places, frozen(metric, np.float64), out)
+    out = np.zeros(len(member))
+    length = float(np.sqrt((roots * roots).sum()))
+    values, indices, indptr = tables
+    known = (frozen(values, np.float64), frozen(indices, np.int32), frozen(indptr, np.int64))
+    sets = (frozen(start, np.int64), frozen(member, np.int64))
+    _member_products(rows, frozen(roots, np.float64), length, known, *sets, out)
+    return out
+
+
+@instead(plain.member_squares)
+@njit(nogil=True, cache=True)
+def _member_squares(rows, member, coefficients, units, out):  # type: ignore[no-untyped-def]
+    values, indices, indptr = rows.values, rows.indices, rows.indptr
+    last = out.shape[0] - 1
+    for at in range(member.shape[0]):
+        i, c = member[at], coefficients[at]
+        e = rows.extra[i]
+        first = indptr[i]
+        for p in range(first, indptr[i + 1]):
+            m = p - first if rows.dense else indices[p]
+            x = rows.factor[i] * values[p]
+            out[m] += np.int64(np.rint(c * (x * (x + 2.0 * e)) * units[m]))
+        out[last] += np.int64(np.rint(c * (e * e) * units[last]))
+
+
+def member_squares(
+    rows: Side, member: IntArray, coefficients: FloatArray, units: FloatArray
+) -> IntArray:
+    """Return Σ c_i z_im²/a_m over some rows in fixed point, `units` to one of each feature.
+
+    Shape (d + 1,); the last entry is part of every feature's.
+    """
+    out = np.zeros(len(units), np.int64)
+    numbers = (frozen(coefficients, np.float64), frozen(units, np.float64))
+    _member_squares(rows, frozen(member, np.int64), *numbers, out)
     return out

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner
 from hmrf_dask.types import AnyArray
 
 
@@ -37,8 +37,7 @@ class Heap(NamedTuple):
     size: AnyArray
 
 
-@njit(nogil=True, cache=True)
-def empty_heap(n, two_limbs):  # type: ignore[no-untyped-def]
+def empty_heap(n: int, two_limbs: bool) -> Heap:
     """Return a heap of n items, none of them in it."""
     return Heap(
         np.zeros(n, np.int64),
@@ -49,9 +48,7 @@ def empty_heap(n, two_limbs):  # type: ignore[no-untyped-def]
     )
 
 
-# Numba counts references, atomically, to an array taken out of a tuple: what runs for every change
-# is given plain arrays.
-@njit(nogil=True, cache=True, inline="always")
+@inner(inline="always")
 def _before(high, low, one, other):  # type: ignore[no-untyped-def]
     if high[one] != high[other]:
         return high[one] > high[other]
@@ -60,7 +57,7 @@ def _before(high, low, one, other):  # type: ignore[no-untyped-def]
     return one < other
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _sift_up(high, low, items, position, place):  # type: ignore[no-untyped-def]
     item = items[place]
     while place > 0:
@@ -76,7 +73,7 @@ def _sift_up(high, low, items, position, place):  # type: ignore[no-untyped-def]
     return place
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _sift_down(high, low, items, position, size, place):  # type: ignore[no-untyped-def]
     item = items[place]
     while True:
@@ -95,29 +92,7 @@ def _sift_down(high, low, items, position, size, place):  # type: ignore[no-unty
     position[item] = place
 
 
-@njit(nogil=True, cache=True)
-def build_heap(heap):  # type: ignore[no-untyped-def]
-    """Order a heap anew from the gains alone."""
-    high, low, items, position = heap.high, heap.low, heap.items, heap.position
-    size = 0
-    for item in range(high.shape[0]):
-        position[item] = -1
-        if high[item] != 0 or (low.shape[0] > 0 and low[item] != 0):
-            items[size] = item
-            position[item] = size
-            size += 1
-    for place in range(size // 2 - 1, -1, -1):
-        _sift_down(high, low, items, position, size, place)
-    heap.size[0] = size
-
-
-@njit(nogil=True, cache=True)
-def _settle_place(high, low, items, position, size, place):  # type: ignore[no-untyped-def]
-    if _sift_up(high, low, items, position, place) == place:
-        _sift_down(high, low, items, position, size, place)
-
-
-@njit(nogil=True, cache=True)
+@inner()
 def place_item(high, low, items, position, size, item):  # type: ignore[no-untyped-def]
     """Put an item whose gain has changed where it belongs: in, out or elsewhere."""
     place = np.int64(position[item])
@@ -127,24 +102,12 @@ def place_item(high, low, items, position, size, item):  # type: ignore[no-untyp
             place = last
             items[place] = item
             last += 1
-            size[0] = last
-        _settle_place(high, low, items, position, last, place)
     elif place >= 0:
         position[item] = -1
         last -= 1
-        size[0] = last
-        if place < last:
-            items[place] = items[last]
-            _settle_place(high, low, items, position, last, place)
-
-
-@njit(nogil=True, cache=True)
-def set_gain(heap, item, high, low):  # type: ignore[no-untyped-def]
-    """Give an item another gain (`low` counts for two limbs only) and put it where it belongs."""
-    changed = heap.high[item] != high
-    heap.high[item] = high
-    if heap.low.shape[0] > 0:
-        changed |= heap.low[item] != low
-        heap.low[item] = low
-    if changed:
-        place_item(heap.high, heap.low, heap.items, heap.position, heap.size, item)
+        items[place] = items[last]
+    size[0] = last
+    if 0 <= place < last:
+        settled = _sift_up(high, low, items, position, place)
+        if settled == place:
+            _sift_down(high, low, items, position, last, place)

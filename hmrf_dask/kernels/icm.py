@@ -6,16 +6,15 @@ every accepted move lowers it by at least one unit (KDD 2004, E-step; `design.md
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.groups import run_groups
-from hmrf_dask.kernels.heap import Heap, build_heap, empty_heap, place_item
+from hmrf_dask.kernels.heap import empty_heap, place_item
 from hmrf_dask.kernels.links import (
     Grouping,
     Links,
+    frozen,
     make_grouping,
     make_links,
 )
@@ -25,120 +24,96 @@ from hmrf_dask.types import AnyArray, IntArray, LabelArray
 # leaves would otherwise cost m looks at m neighbours. All kept rows together stay below 4 bytes a
 # half-edge.
 HUB_DEGREE = 64
+_UNKNOWN = np.zeros(0, np.int64)
+_UNKNOWN.setflags(write=False)
 
 
-class _Search(NamedTuple):
-    """What a run of single moves keeps: the heap, and the cost rows of hubs, the last a spare."""
-
-    heap: Heap
-    hub: AnyArray
-    rows: AnyArray
-
-
-@njit(nogil=True, cache=True)
-def _hub_degree(n_clusters):  # type: ignore[no-untyped-def]
-    return max(HUB_DEGREE, 4 * n_clusters)
-
-
-# Numba counts references, atomically, to an array taken out of a tuple or to a row of a matrix:
-# what runs for every neighbour of a move is given plain arrays.
-@njit(nogil=True, cache=True, inline="always")
-def _fill(rows, at, labels, costs, shift, start, neighbour, cost, point):  # type: ignore[no-untyped-def]
-    """Write the cost row of a local point (`fill_row`) into a row of `rows`."""
+@inner()
+def _fill(row, labels, costs, shift, start, neighbour, cost, point):  # type: ignore[no-untyped-def]
+    """Write the cost row of a local point (`fill_row`)."""
     for h in range(costs.shape[1]):
-        rows[at, h] = np.int64(costs[point, h]) << shift
+        row[h] = np.int64(costs[point, h]) << shift
     for edge in range(start[point], start[point + 1]):
-        rows[at, labels[neighbour[edge]]] += cost[edge]
+        row[labels[neighbour[edge]]] += cost[edge]
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _least(rows, at):  # type: ignore[no-untyped-def]
-    least = rows[at, 0]
-    for h in range(1, rows.shape[1]):
-        least = min(least, rows[at, h])
+@inner()
+def _least(row):  # type: ignore[no-untyped-def]
+    least = row[0]
+    for h in range(1, row.shape[0]):
+        least = min(least, row[h])
     return least
 
 
-@njit(nogil=True, cache=True)
-def _begin(labels, links):  # type: ignore[no-untyped-def]
-    n, n_clusters = links.costs.shape
-    start = links.start
-    enough = _hub_degree(n_clusters)
-    hub = np.full(n, -1, np.int32)
-    n_hubs = 0
-    for point in range(n):
-        if start[point + 1] - start[point] >= enough:
-            hub[point] = n_hubs
-            n_hubs += 1
-    search = _Search(empty_heap(n, False), hub, np.empty((n_hubs + 1, n_clusters), np.int64))
-    _settle_all(
-        search.heap.high, search.rows, hub, labels, links.first, links.costs, links.shift, start,
-        links.neighbour, links.cost,
-    )  # fmt: skip
-    return search
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _move_points(labels, links, known, enough, hub, rows, heap):  # type: ignore[no-untyped-def]
+    """Move the best point, and settle its neighbours again, until none gains.
 
-
-@njit(nogil=True, cache=True)
-def _settle_all(gains, rows, hub, labels, first, costs, shift, start, neighbour, cost):  # type: ignore[no-untyped-def]
-    for point in range(costs.shape[0]):
-        at = hub[point] if hub[point] >= 0 else rows.shape[0] - 1
-        _fill(rows, at, labels, costs, shift, start, neighbour, cost, point)
-        gains[point] = rows[at, labels[first + point]] - _least(rows, at)
-
-
-@njit(nogil=True, cache=True)
-def _empty_heap(  # type: ignore[no-untyped-def]
-    gains, low, items, position, size, rows, hub, labels, first, costs, shift, start,
-    neighbour, cost,
-):  # fmt: skip
-    """Move the best point of the heap, and settle its neighbours again, until the heap is empty."""
+    `rows` are the cost rows of hubs (`hub` says which; they have `enough` neighbours), the last a
+    spare. Gains that are `known` stand in the heap's already.
+    """
+    first, costs, shift, start, neighbour, cost = links
+    gains, low, items, position, size = heap
     n = costs.shape[0]
-    spare = rows.shape[0] - 1
-    enough = _hub_degree(rows.shape[1])
+    spare = rows[rows.shape[0] - 1]
+    for point in range(n):
+        if not known or hub[point] >= 0:
+            row = rows[hub[point]] if hub[point] >= 0 else spare
+            _fill(row, labels, costs, shift, start, neighbour, cost, point)
+            gains[point] = row[labels[first + point]] - _least(row)
+        if gains[point] > 0:
+            place_item(gains, low, items, position, size, point)
     moves = 0
     while size[0] > 0:
-        point = np.int64(items[0])
-        at = np.int64(hub[point])
-        if at < 0:
-            at = spare
-            _fill(rows, at, labels, costs, shift, start, neighbour, cost, point)
-        old = labels[first + point]
-        least = _least(rows, at)
+        mover = np.int64(items[0])
+        row = rows[hub[mover]] if hub[mover] >= 0 else spare
+        if hub[mover] < 0:
+            _fill(row, labels, costs, shift, start, neighbour, cost, mover)
+        old = labels[first + mover]
+        least = _least(row)
         new = 0
-        while rows[at, new] != least:
+        while row[new] != least:
             new += 1
-        labels[first + point] = new
+        labels[first + mover] = new
         # its own row does not depend on its own label: it is now where it is cheapest
-        gains[point] = 0
-        place_item(gains, low, items, position, size, point)
+        gains[mover] = 0
+        place_item(gains, low, items, position, size, mover)
         moves += 1
-        for edge in range(start[point], start[point + 1]):
+        for edge in range(start[mover], start[mover + 1]):
             other = neighbour[edge] - first
             if other < 0 or other >= n:
                 continue
             if start[other + 1] - start[other] >= enough:  # looked at anyway, unlike `hub`
-                at = np.int64(hub[other])
-                rows[at, old] -= cost[edge]
-                rows[at, new] += cost[edge]
+                row = rows[hub[other]]
+                row[old] -= cost[edge]
+                row[new] += cost[edge]
             else:
-                at = spare
-                _fill(rows, at, labels, costs, shift, start, neighbour, cost, other)
-            gain = rows[at, labels[first + other]] - _least(rows, at)
+                row = spare
+                _fill(row, labels, costs, shift, start, neighbour, cost, other)
+            gain = row[labels[first + other]] - _least(row)
             if gain != gains[other]:
                 gains[other] = gain
                 place_item(gains, low, items, position, size, other)
     return moves
 
 
-@njit(nogil=True, cache=True)
-def _run_points(labels, links):  # type: ignore[no-untyped-def]
-    search = _begin(labels, links)
-    heap = search.heap
-    build_heap(heap)
-    return _empty_heap(
-        heap.high, heap.low, heap.items, heap.position, heap.size, search.rows, search.hub, labels,
-        links.first, links.costs, links.shift, links.start, links.neighbour, links.cost,
-    )  # fmt: skip
+def _run_points(labels: LabelArray, links: Links, gains: IntArray = _UNKNOWN) -> int:
+    """Make the single move with the largest gain until none gains; return the number of moves."""
+    n, n_clusters = links.costs.shape
+    enough = max(HUB_DEGREE, 4 * n_clusters)
+    hub, n_hubs = _hubs(links.start, enough)
+    rows = np.empty((n_hubs + 1, n_clusters), np.int64)
+    heap = empty_heap(n, False)
+    known = n > 0 and len(gains) == n
+    if known:
+        heap.high[:] = gains
+    return int(_move_points(labels, links, known, enough, hub, rows, heap))
+
+
+def _hubs(start: IntArray, degree: int) -> tuple[LabelArray, int]:
+    """Return the number of each hub (-1: not one), and how many there are."""
+    are = np.diff(start) >= degree
+    return np.where(are, np.cumsum(are, dtype=np.int32) - np.int32(1), np.int32(-1)), int(are.sum())
 
 
 def heap_moves(
@@ -168,7 +143,8 @@ def heap_moves(
         Number of moves. Ties go to the present label, then the lowest cluster; equal gains are
         taken in the order of the points.
     """
-    return int(_run_points(labels, make_links(0, costs, shift, start, neighbour, cost)))
+    links = make_links(0, costs, shift, start, neighbour, cost)
+    return _run_points(labels, links)
 
 
 def heap_moves_piece(
@@ -184,7 +160,8 @@ def heap_moves_piece(
 
     `labels` is of the whole component and changed in place; `neighbour` holds global indices.
     """
-    return int(_run_points(labels, make_links(first, costs, shift, start, neighbour, cost)))
+    links = make_links(first, costs, shift, start, neighbour, cost)
+    return _run_points(labels, links)
 
 
 def component_moves(
@@ -216,7 +193,7 @@ def component_moves(
         gains are taken in the order of the groups.
     """
     links = make_links(0, costs, shift, start, neighbour, cost)
-    return int(run_groups(labels, links, make_grouping(groups, group_start, group_member)))
+    return run_groups(labels, links, make_grouping(groups, group_start, group_member))
 
 
 def component_moves_piece(
@@ -237,19 +214,42 @@ def component_moves_piece(
     indices) list the groups inside the piece only.
     """
     links = make_links(first, costs, shift, start, neighbour, cost)
-    return int(run_groups(labels, links, make_grouping(groups, group_start, group_member)))
+    return run_groups(labels, links, make_grouping(groups, group_start, group_member))
 
 
-def alternate(labels: LabelArray, links: Links, grouping: Grouping) -> tuple[int, int]:
-    """Run single moves and group moves in turn until neither moves; return how often each moved."""
-    points = int(_run_points(labels, links))
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _gains_near(labels, before, links, look, row, gains):  # type: ignore[no-untyped-def]
+    """Write the gains of all points after some have moved, when none had a gain before."""
+    _, costs, shift, start, neighbour, cost = links
+    for point in range(costs.shape[0]):
+        if labels[point] != before[point]:
+            look[point] = True
+            for edge in range(start[point], start[point + 1]):
+                look[neighbour[edge]] = True
+    for point in range(costs.shape[0]):
+        if look[point]:
+            _fill(row, labels, costs, shift, start, neighbour, cost, point)
+            gains[point] = row[labels[point]] - _least(row)
+
+
+def alternate(
+    labels: LabelArray, links: Links, grouping: Grouping, gains: IntArray = _UNKNOWN
+) -> tuple[int, int]:
+    """Run single moves and group moves in turn until neither moves; return how often each moved.
+
+    `links` are of whole components; `gains` as of `icm`.
+    """
+    points = _run_points(labels, links, gains)
     groups = 0
     while True:
-        moved = int(run_groups(labels, links, grouping))
+        before = frozen(labels.copy(), np.int32)
+        moved = run_groups(labels, links, grouping)
         groups += moved
         if moved == 0:
             return points, groups
-        points += int(_run_points(labels, links))
+        near, look = np.zeros(len(labels), np.int64), np.zeros(len(labels), np.bool_)
+        _gains_near(labels, before, links, look, np.empty(links.costs.shape[1], np.int64), near)
+        points += _run_points(labels, links, near)
 
 
 def icm(
@@ -262,8 +262,14 @@ def icm(
     groups: LabelArray,
     group_start: IntArray,
     group_member: LabelArray,
+    gains: IntArray = _UNKNOWN,
 ) -> tuple[int, int]:
     """Run `heap_moves` and `component_moves` in turn until neither moves.
+
+    Parameters
+    ----------
+    gains : int64 array, shape (n,), optional
+        What each point would gain by its best move, where that is known already.
 
     Returns
     -------
@@ -272,4 +278,4 @@ def icm(
         must-link group can move with a gain.
     """
     links = make_links(0, costs, shift, start, neighbour, cost)
-    return alternate(labels, links, make_grouping(groups, group_start, group_member))
+    return alternate(labels, links, make_grouping(groups, group_start, group_member), gains)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner
 
 BITS = 32
 MASK = (1 << BITS) - 1
 
 
-@njit(nogil=True, cache=True)
+@inner()
 def add_limbs(high, low, position, value):  # type: ignore[no-untyped-def]
     """Add an int64 to the number at `position`; the low limb stays within its range."""
     total = low[position] + (value & MASK)
@@ -16,7 +16,7 @@ def add_limbs(high, low, position, value):  # type: ignore[no-untyped-def]
     low[position] = total & MASK
 
 
-@njit(nogil=True, cache=True)
+@inner()
 def best_limbs(high, low):  # type: ignore[no-untyped-def]
     """Return (target, gain high, gain low) of K alternatives and, last, the present state.
 

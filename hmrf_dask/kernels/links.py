@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.limbs import add_limbs, join_limbs
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
@@ -94,17 +94,9 @@ def make_grouping(of: AnyArray, start: AnyArray, member: AnyArray) -> Grouping:
     return Grouping(frozen(of, np.int32), frozen(start, np.int64), frozen(member, np.int32))
 
 
-@njit(nogil=True, cache=True)
-def _adjacency(n, first, second, cost):  # type: ignore[no-untyped-def]
-    start = np.zeros(n + 1, np.int64)
-    for edge in range(first.shape[0]):
-        start[first[edge] + 1] += 1
-        start[second[edge] + 1] += 1
-    for point in range(n):
-        start[point + 1] += start[point]
-    free = start[:-1].copy()
-    neighbour = np.empty(start[n], np.int32)
-    costs = np.empty(start[n], np.int64)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _adjacency(first, second, cost, free, neighbour, costs):  # type: ignore[no-untyped-def]
+    """Write the half-edges; `free` says where the next one of each point goes."""
     for edge in range(first.shape[0]):
         i = first[edge]
         j = second[edge]
@@ -114,7 +106,6 @@ def _adjacency(n, first, second, cost):  # type: ignore[no-untyped-def]
         neighbour[free[j]] = i
         costs[free[j]] = cost[edge]
         free[j] += 1
-    return start, neighbour, costs
 
 
 def adjacency(
@@ -143,11 +134,16 @@ def adjacency(
     [1, 0, 2, 1]
     """
     ends = frozen(first, np.int32), frozen(second, np.int32)
-    start, neighbour, costs = _adjacency(int(n), *ends, frozen(cost, np.int64))
+    start = np.zeros(n + 1, np.int64)
+    for end in ends:
+        start[1:] += np.bincount(end, minlength=n)
+    np.cumsum(start, out=start)
+    neighbour, costs = np.empty(start[n], np.int32), np.empty(start[n], np.int64)
+    _adjacency(*ends, frozen(cost, np.int64), start[:-1].copy(), neighbour, costs)
     return start, neighbour, costs
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner()
 def fill_row(row, labels, links, point):  # type: ignore[no-untyped-def]
     """Write the costs of all clusters for a local point, given its neighbours' labels."""
     for h in range(row.shape[0]):
@@ -156,7 +152,7 @@ def fill_row(row, labels, links, point):  # type: ignore[no-untyped-def]
         row[labels[links.neighbour[edge]]] += links.cost[edge]
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner()
 def best_cluster(row, present):  # type: ignore[no-untyped-def]
     """Return the cheapest cluster: a tie goes to the present one, then to the lowest."""
     least = row[present]
@@ -170,10 +166,8 @@ def best_cluster(row, present):  # type: ignore[no-untyped-def]
     return target
 
 
-@njit(nogil=True, cache=True)
-def _energy(labels, links):  # type: ignore[no-untyped-def]
-    high = np.zeros(1, np.int64)
-    low = np.zeros(1, np.int64)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _energy(labels, links, high, low):  # type: ignore[no-untyped-def]
     for point in range(links.costs.shape[0]):
         me = links.first + point
         add_limbs(high, low, 0, np.int64(links.costs[point, labels[me]]) << links.shift)
@@ -181,7 +175,6 @@ def _energy(labels, links):  # type: ignore[no-untyped-def]
             other = links.neighbour[edge]
             if other > me and labels[other] == labels[me]:
                 add_limbs(high, low, 0, links.cost[edge])
-    return high[0], low[0]
 
 
 def energy(labels: LabelArray, links: Links) -> int:
@@ -190,5 +183,6 @@ def energy(labels: LabelArray, links: Links) -> int:
     A must-link of penalty p costs −p when satisfied, so the energy of the paper is this plus the
     sum of all must-link penalties. Each pair counts where its lower end lies: pieces add up.
     """
-    high, low = _energy(labels, links)
-    return join_limbs(high, low)
+    high, low = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    _energy(labels, links, high, low)
+    return join_limbs(high[0], low[0])

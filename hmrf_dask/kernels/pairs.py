@@ -15,8 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.distances import Terms
+from hmrf_dask.kernels.distances import Terms, spread
 from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import pairs as plain
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
@@ -50,7 +52,8 @@ class Quantised(NamedTuple):
 
 def side(block: RowBlock, terms: Terms) -> Side:
     """Return the arrays of `block` that pair kernels read."""
-    factors = (frozen(terms.factor, np.float64), frozen(terms.extra, np.float64))
+    own = (spread(term, block.n_rows) for term in (terms.factor, terms.extra))
+    factors = (frozen(term, np.float64) for term in own)
     return Side(block.values, block.indices, block.indptr, block.is_dense, *factors)
 
 
@@ -121,6 +124,7 @@ def _by_feature(divergence, left, right, i, j, weights):  # type: ignore[no-unty
     return total, rest
 
 
+@instead(plain.values)
 @njit(nogil=True, cache=True)
 def _values(form, left, right, first, second, weights, weight_sum, maximum, out, complement):  # type: ignore[no-untyped-def]
     for t in range(first.shape[0]):
@@ -167,6 +171,7 @@ def _quantise_row(rows, i, features, unit, factor, extra, values):  # type: igno
     return total
 
 
+@instead(plain.quantise)
 @njit(nogil=True, cache=True)
 def _quantise(rows, features, length, unit, squared, half, values, centring, own):  # type: ignore[no-untyped-def]
     for i in range(own.shape[0]):
@@ -212,6 +217,7 @@ def quantise(
     return out
 
 
+@instead(plain.integers)
 @njit(nogil=True, cache=True)
 def _integers(left, right, q_left, q_right, first, second, kappa, out):  # type: ignore[no-untyped-def]
     for t in range(first.shape[0]):
@@ -286,6 +292,7 @@ def _add_gradient(form, left, right, i, j, signed, weights, similarity, units, o
         out[m] += np.int64(np.rint(change * units[m]))
 
 
+@instead(plain.gradient)
 @njit(nogil=True, cache=True)
 def _gradient(form, left, right, first, second, signed, weights, weight_sum, units, out):  # type: ignore[no-untyped-def]
     last = out.shape[0] - 1

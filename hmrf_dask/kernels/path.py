@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 from functools import cache
 from importlib.metadata import version
 
-LIBRARIES = ("numpy", "scipy", "numba", "llvmlite")  # their releases may compile or sum differently
+import numpy as np
+
+from hmrf_dask.kernels.compiled import COMPILED
+
+LIBRARIES = ("numpy", "scipy")  # their releases may sum differently
+COMPILERS = ("numba", "llvmlite")  # theirs may compile differently
 
 
 def kernel_path() -> dict[str, str]:
@@ -14,25 +20,41 @@ def kernel_path() -> dict[str, str]:
 
     Examples
     --------
-    >>> kernel_path()["path"]
-    'numba'
+    >>> kernel_path()["path"] in ("numba", "scipy")
+    True
     """
     return dict(_kernel_path())
 
 
 @cache
 def _kernel_path() -> tuple[tuple[str, str], ...]:
+    found = _compiled_path() if COMPILED else _scipy_path()
+    libraries = LIBRARIES + COMPILERS if COMPILED else LIBRARIES
+    return tuple((found | {name: version(name) for name in libraries}).items())
+
+
+def _scipy_path() -> dict[str, str]:
+    """Return what numpy chooses its loops by."""
+    vectors = np.show_config(mode="dicts")["SIMD Extensions"]  # of the machine, not of the build
+    features = ",".join(vectors["baseline"] + vectors.get("found", []))
+    return {
+        "path": "scipy",
+        "cpu": platform.machine(),
+        "features": hashlib.sha256(features.encode()).hexdigest()[:16],
+    }
+
+
+def _compiled_path() -> dict[str, str]:
     import llvmlite.binding
     import numba
 
     features = llvmlite.binding.get_host_cpu_features().flatten()
     asked = numba.config.CPU_FEATURES  # NUMBA_CPU_FEATURES, in place of what the machine has
-    found = {
-        "path": "python" if numba.config.DISABLE_JIT else "numba",
+    return {
+        "path": "numba",
         "cpu": numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
         "features": hashlib.sha256((asked or features).encode()).hexdigest()[:16],
     }
-    return tuple((found | {name: version(name) for name in LIBRARIES}).items())
 
 
 def path_differences(path: dict[str, str], own: dict[str, str]) -> str:

@@ -1,28 +1,40 @@
-"""Products of one row with many centroids, the inner loop of the E-step, kept in vector registers.
+"""Products of one row with many columns, the inner loop of the E-step, kept in vector registers.
 
-The plain loop stores and loads every accumulator for every entry of a row; here up to 128 of them
-stay in registers for the whole row (2 to 3 times as fast). LLVM maps the vectors to what the
-machine has. Results are float32 and only find candidates, so fused multiply-adds may be used: the
-error bound of `kernels.distances` holds either way.
+A plain loop stores and loads every accumulator for every entry of a row; here as many of them as
+there are registers stay for the whole row, and the table's lines are fetched ahead of their use.
+LLVM maps the vectors to what the machine has. A table comes in one of three precisions:
+
+    half    uint16 that hold IEEE half floats: the least to fetch, where the machine converts them
+    single  float32
+    double  float64: one multiplication and one addition an entry, in the order of the entries
+
+The first two only find candidates: fused multiply-adds may be used, and products with them are
+within the error bounds of `kernels.distances`.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import COMPILED, inner
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray
 
-LANES = 16  # float32 numbers in one vector; columns of the table are padded to whole vectors
-_INDEX = ir.IntType(64)
-_LANE = ir.IntType(32)
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+if COMPILED:  # else `kernels.plain` multiplies
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    _INDEX, _LANE, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
+    _REAL = {16: ir.HalfType(), 32: ir.FloatType(), 64: ir.DoubleType()}
+
+LANES = 16  # numbers in a vector of the generated code; a machine may take several steps for it
+LINE = 64  # bytes of a line of the cache
+LEAST_HALF = 2.0**-14  # nought stands for smaller ones, which have fewer digits
+AHEAD = 24  # entries between the fetch of a line of the table and its use
 
 
 class Entries(NamedTuple):
@@ -34,72 +46,195 @@ class Entries(NamedTuple):
     dense: bool
 
 
+class Columns(NamedTuple):
+    """A table of columns as `multiply_row` reads it.
+
+    Attributes
+    ----------
+    table : uint16, float32 or float64 array, shape (d, width)
+        Aligned to lines; `width` is a multiple of all lanes of `vectors`.
+    vectors : tuple
+        As many noughts as vectors stay in registers: its length is known when code is made.
+    """
+
+    table: AnyArray
+    vectors: tuple[int, ...]
+
+
 def entries(block: RowBlock) -> Entries:
     """Return the arrays of a block; they are read-only and aligned already."""
     return Entries(block.values, block.indices, block.indptr, block.is_dense)
 
 
-def _generate(
-    builder: Any, n_vectors: int, dense: bool, pointers: list[Any], numbers: list[Any]
-) -> None:
-    """Emit the loop over the entries of one row, the accumulators as phi nodes."""
-    values, indices, table, out = pointers
-    start, stop, width, column = numbers
-    before = builder.block
-    loop = builder.append_basic_block("entries")
-    done = builder.append_basic_block("done")
-    zero = ir.Constant(_VECTOR, [0.0] * LANES)
-    builder.cbranch(builder.icmp_signed("<", start, stop), loop, done)
-    builder.position_at_end(loop)
-    place = builder.phi(_INDEX)
-    sums = [builder.phi(_VECTOR) for _ in range(n_vectors)]
-    undefined = ir.Constant(_VECTOR, ir.Undefined)
-    value = builder.load(builder.gep(values, [place]))
-    spread = builder.insert_element(undefined, value, ir.Constant(_LANE, 0))
-    lanes = ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)
-    spread = builder.shuffle_vector(spread, undefined, lanes)
-    if dense:
-        feature = builder.sub(place, start)
-    else:
-        feature = builder.zext(builder.load(builder.gep(indices, [place])), _INDEX)
-    first = builder.add(builder.mul(feature, width), column)
-    after = []
-    for number, total in enumerate(sums):
+@cache
+def _features() -> frozenset[str]:
+    """Return what the instruction set that kernels are compiled for has, as LLVM names it."""
+    if not COMPILED:
+        return frozenset()
+    import llvmlite.binding
+    import numba
+
+    asked = numba.config.CPU_FEATURES  # NUMBA_CPU_FEATURES, in place of what the machine has
+    if asked is None:
+        asked = llvmlite.binding.get_host_cpu_features().flatten()
+    return frozenset(asked.split(","))
+
+
+def has_half() -> bool:
+    """Return whether the machine itself converts half floats."""
+    return bool(_features() & {"+f16c", "+fullfp16"})
+
+
+def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]]:
+    """Return the width of a table of so many columns, and its `vectors`, for sums of that type.
+
+    A row is gone through as few times as registers allow.
+    """
+    if not COMPILED:  # scipy takes any width, and time for every column
+        return n_columns, (0,)
+    most = 16 if "+avx512f" in _features() else 6
+    if sums is np.float64:
+        most //= 2
+    needed = max(1, -(-n_columns // LANES))
+    passes = -(-needed // most)
+    each = -(-needed // passes)
+    return passes * each * LANES, (0,) * each
+
+
+def aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
+    """Return an array of noughts that begins at a line of the cache."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + LINE, np.uint8)
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+class _Pass:
+    """The code of one pass over the entries of a row: `n_vectors` of the columns from `column`."""
+
+    def __init__(self, builder: Any, bits: tuple[int, int], n_vectors: int, dense: bool) -> None:
+        self.builder, self.n_vectors, self.dense = builder, n_vectors, dense
+        self.stored, self.real = _REAL[bits[0]], _REAL[bits[1]]
+        self.vector = ir.VectorType(self.real, LANES)
+        self.line_step = n_vectors * LANES * bits[0] // 8
+        self.flags = () if bits[0] == 64 else ("contract",)
+        twice = n_vectors <= 4 and bits[0] != 64
+        self.chains = (n_vectors if twice else 0, n_vectors)
+
+    def _spread(self, value: Any) -> Any:
+        """Return a number in all lanes."""
+        if self.real == _REAL[64]:
+            value = self.builder.fpext(value, self.real)
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        one = self.builder.insert_element(undefined, value, ir.Constant(_LANE, 0))
+        lanes = ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)
+        return self.builder.shuffle_vector(one, undefined, lanes)
+
+    def _load(self, table: Any, first: Any, number: int) -> Any:
+        builder, kept = self.builder, ir.VectorType(self.stored, LANES)
         at = builder.add(first, ir.Constant(_INDEX, LANES * number))
-        source = builder.bitcast(builder.gep(table, [at]), _VECTOR.as_pointer())
-        product = builder.fmul(builder.load(source, align=4), spread, flags=("contract",))
-        after.append(builder.fadd(total, product, flags=("contract",)))
-    following = builder.add(place, ir.Constant(_INDEX, 1))
-    builder.cbranch(builder.icmp_signed("<", following, stop), loop, done)
-    for node, first_value, next_value in zip(
-        [place, *sums], [start, *[zero] * n_vectors], [following, *after], strict=True
-    ):
-        node.add_incoming(first_value, before)
-        node.add_incoming(next_value, loop)
-    builder.position_at_end(done)
-    results = [builder.phi(_VECTOR) for _ in range(n_vectors)]
-    for number, (result, total) in enumerate(zip(results, after, strict=True)):
-        result.add_incoming(zero, before)
-        result.add_incoming(total, loop)
-        at = builder.add(column, ir.Constant(_INDEX, LANES * number))
-        target = builder.bitcast(builder.gep(out, [at]), _VECTOR.as_pointer())
-        builder.store(result, target, align=4)
+        source = builder.bitcast(builder.gep(table, [at]), kept.as_pointer())
+        found = builder.load(source, align=min(LINE, LANES * self._bytes))
+        return found if self.stored == self.real else builder.fpext(found, self.vector)
+
+    @property
+    def _bytes(self) -> int:
+        return next(bits for bits, real in _REAL.items() if real == self.stored) // 8
+
+    def _fetch(self, table: Any, first: Any) -> None:
+        """Ask for the lines of the table that an entry will need."""
+        builder, number = self.builder, _LANE
+        kind = ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), number, number, number])
+        hint = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
+        place = builder.bitcast(builder.gep(table, [first]), _BYTE.as_pointer())
+        for step in range(0, self.line_step, LINE):
+            line = builder.gep(place, [ir.Constant(_INDEX, step)])
+            builder.call(hint, [line, number(0), number(3), number(1)])
+
+    def _entry(self, pointers: list[Any], numbers: list[Any], place: Any, sums: list[Any]) -> Any:
+        """Add what one entry adds to the sums."""
+        builder = self.builder
+        values, indices, table, _ = pointers
+        start, _, width, column, last = numbers
+
+        def feature(at: Any) -> Any:
+            found = builder.zext(builder.load(builder.gep(indices, [at])), _INDEX)
+            return builder.add(builder.mul(found, width), column)
+
+        spread = self._spread(builder.load(builder.gep(values, [place])))
+        if self.dense:  # the machine sees what comes next
+            first = builder.add(builder.mul(builder.sub(place, start), width), column)
+        else:
+            first = feature(place)
+            ahead = builder.add(place, ir.Constant(_INDEX, AHEAD))
+            ahead = builder.select(builder.icmp_signed("<", ahead, last), ahead, place)
+            self._fetch(table, feature(ahead))
+        products = [
+            builder.fmul(self._load(table, first, number), spread, flags=self.flags)
+            for number in range(self.n_vectors)
+        ]
+        return [
+            builder.fadd(total, product, flags=self.flags)
+            for total, product in zip(sums, products, strict=True)
+        ]
+
+    def emit(self, pointers: list[Any], numbers: list[Any]) -> None:
+        """Emit the loop over the entries, the accumulators as phi nodes, and the stores."""
+        builder = self.builder
+        start, stop, _, column, _ = numbers
+        before = builder.block
+        loop = builder.append_basic_block("entries")
+        done = builder.append_basic_block("done")
+        zero = ir.Constant(self.vector, [0.0] * LANES)
+        builder.cbranch(builder.icmp_signed("<", start, stop), loop, done)
+        builder.position_at_end(loop)
+        place = builder.phi(_INDEX)
+        resting, sums = ([builder.phi(self.vector) for _ in range(n)] for n in self.chains)
+        after = self._entry(pointers, numbers, place, resting or sums)
+        if resting:  # they take turns: no entry waits for the sums of the one before it
+            after = [*sums, *after]
+        following = builder.add(place, ir.Constant(_INDEX, 1))
+        builder.cbranch(builder.icmp_signed("<", following, stop), loop, done)
+        carried = [place, *resting, *sums]
+        firsts = [start, *[zero] * sum(self.chains)]
+        for node, first, again in zip(carried, firsts, [following, *after], strict=True):
+            node.add_incoming(first, before)
+            node.add_incoming(again, loop)
+        builder.position_at_end(done)
+        results = [builder.phi(self.vector) for _ in after]
+        for result, total in zip(results, after, strict=True):
+            result.add_incoming(zero, before)
+            result.add_incoming(total, loop)
+        if resting:
+            pairs = zip(results[: self.n_vectors], results[self.n_vectors :], strict=True)
+            results = [builder.fadd(one, other) for one, other in pairs]
+        for number, result in enumerate(results):
+            at = builder.add(column, ir.Constant(_INDEX, LANES * number))
+            target = builder.bitcast(builder.gep(pointers[3], [at]), self.vector.as_pointer())
+            builder.store(result, target, align=4)
 
 
-def _product(n_vectors: int, dense: bool) -> Any:
-    """Return an intrinsic that multiplies a row with `n_vectors` vectors of the table's columns."""
+def _product(dense: bool) -> Any:
+    """Return the function that multiplies a row with those columns that fit into registers."""
 
     @intrinsic
-    def product(typing, values, indices, table, out, start, stop, width, column):  # type: ignore[no-untyped-def]
-        numbers = (types.int64, types.int64, types.int64, types.int64)
-        signature = types.void(values, indices, table, out, *numbers)
+    def product(typing, values, indices, table, out, vectors, start, stop, column):  # type: ignore[no-untyped-def]
+        numbers = (types.int64, types.int64, types.int64)
+        signature = types.void(values, indices, table, out, vectors, *numbers)
 
         def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            pointers = [
-                context.make_array(kind)(context, builder, argument).data
+            arrays = [
+                context.make_array(kind)(context, builder, argument)
                 for kind, argument in zip(signature.args[:4], arguments[:4], strict=True)
             ]
-            _generate(builder, n_vectors, dense, pointers, list(arguments[4:]))
+            start, stop, column = arguments[5:]
+            width = builder.extract_value(arrays[2].shape, 1)
+            last = builder.extract_value(arrays[1].shape, 0)
+            bits = (table.dtype.bitwidth, out.dtype.bitwidth)
+            one = _Pass(builder, bits, len(vectors), dense)
+            pointers = [array.data for array in arrays]
+            pointers[2] = builder.bitcast(pointers[2], one.stored.as_pointer())
+            one.emit(pointers, [start, stop, width, column, last])
             return context.get_dummy_value()
 
         return signature, code
@@ -107,38 +242,48 @@ def _product(n_vectors: int, dense: bool) -> Any:
     return product
 
 
-def _whole_row(dense: bool) -> Any:
-    """Return the inline function that covers a table of any width, widest blocks first."""
-    one, two, four, eight = (_product(n_vectors, dense) for n_vectors in (1, 2, 4, 8))
-
-    @njit(nogil=True, inline="always")
-    def whole_row(values, indices, table, out, start, stop):  # type: ignore[no-untyped-def]
-        width = table.shape[1]
-        column = 0
-        while width - column >= 8 * LANES:
-            eight(values, indices, table, out, start, stop, width, column)
-            column += 8 * LANES
-        if width - column >= 4 * LANES:
-            four(values, indices, table, out, start, stop, width, column)
-            column += 4 * LANES
-        if width - column >= 2 * LANES:
-            two(values, indices, table, out, start, stop, width, column)
-            column += 2 * LANES
-        if width - column >= LANES:
-            one(values, indices, table, out, start, stop, width, column)
-
-    return whole_row
+_sparse_product: Any = _product(dense=False) if COMPILED else None
+_dense_product: Any = _product(dense=True) if COMPILED else None
 
 
-_sparse_row = _whole_row(dense=False)
-_dense_row = _whole_row(dense=True)
-
-
-@njit(nogil=True, inline="always")
-def multiply_row(rows, row, table, out):  # type: ignore[no-untyped-def]
-    """Write the products of one row with all columns of a float32 table (d, whole vectors)."""
+@inner(inline="always")
+def multiply_row(rows, row, columns, out):  # type: ignore[no-untyped-def]
+    """Write the products of one row with all columns, float32 or float64 as `out` is."""
     start, stop = np.int64(rows.indptr[row]), np.int64(rows.indptr[row + 1])
-    if rows.dense:
-        _dense_row(rows.values, rows.indices, table, out, start, stop)
-    else:
-        _sparse_row(rows.values, rows.indices, table, out, start, stop)
+    table, vectors = columns.table, columns.vectors
+    for column in range(0, table.shape[1], LANES * len(vectors)):
+        if rows.dense:
+            _dense_product(rows.values, rows.indices, table, out, vectors, start, stop, column)
+        else:
+            _sparse_product(rows.values, rows.indices, table, out, vectors, start, stop, column)
+
+
+def _make_store() -> Any:
+    """Return the function that stores a float64 in a table and tells what was stored."""
+
+    @intrinsic
+    def store(typing, table, row, column, value):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            array = context.make_array(table)(context, builder, arguments[0])
+            width = builder.extract_value(array.shape, 1)
+            at = builder.add(builder.mul(arguments[1], width), arguments[2])
+            place = builder.gep(array.data, [at])
+            single, real = _REAL[32], _REAL[64]
+            value = builder.fptrunc(arguments[3], single)
+            if table.dtype.bitwidth == 32:
+                builder.store(value, place)
+                return builder.fpext(value, real)
+            least, nought = ir.Constant(single, LEAST_HALF), ir.Constant(single, 0.0)
+            negative = builder.fneg(value)
+            size = builder.select(builder.fcmp_ordered("<", value, nought), negative, value)
+            value = builder.select(builder.fcmp_ordered("<", size, least), nought, value)
+            half = builder.fptrunc(value, _REAL[16])
+            builder.store(builder.bitcast(half, ir.IntType(16)), place)
+            return builder.fpext(builder.fpext(half, single), real)
+
+        return types.float64(table, types.int64, types.int64, types.float64), code
+
+    return store
+
+
+store: Any = _make_store() if COMPILED else None

@@ -9,8 +9,10 @@ import math
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import numbers as plain
 from hmrf_dask.types import FloatArray, KeyArray
 
 PURPOSES = {"k-means++": 1, "random": 2, "perturb": 3, "sample": 4}
@@ -18,7 +20,7 @@ _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
 
-@njit(nogil=True, cache=True)
+@inner()
 def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
     """Return the four words of Philox 4x32-10 for a counter and a key, all uint64 below 2**32."""
     for _ in range(10):
@@ -33,7 +35,8 @@ def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
     return c0, c1, c2, c3
 
 
-@njit(nogil=True, cache=True)
+@instead(plain.uniforms)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _uniforms(keys, seed, place, counter, out):  # type: ignore[no-untyped-def]
     for i in range(keys.shape[0]):
         words = philox(
@@ -44,7 +47,8 @@ def _uniforms(keys, seed, place, counter, out):  # type: ignore[no-untyped-def]
         out[i] = (np.float64(bits) + 0.5) * 2.0**-52
 
 
-@njit(nogil=True, cache=True)
+@instead(plain.exponentials)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _exponentials(numbers):  # type: ignore[no-untyped-def]
     for i in range(numbers.shape[0]):
         numbers[i] = -math.log(numbers[i])  # one by one: numpy's vectors may round otherwise

@@ -16,7 +16,7 @@ from enum import Enum
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import Links, best_cluster, fill_row, frozen
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
@@ -83,18 +83,14 @@ def advance(progress: Progress, wanting: bool, rounds: int = ROUNDS) -> Progress
     return replace(progress, rounds=progress.rounds + 1, groups_moved=not of_points)
 
 
-@njit(nogil=True, cache=True)
-def _propose(labels, links, look):  # type: ignore[no-untyped-def]
-    row = np.empty(links.costs.shape[1], np.int64)
-    targets = np.empty(look.shape[0], np.int32)
-    gains = np.empty(look.shape[0], np.int64)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _propose(labels, links, look, row, targets, gains):  # type: ignore[no-untyped-def]
     for place in range(look.shape[0]):
         fill_row(row, labels, links, look[place])
         present = labels[links.first + look[place]]
         target = best_cluster(row, present)
         targets[place] = target
         gains[place] = row[present] - row[target]
-    return targets, gains
 
 
 def propose(
@@ -118,7 +114,9 @@ def propose(
         0 for a point that stays: it wants to move if and only if its gain is above 0.
     """
     chosen = np.arange(links.costs.shape[0], dtype=np.int32) if look is None else look
-    targets, gains = _propose(frozen(labels, np.int32), links, frozen(chosen, np.int32))
+    targets, gains = np.empty(len(chosen), np.int32), np.empty(len(chosen), np.int64)
+    row = np.empty(links.costs.shape[1], np.int64)
+    _propose(frozen(labels, np.int32), links, frozen(chosen, np.int32), row, targets, gains)
     return targets, gains
 
 
@@ -130,7 +128,7 @@ def merge_lists(parts: Sequence[tuple[LabelArray, AnyArray]]) -> tuple[LabelArra
     return index[order], value[order]
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner()
 def find(values, value):  # type: ignore[no-untyped-def]
     """Return where `value` stands in sorted `values`, -1 when it does not."""
     low = 0
@@ -146,9 +144,8 @@ def find(values, value):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(nogil=True, cache=True)
-def _winners(first, gains, start, neighbour, index, others):  # type: ignore[no-untyped-def]
-    wins = gains > 0
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _winners(first, gains, start, neighbour, index, others, wins):  # type: ignore[no-untyped-def]
     for point in range(gains.shape[0]):
         if not wins[point]:
             continue
@@ -162,7 +159,6 @@ def _winners(first, gains, start, neighbour, index, others):  # type: ignore[no-
             if gain > gains[point] or (gain == gains[point] and other < point):
                 wins[point] = False
                 break
-    return np.flatnonzero(wins).astype(np.int32)
 
 
 def winners(
@@ -182,28 +178,24 @@ def winners(
     other_place, other_gain : int32 and int64 arrays
         What far ends want, sorted by place.
     """
-    local = _winners(
+    wins = gains > 0
+    _winners(
         int(first),
         frozen(gains, np.int64),
         frozen(start, np.int64),
         frozen(neighbour, np.int32),
         frozen(other_place, np.int32),
         frozen(other_gain, np.int64),
+        wins,
     )
-    return np.asarray(local, np.int32)
+    return np.flatnonzero(wins).astype(np.int32)
 
 
-@njit(nogil=True, cache=True)
-def _look_again(n, first, start, neighbour, moved):  # type: ignore[no-untyped-def]
-    mark = np.zeros(n, np.bool_)
-    for at in range(moved.shape[0]):
-        mark[moved[at]] = True
-    look = np.zeros(start.shape[0] - 1, np.bool_)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _look_again(start, neighbour, mark, look):  # type: ignore[no-untyped-def]
     for point in range(look.shape[0]):
-        look[point] = mark[first + point]
         for edge in range(start[point], start[point + 1]):
             look[point] |= mark[neighbour[edge]]
-    return np.flatnonzero(look).astype(np.int32)
 
 
 def look_again(
@@ -213,8 +205,11 @@ def look_again(
 
     `moved` holds places.
     """
-    arrays = frozen(start, np.int64), frozen(neighbour, np.int32), frozen(moved, np.int32)
-    return np.asarray(_look_again(int(n_places), int(first), *arrays), np.int32)
+    mark = np.zeros(n_places, np.bool_)
+    mark[moved] = True
+    look = mark[first : first + len(start) - 1].copy()
+    _look_again(frozen(start, np.int64), frozen(neighbour, np.int32), frozen(mark, np.bool_), look)
+    return np.flatnonzero(look).astype(np.int32)
 
 
 def best_proposal(offset: int, gains: IntArray) -> tuple[int, int]:

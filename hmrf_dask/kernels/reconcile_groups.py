@@ -29,18 +29,13 @@ class GroupProposals(NamedTuple):
     low: IntArray
 
 
-@njit(nogil=True, cache=True)
-def _parts(labels, groups, group_start, member, links):  # type: ignore[no-untyped-def]
-    n_groups = group_start.shape[0] - 1
-    n_clusters = links.costs.shape[1]
-    high = np.zeros((n_groups, n_clusters + 1), np.int64)
-    low = np.zeros((n_groups, n_clusters + 1), np.int64)
-    row = np.empty(n_clusters, np.int64)
-    for group in range(n_groups):
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _parts(labels, groups, group_start, member, links, row, high, low):  # type: ignore[no-untyped-def]
+    for group in range(group_start.shape[0] - 1):
+        base = group * (row.shape[0] + 1)
         for at in range(group_start[group], group_start[group + 1]):
-            point = member[at] - links.first
-            add_member(high[group], low[group], row, labels, links, groups, point)
-    return high, low
+            point = np.int64(member[at]) - links.first
+            add_member(high, low, base, row, labels, links, groups, point)
 
 
 def group_gain_parts(
@@ -62,8 +57,12 @@ def group_gain_parts(
     high, low : int64 arrays, shape (groups, K + 1)
         Entry h: all members at h; the last: as they are. Parts of the pieces add up.
     """
-    arrays = (groups, np.int32), (group_start, np.int64), (member, np.int32)
-    high, low = _parts(frozen(labels, np.int32), *(frozen(*one) for one in arrays), links)
+    arrays = (labels, np.int32), (groups, np.int32), (group_start, np.int64), (member, np.int32)
+    n_clusters = links.costs.shape[1]
+    row = np.empty(n_clusters, np.int64)
+    shape = (len(group_start) - 1, n_clusters + 1)
+    high, low = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    _parts(*(frozen(*one) for one in arrays), links, row, high.reshape(-1), low.reshape(-1))
     return high, low
 
 
@@ -86,21 +85,16 @@ def merge_parts(
     return number, high, low
 
 
-@njit(nogil=True, cache=True)
-def _inside(labels, groups, group_start, member, links):  # type: ignore[no-untyped-def]
-    n_groups = group_start.shape[0] - 1
-    target = np.empty(n_groups, np.int32)
-    gains = np.empty((2, n_groups), np.int64)
-    high = np.empty(links.costs.shape[1] + 1, np.int64)
-    low = np.empty(links.costs.shape[1] + 1, np.int64)
-    row = np.empty(links.costs.shape[1], np.int64)
-    for group in range(n_groups):
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _inside(labels, groups, group_start, member, links, row, sums, target, gains):  # type: ignore[no-untyped-def]
+    high, low = sums[0], sums[1]
+    for group in range(target.shape[0]):
         high[:] = 0
         low[:] = 0
         for at in range(group_start[group], group_start[group + 1]):
-            add_member(high, low, row, labels, links, groups, member[at] - links.first)
+            point = np.int64(member[at]) - links.first
+            add_member(high, low, 0, row, labels, links, groups, point)
         target[group], gains[0, group], gains[1, group] = best_limbs(high, low)
-    return target, gains
 
 
 def inside_proposals(
@@ -112,20 +106,21 @@ def inside_proposals(
     links: Links,
 ) -> GroupProposals:
     """Return which groups that lie wholly in a piece want to move; parameters as above."""
-    arrays = (groups, np.int32), (group_start, np.int64), (member, np.int32)
-    target, gains = _inside(frozen(labels, np.int32), *(frozen(*one) for one in arrays), links)
+    arrays = (labels, np.int32), (groups, np.int32), (group_start, np.int64), (member, np.int32)
+    n_groups, n_clusters = len(group_start) - 1, links.costs.shape[1]
+    target, gains = np.empty(n_groups, np.int32), np.empty((2, n_groups), np.int64)
+    scratch = np.empty(n_clusters, np.int64), np.empty((2, n_clusters + 1), np.int64)
+    _inside(*(frozen(*one) for one in arrays), links, *scratch, target, gains)
     wants = target >= 0
     return GroupProposals(number[wants], target[wants], gains[0, wants], gains[1, wants])
 
 
-@njit(nogil=True, cache=True)
-def _sums(costs, group_start, member, first):  # type: ignore[no-untyped-def]
-    sums = np.zeros((group_start.shape[0] - 1, costs.shape[1]), np.int64)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _sums(costs, group_start, member, first, sums):  # type: ignore[no-untyped-def]
     for group in range(sums.shape[0]):
         for at in range(group_start[group], group_start[group + 1]):
             for h in range(costs.shape[1]):
                 sums[group, h] += costs[member[at] - first, h]
-    return sums
 
 
 def distortion_sums(
@@ -133,18 +128,22 @@ def distortion_sums(
 ) -> IntArray:
     """Return the summed int32 cost rows of some groups' own points, exact below 2**31 points."""
     arrays = (costs, np.int32), (group_start, np.int64), (member, np.int32)
-    return np.asarray(_sums(*(frozen(*one) for one in arrays), int(first)), np.int64)
+    sums = np.zeros((len(group_start) - 1, costs.shape[1]), np.int64)
+    _sums(*(frozen(*one) for one in arrays), int(first), sums)
+    return sums
 
 
-@njit(nogil=True, cache=True)
-def _place(costs, group_start, member, first, labels):  # type: ignore[no-untyped-def]
-    total = np.empty(costs.shape[1], np.int64)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _place(costs, group_start, member, first, total, labels):  # type: ignore[no-untyped-def]
     for group in range(group_start.shape[0] - 1):
         total[:] = 0
         for at in range(group_start[group], group_start[group + 1]):
             for h in range(costs.shape[1]):
                 total[h] += costs[member[at] - first, h]
-        best = np.argmin(total)
+        best = 0
+        for h in range(1, total.shape[0]):
+            if total[h] < total[best]:
+                best = h
         for at in range(group_start[group], group_start[group + 1]):
             labels[member[at] - first] = best
 
@@ -154,21 +153,20 @@ def place_inside(
 ) -> None:
     """Put groups that lie wholly in a piece, whole, where their summed costs are least."""
     arrays = (costs, np.int32), (group_start, np.int64), (member, np.int32)
-    _place(*(frozen(*one) for one in arrays), int(first), labels)
+    total = np.empty(costs.shape[1], np.int64)
+    _place(*(frozen(*one) for one in arrays), int(first), total, labels)
 
 
-@njit(nogil=True, cache=True)
-def _choose(high, low):  # type: ignore[no-untyped-def]
-    target = np.empty(high.shape[0], np.int32)
-    gains = np.empty((2, high.shape[0]), np.int64)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _choose(high, low, target, gains):  # type: ignore[no-untyped-def]
     for place in range(high.shape[0]):
         target[place], gains[0, place], gains[1, place] = best_limbs(high[place], low[place])
-    return target, gains
 
 
 def group_proposals(chosen: LabelArray, high: IntArray, low: IntArray) -> GroupProposals:
     """Return which of the chosen groups want to move, from their added-up energies."""
-    target, gains = _choose(high, low)
+    target, gains = np.empty(len(high), np.int32), np.empty((2, len(high)), np.int64)
+    _choose(frozen(high, np.int64), frozen(low, np.int64), target, gains)
     wants = target >= 0
     return GroupProposals(chosen[wants], target[wants], gains[0, wants], gains[1, wants])
 
@@ -194,9 +192,8 @@ def merge_groups(lists: Sequence[GroupProposals], most: int) -> GroupProposals:
     return best_groups(select_proposals(both, np.argsort(both.group, kind="stable")), most)
 
 
-@njit(nogil=True, cache=True)
-def _beaten(groups, first, start, neighbour, wanting, high, low):  # type: ignore[no-untyped-def]
-    beaten = np.zeros(wanting.shape[0], np.bool_)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _beaten(groups, first, start, neighbour, wanting, high, low, beaten):  # type: ignore[no-untyped-def]
     for point in range(start.shape[0] - 1):
         group = groups[first + point]
         mine = find(wanting, group)
@@ -215,7 +212,6 @@ def _beaten(groups, first, start, neighbour, wanting, high, low):  # type: ignor
             else:
                 lost = other < mine
             beaten[mine] |= lost
-    return beaten
 
 
 def beaten_groups(
@@ -229,7 +225,8 @@ def beaten_groups(
 
     A group moves if and only if no piece sees it beaten.
     """
-    beaten = _beaten(
+    beaten = np.zeros(len(proposals.group), np.bool_)
+    _beaten(
         frozen(groups, np.int32),
         int(first),
         frozen(start, np.int64),
@@ -237,8 +234,9 @@ def beaten_groups(
         frozen(proposals.group, np.int32),
         frozen(proposals.high, np.int64),
         frozen(proposals.low, np.int64),
+        beaten,
     )
-    return np.asarray(beaten, np.bool_)
+    return beaten
 
 
 def group_labels(

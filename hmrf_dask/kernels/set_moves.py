@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.worths import (
     ACCEPT,
@@ -21,7 +21,7 @@ from hmrf_dask.kernels.worths import (
     make_ties,
     worth_of,
 )
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
 
 class Moves(NamedTuple):
@@ -43,7 +43,28 @@ class Clusters(NamedTuple):
     directional: bool
 
 
-@njit(nogil=True, cache=True)
+class _Space(NamedTuple):
+    """Room for a sum of rows, the columns it touches and their marks, marks of places, counts."""
+
+    scratch: FloatArray
+    touched: IntArray
+    marked: BoolArray
+    chosen: BoolArray
+    leavers: IntArray
+
+
+def _make_space(shape: tuple[int, ...], n_labels: int) -> _Space:
+    n_clusters, n_columns = shape
+    return _Space(
+        np.zeros(n_columns),
+        np.empty(n_columns, np.int64),
+        np.zeros(n_columns, np.bool_),
+        np.zeros(n_labels, np.bool_),
+        np.empty(n_clusters, np.int64),
+    )
+
+
+@inner(inline="always")
 def _load(rows, row, unit, scratch, touched, n_touched, marked):  # type: ignore[no-untyped-def]
     """Add a row to a dense scratch vector, remembering which columns it touches."""
     for p in range(rows.start[row], rows.start[row + 1]):
@@ -56,7 +77,7 @@ def _load(rows, row, unit, scratch, touched, n_touched, marked):  # type: ignore
     return n_touched
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _unload(clusters, h, scratch, touched, n_touched, marked):  # type: ignore[no-untyped-def]
     """Return z · S_h and ‖z‖² of the scratch vector z, and clear it."""
     product = 0.0
@@ -71,10 +92,10 @@ def _unload(clusters, h, scratch, touched, n_touched, marked):  # type: ignore[n
     return product, length
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _change_of(h, members, target, n_rows, rows, places, labels, clusters, space):  # type: ignore[no-untyped-def]
     """Return how the worth of one cluster changes: the target's by all that join it."""
-    scratch, touched, marked, _ = space
+    scratch, touched, marked = space.scratch, space.touched, space.marked
     joins = h == target
     n_touched = 0
     for row in members:
@@ -88,19 +109,21 @@ def _change_of(h, members, target, n_rows, rows, places, labels, clusters, space
     return changed - worth_of(clusters.directional, square, count)
 
 
-@njit(nogil=True, cache=True)
+@inner()
 def _set_gain(members, target, rows, places, labels, clusters, ties, space):  # type: ignore[no-untyped-def]
     """Return (gain, threshold) of moving all `members` to `target`.
 
     The gain is −1 when the move would empty a cluster or move nobody.
     """
-    leavers = np.zeros(clusters.counts.shape[0], np.int64)
+    leavers = space.leavers
+    leavers[:] = 0
+    moving = 0
     for row in members:
-        leavers[labels[places[row]]] += 1
-    leavers[target] = 0
-    moving = leavers.sum()
+        if labels[places[row]] != target:
+            leavers[labels[places[row]]] += 1
+            moving += 1
     worth = worth_of(clusters.directional, clusters.squares[target], clusters.counts[target])
-    threshold = ACCEPT * (1.0 + worth) * len(members)
+    threshold = ACCEPT * (1.0 + worth) * members.shape[0]
     if moving == 0:
         return -1.0, threshold
     for a in range(leavers.shape[0]):
@@ -116,10 +139,10 @@ def _set_gain(members, target, rows, places, labels, clusters, ties, space):  # 
     return gain, threshold
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _set_cost(members, target, places, labels, ties, space):  # type: ignore[no-untyped-def]
     """Return the change of the pair costs when all `members` go to `target`."""
-    chosen = space[3]
+    chosen = space.chosen
     change = 0.0
     for row in members:
         chosen[places[row]] = True
@@ -137,9 +160,10 @@ def _set_cost(members, target, places, labels, ties, space):  # type: ignore[no-
     return change
 
 
-@njit(nogil=True, cache=True)
-def _move_set(members, target, rows, places, labels, clusters):  # type: ignore[no-untyped-def]
-    sums, metric, unit, squares, counts, _ = clusters
+@inner(inline="always")
+def _move_set(members, target, rows, places, clusters, held):  # type: ignore[no-untyped-def]
+    metric, unit = clusters.metric, clusters.unit
+    labels, sums, squares, counts = held
     for row in members:
         own = labels[places[row]]
         if own == target:
@@ -162,26 +186,14 @@ def _move_set(members, target, rows, places, labels, clusters):  # type: ignore[
         labels[places[row]] = target
 
 
-@njit(nogil=True, cache=True)
-def _space(n_columns, n_labels):  # type: ignore[no-untyped-def]
-    """Return scratch vector, touched columns, their marks, and marks of places."""
-    return (
-        np.zeros(n_columns),
-        np.empty(n_columns, np.int64),
-        np.zeros(n_columns, np.bool_),
-        np.zeros(n_labels, np.bool_),
-    )
-
-
-@njit(nogil=True, cache=True)
-def _apply(moves, rows, places, labels, clusters, ties, accepted):  # type: ignore[no-untyped-def]
-    space = _space(clusters.sums.shape[1], labels.shape[0])
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _apply(moves, rows, places, labels, clusters, ties, space, held, accepted):  # type: ignore[no-untyped-def]
     for t in range(moves.target.shape[0]):
         members = moves.row[moves.start[t] : moves.start[t + 1]]
-        target = moves.target[t]
+        target = np.int64(moves.target[t])
         gain, threshold = _set_gain(members, target, rows, places, labels, clusters, ties, space)
         if gain > threshold:
-            _move_set(members, target, rows, places, labels, clusters)
+            _move_set(members, target, rows, places, clusters, held)
             accepted[t] = True
 
 
@@ -204,19 +216,29 @@ def apply_moves(
     """
     accepted = np.zeros(len(moves.target), np.bool_)
     squares = cluster_squares(sums, metric, exponent)
-    unit = 2.0**-exponent
-    clusters = Clusters(sums, frozen(metric, np.float64), unit, squares, counts, bool(directional))
+    held = (labels, sums, squares, counts)
+    # what is read of them is compiled once for both kernels: it sees them read-only
+    shown, read, lengths, sizes = (_shown(array) for array in held)
+    scale = (frozen(metric, np.float64), 2.0**-exponent)
+    clusters = Clusters(read, *scale, lengths, sizes, bool(directional))
     proposed = Moves(
         frozen(moves.start, np.int64), frozen(moves.row, np.int32), frozen(moves.target, np.int32)
     )
     where = frozen(places, np.int32)
-    _apply(proposed, make_summands(rows), where, labels, clusters, make_ties(ties), accepted)
+    known = (clusters, make_ties(ties), _make_space(sums.shape, len(labels)))
+    _apply(proposed, make_summands(rows), where, shown, *known, held, accepted)
     return accepted
 
 
-@njit(nogil=True, cache=True)
-def _group_gains(starts, members, rows, places, labels, clusters, ties, gains, targets):  # type: ignore[no-untyped-def]
-    space = _space(clusters.sums.shape[1], labels.shape[0])
+def _shown(array: AnyArray) -> AnyArray:
+    """Return a read-only view, never a copy: it shows what is written to the array."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _group_gains(starts, members, rows, places, labels, clusters, ties, space, gains, targets):  # type: ignore[no-untyped-def]
     for g in range(gains.shape[0]):
         group = members[starts[g] : starts[g + 1]]
         for h in range(clusters.sums.shape[0]):
@@ -244,7 +266,7 @@ def group_gains(
     """
     gains = np.zeros(len(starts) - 1)
     targets = np.full(len(starts) - 1, -1, np.int32)
-    squares = cluster_squares(sums, metric, exponent)
+    squares = frozen(cluster_squares(sums, metric, exponent), np.float64)
     clusters = Clusters(
         frozen(sums, np.int64),
         frozen(metric, np.float64),
@@ -255,6 +277,6 @@ def group_gains(
     )
     groups = (frozen(starts, np.int64), frozen(members, np.int32), make_summands(rows))
     places = frozen(np.arange(len(labels)), np.int32)
-    own = (places, frozen(labels, np.int32), clusters, make_ties(ties))
-    _group_gains(*groups, *own, gains, targets)
+    held = (clusters, make_ties(ties), _make_space(sums.shape, len(labels)))
+    _group_gains(*groups, places, frozen(labels, np.int32), *held, gains, targets)
     return gains, targets

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import Terms
 from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.moves import Moved, emit, moved_rows, moves_by_cluster, scatter
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import sums as plain
 from hmrf_dask.kernels.products import entries
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 LARGEST_EXPONENT = 43
+SPARSE = 4  # entries times this are fewer than all places: beyond, the whole array is held
+LIKELY = 0.75  # as many summands a place may make few enough entries: features recur
+CHUNK = 2**15  # places that are added up at a time: they stay in the cache
 
 
 def fixed_point_exponent(n_rows: int, bound: float) -> int:
@@ -37,8 +44,8 @@ class Sums:
     Attributes
     ----------
     dense : int64 array, shape (K, d + 1), or (0, 0) when only `places` and `values` are set
-    places : int64 array, sorted flat positions in the dense form
-    values : int64 array, the entries there
+    places : int64 array, flat positions in the dense form, in no order, each as often as it came
+    values : int64 array, what is added there
     counts : int64 array, shape (K,)
     n_columns : int, d + 1
     """
@@ -62,89 +69,166 @@ class Sums:
     @staticmethod
     def zero(n_clusters: int, n_features: int) -> Sums:
         """Return sums over no rows, in the sparse form."""
-        nothing = np.zeros(0, np.int64)
-        counts = np.zeros(n_clusters, np.int64)
-        return Sums(np.zeros((0, 0), np.int64), nothing, nothing, counts, n_features + 1)
+        return Accumulator(n_clusters, n_features + 1).finish()
 
     def to_dense(self) -> IntArray:
         """Return a (K, d + 1) array of one's own."""
         if self.is_dense:
             return self.dense.copy()
-        out = np.zeros((len(self.counts), self.n_columns), np.int64)
-        out.reshape(-1)[self.places] = self.values
-        return out
+        return _total(len(self.counts), self.n_columns, [self])
+
+    def folded(self) -> tuple[IntArray, IntArray]:
+        """Return places and values of the sparse form, every place once, in order."""
+        order = np.argsort(self.places, kind="stable")
+        places, values = self.places[order], self.values[order]
+        first = np.flatnonzero(np.diff(places, prepend=-1))
+        total = np.add.reduceat(values, first) if len(first) else values
+        kept = total != 0
+        return places[first][kept], total[kept]
 
 
-def add_sums(parts: list[Sums]) -> Sums:
-    """Return the sum of partial sums; dense when one of them is."""
-    counts = np.zeros_like(parts[0].counts)
+@instead(plain.add_entries)
+@njit(nogil=True, cache=True)
+def _add_entries(places, values, out):  # type: ignore[no-untyped-def]
+    for t in range(places.shape[0]):
+        out[places[t]] += values[t]
+
+
+def _add_sparse(change: Sums, out: IntArray) -> None:
+    """Add the entries of a change in sparse form to a whole array."""
+    places, values = frozen(change.places, np.int64), frozen(change.values, np.int64)
+    _add_entries(places, values, out.reshape(-1))
+
+
+def _add_dense(arrays: Sequence[IntArray]) -> IntArray:
+    """Return the sum of whole arrays, every place read and written once."""
+    if len(arrays) == 1:
+        return arrays[0].copy()
+    out = np.empty(arrays[0].shape, np.int64)
+    flat = [array.reshape(-1) for array in (out, *arrays)]
+    for start in range(0, out.size, CHUNK):
+        here, first, second, *others = (array[start : start + CHUNK] for array in flat)
+        np.add(first, second, out=here)
+        for other in others:
+            here += other
+    return out
+
+
+def _total(n_clusters: int, n_columns: int, parts: Sequence[Sums]) -> IntArray:
+    """Return the sum of partial sums as a whole array of one's own."""
+    dense = [part.dense for part in parts if part.is_dense]
+    out = _add_dense(dense) if dense else np.zeros((n_clusters, n_columns), np.int64)
     for part in parts:
-        counts += part.counts
-    columns = parts[0].n_columns
-    dense = [part for part in parts if part.is_dense]
-    nothing = np.zeros(0, np.int64)
-    if dense:
-        total = dense[0].to_dense()
-        for part in dense[1:]:
-            total += part.dense
-        for part in parts:
-            if not part.is_dense:
-                total.reshape(-1)[part.places] += part.values
-        return Sums(total, nothing, nothing, counts, columns)
-    places = np.concatenate([part.places for part in parts])
-    values = np.concatenate([part.values for part in parts])
-    places, values = _fold(places, values)
-    return Sums(np.zeros((0, 0), np.int64), places, values, counts, columns)
+        if not part.is_dense:
+            _add_sparse(part, out)
+    return out
 
 
-def _fold(places: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
-    """Add up values of equal places."""
-    if not len(places):
-        return places, values
-    order = np.argsort(places, kind="stable")
-    places, values = places[order], values[order]
-    first = np.flatnonzero(np.r_[True, places[1:] != places[:-1]])
-    folded = np.add.reduceat(values, first)
-    kept = folded != 0
-    return places[first][kept], folded[kept]
+def add_sums(parts: Sequence[Sums]) -> Sums:
+    """Return the sum of partial sums; whole when one of them is or their entries are many."""
+    accumulator = Accumulator(len(parts[0].counts), parts[0].n_columns)
+    for part in parts:
+        accumulator.add_sums(part)
+    return accumulator.finish()
 
 
-@njit(nogil=True, cache=True)
-def _scatter(rows, factor, extra, features, positions, labels, sign, unit, out, counts):  # type: ignore[no-untyped-def]
-    last = out.shape[1] - 1
-    for i in positions:
-        h = labels[i]
-        if h < 0:
-            continue
-        counts[h] += sign
-        start = rows.indptr[i]
-        scaled = factor[i] * unit
-        for p in range(start, rows.indptr[i + 1]):
-            m = p - start if rows.dense else rows.indices[p]
-            out[h, m] += sign * np.int64(np.rint(scaled * features[m] * rows.values[p]))
-        out[h, last] += sign * np.int64(np.rint(extra[i] * unit))
+def add_to(sums: IntArray, change: Sums) -> IntArray:
+    """Return sums (K, d + 1) after a change, a new array."""
+    if change.is_dense:
+        return np.asarray(sums + change.dense, np.int64)
+    out = np.array(sums, np.int64)
+    _add_sparse(change, out)
+    return out
 
 
-@njit(nogil=True, cache=True)
-def _entries(rows, factor, extra, features, positions, labels, sign, unit, places, values, counts):  # type: ignore[no-untyped-def]
-    filled = 0
-    columns = np.int64(features.shape[0]) + 1
-    for i in positions:
-        h = np.int64(labels[i])
-        if h < 0:
-            continue
-        counts[h] += sign
-        start = rows.indptr[i]
-        scaled = factor[i] * unit
-        for p in range(start, rows.indptr[i + 1]):
-            m = p - start if rows.dense else rows.indices[p]
-            places[filled] = h * columns + m
-            values[filled] = sign * np.int64(np.rint(scaled * features[m] * rows.values[p]))
-            filled += 1
-        places[filled] = h * columns + columns - 1
-        values[filled] = sign * np.int64(np.rint(extra[i] * unit))
-        filled += 1
-    return filled
+class Accumulator:
+    """Adds up what moved rows change, over many blocks.
+
+    Rows are only noted when they are added, and gone through cluster by cluster at the end: entries
+    of the sums where rows are few, the whole array where they are many.
+
+    Parameters
+    ----------
+    n_clusters : int
+        K.
+    n_columns : int
+        d + 1.
+    """
+
+    def __init__(self, n_clusters: int, n_columns: int) -> None:
+        self.n_clusters, self._n_columns = n_clusters, n_columns
+        self._counts, self._sizes = np.zeros((2, n_clusters), np.int64)
+        self._features, self._unit = np.zeros(0), 1.0
+        self._blocks: list[Moved] = []
+        self._sums: list[Sums] = []
+
+    def add(
+        self,
+        block: RowBlock,
+        terms: Terms,
+        features: FloatArray,
+        before: LabelArray,
+        after: LabelArray,
+        exponent: int,
+    ) -> None:
+        """Add what rows add to their new clusters and take from their old ones.
+
+        Labels below 0 are nowhere. Features and exponent are those of every other block, too.
+        """
+        ends = frozen(before, np.int32), frozen(after, np.int32)
+        found = moves_by_cluster(entries(block).indptr, *ends, self.n_clusters)
+        moves, start, sizes, counts = found
+        if len(moves):
+            self._blocks.append(moved_rows(block, terms, moves, start))
+            self._sizes += sizes
+            self._counts += counts
+            self._features, self._unit = features, 2.0**exponent
+
+    def add_sums(self, change: Sums) -> None:
+        """Add sums of rows that were added up elsewhere."""
+        self._sums.append(change)
+        self._counts += change.counts
+
+    def finish(self) -> Sums:
+        """Return the sums."""
+        known = [*self._sums, *self._as_entries()]
+        n_entries = sum(len(one.places) for one in known)
+        rest = self._blocks if len(known) == len(self._sums) else []
+        nothing = np.zeros(0, np.int64)
+        if rest or SPARSE * n_entries > self._size or any(one.is_dense for one in known):
+            out = _total(self.n_clusters, self._n_columns, known)
+            if rest:
+                scatter(rest, self._factors, self._sizes, self._unit, out)
+            return Sums(out, nothing, nothing, self._counts.copy(), self._n_columns)
+        if len(known) == 1:
+            return replace(known[0], counts=self._counts.copy())
+        places = np.concatenate([nothing, *(one.places for one in known)])
+        values = np.concatenate([nothing, *(one.values for one in known)])
+        return self._sparse(places, values)
+
+    @property
+    def _size(self) -> int:
+        return self.n_clusters * self._n_columns
+
+    @property
+    def _factors(self) -> FloatArray:
+        """The features' factors, none where all are 1."""
+        return np.zeros(0) if (self._features == 1.0).all() else self._features
+
+    def _sparse(self, places: IntArray, values: IntArray) -> Sums:
+        whole = np.zeros((0, 0), np.int64)
+        return Sums(whole, places, values, self._counts.copy(), self._n_columns)
+
+    def _as_entries(self) -> list[Sums]:
+        """Return the rows' sums as entries, none where that would be too many."""
+        n_entries = int(self._sizes.sum())
+        whole = any(one.is_dense for one in self._sums)
+        if whole or not self._blocks or n_entries > LIKELY * self._size:
+            return []
+        room = np.empty((2, min(n_entries, self._size // SPARSE) + 1), np.int64)
+        arguments = (self._factors, self._sizes, self._unit, self._n_columns)
+        filled = emit(self._blocks, *arguments, *room)
+        return [] if filled < 0 else [self._sparse(room[0, :filled], room[1, :filled])]
 
 
 def sum_moves(
@@ -156,26 +240,7 @@ def sum_moves(
     n_clusters: int,
     exponent: int,
 ) -> Sums:
-    """Return what moved rows add to their new clusters and take from their old ones.
-
-    Labels below 0 are nowhere. Few moves come as places and values, many as a whole array.
-    """
-    before, after = frozen(before, np.int32), frozen(after, np.int32)
-    moved = np.flatnonzero(before != after)
-    n_entries = int(np.diff(block.indptr)[moved].sum(dtype=np.int64)) + len(moved)
-    columns = block.n_features + 1
-    factors = (frozen(values, np.float64) for values in (terms.factor, terms.extra, features))
-    rows = (entries(block), *factors, frozen(moved, np.int64))
-    counts = np.zeros(n_clusters, np.int64)
-    nothing = np.zeros(0, np.int64)
-    unit = 2.0**exponent
-    if 4 * n_entries > n_clusters * columns:
-        out = np.zeros((n_clusters, columns), np.int64)
-        _scatter(*rows, after, 1, unit, out, counts)
-        _scatter(*rows, before, -1, unit, out, counts)
-        return Sums(out, nothing, nothing, counts, columns)
-    places, values = np.empty(2 * n_entries, np.int64), np.empty(2 * n_entries, np.int64)
-    filled = _entries(*rows, after, 1, unit, places, values, counts)
-    filled += _entries(*rows, before, -1, unit, places[filled:], values[filled:], counts)
-    folded = _fold(places[:filled], values[:filled])
-    return Sums(np.zeros((0, 0), np.int64), *folded, counts, columns)
+    """Return what the moved rows of one block change; see `Accumulator.add`."""
+    accumulator = Accumulator(n_clusters, block.n_features + 1)
+    accumulator.add(block, terms, features, before, after, exponent)
+    return accumulator.finish()

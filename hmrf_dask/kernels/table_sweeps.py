@@ -9,17 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.limbs import best_limbs
 from hmrf_dask.kernels.links import Grouping, Links, best_cluster, fill_row
-from hmrf_dask.kernels.table_changes import (
-    add_row,
-    empty_change,
-    put_into_owner,
-    put_into_rivals,
-    put_row,
-    spread,
-)
+from hmrf_dask.kernels.table_changes import add_row, empty_change, gather, put_point, spread
 from hmrf_dask.kernels.table_costs import add_closure, group_energies
 from hmrf_dask.kernels.tables import Closure, QuantisedRows, build_tables
 from hmrf_dask.types import AnyArray, LabelArray
@@ -39,8 +32,7 @@ class _Clock(NamedTuple):
     looked: AnyArray
 
 
-@njit(nogil=True, cache=True)
-def _start_clock(n, n_groups):  # type: ignore[no-untyped-def]
+def _start_clock(n: int, n_groups: int) -> _Clock:
     return _Clock(
         np.zeros(1, np.int64),
         np.zeros(n_groups, np.int64),
@@ -51,7 +43,7 @@ def _start_clock(n, n_groups):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(nogil=True, cache=True)
+@inner()
 def _tick(clock, tables, closure, group):  # type: ignore[no-untyped-def]
     """Note that a member of a group moves: its closure and that of its rivals change."""
     clock.now[0] += 1
@@ -64,7 +56,7 @@ def _tick(clock, tables, closure, group):  # type: ignore[no-untyped-def]
         clock.table_changed[tables.strong[at]] = clock.now[0]
 
 
-@njit(nogil=True, cache=True)
+@inner()
 def _last_change(clock, tables, closure, group):  # type: ignore[no-untyped-def]
     """Return when what the closure makes the points of a group cost changed last."""
     last = clock.table_changed[group]
@@ -74,7 +66,7 @@ def _last_change(clock, tables, closure, group):  # type: ignore[no-untyped-def]
     return last
 
 
-@njit(nogil=True, cache=True)
+@inner()
 def _wake_neighbours(clock, links, of, point):  # type: ignore[no-untyped-def]
     for edge in range(links.start[point], links.start[point + 1]):
         other = links.neighbour[edge]
@@ -82,70 +74,66 @@ def _wake_neighbours(clock, links, of, point):  # type: ignore[no-untyped-def]
         clock.group_changed[of[other]] = clock.now[0]
 
 
-@njit(nogil=True, cache=True)
-def _put_point(labels, tables, rows, closure, group, point, cluster, sign):  # type: ignore[no-untyped-def]
-    """Count a point in or out wherever it counts."""
-    weight = closure.must_weight[group]
-    if weight != 0 and tables.slot[group] >= 0:
-        put_row(tables, rows, closure, group, True, point, cluster, sign * weight, 0)
-    if tables.owner[group] >= 0:
-        put_into_owner(tables, rows, closure, group, point, cluster, sign)
-    put_into_rivals(tables, rows, closure, group, point, cluster, sign)
+@inner(inline="always")
+def fill_tables(labels, tables, rows, closure, grouping):  # type: ignore[no-untyped-def]
+    """Count all points in, in tables that are empty."""
+    for group in range(tables.slot.shape[0]):
+        if tables.slot[group] >= 0:
+            gather(labels, tables, rows, closure, grouping, group)
+            spread(tables, closure, group)
+        else:
+            for at in range(grouping.start[group], grouping.start[group + 1]):
+                point = np.int64(grouping.member[at])
+                put_point(tables, rows, closure, group, point, np.int64(labels[point]), np.int64(1))
 
 
-@njit(nogil=True, cache=True)
-def _move_point(labels, links, tables, rows, closure, of, clock, point, new):  # type: ignore[no-untyped-def]
-    group = of[point]
-    _put_point(labels, tables, rows, closure, group, point, labels[point], -1)
-    _put_point(labels, tables, rows, closure, group, point, new, 1)
-    labels[point] = new
-    _tick(clock, tables, closure, group)
-    _wake_neighbours(clock, links, of, point)
-
-
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _sweep_points(labels, links, tables, rows, closure, grouping, clock):  # type: ignore[no-untyped-def]
-    row = np.empty(links.costs.shape[1], np.int64)
     moves = 0
     for point in range(labels.shape[0]):
-        group = grouping.of[point]
+        group = np.int64(grouping.of[point])
         if clock.looked[point] >= _last_change(clock, tables, closure, group):
             continue
-        fill_row(row, labels, links, point)
-        add_closure(row, labels, tables, rows, closure, grouping, group, point)
-        target = best_cluster(row, labels[point])
-        if target != labels[point]:
-            _move_point(labels, links, tables, rows, closure, grouping.of, clock, point, target)
+        fill_row(tables.row, labels, links, point)
+        add_closure(tables.row, labels, tables, rows, closure, grouping, group, point)
+        old = np.int64(labels[point])
+        new = best_cluster(tables.row, old)
+        if new != old:
+            for sign in (-1, 1):
+                put_point(tables, rows, closure, group, point, old if sign < 0 else new, sign)
+            labels[point] = new
+            _tick(clock, tables, closure, group)
+            _wake_neighbours(clock, links, grouping.of, point)
             moves += 1
         clock.looked[point] = clock.now[0]
     return moves
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _move_group(labels, links, tables, rows, closure, grouping, clock, group, new):  # type: ignore[no-untyped-def]
     _tick(clock, tables, closure, group)
     summed = tables.slot[group] >= 0
-    change = (tables.scratch[:0], np.zeros(0, np.int64), np.zeros(0, np.int64))
     if summed:
-        change = empty_change(tables, group)
+        empty_change(tables, group)
     for at in range(grouping.start[group], grouping.start[group + 1]):
-        point = grouping.member[at]
-        if labels[point] == new:
+        point = np.int64(grouping.member[at])
+        old = np.int64(labels[point])
+        if old == new:
             continue
-        if summed:
-            add_row(change, tables, rows, closure.negative_column, point, labels[point], -1)
-            add_row(change, tables, rows, closure.negative_column, point, new, 1)
-        else:
-            put_into_rivals(tables, rows, closure, group, point, labels[point], -1)
-            put_into_rivals(tables, rows, closure, group, point, new, 1)
+        for sign in (-1, 1):
+            cluster = old if sign < 0 else new
+            if summed:
+                add_row(tables, rows, closure.negative_column, point, cluster, sign)
+            else:
+                put_point(tables, rows, closure, group, point, cluster, sign)
         labels[point] = new
         _wake_neighbours(clock, links, grouping.of, point)
     if summed:
-        spread(tables, closure, group, change)
+        spread(tables, closure, group)
     clock.group_looked[group] = clock.now[0]
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _pass_groups(labels, links, tables, rows, closure, grouping, clock):  # type: ignore[no-untyped-def]
     moves = 0
     for group in range(grouping.start.shape[0] - 1):
@@ -154,8 +142,8 @@ def _pass_groups(labels, links, tables, rows, closure, grouping, clock):  # type
         changed = max(clock.group_changed[group], _last_change(clock, tables, closure, group))
         if clock.group_looked[group] >= changed:
             continue
-        high, low = group_energies(labels, links, tables, rows, closure, grouping, group)
-        target, _, _ = best_limbs(high, low)
+        group_energies(labels, links, tables, rows, closure, grouping, group)
+        target, _, _ = best_limbs(tables.energies[0], tables.energies[1])
         clock.group_looked[group] = clock.now[0]
         if target >= 0:
             _move_group(labels, links, tables, rows, closure, grouping, clock, group, target)
@@ -163,9 +151,9 @@ def _pass_groups(labels, links, tables, rows, closure, grouping, clock):  # type
     return moves
 
 
-@njit(nogil=True, cache=True)
-def _run(labels, links, tables, rows, closure, grouping):  # type: ignore[no-untyped-def]
-    clock = _start_clock(labels.shape[0], tables.slot.shape[0])
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _run(labels, links, tables, rows, closure, grouping, clock):  # type: ignore[no-untyped-def]
+    fill_tables(labels, tables, rows, closure, grouping)
     points = 0
     groups = 0
     sweeps = 0
@@ -204,27 +192,7 @@ def table_icm(
     point_moves, group_moves, sweeps : int
         Ties go to the present label, then to the lowest cluster.
     """
-    tables = build_tables(labels, rows, closure, grouping, links.costs.shape[1])
-    points, groups, sweeps = _run(labels, links, tables, rows, closure, grouping)
+    tables = build_tables(rows, closure, grouping, links.costs.shape[1])
+    clock = _start_clock(len(labels), len(tables.slot))
+    points, groups, sweeps = _run(labels, links, tables, rows, closure, grouping, clock)
     return int(points), int(groups), int(sweeps)
-
-
-@njit(nogil=True, cache=True)
-def _group_gain(labels, links, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
-    high, low = group_energies(labels, links, tables, rows, closure, grouping, group)
-    return best_limbs(high, low)
-
-
-def group_gain(
-    labels: LabelArray,
-    links: Links,
-    rows: QuantisedRows,
-    closure: Closure,
-    grouping: Grouping,
-    group: int,
-) -> tuple[int, int]:
-    """Return (best cluster, exact gain) of moving a whole group; (-1, 0) where none gains."""
-    tables = build_tables(labels, rows, closure, grouping, links.costs.shape[1])
-    arrays = links, tables, rows, closure, grouping
-    target, high, low = _group_gain(labels, *arrays, int(group))
-    return int(target), ((int(high) << 32) + int(low)) // 2

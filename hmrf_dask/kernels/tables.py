@@ -19,9 +19,8 @@ import numpy as np
 
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.links import Grouping, frozen
-from hmrf_dask.kernels.table_changes import gather, put_into_rivals, spread
 from hmrf_dask.kernels.table_forms import table_forms
-from hmrf_dask.types import AnyArray, LabelArray
+from hmrf_dask.types import AnyArray, IntArray
 
 
 class QuantisedRows(NamedTuple):
@@ -97,10 +96,14 @@ class Tables(NamedTuple):
         The rivals of each group that have a slot, as in `Closure`.
     itself : int64 array, shape (n,)
         φ_ii of the quantised rows.
-    scratch : int64 array, shape (longest list of features, K)
-        Room for one change.
+    block, members, summed : int64 arrays, shape (longest list of features, K), (K,) and (K,)
+        Room for one change of the members of a group: their summed rows, number and summed A.
     laid : int32 array, shape (features,)
         Room for one row spread out, nought in between.
+    row, part : int64 arrays, shape (K,)
+        Room for the costs of a point: all, and those of the closure inside its group.
+    energies : int64 array, shape (2, K + 1)
+        Room for the energies of a group, in two limbs.
     """
 
     slot: AnyArray
@@ -119,8 +122,13 @@ class Tables(NamedTuple):
     strong: AnyArray
     strong_weight: AnyArray
     itself: AnyArray
-    scratch: AnyArray
+    block: AnyArray
+    members: AnyArray
+    summed: AnyArray
     laid: AnyArray
+    row: AnyArray
+    part: AnyArray
+    energies: AnyArray
 
 
 def make_rows(
@@ -156,11 +164,9 @@ def make_closure(
     )
 
 
-@njit(nogil=True, cache=True)
-def _features(rows, grouping, slot, n_slots, n_features):  # type: ignore[no-untyped-def]
-    """Return the features of each slot, and where every entry stands among those of its group."""
-    feature_start = np.zeros(n_slots + 1, np.int64)
-    stamp = np.full(n_features, -1, np.int32)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _collect(rows, grouping, slot, stamp, feature_start, feature):  # type: ignore[no-untyped-def]
+    """Count the features of each slot or, where there is room for them, list them as they come."""
     for group in range(slot.shape[0]):
         if slot[group] < 0:
             continue
@@ -170,102 +176,92 @@ def _features(rows, grouping, slot, n_slots, n_features):  # type: ignore[no-unt
             for entry in range(rows.indptr[point], rows.indptr[point + 1]):
                 if stamp[rows.indices[entry]] != group:
                     stamp[rows.indices[entry]] = group
+                    if feature.shape[0] > 0:
+                        feature[feature_start[slot[group]] + found] = rows.indices[entry]
                     found += 1
-        feature_start[slot[group] + 1] = feature_start[slot[group]] + found
-    feature = np.empty(feature_start[n_slots], np.int32)
-    place = np.zeros(rows.indices.shape[0], np.int32)
-    stamp[:] = -1
+        if feature.shape[0] == 0:
+            feature_start[slot[group] + 1] = found
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _number(rows, grouping, closure, slot, stamp, feature_start, feature, place, itself):  # type: ignore[no-untyped-def]
+    """Write where every entry stands among the features of its group, and φ_ii of every row."""
     for group in range(slot.shape[0]):
         if slot[group] >= 0:
-            mine = feature[feature_start[slot[group]] : feature_start[slot[group] + 1]]
-            _number_features(rows, grouping, group, stamp, mine, place)
-    return feature_start, feature, place
-
-
-@njit(nogil=True, cache=True)
-def _number_features(rows, grouping, group, stamp, mine, place):  # type: ignore[no-untyped-def]
-    """Fill the sorted features of one group; `stamp` is -1 everywhere before and after."""
-    found = 0
-    for at in range(grouping.start[group], grouping.start[group + 1]):
-        point = grouping.member[at]
-        for entry in range(rows.indptr[point], rows.indptr[point + 1]):
-            if stamp[rows.indices[entry]] < 0:
-                stamp[rows.indices[entry]] = 0
-                mine[found] = rows.indices[entry]
-                found += 1
-    mine.sort()
-    for number in range(found):
-        stamp[mine[number]] = number
-    for at in range(grouping.start[group], grouping.start[group + 1]):
-        point = grouping.member[at]
-        for entry in range(rows.indptr[point], rows.indptr[point + 1]):
-            place[entry] = stamp[rows.indices[entry]]
-    for number in range(found):
-        stamp[mine[number]] = -1
-
-
-@njit(nogil=True, cache=True)
-def _selves(rows, kappa, negative_column):  # type: ignore[no-untyped-def]
-    """Return φ_ii of every row: not quite nought in integers."""
-    itself = np.empty(rows.own.shape[0], np.int64)
-    for point in range(itself.shape[0]):
-        square = np.int64(0)
-        for entry in range(rows.indptr[point], rows.indptr[point + 1]):
-            value = np.int64(rows.values[entry])
-            square += -value * value if rows.indices[entry] == negative_column else value * value
-        itself[point] = 2 * rows.own[point] - kappa * square
-    return itself
-
-
-@njit(nogil=True, cache=True)
-def _fill(labels, tables, rows, closure, grouping):  # type: ignore[no-untyped-def]
-    for group in range(tables.slot.shape[0]):
-        if tables.slot[group] >= 0:
-            change = gather(labels, tables, rows, closure, grouping, group)
-            spread(tables, closure, group, change)
-            continue
+            first = feature_start[slot[group]]
+            for at in range(first, feature_start[slot[group] + 1]):
+                stamp[feature[at]] = at - first
         for at in range(grouping.start[group], grouping.start[group + 1]):
             point = grouping.member[at]
-            put_into_rivals(tables, rows, closure, group, point, labels[point], 1)
+            square = np.int64(0)
+            for entry in range(rows.indptr[point], rows.indptr[point + 1]):
+                value = np.int64(rows.values[entry])
+                negative = rows.indices[entry] == closure.negative_column
+                square += -value * value if negative else value * value
+                if slot[group] >= 0:
+                    place[entry] = stamp[rows.indices[entry]]
+            itself[point] = 2 * rows.own[point] - closure.kappa * square
+
+
+def _features(
+    rows: QuantisedRows, grouping: Grouping, slot: AnyArray, n_slots: int, stamp: AnyArray
+) -> tuple[IntArray, AnyArray]:
+    """Return the features of each slot, ascending, as CSR."""
+    start = np.zeros(n_slots + 1, np.int64)
+    stamp[:] = -1
+    _collect(rows, grouping, slot, stamp, start, np.empty(0, np.int32))
+    start = np.cumsum(start)
+    feature = np.empty(start[-1], np.int32)
+    stamp[:] = -1
+    _collect(rows, grouping, slot, stamp, start, feature)
+    for one in range(n_slots):
+        feature[start[one] : start[one + 1]].sort()
+    return start, feature
 
 
 def build_tables(
-    labels: LabelArray,
-    rows: QuantisedRows,
-    closure: Closure,
-    grouping: Grouping,
-    n_clusters: int,
+    rows: QuantisedRows, closure: Closure, grouping: Grouping, n_clusters: int
 ) -> Tables:
-    """Return the tables of `labels`; their sizes do not depend on the labels."""
+    """Return empty tables; their sizes do not depend on the labels."""
     sizes = np.diff(grouping.start)
     forms = table_forms(sizes, closure.must_weight != 0, closure.rival_start, closure.rival)
     slot, owner = (np.where(form, np.cumsum(form) - 1, -1).astype(np.int32) for form in forms)
     n_slots, n_owners = (int(form.sum()) for form in forms)
     n_features = int(rows.indices.max()) + 1 if rows.indices.size else 0
-    feature_start, feature, place = _features(rows, grouping, slot, n_slots, n_features)
+    stamp = np.empty(n_features, np.int32)
+    feature_start, feature = _features(rows, grouping, slot, n_slots, stamp)
+    place, itself = np.zeros(rows.indices.shape[0], np.int32), np.empty(len(rows.own), np.int64)
+    _number(rows, grouping, closure, slot, stamp, feature_start, feature, place, itself)
     widths = np.diff(feature_start)
     owner_start = np.concatenate([[0], np.cumsum(widths[slot[forms[1]]])]).astype(np.int64)
     strong = forms[0][closure.rival]
     n_strong = np.concatenate([[0], np.cumsum(strong)]).astype(np.int64)
-    tables = Tables(
+
+    def empty(*shape: int) -> IntArray:
+        return np.zeros(shape, np.int64)
+
+    return Tables(
         slot,
         owner,
         feature_start,
         feature,
         place,
-        np.zeros((feature.shape[0], n_clusters), np.int64),
-        np.zeros((n_slots, n_clusters), np.int64),
-        np.zeros((n_slots, n_clusters), np.int64),
+        empty(len(feature), n_clusters),
+        empty(n_slots, n_clusters),
+        empty(n_slots, n_clusters),
         owner_start,
-        np.zeros((owner_start[-1], n_clusters), np.int64),
-        np.zeros((n_owners, n_clusters), np.int64),
-        np.zeros((n_owners, n_clusters), np.int64),
+        empty(owner_start[-1], n_clusters),
+        empty(n_owners, n_clusters),
+        empty(n_owners, n_clusters),
         n_strong[closure.rival_start],
         closure.rival[strong],
         closure.rival_weight[strong],
-        _selves(rows, closure.kappa, closure.negative_column),
-        np.zeros((int(widths.max(initial=0)), n_clusters), np.int64),
+        itself,
+        empty(int(widths.max(initial=0)), n_clusters),
+        empty(n_clusters),
+        empty(n_clusters),
         np.zeros(n_features, np.int32),
+        empty(n_clusters),
+        empty(n_clusters),
+        empty(2, n_clusters + 1),
     )
-    _fill(labels, tables, rows, closure, grouping)
-    return tables

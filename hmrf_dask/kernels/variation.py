@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import refinement as plain
 from hmrf_dask.kernels.set_moves import Moves, apply_moves, group_gains
 from hmrf_dask.kernels.worths import (
     ACCEPT,
@@ -35,7 +37,7 @@ __all__ = [
 ]
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner(inline="always")
 def _single_products(rows, i, columns, metric, unit, products):  # type: ignore[no-untyped-def]
     """Write z_i · S_h for every cluster; return ‖z_i‖²."""
     products[:] = 0.0
@@ -51,7 +53,7 @@ def _single_products(rows, i, columns, metric, unit, products):  # type: ignore[
     return length
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner(inline="always")
 def _best_target(own, length, products, costs, squares, counts, directional):  # type: ignore[no-untyped-def]
     """Return the largest gain of one row above its threshold, and its target (0, own: none)."""
     leaving = worth_of(directional, squares[own], counts[own]) - worth_of(
@@ -70,7 +72,8 @@ def _best_target(own, length, products, costs, squares, counts, directional):  #
     return best, target
 
 
-@njit(nogil=True, cache=True)
+@instead(plain.single_gains)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _single_gains(  # type: ignore[no-untyped-def]
     rows,
     columns,
@@ -83,11 +86,12 @@ def _single_gains(  # type: ignore[no-untyped-def]
     ties,
     tie_labels,
     skip,
+    room,
     gains,
     targets,
 ):
-    products = np.empty(columns.shape[1])
-    costs = np.zeros(columns.shape[1])
+    products, costs = room[0], room[1]
+    costs[:] = 0.0
     tied = ties.start.shape[0] > 0
     for i in range(labels.shape[0]):
         own = labels[i]
@@ -126,5 +130,6 @@ def single_gains(
     clusters = (frozen(squares, np.float64), frozen(counts, np.int64), bool(directional))
     place = frozen(labels if tie_labels is None else tie_labels, np.int32)
     own = (frozen(labels, np.int32), make_ties(ties), place, frozen(skip, np.bool_))
-    _single_gains(make_summands(rows), *sums, *clusters, *own, gains, targets)
+    room = np.empty((2, columns.shape[1]))
+    _single_gains(make_summands(rows), *sums, *clusters, *own, room, gains, targets)
     return gains, targets

@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import refinement as plain
 from hmrf_dask.kernels.products import Entries
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
@@ -53,7 +55,7 @@ def make_summands(rows: Summands) -> Summands:
     )
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner()
 def worth_of(directional, square, count):  # type: ignore[no-untyped-def]
     """Return ‖S‖ or ‖S‖²/n from ‖S‖², which rounding may take below nought."""
     square = max(square, 0.0)
@@ -62,7 +64,8 @@ def worth_of(directional, square, count):  # type: ignore[no-untyped-def]
     return square / count if count > 0 else 0.0
 
 
-@njit(nogil=True, cache=True)
+@instead(plain.cluster_squares)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _squares(sums, metric, unit, out):  # type: ignore[no-untyped-def]
     for h in range(sums.shape[0]):
         total = 0.0
@@ -79,7 +82,8 @@ def cluster_squares(sums: IntArray, metric: FloatArray, exponent: int) -> FloatA
     return out
 
 
-@njit(nogil=True, cache=True)
+@instead(plain.summands)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _summands(rows, factor, extra, features, centred, unit, start, column, entry):  # type: ignore[no-untyped-def]
     filled = 0
     for i in range(factor.shape[0]):

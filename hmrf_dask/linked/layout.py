@@ -44,9 +44,9 @@ class PairBlock:
 class Bundle:
     """What one ICM problem consists of: points, pairs and must-link groups, in local numbers.
 
-    Points are numbered in node order, that is by id, so that ties follow ids and not the layout.
-    The exception is mode ``"rounds"``, where they are numbered in layout order, so that each
-    partition holds a range of them.
+    Points are numbered in layout order: the rows of the bundle's partitions laid end to end. Within
+    a component that is node order, hence by id, so that ties follow ids and not the layout; the
+    exception is mode ``"rounds"``, where neighbours lie near each other.
 
     Attributes
     ----------
@@ -54,9 +54,6 @@ class Bundle:
         One heap task; one task with rows and tables; or rounds across partitions.
     partitions : range
         Linked partitions of the bundle.
-    rows : ndarray of shape (n,), int32
-        Row of each point in the bundle's partitions laid end to end: ``costs[rows]`` are the cost
-        rows in point order.
     nodes : ndarray of shape (n,), int32
         Node of each point.
     pairs : slice
@@ -83,7 +80,6 @@ class Bundle:
 
     mode: Mode
     partitions: range
-    rows: LabelArray
     nodes: LabelArray
     pairs: slice
     first: LabelArray
@@ -97,6 +93,12 @@ class Bundle:
     group_components: LabelArray
     group_tables: BoolArray
     rivals: LabelArray
+
+    @property
+    def in_groups(self) -> float:
+        """The share of points in must-link groups of at least two."""
+        sizes = np.diff(self.group_starts)
+        return float(sizes[sizes > 1].sum() / max(len(self.nodes), 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,15 +187,9 @@ class LinkedLayout:
         """Return one ICM problem in local numbers."""
         partitions = range(*self.bundle_starts[bundle : bundle + 2].tolist())
         start = int(self.partition_starts[partitions.start])
-        laid = self.order[start : self.partition_starts[partitions.stop]]
-        rows = np.arange(len(laid), dtype=np.int32)
-        if self.modes[bundle] != "rounds":
-            rows = np.argsort(laid).astype(np.int32)
-        point = np.empty(len(laid), np.int32)
-        point[rows] = np.arange(len(laid), dtype=np.int32)
+        nodes = self.order[start : self.partition_starts[partitions.stop]]
         bounds = np.searchsorted(self.block_partitions[:, 0], [partitions.start, partitions.stop])
         pairs = slice(int(self.block_starts[bounds[0]]), int(self.block_starts[bounds[1]]))
-        nodes = laid[rows]
         numbers, groups = np.unique(self.graph.groups[nodes], return_inverse=True)
         group_starts, group_members = members_by_number(groups, len(numbers))
         _, components = np.unique(self.graph.group_components[numbers], return_inverse=True)
@@ -201,11 +197,10 @@ class LinkedLayout:
         return Bundle(
             mode=self.modes[bundle],
             partitions=partitions,
-            rows=rows,
             nodes=nodes,
             pairs=pairs,
-            first=point[self.pair_first[pairs] - start],
-            second=point[self.pair_second[pairs] - start],
+            first=(self.pair_first[pairs] - start).astype(np.int32),
+            second=(self.pair_second[pairs] - start).astype(np.int32),
             kind=self.pair_kind[pairs],
             cost=self.pair_cost[pairs],
             blocks=range(*bounds.tolist()),

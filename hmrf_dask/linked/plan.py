@@ -20,10 +20,11 @@ from hmrf_dask.types import BoolArray, IntArray, LabelArray
 TableBytes = Callable[[int, IntArray, IntArray, int, int, int, int], int]
 Count = TypeVar("Count", int, IntArray)  # one component, or an array of them
 
-# Bytes a heap ICM task keeps for one row beside its costs: labels in and out 8, order of the rows
-# 4, adjacency starts and cursors 16, hub 4, heap (target, gain, item, place) 20, and for group
-# moves: group, members and starts 16, slot, target, kept, waiting, queue 17, heap 24.
-ROW_BYTES = 112
+# Bytes a heap ICM task keeps for one row beside its costs: labels in, out and before group moves
+# 12, gains as they come and slack 24, adjacency starts and cursors 16, hub 4, heap (target, gain,
+# item, place) 20, and for group moves: group, members and starts 16, slot, target, kept, waiting,
+# queue 17, heap 24, what to look at again 9.
+ROW_BYTES = 144
 # One end of a pair in the adjacency: neighbour 4, cost 8, kept rows of hubs at most 4.
 END_BYTES = 16
 # One pair as it comes: both ends 8, kind 1, weight 8, cost from its pair block 8.
@@ -40,8 +41,8 @@ ROWS_SHARE = 4  # a linked partition's rows take at most this part of the task m
 def heap_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
     """Return what one heap ICM task over these rows and explicit pairs needs, in bytes.
 
-    Costs are int32: 4 K a row as they come from the partitions, 4 K gathered in id order, and up to
-    K for the kept sums of group moves.
+    Costs are int32: 4 K a row as they come, 4 K laid end to end where they come from several
+    partitions, and up to K for the kept sums of group moves.
     """
     return n_rows * (9 * n_clusters + ROW_BYTES) + n_pairs * (2 * END_BYTES + PAIR_BYTES)
 
@@ -112,8 +113,8 @@ def plan_layout(
 
     Linked order is: whole components in explicit form, whole components in table form, then the
     components too large for one partition, each alone; within each part by lowest member, inside a
-    component by node. Only a component in explicit form that is cut is laid out breadth-first from
-    its lowest member, so that neighbours lie near each other whatever their ids.
+    component by node. Only a component that is settled in rounds is laid out breadth-first from its
+    lowest member, so that neighbours lie near each other whatever their ids.
 
     Parameters
     ----------
@@ -152,7 +153,8 @@ def plan_layout(
     _refuse_large_tables(graph, needs, task_memory)
     alone = (needs.rows > limits.rows) | (needs.nbytes > limits.nbytes)
     alone |= needs.task > limits.task
-    order = _linked_order(graph, alone)
+    pieces = ~graph.table_components & (needs.task > limits.task)
+    order = _linked_order(graph, alone, pieces)
     plan = _Plan([], [], [])
     for table in (False, True):
         _pack(plan, needs, np.flatnonzero(~alone & (graph.table_components == table)), limits)
@@ -162,7 +164,7 @@ def plan_layout(
         nodes = order[first : first + int(needs.rows[component])]
         weights = [np.ones(len(nodes), np.int64), row_bytes[nodes]]
         mode: Mode = "table" if graph.table_components[component] else "heap"
-        if needs.task[component] > limits.task:
+        if pieces[component]:
             mode = "rounds"
             weights.append(round_bytes(weights[0], ends[nodes], n_clusters))
             _refuse_large_ends(weights[2], nodes, ends, n_clusters, limits)
@@ -269,20 +271,19 @@ def _table_needs(
         )
 
 
-def _linked_order(graph: ConstraintGraph, alone: BoolArray) -> LabelArray:
-    """Return the node at every linked position."""
+def _linked_order(graph: ConstraintGraph, alone: BoolArray, pieces: BoolArray) -> LabelArray:
+    """Return the node at every linked position; components in `pieces` go breadth-first."""
     section = np.where(alone, 2, graph.table_components)
     rank = np.empty(graph.n_components, np.int64)
     rank[np.argsort(section, kind="stable")] = np.arange(graph.n_components)
     place = rank[graph.components]
     order = np.argsort(place, kind="stable").astype(np.int32)
-    cut = alone & ~graph.table_components
-    if not cut.any():
+    if not pieces.any():
         return order
     pairs = np.concatenate([graph.must_pairs, graph.cannot_pairs])
-    search = BreadthFirst(adjacency(graph.n_nodes, pairs[cut[graph.components[pairs[:, 0]]]]))
+    search = BreadthFirst(adjacency(graph.n_nodes, pairs[pieces[graph.components[pairs[:, 0]]]]))
     placed = place[order]
-    for component in np.flatnonzero(cut):
+    for component in np.flatnonzero(pieces):
         first, last = np.searchsorted(placed, [rank[component], rank[component] + 1])
         order[first:last] = search.order(int(order[first]))
     return order

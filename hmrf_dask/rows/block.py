@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import numbers as plain
 from hmrf_dask.rows.canonical import as_float32, canonical_csr, require_int32, require_matrix
 from hmrf_dask.rows.ids import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, KeyArray, LabelArray, RowArray
@@ -285,16 +287,22 @@ def _mix(z):  # type: ignore[no-untyped-def]
     return z ^ (z >> np.uint64(31))
 
 
+@instead(plain.sum_row_hashes)
 @njit(nogil=True, cache=True)
 def _sum_row_hashes(bits, indices, indptr, keys, dense, first_row):  # type: ignore[no-untyped-def]
-    golden = np.uint64(0x9E3779B97F4A7C15)
+    golden, half = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
     content, order = np.uint64(0), np.uint64(0)
     for i in range(indptr.shape[0] - 1):
         entries = np.uint64(0)
-        for p in range(indptr[i], indptr[i + 1]):
-            if bits[p] != 0:  # the zeros of a dense row are not content
-                feature = np.uint64(p - indptr[i]) if dense else np.uint64(indices[p])
-                entries += _mix(((feature << np.uint64(32)) | np.uint64(bits[p])) + golden)
+        start, stop = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
+        if dense:
+            for p in range(start, stop):
+                if bits[p] != 0:  # zeros are not content
+                    entries += _mix((((p - start) << half) | np.uint64(bits[p])) + golden)
+        else:  # without a branch, which vector instructions do in a sixth of the time
+            for p in range(start, stop):
+                feature = np.uint64(np.uint32(indices[p]))
+                entries += _mix(((feature << half) | np.uint64(bits[p])) + golden)
         row = _mix(entries + _mix(keys[i] + golden))
         content += row
         order += _mix(row + _mix(first_row + np.uint64(i) + np.uint64(2) * golden))

@@ -8,11 +8,9 @@ import numpy as np
 import scipy.sparse
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.types import AnyArray, RowArray
 
 LARGEST_INT32 = int(np.iinfo(np.int32).max)
-_SORTED, _UNSORTED, _BROKEN = 0, 1, 2
 
 
 def require_matrix(matrix: Any) -> None:
@@ -55,18 +53,37 @@ def canonical_csr(
     """
     require_int32(n_features, "the number of features")
     values, indices, indptr = _whole_rows(values, indices, indptr)
-    state = _csr_state(indptr, indices, n_features)
-    if state == _BROKEN:
+    if not is_csr(indices, indptr, n_features):
         raise InvalidInputError(
             f"feature numbers must lie in 0..{n_features - 1} and row pointers must ascend, "
             "got a sparse matrix that breaks this; rebuild it and call its check_format()"
         )
-    if state == _UNSORTED:
+    if not is_sorted(indices, indptr):
         values, indices, indptr = _sum_duplicates(values, indices, indptr, n_features)
     values = as_float32(values)
-    if np.count_nonzero(values) < len(values):
+    if np.any(values == 0):
         values, indices, indptr = _drop_zeros(values, indices, indptr)
     return values, indices, indptr
+
+
+def is_csr(indices: AnyArray, indptr: AnyArray, n_features: int) -> bool:
+    """Whether row pointers ascend over exactly these entries, and features lie in 0..n_features-1.
+
+    What a kernel may read without leaving the arrays; it says nothing of the order within rows.
+    """
+    if indptr[0] != 0 or indptr[-1] != len(indices) or np.any(indptr[1:] < indptr[:-1]):
+        return False
+    return not indices.size or bool(indices.min() >= 0 and indices.max() < n_features)
+
+
+def is_sorted(indices: AnyArray, indptr: AnyArray) -> bool:
+    """Whether the features of every row of a CSR matrix ascend without duplicates.
+
+    Falls are counted over all entries, then where rows begin: those are no falls within a row.
+    """
+    falls = np.count_nonzero(indices[1:] <= indices[:-1])
+    begins = indptr[:-1][indptr[:-1] < indptr[1:]][1:]  # of rows with entries, but for the first
+    return bool(falls == np.count_nonzero(indices[begins] <= indices[begins - 1]))
 
 
 def require_int32(count: int, what: str) -> None:
@@ -86,25 +103,6 @@ def _whole_rows(
     if not 0 <= first <= last <= min(len(values), len(indices)):
         first, last = 0, 0  # the row pointers are broken: the check of the caller will say so
     return values[first:last], indices[first:last], indptr - indptr[0]
-
-
-@njit(nogil=True, cache=True)
-def _csr_state(indptr, indices, n_features):  # type: ignore[no-untyped-def]
-    state = _SORTED
-    if indptr[indptr.shape[0] - 1] != indices.shape[0]:
-        return _BROKEN
-    for i in range(indptr.shape[0] - 1):
-        if indptr[i + 1] < indptr[i] or indptr[i + 1] > indices.shape[0]:
-            return _BROKEN
-        last = -1
-        for p in range(indptr[i], indptr[i + 1]):
-            m = indices[p]
-            if m < 0 or m >= n_features:
-                return _BROKEN
-            if m <= last:
-                state = _UNSORTED
-            last = m
-    return state
 
 
 def _sum_duplicates(

@@ -1,4 +1,4 @@
-"""A run kept in the memory of one process: candidate starts inside a single task."""
+"""A run kept in the memory of one process: starts inside a task, fits on threads without files."""
 
 from __future__ import annotations
 
@@ -88,6 +88,12 @@ class MemoryRun:
 
     def clean(self, keep: int | None = None) -> None:
         """Nothing: only the last commit is kept."""
+
+    def remove(self) -> None:
+        """Nothing: no file was made."""
+
+    def flush_events(self) -> None:
+        """Nothing: events never wait."""
 
     def event(self, record: dict[str, Any]) -> None:
         """Add to `events`."""

@@ -1,4 +1,4 @@
-"""Row blocks to Parquet and back: one file per block, and a manifest that makes them a corpus."""
+"""Files of row blocks: one Parquet file per block, and a manifest that makes them a corpus."""
 
 from __future__ import annotations
 
@@ -7,31 +7,21 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any, NoReturn
+from typing import Any
 from uuid import uuid4
 
 import fsspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.types import AnyArray
+from hmrf_dask.store.encoding import FORMAT, VERSION, decode_block, encode_block, refuse_block
 
 StorageOptions = Mapping[str, Any] | None
 
 MANIFEST_NAME = "blocks.json"
-FORMAT = "hmrf-dask-blocks"
-VERSION = 1
-_INDICES = pa.list_(pa.field("element", pa.int32(), nullable=False))
-_VALUES = pa.list_(pa.field("element", pa.float32(), nullable=False))
-# Measured against dictionaries, plain values and COO triples: smallest and fastest (facts.md).
-_ENCODINGS = {
-    "indices.list.element": "DELTA_BINARY_PACKED",
-    "values.list.element": "BYTE_STREAM_SPLIT",
-}
+# Files whose hash this process has found right: that hash, and when a local one last changed.
+_VERIFIED: dict[str, tuple[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +34,26 @@ class BlockFile:
     is_dense: bool
     n_bytes: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSource:
+    """Where one block can be read: what a task takes that reads blocks itself, one by one."""
+
+    url: str
+    file: BlockFile
+    n_features: int
+    storage_options: StorageOptions = None
+
+    def read(self) -> RowBlock:
+        """Return the block; see `read_block`."""
+        return read_block(self.url, self.file, self.n_features, self.storage_options)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block in memory, but for ids that are strings."""
+        entry = 4 if self.file.is_dense else 8  # value, and feature of sparse rows
+        return entry * self.file.n_values + 20 * self.file.n_rows  # indptr, id, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +140,36 @@ def read_block(
     filesystem, folder = fsspec.core.url_to_fs(url, **(storage_options or {}))
     path = f"{folder}/{file.name}"
     try:
-        content = filesystem.cat_file(path)
+        source, verified = _verified_source(filesystem, path, file)
     except FileNotFoundError:
-        _refuse(path, "it is missing")
-    # Page checksums do not cover headers and footer, where 282 of 1500 flipped bits went unseen.
-    if sha256(content).hexdigest() != file.sha256:
-        _refuse(path, f"its {len(content)} bytes are not the {file.n_bytes} bytes written")
-    block = decode_block(content, path)
+        refuse_block(path, "it is missing")
+    block = decode_block(source, path, page_checksums=verified)
     if block.n_features != n_features or block.n_rows != file.n_rows:
         found = f"{block.n_rows} rows of {block.n_features} features"
-        _refuse(path, f"it holds {found}, not {file.n_rows} of {n_features}")
+        refuse_block(path, f"it holds {found}, not {file.n_rows} of {n_features}")
     return block
+
+
+def _verified_source(filesystem: Any, path: str, file: BlockFile) -> tuple[bytes | str, bool]:
+    """Return the bytes of a file that are those written, and whether only their number tells so.
+
+    The hash is taken when a process first reads a file, which finds all damage: the checksums of
+    pages do not cover headers and footer, where 282 of 1500 flipped bits went unseen. They are what
+    later reads go by; a local file that has not changed is then read where it is.
+    """
+    local = isinstance(filesystem, LocalFileSystem)
+    status = os.stat(path) if local else None
+    stamp = (file.sha256, status.st_mtime_ns if status else 0)
+    before = _VERIFIED.get(path) == stamp
+    if before and status and status.st_size == file.n_bytes:
+        return path, True
+    content: bytes = filesystem.cat_file(path)
+    same = len(content) == file.n_bytes
+    if not same or not (before or sha256(content).hexdigest() == file.sha256):
+        _VERIFIED.pop(path, None)
+        refuse_block(path, f"its {len(content)} bytes are not the {file.n_bytes} bytes written")
+    _VERIFIED[path] = stamp
+    return content, before
 
 
 def write_manifest(manifest: Manifest, url: str, storage_options: StorageOptions = None) -> None:
@@ -194,112 +223,6 @@ def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
             f"{path!r} must be a manifest of {FORMAT}, version {VERSION}, got {error}; "
             "write the corpus again"
         ) from error
-
-
-def encode_block(block: RowBlock) -> bytes:
-    """Return the bytes of a Parquet file with one row group."""
-    schema = _schema(block.is_dense, block.ids.dtype.kind == "U", block.n_features)
-    columns = [pa.array(block.ids.tolist(), schema.field("id").type)]
-    if block.ids.dtype.kind == "U":
-        columns.append(pa.array(block.keys))
-    if block.is_dense:
-        width = schema.field("values").type
-        columns.append(pa.FixedSizeListArray.from_arrays(pa.array(block.values), type=width))
-    else:
-        offsets = pa.array(block.indptr)
-        columns.append(pa.ListArray.from_arrays(offsets, pa.array(block.indices), type=_INDICES))
-        columns.append(pa.ListArray.from_arrays(offsets, pa.array(block.values), type=_VALUES))
-    table = pa.Table.from_arrays(columns, schema=schema)
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        sink,
-        compression="zstd",
-        compression_level=3,
-        use_dictionary=False,
-        write_statistics=False,
-        column_encoding=_encodings(schema),
-        write_page_checksum=True,
-        row_group_size=max(1, block.n_rows),
-    )
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
-
-
-def decode_block(content: bytes, path: str) -> RowBlock:
-    """Return the block of a Parquet file's bytes; its arrays share the buffers of the reader."""
-    try:
-        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-        table = file.read(use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        _refuse(path, f"it cannot be read as Parquet ({error})")
-    described = _description(table.schema, path)
-    n_features, has_strings = int(described["n_features"]), described["strings"]
-    if not table.schema.equals(_schema(described["dense"], has_strings, n_features)):
-        _refuse(path, f"its columns are {table.schema.names} of other types")
-    ids = _whole(table, "id").to_numpy(zero_copy_only=False)
-    ids = np.array(ids, dtype=np.str_) if has_strings else ids
-    keys = _whole(table, "key").to_numpy() if has_strings else ids.view(np.uint64)
-    values, indptr = _flattened(_whole(table, "values"), n_features)
-    if described["dense"]:
-        return RowBlock(values, np.empty(0, np.int32), indptr, ids, keys, n_features)
-    indices, same = _flattened(_whole(table, "indices"), n_features)
-    inside = not indices.size or (indices.min() >= 0 and indices.max() < n_features)
-    if not inside or not np.array_equal(indptr, same):
-        _refuse(path, f"its feature numbers do not fit its values or 0..{n_features - 1}")
-    return RowBlock(values, indices, indptr, ids, keys, n_features)
-
-
-def _schema(dense: bool, strings: bool, n_features: int) -> pa.Schema:
-    columns = [pa.field("id", pa.string() if strings else pa.int64(), nullable=False)]
-    if strings:
-        # Hashing the ids again takes as long as reading the rows.
-        columns.append(pa.field("key", pa.uint64(), nullable=False))
-    if dense:
-        element = pa.field("element", pa.float32(), nullable=False)
-        columns.append(pa.field("values", pa.list_(element, n_features), nullable=False))
-    else:
-        columns.append(pa.field("indices", _INDICES, nullable=False))
-        columns.append(pa.field("values", _VALUES, nullable=False))
-    described = {"version": VERSION, "n_features": n_features, "dense": dense, "strings": strings}
-    return pa.schema(columns, metadata={FORMAT: json.dumps(described)})
-
-
-def _encodings(schema: pa.Schema) -> dict[str, str]:
-    present = {
-        path: code for path, code in _ENCODINGS.items() if path.split(".")[0] in schema.names
-    }
-    if schema.field("id").type == pa.int64():
-        present["id"] = "DELTA_BINARY_PACKED"
-    return present
-
-
-def _description(schema: pa.Schema, path: str) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads((schema.metadata or {}).get(FORMAT.encode(), b"{}"))
-    if described.get("version") != VERSION:
-        _refuse(path, f"it is not a file of {FORMAT}, version {VERSION}")
-    return described
-
-
-def _whole(table: pa.Table, name: str) -> pa.Array:
-    return table.column(name).combine_chunks()
-
-
-def _flattened(lists: pa.Array, n_features: int) -> tuple[AnyArray, AnyArray]:
-    """Return the elements of a list column and where each row begins, both without a copy."""
-    values = lists.flatten().to_numpy()
-    if pa.types.is_fixed_size_list(lists.type):
-        return values, np.arange(len(lists) + 1, dtype=np.int32) * np.int32(n_features)
-    offsets = lists.offsets.to_numpy()
-    # A sliced column keeps its parent's offsets; flatten() has cut the elements already.
-    return values, offsets if offsets[0] == 0 else offsets - offsets[0]
-
-
-def _refuse(path: str, what: str) -> NoReturn:
-    raise InvalidInputError(
-        f"the file {path!r} must be a block of the corpus as it was written, but {what}; "
-        "restore it or write the corpus again"
-    )
 
 
 def _put(filesystem: Any, path: str, content: bytes) -> None:

@@ -1,0 +1,129 @@
+"""Tables of centroids that find which may be nearest, and how far what they find can be off.
+
+A table is stored feature by feature, its columns centred by a number of each feature's own, which
+moves all scores of a row alike and leaves less to be rounded: a word that few clusters have is
+nought in all others. What rounding loses is measured column by column while the table is made.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.distances import Table
+from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.plain import distances as plain
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.prefetch import prefetch
+from hmrf_dask.kernels.products import Columns, aligned, has_half, layout, store
+from hmrf_dask.types import RowArray
+
+TILE = 16  # features that are turned at a time: two lines of each centroid
+SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
+HALF_BITS = 14  # half floats reach 2**15.99; twice the largest entry must fit
+
+
+class Finder(NamedTuple):
+    """A table of centroids in single or half precision, times a power of two.
+
+    Attributes
+    ----------
+    columns : Columns
+    bias, extra : float32 arrays, shape (width,)
+        Of `Table`; the bias of columns that are no centroid is infinite.
+    unit : float
+        What the entries are times.
+    norm, entry : float
+        The largest Euclidean norm of a column and the largest entry, without `unit`.
+    norm_error, entry_error : float
+        The same of what rounding took from them.
+    """
+
+    columns: Columns
+    bias: RowArray
+    extra: RowArray
+    unit: float
+    norm: float
+    entry: float
+    norm_error: float
+    entry_error: float
+
+
+@inner(fastmath={"nnan", "nsz", "reassoc"})
+def _middle(line):  # type: ignore[no-untyped-def]
+    """Return a number to take off all entries of a feature, and how far the farthest is from it."""
+    total = 0.0
+    least = line[0]
+    most = line[0]
+    for h in range(line.shape[0]):
+        total += line[h]
+        least = line[h] if line[h] < least else least
+        most = line[h] if line[h] > most else most
+    middle = total / line.shape[0]
+    return middle, max(most - middle, middle - least)
+
+
+@instead(plain.fill_finder)
+@njit(nogil=True, cache=True)
+def _fill(exact, metric, unit, table, norms, errors):  # type: ignore[no-untyped-def]
+    """Write a table, add up squares of entries and of what is lost; return the largest entry."""
+    n_clusters, n_features = exact.shape
+    tile = np.empty((TILE, n_clusters))
+    largest = 0.0
+    for first in range(0, n_features, TILE):
+        count = min(TILE, n_features - first)
+        for h in range(n_clusters):
+            row = exact[h]
+            for ahead in range(first + 2 * TILE, min(first + 3 * TILE, n_features), TILE // 2):
+                prefetch(row, ahead)  # the machine follows few arrays at once
+            for t in range(count):
+                tile[t, h] = row[first + t]
+        for t in range(count):
+            line = tile[t]
+            middle, reach = _middle(line)
+            scale = unit if metric.shape[0] == 0 else unit * metric[first + t]
+            largest = max(largest, scale * reach)
+            for h in range(n_clusters):
+                value = scale * (line[h] - middle)
+                lost = value - store(table, first + t, h, value)
+                norms[h] += value * value
+                errors[h] += lost * lost
+    return largest
+
+
+def make_finder(table: Table, *, half: bool) -> Finder:
+    """Return the finder of a table."""
+    n_clusters, n_features = table.exact.shape
+    width, vectors = layout(n_clusters, np.float32)
+    found = aligned((n_features, width), np.uint16 if half else np.float32)
+    exponent = math.frexp(2.0 * table.largest_entry)[1]
+    unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
+    norms, errors = np.zeros(n_clusters), np.zeros(n_clusters)
+    metric = table.weights if table.squared else np.zeros(0)
+    largest = _fill(table.arrays.exact, frozen(metric, np.float64), unit, found, norms, errors)
+    entry_error = largest * 2.0**-10.99 + 2.0**-14 if half else largest * 2.0**-23.99 + 2.0**-140
+    bias = np.full(width, np.inf, np.float32)
+    extra = np.zeros(width, np.float32)
+    with np.errstate(over="ignore"):  # what overflows is seen before it is used
+        bias[:n_clusters], extra[:n_clusters] = table.bias, table.extra
+    loose = 1.0 + 2.0**-20  # what was measured was rounded itself
+    return Finder(
+        Columns(found, vectors),
+        bias,
+        extra,
+        unit,
+        loose * math.sqrt(norms.max(initial=0.0)) / unit,
+        loose * largest / unit,
+        loose * math.sqrt(errors.max(initial=0.0)) / unit,
+        loose * entry_error / unit,
+    )
+
+
+def finder_of(table: Table, *, single: bool = False) -> Finder:
+    """Return the finder of a table in the precision that is the fastest here, or in `single`."""
+    half = has_half() and len(table.exact) > SMALL and not single
+    name = "half" if half else "single"
+    return table.once(name, lambda: make_finder(table, half=half))

@@ -1,0 +1,186 @@
+"""Centroids from exact sums: one pass over the integers of a cluster, no arrays in between."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hmrf_dask.kernels.abreast import over_ranges
+from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.plain import centroids as plain
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.types import BoolArray, FloatArray, IntArray
+
+LANES = 32  # sums that are added up side by side: one alone would wait for itself
+UNIT = 2.0**-46  # a direction this near to length 1 is not scaled again
+
+
+@inner()
+def _fold(lanes):  # type: ignore[no-untyped-def]
+    """Return the sum of all lanes, halves added to halves."""
+    half = LANES // 2
+    while half > 0:
+        for lane in range(half):
+            lanes[lane] += lanes[half + lane]
+        half //= 2
+    return lanes[0]
+
+
+@inner()
+def _squares(row, lanes):  # type: ignore[no-untyped-def]
+    """Return Σ x², every 32nd feature in a sum of its own."""
+    whole = row.shape[0] - row.shape[0] % LANES
+    lanes[:] = 0.0
+    for first in range(0, whole, LANES):
+        for lane in range(LANES):
+            lanes[lane] += row[first + lane] * row[first + lane]
+    for m in range(whole, row.shape[0]):
+        lanes[m - whole] += row[m] * row[m]
+    return _fold(lanes)
+
+
+@instead(plain.directions)
+@njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
+def _directions(sums, roots, lanes, decided, out):  # type: ignore[no-untyped-def]
+    n_features = out.shape[1]
+    for h in range(out.shape[0]):
+        row, target = sums[h], out[h]
+        last = np.float64(row[n_features])
+        for m in range(n_features):
+            target[m] = np.float64(row[m])
+        if roots.shape[0] > 0:
+            for m in range(n_features):
+                target[m] += last * roots[m]
+        length = math.sqrt(_squares(target, lanes))
+        decided[h] = length > 0.0
+        if not decided[h]:
+            continue
+        inverse = 1.0 / length
+        if roots.shape[0] == 0:
+            for m in range(n_features):
+                target[m] *= inverse
+        else:
+            for m in range(n_features):
+                target[m] = target[m] * inverse / roots[m]
+
+
+@instead(plain.means)
+@njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
+def _means(sums, counts, unit, smoothing, uniform, out):  # type: ignore[no-untyped-def]
+    drawn, whole = smoothing * uniform, 1.0 + smoothing
+    for h in range(out.shape[0]):
+        row, target = sums[h], out[h]
+        count = np.float64(counts[h])
+        if count <= 0.0:
+            continue
+        if smoothing == 0.0:
+            for m in range(out.shape[1]):
+                target[m] = np.float64(row[m]) * unit / count
+        else:
+            for m in range(out.shape[1]):
+                target[m] = (np.float64(row[m]) * unit / count + drawn) / whole
+
+
+def fill(out: FloatArray, decided: BoolArray, previous: FloatArray | None) -> FloatArray:
+    """Write what undecided clusters keep: their previous centroid, nought where there is none."""
+    open_clusters = np.flatnonzero(~decided)
+    out[open_clusters] = 0.0 if previous is None else previous[open_clusters]
+    return out
+
+
+def directions(sums: IntArray, weights: FloatArray, previous: FloatArray | None) -> FloatArray:
+    """Return the directions of sums (K, d + 1), the last column that of the means, ‖μ‖_A = 1.
+
+    With √a∘(x − mean) summed up to S and the means to s: μ = (S + s √a) / ‖S + s √a‖ / √a. A
+    cluster whose sum is nought has none.
+    """
+    out = np.empty((sums.shape[0], sums.shape[1] - 1))
+    decided = np.empty(len(out), np.bool_)
+    plain = bool((weights == 1.0).all()) and not sums[:, -1].any()
+    roots = np.zeros(0) if plain else np.sqrt(weights)
+    totals, known = frozen(sums, np.int64), frozen(roots, np.float64)
+
+    def some(first: int, last: int) -> None:
+        room = np.empty(LANES)
+        _directions(totals[first:last], known, room, decided[first:last], out[first:last])
+
+    over_ranges(some, len(out), out.size)
+    return fill(out, decided, previous)
+
+
+def means(
+    sums: IntArray,
+    exponent: int,
+    counts: IntArray,
+    previous: FloatArray | None,
+    smoothing: float = 0.0,
+    uniform: float = 0.0,
+) -> FloatArray:
+    """Return the means of clusters, drawn to a uniform row: (mean + αu)/(1 + α)."""
+    out = np.empty((sums.shape[0], sums.shape[1] - 1))
+    numbers = (2.0**-exponent, float(smoothing), float(uniform))
+    totals, sizes = frozen(sums, np.int64), frozen(counts, np.int64)
+
+    def some(first: int, last: int) -> None:
+        _means(totals[first:last], sizes[first:last], *numbers, out[first:last])
+
+    over_ranges(some, len(out), out.size)
+    return fill(out, counts > 0, previous)
+
+
+@inner(inline="always")
+def _look_at(row, weights, m, lanes, most, lane):  # type: ignore[no-untyped-def]
+    x = row[m]
+    weighted = x if weights.shape[0] == 0 else weights[m] * x
+    lanes[lane] += weighted * x
+    size = abs(x)
+    most[lane] = size if size > most[lane] else most[lane]
+
+
+@instead(plain.lengths)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _lengths(centroids, weights, lanes, most, lengths, tops):  # type: ignore[no-untyped-def]
+    n_features = centroids.shape[1]
+    whole = n_features - n_features % LANES
+    for h in range(lengths.shape[0]):
+        row = centroids[h]
+        lanes[:] = 0.0
+        most[:] = 0.0
+        for first in range(0, whole, LANES):
+            for lane in range(LANES):
+                _look_at(row, weights, first + lane, lanes, most, lane)
+        for m in range(whole, n_features):
+            _look_at(row, weights, m, lanes, most, m - whole)
+        lengths[h] = math.sqrt(_fold(lanes))
+        tops[h] = 0.0
+        for lane in range(LANES):
+            tops[h] = max(tops[h], most[lane])
+
+
+def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[FloatArray, float]:
+    """Return a∘μ/‖μ‖_A and its largest entry: the centroids themselves where they are the same.
+
+    A centroid of length nought has no direction, and its row is nought.
+    """
+    centroids = np.ascontiguousarray(centroids, np.float64)
+    plain = bool((weights == 1.0).all())
+    lengths, tops = np.empty((2, len(centroids)))
+    metric = np.zeros(0) if plain else weights
+    room = np.empty((2, LANES))
+    _lengths(frozen(centroids, np.float64), frozen(metric, np.float64), *room, lengths, tops)
+    if plain and ((np.abs(lengths - 1.0) < UNIT) | (lengths == 0.0)).all():
+        return centroids, float(tops.max(initial=0.0))
+    out = np.zeros_like(centroids)
+    for row, length, target in zip(centroids, lengths, out, strict=True):
+        if length > 0.0:
+            np.divide(row, length, out=target)
+            if not plain:
+                target *= weights
+    return out, largest(out)
+
+
+def largest(rows: FloatArray) -> float:
+    """Return the largest absolute value, looked for row by row."""
+    return max((max(float(row.max()), -float(row.min())) for row in rows), default=0.0)

@@ -1,0 +1,43 @@
+"""What the kernels know of each row under the present weights."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hmrf_dask.kernels.compiled import inner
+from hmrf_dask.kernels.links import frozen
+from hmrf_dask.types import FloatArray
+
+
+class Terms(NamedTuple):
+    """What the kernels know of each row under the present weights.
+
+    Arrays of shape (n_rows,), or (1,) where all rows share the number.
+    """
+
+    offset: FloatArray
+    scale: FloatArray
+    shift: FloatArray
+    norm: FloatArray  # Euclidean norm of the row, |scale| included, or more
+    mass: FloatArray  # sum of absolute values of the row, |scale| included, or more
+    factor: FloatArray  # the summand is factor · f∘x + extra · f, f the distortion's factors
+    extra: FloatArray
+    size: FloatArray  # of the row's own part of a distance: float64 rounding is relative to it
+
+
+def spread(term: FloatArray, n_rows: int) -> FloatArray:
+    """Return one of the `Terms` with a number for every row."""
+    return np.ascontiguousarray(np.broadcast_to(term, n_rows))
+
+
+def frozen_terms(terms: Terms) -> Terms:
+    """Return the terms in the one form the kernels are compiled for."""
+    return Terms(*(frozen(term, np.float64) for term in terms))
+
+
+@inner(inline="always")
+def of_row(term, i):  # type: ignore[no-untyped-def]
+    """Return the number of a row, or the one that all rows share."""
+    return term[min(i, term.shape[0] - 1)]

@@ -1,0 +1,215 @@
+"""What `make bench` leaves behind: a table, bench.json, and a section of the benchmark page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.measuring import Figure
+
+BEGIN = "<!-- measured: from here to the end mark `make bench ARGS=page` writes -->"
+END = "<!-- end of what was measured -->"
+REACHED = {"aim": "aim", "must": "must", "no": "**no**", "": "", "skipped": "skipped"}
+Result = dict[str, Any]  # what bench.json holds
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return a number as people read it.
+
+    Examples
+    --------
+    >>> quantity(12.3456, "x"), quantity(3.21, "%"), quantity(0.1234, "s")
+    ('12.3 ×', '3.2 %', '0.123 s')
+    """
+    if unit == "%":
+        return f"{value:.1f} %"
+    digits = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return digits + {"x": " ×", "s": " s"}.get(unit, "")
+
+
+def spread(figure: Figure) -> str:
+    """Return the median and, of several repeats, the least and the most."""
+    if figure.skipped:
+        return figure.skipped
+    shown = quantity(figure.median, figure.unit)
+    if len(figure.values) == 1:
+        return shown
+    least, most = (quantity(one, figure.unit) for one in (min(figure.values), max(figure.values)))
+    return f"{shown} ({least} to {most})"
+
+
+def limit(figure: Figure, value: float | None) -> str:
+    """Return what is asked of a figure, with its direction."""
+    if value is None:
+        return ""
+    return ("≥ " if figure.better == "more" else "≤ ") + quantity(value, figure.unit)
+
+
+def print_table(figures: Iterable[Figure], title: str) -> None:
+    """Print the table to stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("row", "what", "median (least to most)", "must", "aim", "reached", title=title)
+    for one in figures:
+        reached = one.reached.replace("no", "NO")
+        asked = limit(one, one.must), limit(one, one.aim)
+        table.add_row(one.name, one.what, spread(one), *asked, reached)
+    Console(width=170).print(table)
+
+
+# ---- bench.json
+
+
+def read_result(path: Path) -> Result:
+    """Return what bench.json holds, an empty result where there is none."""
+    if path.exists():
+        found: Result = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    return {"figures": {}}
+
+
+def write_result(path: Path, result: Result) -> None:
+    """Write bench.json."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def figures_of(result: Result, order: Iterable[str] = ()) -> list[Figure]:
+    """Return the figures of a result: those whose names begin with a row of `order` first."""
+    found = [Figure.decoded(one) for one in result["figures"].values()]
+    rows = list(order)
+    place = {row: number for number, row in enumerate(rows)}
+    return sorted(found, key=lambda one: place.get(result["figures"][one.name]["row"], len(rows)))
+
+
+def caution(result: Result) -> str:
+    """Return what a reader must know of a result before any figure: its sizes, rows of other runs.
+
+    What is asked holds at full sizes only, and for rows that were measured in one run.
+    """
+    size, began = result.get("sizes", "unknown"), result.get("began", "")
+    told = f"{size} sizes"
+    if size != "full":
+        told += ": they show that rows run, not what is reached"
+    earlier: dict[str, str] = {}
+    for one in result["figures"].values():
+        if one.get("at", "") < began:
+            earlier[one["row"]] = one.get("at", "")
+    if earlier:
+        named = ", ".join(f"{row} ({at})" for row, at in earlier.items())
+        told += f"; of earlier runs, not the last: {named}"
+    return told
+
+
+# ---- the page
+
+
+def rewrite_page(page: Path, result: Result, order: Iterable[str]) -> None:
+    """Put what was measured between the marks of a page; the text around it stays."""
+    text = page.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"{page} must hold the marks {BEGIN!r} and {END!r}; put them back")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    measured = "\n".join(section(result, order))
+    page.write_text(f"{before}{BEGIN}\n\n{measured}\n{END}{after}", encoding="utf-8")
+
+
+def section(result: Result, order: Iterable[str]) -> list[str]:
+    """Return the measured section as Markdown."""
+    figures = figures_of(result, order)
+    asked = [one for one in figures if one.must is not None]
+    plain = [
+        one
+        for one in figures
+        if one.must is None and not one.name.startswith(("growth", "profile"))
+    ]
+    lines = [_machine(result), "", "### Figures", ""]
+    lines += _markdown(
+        ("", "measured", "must", "aim", "reached"),
+        [
+            (one.what, spread(one), limit(one, one.must), limit(one, one.aim), REACHED[one.reached])
+            for one in asked
+        ],
+    )
+    lines += ["", "Reported beside them:", ""]
+    lines += _markdown(("", "measured"), [(one.what, spread(one)) for one in plain])
+    lines += ["", "### In detail", "", *_details(figures)]
+    lines += ["", "### CPU time of a whole fit, by phase", "", *_phases(figures)]
+    lines += ["", "### Growth", "", *_growth(figures)]
+    return lines
+
+
+def _machine(result: Result) -> str:
+    machine, versions = result.get("machine", {}), result.get("versions", {})
+    shown = ", ".join(f"{name} {one}" for name, one in versions.items() if one)
+    return (
+        f"Measured from {result.get('began', '')}, on {len(machine.get('cores', []))} cores of "
+        f"{machine.get('processor', 'an unknown processor')}, {machine.get('GiB', '?')} GiB, "
+        f"Python {machine.get('python', '?')}; {shown}; "
+        f"**{caution(result)}.**"
+    )
+
+
+def _markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    names = list(heads)
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    return lines + [
+        "| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows
+    ]
+
+
+def _details(figures: list[Figure]) -> list[str]:
+    """Say what the figures of kernels and fits were taken with."""
+    rows = []
+    for one in figures:
+        told = one.told
+        if one.skipped or one.name.startswith(("growth", "profile")) or not told:
+            continue
+        shown = "; ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in told.items())
+        rows.append((f"`{one.name}`", shown))
+    return _markdown(("row", "taken with"), rows)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_value(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        return " / ".join(_value(one) for one in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _phases(figures: list[Figure]) -> list[str]:
+    found = [one for one in figures if one.name.startswith("profile-") and not one.skipped]
+    if not found:
+        return ["Not measured yet."]
+    heads = ["phase"] + [
+        f"K = {one.name.removeprefix('profile-')} ({one.told['rows']:,} rows)" for one in found
+    ]
+    names = found[0].told["phases_percent"]
+    rows = [
+        [name] + [f"{one.told['phases_percent'].get(name, 0.0):.1f} %" for one in found]
+        for name in names
+    ]
+    rows.append(["CPU seconds, all threads"] + [f"{one.median:.2f}" for one in found])
+    seconds = [one.raw["plain"][0]["wall"] for one in found]
+    rows.append(["wall seconds without the profile"] + [f"{one:.2f}" for one in seconds])
+    return _markdown(heads, rows)
+
+
+def _growth(figures: list[Figure]) -> list[str]:
+    found = [one for one in figures if one.name.startswith("growth-") and not one.skipped]
+    if not found:
+        return ["Not measured yet."]
+    base = found[0].told["base"]
+    lines = [f"Milliseconds of an iteration; what does not vary is {_value(base)}.", ""]
+    for one in found:
+        name = one.name.removeprefix("growth-")
+        heads = [name] + [f"{size:,}" for size in one.told["sizes"]] + ["exponent"]
+        cells = [f"{1000 * seconds:,.1f}" for seconds in one.told["seconds"]]
+        lines += [*_markdown(heads, [["ms", *cells, f"{one.median:.2f}"]]), ""]
+    return lines

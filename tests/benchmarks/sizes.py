@@ -1,0 +1,107 @@
+"""How large the rows of `make bench` are: as published, quick, and as the tests run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the rows are. `FULL` is what is published; the others show that rows run."""
+
+    name: str
+    repeats: int
+    n_features: int
+    estep_rows: dict[int, int]  # by K
+    fits: dict[int, tuple[int, int]]  # by K: rows, iterations
+    arxiv: dict[int, int]  # by K: repeats
+    arxiv_rows: int | None  # None: all
+    spark: tuple[int, int]  # rows, iterations
+    middle: int  # rows of an iteration's own rows: Dask's share, weights, pairs
+    pairs: int
+    large: int  # rows of commits, processes, memory
+    iterations: int  # of fits whose iterations are timed
+    dense: tuple[int, int]  # rows, features
+    growth: dict[str, tuple[int, ...]]
+    growth_base: tuple[int, int]  # rows, K
+    starts: int  # processes started for each figure of import and --help
+    compiles: int
+    n_clusters: int = 100
+    at_least: float = 0.2  # seconds of a sample of a kernel
+
+    @property
+    def tenth(self) -> int:
+        """A tenth of the large corpus."""
+        return self.large // 10
+
+
+FULL = Sizes(
+    name="full",
+    repeats=3,
+    n_features=50_000,
+    estep_rows={20: 100_000, 100: 60_000, 500: 20_000},
+    fits={20: (200_000, 15), 100: (100_000, 15), 500: (50_000, 10)},
+    arxiv={20: 3, 172: 3},
+    arxiv_rows=None,
+    spark=(60_000, 4),
+    middle=200_000,
+    pairs=100_000,
+    large=1_000_000,
+    iterations=6,
+    dense=(20_000, 256),
+    growth={
+        "n": (25_000, 50_000, 100_000, 200_000, 400_000),
+        "K": (10, 20, 50, 100, 200, 500),
+        "d": (12_500, 25_000, 50_000, 100_000, 200_000),
+        "pairs": (1_000, 10_000, 100_000, 1_000_000),
+    },
+    growth_base=(100_000, 100),
+    starts=11,
+    compiles=3,
+)
+QUICK = Sizes(
+    name="quick",
+    repeats=3,
+    n_features=20_000,
+    estep_rows={20: 10_000, 100: 5_000, 500: 1_500},
+    fits={20: (20_000, 6), 100: (10_000, 6), 500: (3_000, 3)},
+    arxiv={20: 1},
+    arxiv_rows=5_000,
+    spark=(4_000, 2),
+    middle=20_000,
+    pairs=10_000,
+    large=50_000,
+    iterations=4,
+    dense=(4_000, 64),
+    growth={
+        "n": (2_500, 5_000, 10_000),
+        "K": (10, 50, 100),
+        "d": (5_000, 20_000),
+        "pairs": (1_000, 10_000),
+    },
+    growth_base=(10_000, 50),
+    starts=3,
+    compiles=1,
+    n_clusters=50,
+)
+TINY = Sizes(
+    name="tiny",
+    repeats=1,
+    n_features=1_000,
+    estep_rows={5: 600},
+    fits={4: (500, 3)},
+    arxiv={4: 1},
+    arxiv_rows=None,
+    spark=(300, 2),
+    middle=400,
+    pairs=100,
+    large=600,
+    iterations=3,
+    dense=(200, 8),
+    growth={"n": (200, 400), "K": (3, 6), "d": (500, 1_000), "pairs": (20, 40)},
+    growth_base=(300, 3),
+    starts=1,
+    compiles=1,
+    n_clusters=4,
+    at_least=0.0,
+)

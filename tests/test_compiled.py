@@ -1,0 +1,248 @@
+"""Compiled kernels: kept on disk, never stale, never in the way, one signature each; or plain."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hmrf_dask
+from hmrf_dask.kernels import compiled
+
+PACKAGE = Path(hmrf_dask.__file__).parent
+needs_numba = pytest.mark.skipif(not compiled.COMPILED, reason="kernels are not compiled here")
+
+KERNEL = """
+def add(values):
+    total = 0
+    for value in values:
+        total += value
+    return total
+"""
+
+
+@pytest.fixture
+def kernel_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a file with a kernel, and an empty cache."""
+    import numba
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "kernel_under_test.py"
+    file.write_text(KERNEL)
+    return file
+
+
+def loaded(file: Path) -> Any:
+    """Return the kernel of a file as a process that begins would see it."""
+    from hmrf_dask.kernels import code_cache
+
+    code_cache.source_stamp.cache_clear()
+    code_cache._imports.cache_clear()
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return compiled.njit(cache=True)(module.add)
+
+
+def came_from_disk(kernel: Any) -> bool:
+    return sum(kernel.stats.cache_hits.values()) == 1
+
+
+@needs_numba
+def test_code_is_kept_and_compiled_anew_when_its_source_changes(kernel_file: Path) -> None:
+    for expected, kept in ((6, False), (6, True)):
+        kernel = loaded(kernel_file)
+        assert kernel((1, 2, 3)) == expected
+        assert came_from_disk(kernel) is kept
+    kernel_file.write_text(KERNEL.replace("+= value", "+= 10 * value"))
+    kernel = loaded(kernel_file)
+    assert kernel((1, 2, 3)) == 60
+    assert not came_from_disk(kernel)
+    (folder,) = (kernel_file.parent / "cache").iterdir()
+    assert len(list(folder.iterdir())) == 1  # the code of the old source is gone
+
+
+@needs_numba
+@pytest.mark.parametrize("damage", [b"", b"no code", None])
+def test_code_that_cannot_be_read_is_compiled_anew(kernel_file: Path, damage: bytes | None) -> None:
+    assert loaded(kernel_file)((1, 2, 3)) == 6
+    (code,) = (kernel_file.parent / "cache").rglob("*.nbc")
+    code.write_bytes(code.read_bytes()[:-1] if damage is None else damage)
+    for kept in (False, True):
+        kernel = loaded(kernel_file)
+        assert kernel((1, 2, 3)) == 6
+        assert came_from_disk(kernel) is kept
+
+
+@needs_numba
+def test_a_full_disk_stops_nothing(kernel_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert loaded(kernel_file)((1, 2, 3)) == 6
+    assert not list((kernel_file.parent / "cache").rglob("*.nbc*"))
+
+
+# What follows runs in processes of their own, over a copy of the package.
+
+ENERGY = """
+import numpy as np
+from hmrf_dask.kernels import links
+nothing = np.zeros(0, int)
+one = links.make_links(0, np.full((1, 2), 21), 1, *links.adjacency(1, nothing, nothing, nothing))
+print(links.energy(np.zeros(1, np.int32), one), sum(links._energy.stats.cache_hits.values()))
+"""
+
+
+def run(code: str, home: Path, **environment: str) -> list[str]:
+    """Run code over the package in `home`, with nowhere to write but what is given."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HMRF_KERNELS", "NUMBA_DISABLE_JIT")
+    }
+    nowhere = {"HOME": "/dev/null/home", "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=clean | nowhere | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=home,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """Give a folder with a copy of the package in which nothing can be written.
+
+    Files stand where folders would have to be: that stops the superuser too.
+    """
+    home = tmp_path / "installed"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, home / PACKAGE.name, ignore=ignored)
+    for folder in (home / PACKAGE.name).rglob("*/"):
+        (folder / "__pycache__").touch()
+    return home
+
+
+@needs_numba
+def test_code_is_compiled_anew_when_a_function_it_calls_changes(
+    copied: Path, tmp_path: Path
+) -> None:
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(ENERGY, copied, **cache) == ["42", "0"]
+    assert run(ENERGY, copied, **cache) == ["42", "1"]
+    limbs = copied / PACKAGE.name / "kernels" / "limbs.py"
+    limbs.write_text(limbs.read_text().replace("(value & MASK)", "((value + 1) & MASK)"))
+    assert run(ENERGY, copied, **cache) == ["43", "0"]
+
+
+@needs_numba
+def test_kernels_run_where_neither_package_nor_home_can_be_written(
+    copied: Path, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    for hits in "01":
+        assert run(ENERGY, copied, TMPDIR=str(temporary)) == ["42", hits]
+    (own,) = temporary.iterdir()
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    own.chmod(0o777)  # anybody could have put code there: it is not run
+    assert run(ENERGY, copied, TMPDIR=str(temporary)) == ["42", "0"]
+    shutil.rmtree(own)
+    own.touch()
+    assert run(ENERGY, copied, TMPDIR=str(temporary)) == ["42", "0"]
+
+
+@needs_numba
+def test_processes_that_compile_at_once_share_a_cache(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", ENERGY]
+    several = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [one.communicate()[0].split()[0] for one in several] == ["42"] * 3
+    kept = [file.name for file in tmp_path.rglob("*") if file.is_file()]
+    assert sorted(name.split(".")[1] for name in kept) == ["_adjacency", "_energy"]
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert again.stdout.split() == ["42", "1"]
+
+
+FITS = """
+import sys
+import numpy as np
+import scipy.sparse
+from hmrf_dask import HMRFKMeans
+rng = np.random.default_rng(0)
+rows = scipy.sparse.random(170, 40, 0.2, "csr", np.float32, rng=rng)
+rows.data += 0.1
+first = np.arange(0, 40, 2)
+whole = np.stack([np.arange(79), np.arange(1, 80)], axis=1)
+given = (
+    (None, None),
+    (np.stack([first, first + 1], axis=1), np.stack([first, first + 41], axis=1)),
+    (np.concatenate([whole, whole + 80]), np.array([[0, 80]])),  # closed: in table form
+)
+for distortion, form in (("cosine", rows), ("euclidean", rows.toarray())):
+    for must, cannot in given:
+        model = HMRFKMeans(3, distortion=distortion, random_state=0, max_iter=3, **options)
+        model.fit(form, must_link=must, cannot_link=cannot)
+        assert len(model.labels_) == 170
+"""
+
+SIGNATURES = """
+for name, module in list(sys.modules.items()):
+    for kernel in list(vars(module).values()) if name.startswith("hmrf_dask.") else []:
+        if len(getattr(kernel, "signatures", ())) > 1:
+            print(kernel.py_func.__module__, kernel.py_func.__qualname__, sep=".")
+from hmrf_dask.kernels import table_sweeps
+assert table_sweeps._run.signatures  # the fits are not all of one form
+"""
+
+
+@needs_numba
+def test_every_kernel_is_compiled_for_one_signature() -> None:
+    environment = {
+        name: os.environ[name] for name in ("NUMBA_CACHE_DIR", "HOME") if name in os.environ
+    }
+    assert run("options = {}" + FITS + SIGNATURES, PACKAGE.parent, **environment) == []
+
+
+HIDE_NUMBA = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("numba", "llvmlite"):
+            raise ModuleNotFoundError("No module named " + name, name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+PLAIN = """
+from hmrf_dask.kernels.compiled import COMPILED
+print(COMPILED, "numba" in sys.modules)
+"""
+
+
+def test_a_fit_runs_without_numba() -> None:
+    options = "options = dict(init='random', n_init=1, learn_weights=True)"
+    assert run(HIDE_NUMBA + options + FITS + PLAIN, PACKAGE.parent) == ["False", "False"]
+
+
+@needs_numba
+@pytest.mark.parametrize("switch", ["HMRF_KERNELS=plain", "NUMBA_DISABLE_JIT=1"])
+def test_kernels_stay_plain_when_asked_to(switch: str) -> None:
+    name, value = switch.split("=")
+    assert run("import sys" + PLAIN, PACKAGE.parent, **{name: value})[0] == "False"

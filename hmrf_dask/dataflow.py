@@ -24,6 +24,7 @@ from hmrf_dask.kernels.path import kernel_path
 from hmrf_dask.types import AnyArray
 from hmrf_dask.workers import (
     active_client,
+    in_this_process,
     known_scheduler,
     other_path,
     setting,
@@ -54,6 +55,10 @@ class Dataflow(Protocol):
 
     def neighbours(self, values: Sequence[Lazy]) -> list[list[int]]:
         """Return the numbers of kept values in groups: one task takes a group where it lies."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether tasks see the very objects that they are given."""
 
 
 def tree(flow: Dataflow, combine: Callable[[list[Any]], Any], parts: Sequence[Lazy]) -> Lazy:
@@ -96,6 +101,11 @@ class Inline:
     def neighbours(self, values: Sequence[Any]) -> list[list[int]]:
         """Return all in one group."""
         return [list(range(len(values)))]
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether tasks see the very objects that they are given: they do."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -265,6 +275,11 @@ class DaskFlow:
             for numbers, threads in together(values)
             for some in np.array_split(numbers, min(TASKS * threads, len(numbers)))
         ]
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether tasks see the very objects that they are given, on threads of this process."""
+        return in_this_process()
 
     def _run(self, values: Sequence[Lazy]) -> list[Any]:
         """Return what is known already as it is, everything else computed."""

@@ -127,7 +127,7 @@ class Corpus:
         ids : array-like of str or int, shape (n_rows,), optional
         n_partitions : int, optional
             Partitions of equal numbers of rows; without it 64 of equal bytes, fewer where they
-            would have less than 4,096 rows or 1 MiB, more where `partition_bytes` or 65,536 rows
+            would have less than 8,192 rows or 8 MiB, more where `partition_bytes` or 65,536 rows
             ask for it. Results do not depend on it.
         partition_bytes : int
             Most bytes of values and feature numbers in one partition.

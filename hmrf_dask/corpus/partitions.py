@@ -16,7 +16,7 @@ from hmrf_dask.rows.ids import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, KeyArray
 
 PARTITIONS = 64
-LEAST_ROWS, LEAST_BYTES = 2**12, 2**20
+LEAST_ROWS, LEAST_BYTES = 2**13, 2**23
 PARTITION_ROWS = 2**16
 _SHOWN = 10
 

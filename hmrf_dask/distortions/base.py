@@ -8,13 +8,12 @@ A distortion is a small immutable object. `bind` ties it to the facts of a corpu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from hmrf_dask.kernels import closed, distances, pairs, sums
+from hmrf_dask.kernels import closed, distances, finders, pairs, sums
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.kernels.pairs import Quantised
@@ -115,6 +114,9 @@ class Distortion(ABC):
     @abstractmethod
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Any:
         """Return what the other methods need of the centroids under these weights."""
+
+    def make_ready(self, table: Any) -> None:  # noqa: B027 - there may be nothing to make
+        """Make what `nearest` derives from the table at its first call."""
 
     @abstractmethod
     def nearest(
@@ -242,6 +244,10 @@ class TableDistortion(Distortion):
         """Return the feature factors f of a row's summand."""
         return np.ones_like(weights)
 
+    def make_ready(self, table: Table) -> None:
+        """See `Distortion.make_ready`."""
+        finders.finder_of(table)
+
     def nearest(
         self,
         block: RowBlock,
@@ -341,9 +347,3 @@ class TableDistortion(Distortion):
     ) -> int:
         """See `Distortion.closed_distances`; terms of rows have scale −factor and shift −extra."""
         return closed.closed_distances(table, self.features(weights), sums, counts, exponent)
-
-
-def named_rows(block: RowBlock, rows: Sequence[int] | IntArray, most: int = 5) -> str:
-    """Return the ids of a few rows for an error text."""
-    shown = ", ".join(repr(value) for value in block.ids[np.asarray(rows)[:most]].tolist())
-    return shown + (f" and {len(rows) - most} more" if len(rows) > most else "")

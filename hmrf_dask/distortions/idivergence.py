@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import Extent, TableDistortion, named_rows
+from hmrf_dask.distortions.base import Extent, TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.compiled import njit
@@ -16,7 +16,7 @@ from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.plain import sums as plain
 from hmrf_dask.kernels.products import entries
-from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.block import RowBlock, named_rows
 from hmrf_dask.types import FloatArray, IntArray
 
 # A centroid entry below it is taken as this: ln 0 has no value, smoothing keeps real entries far

@@ -12,6 +12,8 @@ from hmrf_dask.em.rounds import settle_in_rounds
 def expectation(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
     """Return the state after an E-step at frozen centroids and weights, and how many rows moved."""
     flow = engine.flow
+    if flow.shares_memory:  # by all threads now, or by the first task while the others wait for it
+        engine.problem.distortion.make_ready(state.model.table())
     model = flow.share(state.model)
     groups, _ = engine.groups(state)
     free = [

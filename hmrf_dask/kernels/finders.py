@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.links import frozen
@@ -19,7 +20,7 @@ from hmrf_dask.kernels.plain import distances as plain
 from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.prefetch import prefetch
 from hmrf_dask.kernels.products import Columns, aligned, has_half, layout, store
-from hmrf_dask.types import RowArray
+from hmrf_dask.types import FloatArray, RowArray
 
 TILE = 16  # features that are turned at a time: two lines of each centroid
 SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
@@ -68,12 +69,15 @@ def _middle(line):  # type: ignore[no-untyped-def]
 
 @instead(plain.fill_finder)
 @njit(nogil=True, cache=True)
-def _fill(exact, metric, unit, table, norms, errors):  # type: ignore[no-untyped-def]
-    """Write a table, add up squares of entries and of what is lost; return the largest entry."""
-    n_clusters, n_features = exact.shape
+def _fill(exact, metric, unit, begin, n_features, table, norms, errors):  # type: ignore[no-untyped-def]
+    """Write features `begin` to `n_features` of a table and return the largest entry.
+
+    Squares of entries and of what is lost are added up.
+    """
+    n_clusters = exact.shape[0]
     tile = np.empty((TILE, n_clusters))
     largest = 0.0
-    for first in range(0, n_features, TILE):
+    for first in range(begin, n_features, TILE):
         count = min(TILE, n_features - first)
         for h in range(n_clusters):
             row = exact[h]
@@ -101,9 +105,18 @@ def make_finder(table: Table, *, half: bool) -> Finder:
     found = aligned((n_features, width), np.uint16 if half else np.float32)
     exponent = math.frexp(2.0 * table.largest_entry)[1]
     unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
-    norms, errors = np.zeros(n_clusters), np.zeros(n_clusters)
-    metric = table.weights if table.squared else np.zeros(0)
-    largest = _fill(table.arrays.exact, frozen(metric, np.float64), unit, found, norms, errors)
+    metric = frozen(table.weights if table.squared else np.zeros(0), np.float64)
+    moments: list[tuple[float, FloatArray, FloatArray]] = []
+
+    def some(first: int, last: int) -> None:
+        norms, errors = np.zeros(n_clusters), np.zeros(n_clusters)
+        largest = _fill(table.arrays.exact, metric, unit, first, last, found, norms, errors)
+        moments.append((largest, norms, errors))
+
+    over_ranges(some, n_features, table.exact.size)
+    largest = max((one[0] for one in moments), default=0.0)
+    norms = np.sum([one[1] for one in moments], axis=0)  # in any order: they only bound
+    errors = np.sum([one[2] for one in moments], axis=0)
     entry_error = largest * 2.0**-10.99 + 2.0**-14 if half else largest * 2.0**-23.99 + 2.0**-140
     bias = np.full(width, np.inf, np.float32)
     extra = np.zeros(width, np.float32)

@@ -16,7 +16,7 @@ from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.plain import numbers as plain
 from hmrf_dask.rows.canonical import as_float32, canonical_csr, require_int32, require_matrix
 from hmrf_dask.rows.ids import as_ids, hash_ids
-from hmrf_dask.types import AnyArray, KeyArray, LabelArray, RowArray
+from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray, RowArray
 
 _NEGATIVE_ZERO = np.uint32(0x80000000)
 _SHOWN = 5
@@ -307,3 +307,9 @@ def _sum_row_hashes(bits, indices, indptr, keys, dense, first_row):  # type: ign
         content += row
         order += _mix(row + _mix(first_row + np.uint64(i) + np.uint64(2) * golden))
     return content, order
+
+
+def named_rows(block: RowBlock, rows: Sequence[int] | IntArray, most: int = 5) -> str:
+    """Return the ids of a few rows for an error text."""
+    shown = ", ".join(repr(value) for value in block.ids[np.asarray(rows)[:most]].tolist())
+    return shown + (f" and {len(rows) - most} more" if len(rows) > most else "")

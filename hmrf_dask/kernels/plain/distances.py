@@ -142,18 +142,21 @@ def fill_finder(
     exact: FloatArray,
     metric: FloatArray,
     unit: float,
+    begin: int,
+    end: int,
     table: AnyArray,
     norms: FloatArray,
     errors: FloatArray,
 ) -> float:
-    """Write a float32 table; return its largest entry, and add up squares and what is lost."""
+    """Write features of a float32 table; return its largest entry, add up squares and losses."""
     largest = 0.0
-    for first in range(0, exact.shape[1], _FEATURES):
-        part = exact[:, first : first + _FEATURES]
+    for first in range(begin, end, _FEATURES):
+        chosen = slice(first, min(first + _FEATURES, end))
+        part = exact[:, chosen]
         value = part - part.mean(axis=0)
-        value *= unit * metric[first : first + _FEATURES] if len(metric) else unit
+        value *= unit * metric[chosen] if len(metric) else unit
         stored = value.astype(np.float32)
-        table[first : first + _FEATURES, : len(exact)] = stored.T
+        table[chosen, : len(exact)] = stored.T
         largest = max(largest, float(np.abs(value).max(initial=0.0)))
         norms += (value * value).sum(axis=1)
         value -= stored

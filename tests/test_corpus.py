@@ -374,7 +374,7 @@ def test_rows_sent_to_a_cluster_are_recomputed_there_and_never_sent_again():
     with (
         dask.config.set(scheduler=None),
         Client(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
         ) as client,
     ):
         corpus = Corpus.from_rows(dense, n_partitions=3)

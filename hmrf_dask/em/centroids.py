@@ -40,7 +40,7 @@ def centroids_beside_sums(state: State) -> BoolArray:
 
 
 def maximisation(engine: Engine, state: State) -> State:
-    """Return the state at its optimal centroids, Σ D measured anew on every row."""
+    """Return the state at its optimal centroids, Σ D computed anew."""
     model = replace(state.model, centroids=centroids_of(state))
     moved = replace(state, model=model, optimal=True)
     distortion = engine.distortion_sum(moved)

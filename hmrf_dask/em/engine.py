@@ -244,7 +244,7 @@ class Engine:
         return exact_integer(self.flow.compute([tree(self.flow, add_limbs, limbs)])[0])
 
     def energy(self, state: State, pricing: Pricing, prior: float) -> Energy:
-        """Return J of a state, every row and every pair computed anew."""
+        """Return J of a state, its distances and every pair computed anew."""
         distortion = self.distortion_sum(state)
         if not self.problem.bundles:
             return Energy(distortion=distortion, prior=exact(prior))

@@ -25,7 +25,7 @@ from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.rounds import Rounds, settle_in_rounds
 from hmrf_dask.errors import ConflictError
-from hmrf_dask.runs import RunDirectory
+from hmrf_dask.runs import MemoryRun
 from tests.icm_bench import (
     MEBIBYTE,
     Resident,
@@ -368,7 +368,7 @@ def _first_commit(rows: Any, must: AnyArray, cannot: AnyArray) -> float:
         raise _Begun
 
     began = time.perf_counter()
-    with mock.patch.object(RunDirectory, "commit", stop), _suppressed():
+    with mock.patch.object(MemoryRun, "commit", stop), _suppressed():  # no run_dir, rows of ours
         _model_of_two().fit(rows, must_link=must, cannot_link=cannot)
     return round(came[0] - began, 2)
 

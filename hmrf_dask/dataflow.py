@@ -7,9 +7,9 @@ candidate start lives inside one task and uses it.
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import dask
@@ -19,21 +19,23 @@ from dask.base import get_scheduler
 from dask.delayed import Delayed
 from dask.utils import parse_bytes
 
-from hmrf_dask.errors import ClusterError
+from hmrf_dask.graphs import Constant, Guarded, Known, Planned, Sent, Slot, fed, merged, planned
 from hmrf_dask.kernels.path import kernel_path
 from hmrf_dask.types import AnyArray
 from hmrf_dask.workers import (
+    LostWorkError,
     active_client,
+    fetch,
     in_this_process,
     known_scheduler,
-    other_path,
+    reaches_workers,
     setting,
     together,
     wait_for,
 )
 
+log = logging.getLogger("hmrf_dask")
 FAN = 8  # children of a node of a reduction tree
-TASKS = 2  # of a pass for each thread: fewer wait for the slowest, each may hold K x d sums
 SMALL = 4096  # bytes of an array that may travel as an argument
 Lazy = Any  # a Delayed under DaskFlow, the value itself under Inline
 
@@ -47,6 +49,9 @@ class Dataflow(Protocol):
     def share(self, value: Any) -> Lazy:
         """Return `value` as a task result that survives the loss of any worker."""
 
+    def broadcast(self, value: Any) -> Lazy:
+        """Return `value` as `share` does, to be sent to all workers at once."""
+
     def compute(self, values: Sequence[Lazy]) -> list[Any]:
         """Return the values."""
 
@@ -55,6 +60,9 @@ class Dataflow(Protocol):
 
     def neighbours(self, values: Sequence[Lazy]) -> list[list[int]]:
         """Return the numbers of kept values in groups: one task takes a group where it lies."""
+
+    def holds(self, values: Sequence[Lazy]) -> bool:
+        """Return whether the values lie in this process, where any task can use them."""
 
     @property
     def shares_memory(self) -> bool:
@@ -90,6 +98,10 @@ class Inline:
         """Return the value."""
         return value
 
+    def broadcast(self, value: Any) -> Any:
+        """Return the value."""
+        return value
+
     def compute(self, values: Sequence[Any]) -> list[Any]:
         """Return the values."""
         return list(values)
@@ -102,128 +114,14 @@ class Inline:
         """Return all in one group."""
         return [list(range(len(values)))]
 
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Return whether the values lie in this process: they do."""
+        return True
+
     @property
     def shares_memory(self) -> bool:
         """Whether tasks see the very objects that they are given: they do."""
         return True
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """A call that runs only where it gives the client's bits: workers join at any time.
-
-    `arguments` holds the literal ones; where a `Slot` stands, a value of another task goes.
-    """
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    path: tuple[tuple[str, str], ...]
-
-    def __call__(self, *values: Any) -> Any:
-        """Return function(*arguments), or raise ClusterError on a machine of another kind."""
-        own = kernel_path()
-        if tuple(own.items()) != self.path:
-            raise ClusterError(other_path("a worker that joined", own, dict(self.path)))
-        return self.function(*_filled(self.arguments, values))
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The place of a value among those a call is given."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A task that gives a value: unlike scattered data it is there again when its worker dies."""
-
-    value: Any
-
-    def __call__(self) -> Any:
-        """Return the value."""
-        return self.value
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """A value in this process, the result of a graph or shared; it goes into calls as it is."""
-
-    value: Any
-
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """A task that was not run yet, or runs on workers: a Dask collection of one key.
-
-    Delayed objects do the same, but the cost of a graph of theirs is that of a small corpus's pass.
-
-    Attributes
-    ----------
-    key : str
-    layer : dict
-        The task, and tasks of other collections that it needs, as Dask takes them.
-    needs : tuple of Planned
-        What else it needs; held, as Dask forgets a persisted value that nobody holds.
-    """
-
-    key: str
-    layer: Mapping[str, Any]
-    needs: tuple[Planned, ...] = ()
-
-    def __dask_graph__(self) -> dict[str, Any]:
-        """Return all tasks."""
-        return merged([self])
-
-    def __dask_keys__(self) -> list[str]:
-        """Return the one key."""
-        return [self.key]
-
-    def __dask_tokenize__(self) -> str:
-        """Return the key, which is used once."""
-        return self.key
-
-    def __dask_postcompute__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Say how to take the value out of the list of results."""
-        return _first, ()
-
-    def __dask_postpersist__(self) -> tuple[Callable[..., Planned], tuple[Any, ...]]:
-        """Say how to make this again of a graph that was run."""
-        return _replanned, (self.key,)
-
-    __dask_scheduler__ = staticmethod(dask.threaded.get)
-    __dask_optimize__ = None  # every task is wanted, and as it is
-
-
-def merged(values: Sequence[Planned]) -> dict[str, Any]:
-    """Return the tasks of several values and of all they need."""
-    graph: dict[str, Any] = {}
-    seen: set[str] = set()
-    waiting = list(values)
-    while waiting:
-        one = waiting.pop()
-        if one.key not in seen:
-            seen.add(one.key)
-            graph.update(one.layer)
-            waiting.extend(one.needs)
-    return graph
-
-
-def _first(results: Sequence[Any]) -> Any:
-    return results[0]
-
-
-def _replanned(graph: Mapping[str, Any], key: str, rename: Any = None) -> Planned:
-    return Planned(key, {key: graph[key]})
-
-
-def _filled(arguments: Any, values: Sequence[Any]) -> Any:
-    """Return arguments with values in their slots."""
-    if type(arguments) is Slot:
-        return values[arguments.number]
-    if type(arguments) in (list, tuple):
-        return type(arguments)([_filled(one, values) for one in arguments])
-    return arguments
 
 
 class DaskFlow:
@@ -240,6 +138,7 @@ class DaskFlow:
         self.path = tuple(kernel_path().items())
         self.computes = 0
         self.tasks = 0
+        self._sent = Sent()
 
     def lazy(self, function: Callable[..., Any], *arguments: Any) -> Planned:
         """Return a call to come; its key is new, as a key used again returns the old result."""
@@ -256,6 +155,14 @@ class DaskFlow:
         key = self._key("shared")
         return Planned(key, {key: (Constant(value),)})
 
+    def broadcast(self, value: Any) -> Planned | Known:
+        """Return `value` as `share` does, and begin to send it to all workers."""
+        shared = self.share(value)
+        client = active_client()
+        if isinstance(shared, Planned) and reaches_workers(client):
+            self._sent.send(client, shared, value)
+        return shared
+
     def compute(self, values: Sequence[Lazy]) -> list[Any]:
         """Return the values, computed in one graph."""
         return [one.value if isinstance(one, Known) else one for one in self._run(values)]
@@ -266,15 +173,19 @@ class DaskFlow:
         if client is None:
             return [one if isinstance(one, Known) else Known(one) for one in self._run(values)]
         self.computes += 1
-        return _submitted(client, [_planned(one) for one in values])
+        return _submitted(client, [planned(one) for one in values])
 
     def neighbours(self, values: Sequence[Lazy]) -> list[list[int]]:
-        """Return `TASKS` groups a thread of those that lie on one worker, in their order."""
+        """Return a few groups a thread of those that lie on one worker, in their order."""
         return [
             [int(number) for number in some]
-            for numbers, threads in together(values)
-            for some in np.array_split(numbers, min(TASKS * threads, len(numbers)))
+            for numbers, n_tasks in together(values)
+            for some in np.array_split(numbers, min(n_tasks, len(numbers)))
         ]
+
+    def holds(self, values: Sequence[Lazy]) -> bool:
+        """Return whether the values are known here, and tasks run on threads of this process."""
+        return self.shares_memory and all(isinstance(one, Known) for one in values)
 
     @property
     def shares_memory(self) -> bool:
@@ -284,16 +195,25 @@ class DaskFlow:
     def _run(self, values: Sequence[Lazy]) -> list[Any]:
         """Return what is known already as it is, everything else computed."""
         self.computes += 1
-        wanted = [one if isinstance(one, Known) else _planned(one) for one in values]
+        wanted = [one if isinstance(one, Known) else planned(one) for one in values]
         tasks = [one for one in wanted if isinstance(one, Planned)]
         client = active_client()
         if client is None:
             run = get_scheduler(scheduler=known_scheduler()) or dask.threaded.get
             results = iter(run(merged(tasks), [one.key for one in tasks]) if tasks else ())
         else:
-            done = _submitted(client, tasks)
-            results = iter(client.gather([one.layer[one.key] for one in done]))
+            results = iter(self._run_on(client, tasks))
         return [next(results) if isinstance(one, Planned) else one for one in wanted]
+
+    def _run_on(self, client: Any, tasks: Sequence[Planned]) -> list[Any]:
+        """Return values computed on workers, from what was sent there or, where it is lost, not."""
+        sent = self._sent.taken(tasks)
+        if sent:
+            try:
+                return _gathered(client, fed(tasks, sent))
+            except LostWorkError:
+                log.info("a worker was lost with values that were sent to it; they go there again")
+        return _gathered(client, tasks)
 
     def _key(self, name: str) -> str:
         self.tasks += 1
@@ -306,17 +226,13 @@ class DaskFlow:
         if type(argument) in (list, tuple):
             return type(argument)([self._split(one, needs) for one in argument])
         if isinstance(argument, Planned | Delayed):
-            needs.append(_planned(argument))
+            needs.append(planned(argument))
             return Slot(len(needs) - 1)
         return argument
 
 
-def _planned(value: Planned | Delayed) -> Planned:
-    """Return a Delayed of the user's, or of a corpus, as the loop takes it."""
-    if isinstance(value, Planned):
-        return value
-    layer: Mapping[Any, Any] = value.__dask_graph__()
-    return Planned(value.key, dict(layer))
+def _gathered(client: Any, tasks: Sequence[Planned]) -> list[Any]:
+    return fetch(client, [one.layer[one.key] for one in _submitted(client, tasks)])
 
 
 def _submitted(client: Any, tasks: Sequence[Planned]) -> list[Planned]:

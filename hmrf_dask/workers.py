@@ -13,19 +13,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import dask
 import dask.local
 import dask.threaded
 import psutil
-from dask.base import get_scheduler
+from dask.base import get_scheduler, named_schedulers
 from dask.utils import parse_timedelta
 
 from hmrf_dask.errors import ClusterError, HmrfError, RunDirectoryError
 from hmrf_dask.kernels.path import kernel_path, path_differences
 
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+PROCESS = 320 * 2**20  # bytes of a worker with all modules and kernels loaded, without any rows
 POLL = 2.0  # seconds between two looks at the workers while a graph runs
+ANSWER = 3.0  # seconds in which a worker answers a client that can reach it
+_REACHED: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # by client
+TASKS = 2  # of a pass for each local thread: fewer wait for the slowest, each may hold K x d sums
 
 
 def setting(name: str, default: Any) -> Any:
@@ -34,13 +39,15 @@ def setting(name: str, default: Any) -> Any:
 
 
 def known_scheduler() -> Any:
-    """Return Dask's threads where nothing else can be meant, None where Dask has to find out.
+    """Return a local scheduler where nothing else can be meant, None where Dask has to find out.
 
-    To look for a client it imports distributed, half a second; without distributed there is none.
+    To look for a client it imports distributed, half a second, even where a local scheduler is
+    named; without distributed there is none.
     """
-    if "distributed" in sys.modules or dask.config.get("scheduler", None):
-        return None
-    return dask.threaded.get
+    named = dask.config.get("scheduler", None)
+    if isinstance(named, str):
+        return named_schedulers.get(named.lower())
+    return None if named or "distributed" in sys.modules else dask.threaded.get
 
 
 def _scheduler() -> Any:
@@ -59,7 +66,36 @@ def in_this_process() -> bool:
     return _scheduler() in (None, dask.local.get_sync, dask.threaded.get)
 
 
+def reaches_workers(client: Any) -> bool:
+    """Return whether this process can speak to workers itself: half of the way of large values."""
+    if client.direct_to_workers is not None:
+        return bool(client.direct_to_workers)
+    if client not in _REACHED:
+        addresses = list(_workers_by_name(client))
+        if not addresses:
+            return False
+        try:
+            client.sync(_greet, client, addresses[0], callback_timeout=ANSWER)
+            _REACHED[client] = True
+        except (OSError, TimeoutError):  # behind a gateway
+            _REACHED[client] = False
+    return _REACHED[client]
+
+
+async def _greet(client: Any, address: str) -> None:
+    await client.rpc(address).identity()
+
+
 # ---- waiting
+
+
+class LostWorkError(ClusterError):
+    """Tasks were cancelled: the scheduler went away, or a value they need is gone for good."""
+
+
+def patience() -> float:
+    """Return for how many seconds nothing may move on the workers."""
+    return float(parse_timedelta(setting("no-workers-timeout", "60 s"), default="s"))
 
 
 def wait_for(client: Any, futures: Sequence[Any]) -> None:
@@ -72,11 +108,23 @@ def wait_for(client: Any, futures: Sequence[Any]) -> None:
         raise
 
 
+def fetch(client: Any, futures: Sequence[Any]) -> list[Any]:
+    """Return the results of futures that are done."""
+    from distributed import CancelledError
+
+    try:
+        return list(client.gather(list(futures), direct=reaches_workers(client)))
+    except CancelledError as error:
+        raise LostWorkError(
+            f"results must stay until they are fetched, got them lost ({error}); {_AGAIN}"
+        ) from error
+
+
 def _watch(client: Any, futures: Sequence[Any]) -> None:
     from distributed import CancelledError, wait
 
     address = client.scheduler.address
-    patience = float(parse_timedelta(setting("no-workers-timeout", "60 s"), default="s"))
+    patient = patience()
     quiet_since, last = time.monotonic(), -1
     while not any(future.status == "error" for future in futures):
         try:
@@ -87,10 +135,10 @@ def _watch(client: Any, futures: Sequence[Any]) -> None:
             transfers = sum(state.transfers for state in states)
             if transfers != last or any(state.busy for state in states):
                 quiet_since, last = time.monotonic(), transfers
-            if time.monotonic() - quiet_since > patience:
-                raise ClusterError(_stalled(address, states, patience)) from None
+            if time.monotonic() - quiet_since > patient:
+                raise ClusterError(_stalled(address, states, patient)) from None
         except CancelledError as error:
-            raise ClusterError(
+            raise LostWorkError(
                 f"the scheduler must stay, got {address} gone, or the work cancelled ({error}); "
                 f"{_AGAIN}"
             ) from error
@@ -160,11 +208,17 @@ def _explain(future: Any) -> None:
 
 
 def together(values: Sequence[Any]) -> list[tuple[list[int], int]]:
-    """Return the numbers of persisted values by the worker that has them, and its threads."""
+    """Return the numbers of persisted values by the worker that has them, and how many tasks.
+
+    A worker gets one task a thread: one that waits there is stolen, and drags its rows along. Rows
+    that each task reads for itself are in one place: everywhere.
+    """
     client = active_client()
     if client is None:
-        return [(list(range(len(values))), local_threads())]
+        return [(list(range(len(values))), TASKS * local_threads())]
     threads = {name: int(one["nthreads"]) for name, one in _workers_by_name(client).items()}
+    if not any(hasattr(value, "key") for value in values):
+        return [(list(range(len(values))), TASKS * max(1, sum(threads.values())))]
     places = client.who_has(client.futures_of(list(values)))
     found: dict[str, list[int]] = {}
     for number, value in enumerate(values):
@@ -194,10 +248,11 @@ def memory_of_a_task() -> tuple[int, str]:
 
 
 def memory_of_all() -> int:
-    """Return the memory of the whole cluster, or of this machine."""
+    """Return the memory of the whole cluster, or of this machine, that its processes leave."""
     client = active_client()
     limits = [] if client is None else [int(one["memory_limit"] or 0) for one in _workers(client)]
-    return sum(limits) or _machine_memory()
+    limited = [limit for limit in limits if limit]
+    return sum(max(0, limit - PROCESS) for limit in limited or [_machine_memory()])
 
 
 def _machine_memory() -> int:

@@ -33,7 +33,8 @@ def sample_of(
     facts = prepare.look_at(block, 0, distortion, ids is not None)
     bound = distortion.bind(prepare.extent_of(facts, block.n_features))
     weights = np.ones(block.n_features)
-    largest = bound.summand_bound(None, weights) or bound.summand_bound(block, weights) or 1.0
+    terms = bound.terms(block, weights)
+    largest = bound.summand_bound(None, weights) or bound.summand_bound(terms, weights) or 1.0
     exponent = fixed_point_exponent(block.n_rows, largest)
     return Sample(block, bound, SMOOTHING.get(name, 0.0), exponent, seed)
 

@@ -101,6 +101,8 @@ def make_bench(
     blocks = [flow.share(whole.rows(first, last)) for first, last in ends]
     corpus: Any = SimpleNamespace(
         partitions=blocks,
+        blocks=blocks,
+        named=blocks,
         offsets=cuts.tolist(),
         n_rows=len(problem.X),
         n_features=problem.X.shape[1],

@@ -15,24 +15,14 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.measuring import versions
 from tests.proof_rows import ROWS, Row
 
 ROOT = Path(__file__).parent.parent
 PROOF = ROOT / "proof.json"
-PACKAGES = (
-    "hmrf-dask",
-    "dask",
-    "distributed",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "pyarrow",
-    "numba",
-)
 
 
 def main() -> int:
@@ -52,7 +42,7 @@ def main() -> int:
     proof = _read_proof()
     for row in chosen:
         proof["rows"][row.name] = _run_apart(row)
-        proof |= {"machine": _machine(), "versions": {name: version(name) for name in PACKAGES}}
+        proof |= {"machine": _machine(), "versions": versions()}
         PROOF.write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
         _show(row, proof["rows"][row.name])
     _table(proof)

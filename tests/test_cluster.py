@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Status, wait
 
@@ -157,6 +159,99 @@ def test_errors_of_tasks_come_as_they_are(threaded_client: Client) -> None:
         flow.compute([flow.lazy(fail, InvalidInputError("row 3"))])
     with pytest.raises(ZeroDivisionError):
         flow.persist([flow.lazy(fail, ZeroDivisionError())])
+
+
+# --- values sent to the workers
+
+
+def keys_sent(client: Client) -> list[str]:
+    """Return what was sent from here and lies on the workers."""
+    every = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+    return [key for key in every if str(key).startswith("sent-")]
+
+
+def test_a_value_is_sent_to_every_worker_once_and_goes_with_its_holder(
+    process_client: Client,
+) -> None:
+    process_client.amm.stop()  # every two seconds it leaves one copy of what is not in use
+    flow = DaskFlow()
+    shared = flow.broadcast(np.arange(1000.0))
+    for _ in range(2):
+        tasks = [flow.lazy(np.add, shared, number) for number in range(6)]
+        assert [found[999] for found in flow.compute(tasks)] == list(range(999, 1005))
+        (key,) = keys_sent(process_client)
+        assert len(process_client.who_has()[key]) == 2
+    process_client.amm.start()
+    del shared, tasks
+    assert flow.compute([flow.lazy(int, 1)]) == [1]
+    last = time.monotonic() + 20
+    while keys_sent(process_client) and time.monotonic() < last:
+        time.sleep(0.02)
+    assert keys_sent(process_client) == []
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("when", ["before", "in", "kept"])
+def test_a_value_that_is_lost_with_every_worker_is_there_again(
+    process_client: Client, tmp_path: Path, when: str
+) -> None:
+    flow = DaskFlow()
+    shared = flow.broadcast(np.arange(1000.0))
+    assert flow.compute([flow.lazy(np.sum, shared)]) == [499500.0]
+    pids = list(process_client.run(os.getpid).values())
+    tasks = [flow.lazy(np.add, shared, number) for number in range(4)]
+    if when == "in":
+        markers = [tmp_path / str(number) for number in range(2)]
+        tasks = [flow.lazy(_endless_once, shared, str(marker)) for marker in markers]
+        threading.Thread(target=_kill_once_there, args=(pids, markers)).start()
+    elif when == "kept":  # what is kept is made anew from what the scheduler has
+        tasks = flow.persist(tasks)
+    if when != "in":
+        _kill_once_there(pids, [])
+    found = flow.compute(tasks)
+    assert [one[7] for one in found] == ([7.0, 7.0] if when == "in" else [7.0, 8.0, 9.0, 10.0])
+    process_client.wait_for_workers(2, timeout=60)
+    assert not set(pids) & set(process_client.run(os.getpid).values())
+
+
+def _endless_once(values: np.ndarray, marker: str) -> np.ndarray:
+    """Return the values the second time."""
+    if not os.path.exists(marker):
+        Path(marker).touch()
+        time.sleep(60)
+    return values
+
+
+def _kill_once_there(pids: list[int], markers: list[Path]) -> None:
+    """Kill processes when some files are there."""
+    while not all(marker.exists() for marker in markers):
+        time.sleep(0.02)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_client_that_cannot_reach_the_workers_uses_the_scheduler(
+    process_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_client, "direct_to_workers", False)
+    assert not workers.reaches_workers(process_client)
+    flow = DaskFlow()
+    shared = flow.broadcast(np.arange(1000.0))
+    assert flow.compute([flow.lazy(np.sum, shared)]) == [499500.0]
+    assert keys_sent(process_client) == []
+    monkeypatch.undo()
+    assert workers.reaches_workers(process_client)
+
+
+def test_a_worker_gets_one_task_a_thread(process_client: Client) -> None:
+    flow = DaskFlow()
+    kept = flow.persist([flow.lazy(int, number) for number in range(12)])
+    places = process_client.who_has(process_client.futures_of(kept))
+    groups = flow.neighbours(kept)
+    assert sorted(number for group in groups for number in group) == list(range(12))
+    assert len(groups) == len({places[one.key] for one in kept})
+    for group in groups:
+        assert len({places[kept[number].key] for number in group}) == 1
 
 
 # --- workers that are not there

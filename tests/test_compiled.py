@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hmrf_dask
@@ -91,6 +92,55 @@ def test_a_full_disk_stops_nothing(kernel_file: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Path, "write_bytes", full)
     assert loaded(kernel_file)((1, 2, 3)) == 6
     assert not list((kernel_file.parent / "cache").rglob("*.nbc*"))
+
+
+def _products(one, other, out):  # type: ignore[no-untyped-def]
+    for i in range(one.shape[0]):
+        for j in range(other.shape[0]):
+            if one[i] != other[j]:
+                out[i] += one[i] * other[j] - np.float64(i + 2 * j)
+            elif i < j or one[i] > 0.0:
+                out[j] -= one[j]
+
+
+@needs_numba
+def test_options_are_not_compared_at_every_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba
+    from numba.core.targetconfig import TargetConfig
+
+    looks, values = [0], TargetConfig.values
+
+    def counted(options: Any) -> Any:
+        looks[0] += 1
+        return values(options)
+
+    monkeypatch.setattr(TargetConfig, "values", counted)
+    found = []
+    forms: list[dict[str, Any]] = [{}, {"fastmath": True}, {"error_model": "numpy"}]
+    for make in (numba.njit, compiled.njit, numba.njit, compiled.njit):
+        looks[0] = 0
+        for options in forms:
+            make(**options)(_products)(*np.ones((3, 4)))
+        found.append(looks[0])
+    assert found[3] < found[2] / 3
+
+
+@needs_numba
+def test_equal_options_are_one_object_and_others_another() -> None:
+    from numba.core.compiler import Flags
+
+    from hmrf_dask.kernels.compiler import Open
+
+    options = Open(Flags())
+    one, same = options.copy(), Open(Flags()).copy()
+    options.no_cpython_wrapper = True
+    other = options.copy()
+    assert one is same
+    assert one != other
+    assert (one.no_cpython_wrapper, other.no_cpython_wrapper) == (False, True)
+    changed = one.copy()
+    changed.no_cpython_wrapper = True
+    assert not one.no_cpython_wrapper
 
 
 # What follows runs in processes of their own, over a copy of the package.

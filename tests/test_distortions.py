@@ -291,10 +291,10 @@ def test_pearson_never_makes_sparse_rows_dense(monkeypatch: pytest.MonkeyPatch) 
 
 def fixed_sums(distortion: Distortion, block: RowBlock, labels: Any, K: int, weights: Any) -> Any:
     """Return sums as integers, their exponent, and counts."""
-    limit = distortion.summand_bound(None, weights) or distortion.summand_bound(block, weights)
+    terms = distortion.terms(block, weights)
+    limit = distortion.summand_bound(None, weights) or distortion.summand_bound(terms, weights)
     exponent = fixed_point_exponent(block.n_rows, float(limit or 1.0))
     nowhere = np.full(block.n_rows, -1, np.int32)
-    terms = distortion.terms(block, weights)
     sums = distortion.sum_moves(block, terms, weights, nowhere, labels, K, exponent)
     return sums.to_dense(), exponent, sums.counts
 

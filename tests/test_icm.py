@@ -219,7 +219,7 @@ def test_adjacency_lists_every_pair_at_both_ends() -> None:
 # functions that only kernels call have no way in from Python
 _place_item = njit()(lambda *heap_and_item: place_item(*heap_and_item))
 _add_limbs = njit()(lambda high, low, at, value: add_limbs(high, low, at, value))
-_best_limbs = njit()(lambda high, low: best_limbs(high, low))
+_best_limbs = njit()(lambda high, low: best_limbs(high, low, 0, len(high) - 1))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=60))

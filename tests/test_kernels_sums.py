@@ -12,11 +12,12 @@ import scipy.sparse
 from hypothesis import example, given, settings
 
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.kernels import exact, gradients, moves, pairs, random, sums
+from hmrf_dask.kernels import abreast, exact, gradients, moves, pairs, random, sums
+from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.compiled import COMPILED, njit
 from hmrf_dask.kernels.distances import Terms, spread
 from hmrf_dask.kernels.exact import BASE, exact_integer, exact_sum, exact_value, exact_zero
-from hmrf_dask.kernels.gradients import weighted_squares
+from hmrf_dask.kernels.gradients import rows_by_cluster, squares_by_length, weighted_squares
 from hmrf_dask.kernels.sums import (
     LARGEST_EXPONENT,
     Accumulator,
@@ -215,7 +216,7 @@ def test_an_accumulator_adds_blocks_in_any_order(name: str, K: int) -> None:
             if (t + turn) % 3:
                 accumulator.add(rows, terms, features, *ends, 43)
             else:
-                accumulator.add_sums(sum_moves(rows, terms, features, *ends, K, 43))
+                accumulator.join(sum_moves(rows, terms, features, *ends, K, 43))
         sums = accumulator.finish()
         forms.add(sums.is_dense)
         assert np.array_equal(sums.to_dense(), told)
@@ -290,7 +291,10 @@ def test_summands_as_large_as_the_exponent_allows_do_not_overflow(n_columns: int
 
 @pytest.mark.parametrize("name", ["cosine", "pearson"])
 @pytest.mark.parametrize("seed", range(3))
-def test_weighted_squares_are_those_of_every_row_alone(name: str, seed: int) -> None:
+def test_weighted_squares_are_those_of_every_row_alone(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(abreast, "WORTH", 0)
     problem = problems.random_problem(seed, distortion=name, n=40, d=11, smooth=True)
     weights, rng = problems.random_weights(11, seed), np.random.default_rng(seed)
     distortion, labels = bound(name, problem.X), rng.integers(-2, 4, 40).astype(np.int32)
@@ -298,7 +302,9 @@ def test_weighted_squares_are_those_of_every_row_alone(name: str, seed: int) -> 
     overall = distortion.table(rng.random((1, 11)), weights)
     for block in blocks_of(problem.X):
         terms, x = distortion.terms(block, weights), block.to_dense().astype(np.float64)
-        whole = weighted_squares([block], [terms], [labels], table, overall, 0.7, 44)
+        whole = weighted_squares(
+            rows_by_cluster([block], [terms], [labels], 4), table, overall, 0.7, 44
+        )
         own = 1.0 - distortion.own_distances(block, terms, table, labels)
         own -= 0.7 * (1.0 - distortion.own_distances(block, terms, overall, 0 * labels))
         own[labels < 0] = 0.0
@@ -312,13 +318,31 @@ def test_weighted_squares_are_those_of_every_row_alone(name: str, seed: int) -> 
             alone = [distortion.terms(one, weights) for one in rows]
             own_labels = [labels[np.isin(block.ids, one.ids)] for one in rows]
             arguments = (table, overall, 0.7, 44)
-            together = weighted_squares(rows, alone, own_labels, *arguments)
-            assert np.array_equal(together, whole)
+            members = rows_by_cluster(rows, alone, own_labels, 4)
+            assert np.array_equal(weighted_squares(members, *arguments), whole)
+            with threads_allowed(3):
+                assert np.array_equal(weighted_squares(members, *arguments), whole)
             parts = [
-                weighted_squares([one], [term], [label], *arguments)
+                weighted_squares(rows_by_cluster([one], [term], [label], 4), *arguments)
                 for one, term, label in zip(rows, alone, own_labels, strict=True)
             ]
             assert np.array_equal(np.sum(parts, axis=0), whole)
+
+
+@pytest.mark.parametrize("n_clusters", [1, 3, 8, 21])
+def test_squares_by_length_are_the_same_for_any_threads(n_clusters: int) -> None:
+    rng, d = np.random.default_rng(n_clusters), 40_000
+    sums = rng.integers(-(2**50), 2**50, (n_clusters, d + 1))
+    sums[0, :-1] = 0
+    sums[0, -1] = 0 if n_clusters == 1 else 2**45
+    roots = rng.uniform(0.1, 3.0, d)
+    whole = sums[:, :-1] + sums[:, -1:] * roots
+    lengths = np.sqrt((whole * whole).sum(axis=1, keepdims=True))
+    expected = (whole * whole / np.where(lengths > 0, lengths, 1.0)).sum(axis=0)
+    found = squares_by_length(sums, roots)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    with threads_allowed(3):
+        assert squares_by_length(sums, roots).tobytes() == found.tobytes()
 
 
 # --- random numbers ------------------------------------------------------------------------------
@@ -452,10 +476,11 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
                 block, block, ends, ends, signed, weights, np.full(len(weights) + 1, 2.0**40)
             )
             table = distortion.table(np.ones((2, 4)), weights)
-            weighted_squares([block], [terms], [labels], table, table, 1.0, 40)
+            members = rows_by_cluster([block], [terms], [labels], 2)
+            weighted_squares(members, table, table, 1.0, 40)
             exact_sum(signed)
     kernels = (
-        moves.moves_by_cluster,
+        moves._by_cluster,
         moves._line_up,
         moves._scatter,
         moves._emit,

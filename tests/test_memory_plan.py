@@ -78,7 +78,7 @@ def peak(work: Callable[[], Any]) -> int:
 
 def assign(bench: Bench) -> None:
     labels = bench.run.write_labels(0, "rows-00000", 0, np.full(ROWS, -2, np.int32))
-    parts.assign([bench.rows()], [None], bench.model(), bench.run, 1, [labels])
+    parts.assign([bench.rows()], [None], bench.model(), bench.run, 1, False, [labels])
 
 
 def vary(bench: Bench) -> None:

@@ -50,6 +50,7 @@ KINDS = ("sparse", "dense")
 K = 5
 STANDINS = [
     (distances, "_moments", plain_distances.moments),
+    (distances, "_sizes", plain_distances.sizes),
     (distances, "_centred", plain_distances.centred_squares),
     (distances, "_own", plain_distances.own_distances),
     (distances, "_all", plain_distances.all_distances),
@@ -67,6 +68,7 @@ STANDINS = [
     (sums, "_add_entries", plain_sums.add_entries),
     (gradients, "moves_by_cluster", plain_sums.moves_by_cluster),
     (gradients, "_weighted_squares", plain_sums.weighted_squares),
+    (gradients, "_squares_by_length", plain_sums.squares_by_length),
     (gradients, "_feature_squares", plain_sums.feature_squares),
     (gradients, "_member_products", plain_sums.member_products),
     (idivergence, "_entropies", plain_sums.entropies),
@@ -82,6 +84,7 @@ STANDINS = [
     (means, "_directions", plain_centroids.directions),
     (means, "_means", plain_centroids.means),
     (means, "_lengths", plain_centroids.lengths),
+    (means, "_weigh", plain_centroids.weigh),
 ]
 
 bit_by_bit = pytest.mark.skipif(
@@ -155,6 +158,7 @@ def everything_of_rows(name: str, kind: str) -> list[Any]:
     found: list[Any] = [
         list(terms),
         distances.moments(block, weights),
+        distances.sizes(block, weights),
         distortion.own_distances(block, terms, table, labels),
         distortion.distances(block, terms, table),
         distortion.nearest(block, terms, table, labels),
@@ -170,7 +174,9 @@ def everything_of_rows(name: str, kind: str) -> list[Any]:
     if distortion.learning == "gradient":
         overall = distortion.table(centroids[:1], weights)
         found.append(
-            gradients.weighted_squares([block], [terms], [labels], table, overall, 0.7, 30)
+            gradients.weighted_squares(
+                gradients.rows_by_cluster([block], [terms], [labels], K), table, overall, 0.7, 30
+            )
         )
     if name in NAMES[3:]:
         found.append(distortion.feature_entropies(block, rng.uniform(1e3, 1e6, d)))
@@ -290,6 +296,7 @@ def everything_of_sums() -> list[Any]:
         means.directions(totals, np.ones(23), None),
         means.weighted_directions(totals[:, :-1] * 2.0**-40, weights),
         means.weighted_directions(totals * 2.0**-40, np.ones(24)),
+        gradients.squares_by_length(totals, np.sqrt(weights)),
         means.means(totals, 40, counts, None),
         means.means(totals, 40, counts, previous, 0.3, 0.01),
     ]

@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +122,93 @@ def test_labels_are_parquet_that_others_can_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read, values)
         assert not read.flags.writeable
     assert pq.read_metadata(tmp_path / file.name).metadata[b"first_row"] == b"700"
+
+
+def test_parts_of_one_task_share_a_file(store: RunStore) -> None:
+    labels = labels_of(3)
+    apart = store.write_labels(0, "rows-00001", 30, labels[30:45])
+    first, last = store.write_group(
+        0, [("rows-00000", 0, labels[:30]), ("rows-00002", 45, labels[45:])]
+    )
+    assert [(one.part, one.first_row, one.n_rows) for one in (first, last)] == [
+        ("rows-00000", 0, 30),
+        ("rows-00002", 45, 55),
+    ]
+    made = store.commit(0, {}, {}, [first, apart, last])
+    found = store.latest()
+    assert found == made
+    np.testing.assert_array_equal(store.read_labels(last), labels[45:])
+    for read, wanted in zip(
+        store.read_group([last, first]), (labels[45:], labels[:30]), strict=True
+    ):
+        np.testing.assert_array_equal(read, wanted)
+        assert not read.flags.writeable
+    for start, stop in [(0, 100), (29, 46), (44, 100), (50, 60), (7, 7)]:
+        read = store.read_label_range(made.files, start, stop)
+        np.testing.assert_array_equal(read, labels[start:stop])
+    with pytest.raises(InvalidInputError, match="must be a 1-D int32 array"):
+        store.write_group(0, [("rows-00000", 0, labels), ("rows-00002", 45, np.zeros(2))])  # type: ignore[list-item]
+
+
+def test_a_shared_file_is_read_checked_and_removed_as_one(tmp_path: Path) -> None:
+    run = opener((str(tmp_path), {}))()
+    labels = labels_of(0)
+    for number in range(4):
+        files = run.write_group(
+            number,
+            [(f"rows-{part:05d}", 10 * part, labels[10 * part :][:10]) for part in range(10)],
+        )
+        assert len({file.name for file in files}) == 1
+        made = run.commit(number, {}, {}, files)
+        run.clean()
+    assert sorted(path.name for path in (tmp_path / "labels").iterdir()) == ["00002", "00003"]
+    assert opener((str(tmp_path), {}))().latest() == made
+    read: list[str] = []
+    real = type(run._storage).read
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(run._storage), "read", lambda self, name: read.append(name) or real(self, name)
+        )
+        run.read_group(made.files)
+    assert read == [made.files[0].name]
+    (tmp_path / made.files[0].name).unlink()
+    latest = opener((str(tmp_path), {}))().latest()
+    assert latest is not None
+    assert latest.number == 2
+
+
+def test_a_task_waits_for_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = opener((str(tmp_path), {}))()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    pieces = [(f"rows-{part:05d}", 10 * part, labels_of(part, 10)) for part in range(20)]
+    files = run.write_group(0, pieces)
+    assert len(synced) == 1
+    run.commit(0, {}, {}, files)
+    # State, commit, the folders of labels, state and commits, the one above, which has two names.
+    assert len(synced) <= 10
+
+
+def test_a_commit_of_files_that_no_parts_share_is_read(tmp_path: Path) -> None:
+    """Commits from before parts shared files do not say where in their file they begin."""
+    run = opener((str(tmp_path), {}))()
+    made = iterate(run, 0)
+    content = records.commit_content(made, "before")
+    content["files"] = [file[:5] for file in content["files"]]
+    (tmp_path / "commits" / "00000.json").write_bytes(records.seal(content))
+    check_whole(opener((str(tmp_path), {}))(), 0)
+
+
+def test_labels_are_written_and_read_without_pandas(tmp_path: Path) -> None:
+    program = (
+        "import sys, numpy as np\n"
+        "from hmrf_dask.runs import RunDirectory\n"
+        "run = RunDirectory.scratch(sys.argv[1])\n"
+        "files = run.write_group(0, [('rows-00000', 0, np.arange(9, dtype=np.int32))])\n"
+        "assert run.read_labels(files[0])[8] == 8\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
 
 
 def test_labels_of_more_than_one_row_group_come_back(tmp_path: Path) -> None:

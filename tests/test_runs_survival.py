@@ -280,9 +280,9 @@ def test_a_commit_whose_reply_was_lost_is_not_taken_for_anothers(
     run = opener(place)()
     create = run._storage.create
 
-    def retried(name: str, data: bytes) -> None:
-        create(name, data)
-        create(name, data)  # what a client library does when the first reply does not come
+    def retried(name: str, data: bytes, after: Any = ()) -> None:
+        create(name, data, after)
+        create(name, data, after)  # what a client library does when the first reply does not come
 
     monkeypatch.setattr(run._storage, "create", retried)
     iterate(run, 0)

@@ -26,7 +26,8 @@ from tests.problems import random_problem
 def _best_of_group(labels, links, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
     fill_tables(labels, tables, rows, closure, grouping)
     group_energies(labels, links, tables, rows, closure, grouping, group)
-    return best_limbs(tables.energies[0], tables.energies[1])
+    energies = tables.energies
+    return best_limbs(energies[0], energies[1], 0, energies.shape[1] - 1)
 
 
 def group_gain(labels, links, rows, closure, grouping, group):  # type: ignore[no-untyped-def]

@@ -73,9 +73,9 @@ def make_case(name: str, seed: int, dense: bool, linked: bool) -> Case:
     labels = rng.integers(0, 4, 18).astype(np.int32)
     labels[labels == 3] = rng.integers(0, 3)
     labels[seed % 18] = 3  # a cluster of one
-    limit = distortion.summand_bound(None, weights) or distortion.summand_bound(block, weights)
-    exponent = fixed_point_exponent(18, float(limit or 1.0))
     terms = distortion.terms(block, weights)
+    limit = distortion.summand_bound(None, weights) or distortion.summand_bound(terms, weights)
+    exponent = fixed_point_exponent(18, float(limit or 1.0))
     features = distortion.features(weights)
     rows = variation.summands(
         block.values, block.indices, block.indptr, block.is_dense,
@@ -240,5 +240,5 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             starts, members, case.rows, case.labels, sums, metric, case.exponent, counts, True,
             case.ties,
         )  # fmt: skip
-    for kernel in (variation._single_gains, set_moves._apply, set_moves._group_gains):
+    for kernel in (variation._single_gains, set_moves._vary):
         assert len(kernel.signatures) == 1

@@ -11,7 +11,7 @@ from hmrf_dask.em.closures import table_penalties
 from hmrf_dask.em.model import Model, Penalties
 from hmrf_dask.em.pair_gradients import closure_part, explicit_part
 from hmrf_dask.kernels.exact import exact_value, exact_zero
-from hmrf_dask.kernels.gradients import weighted_squares
+from hmrf_dask.kernels.gradients import rows_by_cluster, weighted_squares
 from hmrf_dask.linked.layout import CANNOT, MUST, Bundle, PairBlock
 from tests import naive, problems
 from tests.test_distortions import blocks_of, bound, sums_of
@@ -107,7 +107,8 @@ def row_part(case: Case, block: Any, strength: float) -> Any:
 
     together = totals.sum(axis=0, keepdims=True)
     tables = (table(totals), table(together))
-    squares = weighted_squares([block], [terms], [case.labels], *tables, strength, EXPONENT)
+    members = rows_by_cluster([block], [terms], [case.labels], len(tables[0].exact))
+    squares = weighted_squares(members, *tables, strength, EXPONENT)
     rows = weights * (squares[:-1] + squares[-1]) * 2.0**-EXPONENT
     everyone = whole.sum(axis=0, keepdims=True)
     return 0.5 * (rows - directions(whole) + strength * directions(everyone))

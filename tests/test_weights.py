@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dask.callbacks import Callback
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans, MPCKMeans
+from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.em import weights as rules
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import State
@@ -257,6 +259,41 @@ def test_weights_stay_where_every_proposal_raises_j(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(rules, "_proposals", bad)
     assert rules.learn(bench.engine, best, priced) is None
     assert tried == [1e3, 1e2]
+
+
+@pytest.mark.parametrize("distortion", GRADIENT)
+def test_a_rejected_step_leaves_what_is_known_of_the_rows(
+    distortion: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bad(engine: Engine, state: State, pricing: Pricing) -> Iterator[NDArray[np.float64]]:
+        engine.rows(state.model.weights)
+        for factor in (1e6, 1e5, 1e4):
+            yield state.model.weights * np.geomspace(1.0, factor, len(state.model.weights))
+
+    bench = learning_bench(3, distortion)
+    state, pricing = settled(bench, most=5)
+    before = bench.engine.rows(state.model.weights)
+    monkeypatch.setattr(rules, "_proposals", bad)
+    monkeypatch.setattr(rules, "prior_value", lambda engine, moved: 1e9)  # J rises
+    assert rules.learn(bench.engine, state, pricing) is None
+    assert bench.engine.rows(state.model.weights) is before
+
+
+@pytest.mark.parametrize("distortion", ["cosine", "euclidean"])
+def test_terms_and_sums_under_new_weights_are_made_in_one_graph(distortion: str) -> None:
+    problem = random_problem(1, distortion=distortion, n=30, K=3, d=7)
+    bench = make_bench(problem, learn=True, n_parts=3, flow=DaskFlow())
+    state, _ = settled(bench)
+    model = replace(state.model, weights=random_weights(7, 1))
+    moved, graphs = replace(state, model=model), []
+    with Callback(start=lambda graph: graphs.append(len(graph))):
+        sums, counts = bench.engine.total_sums(model, moved)
+        assert len(graphs) == 1
+        bench.engine.groups(moved)
+        again = bench.engine.total_sums(model, moved)
+    assert len(graphs) == 2
+    assert np.array_equal(sums, again[0])
+    assert np.array_equal(counts, again[1])
 
 
 @pytest.mark.parametrize("distortion", GRADIENT)

@@ -81,7 +81,7 @@ class BreadthFirst:
         return self._queue[:n_reached].copy()
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _search(starts, neighbours, source, target, parent, queue):  # type: ignore[no-untyped-def]
     """Fill `queue` and `parent` from `source`, up to `target`; return how many were met."""
     parent[source] = source
@@ -112,7 +112,7 @@ def pair_keys_within(
     return keys
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _write_within(starts, members, groups, n_nodes, keys):  # type: ignore[no-untyped-def]
     place = 0
     for group in groups:
@@ -133,13 +133,13 @@ def pair_keys_across(
     return keys
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _write_across(starts, members, rivals, n_nodes, keys):  # type: ignore[no-untyped-def]
     place = 0
-    for number in range(len(rivals)):
+    for number in range(rivals.shape[0]):
         one, other = rivals[number, 0], rivals[number, 1]
         for first in range(starts[one], starts[one + 1]):
             for second in range(starts[other], starts[other + 1]):
-                lower = np.int64(min(members[first], members[second]))
-                keys[place] = lower * n_nodes + max(members[first], members[second])
+                here, there = np.int64(members[first]), np.int64(members[second])
+                keys[place] = here * n_nodes + there if here < there else there * n_nodes + here
                 place += 1

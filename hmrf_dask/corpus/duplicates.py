@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ def _delayed_call(function: Callable[..., Any], *arguments: Any) -> Any:
 def find_duplicate_ids(
     corpus: Corpus,
     *,
+    blocks: Sequence[Any] | None = None,
     lazy: Callable[..., Any] = _delayed_call,
     compute: Compute = dask_compute,
 ) -> list[str | int]:
@@ -34,22 +35,25 @@ def find_duplicate_ids(
     Parameters
     ----------
     corpus : Corpus
+    blocks : sequence, optional
+        What `lazy` takes for the partitions; without it these themselves.
     lazy, compute : callable
         What makes a task of a function and its arguments, and what runs tasks: Dask's own unless
-        the partitions are another dataflow's.
+        the blocks are another dataflow's.
     """
     if not corpus.has_ids:
         return []
+    parts = corpus.partitions if blocks is None else blocks
     n_buckets = max(1, math.ceil(corpus.n_rows / _KEYS_PER_BUCKET))
     buckets = [
-        [lazy(keys_in_bucket, part, bucket, n_buckets) for part in corpus.partitions]
+        [lazy(keys_in_bucket, part, bucket, n_buckets) for part in parts]
         for bucket in range(n_buckets)
     ]
     repeated = np.concatenate(compute(*[lazy(repeated_keys, keys) for keys in buckets]))
     if not repeated.size:
         return []
     # Two ids may share a key, so the ids themselves decide.
-    found = compute(*[lazy(ids_with_keys, part, repeated) for part in corpus.partitions])
+    found = compute(*[lazy(ids_with_keys, part, repeated) for part in parts])
     counts: Counter[str | int] = Counter()
     for ids in found:
         counts.update(ids)

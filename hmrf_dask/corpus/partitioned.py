@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -35,6 +34,7 @@ from hmrf_dask.corpus.partitions import (
     is_sparse,
     join_rows,
     one_width,
+    overlaps,
     shortened,
     slice_block,
 )
@@ -101,6 +101,16 @@ class Corpus:
     def n_partitions(self) -> int:
         """Number of partitions."""
         return len(self.partitions)
+
+    @property
+    def blocks(self) -> tuple[Delayed, ...] | tuple[BlockSource, ...]:
+        """What a task of a `Dataflow` takes for its rows: of files where to read them."""
+        return self.sources or self.partitions
+
+    @property
+    def named(self) -> tuple[Delayed, ...] | tuple[BlockSource, ...]:
+        """The same where ids and keys are all that is asked of the rows."""
+        return tuple(replace(one, ids_only=True) for one in self.sources) or self.partitions
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -227,13 +237,11 @@ class Corpus:
         Credentials come from the environment or a profile named in `storage_options`: a key in
         there would travel with every task.
         """
-        manifest = read_manifest(url, storage_options)
-        n_features, counts = manifest.n_features, manifest.row_counts
-        sources = tuple(
-            BlockSource(url, file, n_features, storage_options) for file in manifest.files
-        )
+        found = read_manifest(url, storage_options)
+        width, counts = found.n_features, found.row_counts
+        sources = tuple(BlockSource(url, file, width, storage_options) for file in found.files)
         parts = tuple(delayed(source.read, pure=False)() for source in sources)
-        return Corpus(parts, n_features, counts, manifest.has_ids, sources=sources)
+        return Corpus(parts, width, counts, found.has_ids, sources=sources)
 
     def to_parquet(
         self, url: str, storage_options: StorageOptions = None, *, compute: Compute = dask_compute
@@ -285,18 +293,10 @@ class Corpus:
         return replace(self, partitions=parts, row_counts=counts, sources=())
 
     def _rows_between(self, start: int, stop: int, offsets: Sequence[int]) -> Delayed:
-        pieces, ranges = [], []
-        part = max(0, bisect_right(offsets, start) - 1)
-        while part < self.n_partitions and offsets[part] < stop:
-            first, last = offsets[part], offsets[part + 1]
-            if max(start, first) < min(stop, last):
-                pieces.append(self.partitions[part])
-                ranges.append((max(start, first) - first, min(stop, last) - first))
-                if (first, last) == (start, stop):
-                    return self.partitions[part]
-            part += 1
-        if not pieces:
-            pieces, ranges = [self.partitions[0]], [(0, 0)]
+        places, ranges = overlaps(start, stop, offsets)
+        pieces = [self.partitions[place] for place in places]
+        if ranges == [(0, self.row_counts[places[0]])]:
+            return pieces[0]
         joined: Delayed = delayed(join_rows)(pieces, ranges)
         return joined
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -134,6 +135,21 @@ def one_width(widths: Sequence[float]) -> int:
             f"{shortened(differing)}); give all rows the same columns"
         )
     return int(widths[0])
+
+
+def overlaps(
+    start: int, stop: int, offsets: Sequence[int]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the partitions that hold rows start..stop-1, and which of each; none: none of 0."""
+    places, ranges = [], []
+    for place in range(max(0, bisect_right(offsets, start) - 1), len(offsets) - 1):
+        first, last = max(start, offsets[place]), min(stop, offsets[place + 1])
+        if first < last:
+            places.append(place)
+            ranges.append((first - offsets[place], last - offsets[place]))
+        if offsets[place] >= stop:
+            break
+    return places or [0], ranges or [(0, 0)]
 
 
 def join_rows(blocks: list[RowBlock], ranges: list[tuple[int, int]]) -> RowBlock:

@@ -1,4 +1,4 @@
-"""The protocol of a distortion: what the loop asks of one, and the form all built-in ones share.
+"""The protocol of a distortion: what the loop asks of one.
 
 A distortion is a small immutable object. `bind` ties it to the facts of a corpus (domain check,
 φ_max); every other method is a pure function of its arguments. Weights are always a float64 array
@@ -8,15 +8,10 @@ A distortion is a small immutable object. `bind` ties it to the facts of a corpu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
-
-from hmrf_dask.kernels import closed, distances, finders, pairs, sums
-from hmrf_dask.kernels import nearest as nearest_rows
-from hmrf_dask.kernels.distances import Table, Terms
-from hmrf_dask.kernels.pairs import Quantised
+from hmrf_dask.kernels.margins import Watch
 from hmrf_dask.kernels.sums import Accumulator, Sums
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
@@ -73,6 +68,8 @@ class Distortion(ABC):
         Whether the terms of rows are small beside the rows, so that they are made once.
     linear : bool
         Whether Σ D follows from the exact sums (`closed_distances`), and no row is read for it.
+    common_offset : float or None
+        The offset that the distances of all rows share, None: each row has its own.
     unit_rows : bool
         Whether rows are scaled to length 1, so that distances of any row reach the span.
     """
@@ -86,6 +83,7 @@ class Distortion(ABC):
     smoothing_schedule: ClassVar[tuple[float, float, float] | None] = None
     keeps_terms: ClassVar[bool] = False
     linear: ClassVar[bool] = False
+    common_offset: ClassVar[float | None] = None
     unit_rows: ClassVar[bool] = False
 
     @property
@@ -101,10 +99,10 @@ class Distortion(ABC):
         """Raise InvalidInputError naming rows of `block` outside the domain."""
 
     @abstractmethod
-    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+    def summand_bound(self, terms: Any | None, weights: FloatArray) -> float | None:
         """Return a bound on the entries of summands.
 
-        None: only the rows can tell; then it is called with each block.
+        None: only the rows can tell; then it is called with the terms of each block.
         """
 
     @abstractmethod
@@ -114,6 +112,10 @@ class Distortion(ABC):
     @abstractmethod
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Any:
         """Return what the other methods need of the centroids under these weights."""
+
+    def falls_between(self, before: Any, after: Any) -> FloatArray | None:
+        """Return what margins may lose between two tables; see `kernels.margins.Drift`."""
+        return None
 
     def make_ready(self, table: Any) -> None:  # noqa: B027 - there may be nothing to make
         """Make what `nearest` derives from the table at its first call."""
@@ -127,10 +129,11 @@ class Distortion(ABC):
         labels: LabelArray,
         *,
         measured: bool = True,
+        watch: Watch | None = None,
     ) -> tuple[LabelArray, IntArray]:
         """Return the nearest centroid of each row and, if `measured`, the exact change of Σ D.
 
-        See `kernels.nearest` for ties, linked and undecided rows.
+        See `kernels.nearest` for ties, linked and undecided rows, and for what spares work.
         """
 
     @abstractmethod
@@ -172,7 +175,7 @@ class Distortion(ABC):
     ) -> None:
         """Add the same to those of other blocks."""
         ends = (before, after, accumulator.n_clusters, exponent)
-        accumulator.add_sums(self.sum_moves(block, terms, weights, *ends))
+        accumulator.join(self.sum_moves(block, terms, weights, *ends))
 
     def closed_distances(
         self, table: Any, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
@@ -216,134 +219,3 @@ class Distortion(ABC):
 
         Beyond it ICM sees centroids as equally far.
         """
-
-
-@dataclass(frozen=True)
-class TableDistortion(Distortion):
-    """A distortion that is linear or squared in the row, served by the shared kernels."""
-
-    extent: Extent | None = field(default=None, repr=False)
-
-    form: ClassVar[int]
-    kappa: ClassVar[int] = 1
-    keeps_terms = True
-    linear = True
-
-    def bind(self, extent: Extent) -> Self:
-        """Return this distortion tied to the corpus."""
-        return replace(self, extent=extent)
-
-    @property
-    def corpus(self) -> Extent:
-        """The corpus this distortion is bound to."""
-        if self.extent is None:
-            raise RuntimeError(f"{self.name}: bind() comes first")
-        return self.extent
-
-    def features(self, weights: FloatArray) -> FloatArray:
-        """Return the feature factors f of a row's summand."""
-        return np.ones_like(weights)
-
-    def make_ready(self, table: Table) -> None:
-        """See `Distortion.make_ready`."""
-        finders.finder_of(table)
-
-    def nearest(
-        self,
-        block: RowBlock,
-        terms: Terms,
-        table: Table,
-        labels: LabelArray,
-        *,
-        measured: bool = True,
-    ) -> tuple[LabelArray, IntArray]:
-        """See `Distortion.nearest`."""
-        return nearest_rows.nearest(block, terms, table, labels, measured=measured)
-
-    def own_distances(
-        self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray
-    ) -> FloatArray:
-        """See `Distortion.own_distances`."""
-        return distances.own_distances(block, terms, table, labels)
-
-    def distances(self, block: RowBlock, terms: Terms, table: Table) -> FloatArray:
-        """See `Distortion.distances`."""
-        return distances.all_distances(block, terms, table)
-
-    def sum_moves(
-        self,
-        block: RowBlock,
-        terms: Terms,
-        weights: FloatArray,
-        before: LabelArray,
-        after: LabelArray,
-        n_clusters: int,
-        exponent: int,
-    ) -> Sums:
-        """See `Distortion.sum_moves`."""
-        rows = (block, terms, self.features(weights))
-        return sums.sum_moves(*rows, before, after, n_clusters, exponent)
-
-    def add_moves(
-        self,
-        accumulator: Accumulator,
-        block: RowBlock,
-        terms: Terms,
-        weights: FloatArray,
-        before: LabelArray,
-        after: LabelArray,
-        exponent: int,
-    ) -> None:
-        """See `Distortion.add_moves`."""
-        accumulator.add(block, terms, self.features(weights), before, after, exponent)
-
-    def pair_values(
-        self,
-        left: RowBlock,
-        right: RowBlock,
-        first: LabelArray,
-        second: LabelArray,
-        weights: FloatArray,
-    ) -> tuple[FloatArray, FloatArray]:
-        """See `Distortion.pair_values`."""
-        sides = self.sides(left, right, weights)
-        return pairs.pair_values(self.form, *sides, first, second, weights, self.maximum(weights))
-
-    def sides(
-        self, left: RowBlock, right: RowBlock, weights: FloatArray
-    ) -> tuple[pairs.Side, pairs.Side]:
-        """Return both sides of pairs as the kernels read them."""
-        one = pairs.side(left, self.terms(left, weights))
-        return one, one if right is left else pairs.side(right, self.terms(right, weights))
-
-    def quantise(self, block: RowBlock, weights: FloatArray, bits: int) -> Quantised:
-        """Return the rows in integers, the common ground of explicit pairs and closure tables."""
-        rows = pairs.side(block, self.terms(block, weights))
-        squared = self.form == pairs.SQUARED
-        return pairs.quantise(
-            rows, np.sqrt(weights), bits, squared=squared, radius=self.radius(weights)
-        )
-
-    def radius(self, weights: FloatArray) -> float:
-        """Return the length by which rows are scaled before they are quantised."""
-        return 1.0
-
-    def pair_gradient(
-        self,
-        left: RowBlock,
-        right: RowBlock,
-        first: LabelArray,
-        second: LabelArray,
-        signed: FloatArray,
-        weights: FloatArray,
-        units: FloatArray,
-    ) -> IntArray:
-        """Return Σ signed · dφ by feature in fixed point; see `kernels.pairs.pair_gradient`."""
-        chosen = (*self.sides(left, right, weights), first, second, signed)
-        return pairs.pair_gradient(self.form, *chosen, weights, units)
-
-    def closed_distances(
-        self, table: Table, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
-    ) -> int:
-        """See `Distortion.closed_distances`; terms of rows have scale −factor and shift −extra."""
-        return closed.closed_distances(table, self.features(weights), sums, counts, exponent)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.rows.block import RowBlock
@@ -39,6 +38,11 @@ def _roots(weights: _Same) -> FloatArray:
     return roots
 
 
+def metric_of(weights: FloatArray) -> FloatArray:
+    """Return the weights that norms are taken in, none where all are 1."""
+    return weights[:0] if (weights == 1.0).all() else weights
+
+
 @dataclass(frozen=True)
 class Cosine(TableDistortion):
     """Cosine distance of rows scaled by √a; zero rows lie at distance 1 from everything."""
@@ -49,9 +53,10 @@ class Cosine(TableDistortion):
     refinement = "directional"
     closure_form = True
     unit_rows = True
+    common_offset = 1.0
     zero_rows = "undecided"
 
-    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+    def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return 1: summands are unit rows."""
         return 1.0
 
@@ -61,14 +66,14 @@ class Cosine(TableDistortion):
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms: D = 1 − x·T/‖x‖_A."""
-        squares, _, plain, mass = distances.moments(block, weights)
+        squares, mass = distances.sizes(block, weights)
         inverse = np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
         nought, one = np.zeros(1), np.ones(1)
         return Terms(
             offset=one,
             scale=-inverse,
             shift=nought,
-            norm=UNIT_NORM if (weights == 1.0).all() else np.sqrt(plain) * inverse,
+            norm=UNIT_NORM,
             mass=mass * inverse,
             factor=inverse,
             extra=nought,
@@ -83,8 +88,7 @@ class Cosine(TableDistortion):
         """Return T = a∘μ/‖μ‖_A."""
         linear, entry = means.weighted_directions(centroids, weights)
         nought = np.zeros(len(centroids))
-        norm = math.sqrt(weights.max(initial=0.0)) * (1.0 + ROUNDED)
-        return Table(linear, nought, nought, entry, norm)
+        return Table(linear, nought, nought, entry, 1.0 + ROUNDED, metric_of(weights))
 
     def centroids(
         self,

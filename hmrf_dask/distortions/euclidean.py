@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.rows.block import RowBlock
@@ -33,7 +33,7 @@ class Euclidean(TableDistortion):
     refinement = "euclidean"
     closure_form = True
 
-    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+    def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return the largest absolute value of the corpus."""
         return self.corpus.largest
 

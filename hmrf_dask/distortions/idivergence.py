@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import Extent, TableDistortion
+from hmrf_dask.distortions.base import Extent
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.compiled import njit
@@ -16,6 +17,7 @@ from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.plain import sums as plain
 from hmrf_dask.kernels.products import entries
+from hmrf_dask.kernels.room import room
 from hmrf_dask.rows.block import RowBlock, named_rows
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -96,7 +98,7 @@ class IDivergence(TableDistortion):
         """The entry of the uniform row u: mean row mass / d."""
         return self.corpus.mean_mass / self.corpus.n_features
 
-    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+    def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return the largest value of the corpus."""
         return self.corpus.largest
 
@@ -121,7 +123,7 @@ class IDivergence(TableDistortion):
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘ln μ with bias Σ a μ + α D(u, μ): J has the smoothing, so has the E-step."""
-        linear, bias = np.empty(centroids.shape), np.empty(len(centroids))
+        linear, bias = room(centroids.shape, np.float64), np.empty(len(centroids))
         norm, whole = 0.0, float(weights.sum())
         u = self.uniform
         for h, (centroid, logarithms) in enumerate(zip(centroids, linear, strict=True)):
@@ -210,7 +212,7 @@ class KullbackLeibler(IDivergence):
         """The entry of the uniform row: 1/d."""
         return 1.0 / self.corpus.n_features
 
-    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+    def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return 1: rows sum to 1."""
         return 1.0
 

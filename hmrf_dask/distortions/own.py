@@ -15,6 +15,7 @@ from hmrf_dask.errors import DistortionError, HmrfError
 from hmrf_dask.kernels import means
 from hmrf_dask.kernels.distances import LINKED, Terms
 from hmrf_dask.kernels.exact import exact_sum
+from hmrf_dask.kernels.margins import Watch
 from hmrf_dask.kernels.sums import Sums, sum_moves
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
@@ -87,7 +88,7 @@ class OwnDistortion(Distortion):
             )
 
     def _examine_distances(self, block: RowBlock, rows: Any, n_clusters: int) -> None:
-        summands = self._summand_block(block).to_dense().astype(np.float64)
+        summands = self._summand_block(rows).to_dense().astype(np.float64)
         centre = self._centres(summands.mean(axis=0, keepdims=True))
         matrix = self._matrix(rows, np.repeat(centre, n_clusters, axis=0))
         alone = self._matrix(rows[:1], np.repeat(centre, n_clusters, axis=0))
@@ -147,24 +148,21 @@ class OwnDistortion(Distortion):
             return means
         return self._numbers("centre", self.centre(means), means.shape)
 
-    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
-        """Return the largest absolute summand of the block."""
-        if block is None:
+    def summand_bound(self, terms: Any | None, weights: FloatArray) -> float | None:
+        """Return the largest absolute summand of the rows."""
+        if terms is None:
             return None
-        return float(np.abs(self._summand_block(block).values).max(initial=1e-300))
+        return float(np.abs(self._summand_block(terms).values).max(initial=1e-300))
 
-    def _summand_block(self, block: RowBlock) -> RowBlock:
-        if not block.n_rows:
-            return block
-        summands, shape = self.summands(_plain(block)), (block.n_rows, block.n_features)
+    def _summand_block(self, rows: Any) -> RowBlock:
+        summands, shape = self.summands(rows) if rows.shape[0] else rows, rows.shape
         dense = isinstance(summands, np.ndarray)
         if (not dense and not issparse(summands)) or summands.shape != shape:
             self._refuse(
                 f"summands must return an array or sparse array of shape {shape}, got "
                 f"{type(summands).__name__} of shape {getattr(summands, 'shape', None)}"
             )
-        make = RowBlock.from_array if dense else RowBlock.from_scipy
-        made = make(summands, ids=block.ids)
+        made = (RowBlock.from_array if dense else RowBlock.from_scipy)(summands)
         if not np.isfinite(made.values).all():
             self._refuse("summands must return finite numbers, got NaN or infinity")
         return made
@@ -185,6 +183,7 @@ class OwnDistortion(Distortion):
         labels: LabelArray,
         *,
         measured: bool = True,
+        watch: Watch | None = None,
     ) -> tuple[LabelArray, IntArray]:
         """See `Distortion.nearest`."""
         matrix = self._matrix(terms, table)
@@ -219,7 +218,7 @@ class OwnDistortion(Distortion):
         exponent: int,
     ) -> Sums:
         """See `Distortion.sum_moves`."""
-        rows = self._summand_block(block)
+        rows = self._summand_block(terms)
         one, nought = np.ones(block.n_rows), np.zeros(block.n_rows)
         plain = Terms(nought, one, nought, nought, nought, one, nought, nought)
         factors = np.ones(block.n_features)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.cosine import ROUNDED, Cosine
+from hmrf_dask.distortions.cosine import ROUNDED, Cosine, metric_of
 from hmrf_dask.kernels import distances, means
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.rows.block import RowBlock
@@ -31,17 +31,16 @@ class Pearson(Cosine):
 
     name = "pearson"
 
-    def summand_bound(self, block: RowBlock | None, weights: FloatArray) -> float | None:
+    def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return the largest part of a summand before its mean is taken off."""
-        if block is None:
+        if terms is None:
             return None
-        terms = self.terms(block, weights)
-        entries = terms.norm * np.sqrt(weights.max(initial=0.0))
-        return float(max(np.abs(terms.extra).max(initial=0.0), entries.max(initial=0.0), 1.0))
+        largest = max(np.abs(terms.extra).max(initial=0.0), terms.norm.max(initial=0.0))
+        return float(max(largest, 1.0))
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms: D = 1 − (x·T − mean ΣT)/‖x − mean‖."""
-        squares, total, plain, mass = distances.moments(block, weights)
+        squares, total, _, mass = distances.moments(block, weights)
         mean = total / float(weights.sum())
         centred = distances.centred_squares(block, weights, mean)
         directed = centred > CONSTANT_ROW * squares
@@ -52,7 +51,7 @@ class Pearson(Cosine):
             offset=one,
             scale=-inverse,
             shift=mean * inverse,
-            norm=np.sqrt(plain) * inverse,
+            norm=np.sqrt(squares) * inverse * (1.0 + ROUNDED),
             mass=mass * inverse,
             factor=inverse,
             extra=-mean * inverse,
@@ -74,8 +73,8 @@ class Pearson(Cosine):
                 continue
             np.divide(weighted, length, out=centred)
             extra[h] = centred.sum()
-        norm = math.sqrt(weights.max(initial=0.0)) * (1.0 + ROUNDED)
-        return Table(linear, np.zeros(len(centroids)), extra, means.largest(linear), norm)
+        bounds = (means.largest(linear), 1.0 + ROUNDED)
+        return Table(linear, np.zeros(len(centroids)), extra, *bounds, metric_of(weights))
 
     def maximum(self, weights: FloatArray) -> float:
         """Return 2: centred rows are signed."""

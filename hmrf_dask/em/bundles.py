@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.em.closures import end_to_end, table_penalties
 from hmrf_dask.em.looks import BundlePairs, Looked, look_at, look_at_exactly, read_bundle
 from hmrf_dask.em.model import Model, Penalties
@@ -160,6 +160,7 @@ def settle_alone(
     closure_costs: tuple[float, float],
     run: RunStore,
     number: int,
+    noted: bool,
     file: LabelsFile,
 ) -> Step:
     """Return the step of a linked partition that is a bundle by itself: its costs never travel."""
@@ -168,7 +169,7 @@ def settle_alone(
     else:
         look = look_at(block, kept, model, scale, bundle, pairs, 0, run, [file])
     after = settle(bundle, pairs, [look], [block], model, scale, potts, closure_costs, run, [file])
-    return relabel([block], [kept], model, run, number, [file], after)
+    return relabel([block], [kept], model, run, number, noted, [file], after)
 
 
 def place_groups(costs: AnyArray, shift: int, pairs: BundlePairs, bundle: Bundle) -> LabelArray:
@@ -180,25 +181,30 @@ def place_groups(costs: AnyArray, shift: int, pairs: BundlePairs, bundle: Bundle
         frozen(costs, np.int32), 2.0**shift, frozen(pairs.start, np.int64),
         frozen(pairs.neighbour, np.int32), frozen(pairs.signed, np.int64),
         frozen(bundle.group_starts, np.int64), frozen(bundle.group_members, np.int32), order,
-        labels,
+        labels, np.empty(costs.shape[1]),
     )  # fmt: skip
     return labels
 
 
-@njit(nogil=True, cache=True)
-def _place(costs, unit, start, neighbour, signed, group_start, group_member, order, labels):  # type: ignore[no-untyped-def]
-    total = np.empty(costs.shape[1])
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _place(  # type: ignore[no-untyped-def]
+    costs, unit, start, neighbour, signed, group_start, group_member, order, labels, total
+):
     for g in order:
-        total[:] = 0.0
+        for h in range(total.shape[0]):
+            total[h] = 0.0
         for t in range(group_start[g], group_start[g + 1]):
             i = group_member[t]
-            for h in range(costs.shape[1]):
+            for h in range(total.shape[0]):
                 total[h] += unit * costs[i, h]
             for p in range(start[i], start[i + 1]):
                 h = labels[neighbour[p]]
                 if h >= 0:
                     total[h] += signed[p]
-        best = np.int32(np.argmin(total))
+        best = np.int32(0)
+        for h in range(1, total.shape[0]):
+            if total[h] < total[best]:
+                best = np.int32(h)
         for t in range(group_start[g], group_start[g + 1]):
             labels[group_member[t]] = best
 

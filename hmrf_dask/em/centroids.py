@@ -14,6 +14,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
 
+FEW = 16  # one row in so many
 LOOK = 1024  # columns that show whether a cluster has a direction, nearly always
 
 
@@ -39,12 +40,18 @@ def centroids_beside_sums(state: State) -> BoolArray:
     return np.asarray((centroids_of(alone) != model.centroids).any(axis=1))
 
 
-def maximisation(engine: Engine, state: State) -> State:
-    """Return the state at its optimal centroids, Σ D computed anew."""
+def maximisation(engine: Engine, state: State, *, moved: int | None = None) -> State:
+    """Return the state at its optimal centroids, Σ D computed anew.
+
+    Where few rows `moved` centroids go so little that most rows need no comparison with them.
+    """
     model = replace(state.model, centroids=centroids_of(state))
-    moved = replace(state, model=model, optimal=True)
-    distortion = engine.distortion_sum(moved)
-    return replace(moved, energy=replace(state.energy, distortion=distortion))
+    if moved is not None and FEW * moved < engine.problem.extent.n_rows:
+        model = model.moved_from(state.model)
+    engine.send(model)  # on its way while Σ D is computed
+    after = replace(state, model=model, optimal=True)
+    distortion = engine.distortion_sum(after)
+    return replace(after, energy=replace(state.energy, distortion=distortion))
 
 
 def vacant_clusters(state: State) -> BoolArray:
@@ -114,7 +121,7 @@ def reseed(engine: Engine, state: State, pricing: Pricing) -> State | None:
     if not len(empty):
         return None
     flow, problem = engine.flow, engine.problem
-    model, counts = flow.share(state.model), share_array(flow, state.counts)
+    model, counts = engine.send(state.model), share_array(flow, state.counts)
     lists = [
         flow.lazy(farthest, part.block, model, counts, engine.run, file, len(empty))
         for part, file in zip(problem.free, state.free, strict=True)

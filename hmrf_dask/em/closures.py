@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.em.model import Model, Penalties
 from hmrf_dask.kernels import pairs as pair_kernels
 from hmrf_dask.kernels.entries import products, sum_rows

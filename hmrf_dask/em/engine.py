@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from hmrf_dask.dataflow import Dataflow, Lazy, tree
 from hmrf_dask.em import bundles, parts
+from hmrf_dask.em.kept_rows import Group, Rows, grouped, look_at_rows, planned_terms
 from hmrf_dask.em.model import Energy, Model, State, exact, gather_energy
 from hmrf_dask.em.parts import Part, add_limbs
 from hmrf_dask.em.problem import Problem
 from hmrf_dask.em.scale import Scale, make_scale
 from hmrf_dask.kernels.exact import exact_integer
-from hmrf_dask.kernels.sums import Sums, add_sums, add_to
+from hmrf_dask.kernels.sums import add_sums, add_to, joined
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -43,37 +45,6 @@ class Pricing:
     pieces: dict[int, PricedPieces] = field(default_factory=dict)  # by number of such a bundle
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What distances need of all rows under one set of weights, kept where it was computed.
-
-    Attributes
-    ----------
-    weights : float64 array, shape (d,)
-    free, linked : row terms of each part; None where they are as large as the rows
-    offsets : exact Σ offset over all rows
-    """
-
-    weights: FloatArray
-    free: tuple[Lazy, ...]
-    linked: tuple[Lazy, ...]
-    offsets: int
-
-
-@dataclass(frozen=True)
-class Group:
-    """Parts that one task takes, and the terms of their rows."""
-
-    parts: tuple[Part, ...]
-    kept: tuple[Lazy, ...]
-    files: tuple[LabelsFile, ...]
-
-    @property
-    def blocks(self) -> list[Lazy]:
-        """The rows of the parts."""
-        return [part.block for part in self.parts]
-
-
 @dataclass
 class Engine:
     """Runs passes over the parts of a problem."""
@@ -85,49 +56,42 @@ class Engine:
     moments: FloatArray | None = None  # feature moments of the corpus, once they were asked for
     _known: list[Rows] = field(default_factory=list, init=False, repr=False)
     _priced: tuple[FloatArray, Pricing] | None = field(default=None, init=False, repr=False)
+    _sent: tuple[Model, Lazy] | None = field(default=None, init=False, repr=False)
+
+    def send(self, model: Model) -> Lazy:
+        """Return a model for the tasks of passes to come; it is sent once, from now on."""
+        if self._sent is None or self._sent[0] is not model:
+            self._sent = model, self.flow.broadcast(model)
+        return self._sent[1]
 
     def rows(self, weights: FloatArray) -> Rows:
         """Return what is known of the rows under these weights; that of the last two is kept."""
         for known in self._known:
             if known.weights is weights:
                 return known
-        self._known = [*self._known[-1:], self._look_at_rows(weights)]
-        return self._known[-1]
+        return self._keep(weights, planned_terms(self.flow, self.problem, weights), [])[0]
 
-    def _look_at_rows(self, weights: FloatArray) -> Rows:
-        flow, problem, distortion = self.flow, self.problem, self.problem.distortion
-        parts_ = [*problem.free, *problem.linked]
-        n_free = len(problem.free)
-        if not distortion.keeps_terms:
-            nothing: list[Any] = [None] * len(parts_)
-            return Rows(weights, tuple(nothing[:n_free]), tuple(nothing[n_free:]), 0)
-        metric = flow.share((distortion, weights))
-        terms = flow.persist([flow.lazy(parts.row_terms, one.block, metric) for one in parts_])
-        offsets = 0
-        if distortion.linear:
-            limbs = [
-                flow.lazy(parts.offset_limbs, known, one.n_rows)
-                for one, known in zip(problem.free, terms, strict=False)
-            ]
-            offsets = exact_integer(flow.compute([tree(flow, add_limbs, limbs)])[0])
-        return Rows(weights, tuple(terms[:n_free]), tuple(terms[n_free:]), offsets)
+    def _keep(
+        self, weights: FloatArray, terms: Sequence[Lazy], wanted: Sequence[Lazy]
+    ) -> tuple[Rows, list[Any]]:
+        rows, found = look_at_rows(self.flow, self.problem, weights, terms, wanted)
+        self._known = [*self._known[-1:], rows]
+        return rows, found
+
+    @cached_property
+    def at_hand(self) -> bool:
+        """Whether all rows lie in this process: then tasks only note those that move."""
+        every = [*self.problem.free, *self.problem.linked]
+        return self.flow.holds([part.block for part in every])
+
+    def forget(self, weights: FloatArray) -> None:
+        """Forget the rows under weights that are not kept: those before them are wanted again."""
+        self._known = [known for known in self._known if known.weights is not weights]
 
     def groups(self, state: State) -> tuple[list[Group], list[Group]]:
         """Return the groups of free parts, and every linked part as one of its own."""
-        problem, rows = self.problem, self.rows(state.model.weights)
-        free = [
-            Group(
-                tuple(problem.free[place] for place in places),
-                tuple(rows.free[place] for place in places),
-                tuple(state.free[place] for place in places),
-            )
-            for places in problem.groups
-        ]
-        linked = [
-            Group((part,), (known,), (file,))
-            for part, known, file in zip(problem.linked, rows.linked, state.linked, strict=True)
-        ]
-        return free, linked
+        rows = self.rows(state.model.weights)
+        return grouped(self.problem, state, [*rows.free, *rows.linked])
 
     def price(self, model: Model) -> Pricing:
         """Return what all pairs cost under the model's weights; the last prices are kept."""
@@ -233,7 +197,7 @@ class Engine:
                 model.table(), model.weights, state.sums, state.counts, model.exponent
             )
             return self.rows(model.weights).offsets + sums
-        shared = self.flow.share(model)
+        shared = self.send(model)
         free, linked = self.groups(state)
         limbs = [
             self.flow.lazy(
@@ -248,31 +212,41 @@ class Engine:
         distortion = self.distortion_sum(state)
         if not self.problem.bundles:
             return Energy(distortion=distortion, prior=exact(prior))
-        model = self.flow.share(state.model)
+        model = self.send(state.model)
         penalties = self.flow.compute(self.violations(pricing, model, list(state.linked)))
         return gather_energy(distortion, penalties, prior)
 
     def total_sums(self, model: Model, state: State) -> tuple[IntArray, IntArray]:
-        """Return sums and counts from nothing under the model's weights."""
-        shared = self.flow.share(model)
-        free, linked = self.groups(replace(state, model=model))
+        """Return sums and counts from nothing under the model's weights.
+
+        Where the weights are new, the terms of the rows are made in the same graph.
+        """
+        flow, weights, shared = self.flow, model.weights, self.send(model)
+        known = next((one for one in self._known if one.weights is weights), None)
+        if known is None:
+            terms = planned_terms(flow, self.problem, weights)
+        else:
+            terms = [*known.free, *known.linked]
+        free, linked = grouped(self.problem, state, terms)
         sums = [
-            self.flow.lazy(
-                parts.total, one.blocks, list(one.kept), shared, self.run, list(one.files)
+            flow.lazy(
+                parts.total, one.blocks, list(one.kept), shared, self.run, self.at_hand,
+                list(one.files),
             )
             for one in [*free, *linked]
-        ]
-        whole: Sums = self.flow.compute([tree(self.flow, add_sums, sums)])[0]
+        ]  # fmt: skip
+        wanted = sums if self.at_hand else [tree(flow, add_sums, sums)]
+        if known is None:
+            found = self._keep(weights, terms, wanted)[1]
+        else:
+            found = flow.compute(wanted)
+        whole = joined(found).finish()
         return whole.dense if whole.is_dense else whole.to_dense(), whole.counts
 
     def summand_bound(self, weights: FloatArray) -> float:
         """Return a bound on the entries of summands under these weights."""
         bound = self.problem.distortion.summand_bound(None, weights)
-        if bound is not None:
-            return bound
-        shared = self.flow.share((self.problem.distortion, weights))
-        bounds = [self.flow.lazy(block_bound, part.block, shared) for part in self.problem.free]
-        return float(max(self.flow.compute([tree(self.flow, largest, bounds)])))
+        return self.rows(weights).bound if bound is None else bound
 
     def move(
         self, state: State, after: Sequence[Lazy], pricing: Pricing, model: Lazy
@@ -284,7 +258,7 @@ class Engine:
         steps = [
             self.flow.lazy(
                 parts.relabel, one.blocks, list(one.kept), model, self.run, self.number,
-                list(one.files), *(after[place] for place in places),
+                self.at_hand, list(one.files), *(after[place] for place in places),
             )
             for one, places in zip([*free, *linked], chosen, strict=True)
         ]  # fmt: skip
@@ -316,17 +290,6 @@ class Engine:
             distortion = state.energy.distortion + exact_integer(whole.change)
         energy = replace(gather_energy(distortion, costs, 0.0), prior=state.energy.prior)
         return replace(after, energy=energy), whole.n_moved
-
-
-def block_bound(block: object, shared: tuple[object, FloatArray]) -> float:
-    """Return the summand bound of one partition."""
-    distortion, weights = shared
-    return float(distortion.summand_bound(block, weights))  # type: ignore[attr-defined]
-
-
-def largest(bounds: list[float]) -> float:
-    """Return the largest bound."""
-    return max(bounds)
 
 
 def real_sums(sums: IntArray, exponent: int) -> FloatArray:

@@ -14,12 +14,12 @@ def expectation(engine: Engine, state: State, pricing: Pricing) -> tuple[State, 
     flow = engine.flow
     if flow.shares_memory:  # by all threads now, or by the first task while the others wait for it
         engine.problem.distortion.make_ready(state.model.table())
-    model = flow.share(state.model)
+    model = engine.send(state.model)
     groups, _ = engine.groups(state)
     free = [
         flow.lazy(
             parts.assign, one.blocks, list(one.kept), model, engine.run, engine.number,
-            list(one.files),
+            engine.at_hand, list(one.files),
         )
         for one in groups
     ]  # fmt: skip
@@ -30,12 +30,13 @@ def expectation(engine: Engine, state: State, pricing: Pricing) -> tuple[State, 
 def settle_linked(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
     """Return the state after ICM on linked rows alone; free rows keep their labels."""
     flow = engine.flow
-    model = flow.share(state.model)
+    model = engine.send(state.model)
     groups, _ = engine.groups(state)
     free = [
         flow.lazy(
             parts.relabel, one.blocks, list(one.kept), model, engine.run, engine.number,
-            list(one.files), *(flow.lazy(parts.labels_of, engine.run, file) for file in one.files),
+            engine.at_hand, list(one.files),
+            *(flow.lazy(parts.labels_of, engine.run, file) for file in one.files),
         )
         for one in groups
     ]  # fmt: skip
@@ -55,7 +56,8 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -
                 flow.lazy(
                     bundles.settle_alone, one.bundle, pricing.bundles[number],
                     problem.linked[part].block, known[part], model, pricing.scale, problem.potts,
-                    problem.closure_costs, engine.run, engine.number, state.linked[part],
+                    problem.closure_costs, engine.run, engine.number, engine.at_hand,
+                    state.linked[part],
                 )
             )  # fmt: skip
             continue
@@ -63,7 +65,7 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -
         steps += [
             flow.lazy(
                 parts.relabel, [problem.linked[part].block], [known[part]], model, engine.run,
-                engine.number, [state.linked[part]], after,
+                engine.number, engine.at_hand, [state.linked[part]], after,
             )
             for part, after in zip(one.parts, labels, strict=True)
         ]  # fmt: skip

@@ -32,6 +32,7 @@ from hmrf_dask.em.refine import wanted
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.kernels.room import kept_for_a_fit
 from hmrf_dask.runs import MemoryRun, RunDirectory
 from hmrf_dask.types import FloatArray
 from hmrf_dask.workers import (
@@ -208,13 +209,17 @@ def _look(
 ) -> _Work:
     """Look at every row and every pair; raise whatever is wrong with them."""
     flow = DaskFlow()
-    lying_elsewhere = not corpus.in_client and not _files_fit(corpus)
+    known_to_fit = corpus.in_client or _files_fit(corpus)
     corpus = corpus.persist()  # rows of this process travel once
     check_memory([table_task(settings, corpus.n_features)])  # before anything of size d is made
-    groups = None
-    if not lying_elsewhere:
+    if known_to_fit:
         corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
-        groups = flow.neighbours(corpus.partitions)
+    # Of a corpus of tasks only a look tells whether it fits; files that do not are read each time.
+    groups = flow.neighbours(corpus.blocks) if known_to_fit or corpus.sources else None
+    reading = 0
+    if corpus.sources and groups is not None:
+        groups = prepare.cut_groups(groups, corpus.row_counts)
+        reading = max(sum(corpus.row_counts[number] for number in group) for group in groups)
     facts = prepare.look_at_corpus(
         flow, corpus, distortion, fingerprinted=fingerprinted, groups=groups
     )
@@ -227,9 +232,9 @@ def _look(
         pairs = prepare.resolve(flow, corpus, constraints, settings, bound.closure_form)
         _warn_of_conflicts(pairs, settings)
     work = _Work(flow, corpus, constraints, settings, bound, facts, pairs)
-    n_features, refining = corpus.n_features, work.refining
-    check_memory(plan_tasks(facts, settings, n_features, pairs=pairs, refining=refining))
-    if not lying_elsewhere:
+    sizes = facts, settings, corpus.n_features
+    check_memory(plan_tasks(*sizes, pairs=pairs, refining=work.refining, reading=reading))
+    if groups is not None:
         return replace(work, groups=groups)
     if facts.nbytes <= memory_of_all() // 2:
         kept = flow.persist(list(corpus.partitions))
@@ -259,7 +264,7 @@ def _run(
             "costs_unit": pairs.cost_unit,
         }
     problem = lay_out(
-        work.flow, work.settings, work.distortion, extent, corpus.partitions, corpus.row_counts,
+        work.flow, work.settings, work.distortion, extent, corpus.blocks, corpus.row_counts,
         row_bytes=work.row_bytes, groups=work.groups, **linked,
     )  # fmt: skip
     fit = Fit(
@@ -270,7 +275,8 @@ def _run(
         constrained=pairs is not None,
         given=given,
     )
-    with threads_allowed(local_threads()):  # between passes the driver alone is at work
+    # Between passes the driver alone is at work.
+    with threads_allowed(local_threads()), kept_for_a_fit():
         state, stop = fit.run()
     journal = fit.journal
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
@@ -307,7 +313,7 @@ def _computed(flow: DaskFlow, *values: Lazy) -> tuple[Any, ...]:
 def _check_ids(flow: DaskFlow, corpus: Corpus) -> None:
     if corpus.has_ids:
         run = partial(_computed, flow)
-        twice = find_duplicate_ids(corpus, lazy=flow.lazy, compute=run)
+        twice = find_duplicate_ids(corpus, blocks=corpus.named, lazy=flow.lazy, compute=run)
         if twice:
             shown = ", ".join(repr(one) for one in twice[:5])
             raise InvalidInputError(

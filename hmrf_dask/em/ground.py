@@ -41,12 +41,12 @@ def prepare_ground(flow: Dataflow, corpus: Corpus, problem: Problem, pairs: Pair
             keep = _sampled_nodes(flow, corpus, pairs, settings, most // 2)
         graph = restrict(pairs.graph, keep) if pairs and keep.any() else None
         nodes = nodes[keep]
-        rows = np.concatenate([nodes, _sampled_rows(flow, problem, np.sort(nodes), most)])
+        rows = np.concatenate([nodes, _sampled_rows(flow, corpus, problem, np.sort(nodes), most)])
     order = np.argsort(rows, kind="stable")
     places = order[np.searchsorted(rows[order], nodes)]
     bounds = np.asarray([0, len(rows)])
     offsets = np.asarray(corpus.offsets)
-    part = gather_parts(flow, corpus.partitions, offsets, rows, bounds, "sample")[0]
+    part = gather_parts(flow, corpus.blocks, offsets, rows, bounds, "sample")[0]
     plan = Ground(
         RowBlock.from_array(np.zeros((0, corpus.n_features), np.float32)),
         rows,
@@ -106,15 +106,17 @@ def merge_lowest(lists: Sequence[Lowest]) -> Lowest:
     )
 
 
-def _sampled_rows(flow: Dataflow, problem: Problem, taken: IntArray, most: int) -> IntArray:
+def _sampled_rows(
+    flow: Dataflow, corpus: Corpus, problem: Problem, taken: IntArray, most: int
+) -> IntArray:
     """Return rows that fill the sample up to `most`; `taken` are those it has, sorted."""
     lists = []
-    for part, places in zip(problem.free, problem.places, strict=True):
+    for part, block, places in zip(problem.free, corpus.named, problem.places, strict=True):
         here = slice(*np.searchsorted(taken, [part.first_row, part.first_row + part.n_rows]))
         lists.append(
             flow.lazy(
                 lowest_rows,
-                part.block,
+                block,
                 part.first_row,
                 share_array(flow, places),
                 share_array(flow, taken[here] - part.first_row),

@@ -20,6 +20,7 @@ from hmrf_dask.workers import memory_of_a_task
 
 # Measured, as are the numbers of dense arrays below; tests/test_memory_plan.py holds tasks to it.
 ROW_TERMS = 96  # bytes a row: its eight terms; labels before and after, distance, moved
+LABEL = 4
 SUMMAND = 16  # bytes an entry as first variation reads it, and while it is made
 
 
@@ -42,11 +43,22 @@ class TaskMemory:
 
 
 def plan_tasks(
-    facts: Facts, settings: Settings, n_features: int, *, pairs: Pairs | None, refining: bool
+    facts: Facts,
+    settings: Settings,
+    n_features: int,
+    *,
+    pairs: Pairs | None,
+    refining: bool,
+    reading: int = 0,
 ) -> list[TaskMemory]:
-    """Return what each kind of task will need at most."""
+    """Return what each kind of task will need at most.
+
+    A task that is `reading` so many rows, partition by partition, holds two and all labels.
+    """
     dense = 8 * settings.n_clusters * (n_features + 1)
-    partition = ("its partition", facts.largest_block + ROW_TERMS * facts.longest_block)
+    held, name = (2, "its partition and the next") if reading else (1, "its partition")
+    labels = 2 * LABEL * reading
+    partition = (name, held * facts.largest_block + ROW_TERMS * facts.longest_block + labels)
     (table,) = table_task(settings, n_features).parts
     tasks = [
         TaskMemory("an E-step task", (partition, table, ("its sums", dense))),

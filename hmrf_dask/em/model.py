@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -12,6 +13,7 @@ import numpy as np
 
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.kernels.exact import BASE, exact_integer
+from hmrf_dask.kernels.margins import Drift
 from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.runs import LabelsFile
 from hmrf_dask.types import FloatArray, IntArray
@@ -50,6 +52,7 @@ class Model:
     centroids: FloatArray
     smoothing: float = 0.0
     exponent: int = 43  # sums hold summands times 2**exponent
+    drift: Drift | None = field(default=None, init=False, repr=False, compare=False)
     _made: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
@@ -66,18 +69,36 @@ class Model:
                 self._made.append(made)
         return self._made[0]
 
-    def accumulator(self) -> Accumulator:
-        """Return sums over no rows yet."""
-        return Accumulator(self.n_clusters, self.centroids.shape[1] + 1)
+    def moved_from(self, previous: Model) -> Model:
+        """Return this model with how far its centroids are from a previous one's.
 
-    def __reduce__(self) -> tuple[type[Model], tuple[Any, ...]]:
+        Rows are compared under models that follow one another so; any other change begins anew.
+        """
+        falls = self.distortion.falls_between(previous.table(), self.table())
+        if falls is not None:
+            before = "" if previous.drift is None else previous.drift.after
+            object.__setattr__(self, "drift", Drift(before, uuid.uuid4().hex, falls))
+        return self
+
+    def accumulator(self, *, lasting: bool = True) -> Accumulator:
+        """Return sums over no rows yet; see `Accumulator` for blocks that are not `lasting`."""
+        return Accumulator(self.n_clusters, self.centroids.shape[1] + 1, lasting=lasting)
+
+    def __reduce__(self) -> tuple[Any, ...]:
         """Leave the table behind: it is made again faster than it travels."""
         parts = (self.distortion, self.weights, self.centroids, self.smoothing, self.exponent)
-        return Model, parts
+        return _with_drift, (*parts, self.drift)
 
     def __sizeof__(self) -> int:
         """Tell Dask the true size, the table included."""
         return self.weights.nbytes + 3 * self.centroids.nbytes + 1024
+
+
+def _with_drift(*parts: Any) -> Model:
+    """Return a model that has travelled."""
+    model = Model(*parts[:-1])
+    object.__setattr__(model, "drift", parts[-1])
+    return model
 
 
 def exact(value: float) -> int:

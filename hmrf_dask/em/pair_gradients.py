@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse
 
 from hmrf_dask.dataflow import share_array, tree
-from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.em.closures import broken_closures, end_to_end, entries_of
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import Model, State
@@ -221,7 +221,7 @@ def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> Fl
     if problem.potts or not problem.bundles:
         return np.zeros(len(model.weights))
     units = _units(engine, model)
-    shared, known = flow.share(model), share_array(flow, units)
+    shared, known = engine.send(model), share_array(flow, units)
     found = [
         flow.lazy(
             explicit_part,

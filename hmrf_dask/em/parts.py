@@ -8,7 +8,7 @@ parts, one after the other, so that what it gives back does not grow with their 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,12 @@ from hmrf_dask.dataflow import Lazy
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.em.model import Model
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
-from hmrf_dask.kernels.sums import Sums, add_sums
+from hmrf_dask.kernels.margins import Margins, Watch
+from hmrf_dask.kernels.sums import Accumulator, Sums, joined
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.runs import LabelsFile, RunStore
+from hmrf_dask.runs import LabelsFile, Piece, RunStore
+from hmrf_dask.store.blocks import BlockSource
+from hmrf_dask.store.reading import Blocks, lasting
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 
@@ -30,17 +33,25 @@ class Part:
     name: str  # "rows-00007" or "linked-00002"
     first_row: int
     n_rows: int
-    block: Lazy
+    block: Lazy  # rows that are kept, or a `BlockSource`, read in every pass
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the rows are read in every pass, and nothing of each is kept."""
+        return isinstance(self.block, BlockSource)
 
 
 @dataclass(frozen=True)
 class Step:
-    """What parts give back after their labels changed."""
+    """What parts give back after their labels changed.
+
+    Rows that moved are only noted where the driver has them: it adds them straight to its sums.
+    """
 
     files: tuple[LabelsFile, ...]
     n_moved: int
     change: IntArray  # exact change of Σ D, limbs
-    sums: Sums  # change of the centroid sums
+    sums: Sums | Accumulator  # change of the centroid sums
 
     def __sizeof__(self) -> int:
         """Tell Dask the true size."""
@@ -49,9 +60,16 @@ class Step:
 
 @dataclass(frozen=True)
 class KeptTerms:
-    """What distances need of each row of a part; Dask would take a bare tuple for a task."""
+    """What distances need of each row of a part; Dask would take a bare tuple for a task.
+
+    Attributes
+    ----------
+    terms : what the distortion's `terms` gave
+    margins : what the last comparison of the rows may spare the next one
+    """
 
     terms: Any
+    margins: Margins = field(default_factory=Margins, compare=False)
 
     def __sizeof__(self) -> int:
         """Tell Dask the true size."""
@@ -64,40 +82,58 @@ def row_terms(block: RowBlock, metric: tuple[Distortion, FloatArray]) -> KeptTer
     return KeptTerms(distortion.terms(block, weights))
 
 
-def offset_limbs(kept: KeptTerms, n_rows: int) -> IntArray:
+def offset_limbs(
+    block: RowBlock, kept: KeptTerms | None, metric: tuple[Distortion, FloatArray]
+) -> IntArray:
     """Return the exact sum of the offsets of the rows of a part, of its linked ones too."""
-    return exact_sum(np.broadcast_to(kept.terms.offset, n_rows))
+    terms = (row_terms(block, metric) if kept is None else kept).terms
+    return exact_sum(np.broadcast_to(terms.offset, block.n_rows))
 
 
-def _terms(block: RowBlock, kept: KeptTerms | None, model: Model) -> Any:
+def summand_bound(
+    block: RowBlock, kept: KeptTerms | None, metric: tuple[Distortion, FloatArray]
+) -> float | None:
+    """Return the bound on the entries of summands of the rows of a part."""
+    distortion, weights = metric
+    terms = distortion.terms(block, weights) if kept is None else kept.terms
+    return distortion.summand_bound(terms, weights)
+
+
+def terms_of(block: RowBlock, kept: KeptTerms | None, model: Model) -> Any:
+    """Return the terms of the rows of a part, made anew where none are kept."""
     return model.distortion.terms(block, model.weights) if kept is None else kept.terms
 
 
 def assign(
-    blocks: Sequence[RowBlock],
+    blocks: Blocks,
     kept: Sequence[KeptTerms | None],
     model: Model,
     run: RunStore,
     number: int,
+    noted: bool,
     files: Sequence[LabelsFile],
 ) -> Step:
     """Give every row that is not linked its nearest centroid."""
-    table, taken = model.table(), _Taken(model, run, number)
-    for block, known, file in zip(blocks, kept, files, strict=True):
-        labels = run.read_labels(file)
-        terms = _terms(block, known, model)
+    table, taken = model.table(), _Taken(model, run, number, lasting(blocks))
+    before = run.read_group(files)
+    for block, known, file, labels in zip(blocks, kept, files, before, strict=True):
+        terms = terms_of(block, known, model)
         measured = not model.distortion.linear
-        after, change = model.distortion.nearest(block, terms, table, labels, measured=measured)
+        watch = None if known is None else Watch(model.drift, known.margins)
+        after, change = model.distortion.nearest(
+            block, terms, table, labels, measured=measured, watch=watch
+        )
         taken.add(block, terms, file, labels, after, change)
-    return taken.step()
+    return taken.step(noted)
 
 
 def relabel(
-    blocks: Sequence[RowBlock],
+    blocks: Blocks,
     kept: Sequence[KeptTerms | None],
     model: Model,
     run: RunStore,
     number: int,
+    noted: bool,
     files: Sequence[LabelsFile],
     *afters: LabelArray,
 ) -> Step:
@@ -105,12 +141,12 @@ def relabel(
 
     These come as arguments of their own: Dask forgets a persisted value that is in a list.
     """
-    taken = _Taken(model, run, number)
-    for block, known, file, after in zip(blocks, kept, files, afters, strict=True):
-        labels = run.read_labels(file)
+    taken = _Taken(model, run, number, lasting(blocks))
+    before = run.read_group(files)
+    for block, known, file, labels, after in zip(blocks, kept, files, before, afters, strict=True):
         change = _change(block, model, labels, after)
-        taken.add(block, _terms(block, known, model), file, labels, after, change)
-    return taken.step()
+        taken.add(block, terms_of(block, known, model), file, labels, after, change)
+    return taken.step(noted)
 
 
 def _change(block: RowBlock, model: Model, labels: LabelArray, after: LabelArray) -> IntArray:
@@ -128,12 +164,12 @@ def _change(block: RowBlock, model: Model, labels: LabelArray, after: LabelArray
 class _Taken:
     """The parts of a group that a task has dealt with so far."""
 
-    def __init__(self, model: Model, run: RunStore, number: int) -> None:
+    def __init__(self, model: Model, run: RunStore, number: int, lasting: bool) -> None:
         self.model, self.run, self.number = model, run, number
-        self.files: list[LabelsFile] = []
+        self.labels: list[Piece] = []
         self.n_moved = 0
         self.change = exact_zero()
-        self.sums = model.accumulator()
+        self.sums = model.accumulator(lasting=lasting)
 
     def add(
         self,
@@ -146,27 +182,31 @@ class _Taken:
     ) -> None:
         """Keep the labels of one part, and what they change."""
         model, kept = self.model, np.asarray(after, np.int32)
-        self.files.append(self.run.write_labels(self.number, file.part, file.first_row, kept))
+        self.labels.append((file.part, file.first_row, kept))
         self.n_moved += int(np.count_nonzero(labels != after))
         self.change += change
         model.distortion.add_moves(
             self.sums, block, terms, model.weights, labels, after, model.exponent
         )
 
-    def step(self) -> Step:
-        """Return what they give back."""
-        return Step(tuple(self.files), self.n_moved, self.change, self.sums.finish())
+    def step(self, noted: bool) -> Step:
+        """Return what they give back, rows that moved only `noted` or added up."""
+        sums = self.sums if noted else self.sums.finish()
+        files = self.run.write_group(self.number, self.labels)
+        return Step(files, self.n_moved, self.change, sums)
 
 
 def merge_steps(steps: Sequence[Step]) -> Step:
     """Return several steps as one."""
     if len(steps) == 1:
         return steps[0]
+    sums = joined([one.sums for one in steps])
+    noted = any(isinstance(one.sums, Accumulator) for one in steps)
     return Step(
         tuple(file for one in steps for file in one.files),
         sum(one.n_moved for one in steps),
         add_limbs([one.change for one in steps]),
-        add_sums([one.sums for one in steps]),
+        sums if noted else sums.finish(),
     )
 
 
@@ -182,25 +222,25 @@ def labels_of(run: RunStore, file: LabelsFile) -> LabelArray:
 
 
 def total(
-    blocks: Sequence[RowBlock],
+    blocks: Blocks,
     kept: Sequence[KeptTerms | None],
     model: Model,
     run: RunStore,
+    noted: bool,
     files: Sequence[LabelsFile],
-) -> Sums:
-    """Return the centroid sums of parts from nothing, under the model's weights."""
-    sums = model.accumulator()
-    for block, known, file in zip(blocks, kept, files, strict=True):
-        nowhere = np.full(block.n_rows, -1, np.int32)
-        terms, labels = _terms(block, known, model), run.read_labels(file)
+) -> Sums | Accumulator:
+    """Return the centroid sums of parts from nothing, rows only `noted` or added up."""
+    sums = model.accumulator(lasting=lasting(blocks))
+    for block, known, labels in zip(blocks, kept, run.read_group(files), strict=True):
+        nowhere, terms = np.full(block.n_rows, -1, np.int32), terms_of(block, known, model)
         model.distortion.add_moves(
             sums, block, terms, model.weights, nowhere, labels, model.exponent
         )
-    return sums.finish()
+    return sums if noted else sums.finish()
 
 
 def measure(
-    blocks: Sequence[RowBlock],
+    blocks: Blocks,
     kept: Sequence[KeptTerms | None],
     model: Model,
     run: RunStore,
@@ -208,8 +248,8 @@ def measure(
 ) -> IntArray:
     """Return Σ D of parts exactly, every row computed anew."""
     table, limbs = model.table(), [exact_zero()]
-    for block, known, file in zip(blocks, kept, files, strict=True):
-        labels, terms = run.read_labels(file), _terms(block, known, model)
+    for block, known, labels in zip(blocks, kept, run.read_group(files), strict=True):
+        terms = terms_of(block, known, model)
         limbs.append(exact_sum(model.distortion.own_distances(block, terms, table, labels)))
     return add_limbs(limbs)
 

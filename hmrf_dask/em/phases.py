@@ -112,7 +112,7 @@ def fit_turn(
             return Turn(state, pricing, 0, stop="the E-step found no move that lowers J in float64")
         state = after
         steps.append(("E", state.energy.value))
-    after = maximisation(engine, state)
+    after = maximisation(engine, state, moved=None if first or learning else moved)
     if after.energy.total > state.energy.total:
         return Turn(
             state, pricing, moved, tuple(steps), "new centroids would not lower J in float64"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,10 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint
 from hmrf_dask.rows.survey import survey
+from hmrf_dask.store.reading import Blocks
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, RowArray
+
+GROUP_ROWS = 2**22  # whose labels a task may hold, 4 bytes each, before and after
 
 
 @dataclass(frozen=True)
@@ -96,19 +100,18 @@ def add_facts(parts: list[Facts]) -> Facts:
 
 
 def look_at_some(
-    blocks: list[RowBlock],
+    blocks: Blocks,
     first_rows: list[int],
     distortion: Distortion,
     has_ids: bool,
     fingerprinted: bool,
 ) -> Facts:
-    """Return the facts of some partitions together."""
-    return add_facts(
-        [
-            look_at(block, first, distortion, has_ids, fingerprinted)
-            for block, first in zip(blocks, first_rows, strict=True)
-        ]
+    """Return the facts of some partitions together, added as they come: they hold d numbers."""
+    looks = (
+        look_at(block, first, distortion, has_ids, fingerprinted)
+        for block, first in zip(blocks, first_rows, strict=True)
     )
+    return reduce(lambda facts, look: add_facts([facts, look]), looks)
 
 
 def look_at_corpus(
@@ -130,7 +133,7 @@ def look_at_corpus(
         Numbers of partitions that one task looks at; without it each has a task of its own.
     """
     shared = flow.share(distortion)
-    parts, offsets = corpus.partitions, corpus.offsets
+    parts, offsets = corpus.blocks, corpus.offsets
     looks = [
         flow.lazy(
             look_at_some,
@@ -146,6 +149,20 @@ def look_at_corpus(
     if facts.trouble is not None:
         raise InvalidInputError(facts.trouble)
     return facts
+
+
+def cut_groups(groups: Sequence[Sequence[int]], row_counts: Sequence[int]) -> list[list[int]]:
+    """Return groups of partitions cut so that none has above `GROUP_ROWS` rows, if it has two."""
+    found: list[list[int]] = []
+    for group in groups:
+        n_rows = GROUP_ROWS + 1
+        for number in group:
+            n_rows += row_counts[number]
+            if n_rows > GROUP_ROWS:
+                found.append([])
+                n_rows = row_counts[number]
+            found[-1].append(number)
+    return found
 
 
 def extent_of(facts: Facts, n_features: int) -> Extent:
@@ -243,7 +260,7 @@ def _rows_of(flow: Dataflow, corpus: Corpus, constraints: Constraints) -> IntArr
             "row numbers or give it ids"
         )
     shared = flow.share(documents)
-    found = flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.partitions])
+    found = flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.named])
     rows = np.full(len(documents), -1, np.int64)
     for (places, local), first in zip(found, corpus.offsets, strict=False):
         rows[places] = local + first
@@ -272,7 +289,7 @@ def describe_nodes(flow: Dataflow, corpus: Corpus, rows: IntArray) -> tuple[AnyA
         [
             flow.lazy(
                 describe_rows,
-                corpus.partitions[home],
+                corpus.blocks[home],
                 share_array(flow, rows[chosen] - offsets[home]),
             )
             for home, chosen in zip(used, lists, strict=True)
@@ -300,7 +317,7 @@ def examine_own(flow: Dataflow, corpus: Corpus, distortion: Distortion, n_cluste
     if not isinstance(distortion, OwnDistortion):
         return
     filled = next((place for place, count in enumerate(corpus.row_counts) if count), 0)
-    few = flow.lazy(first_rows, corpus.partitions[filled])
+    few = flow.lazy(first_rows, corpus.blocks[filled])
     distortion.examine(flow.compute([few])[0], n_clusters)
 
 

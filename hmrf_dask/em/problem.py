@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -119,22 +120,29 @@ def gather_parts(
 ) -> tuple[Part, ...]:
     """Return parts made of chosen rows of a corpus, `rows` in the wanted order, cut at `bounds`.
 
-    Each corpus partition gives each new part at most one piece; nothing passes through the driver.
+    Each corpus partition is taken once, for all new parts, and cut into a piece for each; nothing
+    passes through the driver.
     """
     owners = np.searchsorted(offsets, rows, side="right") - 1
+    numbers = np.searchsorted(bounds, np.arange(len(rows)), side="right") - 1
+    by_home = np.lexsort((numbers, owners))  # and by new part, each in the wanted order
+    pieces: list[list[Lazy]] = [[] for _ in bounds[1:]]
+    for chosen in np.split(by_home, np.flatnonzero(np.diff(owners[by_home])) + 1):
+        if not len(chosen):
+            continue
+        home, starts = owners[chosen[0]], np.flatnonzero(np.diff(numbers[chosen], prepend=-1))
+        places = (rows[chosen] - offsets[home]).astype(np.int64)
+        taken = flow.lazy(take_rows, blocks[home], flow.share(places))
+        for start, stop in pairwise([*starts.tolist(), len(chosen)]):
+            alone = len(starts) == 1
+            piece = taken if alone else flow.lazy(RowBlock.rows, taken, start, stop)
+            pieces[numbers[chosen[start]]].append(piece)
     parts = []
-    for number in range(len(bounds) - 1):
-        chosen = rows[bounds[number] : bounds[number + 1]]
-        homes = owners[bounds[number] : bounds[number + 1]]
-        by_home = np.argsort(homes, kind="stable")
-        pieces = []
-        for home in np.unique(homes):
-            places = chosen[by_home][homes[by_home] == home] - offsets[home]
-            pieces.append(flow.lazy(take_rows, blocks[home], flow.share(places.astype(np.int64))))
-        order = np.empty(len(chosen), np.int64)
-        order[by_home] = np.arange(len(chosen))
-        block = flow.lazy(gather_rows, pieces, flow.share(order))
-        parts.append(Part(part_name(kind, number), int(bounds[number]), len(chosen), block))
+    for number, (first, stop) in enumerate(pairwise(bounds.tolist())):
+        order = np.empty(stop - first, np.int64)
+        order[np.argsort(owners[first:stop], kind="stable")] = np.arange(stop - first)
+        block = flow.lazy(gather_rows, pieces[number], flow.share(order))
+        parts.append(Part(part_name(kind, number), first, stop - first, block))
     return tuple(parts)
 
 

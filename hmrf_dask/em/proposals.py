@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.em.closures import end_to_end
 from hmrf_dask.em.engine import real_sums
 from hmrf_dask.em.looks import BundlePairs

@@ -150,7 +150,7 @@ def vary(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
         flow.lazy(moved_labels, engine.run, file, first, moves)
         for _, file, first in _addressed(engine, state)
     ]
-    moved, count = engine.move(state, after, pricing, flow.share(state.model))
+    moved, count = engine.move(state, after, pricing, engine.send(state.model))
     settled = maximisation(engine, moved)
     return (settled, count) if count and settled.energy.total < state.energy.total else (state, 0)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import Distortion, TableDistortion
+from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.types import FloatArray, LabelArray
 

@@ -62,7 +62,8 @@ class Ground:
         weights = np.ones(self.extent.n_features)
         bound = self.distortion.summand_bound(None, weights)
         if bound is None:
-            bound = self.distortion.summand_bound(self.block, weights) or 1.0
+            terms = self.distortion.terms(self.block, weights)
+            bound = self.distortion.summand_bound(terms, weights) or 1.0
         exponent = fixed_point_exponent(self.block.n_rows, bound)
         return Sample(self.block, self.distortion, self.smoothing, exponent, self.settings.seed)
 

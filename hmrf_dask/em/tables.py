@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.em.closures import end_to_end
 from hmrf_dask.em.model import Model
 from hmrf_dask.em.scale import Scale

@@ -7,7 +7,7 @@ relative entropy against each feature's own one-cluster distortion.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,12 +19,13 @@ from hmrf_dask.em.engine import Engine, Pricing, real_sums
 from hmrf_dask.em.model import Model, State, WeightPrior
 from hmrf_dask.em.pair_gradients import pair_statistics
 from hmrf_dask.em.parts import add_limbs
-from hmrf_dask.em.weight_gradient import full_sums, over_clusters, weight_gradient
+from hmrf_dask.em.weight_gradient import weight_gradient
 from hmrf_dask.kernels.gradients import feature_squares
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
+TOGETHER = 2**16  # numbers of several clusters that are worked on at once: they stay in the cache
 PAPER_RATE = 1.75
 RATE = 0.12  # of the scale-free step; the paper's 1.75 is about this on its data
 FLOOR = 1e-3  # least weight of a feature beside a mean of 1
@@ -66,6 +67,15 @@ def prior_value(engine: Engine, state: State) -> float:
     return 0.0
 
 
+def full_sums(model: Model, sums: IntArray) -> FloatArray:
+    """Return sums with their mean column worked in, shape (K, d)."""
+    whole = real_sums(sums[:, :-1], model.exponent)
+    means = real_sums(sums[:, -1:], model.exponent)
+    if means.any():
+        whole += means * np.sqrt(model.weights)
+    return whole
+
+
 def learn(engine: Engine, state: State, pricing: Pricing) -> tuple[State, Pricing] | None:
     """Return the state under better weights and its pairs' prices; None when no step lowers J."""
     for weights in _proposals(engine, state, pricing):
@@ -74,6 +84,7 @@ def learn(engine: Engine, state: State, pricing: Pricing) -> tuple[State, Pricin
         moved, priced = reweighted(engine, state, weights)
         if moved.energy.total < state.energy.total:
             return moved, priced
+        engine.forget(weights)
     return None
 
 
@@ -168,6 +179,19 @@ def _moments(engine: Engine, model: Model) -> FloatArray:
         ]
         engine.moments = engine.flow.compute([tree(engine.flow, add_limbs, limbs)])[0] / units
     return engine.moments
+
+
+def over_clusters(shape: tuple[int, ...], part: Callable[[slice], FloatArray]) -> FloatArray:
+    """Return the sum over clusters of `part`, which gives it by feature for some of them.
+
+    Of arrays as large as the centroids, shape (K, d), no copy is made.
+    """
+    n_clusters, n_features = shape
+    step = max(1, TOGETHER // n_features)
+    total = np.zeros(n_features)
+    for first in range(0, n_clusters, step):
+        total += part(slice(first, first + step))
+    return total
 
 
 def _variance_weights(engine: Engine, state: State) -> FloatArray:

@@ -14,7 +14,7 @@ import fsspec
 import numpy as np
 
 from hmrf_dask.distortions import DISTORTIONS, Extent
-from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
 from hmrf_dask.types import AnyArray

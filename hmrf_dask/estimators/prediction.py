@@ -95,7 +95,7 @@ def _over_partitions(
 ) -> list[Lazy]:
     shared = flow.share(predictor)
     table = flow.lazy(table_of, shared)
-    return [flow.lazy(function, block, shared, table) for block in corpus.partitions]
+    return [flow.lazy(function, block, shared, table) for block in corpus.blocks]
 
 
 def _whole(

@@ -39,7 +39,7 @@ def write_assignments(corpus: Corpus, labels: Any, run_dir: str, n_clusters: int
     n_parts = corpus.n_partitions
     names = [f"{FOLDER}/part-{i:05}-of-{n_parts:05}.parquet" for i in range(n_parts)]
     flow = DaskFlow()
-    parts = zip(corpus.partitions, labels.to_delayed().ravel(), names, strict=True)
+    parts = zip(corpus.named, labels.to_delayed().ravel(), names, strict=True)
     counts = flow.compute(
         [flow.lazy(_write_part, *part, storage.url, n_clusters) for part in parts]
     )

@@ -21,7 +21,7 @@ from hmrf_dask.kernels.plain import centroids as plain
 from hmrf_dask.kernels.plain import instead
 from hmrf_dask.types import FloatArray, IntArray
 
-LANES = 8  # independent sums: one chain of additions would wait for itself
+LANES = 16  # independent sums: one chain of additions would wait for itself
 
 if COMPILED:
     from numba import types

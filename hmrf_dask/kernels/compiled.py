@@ -45,7 +45,11 @@ def njit(
             return function
         import numba
 
-        dispatcher = numba.njit(_nrt=makes_arrays, **options)(function)
+        from hmrf_dask.kernels.compiler import KernelCompiler
+
+        # no way in for C either: a wrapper that nobody calls is a sixth of the code
+        settings = {"_nrt": makes_arrays, "no_cfunc_wrapper": True, **options}
+        dispatcher = numba.njit(pipeline_class=KernelCompiler, **settings)(function)
         if cache:
             from hmrf_dask.kernels.code_cache import keep
 
@@ -77,6 +81,4 @@ def inner(*, makes_arrays: bool = False, **options: Any) -> Callable[[Callable[.
     Both cost more than the function itself; the code is kept with the kernels that call it. What
     is called from one place only is best inlined (`inline="always"`): LLVM then sees it once.
     """
-    return njit(
-        makes_arrays=makes_arrays, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options
-    )
+    return njit(makes_arrays=makes_arrays, no_cpython_wrapper=True, **options)

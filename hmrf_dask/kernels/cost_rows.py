@@ -18,7 +18,7 @@ from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table, Terms, of_row
 from hmrf_dask.kernels.finders import finder_of
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.nearest import WIDEST, slack_of
+from hmrf_dask.kernels.nearest import WIDEST, Bounds, slack_of
 from hmrf_dask.kernels.plain import distances as plain
 from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.products import aligned, entries, multiply_row
@@ -27,6 +27,7 @@ from hmrf_dask.kernels.stream import stream
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
+NEAR = 4096  # distances to be measured for which there is room at a time
 ROWS = 16  # that are stored together: whatever K is, they fill whole lines of the cache
 _MOST = 2.0**31 - 1
 _LARGEST = np.float32(2.0**31 - 2.0**7)  # the largest float32 that fits into int32
@@ -116,7 +117,7 @@ def _add_ties(row, totals, labels, shift, start, neighbour, cost, point):  # typ
         totals[labels[neighbour[edge]]] += cost[edge]
     least = totals[0]
     for h in range(totals.shape[0]):
-        least = min(least, totals[h])
+        least = totals[h] if totals[h] < least else least
     return least
 
 
@@ -137,7 +138,7 @@ def _broken(labels, neighbour, cost, first, last, present):  # type: ignore[no-u
     return found
 
 
-@inner()
+@inner(inline="always")
 def _gain(row, present, margin, totals, least, shift):  # type: ignore[no-untyped-def]
     """Return what a row gains by its best move; -1 where that must be measured."""
     limit = least + (margin << shift)
@@ -147,20 +148,24 @@ def _gain(row, present, margin, totals, least, shift):  # type: ignore[no-untype
     return totals[present] - limit if totals[present] > least else np.int64(0)
 
 
-# Arrays are taken out of their tuples before the loops: numba counts references at every access.
 @instead(plain.quick_costs)
-@njit(nogil=True, cache=True)
-def _quick(rows, columns, parts, factors, ties, per_step, scores, some, out):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _quick(rows, columns, parts, factors, ties, per_step, room, begin, out, near):  # type: ignore[no-untyped-def]
+    """Go through rows from `begin` on; return where to go on, and how many distances are near.
+
+    The first row for which there may be no more room in `near` is left for the next call.
+    """
     bias, extra = parts
     scale, shift = factors
     labels, start, neighbour, cost = ties.labels, ties.start, ties.neighbour, ties.cost
+    scores, wide, row, totals, some = room
     costs, gains, margins, coarse = out
-    n_rows, n_clusters = coarse.shape[0], some.shape[0] // ROWS
-    totals = np.empty(n_clusters, np.int64)
-    wide = np.zeros(scores.shape[0], np.int32)
-    row = wide[:n_clusters]
-    near_row, near_cluster = [np.int64(0) for _ in range(0)], [np.int64(0) for _ in range(0)]
-    for i in range(n_rows):
+    near_row, near_cluster = near
+    n_rows, n_clusters = coarse.shape[0], row.shape[0]
+    found = 0
+    for i in range(begin, n_rows):
+        if found + n_clusters > near_row.shape[0]:
+            return i, found
         at, point, margin = i % ROWS, ties.first + i, margins[i]
         present = np.int64(labels[point])
         if not coarse[i]:
@@ -179,17 +184,17 @@ def _quick(rows, columns, parts, factors, ties, per_step, scores, some, out):  #
                 least = _add_ties(row, totals, labels, ties.shift, start, neighbour, cost, point)
                 gains[i] = _gain(row, present, margin, totals, least, ties.shift)
                 if gains[i] < 0:
-                    near_row.append(np.int64(i))
-                    near_cluster.append(present)
+                    near_row[found], near_cluster[found] = i, present
+                    found += 1
                     for h in range(n_clusters):
                         if h != present and totals[h] <= least + (margin << ties.shift):
-                            near_row.append(np.int64(i))
-                            near_cluster.append(np.int64(h))
+                            near_row[found], near_cluster[found] = i, h
+                            found += 1
         for h in range(n_clusters):
             some[at * n_clusters + h] = wide[h]
         if at == ROWS - 1 or i == n_rows - 1:
             stream(some, (at + 1) * n_clusters, costs, (i - at) * n_clusters)
-    return np.array(near_row), np.array(near_cluster)
+    return n_rows, found
 
 
 def quick_costs(
@@ -214,7 +219,7 @@ def quick_costs(
         Whether scores are to be in single precision even where half is faster.
     """
     finder = finder_of(table, single=single)
-    slack = slack_of(block, terms, table, finder)
+    slack = slack_of(block, terms, Bounds.of(table, finder))
     per_step = 1.0 / step
     coarse = ~(slack <= tolerance) | (max(step, per_step) > WIDEST)
     n_rows, n_clusters = block.n_rows, len(table.bias)
@@ -229,18 +234,24 @@ def quick_costs(
             frozen(factor.astype(np.float32), np.float32)
             for factor in (terms.scale / finder.unit, terms.shift)
         )
-    scores = aligned((finder.columns.table.shape[1],), np.float32)
-    near = _quick(
-        entries(block), finder.columns, (finder.bias, finder.extra), factors, ties,
-        np.float32(per_step), scores, np.zeros(ROWS * n_clusters, np.int32), out,
+    width = finder.columns.table.shape[1]
+    wide = aligned((width,), np.int32)
+    room = (
+        aligned((width,), np.float32), wide, wide[:n_clusters], np.empty(n_clusters, np.int64),
+        np.zeros(ROWS * n_clusters, np.int32),
     )  # fmt: skip
-    return Quick(out[0].reshape(n_rows, n_clusters), *out[1:], *near)
+    read = (entries(block), finder.columns, (finder.bias, finder.extra), factors, ties)
+    near = np.empty((2, max(n_clusters, NEAR)), np.int64)
+    kept, done = [near[:, :0]], 0
+    while done < n_rows:
+        done, found = _quick(*read, np.float32(per_step), room, done, out, tuple(near))
+        kept.append(near[:, :found].copy())
+    return Quick(out[0].reshape(n_rows, n_clusters), *out[1:], *np.concatenate(kept, axis=1))
 
 
-@njit(nogil=True, cache=True)
-def _take_measured(quick, distances, per_step, ties):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _take_measured(quick, distances, per_step, ties, totals):  # type: ignore[no-untyped-def]
     costs, near_row, near_cluster = quick.costs, quick.near_row, quick.near_cluster
-    totals = np.empty(costs.shape[1], np.int64)
     first = 0
     while first < near_row.shape[0]:
         i, present = near_row[first], near_cluster[first]
@@ -262,12 +273,12 @@ def _take_measured(quick, distances, per_step, ties):  # type: ignore[no-untyped
 
 def take_measured(quick: Quick, distances: FloatArray, step: float, ties: Ties) -> None:
     """Write the float64 distances of ``near_row`` to ``near_cluster`` into cost rows and gains."""
-    _take_measured(quick, frozen(distances, np.float64), 1.0 / step, ties)
+    totals = np.empty(quick.costs.shape[1], np.int64)
+    _take_measured(quick, frozen(distances, np.float64), 1.0 / step, ties, totals)
 
 
-@njit(nogil=True, cache=True)
-def _gains(costs, rows, ties, gains):  # type: ignore[no-untyped-def]
-    totals = np.empty(costs.shape[1], np.int64)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _gains(costs, rows, ties, totals, gains):  # type: ignore[no-untyped-def]
     for i in rows:
         point = ties.first + i
         least = _add_ties(
@@ -278,4 +289,4 @@ def _gains(costs, rows, ties, gains):  # type: ignore[no-untyped-def]
 
 def set_gains(costs: LabelArray, rows: IntArray, ties: Ties, gains: IntArray) -> None:
     """Write what some rows gain by their best moves, from their costs; all points have labels."""
-    _gains(costs, frozen(rows, np.int64), ties, gains)
+    _gains(costs, frozen(rows, np.int64), ties, np.empty(costs.shape[1], np.int64), gains)

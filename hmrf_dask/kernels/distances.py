@@ -42,6 +42,7 @@ __all__ = [
     "moments",
     "of_row",
     "own_distances",
+    "sizes",
     "spread",
 ]
 
@@ -79,9 +80,10 @@ class Table:
     largest_entry : float
         Of the linear form; that of a squared one is a∘T, which orders centroids as distances do.
     largest_norm : float
-        The largest Euclidean norm of a centroid in linear form, or more.
+        The largest norm of a centroid in linear form, or more.
     weights : float64 array, shape (d,) or (0,)
-        Of the squared form.
+        Of the squared form the metric; of the linear one what norms are taken in, none are all 1:
+        √(Σ a x²) of a row, √(Σ t²/a) of a centroid, so that no product is larger than both.
     squared : bool
     """
 
@@ -110,6 +112,13 @@ class Table:
             frozen(array, np.float64) for array in (self.exact, self.bias, self.extra, self.weights)
         )
         return Exact(exact, bias, extra, weights, self.squared)
+
+    @property
+    def shares(self) -> FloatArray:
+        """What squares of entries are times in a norm of the linear form; none: all 1."""
+        if self.squared:
+            return np.zeros(0)
+        return np.divide(1.0, self.weights, out=np.zeros_like(self.weights), where=self.weights > 0)
 
     def __reduce__(self) -> tuple[type[Table], tuple[Any, ...]]:
         """Leave behind what can be made again faster than it travels."""
@@ -149,6 +158,47 @@ def moments(block: RowBlock, weights: FloatArray) -> FloatArray:
     """Return Σ a x², Σ a x, Σ x² and Σ |x| of each row, shape (4, n_rows)."""
     out = np.empty((4, block.n_rows))
     _moments(entries(block), frozen(weights, np.float64), out)
+    return out
+
+
+@inner(inline="always")
+def _size(row, features, dense, weights, p):  # type: ignore[no-untyped-def]
+    """Return a x² and |x| of an entry."""
+    x = np.float64(row[p])
+    weight = weights[p] if dense else weights[np.uint32(features[p])]
+    return weight * x * x, abs(x)
+
+
+@instead(plain.sizes)
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _sizes(rows, weights, out):  # type: ignore[no-untyped-def]
+    values, indices, dense = rows.values, rows.indices, rows.dense
+    for i in range(out.shape[1]):
+        start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
+        row, features = values[start:stop], indices[start:stop]
+        whole = row.shape[0] & ~3
+        a = b = c = d = 0.0
+        e = f = g = h = 0.0
+        for p in range(0, whole, 4):  # as four sums at a time: one would wait for itself
+            square, size = _size(row, features, dense, weights, p)
+            a, e = a + square, e + size
+            square, size = _size(row, features, dense, weights, p + 1)
+            b, f = b + square, f + size
+            square, size = _size(row, features, dense, weights, p + 2)
+            c, g = c + square, g + size
+            square, size = _size(row, features, dense, weights, p + 3)
+            d, h = d + square, h + size
+        for p in range(whole, row.shape[0]):
+            square, size = _size(row, features, dense, weights, p)
+            a, e = a + square, e + size
+        out[0, i] = (a + b) + (c + d)
+        out[1, i] = (e + f) + (g + h)
+
+
+def sizes(block: RowBlock, weights: FloatArray) -> FloatArray:
+    """Return Σ a x² and Σ |x| of each row, shape (2, n_rows)."""
+    out = np.empty((2, block.n_rows))
+    _sizes(entries(block), frozen(weights, np.float64), out)
     return out
 
 

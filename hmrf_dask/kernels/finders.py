@@ -19,7 +19,8 @@ from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.plain import distances as plain
 from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.prefetch import prefetch
-from hmrf_dask.kernels.products import Columns, aligned, has_half, layout, store
+from hmrf_dask.kernels.products import Columns, has_half, layout, store
+from hmrf_dask.kernels.room import room
 from hmrf_dask.types import FloatArray, RowArray
 
 TILE = 16  # features that are turned at a time: two lines of each centroid
@@ -38,7 +39,7 @@ class Finder(NamedTuple):
     unit : float
         What the entries are times.
     norm, entry : float
-        The largest Euclidean norm of a column and the largest entry, without `unit`.
+        The largest norm of a column (see `Table.weights`) and the largest entry, without `unit`.
     norm_error, entry_error : float
         The same of what rounding took from them.
     """
@@ -53,30 +54,24 @@ class Finder(NamedTuple):
     entry_error: float
 
 
-@inner(fastmath={"nnan", "nsz", "reassoc"})
-def _middle(line):  # type: ignore[no-untyped-def]
-    """Return a number to take off all entries of a feature, and how far the farthest is from it."""
+@inner(fastmath={"reassoc"})
+def _mean(line):  # type: ignore[no-untyped-def]
     total = 0.0
-    least = line[0]
-    most = line[0]
     for h in range(line.shape[0]):
         total += line[h]
-        least = line[h] if line[h] < least else least
-        most = line[h] if line[h] > most else most
-    middle = total / line.shape[0]
-    return middle, max(most - middle, middle - least)
+    return total / line.shape[0]
 
 
 @instead(plain.fill_finder)
 @njit(nogil=True, cache=True)
-def _fill(exact, metric, unit, begin, n_features, table, norms, errors):  # type: ignore[no-untyped-def]
-    """Write features `begin` to `n_features` of a table and return the largest entry.
+def _fill(exact, metric, shares, unit, begin, n_features, table, norms, errors, tops):  # type: ignore[no-untyped-def]
+    """Write features `begin` to `n_features` of a table; tell what its columns are like.
 
-    Squares of entries and of what is lost are added up.
+    That is, sums of squares of entries and of what is lost, times the features' `shares`, and the
+    largest entry.
     """
     n_clusters = exact.shape[0]
     tile = np.empty((TILE, n_clusters))
-    largest = 0.0
     for first in range(begin, n_features, TILE):
         count = min(TILE, n_features - first)
         for h in range(n_clusters):
@@ -87,36 +82,39 @@ def _fill(exact, metric, unit, begin, n_features, table, norms, errors):  # type
                 tile[t, h] = row[first + t]
         for t in range(count):
             line = tile[t]
-            middle, reach = _middle(line)
+            middle = _mean(line)
             scale = unit if metric.shape[0] == 0 else unit * metric[first + t]
-            largest = max(largest, scale * reach)
+            share = 1.0 if shares.shape[0] == 0 else shares[first + t]
             for h in range(n_clusters):
                 value = scale * (line[h] - middle)
                 lost = value - store(table, first + t, h, value)
-                norms[h] += value * value
-                errors[h] += lost * lost
-    return largest
+                norms[h] += share * (value * value)
+                errors[h] += share * (lost * lost)
+            for h in range(n_clusters):  # by itself: of more arrays LLVM makes no vectors
+                size = abs(scale * (line[h] - middle))
+                tops[h] = size if size > tops[h] else tops[h]
 
 
 def make_finder(table: Table, *, half: bool) -> Finder:
     """Return the finder of a table."""
     n_clusters, n_features = table.exact.shape
     width, vectors = layout(n_clusters, np.float32)
-    found = aligned((n_features, width), np.uint16 if half else np.float32)
+    found = room((n_features, width), np.uint16 if half else np.float32)
+    found[:, n_clusters:] = 0
     exponent = math.frexp(2.0 * table.largest_entry)[1]
     unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
     metric = frozen(table.weights if table.squared else np.zeros(0), np.float64)
-    moments: list[tuple[float, FloatArray, FloatArray]] = []
+    shares = frozen(table.shares, np.float64)
+    moments: list[FloatArray] = []
 
     def some(first: int, last: int) -> None:
-        norms, errors = np.zeros(n_clusters), np.zeros(n_clusters)
-        largest = _fill(table.arrays.exact, metric, unit, first, last, found, norms, errors)
-        moments.append((largest, norms, errors))
+        own = np.zeros((3, n_clusters))
+        _fill(table.arrays.exact, metric, shares, unit, first, last, found, *own)
+        moments.append(own)
 
     over_ranges(some, n_features, table.exact.size)
-    largest = max((one[0] for one in moments), default=0.0)
-    norms = np.sum([one[1] for one in moments], axis=0)  # in any order: they only bound
-    errors = np.sum([one[2] for one in moments], axis=0)
+    norms, errors, _ = np.sum(moments, axis=0)  # in any order: they only bound
+    largest = float(np.max(moments, axis=0)[2].max())
     entry_error = largest * 2.0**-10.99 + 2.0**-14 if half else largest * 2.0**-23.99 + 2.0**-140
     bias = np.full(width, np.inf, np.float32)
     extra = np.zeros(width, np.float32)

@@ -10,13 +10,16 @@ the first part comes from the M-step sums, this module adds up the second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.means import LANES, squared_length
 from hmrf_dask.kernels.moves import Moved, line_up, moved_rows, moves_by_cluster
 from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.plain import instead
@@ -26,6 +29,7 @@ from hmrf_dask.kernels.products import entries
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
+RUNS = 8  # of clusters that are added up one after the other
 Compressed = tuple[AnyArray, AnyArray, AnyArray]
 
 
@@ -66,13 +70,13 @@ def _add_squares(row, features, dense, factor, extra, coefficient, out):  # type
 
 
 @njit(nogil=True, cache=True)
-def _squares_in_line(lined, table, overall, strength, unit, out):  # type: ignore[no-untyped-def]
+def _squares_in_line(lined, table, overall, strength, unit, first, last, out):  # type: ignore[no-untyped-def]
     values, indices, length, factor, extra, start = lined
     linear, shifts = table
     everyone, shift = overall
     n_features = linear.shape[1]
     direction = np.empty(n_features)  # the cluster's: it stays in the cache for its rows
-    for h in range(linear.shape[0]):
+    for h in range(first, last):
         if start[h] == start[h + 1]:
             continue
         own = linear[h]
@@ -98,30 +102,43 @@ def _weighted_squares(
     unit: float,
     out: IntArray,
 ) -> None:
-    _squares_in_line(line_up(blocks, 1.0), table, overall, strength, unit, out)
+    lined, n_clusters, parts = line_up(blocks, 1.0), len(table[0]), []
+
+    def some(first: int, last: int) -> None:
+        part = np.zeros_like(out)
+        _squares_in_line(lined, table, overall, strength, unit, first, last, part)
+        parts.append(part)
+
+    over_ranges(some, n_clusters, int(lined.length.sum()), np.diff(lined.start))
+    for part in parts:
+        out += part
 
 
-def weighted_squares(
+def rows_by_cluster(
     blocks: Sequence[RowBlock],
     terms: Sequence[Terms],
     labels: Sequence[LabelArray],
-    table: Table,
-    overall: Table,
-    strength: float,
-    exponent: int,
-) -> IntArray:
-    """Return Σ_i c_i z_im²/a_m in fixed point, shape (d + 1,); the last entry is part of every m.
-
-    c_i is the similarity to the own centroid less `strength` times that to the only one of
-    `overall`; rows with a label below 0 have none. Rows are taken cluster by cluster.
-    """
-    n_clusters, n_features = table.exact.shape
-    out, members = np.zeros(n_features + 1, np.int64), []
+    n_clusters: int,
+) -> list[Moved]:
+    """Return the rows of blocks cluster by cluster; those with a label below 0 have none."""
+    members = []
     for block, own, chosen in zip(blocks, terms, labels, strict=True):
         nowhere = frozen(np.full(block.n_rows, -1, np.int32), np.int32)
         ends = (nowhere, frozen(chosen, np.int32))
         moves, start, _, _ = moves_by_cluster(entries(block).indptr, *ends, n_clusters)
         members.append(moved_rows(block, own, moves, start))
+    return members
+
+
+def weighted_squares(
+    members: Sequence[Moved], table: Table, overall: Table, strength: float, exponent: int
+) -> IntArray:
+    """Return Σ_i c_i z_im²/a_m in fixed point, shape (d + 1,); the last entry is part of every m.
+
+    c_i is the similarity to the own centroid less `strength` times that to the only one of
+    `overall`. Clusters are shared out among threads.
+    """
+    out = np.zeros(table.exact.shape[1] + 1, np.int64)
     _weighted_squares(
         members,
         (frozen(table.exact, np.float64), frozen(table.extra, np.float64)),
@@ -131,6 +148,42 @@ def weighted_squares(
         out,
     )
     return out
+
+
+@instead(plain.squares_by_length)
+@njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
+def _squares_by_length(sums, roots, row, lanes, out):  # type: ignore[no-untyped-def]
+    out[:] = 0.0
+    for h in range(sums.shape[0]):
+        whole, extra = sums[h], np.float64(sums[h, roots.shape[0]])
+        for m in range(roots.shape[0]):
+            row[m] = np.float64(whole[m])
+        if extra != 0.0:
+            for m in range(roots.shape[0]):
+                row[m] += extra * roots[m]
+        length = math.sqrt(squared_length(row, lanes))
+        inverse = 1.0 / length if length > 0.0 else 0.0
+        for m in range(roots.shape[0]):
+            out[m] += row[m] * row[m] * inverse
+
+
+def squares_by_length(sums: IntArray, roots: FloatArray) -> FloatArray:
+    """Return Σ_h S_hm²/‖S_h‖ of sums (K, d + 1) in their own unit, shape (d,).
+
+    The last column, the means, is worked in with √a, the `roots`. Always the same clusters are
+    added up together, whatever threads there are.
+    """
+    n_features, step = len(roots), -(-len(sums) // RUNS)
+    totals, known = np.zeros((RUNS, n_features)), frozen(roots, np.float64)
+    whole = frozen(sums, np.int64)
+
+    def some(first: int, last: int) -> None:
+        room = np.empty(n_features), np.empty(LANES)
+        for run in range(first, last):
+            _squares_by_length(whole[run * step : (run + 1) * step], known, *room, totals[run])
+
+    over_ranges(some, RUNS, sums.size)
+    return np.asarray(totals.sum(axis=0))
 
 
 @instead(plain.feature_squares)

@@ -72,13 +72,13 @@ def _settle(labels, links, grouping, search, group):  # type: ignore[no-untyped-
     base = np.int64(search.kept[group]) * size
     if base < 0:
         base = search.high.shape[0] - size
-        search.high[base : base + size] = 0
-        search.low[base : base + size] = 0
+        for at in range(base, base + size):
+            search.high[at] = 0
+            search.low[at] = 0
         for place in range(grouping.start[group], grouping.start[group + 1]):
             point = np.int64(grouping.member[place]) - links.first
             add_member(search.high, search.low, base, search.row, labels, links, grouping.of, point)
-    high = search.high[base : base + size]
-    target, high_gain, low_gain = best_limbs(high, search.low[base : base + size])
+    target, high_gain, low_gain = best_limbs(search.high, search.low, base, size - 1)
     search.targets[group] = target
     return high_gain, low_gain
 

@@ -17,19 +17,19 @@ def add_limbs(high, low, position, value):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def best_limbs(high, low):  # type: ignore[no-untyped-def]
-    """Return (target, gain high, gain low) of K alternatives and, last, the present state.
+def best_limbs(high, low, base, count):  # type: ignore[no-untyped-def]
+    """Return (target, gain high, gain low) of K alternatives from `base` on and then the present.
 
     The target is the lowest alternative among the cheapest; -1 with gain 0 when none is cheaper
     than the present.
     """
-    last = high.shape[0] - 1
+    last = base + count
     target = -1
     best = last
-    for h in range(last):
-        if high[h] < high[best] or (high[h] == high[best] and low[h] < low[best]):
-            target = h
-            best = h
+    for at in range(base, last):
+        if high[at] < high[best] or (high[at] == high[best] and low[at] < low[best]):
+            target = at - base
+            best = at
     low_gain = low[last] - low[best]
     high_gain = high[last] - high[best] + (low_gain >> BITS)
     return target, high_gain, low_gain & MASK

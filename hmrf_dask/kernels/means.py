@@ -11,6 +11,7 @@ from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.plain import centroids as plain
 from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.room import room
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 LANES = 32  # sums that are added up side by side: one alone would wait for itself
@@ -29,7 +30,7 @@ def _fold(lanes):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _squares(row, lanes):  # type: ignore[no-untyped-def]
+def squared_length(row, lanes):  # type: ignore[no-untyped-def]
     """Return Σ x², every 32nd feature in a sum of its own."""
     whole = row.shape[0] - row.shape[0] % LANES
     lanes[:] = 0.0
@@ -53,7 +54,7 @@ def _directions(sums, roots, lanes, decided, out):  # type: ignore[no-untyped-de
         if roots.shape[0] > 0:
             for m in range(n_features):
                 target[m] += last * roots[m]
-        length = math.sqrt(_squares(target, lanes))
+        length = math.sqrt(squared_length(target, lanes))
         decided[h] = length > 0.0
         if not decided[h]:
             continue
@@ -96,15 +97,15 @@ def directions(sums: IntArray, weights: FloatArray, previous: FloatArray | None)
     With √a∘(x − mean) summed up to S and the means to s: μ = (S + s √a) / ‖S + s √a‖ / √a. A
     cluster whose sum is nought has none.
     """
-    out = np.empty((sums.shape[0], sums.shape[1] - 1))
+    out = room((sums.shape[0], sums.shape[1] - 1), np.float64)
     decided = np.empty(len(out), np.bool_)
     plain = bool((weights == 1.0).all()) and not sums[:, -1].any()
     roots = np.zeros(0) if plain else np.sqrt(weights)
     totals, known = frozen(sums, np.int64), frozen(roots, np.float64)
 
     def some(first: int, last: int) -> None:
-        room = np.empty(LANES)
-        _directions(totals[first:last], known, room, decided[first:last], out[first:last])
+        lanes = np.empty(LANES)
+        _directions(totals[first:last], known, lanes, decided[first:last], out[first:last])
 
     over_ranges(some, len(out), out.size)
     return fill(out, decided, previous)
@@ -119,7 +120,7 @@ def means(
     uniform: float = 0.0,
 ) -> FloatArray:
     """Return the means of clusters, drawn to a uniform row: (mean + αu)/(1 + α)."""
-    out = np.empty((sums.shape[0], sums.shape[1] - 1))
+    out = room((sums.shape[0], sums.shape[1] - 1), np.float64)
     numbers = (2.0**-exponent, float(smoothing), float(uniform))
     totals, sizes = frozen(sums, np.int64), frozen(counts, np.int64)
 
@@ -139,24 +140,59 @@ def _look_at(row, weights, m, lanes, most, lane):  # type: ignore[no-untyped-def
     most[lane] = size if size > most[lane] else most[lane]
 
 
+@inner()
+def _length(row, weights, lanes, most):  # type: ignore[no-untyped-def]
+    """Return ‖μ‖_A of a centroid; no `weights` are all 1. Its largest entries go into `most`."""
+    whole = row.shape[0] - row.shape[0] % LANES
+    lanes[:] = 0.0
+    most[:] = 0.0
+    for first in range(0, whole, LANES):
+        for lane in range(LANES):
+            _look_at(row, weights, first + lane, lanes, most, lane)
+    for m in range(whole, row.shape[0]):
+        _look_at(row, weights, m, lanes, most, m - whole)
+    return math.sqrt(_fold(lanes))
+
+
+@inner()
+def _top(most):  # type: ignore[no-untyped-def]
+    """Return the largest of all lanes."""
+    top = 0.0
+    for lane in range(LANES):
+        top = max(top, most[lane])
+    return top
+
+
 @instead(plain.lengths)
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _lengths(centroids, weights, lanes, most, lengths, tops):  # type: ignore[no-untyped-def]
-    n_features = centroids.shape[1]
-    whole = n_features - n_features % LANES
+def _lengths(centroids, lanes, most, lengths, tops):  # type: ignore[no-untyped-def]
     for h in range(lengths.shape[0]):
-        row = centroids[h]
-        lanes[:] = 0.0
+        lengths[h] = _length(centroids[h], centroids[h, :0], lanes, most)
+        tops[h] = _top(most)
+
+
+@instead(plain.weigh)
+@njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
+def _weigh(centroids, weights, lanes, most, tops, out):  # type: ignore[no-untyped-def]
+    """Write a∘μ/‖μ‖_A, nought without a direction, and its largest entry."""
+    n_features = out.shape[1]
+    whole = n_features - n_features % LANES
+    for h in range(out.shape[0]):
+        row, target = centroids[h], out[h]
+        length = _length(row, weights, lanes, most)
         most[:] = 0.0
+        if length > 0.0:
+            for m in range(n_features):
+                target[m] = row[m] / length * weights[m]
+        else:
+            target[:] = 0.0
         for first in range(0, whole, LANES):
             for lane in range(LANES):
-                _look_at(row, weights, first + lane, lanes, most, lane)
+                size = abs(target[first + lane])
+                most[lane] = size if size > most[lane] else most[lane]
         for m in range(whole, n_features):
-            _look_at(row, weights, m, lanes, most, m - whole)
-        lengths[h] = math.sqrt(_fold(lanes))
-        tops[h] = 0.0
-        for lane in range(LANES):
-            tops[h] = max(tops[h], most[lane])
+            most[0] = max(most[0], abs(target[m]))
+        tops[h] = _top(most)
 
 
 def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[FloatArray, float]:
@@ -164,21 +200,27 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
 
     A centroid of length nought has no direction, and its row is nought.
     """
-    centroids = np.ascontiguousarray(centroids, np.float64)
-    plain = bool((weights == 1.0).all())
-    lengths, tops = np.empty((2, len(centroids)))
-    metric = np.zeros(0) if plain else weights
-    room = np.empty((2, LANES))
-    _lengths(frozen(centroids, np.float64), frozen(metric, np.float64), *room, lengths, tops)
-    if plain and ((np.abs(lengths - 1.0) < UNIT) | (lengths == 0.0)).all():
-        return centroids, float(tops.max(initial=0.0))
-    out = np.zeros_like(centroids)
-    for row, length, target in zip(centroids, lengths, out, strict=True):
-        if length > 0.0:
-            np.divide(row, length, out=target)
-            if not plain:
-                target *= weights
-    return out, largest(out)
+    rows = frozen(centroids, np.float64)
+    lengths, tops = np.empty((2, len(rows)))
+    metric = frozen(np.zeros(0) if (weights == 1.0).all() else weights, np.float64)
+
+    def measure(first: int, last: int) -> None:
+        lanes = np.empty((2, LANES))
+        _lengths(rows[first:last], *lanes, lengths[first:last], tops[first:last])
+
+    def write(first: int, last: int) -> None:
+        lanes = np.empty((2, LANES))
+        _weigh(rows[first:last], metric, *lanes, tops[first:last], out[first:last])
+
+    if not len(metric):
+        over_ranges(measure, len(tops), rows.size)
+        if ((np.abs(lengths - 1.0) < UNIT) | (lengths == 0.0)).all():
+            return centroids, float(tops.max(initial=0.0))
+        scaled = rows / np.where(lengths > 0.0, lengths, 1.0)[:, None]  # a user's, once in a fit
+        return scaled, largest(scaled)
+    out = room(rows.shape, np.float64)
+    over_ranges(write, len(tops), rows.size)
+    return out, float(tops.max(initial=0.0))
 
 
 def largest(rows: FloatArray) -> float:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.plain import instead
@@ -15,40 +16,49 @@ from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.products import Entries, entries
 from hmrf_dask.kernels.terms import Terms, of_row
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.types import FloatArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 GATHERED = 16  # from a 16th of its columns on, a cluster's rows are added up aside
 FOLDED = 4  # the same where the sums are wanted as entries
 
 
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _by_cluster(indptr, before, after, start, sizes, counts, filled, moves):  # type: ignore[no-untyped-def]
+    for i in range(after.shape[0]):
+        if before[i] != after[i]:
+            length = np.int64(indptr[i + 1] - indptr[i]) + 1
+            for goes in range(2):
+                h = np.int64(before[i] if goes else after[i])
+                if h >= 0:
+                    start[h + 1] += 1
+                    sizes[h] += length
+                    counts[h] += 1 - 2 * goes
+    for cluster in range(counts.shape[0]):
+        filled[cluster] = start[cluster]
+        start[cluster + 1] += start[cluster]
+    for i in range(after.shape[0]):
+        if before[i] != after[i]:
+            for goes in range(2):
+                h = np.int64(before[i] if goes else after[i])
+                if h >= 0:
+                    moves[filled[h]] = i ^ -goes
+                    filled[h] += 1
+
+
 @instead(plain.moves_by_cluster)
-@njit(nogil=True, cache=True)
-def moves_by_cluster(indptr, before, after, n_clusters):  # type: ignore[no-untyped-def]
+def moves_by_cluster(
+    indptr: AnyArray, before: LabelArray, after: LabelArray, n_clusters: int
+) -> tuple[LabelArray, IntArray, IntArray, IntArray]:
     """Return which rows come to (i) and go from (~i) each cluster, and what that makes.
 
     That is: rows, where those of a cluster start, their entries by cluster, the change of counts.
     """
     start = np.zeros(n_clusters + 1, np.int64)
-    sizes = np.zeros(n_clusters, np.int64)
-    counts = np.zeros(n_clusters, np.int64)
-    for i in range(after.shape[0]):
-        if before[i] != after[i]:
-            length = np.int64(indptr[i + 1] - indptr[i]) + 1
-            for h, sign in ((after[i], 1), (before[i], -1)):
-                if h >= 0:
-                    start[h + 1] += 1
-                    sizes[h] += length
-                    counts[h] += sign
-    for h in range(n_clusters):
-        start[h + 1] += start[h]
-    moves = np.empty(start[n_clusters], np.int32)
-    filled = start.copy()
-    for i in range(after.shape[0]):
-        if before[i] != after[i]:
-            for h, move in ((np.int64(after[i]), i), (np.int64(before[i]), ~i)):
-                if h >= 0:
-                    moves[filled[h]] = move
-                    filled[h] += 1
+    sizes, counts, filled = np.zeros((3, n_clusters), np.int64)
+    moved = before != after
+    n_moves = np.count_nonzero(moved & (before >= 0)) + np.count_nonzero(moved & (after >= 0))
+    moves = np.empty(n_moves, np.int32)
+    _by_cluster(indptr, before, after, start, sizes, counts, filled, moves)
     return moves, start, sizes, counts
 
 
@@ -95,7 +105,7 @@ class Lined(NamedTuple):
     start: IntArray
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _line_up(indptr, factor, extra, moves, start, unit, places, filled, lined):  # type: ignore[no-untyped-def]
     """Put the rows of one block where `filled` says; `places` are its values and indices."""
     first_value, first_index = places
@@ -149,12 +159,11 @@ def _add_row(row, indices, scaled, features, out):  # type: ignore[no-untyped-de
             out[feature] += np.int64(np.rint(scaled * features[feature] * row[p]))
 
 
-@njit(nogil=True, cache=True)
-def _scatter(lined, features, sizes, out):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _scatter(lined, features, sizes, first, last, aside, out):  # type: ignore[no-untyped-def]
     values, indices, length, factor, extra, start = lined
     columns = out.shape[1]
-    aside = np.zeros(columns, np.int64)
-    for h in range(out.shape[0]):
+    for h in range(first, last):
         gathered = GATHERED * sizes[h] >= columns  # spares a miss of the cache for each line
         target = aside if gathered else out[h]
         for t in range(start[h], start[h + 1]):
@@ -175,20 +184,27 @@ def scatter(
     blocks: Sequence[Moved], features: FloatArray, sizes: IntArray, unit: float, out: IntArray
 ) -> None:
     """Add the summands of moves to whole sums; no `features`: all 1."""
-    _scatter(line_up(blocks, unit), frozen(features, np.float64), frozen(sizes, np.int64), out)
+    lined, entries_of = line_up(blocks, unit), frozen(sizes, np.int64)
+    factors = frozen(features, np.float64)
+
+    def some(first: int, last: int) -> None:
+        aside = np.zeros(out.shape[1], np.int64)
+        _scatter(lined, factors, entries_of, first, last, aside, out)
+
+    over_ranges(some, len(out), int(sizes.sum()), sizes)
 
 
 @inner(inline="always")
-def _write_row(row, indices, scaled, features, base, places, amounts):  # type: ignore[no-untyped-def]
-    """Write a row's rounded summands as the first of these entries."""
+def _write_row(row, indices, scaled, features, base, filled, places, amounts):  # type: ignore[no-untyped-def]
+    """Write a row's rounded summands as entries from `filled` on."""
     length = np.int64(row.shape[0])
     plain, dense = features.shape[0] == 0, indices == 0
     columns = integers(indices, length)
     for p in range(length):
         m = np.uint32(p if dense else columns[p])
         factor = scaled if plain else scaled * features[m]
-        places[p] = base + np.int64(m)
-        amounts[p] = np.int64(np.rint(factor * row[p]))
+        places[filled + p] = base + np.int64(m)
+        amounts[filled + p] = np.int64(np.rint(factor * row[p]))
 
 
 @inner(inline="always")
@@ -207,10 +223,10 @@ def _write_sums(aside, base, filled, places, amounts):  # type: ignore[no-untype
     return filled
 
 
-@njit(nogil=True, cache=True)
-def _emit(lined, features, sizes, columns, places, amounts):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _emit(lined, features, sizes, aside, places, amounts):  # type: ignore[no-untyped-def]
     values, indices, length, factor, extra, start = lined
-    aside = np.zeros(columns, np.int64)
+    columns = aside.shape[0]
     filled = 0
     for h in range(start.shape[0] - 1):
         base = h * columns
@@ -226,8 +242,7 @@ def _emit(lined, features, sizes, columns, places, amounts):  # type: ignore[no-
                 _add_row(row, indices[t], factor[t], features, aside)
                 aside[columns - 1] += last
             else:
-                here, there = places[filled:], amounts[filled:]
-                _write_row(row, indices[t], factor[t], features, base, here, there)
+                _write_row(row, indices[t], factor[t], features, base, filled, places, amounts)
                 filled += length[t] + 1
                 places[filled - 1] = base + columns - 1
                 amounts[filled - 1] = last
@@ -253,4 +268,5 @@ def emit(
     There must be room for one entry more than there are.
     """
     factors = frozen(features, np.float64), frozen(sizes, np.int64)
-    return int(_emit(line_up(blocks, unit), *factors, columns, places, amounts))
+    aside = np.zeros(columns, np.int64)
+    return int(_emit(line_up(blocks, unit), *factors, aside, places, amounts))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Terms, spread
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.plain import instead
@@ -57,14 +57,14 @@ def side(block: RowBlock, terms: Terms) -> Side:
     return Side(block.values, block.indices, block.indptr, block.is_dense, *factors)
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner(inline="always")
 def _feature(rows, p, start, stop):  # type: ignore[no-untyped-def]
     if p >= stop:
         return np.int64(_NONE)
     return np.int64(p - start) if rows.dense else np.int64(rows.indices[p])
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _product(left, right, i, j, weights, weight_sum):  # type: ignore[no-untyped-def]
     """Return z_i · z_j over the features both rows have, the centring corrected."""
     p = p_start = left.indptr[i]
@@ -82,7 +82,7 @@ def _product(left, right, i, j, weights, weight_sum):  # type: ignore[no-untyped
     return factors * total - weight_sum * (left.extra[i] * right.extra[j])
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner(inline="always")
 def _to_middle(x, y):  # type: ignore[no-untyped-def]
     """Return x ln(2x/(x + y)) + y ln(2y/(x + y)), a feature's part of D_IM without its weight."""
     one = x * math.log(2.0 * x / (x + y)) if x > 0.0 else 0.0
@@ -90,7 +90,7 @@ def _to_middle(x, y):  # type: ignore[no-untyped-def]
     return one + other
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner(inline="always")
 def _from_middle(x, y):  # type: ignore[no-untyped-def]
     """Return −x ln(x/(x + y)) − y ln(y/(x + y)), what is left to ln 2 (x + y)."""
     one = x * math.log(x / (x + y)) if x > 0.0 else 0.0
@@ -98,7 +98,7 @@ def _from_middle(x, y):  # type: ignore[no-untyped-def]
     return -(one + other)
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _by_feature(divergence, left, right, i, j, weights):  # type: ignore[no-untyped-def]
     """Return φ and, of a divergence, its complement, summed over the features either row has."""
     p = p_start = left.indptr[i]
@@ -111,7 +111,7 @@ def _by_feature(divergence, left, right, i, j, weights):  # type: ignore[no-unty
         n = _feature(right, q, q_start, q_stop)
         x = np.float64(left.values[p]) if m <= n else 0.0
         y = np.float64(right.values[q]) if n <= m else 0.0
-        weight = weights[min(m, n)]
+        weight = weights[m if m <= n else n]
         if divergence:
             x *= left.factor[i]
             y *= right.factor[j]
@@ -125,7 +125,7 @@ def _by_feature(divergence, left, right, i, j, weights):  # type: ignore[no-unty
 
 
 @instead(plain.values)
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _values(form, left, right, first, second, weights, weight_sum, maximum, out, complement):  # type: ignore[no-untyped-def]
     for t in range(first.shape[0]):
         i, j = first[t], second[t]
@@ -156,7 +156,7 @@ def pair_values(
     return out, complement
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _quantise_row(rows, i, features, unit, factor, extra, values):  # type: ignore[no-untyped-def]
     """Write the entries of one row; return Σ q², or -1 where an entry does not fit into int32."""
     start = rows.indptr[i]
@@ -172,7 +172,7 @@ def _quantise_row(rows, i, features, unit, factor, extra, values):  # type: igno
 
 
 @instead(plain.quantise)
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _quantise(rows, features, length, unit, squared, half, values, centring, own):  # type: ignore[no-untyped-def]
     for i in range(own.shape[0]):
         start, stop = rows.indptr[i], rows.indptr[i + 1]
@@ -181,7 +181,8 @@ def _quantise(rows, features, length, unit, squared, half, values, centring, own
         shift = 0.0 if whole else rows.extra[i] * length * unit
         total = _quantise_row(rows, i, features, unit, rows.factor[i], extra, values)
         if total < 0 or abs(shift) > _LARGEST:
-            values[start:stop] = 0
+            for p in range(start, stop):
+                values[p] = 0
             shift = 0.0
         centring[i] = np.int32(np.rint(shift))
         own[i] = total if squared else half
@@ -218,7 +219,7 @@ def quantise(
 
 
 @instead(plain.integers)
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _integers(left, right, q_left, q_right, first, second, kappa, out):  # type: ignore[no-untyped-def]
     for t in range(first.shape[0]):
         i, j = first[t], second[t]
@@ -256,7 +257,7 @@ def pair_integers(
     return out
 
 
-@njit(nogil=True, cache=True, inline="always")
+@inner(inline="always")
 def _turn(x, y, e, f, similarity):  # type: ignore[no-untyped-def]
     """Return −∂φ/∂log a of a feature without a and without the parts all features share."""
     cross = x * y + (x * f + y * e)
@@ -264,7 +265,7 @@ def _turn(x, y, e, f, similarity):  # type: ignore[no-untyped-def]
     return cross - 0.5 * similarity * squares
 
 
-@njit(nogil=True, cache=True)
+@inner(inline="always")
 def _add_gradient(form, left, right, i, j, signed, weights, similarity, units, out):  # type: ignore[no-untyped-def]
     p = p_start = left.indptr[i]
     q = q_start = right.indptr[j]
@@ -276,7 +277,7 @@ def _add_gradient(form, left, right, i, j, signed, weights, similarity, units, o
         y = np.float64(right.values[q]) if n <= m else 0.0
         p += m <= n
         q += n <= m
-        m = min(m, n)
+        m = m if m <= n else n
         if form == SQUARED:
             change = signed * ((x - y) * (x - y))
         else:
@@ -293,7 +294,7 @@ def _add_gradient(form, left, right, i, j, signed, weights, similarity, units, o
 
 
 @instead(plain.gradient)
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _gradient(form, left, right, first, second, signed, weights, weight_sum, units, out):  # type: ignore[no-untyped-def]
     last = out.shape[0] - 1
     for t in range(first.shape[0]):

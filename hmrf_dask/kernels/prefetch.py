@@ -46,52 +46,51 @@ def prefetch_row(values, indices, indptr, row):  # type: ignore[no-untyped-def]
     """Have the entries of a row fetched; changes nothing else."""
     first = indptr[row]
     sparse = indices.shape[0] > 0
-    for p in range(first, min(indptr[row + 1] + _LINE - 1, first + _MOST), _LINE):
+    last = indptr[row + 1] + _LINE - 1
+    for p in range(first, last if last < first + _MOST else first + _MOST, _LINE):
         prefetch(values, p)
         if sparse:
             prefetch(indices, p)
 
 
-def _make_pointer(name: str) -> Any:
-    """Return what makes an address, an int64, a pointer to numbers; nothing where none is made."""
+def _make_view(name: str) -> Any:
+    """Return what shows numbers at an address, two int64, as an array; nothing where none is made.
+
+    Whoever has it keeps the numbers alive. numba's `carray` counts references, and takes as long to
+    compile as a kernel.
+    """
     if not COMPILED:
         return None
     from numba import types
     from numba.extending import intrinsic
+    from numba.np.arrayobj import populate_array
 
     @intrinsic
-    def pointer(typing, address):  # type: ignore[no-untyped-def]
-        kind = types.CPointer(getattr(types, name))
+    def view(typing, address, length):  # type: ignore[no-untyped-def]
+        number = getattr(types, name)
+        kind = types.Array(number, 1, "C")
 
         def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            return builder.inttoptr(arguments[0], context.get_value_type(kind))
+            array = context.make_array(kind)(context, builder)
+            data = builder.inttoptr(arguments[0], array.data.type)
+            width = context.get_constant(types.intp, number.bitwidth // 8)
+            populate_array(array, data, [arguments[1]], [width], width, meminfo=None)
+            return array._getvalue()
 
-        return kind(types.int64), code
+        return kind(types.int64, types.int64), code
 
-    return pointer
-
-
-_to_floats, _to_integers = _make_pointer("float32"), _make_pointer("int32")
-if COMPILED:
-    from numba import carray
-
-
-@inner(inline="always")
-def floats(address, length):  # type: ignore[no-untyped-def]
-    """Return the float32 numbers at an address; whoever has it keeps the array alive."""
-    return carray(_to_floats(address), (length,))
+    return view
 
 
-@inner(inline="always")
-def integers(address, length):  # type: ignore[no-untyped-def]
-    """Return the int32 numbers at an address."""
-    return carray(_to_integers(address), (length,))
+# floats(address, length), integers(address, length): the float32 or int32 numbers there
+floats, integers = _make_view("float32"), _make_view("int32")
 
 
 @inner(inline="always")
 def prefetch_at(values, indices, length):  # type: ignore[no-untyped-def]
     """Have the entries of a row fetched, by their addresses; no indices: 0."""
-    stop: Any = min(np.int64(length) + _LINE - 1, _MOST)
+    stop = np.int64(length) + _LINE - 1
+    stop = stop if stop < _MOST else np.int64(_MOST)
     numbers = floats(values, stop)
     for p in range(0, stop, _LINE):
         prefetch(numbers, p)

@@ -89,12 +89,14 @@ def merge_parts(
 def _inside(labels, groups, group_start, member, links, row, sums, target, gains):  # type: ignore[no-untyped-def]
     high, low = sums[0], sums[1]
     for group in range(target.shape[0]):
-        high[:] = 0
-        low[:] = 0
+        for h in range(high.shape[0]):
+            high[h] = 0
+            low[h] = 0
         for at in range(group_start[group], group_start[group + 1]):
             point = np.int64(member[at]) - links.first
             add_member(high, low, 0, row, labels, links, groups, point)
-        target[group], gains[0, group], gains[1, group] = best_limbs(high, low)
+        found, gain, rest = best_limbs(high, low, 0, row.shape[0])
+        target[group], gains[0, group], gains[1, group] = found, gain, rest
 
 
 def inside_proposals(
@@ -136,7 +138,8 @@ def distortion_sums(
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _place(costs, group_start, member, first, total, labels):  # type: ignore[no-untyped-def]
     for group in range(group_start.shape[0] - 1):
-        total[:] = 0
+        for h in range(total.shape[0]):
+            total[h] = 0
         for at in range(group_start[group], group_start[group + 1]):
             for h in range(costs.shape[1]):
                 total[h] += costs[member[at] - first, h]
@@ -160,7 +163,8 @@ def place_inside(
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _choose(high, low, target, gains):  # type: ignore[no-untyped-def]
     for place in range(high.shape[0]):
-        target[place], gains[0, place], gains[1, place] = best_limbs(high[place], low[place])
+        found, gain, rest = best_limbs(high[place], low[place], 0, high.shape[1] - 1)
+        target[place], gains[0, place], gains[1, place] = found, gain, rest
 
 
 def group_proposals(chosen: LabelArray, high: IntArray, low: IntArray) -> GroupProposals:

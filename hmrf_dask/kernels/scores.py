@@ -51,6 +51,21 @@ def _loop(builder: Any, length: Any, first: Any, body: Callable[[Any, Any], Any]
     return after
 
 
+def _infinite() -> Any:
+    return ir.Constant(_VECTOR, [float("inf")] * LANES)
+
+
+def _least_lane(builder: Any, least: Any) -> Any:
+    """Return the least number of a vector."""
+    half = LANES // 2
+    while half:  # halves against halves
+        kind = ir.VectorType(_LANE, LANES)
+        turned = ir.Constant(kind, [(lane + half) % LANES for lane in range(LANES)])
+        least = _lesser(builder, least, builder.shuffle_vector(least, least, turned))
+        half //= 2
+    return builder.extract_element(least, ir.Constant(_LANE, 0))
+
+
 def _make_score() -> Any:
     @intrinsic
     def score(typing, scores, bias, extra, scale, shift):  # type: ignore[no-untyped-def]
@@ -71,16 +86,8 @@ def _make_score() -> Any:
                 builder.store(found, _place(builder, products, at), align=4)
                 return _lesser(builder, found, least)
 
-            infinite = ir.Constant(_VECTOR, [float("inf")] * LANES)
             length = builder.extract_value(products.shape, 0)
-            least = _loop(builder, length, infinite, body)
-            half = LANES // 2
-            while half:  # halves against halves
-                kind = ir.VectorType(_LANE, LANES)
-                turned = ir.Constant(kind, [(lane + half) % LANES for lane in range(LANES)])
-                least = _lesser(builder, least, builder.shuffle_vector(least, least, turned))
-                half //= 2
-            return builder.extract_element(least, ir.Constant(_LANE, 0))
+            return _least_lane(builder, _loop(builder, length, _infinite(), body))
 
         return types.float32(scores, scores, scores, types.float32, types.float32), code
 
@@ -107,8 +114,30 @@ def _make_count_within() -> Any:
     return count_within
 
 
+def _make_least_beyond() -> Any:
+    @intrinsic
+    def least_beyond(typing, scores, limit):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            array = context.make_array(scores)(context, builder, arguments[0])
+            limits = _spread(builder, arguments[1])
+
+            def body(at: Any, least: Any) -> Any:
+                found = builder.load(_place(builder, array, at), align=4)
+                beyond = builder.fcmp_ordered(">", found, limits)
+                return _lesser(builder, builder.select(beyond, found, _infinite()), least)
+
+            length = builder.extract_value(array.shape, 0)
+            return _least_lane(builder, _loop(builder, length, _infinite(), body))
+
+        return types.float32(scores, types.float32), code
+
+    return least_beyond
+
+
 # score(products, bias, extra, scale, shift): turn products into scores, which are distances but for
 # the row's own part, and return the least; lengths are whole vectors, and all are float32.
 score: Any = _make_score() if COMPILED else None
 # count_within(scores, limit): return how many are not above.
 count_within: Any = _make_count_within() if COMPILED else None
+# least_beyond(scores, limit): return the least that is above.
+least_beyond: Any = _make_least_beyond() if COMPILED else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import Terms
 from hmrf_dask.kernels.links import frozen
@@ -15,6 +16,7 @@ from hmrf_dask.kernels.moves import Moved, emit, moved_rows, moves_by_cluster, s
 from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.plain import sums as plain
 from hmrf_dask.kernels.products import entries
+from hmrf_dask.kernels.room import room
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
@@ -104,7 +106,7 @@ def _add_dense(arrays: Sequence[IntArray]) -> IntArray:
     """Return the sum of whole arrays, every place read and written once."""
     if len(arrays) == 1:
         return arrays[0].copy()
-    out = np.empty(arrays[0].shape, np.int64)
+    out = room(arrays[0].shape, np.int64)
     flat = [array.reshape(-1) for array in (out, *arrays)]
     for start in range(0, out.size, CHUNK):
         here, first, second, *others = (array[start : start + CHUNK] for array in flat)
@@ -126,26 +128,28 @@ def _total(n_clusters: int, n_columns: int, parts: Sequence[Sums]) -> IntArray:
 
 def add_sums(parts: Sequence[Sums]) -> Sums:
     """Return the sum of partial sums; whole when one of them is or their entries are many."""
+    return joined(parts).finish()
+
+
+def joined(parts: Sequence[Sums | Accumulator]) -> Accumulator:
+    """Return what changes several sums as one change."""
     accumulator = Accumulator(len(parts[0].counts), parts[0].n_columns)
     for part in parts:
-        accumulator.add_sums(part)
-    return accumulator.finish()
+        accumulator.join(part)
+    return accumulator
 
 
-def add_to(sums: IntArray, change: Sums) -> IntArray:
+def add_to(sums: IntArray, change: Sums | Accumulator) -> IntArray:
     """Return sums (K, d + 1) after a change, a new array."""
-    if change.is_dense:
-        return np.asarray(sums + change.dense, np.int64)
-    out = np.array(sums, np.int64)
-    _add_sparse(change, out)
-    return out
+    return joined([change]).added_to(sums)
 
 
 class Accumulator:
     """Adds up what moved rows change, over many blocks.
 
     Rows are only noted when they are added, and gone through cluster by cluster at the end: entries
-    of the sums where rows are few, the whole array where they are many.
+    of the sums where rows are few, the whole array where they are many; or, where the sums are at
+    hand, straight into these.
 
     Parameters
     ----------
@@ -153,11 +157,13 @@ class Accumulator:
         K.
     n_columns : int
         d + 1.
+    lasting : bool
+        Whether blocks may be held until the end; else their rows are added up one block at a time.
     """
 
-    def __init__(self, n_clusters: int, n_columns: int) -> None:
-        self.n_clusters, self._n_columns = n_clusters, n_columns
-        self._counts, self._sizes = np.zeros((2, n_clusters), np.int64)
+    def __init__(self, n_clusters: int, n_columns: int, *, lasting: bool = True) -> None:
+        self.n_clusters, self.n_columns, self._lasting = n_clusters, n_columns, lasting
+        self.counts, self._sizes = np.zeros((2, n_clusters), np.int64)
         self._features, self._unit = np.zeros(0), 1.0
         self._blocks: list[Moved] = []
         self._sums: list[Sums] = []
@@ -181,13 +187,55 @@ class Accumulator:
         if len(moves):
             self._blocks.append(moved_rows(block, terms, moves, start))
             self._sizes += sizes
-            self._counts += counts
+            self.counts += counts
             self._features, self._unit = features, 2.0**exponent
+            self._settle()
 
-    def add_sums(self, change: Sums) -> None:
-        """Add sums of rows that were added up elsewhere."""
-        self._sums.append(change)
-        self._counts += change.counts
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size of what is not rows."""
+        return sum(one.__sizeof__() for one in self._sums) + self._sizes.nbytes + 512
+
+    def join(self, change: Sums | Accumulator) -> None:
+        """Add rows that were noted, or added up, elsewhere."""
+        self.counts += change.counts
+        if isinstance(change, Sums):
+            self._sums.append(change)
+            self._settle()
+            return
+        self._sums += change._sums
+        self._sizes += change._sizes
+        self._blocks += change._blocks
+        if change._blocks:
+            self._features, self._unit = change._features, change._unit
+
+    def _settle(self) -> None:
+        """Let go of blocks that may not be held: their rows are added up."""
+        if self._lasting:
+            return
+        whole = self._sums[0].dense if len(self._sums) == 1 else np.zeros(0)
+        if self._blocks and whole.size:  # made here, by the line below
+            scatter(self._blocks, self._factors, self._sizes, self._unit, whole)
+        else:
+            self._sums = [self.finish()]
+        self._blocks, self._sizes = [], np.zeros_like(self._sizes)
+
+    def added_to(self, sums: IntArray) -> IntArray:
+        """Return sums (K, d + 1) after the change, a new array."""
+        out = room(sums.shape, np.int64)
+
+        def some(first: int, last: int) -> None:
+            np.copyto(out[first:last], sums[first:last])
+            for one in self._sums:
+                if one.is_dense:
+                    out[first:last] += one.dense[first:last]
+
+        over_ranges(some, len(out), out.size)
+        for one in self._sums:
+            if not one.is_dense:
+                _add_sparse(one, out)
+        if self._blocks:
+            scatter(self._blocks, self._factors, self._sizes, self._unit, out)
+        return out
 
     def finish(self) -> Sums:
         """Return the sums."""
@@ -196,19 +244,19 @@ class Accumulator:
         rest = self._blocks if len(known) == len(self._sums) else []
         nothing = np.zeros(0, np.int64)
         if rest or SPARSE * n_entries > self._size or any(one.is_dense for one in known):
-            out = _total(self.n_clusters, self._n_columns, known)
+            out = _total(self.n_clusters, self.n_columns, known)
             if rest:
                 scatter(rest, self._factors, self._sizes, self._unit, out)
-            return Sums(out, nothing, nothing, self._counts.copy(), self._n_columns)
+            return Sums(out, nothing, nothing, self.counts.copy(), self.n_columns)
         if len(known) == 1:
-            return replace(known[0], counts=self._counts.copy())
+            return replace(known[0], counts=self.counts.copy())
         places = np.concatenate([nothing, *(one.places for one in known)])
         values = np.concatenate([nothing, *(one.values for one in known)])
         return self._sparse(places, values)
 
     @property
     def _size(self) -> int:
-        return self.n_clusters * self._n_columns
+        return self.n_clusters * self.n_columns
 
     @property
     def _factors(self) -> FloatArray:
@@ -217,7 +265,7 @@ class Accumulator:
 
     def _sparse(self, places: IntArray, values: IntArray) -> Sums:
         whole = np.zeros((0, 0), np.int64)
-        return Sums(whole, places, values, self._counts.copy(), self._n_columns)
+        return Sums(whole, places, values, self.counts.copy(), self.n_columns)
 
     def _as_entries(self) -> list[Sums]:
         """Return the rows' sums as entries, none where that would be too many."""
@@ -225,10 +273,10 @@ class Accumulator:
         whole = any(one.is_dense for one in self._sums)
         if whole or not self._blocks or n_entries > LIKELY * self._size:
             return []
-        room = np.empty((2, min(n_entries, self._size // SPARSE) + 1), np.int64)
-        arguments = (self._factors, self._sizes, self._unit, self._n_columns)
-        filled = emit(self._blocks, *arguments, *room)
-        return [] if filled < 0 else [self._sparse(room[0, :filled], room[1, :filled])]
+        found = np.empty((2, min(n_entries, self._size // SPARSE) + 1), np.int64)
+        arguments = (self._factors, self._sizes, self._unit, self.n_columns)
+        filled = emit(self._blocks, *arguments, *found)
+        return [] if filled < 0 else [self._sparse(found[0, :filled], found[1, :filled])]
 
 
 def sum_moves(

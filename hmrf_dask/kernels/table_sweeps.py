@@ -143,7 +143,8 @@ def _pass_groups(labels, links, tables, rows, closure, grouping, clock):  # type
         if clock.group_looked[group] >= changed:
             continue
         group_energies(labels, links, tables, rows, closure, grouping, group)
-        target, _, _ = best_limbs(tables.energies[0], tables.energies[1])
+        energies = tables.energies
+        target, _, _ = best_limbs(energies[0], energies[1], 0, energies.shape[1] - 1)
         clock.group_looked[group] = clock.now[0]
         if target >= 0:
             _move_group(labels, links, tables, rows, closure, grouping, clock, group, target)

@@ -20,7 +20,7 @@ class Terms(NamedTuple):
     offset: FloatArray
     scale: FloatArray
     shift: FloatArray
-    norm: FloatArray  # Euclidean norm of the row, |scale| included, or more
+    norm: FloatArray  # norm of the row (see `Table.weights`), |scale| included, or more
     mass: FloatArray  # sum of absolute values of the row, |scale| included, or more
     factor: FloatArray  # the summand is factor · f∘x + extra · f, f the distortion's factors
     extra: FloatArray

@@ -40,7 +40,8 @@ __all__ = [
 @inner(inline="always")
 def _single_products(rows, i, columns, metric, unit, products):  # type: ignore[no-untyped-def]
     """Write z_i · S_h for every cluster; return ‖z_i‖²."""
-    products[:] = 0.0
+    for h in range(products.shape[0]):
+        products[h] = 0.0
     length = 0.0
     for p in range(rows.start[i], rows.start[i + 1]):
         m = rows.column[p]
@@ -91,7 +92,8 @@ def _single_gains(  # type: ignore[no-untyped-def]
     targets,
 ):
     products, costs = room[0], room[1]
-    costs[:] = 0.0
+    for h in range(costs.shape[0]):
+        costs[h] = 0.0
     tied = ties.start.shape[0] > 0
     for i in range(labels.shape[0]):
         own = labels[i]
@@ -99,7 +101,8 @@ def _single_gains(  # type: ignore[no-untyped-def]
             continue
         length = _single_products(rows, i, columns, metric, unit, products)
         if tied:
-            costs[:] = 0.0
+            for h in range(costs.shape[0]):
+                costs[h] = 0.0
             for p in range(ties.start[i], ties.start[i + 1]):
                 costs[tie_labels[ties.neighbour[p]]] += ties.cost[p]
         gains[i], targets[i] = _best_target(

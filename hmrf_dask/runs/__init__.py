@@ -8,6 +8,7 @@ from hmrf_dask.runs.records import (
     Commit,
     DamagedFileError,
     LabelsFile,
+    Piece,
     RunStore,
     RunUnavailableError,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "DamagedFileError",
     "LabelsFile",
     "MemoryRun",
+    "Piece",
     "RunDirectory",
     "RunStore",
     "RunUnavailableError",

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from hmrf_dask.errors import InvalidInputError
@@ -46,11 +46,11 @@ class CommitLog:
         Every file that it names is on the disk before.
         """
         data = records.seal(records.commit_content(commit, uuid.uuid4().hex))
-        # Workers made these folders; one may have died between making it and syncing its parent.
-        folders = {os.path.dirname(file.name) for file in commit.files}
+        # Names last once their folders are settled, which is left to here, once for all of them.
+        named = (commit.state_name, *(file.name for file in commit.files))
+        folders = {os.path.dirname(name) for name in named}
         above = {os.path.dirname(folder) for folder in folders}
-        self.storage.settle([*sorted(folders), *sorted(above), ""])
-        self._create(commit.number, data)
+        self._create(commit.number, data, sorted(folders | above, reverse=True))
         self.head = commit
 
     def latest(self) -> Commit | None:
@@ -82,12 +82,12 @@ class CommitLog:
         oldest = min(commit.number for commit in kept)
         self.storage.delete(name for name in self._older(oldest) if name not in named)
 
-    def _create(self, number: int, data: bytes) -> None:
+    def _create(self, number: int, data: bytes, after: Sequence[str]) -> None:
         for generation in itertools.count():
             suffix = f".r{generation}" if generation else ""
             name = f"{padded(number)}{suffix}.json"
             try:
-                self.storage.create(f"commits/{name}", data)
+                self.storage.create(f"commits/{name}", data, after)
                 return
             except FileExistsError:
                 pass
@@ -113,11 +113,11 @@ class CommitLog:
         def check(named: tuple[str, str]) -> None:
             read_checked(self.storage, *named)
 
-        named = [(commit.state_name, commit.state_sha256)]
-        named += [(file.name, file.sha256) for file in commit.files]
+        named = {commit.state_name: commit.state_sha256}
+        named |= {file.name: file.sha256 for file in commit.files}  # one for many parts
         # A few files at a time: never all labels in memory, yet not one slow reply after another.
         with ThreadPoolExecutor(_READERS) as pool:
-            list(pool.map(check, named))
+            list(pool.map(check, named.items()))
 
     def _newest_first(self) -> list[tuple[int, int, str]]:
         """List (number, generation, name) of all commits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
@@ -19,7 +20,7 @@ from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.runs import contents, identity, records
 from hmrf_dask.runs.commits import CommitLog, padded
 from hmrf_dask.runs.files import read_checked, read_sealed
-from hmrf_dask.runs.records import Arrays, Commit, DamagedFileError, Labels, LabelsFile
+from hmrf_dask.runs.records import Arrays, Commit, DamagedFileError, Labels, LabelsFile, Piece
 from hmrf_dask.runs.storage import Storage, absolute_url, open_storage, refuse_credentials
 
 
@@ -156,21 +157,54 @@ class RunDirectory:
         extra : mapping of name to array of shape (n_rows,), optional
             More columns; read them with `read_column`.
         """
-        columns = extra or {}
-        contents.check_labels(part, first_row, labels, columns)
-        data = contents.encode_labels(part, first_row, labels, columns)
+        return self._write(number, [(part, first_row, labels)], extra or {})[0]
+
+    def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
+        """Write the labels of several parts into one file; called by tasks.
+
+        Parameters
+        ----------
+        number : int
+            Of the commit that will name the file.
+        pieces : sequence of (part, first_row, labels)
+            As `write_labels` takes them.
+        """
+        return self._write(number, pieces, {})
+
+    def _write(
+        self, number: int, pieces: Sequence[Piece], columns: Arrays
+    ) -> tuple[LabelsFile, ...]:
+        for piece in pieces:
+            contents.check_labels(*piece, columns)
+        data = contents.encode_labels(pieces, columns)
         sha256 = records.digest(data)
-        name = f"labels/{padded(number)}/{part}-{sha256[:16]}.parquet"
+        name = f"labels/{padded(number)}/{pieces[0][0]}-{sha256[:16]}.parquet"
         self._storage.write(name, data)
-        return LabelsFile(name, sha256, first_row, len(labels), part)
+        starts = itertools.accumulate((len(labels) for *_, labels in pieces), initial=0)
+        return tuple(
+            LabelsFile(name, sha256, first_row, len(labels), part, start)
+            for (part, first_row, labels), start in zip(pieces, starts, strict=False)
+        )
 
     def read_labels(self, file: LabelsFile) -> Labels:
-        """Return the labels of one file (read-only), or raise DamagedFileError naming it."""
+        """Return the labels of one part (read-only), or raise DamagedFileError naming the file."""
         return self.read_column(file, contents.LABEL)
+
+    def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
+        """Return the labels of several parts (read-only); a file that they share is read once."""
+        return self._read(files, contents.LABEL)
 
     def read_column(self, file: LabelsFile, column: str) -> npt.NDArray[Any]:
         """Return one column of a labels file (read-only), or raise DamagedFileError naming it."""
-        return contents.decode_column(read_checked(self._storage, file.name, file.sha256), column)
+        return self._read([file], column)[0]
+
+    def _read(self, files: Sequence[LabelsFile], column: str) -> list[npt.NDArray[Any]]:
+        whole: dict[str, npt.NDArray[Any]] = {}
+        for file in files:
+            if file.name not in whole:
+                data = read_checked(self._storage, file.name, file.sha256)
+                whole[file.name] = contents.decode_column(data, column)
+        return [whole[file.name][file.start : file.start + file.n_rows] for file in files]
 
     def read_label_range(
         self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
@@ -184,7 +218,7 @@ class RunDirectory:
         prefix : str
             Only files whose part begins with it count.
         """
-        return contents.read_range(self.read_labels, files, first_row, last_row, prefix)
+        return contents.read_range(self.read_group, files, first_row, last_row, prefix)
 
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
@@ -294,6 +328,7 @@ class RunDirectory:
             found = self.final()
             if found is None:  # damaged
                 self._storage.write("FINAL.json", data)
+                self._storage.settle([""])
             elif found != records.round_trip(record):
                 raise RunDirectoryError(
                     f"a run must end once, got another end in {self.url}/FINAL.json; "

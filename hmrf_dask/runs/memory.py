@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.runs import contents, records
-from hmrf_dask.runs.records import Arrays, Commit, Labels, LabelsFile
+from hmrf_dask.runs.records import Arrays, Commit, Labels, LabelsFile, Piece
 
 
 @dataclass(frozen=True)
 class HeldLabels(LabelsFile):
     """Labels that are their own file."""
 
-    columns: dict[str, npt.NDArray[Any]] = field(repr=False, compare=False)
+    columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False, compare=False)
 
 
 class MemoryRun:
@@ -39,11 +39,20 @@ class MemoryRun:
         held = {contents.LABEL: labels.copy(), **{n: v.copy() for n, v in columns.items()}}
         for values in held.values():
             values.setflags(write=False)
-        return HeldLabels(f"labels/{number:05d}/{part}", "", first_row, len(labels), part, held)
+        name = f"labels/{number:05d}/{part}"
+        return HeldLabels(name, "", first_row, len(labels), part, columns=held)
+
+    def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
+        """Return a reference for every part."""
+        return tuple(self.write_labels(number, *piece) for piece in pieces)
 
     def read_labels(self, file: LabelsFile) -> Labels:
         """Return the labels that `file` holds, read-only."""
         return self.read_column(file, contents.LABEL)
+
+    def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
+        """Return the labels that the files hold, read-only."""
+        return [self.read_labels(file) for file in files]
 
     def read_column(self, file: LabelsFile, column: str) -> npt.NDArray[Any]:
         """Return one column that `file` holds, read-only."""
@@ -58,7 +67,7 @@ class MemoryRun:
         self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
     ) -> Labels:
         """Return the labels of rows `first_row` to `last_row` (exclusive), read-only."""
-        return contents.read_range(self.read_labels, files, first_row, last_row, prefix)
+        return contents.read_range(self.read_group, files, first_row, last_row, prefix)
 
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]

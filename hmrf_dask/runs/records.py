@@ -15,6 +15,7 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 
 Labels = npt.NDArray[np.int32]
 Arrays = Mapping[str, npt.NDArray[Any]]
+Piece = tuple[str, int, Labels]  # a part, its first row, its labels
 
 
 class DamagedFileError(RunDirectoryError):
@@ -41,6 +42,8 @@ class LabelsFile:
         For parts ``rows-…`` row numbers of the corpus, so any partitioning can read them.
     part : str
         Which part of the run wrote it, such as ``rows-00007`` or ``linked-00002``.
+    start : int
+        Where they begin in the file, which several parts may share.
     """
 
     name: str
@@ -48,6 +51,7 @@ class LabelsFile:
     first_row: int
     n_rows: int
     part: str
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,14 @@ class RunStore(Protocol):
     ) -> LabelsFile:
         """Keep the labels of one part; the same content twice is kept once."""
 
+    def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
+        """Keep the labels of several parts, which one task has."""
+
     def read_labels(self, file: LabelsFile) -> Labels:
-        """Return the labels of one file, read-only."""
+        """Return the labels of one part, read-only."""
+
+    def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
+        """Return the labels of several parts, read-only; what they share is read once."""
 
     def read_label_range(
         self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
@@ -155,7 +165,7 @@ def _damaged(name: str, got: str) -> str:
 
 def commit_content(commit: Commit, writer: str) -> dict[str, Any]:
     """Return what the JSON of a commit holds; `writer` tells this very write from any other."""
-    files = [[f.name, f.sha256, f.first_row, f.n_rows, f.part] for f in commit.files]
+    files = [[f.name, f.sha256, f.first_row, f.n_rows, f.part, f.start] for f in commit.files]
     return {
         "number": commit.number,
         "record": commit.record,

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import fsspec
@@ -53,10 +54,10 @@ class Storage(Protocol):
         """Return a whole file; FileNotFoundError when there is none."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Make `name` hold `data`: readers see the old file or the new one, never a part."""
+        """Make `name` hold `data`, whole; the name lasts once its folder is settled."""
 
-    def create(self, name: str, data: bytes) -> None:
-        """Make a new file in one step: one caller succeeds, all others get FileExistsError."""
+    def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
+        """Make a new file in one step, `after` folders are settled; FileExistsError if there."""
 
     def append(self, name: str, data: bytes) -> None:
         """Add lines to a log; an object store gets one more object in a folder instead."""
@@ -165,12 +166,11 @@ class LocalStorage:
         with _explained(self.url, f"write {name}"):
             temporary = self._write_temporary(name, data)
             os.replace(temporary, self._path(name))
-        self.settle([os.path.dirname(name)])
 
-    def create(self, name: str, data: bytes) -> None:
+    def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
         """Link a finished file to a name that must be new."""
         with _explained(self.url, f"create {name}", FileExistsError):
-            temporary = self._write_temporary(name, data)
+            temporary = self._write_temporary(name, data, after)
             try:
                 # A link appears whole and never replaces; O_EXCL would show a file being written.
                 os.link(temporary, self._path(name))
@@ -183,7 +183,8 @@ class LocalStorage:
                 ) from error
             finally:
                 os.unlink(temporary)
-        self.settle([os.path.dirname(name)])
+        folder = os.path.dirname(name)
+        self.settle([folder, os.path.dirname(folder)])
 
     def append(self, name: str, data: bytes) -> None:
         """Add lines to the end of a file."""
@@ -227,7 +228,8 @@ class LocalStorage:
     def _path(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
 
-    def _write_temporary(self, name: str, data: bytes) -> str:
+    def _write_temporary(self, name: str, data: bytes, after: Iterable[str] = ()) -> str:
+        """Write a file without a name of its own, while the folders `after` are settled."""
         folder, base = os.path.split(name)
         path = f"{self._path(folder)}/.{base}.{uuid.uuid4().hex}.temporary"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -240,8 +242,7 @@ class LocalStorage:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
-            if self.durable:
-                os.fsync(descriptor)
+            self._sync(descriptor, after)
         except BaseException:
             os.unlink(path)  # a full disk must not be filled further
             raise
@@ -261,7 +262,14 @@ class LocalStorage:
             self._make_folder(above)
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path(folder))
-            self.settle([above])
+
+    def _sync(self, descriptor: int, folders: Iterable[str]) -> None:
+        """Sync a file and folders abreast: a disk waits as long for one as for several."""
+        if self.durable:
+            with ThreadPoolExecutor(1) as pool:
+                settled = pool.submit(self.settle, folders)
+                os.fsync(descriptor)
+                settled.result()
 
 
 class ObjectStorage:
@@ -296,7 +304,7 @@ class ObjectStorage:
         with _explained(self.url, f"write {name}"):
             self.files.pipe_file(self._path(name), data)
 
-    def create(self, name: str, data: bytes) -> None:
+    def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
         """Put an object whose name must be new."""
         # In memory fsspec looks and then writes; the lock makes that one step.
         lock = _memory_lock if isinstance(self.files, MemoryFileSystem) else None

@@ -37,17 +37,38 @@ class BlockFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetched:
+    """The bytes of a file, and whether their number alone tells that they are those written."""
+
+    path: str
+    content: bytes
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BlockSource:
-    """Where one block can be read: what a task takes that reads blocks itself, one by one."""
+    """Where one block can be read: what a task takes that reads blocks itself, one by one.
+
+    With `ids_only` its rows are empty, and have nothing but their ids.
+    """
 
     url: str
     file: BlockFile
     n_features: int
     storage_options: StorageOptions = None
+    ids_only: bool = False
 
     def read(self) -> RowBlock:
         """Return the block; see `read_block`."""
-        return read_block(self.url, self.file, self.n_features, self.storage_options)
+        return self.decode(self.fetch())
+
+    def fetch(self) -> Fetched:
+        """Return the bytes of the block, which is all there is to wait for; see `read_block`."""
+        return _fetched(self.url, self.file, self.storage_options)
+
+    def decode(self, fetched: Fetched) -> RowBlock:
+        """Return the block that was fetched; see `read_block`."""
+        return _decoded(fetched, self.file, self.n_features, ids_only=self.ids_only)
 
     @property
     def nbytes(self) -> int:
@@ -137,39 +158,43 @@ def read_block(
     InvalidInputError
         The file is missing, damaged, or not a block of this corpus; the message names it.
     """
-    filesystem, folder = fsspec.core.url_to_fs(url, **(storage_options or {}))
-    path = f"{folder}/{file.name}"
-    try:
-        source, verified = _verified_source(filesystem, path, file)
-    except FileNotFoundError:
-        refuse_block(path, "it is missing")
-    block = decode_block(source, path, page_checksums=verified)
+    return _decoded(_fetched(url, file, storage_options), file, n_features)
+
+
+def _decoded(
+    fetched: Fetched, file: BlockFile, n_features: int, *, ids_only: bool = False
+) -> RowBlock:
+    block = decode_block(
+        fetched.content, fetched.path, page_checksums=fetched.counted, ids_only=ids_only
+    )
     if block.n_features != n_features or block.n_rows != file.n_rows:
         found = f"{block.n_rows} rows of {block.n_features} features"
-        refuse_block(path, f"it holds {found}, not {file.n_rows} of {n_features}")
+        refuse_block(fetched.path, f"it holds {found}, not {file.n_rows} of {n_features}")
     return block
 
 
-def _verified_source(filesystem: Any, path: str, file: BlockFile) -> tuple[bytes | str, bool]:
-    """Return the bytes of a file that are those written, and whether only their number tells so.
+def _fetched(url: str, file: BlockFile, storage_options: StorageOptions) -> Fetched:
+    """Return the bytes of a file, which are those that were written.
 
     The hash is taken when a process first reads a file, which finds all damage: the checksums of
     pages do not cover headers and footer, where 282 of 1500 flipped bits went unseen. They are what
-    later reads go by; a local file that has not changed is then read where it is.
+    later reads go by.
     """
-    local = isinstance(filesystem, LocalFileSystem)
-    status = os.stat(path) if local else None
-    stamp = (file.sha256, status.st_mtime_ns if status else 0)
+    filesystem, folder = fsspec.core.url_to_fs(url, **(storage_options or {}))
+    path = f"{folder}/{file.name}"
+    try:
+        changed = os.stat(path).st_mtime_ns if isinstance(filesystem, LocalFileSystem) else 0
+        content: bytes = filesystem.cat_file(path)
+    except FileNotFoundError:
+        refuse_block(path, "it is missing")
+    stamp = (file.sha256, changed)
     before = _VERIFIED.get(path) == stamp
-    if before and status and status.st_size == file.n_bytes:
-        return path, True
-    content: bytes = filesystem.cat_file(path)
     same = len(content) == file.n_bytes
     if not same or not (before or sha256(content).hexdigest() == file.sha256):
         _VERIFIED.pop(path, None)
         refuse_block(path, f"its {len(content)} bytes are not the {file.n_bytes} bytes written")
     _VERIFIED[path] = stamp
-    return content, before
+    return Fetched(path, content, before)
 
 
 def write_manifest(manifest: Manifest, url: str, storage_options: StorageOptions = None) -> None:

@@ -37,6 +37,7 @@ ROWS = {
     "divergences": "rows_kernels.divergences",
     "processes": "rows_iterations.processes",
     "tenfold": "rows_iterations.tenfold",
+    "out-of-core": "rows_out_of_core.out_of_core",
     "memory": "rows_processes.memory",
     "imports": "rows_processes.imports",
     "compiling": "rows_processes.compiling",

@@ -272,8 +272,8 @@ def _on_workers(bench: Bench, path: str, X: Any, number: int) -> Watched:
 
 
 @contextmanager
-def workers(number: int) -> Iterator[None]:
-    """Give Dask worker processes of one thread each, and the client that uses them."""
+def workers(number: int, **options: Any) -> Iterator[Any]:
+    """Give Dask worker processes of one thread each; yield the client that uses them."""
     import dask
     from distributed import Client, LocalCluster
 
@@ -284,7 +284,8 @@ def workers(number: int) -> Iterator[None]:
             threads_per_worker=1,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
+            **options,
         ) as cluster,
-        Client(cluster),
+        Client(cluster) as client,
     ):
-        yield
+        yield client

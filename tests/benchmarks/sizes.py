@@ -20,6 +20,7 @@ class Sizes:
     middle: int  # rows of an iteration's own rows: Dask's share, weights, pairs
     pairs: int
     large: int  # rows of commits, processes, memory
+    copies: int  # of these rows in a corpus that does not fit
     iterations: int  # of fits whose iterations are timed
     dense: tuple[int, int]  # rows, features
     growth: dict[str, tuple[int, ...]]
@@ -47,7 +48,8 @@ FULL = Sizes(
     middle=200_000,
     pairs=100_000,
     large=1_000_000,
-    iterations=6,
+    copies=10,
+    iterations=12,
     dense=(20_000, 256),
     growth={
         "n": (25_000, 50_000, 100_000, 200_000, 400_000),
@@ -71,6 +73,7 @@ QUICK = Sizes(
     middle=20_000,
     pairs=10_000,
     large=50_000,
+    copies=10,
     iterations=4,
     dense=(4_000, 64),
     growth={
@@ -96,6 +99,7 @@ TINY = Sizes(
     middle=400,
     pairs=100,
     large=600,
+    copies=3,
     iterations=3,
     dense=(200, 8),
     growth={"n": (200, 400), "K": (3, 6), "d": (500, 1_000), "pairs": (20, 40)},

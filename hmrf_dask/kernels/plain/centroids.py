@@ -11,7 +11,7 @@ _LANES = 32  # as in kernels.means
 _SPLITTER = 134217729.0  # 2**27 + 1: halves of a float64 whose products are exact
 
 
-def _sum_in_lanes(values: FloatArray) -> float:
+def sum_in_lanes(values: FloatArray) -> float:
     """Return a sum of every 32nd number in a sum of its own, these added halves to halves."""
     laid = np.zeros(-(-len(values) // _LANES) * _LANES)
     laid[: len(values)] = values
@@ -24,16 +24,31 @@ def _sum_in_lanes(values: FloatArray) -> float:
 @silent
 def lengths(
     centroids: FloatArray,
-    weights: FloatArray,
     _lanes: FloatArray,
     _most: FloatArray,
     out: FloatArray,
     largest: FloatArray,
 ) -> None:
-    """Write ‖μ‖_A and the largest entry of each centroid; no `weights` are all 1."""
+    """Write the length and the largest entry of each centroid."""
     for h, row in enumerate(centroids):
         largest[h] = np.abs(row).max(initial=0.0)
-        out[h] = np.sqrt(_sum_in_lanes((weights * row if len(weights) else row) * row))
+        out[h] = np.sqrt(sum_in_lanes(row * row))
+
+
+@silent
+def weigh(
+    centroids: FloatArray,
+    weights: FloatArray,
+    _lanes: FloatArray,
+    _most: FloatArray,
+    largest: FloatArray,
+    out: FloatArray,
+) -> None:
+    """Write a∘μ/‖μ‖_A and its largest entry."""
+    for h, row in enumerate(centroids):
+        length = np.sqrt(sum_in_lanes(weights * row * row))
+        out[h] = row / length * weights if length > 0.0 else 0.0
+        largest[h] = np.abs(out[h]).max(initial=0.0)
 
 
 @silent
@@ -45,7 +60,7 @@ def directions(
         x = row[:-1].astype(np.float64)
         if len(roots):
             x += np.float64(row[-1]) * roots
-        length = np.sqrt(_sum_in_lanes(x * x))
+        length = np.sqrt(sum_in_lanes(x * x))
         decided[h] = length > 0.0
         if decided[h]:
             x *= 1.0 / length

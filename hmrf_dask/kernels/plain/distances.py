@@ -26,6 +26,15 @@ def moments(rows: Any, weights: FloatArray, out: FloatArray) -> None:
 
 
 @silent
+def sizes(rows: Any, weights: FloatArray, out: FloatArray) -> None:
+    """Write Σ a x² and Σ |x| of each row."""
+    for piece in pieces(rows):
+        x = piece.values
+        out[0, piece.rows] = piece.sums_in_four(weights[piece.features] * x * x)
+        out[1, piece.rows] = piece.sums_in_four(np.abs(x))
+
+
+@silent
 def centred_squares(
     rows: Any, weights: FloatArray, weight_sum: float, means: FloatArray, out: FloatArray
 ) -> None:
@@ -141,15 +150,16 @@ def _all_sparse_squares(
 def fill_finder(
     exact: FloatArray,
     metric: FloatArray,
+    shares: FloatArray,
     unit: float,
     begin: int,
     end: int,
     table: AnyArray,
     norms: FloatArray,
     errors: FloatArray,
-) -> float:
-    """Write features of a float32 table; return its largest entry, add up squares and losses."""
-    largest = 0.0
+    tops: FloatArray,
+) -> None:
+    """Write features of a float32 table and what its columns are like; see `kernels.finders`."""
     for first in range(begin, end, _FEATURES):
         chosen = slice(first, min(first + _FEATURES, end))
         part = exact[:, chosen]
@@ -157,11 +167,11 @@ def fill_finder(
         value *= unit * metric[chosen] if len(metric) else unit
         stored = value.astype(np.float32)
         table[chosen, : len(exact)] = stored.T
-        largest = max(largest, float(np.abs(value).max(initial=0.0)))
-        norms += (value * value).sum(axis=1)
+        np.maximum(tops, np.abs(value).max(axis=1, initial=0.0), out=tops)
+        share = shares[chosen] if len(shares) else 1.0
+        norms += (share * (value * value)).sum(axis=1)
         value -= stored
-        errors += (value * value).sum(axis=1)
-    return largest
+        errors += (share * (value * value)).sum(axis=1)
 
 
 @silent
@@ -170,25 +180,27 @@ def nearest(
     terms: Any,
     table: Any,
     finder: Any,
-    scale: AnyArray,
-    shift: AnyArray,
+    factors: tuple[AnyArray, AnyArray],
     slack: FloatArray,
+    todo: LabelArray,
     labels: LabelArray,
     scores: AnyArray,
+    gaps: AnyArray,
     out: LabelArray,
     change: IntArray,
 ) -> None:
-    """Write the nearest centroid of each row and add the exact change of Σ D to `change`.
+    """Write the nearest centroid of the rows `todo` and add the exact change of Σ D to `change`.
 
-    Where that has no limbs it is not asked for. `scores` is memory of the compiled kernel.
+    Where that has no limbs it is not asked for. `scores` is memory of the compiled kernel. Margins
+    stay unknown: rows are multiplied by the block, and none is spared alone.
     """
-    factors = (scale, shift, slack)
+    wanted = np.zeros(len(labels), np.bool_)
+    wanted[todo] = True
     for piece in pieces(rows, width=len(scores)):
         labels_of = labels[piece.rows]
-        chosen = labels_of.copy()
-        free = labels_of != _LINKED
+        chosen, free = labels_of.copy(), wanted[piece.rows]
         if free.any():
-            within, sole = _candidates(piece, finder, len(table.bias), *factors)
+            within, sole = _candidates(piece, finder, len(table.bias), *factors, slack)
             settled = (labels_of < 0) | (sole == labels_of) | (len(change) == 0)
             clear = free & (sole >= 0) & settled
             chosen[clear] = sole[clear]
@@ -198,6 +210,32 @@ def nearest(
             if len(change):
                 add_exactly(change, moved)
         out[piece.rows] = chosen
+
+
+def lengths_between(
+    one: FloatArray, other: FloatArray, metric: FloatArray, out: FloatArray
+) -> None:
+    """Write how far centroids are from those of the same clusters; no `metric`: all 1."""
+    for h, (first, second) in enumerate(zip(one, other, strict=True)):
+        away = (second - first) * (metric if len(metric) else 1.0)
+        out[h] = np.sqrt(away @ away)
+
+
+def rows_to_compare(
+    norm: FloatArray,
+    shift: FloatArray,
+    slack: FloatArray,
+    falls: FloatArray,
+    labels: LabelArray,
+    gaps: AnyArray,
+    out: LabelArray,
+    todo: LabelArray,
+) -> int:
+    """Write all free rows to `todo`: none has a margin here, see `nearest`."""
+    out[:] = labels
+    free = np.flatnonzero(labels != _LINKED)
+    todo[: len(free)] = free
+    return len(free)
 
 
 def _candidates(
@@ -249,11 +287,12 @@ def quick_costs(
     factors: Any,
     ties: Any,
     per_step: float,
-    scores: Any,
-    some: Any,
+    room: Any,
+    begin: int,
     out: Any,
-) -> tuple[IntArray, IntArray]:
+    near: Any,
+) -> tuple[int, int]:
     """Leave every cost row to float64, which takes scipy but twice the time of float32."""
     _, _, _, coarse = out
     coarse[:] = True
-    return np.empty(0, np.int64), np.empty(0, np.int64)
+    return len(coarse), 0

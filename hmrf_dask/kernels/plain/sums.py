@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hmrf_dask.kernels.plain.centroids import sum_in_lanes
 from hmrf_dask.kernels.plain.numbers import logarithms
 from hmrf_dask.kernels.plain.pieces import Piece, chosen_pieces, pieces, silent
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
@@ -112,15 +113,6 @@ def add_entries(places: IntArray, values: IntArray, out: IntArray) -> None:
     np.add.at(out, places, values)
 
 
-def _in_four(piece: Piece, values: FloatArray) -> FloatArray:
-    """Return the sum of each row's `values` as four sums at a time, the rest in the first."""
-    lengths = np.diff(piece.indptr)
-    inside = np.arange(len(values)) - piece.spread(piece.indptr[:-1])
-    lane = np.where(inside < piece.spread(lengths & ~3), inside & 3, 0)
-    four = piece.sparse(values, lane, 4).toarray()
-    return np.asarray((four[:, 0] + four[:, 1]) + (four[:, 2] + four[:, 3]))
-
-
 @silent
 def weighted_squares(
     blocks: Any,
@@ -141,11 +133,25 @@ def weighted_squares(
             begun += piece.n_rows
             along = direction.reshape(-1)[piece.spread(own * direction.shape[1]) + piece.features]
             f, e = piece.of(factor), piece.of(extra)
-            coefficients = (f * _in_four(piece, piece.values * along) + e * constant[own]) * unit
+            coefficients = (f * piece.sums_in_four(piece.values * along) + e * constant[own]) * unit
             x = piece.spread(f) * piece.values
             squares = piece.spread(coefficients) * (x * (x + piece.spread(2.0 * e)))
             np.add.at(out, piece.features, rounded(squares))
             out[-1] += rounded(coefficients * (e * e)).sum()
+
+
+@silent
+def squares_by_length(
+    sums: IntArray, roots: FloatArray, _row: FloatArray, _lanes: FloatArray, out: FloatArray
+) -> None:
+    """Write Σ_h S_hm²/‖S_h‖; see `kernels.gradients`."""
+    out[:] = 0.0
+    for whole in sums:
+        row = whole[:-1].astype(np.float64)
+        if whole[-1]:
+            row += np.float64(whole[-1]) * roots
+        length = np.sqrt(sum_in_lanes(row * row))
+        out += row * row * (1.0 / length if length > 0.0 else 0.0)
 
 
 @silent
@@ -198,7 +204,7 @@ def member_products(
         along = scratch[:-1] * roots
         begun = start[t]
         for piece in chosen_pieces(rows, member[begun : start[t + 1]]):
-            total = _in_four(piece, piece.values * along[piece.features])
+            total = piece.sums_in_four(piece.values * along[piece.features])
             centring = rows.extra[piece.rows] * (scratch[-1] * length)
             out[begun : begun + piece.n_rows] = rows.factor[piece.rows] * total - centring
             begun += piece.n_rows

@@ -1,0 +1,81 @@
+"""Memory of large arrays, used again: an array of K × d that is new costs as much as its contents.
+
+Every iteration makes new sums, centroids and tables and drops old ones. Beyond 32 MiB the C library
+gives each back to the system, which wipes every page before it hands it out again. While a fit runs
+in this process what is dropped is kept for the next array of about that size.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.types import AnyArray
+
+STEP = 2**23  # bytes; sizes are rounded up to multiples, smaller arrays are the C library's
+LINE = 64  # bytes of a line of the cache
+
+
+class _Kept:
+    """Memory that nobody uses now, by size; there is some only while fits run."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a loan may end while another is made
+        self.fits = 0
+        self.free: dict[int, list[AnyArray]] = defaultdict(list)
+
+    def take(self, size: int) -> AnyArray:
+        """Return memory of that size."""
+        with self.lock:
+            if self.free[size]:
+                return self.free[size].pop()
+        return np.empty(size + LINE, np.uint8)
+
+    def give_back(self, memory: AnyArray) -> None:
+        """Keep memory, if a fit may use it."""
+        with self.lock:
+            if self.fits:
+                self.free[len(memory) - LINE].append(memory)
+
+
+_kept = _Kept()
+
+
+class _Loan:
+    """Memory that goes back when the last array that shows it is gone."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = _kept.take(size)
+        self.__array_interface__: dict[str, Any] = self.memory.__array_interface__
+
+    def __del__(self, give_back: Callable[[AnyArray], None] = _kept.give_back) -> None:
+        give_back(self.memory)  # an argument: at the end of a process modules are gone
+
+
+@contextmanager
+def kept_for_a_fit() -> Iterator[None]:
+    """Keep memory in here; of other fits at that time, too."""
+    with _kept.lock:
+        _kept.fits += 1
+    try:
+        yield
+    finally:
+        with _kept.lock:
+            _kept.fits -= 1
+            if not _kept.fits:
+                _kept.free.clear()
+
+
+def room(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
+    """Return an array of any contents that begins at a line of the cache, as `np.empty` does."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    rounded = -(-size // STEP) * STEP
+    memory = np.asarray(_Loan(rounded)) if size >= STEP else np.empty(size + LINE, np.uint8)
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + size].view(dtype).reshape(shape)

@@ -1,0 +1,31 @@
+"""How well a clustering fits known classes: from one table of counts, made where the labels are."""
+
+from __future__ import annotations
+
+from hmrf_dask.measures.counting import contingency
+from hmrf_dask.measures.pairwise import PairScores, pairwise_f, pairwise_scores
+from hmrf_dask.measures.scores import (
+    adjusted_rand,
+    completeness,
+    entropy,
+    homogeneity,
+    mutual_info,
+    normalized_mutual_info,
+    v_measure,
+)
+from hmrf_dask.measures.table import Contingency
+
+__all__ = [
+    "Contingency",
+    "PairScores",
+    "adjusted_rand",
+    "completeness",
+    "contingency",
+    "entropy",
+    "homogeneity",
+    "mutual_info",
+    "normalized_mutual_info",
+    "pairwise_f",
+    "pairwise_scores",
+    "v_measure",
+]

@@ -1,0 +1,96 @@
+"""The table of a clustering against known classes: how many rows each two of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hmrf_dask.types import AnyArray, IntArray
+
+
+@dataclass(frozen=True)
+class Contingency:
+    """How many rows every class has in every cluster; only cells that have some are held.
+
+    Attributes
+    ----------
+    classes, clusters : ndarrays
+        The values that occur, sorted.
+    rows, columns : int64 arrays
+        Places in `classes` and `clusters` of each cell.
+    counts : int64 array
+        The rows of each cell.
+    """
+
+    classes: AnyArray
+    clusters: AnyArray
+    rows: IntArray
+    columns: IntArray
+    counts: IntArray
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows were counted."""
+        return int(self.counts.sum())
+
+    @property
+    def class_sizes(self) -> IntArray:
+        """The rows of each class."""
+        return _added(self.rows, self.counts, len(self.classes))
+
+    @property
+    def cluster_sizes(self) -> IntArray:
+        """The rows of each cluster."""
+        return _added(self.columns, self.counts, len(self.clusters))
+
+    def to_array(self) -> IntArray:
+        """Return the whole table, shape (n_classes, n_clusters)."""
+        out = np.zeros((len(self.classes), len(self.clusters)), np.int64)
+        out[self.rows, self.columns] = self.counts
+        return out
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        arrays = (self.classes, self.clusters, self.rows, self.columns, self.counts)
+        return sum(array.nbytes for array in arrays) + 128
+
+
+def _added(places: IntArray, counts: IntArray, length: int) -> IntArray:
+    out = np.zeros(length, np.int64)
+    np.add.at(out, places, counts)
+    return out
+
+
+def tabulate(truth: AnyArray, labels: AnyArray) -> Contingency:
+    """Return the table of rows that are here."""
+    classes, rows = np.unique(truth, return_inverse=True)
+    clusters, columns = np.unique(labels, return_inverse=True)
+    return _folded(classes, clusters, rows, columns, np.ones(len(rows), np.int64))
+
+
+def merge(tables: Sequence[Contingency]) -> Contingency:
+    """Return the table of the rows of several."""
+    classes, rows = _joined([one.classes for one in tables], [one.rows for one in tables])
+    clusters, columns = _joined([one.clusters for one in tables], [one.columns for one in tables])
+    counts = np.concatenate([one.counts for one in tables])
+    return _folded(classes, clusters, rows, columns, counts)
+
+
+def _joined(values: Sequence[AnyArray], places: Sequence[IntArray]) -> tuple[AnyArray, IntArray]:
+    """Return the values of several lists, each once, and where in it their places are now."""
+    found, own = np.unique(np.concatenate(values), return_inverse=True)
+    starts = np.cumsum([0, *(len(some) for some in values[:-1])])
+    moved = [some + start for some, start in zip(places, starts, strict=True)]
+    return found, own[np.concatenate(moved)]
+
+
+def _folded(
+    classes: AnyArray, clusters: AnyArray, rows: IntArray, columns: IntArray, counts: IntArray
+) -> Contingency:
+    """Return the table of cells that may come more than once."""
+    width = max(len(clusters), 1)
+    places, own = np.unique(rows * np.int64(width) + columns, return_inverse=True)
+    total = _added(own, counts, len(places))
+    return Contingency(classes, clusters, places // width, places % width, total)

@@ -399,3 +399,13 @@ def test_k_means_knows_no_neighbourhoods() -> None:
         KMeans(3, init="neighborhoods").fit(rows)
     with pytest.raises(TypeError, match="must_link"):
         KMeans(3).fit(rows, must_link=[(0, 1)])  # type: ignore[call-arg]  # what is tested
+
+
+def test_given_centroids_stay_the_users() -> None:
+    rows = np.random.default_rng(0).random((30, 4))
+    init = rows[:3].astype(np.float64)
+    told = init.copy()
+    for max_iter in (1, 5):
+        model = HMRFKMeans(3, init=init, max_iter=max_iter, refine=False).fit(rows)
+        assert not np.may_share_memory(model.cluster_centers_, init)
+        assert np.array_equal(init, told)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hmrf_dask.dataflow import Lazy
 from hmrf_dask.em import phases, starts
@@ -24,6 +24,7 @@ from hmrf_dask.types import FloatArray
 log = logging.getLogger("hmrf_dask")
 ABREAST = 4  # candidates computed in one graph, each committed when all four are done
 UNFINISHED = "max_iter iterations done"
+Position = tuple[str, int, str | None]  # a phase, its iteration, and why it ended if it did
 
 
 @dataclass
@@ -50,6 +51,8 @@ class Fit:
     whole: bool
     constrained: bool
     given: FloatArray | None = None
+    # Held here alone: a frame that held an earlier one would keep its K × d arrays alive.
+    _state: State = field(init=False, repr=False)
 
     @property
     def settings(self) -> Settings:
@@ -58,6 +61,10 @@ class Fit:
 
     def run(self) -> tuple[State, str]:
         """Run to the end, from the last commit if there is one; return the state and the reason."""
+        return self._go_on(*self._begin())
+
+    def _begin(self) -> Position:
+        """Find the first state, that of the last commit if there is one; return where it stands."""
         commit = self.engine.run.latest()
         self._tell(None if commit is None else commit.number)
         if commit is None:
@@ -66,8 +73,8 @@ class Fit:
         record = commit.record
         if record["phase"] == "start":
             return self._from_starts()
-        state = restore(self.engine, commit)
-        return self._from_state(state, record["phase"], record["iteration"], record["stop"])
+        self._state = restore(self.engine, commit)
+        return record["phase"], record["iteration"], record["stop"]
 
     def _tell(self, commit: int | None) -> None:
         problem = self.engine.problem
@@ -90,7 +97,7 @@ class Fit:
 
     # ---- starts
 
-    def _from_starts(self) -> tuple[State, str]:
+    def _from_starts(self) -> Position:
         if self.given is not None:
             return self._from_centroids(starts.smoothed(self.engine.problem.distortion, self.given))
         names = starts.candidate_names(self.settings, self.constrained)
@@ -103,7 +110,7 @@ class Fit:
         winner = min(self.journal.candidates, key=lambda one: one.energy.total)
         return self._from_winner(ground, winner)
 
-    def _from_centroids(self, centroids: FloatArray) -> tuple[State, str]:
+    def _from_centroids(self, centroids: FloatArray) -> Position:
         schedule = phases.smoothing_steps(self.engine.problem.distortion.smoothing_schedule)
         smoothing = schedule[0] if schedule else 0.0
         self.engine.number = self.journal.next
@@ -122,7 +129,7 @@ class Fit:
             for candidate in flow.compute(batch):
                 self.journal.keep_candidate(candidate)
 
-    def _from_winner(self, ground: Lazy, winner: Candidate) -> tuple[State, str]:
+    def _from_winner(self, ground: Lazy, winner: Candidate) -> Position:
         """Go on from the best candidate: with its labels if it knows every row, else centroids."""
         engine, flow, learning = self.engine, self.engine.flow, self.settings.learn_weights
         log.info("start %s wins with J %.6g", winner.name, winner.energy.value)
@@ -142,31 +149,30 @@ class Fit:
 
     # ---- phases
 
-    def _from_turn(self, turn: Turn, *, warm: bool) -> tuple[State, str]:
+    def _from_turn(self, turn: Turn, *, warm: bool) -> Position:
         phase = "warm-up" if warm else "fit"
         self.journal.keep(phase, 0, turn)
-        return self._from_state(turn.state, phase, 0, None)
+        self._state = turn.state
+        return phase, 0, None
 
-    def _from_state(
-        self, state: State, phase: str, iteration: int, stop: str | None
-    ) -> tuple[State, str]:
+    def _go_on(self, phase: str, iteration: int, stop: str | None) -> tuple[State, str]:
         """Go on after iteration `iteration` of a phase, which ended with it if it has a `stop`."""
         if phase == "warm-up":
-            state = self._warm_up(state, iteration)
+            self._warm_up(iteration)
             phase, iteration = "fit", 0
         if phase == "fit":
             if stop is None:
-                state, stop = self._fit(state, iteration)
+                stop = self._fit(iteration)
             problem, settings = self.engine.problem, self.settings
             sizes = problem.extent.n_rows, settings.n_clusters
             if not wanted(settings.refine, problem.distortion, *sizes):
-                return state, stop or UNFINISHED
+                return self._state, stop or UNFINISHED
             iteration, stop = 0, None
         if stop is None:
-            state, stop = self._refine(state, iteration)
-        return state, stop or UNFINISHED
+            stop = self._refine(iteration)
+        return self._state, stop or UNFINISHED
 
-    def _warm_up(self, state: State, done: int) -> State:
+    def _warm_up(self, done: int) -> None:
         schedule = self.engine.problem.distortion.smoothing_schedule
         assert schedule is not None
         engine, learning = self.engine, self.settings.learn_weights
@@ -174,39 +180,47 @@ class Fit:
             engine.number = self.journal.next
             first = number == 0
             turn = phases.warm_turn(
-                engine, state, smoothing=smoothing, learning=learning, first=first
+                engine, self._state, smoothing=smoothing, learning=learning, first=first
             )
-            state = turn.state
+            self._state = turn.state
             self.journal.keep("warm-up", number + 1, turn)
         engine.number = self.journal.next
-        turn = phases.settle_warm(engine, state, smoothing=schedule[2], learning=learning)
+        turn = phases.settle_warm(engine, self._state, smoothing=schedule[2], learning=learning)
+        self._state = turn.state
         self.journal.keep("fit", 0, turn)
-        return turn.state
 
-    def _fit(self, state: State, done: int) -> tuple[State, str | None]:
+    def _fit(self, done: int) -> str | None:
         engine, learning = self.engine, self.settings.learn_weights
-        pricing = engine.price(state.model)
+        pricing = engine.price(self._state.model)
         in_start = self.journal.n_iter - done  # what the winner did of them already
         for number in range(done, self.settings.max_iter - in_start):
             engine.number = self.journal.next
-            turn = phases.fit_turn(engine, state, pricing, learning=learning, first=number == 0)
-            phases.check_progress(state, turn.state)
-            state, pricing = turn.state, turn.pricing
+            turn = phases.fit_turn(
+                engine, self._state, pricing, learning=learning, first=number == 0
+            )
+            self._keep_lower(turn)
+            pricing = turn.pricing
             self.journal.n_iter += 1
             self.journal.keep("fit", number + 1, turn)
             if turn.stop is not None:
-                return state, turn.stop
-        return state, None
+                return turn.stop
+        return None
 
-    def _refine(self, state: State, done: int) -> tuple[State, str | None]:
+    def _keep_lower(self, turn: Turn) -> None:
+        """Go on from the state of a turn, which must not have raised J."""
+        phases.check_progress(self._state, turn.state)
+        self._state = turn.state
+
+    def _refine(self, done: int) -> str | None:
         engine = self.engine
-        pricing = engine.price(state.model)
+        pricing = engine.price(self._state.model)
         for number in range(done, phases.MOST_ROUNDS):
             engine.number = self.journal.next
-            turn = phases.refine_turn(engine, state, pricing, learning=self.settings.learn_weights)
-            phases.check_progress(state, turn.state)
-            state, pricing = turn.state, turn.pricing
+            learning = self.settings.learn_weights
+            turn = phases.refine_turn(engine, self._state, pricing, learning=learning)
+            self._keep_lower(turn)
+            pricing = turn.pricing
             self.journal.keep("refine", number + 1, turn)
             if turn.stop is not None:
-                return state, turn.stop
-        return state, None
+                return turn.stop
+        return None

@@ -148,7 +148,10 @@ class HMRFEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def _take(self, fitted: Fitted) -> None:
         """Set the fitted attributes."""
         state, model = fitted.state, fitted.state.model
-        self.cluster_centers_ = model.centroids
+        centers = model.centroids
+        # A fit that never made new ones ends with those it was given, which are the user's.
+        own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
+        self.cluster_centers_ = centers if own else centers.copy()
         self.feature_weights_ = model.weights
         self.objective_ = state.energy.value
         self.objective_terms_ = state.energy.terms()

@@ -85,13 +85,13 @@ def given_centroids(
 ) -> FloatArray | None:
     """Return the centroids given as `init`, None for a named one; refuse another shape or domain.
 
-    For kl they are scaled to sum 1, as its rows are.
+    For kl they are scaled to sum 1, as its rows are. An array of float64 is used as it is.
     """
     if isinstance(init, str):
         return None
     try:
         dense: Any = init.toarray() if hasattr(init, "toarray") else init
-        given = np.array(dense, np.float64)
+        given = np.ascontiguousarray(dense, np.float64)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"init must be one of {_listed(INITS)} or an array of numbers, got {init!r:.80}"
@@ -107,7 +107,7 @@ def given_centroids(
     except InvalidInputError as error:
         raise ConfigurationError(f"init: {error}") from error
     if isinstance(distortion, KullbackLeibler):
-        given /= given.sum(axis=1, keepdims=True)
+        given = given / given.sum(axis=1, keepdims=True)
     return given
 
 

@@ -49,7 +49,7 @@ FULL = Sizes(
     pairs=100_000,
     large=1_000_000,
     copies=10,
-    iterations=12,
+    iterations=6,
     dense=(20_000, 256),
     growth={
         "n": (25_000, 50_000, 100_000, 200_000, 400_000),

@@ -14,6 +14,7 @@ from hmrf_dask.em.model import Energy, State
 from hmrf_dask.em.phases import Turn
 from hmrf_dask.em.starts import Candidate
 from hmrf_dask.em.weights import FLOOR, effective_share
+from hmrf_dask.kernels.links import frozen
 from hmrf_dask.runs import Commit, RunStore
 
 log = logging.getLogger("hmrf_dask")
@@ -139,9 +140,10 @@ def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
     """
     model = state.model
     rows = np.flatnonzero(centroids_beside_sums(state))
+    centroids = model.centroids[rows] if len(rows) < model.n_clusters else model.centroids
     return {
         "weights": model.weights,
         "kept": rows,
-        "centroids": model.centroids[rows],
+        "centroids": frozen(centroids, np.float64),
         "reference": state.prior.reference,
     }

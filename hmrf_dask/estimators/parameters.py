@@ -29,6 +29,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 COSTS = ("must_link_cost", "cannot_link_cost")
 COUNTS = ("n_clusters", "n_init", "max_iter")
+CHECKED = 16  # given centroids at a time: they are copied to be looked at
 PARAMETERS = frozenset((*CHOICES, *COSTS, *COUNTS, "init", "random_state"))
 
 
@@ -103,7 +104,9 @@ def given_centroids(
             + ("" if np.isfinite(given).all() else " with NaN or infinity")
         )
     try:
-        distortion.check(RowBlock.from_array(given))
+        for first in range(0, n_clusters, CHECKED):
+            rows = given[first : first + CHECKED]
+            distortion.check(RowBlock.from_array(rows, first_row=first))
     except InvalidInputError as error:
         raise ConfigurationError(f"init: {error}") from error
     if isinstance(distortion, KullbackLeibler):

@@ -72,14 +72,17 @@ class MemoryRun:
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
     ) -> Commit:
-        """Keep this iteration instead of the one before."""
+        """Keep this iteration instead of the one before; arrays that are read-only as they are."""
         if self._last is not None and number <= self._last.number:
             raise RunDirectoryError(
                 f"commit numbers must rise, got {number} after {self._last.number}; "
                 "begin a new MemoryRun for another start"
             )
         self._last = Commit(number, records.round_trip(record), "", "", tuple(files))
-        self._state = {name: np.array(values) for name, values in state.items()}
+        self._state = {
+            name: np.array(values) if values.flags.writeable else values
+            for name, values in state.items()
+        }
         return self._last
 
     def latest(self) -> Commit | None:

@@ -32,18 +32,20 @@ OUTSIDE = "dask"  # of a thread in which none of our functions runs
 PHASES = (
     ("look at the input", ("em.prepare", "rows.", "corpus.", "estimators.", "em.problem",
                            "em.fitting", "em.memory_plan", "store.", "check_workers")),
-    ("E-step: nearest centroids", ("nearest", "kernels.products", "parts.assign")),
+    ("E-step: nearest centroids", ("nearest", "kernels.products", "kernels.margins",
+                                   "parts.assign")),
     ("terms of rows", (".terms", "moments")),
-    ("table of centroids", (".table", "make_finder")),
+    ("table of centroids", (".table", "kernels.finders")),
     ("weights", ("em.weight", "kernels.gradients", "pair_gradient", "weighted_squares")),
     ("sums of rows that moved", (".sum_moves", ".add_moves", "kernels.sums", "kernels.moves",
                                  "add_sums", "add_dense")),
     ("J", ("distances", "kernels.closed", "kernels.exact", "em.model", "measure", "energy")),
     ("centroids", ("centroids", "kernels.means", "real_sums", "filled")),
+    ("the loop", ("links.frozen", "kernels.abreast", "kernels.room", "kernels.terms")),
     ("pairs and ICM", ("em.bundles", "em.rounds", "linked.", "constraints.", "kernels.", "em.scale",
                        "em.closures", "em.tables")),
     ("labels and commits", ("runs.", "em.journal")),
-    ("Dask", (OUTSIDE, "dataflow", "workers.")),
+    ("Dask", (OUTSIDE, "dataflow", "graphs.", "workers.")),
     ("the loop", ("",)),
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ from hmrf_dask.workers import (
     LostWorkError,
     active_client,
     fetch,
+    futures_of,
     in_this_process,
     known_scheduler,
     reaches_workers,
@@ -240,7 +241,7 @@ def _submitted(client: Any, tasks: Sequence[Planned]) -> list[Planned]:
     # The model travels in the graph, once a pass: that is what Dask would warn of.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
         kept = list(client.persist(list(tasks), retries=setting("retries", 3)))
-    wait_for(client, client.futures_of(kept))
+    wait_for(client, futures_of(client, kept))
     return kept
 
 

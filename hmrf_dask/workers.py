@@ -108,6 +108,18 @@ def wait_for(client: Any, futures: Sequence[Any]) -> None:
         raise
 
 
+def futures_of(client: Any, kept: Sequence[Any]) -> list[Any]:
+    """Return the futures of persisted collections, or say that what they hang on is lost."""
+    from distributed import CancelledError
+
+    try:
+        return list(client.futures_of(list(kept)))
+    except CancelledError as error:
+        raise LostWorkError(
+            f"tasks must stay until they are done, got them lost ({error}); {_AGAIN}"
+        ) from error
+
+
 def fetch(client: Any, futures: Sequence[Any]) -> list[Any]:
     """Return the results of futures that are done."""
     from distributed import CancelledError
@@ -115,6 +127,8 @@ def fetch(client: Any, futures: Sequence[Any]) -> list[Any]:
     try:
         return list(client.gather(list(futures), direct=reaches_workers(client)))
     except CancelledError as error:
+        with contextlib.suppress(Exception):  # the same keys are run again: nothing old may answer
+            client.cancel(list(futures))
         raise LostWorkError(
             f"results must stay until they are fetched, got them lost ({error}); {_AGAIN}"
         ) from error

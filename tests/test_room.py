@@ -76,12 +76,17 @@ def test_nothing_is_kept_when_no_fit_runs() -> None:
 
 def test_threads_never_share_memory() -> None:
     wrong: list[int] = []
+    held: set[int] = set()
 
     def work(number: int) -> None:
-        for _ in range(200):
-            one = room((1, STEP // 8), np.int64)
-            one[0, :: STEP // 64] = number
-            wrong.extend(np.flatnonzero(one[0, :: STEP // 64] != number).tolist())
+        for _ in range(300):
+            arrays = [room((1, STEP // 8), np.int64) for _ in range(3)]
+            for one in arrays:
+                if address(one) in held:
+                    wrong.append(number)
+                held.add(address(one))
+            held.difference_update(address(one) for one in arrays)
+            del one, arrays
 
     with kept_for_a_fit():
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.em import centroids
+from hmrf_dask.kernels import abreast, finders
 from tests.fits import Case, digests, fit, scheduled, text_case
 
 PARTITIONS = (1, 2, 3, 8, 24)
@@ -181,3 +183,16 @@ def test_the_seed_decides() -> None:
     other = replace(CASES["cosine"], parameters={**random, "random_state": 2})
     with scheduled("synchronous"):
         assert fit(one, 2).digest != fit(other, 2).digest  # or a digest would say nothing
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_threads_of_the_driver_and_spared_rows_change_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finders, "RUN", 16)  # bounds are added up by fixed runs of features
+    found = set()
+    for worth, few in ((2**60, 2**60), (0, 2**60), (2**60, 1), (0, 1)):
+        monkeypatch.setattr(abreast, "WORTH", worth)
+        monkeypatch.setattr(centroids, "FEW", few)
+        found.add(same_bits(CASES[name], (2,), ("threads",), "1 GiB"))
+    assert len(found) == 1

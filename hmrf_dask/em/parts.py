@@ -1,8 +1,9 @@
 """Task functions over parts: rows of corpus partitions or of linked partitions, with labels.
 
-A corpus part labels its constrained rows `LINKED`: those have their label in a linked part. Every
-function is pure: rows, model and label files in, label files and sums out. A task takes a group of
-parts, one after the other, so that what it gives back does not grow with their number.
+A corpus part labels its constrained rows `LINKED`: those have their label in a linked part. What a
+function gives back follows from its arguments alone: rows, model and label files in, label files
+and sums out. A task takes a group of parts, one after the other, so that what it gives back does
+not grow with their number.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def rows_of_group(
 ) -> Iterator[list[Moved]]:
     """Yield the rows of some parts cluster by cluster, as many at a time as a task may hold."""
     for places, some in batches(blocks):
-        labels = [run.read_labels(files[place]) for place in places]
+        labels = run.read_group([files[place] for place in places])
         terms = [
             terms_of(block, kept[place], model) for place, block in zip(places, some, strict=True)
         ]

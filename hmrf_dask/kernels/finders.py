@@ -21,9 +21,10 @@ from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.prefetch import prefetch
 from hmrf_dask.kernels.products import Columns, has_half, layout, store
 from hmrf_dask.kernels.room import room
-from hmrf_dask.types import FloatArray, RowArray
+from hmrf_dask.types import RowArray
 
 TILE = 16  # features that are turned at a time: two lines of each centroid
+RUN = 4096  # features whose bounds are added up together
 SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
 HALF_BITS = 14  # half floats reach 2**15.99; twice the largest entry must fit
 
@@ -105,16 +106,17 @@ def make_finder(table: Table, *, half: bool) -> Finder:
     unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
     metric = frozen(table.weights if table.squared else np.zeros(0), np.float64)
     shares = frozen(table.shares, np.float64)
-    moments: list[FloatArray] = []
+    # By fixed runs of features: slack goes into cost rows, so bounds may not know of threads.
+    moments = np.zeros((-(-n_features // RUN), 3, n_clusters))
 
     def some(first: int, last: int) -> None:
-        own = np.zeros((3, n_clusters))
-        _fill(table.arrays.exact, metric, shares, unit, first, last, found, *own)
-        moments.append(own)
+        for number in range(first, last):
+            ends = number * RUN, min((number + 1) * RUN, n_features)
+            _fill(table.arrays.exact, metric, shares, unit, *ends, found, *moments[number])
 
-    over_ranges(some, n_features, table.exact.size)
-    norms, errors, _ = np.sum(moments, axis=0)  # in any order: they only bound
-    largest = float(np.max(moments, axis=0)[2].max())
+    over_ranges(some, len(moments), table.exact.size)
+    norms, errors, _ = moments.sum(axis=0)
+    largest = float(moments[:, 2].max(initial=0.0))
     entry_error = largest * 2.0**-10.99 + 2.0**-14 if half else largest * 2.0**-23.99 + 2.0**-140
     bias = np.full(width, np.inf, np.float32)
     extra = np.zeros(width, np.float32)

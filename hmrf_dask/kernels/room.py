@@ -50,12 +50,15 @@ _kept = _Kept()
 class _Loan:
     """Memory that goes back when the last array that shows it is gone."""
 
+    memory: AnyArray | None = None
+
     def __init__(self, size: int) -> None:
         self.memory = _kept.take(size)
         self.__array_interface__: dict[str, Any] = self.memory.__array_interface__
 
     def __del__(self, give_back: Callable[[AnyArray], None] = _kept.give_back) -> None:
-        give_back(self.memory)  # an argument: at the end of a process modules are gone
+        if self.memory is not None:  # there was memory to be had
+            give_back(self.memory)  # an argument: at the end of a process modules are gone
 
 
 @contextmanager

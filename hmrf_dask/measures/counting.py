@@ -25,7 +25,8 @@ def contingency(truth: object, labels: object) -> Contingency:
     one, other = _line(truth, "truth"), _line(labels, "labels")
     if one.shape != other.shape:
         raise InvalidInputError(
-            f"truth and labels must be of the same rows, got {one.shape[0]} and {other.shape[0]}"
+            f"truth and labels must be of the same rows, got {one.shape[0]} and {other.shape[0]}; "
+            "leave out the rows that only one of them has"
         )
     if not (is_dask_array(one) or is_dask_array(other)):
         return tabulate(one, other)
@@ -51,7 +52,8 @@ def labels_at(labels: object, rows: IntArray) -> AnyArray:
     array = _line(labels, "labels")
     if len(rows) and not 0 <= rows.min() <= rows.max() < array.shape[0]:
         raise InvalidInputError(
-            f"pairs must name rows 0 to {array.shape[0] - 1}, got {rows.min()} to {rows.max()}"
+            f"pairs must name rows 0 to {array.shape[0] - 1}, got {rows.min()} to {rows.max()}; "
+            "give row numbers of these labels"
         )
     return np.asarray(array[rows])
 
@@ -60,11 +62,11 @@ def _line(values: object, name: str) -> Any:
     """Return a 1-D array with a length that is known."""
     array: Any = values if is_dask_array(values) else np.asarray(values)
     if array.ndim != 1:
-        raise InvalidInputError(f"{name} must have one dimension, got shape {array.shape}")
+        raise InvalidInputError(
+            f"{name} must have one dimension, got shape {array.shape}; give one label a row"
+        )
     if is_dask_array(array) and np.isnan(array.shape[0]):
         raise InvalidInputError(
             f"{name} must be a dask array whose chunk sizes are known; call compute_chunk_sizes()"
         )
-    if array.dtype.kind == "f" and not is_dask_array(array) and np.isnan(array).any():
-        raise InvalidInputError(f"{name} must not be missing, got NaN; leave these rows out")
     return array

@@ -89,7 +89,8 @@ def v_measure(truth: object, labels: object = None, *, beta: float = 1.0) -> flo
     """
     table = _table(truth, labels)
     one, other = homogeneity(table), completeness(table)
-    return (1.0 + beta) * one * other / (beta * one + other) if one + other else 0.0
+    below = beta * one + other
+    return (1.0 + beta) * one * other / below if below else 0.0
 
 
 def adjusted_rand(truth: object, labels: object = None) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.types import AnyArray, IntArray
 
 
@@ -65,9 +66,20 @@ def _added(places: IntArray, counts: IntArray, length: int) -> IntArray:
 
 def tabulate(truth: AnyArray, labels: AnyArray) -> Contingency:
     """Return the table of rows that are here."""
-    classes, rows = np.unique(truth, return_inverse=True)
-    clusters, columns = np.unique(labels, return_inverse=True)
+    classes, rows = _values(truth, "truth")
+    clusters, columns = _values(labels, "labels")
     return _folded(classes, clusters, rows, columns, np.ones(len(rows), np.int64))
+
+
+def _values(labels: AnyArray, name: str) -> tuple[AnyArray, IntArray]:
+    """Return the values that occur, and where in them each row's is."""
+    missing = labels.dtype.kind == "f" and bool(np.isnan(labels).any())
+    if labels.dtype.kind == "O":
+        missing = any(one is None or one != one for one in labels)
+    if missing:
+        raise InvalidInputError(f"{name} must not be missing, got NaN or None; leave them out")
+    values, places = np.unique(labels, return_inverse=True)
+    return values, places
 
 
 def merge(tables: Sequence[Contingency]) -> Contingency:

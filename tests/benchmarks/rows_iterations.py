@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.kernels.sums import fixed_point_exponent
+from hmrf_dask.kernels.abreast import threads_allowed
+from hmrf_dask.kernels.sums import Accumulator, fixed_point_exponent, joined
 from tests.benchmarks.corpora import random_pairs
 from tests.benchmarks.iterations import Watched, warm_up, watched_fit
 from tests.benchmarks.measuring import (
@@ -130,7 +131,7 @@ def weights(bench: Bench) -> list[Figure]:
 
 
 def full_sums(X: Any, n_clusters: int) -> Callable[[], Any]:
-    """Return a pass that makes all sums from nothing: slices of rows on a bare pool of threads."""
+    """Return a pass that makes all sums from nothing, as a fit on threads does."""
     step = fifth_step(X, n_clusters)
     bound, ones = step.distortion, np.ones(X.shape[1])
     exponent = fixed_point_exponent(X.shape[0], 1.0)
@@ -141,10 +142,14 @@ def full_sums(X: Any, n_clusters: int) -> Callable[[], Any]:
         nowhere = np.full(len(rows), -1, np.int32)
         parts.append((block, bound.terms(block, ones), ones, nowhere, step.labels[rows]))
 
+    def note(part: Any) -> Accumulator:
+        noted = Accumulator(n_clusters, X.shape[1] + 1)
+        bound.add_moves(noted, *part, exponent)
+        return noted
+
     def run() -> None:
-        with ThreadPoolExecutor(CORES) as pool:
-            for _ in pool.map(lambda part: bound.sum_moves(*part, n_clusters, exponent), parts):
-                pass
+        with ThreadPoolExecutor(CORES) as pool, threads_allowed(CORES):
+            joined(list(pool.map(note, parts))).finish()
 
     return run
 

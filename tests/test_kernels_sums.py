@@ -142,7 +142,7 @@ def test_sums_are_the_same_bits_in_any_tree(seed: int) -> None:
     terms = distortion.terms(block, weights)
     whole = distortion.sum_moves(block, terms, weights, nowhere, labels, K, 43)
     cuts = np.sort(rng.integers(0, 31, 5))
-    parts = [Sums.zero(K, 6)]
+    parts = [Accumulator(K, 7).finish()]
     for start, stop in zip([0, *cuts], [*cuts, 30], strict=True):
         rows = block.rows(start, stop)
         own = distortion.terms(rows, weights)
@@ -182,7 +182,7 @@ def test_entries_may_come_in_any_order_and_more_than_once() -> None:
     whole = sums.to_dense()
     assert {place: whole.flat[place] for place in np.flatnonzero(whole)} == {4: 2, 30: 4}
     assert [part.tolist() for part in sums.folded()] == [[4, 30], [2, 4]]
-    assert [part.tolist() for part in Sums.zero(4, 9).folded()] == [[], []]
+    assert [part.tolist() for part in Accumulator(4, 10).finish().folded()] == [[], []]
 
 
 def random_moves(seed: int, name: str, K: int) -> tuple[list[Any], Any]:
@@ -471,6 +471,9 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             nowhere = labels - 1
             for K in (1, 400):
                 distortion.sum_moves(block, terms, weights, nowhere, labels, K, 43)
+            few = distortion.sum_moves(block, terms, weights, nowhere, labels, 400, 43)
+            assert not few.is_dense
+            few.to_dense()
             distortion.pair_values(block, block, ends, ends, weights)
             distortion.pair_gradient(
                 block, block, ends, ends, signed, weights, np.full(len(weights) + 1, 2.0**40)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hmrf_dask.kernels.compiled import COMPILED, inner
+from hmrf_dask.kernels.room import room
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray
 
@@ -103,10 +104,9 @@ def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]
 
 def aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
     """Return an array of noughts that begins at a line of the cache."""
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + LINE, np.uint8)
-    first = -memory.ctypes.data % LINE
-    return memory[first : first + size].view(dtype).reshape(shape)
+    array = room(shape, dtype)
+    array[...] = 0
+    return array
 
 
 class _Pass:

@@ -68,11 +68,6 @@ class Sums:
         """Whether the whole K × (d + 1) array is held."""
         return self.dense.size > 0
 
-    @staticmethod
-    def zero(n_clusters: int, n_features: int) -> Sums:
-        """Return sums over no rows, in the sparse form."""
-        return Accumulator(n_clusters, n_features + 1).finish()
-
     def to_dense(self) -> IntArray:
         """Return a (K, d + 1) array of one's own."""
         if self.is_dense:

@@ -18,7 +18,7 @@ def growth(bench: Bench) -> list[Figure]:
     """Time the iterations of fits that differ in one size; the others are those of the base.
 
     A figure is the exponent: 1 when twice the size takes twice the time. It is of the last two
-    points, where what does not grow no longer counts.
+    points, where what does not grow counts least.
     """
     n_rows, K = bench.sizes.growth_base
     fits: dict[str, Callable[[int], Watched]] = {

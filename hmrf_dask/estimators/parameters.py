@@ -20,7 +20,7 @@ from hmrf_dask.types import FloatArray
 INITS = ("auto", "neighborhoods", "k-means++", "random")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "penalty": ("distance", "potts"),
-    "fill": ("k-means++", "perturb"),
+    "fill": ("k-means++", "perturb", "random"),
     "refine": ("auto", True, False),
     "learn_weights": ("auto", True, False),
     "weight_update": ("normalized", "paper"),
@@ -29,7 +29,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 COSTS = ("must_link_cost", "cannot_link_cost")
 COUNTS = ("n_clusters", "n_init", "max_iter")
-PARAMETERS = frozenset((*CHOICES, *COSTS, *COUNTS, "init", "random_state"))
+MOST_RETRIES = 255  # orders are counted in eight bits of the random numbers
+PARAMETERS = frozenset((*CHOICES, *COSTS, *COUNTS, "init", "retries", "random_state"))
 
 
 def make_settings(
@@ -50,6 +51,8 @@ def make_settings(
             _check_cost(name, value)
         elif name in COUNTS:
             _check_count(name, value)
+        elif name == "retries":
+            _check_retries(value)
     init = values.pop("init")
     if isinstance(init, str) and init not in inits:
         raise ConfigurationError(
@@ -145,6 +148,13 @@ def _check_cost(name: str, value: Any) -> None:
 def _check_count(name: str, value: Any) -> None:
     if not _is_integer(value) or value < 1:
         raise ConfigurationError(f"{name} must be an integer >= 1, got {value!r}")
+
+
+def _check_retries(value: Any) -> None:
+    if not _is_integer(value) or not 0 <= value <= MOST_RETRIES:
+        raise ConfigurationError(
+            f"retries must be an integer from 0 to {MOST_RETRIES}, got {value!r}"
+        )
 
 
 def _learning(asked: str | bool, distortion: Distortion) -> bool:

@@ -30,6 +30,7 @@ from hmrf_dask.estimators.parameters import (
     draw_seed,
     given_centroids,
     make_settings,
+    without_costs,
 )
 from hmrf_dask.estimators.prediction import (
     Predictor,
@@ -62,6 +63,7 @@ class HMRFEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     init: Any
     random_state: Any
     _inits: tuple[str, ...] = INITS
+    _priced = True  # whether costs given with pairs count
 
     def _settings(self) -> dict[str, Any]:
         """Return the parameters that `make_settings` takes."""
@@ -101,6 +103,8 @@ class HMRFEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         values["random_state"] = self._seed(run_dir)
         settings = make_settings(values, distortion, self._inits)
         constraints = as_constraints(must_link, cannot_link)
+        if not self._priced:
+            constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
         seeds = self._seeds(y, corpus.n_rows, settings.n_clusters, distortion)
         given = given_centroids(self.init, distortion, settings.n_clusters, corpus.n_features)

@@ -40,6 +40,7 @@ class SeededKMeans(HMRFEstimator):
 
     init = "seeds"
     _inits = ("seeds",)
+    _priced = False
     _held = False
 
     def __init__(
@@ -155,6 +156,7 @@ class COPKMeans(HMRFEstimator):
     """
 
     _inits = ("k-means++", "random", "neighborhoods")
+    _priced = False
 
     def __init__(
         self,

@@ -127,6 +127,13 @@ def as_constraints(must_link: Any, cannot_link: Any) -> Constraints | None:
     return Constraints(must_link, cannot_link)
 
 
+def without_costs(constraints: Constraints | None) -> Constraints | None:
+    """Return the same pairs without costs of their own, for estimators whose pairs have none."""
+    if constraints is None:
+        return None
+    return Constraints(constraints.must_link, constraints.cannot_link, ids=constraints.by_id)
+
+
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 

@@ -18,9 +18,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans, MPCKMeans
+from hmrf_dask import Constraints, COPKMeans, Corpus, HMRFKMeans, KMeans, MPCKMeans, PCKMeans
 
-ESTIMATORS = (HMRFKMeans, MPCKMeans, KMeans)
+ESTIMATORS = (HMRFKMeans, MPCKMeans, KMeans, COPKMeans, PCKMeans)
 TEXTS = [
     "apples and pears and plums",
     "pears and apples",
@@ -36,7 +36,7 @@ MUST, CANNOT = [(0, 1), (3, 4)], [(1, 3)]
 # skipped, by scikit-learn itself: it wants SCIPY_ARRAY_API to be set before anything is imported.
 # The sparse checks use rows of zeros, of which the cosine must warn.
 @pytest.mark.filterwarnings("ignore:.*rows are zero:hmrf_dask.errors.HmrfWarning")
-@parametrize_with_checks([HMRFKMeans(), MPCKMeans(), KMeans()])
+@parametrize_with_checks([kind() for kind in ESTIMATORS])
 def test_scikit_learn_finds_nothing_wrong(
     estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
 ) -> None:

@@ -42,6 +42,7 @@ def digest_of(model: Any) -> str:
     labels = labels.compute() if hasattr(labels, "compute") else labels
     total = hashlib.sha256(model.stop_reason_.encode())
     history = np.asarray(model.objective_history_, np.float64)
+    total.update(str(sorted(model.violations_.items())).encode())
     for part in (
         np.asarray(labels, np.int32),
         model.cluster_centers_,

@@ -11,11 +11,11 @@ Soft = Mapping[int, Mapping[int, float]]  # of some rows, the share of each clas
 
 
 def seed_centroids(model: naive.Model, seeds: Soft, n_clusters: int) -> Floats:
-    """Return the centroids of seeds: a row of share s counts 1000 s times, NaN where none is."""
+    """Return the centroids of seeds: a row of share s counts 16 s times, NaN where none is."""
     rows, labels = [], []
     for row, shares in seeds.items():
         for label, share in shares.items():
-            times = round(1000 * share)
+            times = round(16 * share)
             rows += [row] * times
             labels += [label] * times
     taken = naive.Model(model.rows[rows], model.distortion, alpha=model.alpha)

@@ -54,8 +54,8 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -
     if problem.held:
         return [
             flow.lazy(
-                parts.hold, part.block, terms, model, engine.run, engine.number, engine.at_hand,
-                file, held,
+                parts.relabel, [part.block], [terms], model, engine.run, engine.number,
+                engine.at_hand, [file], held,
             )
             for part, terms, file, held in zip(
                 problem.linked, known, state.linked, problem.held, strict=True

@@ -12,6 +12,12 @@ from hmrf_dask.em.model import State
 from hmrf_dask.em.prepare import Facts, Pairs
 from hmrf_dask.em.problem import Problem, whole_labels
 from hmrf_dask.runs import MemoryRun, RunDirectory
+from hmrf_dask.types import IntArray, LabelArray
+
+
+def labels_at(labels: LabelArray, rows: IntArray) -> LabelArray:
+    """Return the labels of some rows of a part."""
+    return labels[rows]
 
 
 @dataclass
@@ -54,13 +60,35 @@ class Fitted:
         """Return J after every step that promises not to raise it: all but the warm-up's."""
         return [value for phase, _, value in self.history if phase != "warm-up"]
 
+    def _labels_of_nodes(self, pairs: Pairs) -> LabelArray:
+        """Return the labels of constrained rows, from linked parts where they are linked rows."""
+        problem = self.problem
+        if problem.layout is not None and problem.graph is pairs.graph:
+            laid = np.concatenate([self.run.read_labels(file) for file in self.state.linked])
+            return laid[problem.layout.position]
+        firsts = np.asarray([part.first_row for part in problem.free])
+        homes = np.searchsorted(firsts, pairs.node_rows, side="right") - 1
+        used, labels = np.unique(homes), np.empty(len(homes), np.int32)
+        parts = self.labels()
+        found = self.flow.compute(
+            [
+                self.flow.lazy(
+                    labels_at,
+                    parts[home],
+                    share_array(self.flow, pairs.node_rows[homes == home] - firsts[home]),
+                )
+                for home in used
+            ]
+        )
+        for home, some in zip(used, found, strict=True):
+            labels[homes == home] = some
+        return labels
+
     def violations(self) -> dict[str, int]:
         """Return how many of the given pairs the labels break."""
         if self.pairs is None:
             return {"must_link": 0, "cannot_link": 0}
-        laid = np.concatenate([self.run.read_labels(file) for file in self.state.linked])
-        assert self.problem.layout is not None
-        labels = laid[self.problem.layout.position]
+        labels = self._labels_of_nodes(self.pairs)
         must, cannot = labels[self.pairs.must], labels[self.pairs.cannot]
         return {
             "must_link": int((must[:, 0] != must[:, 1]).sum()),

@@ -130,7 +130,8 @@ class _Work:
     settings: Settings
     distortion: Distortion  # bound to the corpus
     facts: Facts
-    pairs: Pairs | None
+    pairs: Pairs | None  # linked rows: those of given pairs, or seeds that are held
+    given: Pairs | None
     seeds: Seeds | None = None
     groups: list[list[int]] | None = None  # partitions that lie in one place, by number
 
@@ -181,13 +182,13 @@ def _look(
     prepare.examine_own(flow, corpus, bound, settings.n_clusters)
     _check_ids(flow, corpus)
     _warn_of_zero_rows(facts, bound)
-    pairs = None
+    pairs = given = None
     if constraints is not None and len(constraints):
-        pairs = prepare.resolve(flow, corpus, constraints, settings, bound.closure_form)
-        _warn_of_conflicts(pairs, settings)
+        pairs = given = prepare.resolve(flow, corpus, constraints, settings, bound.closure_form)
+        _warn_of_conflicts(given, settings)
     if seeds is not None:
-        seeds, pairs = sow(flow, corpus, seeds, pairs, settings.n_clusters)
-    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs, seeds)
+        seeds, pairs = sow(flow, corpus, seeds, given, settings.n_clusters)
+    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs, given, seeds)
     sizes = facts, settings, corpus.n_features
     check_memory(plan_tasks(*sizes, pairs=pairs, refining=work.refining, reading=reading))
     if groups is not None:
@@ -243,7 +244,7 @@ def _run(
         run.event({"event": "stop", "commit": journal.committed, **ended})
     run.finalise(ended | {"commit": journal.committed})
     return Fitted(
-        work.flow, problem, state, run, stop, journal.history, journal.n_iter, pairs, facts
+        work.flow, problem, state, run, stop, journal.history, journal.n_iter, work.given, facts
     )
 
 

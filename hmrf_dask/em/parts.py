@@ -16,7 +16,6 @@ import numpy as np
 from hmrf_dask.dataflow import Lazy
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.em.model import Model
-from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
 from hmrf_dask.kernels.margins import Margins, Watch
 from hmrf_dask.kernels.sums import Accumulator, Sums, joined
@@ -148,24 +147,6 @@ def relabel(
         change = _change(block, model, labels, after)
         taken.add(block, terms_of(block, known, model), file, labels, after, change)
     return taken.step(noted)
-
-
-def hold(
-    block: RowBlock,
-    kept: KeptTerms | None,
-    model: Model,
-    run: RunStore,
-    number: int,
-    noted: bool,
-    file: LabelsFile,
-    held: LabelArray,
-) -> Step:
-    """Give the rows of a linked part the labels they are held at; others (-1) go to the nearest."""
-    shown = np.where(held >= 0, LINKED, run.read_labels(file)).astype(np.int32)
-    terms = terms_of(block, kept, model)
-    after, _ = model.distortion.nearest(block, terms, model.table(), shown, measured=False)
-    after = np.where(held >= 0, held, after).astype(np.int32)
-    return relabel([block], [kept], model, run, number, noted, [file], after)
 
 
 def _change(block: RowBlock, model: Model, labels: LabelArray, after: LabelArray) -> IntArray:

@@ -182,7 +182,7 @@ def extent_of(facts: Facts, n_features: int) -> Extent:
 class Pairs:
     """The constraints of a fit, resolved: nodes in id order, where their rows are.
 
-    `held` are the labels that nodes keep to the end, -1 for none; then no node has any pair to pay.
+    `held` are the labels that nodes keep to the end; then there are no pairs.
     """
 
     graph: ConstraintGraph

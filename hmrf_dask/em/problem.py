@@ -171,7 +171,7 @@ def lay_out(
     row_values : entries of each node's row
     row_bytes : bytes of an average row of the corpus
     groups : numbers of the corpus partitions that one task takes; each alone where it is not given
-    held : label that each node keeps, -1 for none; without it linked rows are settled in bundles
+    held : label that each node keeps; without it linked rows are settled in bundles
     """
     together = tuple(tuple(one) for one in groups or [(number,) for number in range(len(blocks))])
     offsets = np.concatenate([[0], np.cumsum(np.asarray(row_counts, np.int64))])

@@ -68,7 +68,7 @@ class Seeds:
 def sow(
     flow: Dataflow, corpus: Corpus, seeds: Seeds, pairs: Pairs | None, n_clusters: int
 ) -> tuple[Seeds, Pairs | None]:
-    """Return the seeds with those that pairs add, and the linked rows of the fit."""
+    """Return the seeds with those that pairs add, and the linked rows of the fit: seeds held."""
     if pairs is not None:
         seeds = widen(seeds, pairs, n_clusters)
     if not len(seeds.rows):
@@ -76,7 +76,7 @@ def sow(
             "seeds must tell the class of at least one row, got none: label some rows (y >= 0), or "
             "give must-links, or use KMeans"
         )
-    return seeds, hold(flow, corpus, seeds, pairs) if seeds.held else pairs
+    return seeds, hold(flow, corpus, seeds) if seeds.held else None
 
 
 def widen(seeds: Seeds, pairs: Pairs, n_clusters: int) -> Seeds:
@@ -144,27 +144,20 @@ def _check_cannot_links(pairs: Pairs, classes: LabelArray) -> None:
         )
 
 
-def hold(flow: Dataflow, corpus: Corpus, seeds: Seeds, pairs: Pairs | None) -> Pairs:
-    """Return seeds, and the rows of pairs, as linked rows that have labels in the place of pairs.
+def hold(flow: Dataflow, corpus: Corpus, seeds: Seeds) -> Pairs:
+    """Return the seeds as linked rows that have labels in the place of pairs.
 
     So no E-step, reseeding or first variation of free rows ever sees them.
     """
-    rows = seeds.rows if pairs is None else np.union1d(seeds.rows, pairs.node_rows)
-    ids, values = describe_nodes(flow, corpus, rows)
+    ids, values = describe_nodes(flow, corpus, seeds.rows)
     order = np.argsort(ids, kind="stable")
-    node = np.empty(len(order), np.int64)
-    node[order] = np.arange(len(order))
-    nothing, free = np.zeros((0, 2), np.int64), np.zeros(0)
+    pairs, costs = np.zeros((0, 2), np.int64), np.zeros(0)
     graph = build_graph(
-        len(order), nothing, free, nothing, free, must_link_cost=0.0, cannot_link_cost=0.0,
+        len(order), pairs, costs, pairs, costs, must_link_cost=0.0, cannot_link_cost=0.0,
         closure=False, closure_form=True, on_conflict="raise", names=int,
     )  # fmt: skip
-    must = cannot = nothing
-    if pairs is not None:
-        places = node[np.searchsorted(rows, pairs.node_rows)]
-        must, cannot = places[pairs.must], places[pairs.cannot]
-    held = _labels_of(seeds, rows[order])
-    return Pairs(graph, rows[order], values[order], 2.0**-8, must, cannot, held)
+    rows, labels = seeds.rows[order], seeds.labels[order]
+    return Pairs(graph, rows, values[order], 2.0**-8, pairs, pairs, labels)
 
 
 # ---- first centroids
@@ -196,10 +189,12 @@ def seeded_centroids(engine: Engine, seeds: Seeds, ground: Callable[[], Lazy]) -
     sums, counts, exponent = _total(engine, seeds)
     distortion, weights = problem.distortion, np.ones(problem.extent.n_features)
     smoothing = first_smoothing(distortion)
-    scale = (weights, smoothing, None)
-    found = distortion.centroids(sums, exponent, counts, *scale)
+    found = distortion.centroids(sums, exponent, counts, weights, smoothing, None)
     classes = np.flatnonzero(_decided(distortion, sums, counts))
-    if len(classes) == n_clusters:
+    others = np.setdiff1d(np.arange(n_clusters), classes)
+    told = {"n_seeds": len(np.unique(seeds.rows)), "filled": others.tolist()[:100]}
+    engine.run.event({"event": "seeds", "fill": problem.settings.fill, **told})
+    if not len(others):
         return found
     known = flow.share(found[classes])
     filled: FloatArray = flow.compute([flow.lazy(fill_classes, ground(), known, classes)])[0]

@@ -79,7 +79,7 @@ class SeededKMeans(HMRFEstimator):
             probability for each class, all 0 where nothing is known; a dense or sparse matrix.
         must_link, cannot_link : as for `HMRFKMeans.fit`, optional
             Seeds as pairs: rows must-linked to a seed are of its class; other must-link groups, the
-            largest first, are the seeds of classes that have none. Pairs cost nothing later on.
+            largest first, are the seeds of classes that have none. Later on pairs are only counted.
         run_dir : as for `HMRFKMeans.fit`
 
         Returns

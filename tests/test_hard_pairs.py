@@ -264,3 +264,24 @@ def test_retries_that_are_none(retries: Any) -> None:
 def test_a_pair_of_no_row() -> None:
     with pytest.raises(InvalidInputError, match="pairs must name rows 0 to 2, got 3"):
         COPKMeans(2).fit(np.eye(3), cannot_link=[(0, 3)])
+
+
+# ---- on other processes
+
+
+@pytest.mark.cluster
+def test_on_workers_it_is_the_same_fit_and_the_same_error(process_cluster: Any) -> None:
+    from distributed import Client
+
+    rows, _, must, cannot = text_corpus(n_pairs=60)
+    odd = [(0, 1), (0, 2), (1, 2)]
+    found = []
+    with Client(process_cluster, set_as_default=True):
+        model = COPKMeans(3, n_init=2, random_state=0)
+        model.fit(corpus_of(rows, 3), must_link=must, cannot_link=cannot)
+        found.append(digest_of(model))
+        with pytest.raises(InfeasibleError) as caught:
+            COPKMeans(2, n_init=1, retries=2, random_state=0).fit(rows, cannot_link=odd)
+    assert len(caught.value.blocking) == 2
+    model.fit(corpus_of(rows, 1), must_link=must, cannot_link=cannot)
+    assert found == [digest_of(model)]

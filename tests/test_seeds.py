@@ -381,3 +381,17 @@ def test_without_information_seeds_are_a_start_of_k_means() -> None:
     other = KMeans(3, init=rows[:3].astype(float), refine=False, random_state=0).fit(rows)
     np.testing.assert_array_equal(model.labels_, other.labels_)
     assert model.objective_ == other.objective_
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_workers_it_is_the_same_fit(kind: Any, process_cluster: Any) -> None:
+    from distributed import Client
+
+    rows, topics, must, _ = text_corpus()
+    y = np.where(topics == 1, -1, some_labels(topics, 0.2))
+    with Client(process_cluster, set_as_default=True):
+        model = kind(3, random_state=0)
+        model.fit(corpus_of(rows, 3), da.from_array(y, chunks=50), must_link=must)
+        found = digest_of(model)
+    assert digest_of(kind(3, random_state=0).fit(rows, y, must_link=must)) == found

@@ -64,6 +64,8 @@ def _entries(y: Any, n_clusters: int) -> Entries:
     if not is_dask_array(y):
         return entries_of(y, n_clusters)
     if y.ndim > 1:
+        if y.ndim > 2 or y.shape[1] != n_clusters:
+            raise _not_labels(y.shape, y.dtype, n_clusters)
         y = y.rechunk({1: -1})
     chunks = [one[0] if isinstance(one, list) else one for one in delayed_chunks(y)]
     flow = DaskFlow()
@@ -88,13 +90,17 @@ def entries_of(y: Any, n_clusters: int) -> Entries:
         return array.shape[0], rows, classes, shares
     whole = array.dtype.kind == "f" and not sparse and bool((array == np.floor(array)).all())
     if array.ndim != 1 or not (array.dtype.kind in "iu" or whole):
-        raise InvalidInputError(
-            f"y must hold a class from 0 to {n_clusters - 1} or -1 for each row, or a probability "
-            f"for each row and class, shape (n_samples, {n_clusters}), got an array of shape "
-            f"{array.shape} and type {array.dtype}"
-        )
+        raise _not_labels(array.shape, array.dtype, n_clusters)
     rows = np.flatnonzero(array != UNLABELLED)
     return len(array), rows, array[rows].astype(np.int64), np.ones(len(rows))
+
+
+def _not_labels(shape: tuple[float, ...], dtype: object, n_clusters: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"y must hold a class from 0 to {n_clusters - 1} or -1 for each row, or a probability for "
+        f"each row and class, shape (n_samples, {n_clusters}), got an array of shape {shape} and "
+        f"type {dtype}"
+    )
 
 
 def _check_labels(rows: IntArray, labels: AnyArray, n_clusters: int) -> None:

@@ -127,4 +127,4 @@ def _units(rows: IntArray, shares: AnyArray) -> IntArray:
             f"unlabelled, got the sum {sums[wrong[0]]:g} and the lowest {lowest[wrong[0]]:g} in "
             f"row {known[wrong[0]]} ({len(wrong)} such rows)"
         )
-    return np.rint(shares * CERTAIN).astype(np.int64)
+    return np.asarray(np.rint(shares * CERTAIN), np.int64)

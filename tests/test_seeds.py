@@ -311,7 +311,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "a class beyond K": ([0, 1, 3, -1, -1], r"classes from 0 to 2 .*got 3 \(row 2\)"),
     "a negative class": ([0, 1, -2, -1, -1], r"or -1 where unlabelled, got -2 \(row 2\)"),
     "too few labels": ([0, 1, 2, -1], "one entry for each of the 5 rows of X, got 4"),
-    "texts": (["a", "b", "c", "", ""], "must hold a class from 0 to 2 or -1"),
+    "texts": (
+        ["a", "b", "c", "", ""],
+        "^Unknown label type: y must hold a class from 0 to 2 or -1",
+    ),
     "halves": ([0.5, 1, 2, -1, -1], "must hold a class from 0 to 2"),
     "NaN": ([0, 1, 2, np.nan, -1], "must hold a class from 0 to 2"),
     "other columns": (np.full((5, 4), 0.25), r"shape \(n_samples, 3\), got .*\(5, 4\)"),

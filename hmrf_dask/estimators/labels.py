@@ -95,11 +95,12 @@ def entries_of(y: Any, n_clusters: int) -> Entries:
     return len(array), rows, array[rows].astype(np.int64), np.ones(len(rows))
 
 
-def _not_labels(shape: tuple[float, ...], dtype: object, n_clusters: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"y must hold a class from 0 to {n_clusters - 1} or -1 for each row, or a probability for "
-        f"each row and class, shape (n_samples, {n_clusters}), got an array of shape {shape} and "
-        f"type {dtype}"
+def _not_labels(shape: tuple[float, ...], dtype: Any, n_clusters: int) -> InvalidInputError:
+    unknown = "" if np.dtype(dtype).kind in "biuf" else "Unknown label type: "
+    return InvalidInputError(  # what scikit-learn says of labels that are no numbers comes first
+        f"{unknown}y must hold a class from 0 to {n_clusters - 1} or -1 for each row, or a "
+        f"probability for each row and class, shape (n_samples, {n_clusters}), got an array of "
+        f"shape {shape} and type {dtype}"
     )
 
 

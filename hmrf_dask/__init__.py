@@ -8,9 +8,30 @@ if TYPE_CHECKING:
     from hmrf_dask.constraints.pairs import Constraints
     from hmrf_dask.corpus.partitioned import Corpus
     from hmrf_dask.distortions import OwnDistortion
-    from hmrf_dask.estimators.classes import HMRFKMeans, KMeans, MPCKMeans, load
+    from hmrf_dask.estimators.classes import (
+        ConstrainedKMeans,
+        COPKMeans,
+        HMRFKMeans,
+        KMeans,
+        MPCKMeans,
+        PCKMeans,
+        SeededKMeans,
+        load,
+    )
 
-__all__ = ["Constraints", "Corpus", "HMRFKMeans", "KMeans", "MPCKMeans", "OwnDistortion", "load"]
+__all__ = [
+    "COPKMeans",
+    "ConstrainedKMeans",
+    "Constraints",
+    "Corpus",
+    "HMRFKMeans",
+    "KMeans",
+    "MPCKMeans",
+    "OwnDistortion",
+    "PCKMeans",
+    "SeededKMeans",
+    "load",
+]
 
 _HOMES = {
     "Constraints": "constraints",
@@ -19,6 +40,10 @@ _HOMES = {
     "HMRFKMeans": "estimators",
     "MPCKMeans": "estimators",
     "KMeans": "estimators",
+    "PCKMeans": "estimators",
+    "SeededKMeans": "estimators",
+    "ConstrainedKMeans": "estimators",
+    "COPKMeans": "estimators",
     "load": "estimators",
 }
 

@@ -33,6 +33,27 @@ class ConflictError(InvalidInputError):
         return type(self), (str(self), self.witness)
 
 
+class InfeasibleError(InvalidInputError):
+    """Hard pairs leave some documents no cluster, in any of the orders that were tried.
+
+    Attributes
+    ----------
+    blocking : tuple of tuples
+        The cannot-linked ids that stand in the way: of each the first has no cluster left, the
+        second lies in one of them.
+    """
+
+    def __init__(self, message: str, blocking: tuple[tuple[object, object], ...] = ()) -> None:
+        super().__init__(message)
+        self.blocking = blocking
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[InfeasibleError], tuple[str, tuple[tuple[object, object], ...]]]:
+        """Keep the pairs when the error crosses a process boundary."""
+        return type(self), (str(self), self.blocking)
+
+
 class ConfigurationError(HmrfError, ValueError):
     """A parameter or a setting has a value that cannot be used."""
 

@@ -236,7 +236,7 @@ FITS = """
 import sys
 import numpy as np
 import scipy.sparse
-from hmrf_dask import HMRFKMeans
+from hmrf_dask import COPKMeans, HMRFKMeans
 rng = np.random.default_rng(0)
 rows = scipy.sparse.random(170, 40, 0.2, "csr", np.float32, rng=rng)
 rows.data += 0.1
@@ -252,6 +252,7 @@ for distortion, form in (("cosine", rows), ("euclidean", rows.toarray())):
         model = HMRFKMeans(3, distortion=distortion, random_state=0, max_iter=3, **options)
         model.fit(form, must_link=must, cannot_link=cannot)
         assert len(model.labels_) == 170
+    COPKMeans(3, distortion=distortion, random_state=0).fit(form, cannot_link=given[1][1])
 """
 
 SIGNATURES = """

@@ -363,7 +363,7 @@ BAD_PARAMETERS = {
     "must_link_cost": [-1.0, np.nan, np.inf, "1", True, None],
     "cannot_link_cost": [-0.5, np.inf],
     "init": ["k-means", None, 3, [[1.0, 2.0]], np.full((3, 40), np.nan), "given"],
-    "fill": ["random", None],
+    "fill": ["zeros", None],
     "refine": ["yes", 1],
     "weight_update": ["raw"],
     "closure": ["auto", 1, None],

@@ -18,9 +18,19 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans, MPCKMeans
+from hmrf_dask import (
+    ConstrainedKMeans,
+    Constraints,
+    COPKMeans,
+    Corpus,
+    HMRFKMeans,
+    KMeans,
+    MPCKMeans,
+    PCKMeans,
+    SeededKMeans,
+)
 
-ESTIMATORS = (HMRFKMeans, MPCKMeans, KMeans)
+ESTIMATORS = (HMRFKMeans, MPCKMeans, KMeans, COPKMeans, PCKMeans)
 TEXTS = [
     "apples and pears and plums",
     "pears and apples",
@@ -32,12 +42,39 @@ TEXTS = [
 MUST, CANNOT = [(0, 1), (3, 4)], [(1, 3)]
 
 
-# No check is expected to fail, so there is no `expected_failed_checks`. Only the array API check is
+# No check is expected to fail but of estimators that need seeds. Only the array API check is
 # skipped, by scikit-learn itself: it wants SCIPY_ARRAY_API to be set before anything is imported.
 # The sparse checks use rows of zeros, of which the cosine must warn.
 @pytest.mark.filterwarnings("ignore:.*rows are zero:hmrf_dask.errors.HmrfWarning")
-@parametrize_with_checks([HMRFKMeans(), MPCKMeans(), KMeans()])
+@parametrize_with_checks([kind() for kind in ESTIMATORS])
 def test_scikit_learn_finds_nothing_wrong(
+    estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
+) -> None:
+    check(estimator)
+
+
+BEYOND = "its y has more classes than the n_clusters that it sets"
+NO_SEEDS = "it fits without y, which tells the seeds"
+
+
+def seeds_it_does_not_give(estimator: BaseEstimator) -> dict[str, str]:
+    """Return the checks that cannot be passed: they are of estimators that ignore y."""
+    return {
+        "check_clustering": NO_SEEDS,
+        "check_dont_overwrite_parameters": BEYOND,
+        "check_methods_sample_order_invariance": BEYOND,
+        "check_methods_subset_invariance": BEYOND,
+        "check_fit2d_1sample": BEYOND,
+        "check_fit2d_1feature": BEYOND,
+        "check_fit2d_predict1d": BEYOND,
+    }
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are zero:hmrf_dask.errors.HmrfWarning")
+@parametrize_with_checks(
+    [SeededKMeans(), ConstrainedKMeans()], expected_failed_checks=seeds_it_does_not_give
+)
+def test_scikit_learn_finds_nothing_else_wrong_with_seeds(
     estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
 ) -> None:
     check(estimator)

@@ -15,7 +15,8 @@ from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.em import fitting, ground, starts
-from hmrf_dask.em.fitting import Fitted, fit_corpus
+from hmrf_dask.em.fitted import Fitted
+from hmrf_dask.em.fitting import fit_corpus
 from hmrf_dask.em.model import Energy, Settings
 from hmrf_dask.em.starts import Candidate, Ground, candidate_names, run_candidate
 from hmrf_dask.kernels.random import uniforms

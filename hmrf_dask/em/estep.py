@@ -1,9 +1,12 @@
-"""The E-step: every free row to its nearest centroid, linked rows by exact ICM, J never higher."""
+"""The E-step: every free row to its nearest centroid, linked rows by exact ICM, J never higher.
+
+Linked rows whose pairs are hard, or that are held at a label, are settled by their own rules.
+"""
 
 from __future__ import annotations
 
 from hmrf_dask.dataflow import Lazy
-from hmrf_dask.em import bundles, looks, parts
+from hmrf_dask.em import bundles, hard, looks, parts
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import State
 from hmrf_dask.em.rounds import settle_in_rounds
@@ -48,9 +51,19 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -
     """Return the steps of the linked parts: cost rows, ICM by bundle, labels back to the parts."""
     flow, problem = engine.flow, engine.problem
     known = engine.rows(state.model.weights).linked
+    if problem.held:
+        return [
+            flow.lazy(
+                parts.relabel, [part.block], [terms], model, engine.run, engine.number,
+                engine.at_hand, [file], held,
+            )
+            for part, terms, file, held in zip(
+                problem.linked, known, state.linked, problem.held, strict=True
+            )
+        ]  # fmt: skip
     steps: list[Lazy] = []
     for number, one in enumerate(problem.bundles):
-        if one.mode != "rounds" and len(one.parts) == 1:
+        if one.mode != "rounds" and len(one.parts) == 1 and not problem.settings.hard:
             part = one.parts.start
             steps.append(
                 flow.lazy(
@@ -75,10 +88,12 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -
 def _settled_parts(
     engine: Engine, number: int, state: State, pricing: Pricing, model: Lazy
 ) -> list[Lazy]:
-    """Return the labels of every part of a bundle after exact ICM."""
+    """Return the labels of every part of a bundle after exact ICM, or under hard pairs."""
     flow, problem, one = engine.flow, engine.problem, engine.problem.bundles[number]
     blocks = [problem.linked[part].block for part in one.parts]
     files = [state.linked[part] for part in one.parts]
+    if problem.settings.hard:
+        return _cut(engine, number, hard.settled_bundle(engine, number, pricing, model, files))
     if one.mode == "rounds":
         costs = [flow.lazy(looks.linked_costs, block, model, pricing.scale) for block in blocks]
         return settle_in_rounds(engine, number, pricing, costs, files)
@@ -100,7 +115,17 @@ def _settled_parts(
         bundles.settle, one.bundle, pairs, found, engine.rows_of(number), model, pricing.scale,
         problem.potts, problem.closure_costs, engine.run, files,
     )  # fmt: skip
+    return _cut(engine, number, settled)
+
+
+def _cut(engine: Engine, number: int, settled: Lazy) -> list[Lazy]:
+    """Return the labels of each part of a bundle, from those of all its points."""
+    linked, one = engine.problem.linked, engine.problem.bundles[number]
+    first = linked[one.parts.start].first_row
     return [
-        flow.lazy(bundles.part_labels, settled, start, start + problem.linked[part].n_rows)
-        for part, start in zip(one.parts, starts, strict=True)
-    ]
+        engine.flow.lazy(
+            bundles.part_labels, settled, linked[part].first_row - first,
+            linked[part].first_row - first + linked[part].n_rows,
+        )
+        for part in one.parts
+    ]  # fmt: skip

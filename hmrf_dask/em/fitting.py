@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,18 +17,20 @@ import numpy as np
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.duplicates import find_duplicate_ids
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow, Dataflow, Lazy, share_array
+from hmrf_dask.dataflow import DaskFlow, Lazy
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.em import prepare
+from hmrf_dask.em import prepare, starts
 from hmrf_dask.em.engine import Engine
+from hmrf_dask.em.fitted import Fitted
 from hmrf_dask.em.ground import ground_size, prepare_ground
 from hmrf_dask.em.journal import Journal, Progress
 from hmrf_dask.em.loop import Fit
 from hmrf_dask.em.memory_plan import check_memory, plan_tasks, table_task
-from hmrf_dask.em.model import Settings, State
+from hmrf_dask.em.model import Settings
 from hmrf_dask.em.prepare import Facts, Pairs
-from hmrf_dask.em.problem import ENTRY_BYTES, ROW_BYTES, Problem, lay_out, whole_labels
+from hmrf_dask.em.problem import ENTRY_BYTES, ROW_BYTES, lay_out
 from hmrf_dask.em.refine import wanted
+from hmrf_dask.em.seeds import Seeds, seeded_centroids, sow
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.path import kernel_path
@@ -44,60 +46,6 @@ from hmrf_dask.workers import (
 )
 
 
-@dataclass
-class Fitted:
-    """A finished fit."""
-
-    flow: Dataflow
-    problem: Problem
-    state: State
-    run: RunDirectory | MemoryRun
-    stop: str
-    history: list[tuple[str, str, float]]
-    n_iter: int
-    pairs: Pairs | None
-    facts: Facts
-
-    def labels(self) -> list[Lazy]:
-        """Return the labels of every corpus partition, lazily, read from the run."""
-        problem, flow = self.problem, self.flow
-        parts = zip(self.state.free, problem.places, problem.positions, strict=True)
-        return [
-            flow.lazy(
-                whole_labels,
-                self.run,
-                file,
-                self._holding(positions),
-                share_array(flow, places),
-                share_array(flow, positions),
-            )
-            for file, places, positions in parts
-        ]
-
-    def _holding(self, positions: np.ndarray[Any, Any]) -> list[Any]:
-        """Return the files that hold some of these linked positions."""
-        files = self.state.linked
-        ends = np.asarray([one.first_row + one.n_rows for one in files])
-        return [files[i] for i in np.unique(np.searchsorted(ends, positions, side="right"))]
-
-    def objective_history(self) -> list[float]:
-        """Return J after every step that promises not to raise it: all but the warm-up's."""
-        return [value for phase, _, value in self.history if phase != "warm-up"]
-
-    def violations(self) -> dict[str, int]:
-        """Return how many of the given pairs the labels break."""
-        if self.pairs is None:
-            return {"must_link": 0, "cannot_link": 0}
-        laid = np.concatenate([self.run.read_labels(file) for file in self.state.linked])
-        assert self.problem.layout is not None
-        labels = laid[self.problem.layout.position]
-        must, cannot = labels[self.pairs.must], labels[self.pairs.cannot]
-        return {
-            "must_link": int((must[:, 0] != must[:, 1]).sum()),
-            "cannot_link": int((cannot[:, 0] == cannot[:, 1]).sum()),
-        }
-
-
 def fit_corpus(
     corpus: Corpus,
     constraints: Constraints | None,
@@ -105,6 +53,7 @@ def fit_corpus(
     distortion: Distortion,
     *,
     given: FloatArray | None = None,
+    seeds: Seeds | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     progress: Progress = lambda record: None,
@@ -119,6 +68,8 @@ def fit_corpus(
     distortion : Distortion
     given : float64 array of shape (K, d), optional
         First centroids.
+    seeds : Seeds, optional
+        Rows whose class is known; they and must-link groups make the first centroids.
     run_dir : str or path, optional
         Where iterations are kept; a run found there goes on. Without it a scratch run is made,
         which the caller removes.
@@ -138,7 +89,8 @@ def fit_corpus(
     with _removed_if_stopped(run if run_dir is None else None):
         if isinstance(run, RunDirectory):
             check_workers(run)
-        work = _look(corpus, constraints, settings, distortion, fingerprinted=run_dir is not None)
+        named = run_dir is not None
+        work = _look(corpus, constraints, settings, distortion, seeds, fingerprinted=named)
         if isinstance(run, RunDirectory) and run_dir is not None:
             run.begin(config=_configuration(work, given), fingerprint=work.fingerprint)
         with _told_if_stopped(run):
@@ -178,7 +130,9 @@ class _Work:
     settings: Settings
     distortion: Distortion  # bound to the corpus
     facts: Facts
-    pairs: Pairs | None
+    pairs: Pairs | None  # linked rows: those of given pairs, or seeds that are held
+    given: Pairs | None
+    seeds: Seeds | None = None
     groups: list[list[int]] | None = None  # partitions that lie in one place, by number
 
     @property
@@ -204,6 +158,7 @@ def _look(
     constraints: Constraints | None,
     settings: Settings,
     distortion: Distortion,
+    seeds: Seeds | None,
     *,
     fingerprinted: bool,
 ) -> _Work:
@@ -227,11 +182,13 @@ def _look(
     prepare.examine_own(flow, corpus, bound, settings.n_clusters)
     _check_ids(flow, corpus)
     _warn_of_zero_rows(facts, bound)
-    pairs = None
+    pairs = given = None
     if constraints is not None and len(constraints):
-        pairs = prepare.resolve(flow, corpus, constraints, settings, bound.closure_form)
-        _warn_of_conflicts(pairs, settings)
-    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs)
+        pairs = given = prepare.resolve(flow, corpus, constraints, settings, bound.closure_form)
+        _warn_of_conflicts(given, settings)
+    if seeds is not None:
+        seeds, pairs = sow(flow, corpus, seeds, given, settings.n_clusters)
+    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs, given, seeds)
     sizes = facts, settings, corpus.n_features
     check_memory(plan_tasks(*sizes, pairs=pairs, refining=work.refining, reading=reading))
     if groups is not None:
@@ -262,18 +219,21 @@ def _run(
             "node_rows": pairs.node_rows,
             "row_values": pairs.row_values,
             "costs_unit": pairs.cost_unit,
+            "held": pairs.held,
         }
     problem = lay_out(
         work.flow, work.settings, work.distortion, extent, corpus.blocks, corpus.row_counts,
         row_bytes=work.row_bytes, groups=work.groups, **linked,
     )  # fmt: skip
+    engine = Engine(work.flow, problem, run)
+    ground = partial(prepare_ground, work.flow, corpus, problem)
     fit = Fit(
-        Engine(work.flow, problem, run),
+        engine,
         Journal(run, progress),
-        ground=lambda: prepare_ground(work.flow, corpus, problem, pairs),
+        ground=partial(ground, pairs),
         whole=ground_size(corpus.n_rows, work.settings) == corpus.n_rows,
         constrained=pairs is not None,
-        given=given,
+        given=_given_first(work, engine, given, partial(ground, None)),
     )
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()), kept_for_a_fit():
@@ -284,8 +244,19 @@ def _run(
         run.event({"event": "stop", "commit": journal.committed, **ended})
     run.finalise(ended | {"commit": journal.committed})
     return Fitted(
-        work.flow, problem, state, run, stop, journal.history, journal.n_iter, pairs, facts
+        work.flow, problem, state, run, stop, journal.history, journal.n_iter, work.given, facts
     )
+
+
+def _given_first(
+    work: _Work, engine: Engine, given: FloatArray | None, ground: Callable[[], Lazy]
+) -> Callable[[], FloatArray] | None:
+    """Return what makes the first centroids, None for a pool of starts."""
+    if given is not None:
+        return partial(starts.smoothed, work.distortion, given)
+    if work.seeds is not None:
+        return partial(seeded_centroids, engine, work.seeds, ground)
+    return None
 
 
 def _configuration(work: _Work, given: FloatArray | None) -> dict[str, Any]:
@@ -295,6 +266,7 @@ def _configuration(work: _Work, given: FloatArray | None) -> dict[str, Any]:
         "settings": asdict(work.settings),
         "distortion": distortion.identity,
         "constraints": constraints.fingerprint if constraints is not None else None,
+        "seeds": work.seeds.fingerprint if work.seeds is not None else None,
         "init": None if given is None else given_fingerprint(given),
         "kernels": kernel_path(),
         "hmrf_dask": version("hmrf-dask"),

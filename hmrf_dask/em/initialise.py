@@ -148,9 +148,11 @@ def perturbations(sample: Sample, n_wanted: int, start: int) -> FloatArray:
 
 
 def fill(sample: Sample, n_clusters: int, start: int, given: FloatArray, how: str) -> FloatArray:
-    """Return `given` centroids filled up to K, by k-means++ or as the paper does."""
+    """Return `given` centroids filled up to K, by k-means++, random rows or as the paper does."""
     if len(given) >= n_clusters:
         return given[:n_clusters]
+    if how == "random":
+        return np.concatenate([given, random_rows(sample, n_clusters - len(given), start)])
     if how == "perturb":
         return np.concatenate([given, perturbations(sample, n_clusters - len(given), start)])
     return kmeans_plus_plus(sample, n_clusters, start, given)

@@ -41,8 +41,8 @@ class Fit:
     whole : bool
         Whether that sample is the whole corpus.
     constrained : bool
-    given : float64 array, shape (K, d), optional
-        First centroids from the user.
+    given : callable, optional
+        Makes the first centroids, (K, d), where they come from the user or from seeds.
     """
 
     engine: Engine
@@ -50,7 +50,7 @@ class Fit:
     ground: Callable[[], Lazy]
     whole: bool
     constrained: bool
-    given: FloatArray | None = None
+    given: Callable[[], FloatArray] | None = None
     # Held here alone: a frame that held an earlier one would keep its K × d arrays alive.
     _state: State = field(init=False, repr=False)
 
@@ -99,7 +99,7 @@ class Fit:
 
     def _from_starts(self) -> Position:
         if self.given is not None:
-            return self._from_centroids(starts.smoothed(self.engine.problem.distortion, self.given))
+            return self._from_centroids(self.given())
         names = starts.candidate_names(self.settings, self.constrained)
         ground = self.ground()
         if len(names) == 1:

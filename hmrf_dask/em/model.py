@@ -31,6 +31,7 @@ class Settings:
     must_link_cost: float = 1.0
     cannot_link_cost: float = 1.0
     init: str = "auto"
+    neighborhoods: Literal["farthest", "largest"] = "farthest"  # of more than K
     fill: str = "k-means++"
     refine: str | bool = "auto"
     learn_weights: bool = False
@@ -39,6 +40,8 @@ class Settings:
     on_conflict: Literal["raise", "keep", "drop"] = "raise"
     n_init: int = 10
     max_iter: int = 100
+    hard: bool = False  # no pair is ever broken: COP-KMeans
+    retries: int = 0  # other orders in which hard pairs are tried
     seed: int = 0
     task_memory: int = 2**30
 

@@ -114,6 +114,35 @@ def farthest_first(sample: Sample, found: Neighbourhoods, n_clusters: int) -> Fl
     return _centroids(sample, found, np.asarray(chosen))
 
 
+def largest_first(
+    sample: Sample, graph: ConstraintGraph, node_rows: IntArray, n_clusters: int
+) -> FloatArray:
+    """Return the centroids of up to K neighbourhoods of two rows or more, the largest (SDM 2004).
+
+    Where they are fewer, a document that is cannot-linked to all of them comes next, if there is
+    one: that of the lowest id.
+    """
+    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
+    order = np.lexsort((np.arange(graph.n_groups), -sizes))
+    chosen = order[sizes[order] > 1][:n_clusters]
+    if 0 < len(chosen) < n_clusters:
+        chosen = np.append(chosen, _rivals_of_all(graph, sizes, chosen)[:1])
+    place = np.full(graph.n_groups, -1, np.int64)
+    place[chosen] = np.arange(len(chosen))
+    labels = np.full(sample.block.n_rows, -1, np.int64)
+    labels[node_rows] = place[graph.groups]
+    return sample.centroids(*sample.sums(labels, len(chosen)))
+
+
+def _rivals_of_all(graph: ConstraintGraph, sizes: IntArray, chosen: IntArray) -> IntArray:
+    """Return the groups of one document that are cannot-linked to every one of some groups."""
+    ends = np.concatenate([graph.groups[graph.cannot_pairs], graph.rivals]).astype(np.int64)
+    ends = np.concatenate([ends, ends[:, ::-1]])
+    ends = ends[(sizes[ends[:, 0]] == 1) & np.isin(ends[:, 1], chosen)]
+    numbers, n_rivals = np.unique(np.unique(ends, axis=0)[:, 0], return_counts=True)
+    return np.asarray(numbers[n_rivals == len(chosen)])
+
+
 def agglomerate(sample: Sample, found: Neighbourhoods, n_clusters: int) -> FloatArray:
     """Return the centroids of neighbourhoods merged to K.
 

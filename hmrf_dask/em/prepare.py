@@ -22,7 +22,7 @@ from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint
 from hmrf_dask.rows.survey import survey
 from hmrf_dask.store.reading import Blocks
-from hmrf_dask.types import AnyArray, FloatArray, IntArray, RowArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, RowArray
 
 GROUP_ROWS = 2**22  # whose labels a task may hold, 4 bytes each, before and after
 
@@ -180,7 +180,10 @@ def extent_of(facts: Facts, n_features: int) -> Extent:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The constraints of a fit, resolved: nodes in id order, where their rows are."""
+    """The constraints of a fit, resolved: nodes in id order, where their rows are.
+
+    `held` are the labels that nodes keep to the end; then there are no pairs.
+    """
 
     graph: ConstraintGraph
     node_rows: IntArray
@@ -188,6 +191,7 @@ class Pairs:
     cost_unit: float
     must: AnyArray  # given pairs of nodes
     cannot: AnyArray
+    held: LabelArray | None = None
 
 
 def find_ids(block: RowBlock, wanted: AnyArray) -> tuple[IntArray, IntArray]:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from hmrf_dask.constraints.closure import ConstraintGraph
-from hmrf_dask.dataflow import Dataflow, Lazy
+from hmrf_dask.dataflow import Dataflow, Lazy, share_array
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.parts import Part
@@ -76,6 +77,7 @@ class Problem:
     )  # linked position of each of those rows
     row_bytes: int = 1024  # of an average row of the corpus
     groups: tuple[tuple[int, ...], ...] = ()  # free parts that one task takes, by number
+    held: tuple[Lazy, ...] = ()  # of each linked part, the labels its rows keep; then no bundles
 
     @property
     def potts(self) -> bool:
@@ -159,6 +161,7 @@ def lay_out(
     costs_unit: float = 2.0**-8,
     row_bytes: int = 1024,
     groups: Sequence[Sequence[int]] | None = None,
+    held: LabelArray | None = None,
 ) -> Problem:
     """Return the problem: constrained rows are gathered into linked parts, and masked in their own.
 
@@ -168,6 +171,7 @@ def lay_out(
     row_values : entries of each node's row
     row_bytes : bytes of an average row of the corpus
     groups : numbers of the corpus partitions that one task takes; each alone where it is not given
+    held : label that each node keeps; without it linked rows are settled in bundles
     """
     together = tuple(tuple(one) for one in groups or [(number,) for number in range(len(blocks))])
     offsets = np.concatenate([[0], np.cumsum(np.asarray(row_counts, np.int64))])
@@ -199,10 +203,15 @@ def lay_out(
         for part, block in zip(linked, kept, strict=True)
     )
     places, positions = _homes(layout, node_rows, offsets)
+    if held is None:
+        settled: dict[str, Any] = {"bundles": _bundles(flow, layout), "pairs": _pairs(flow, layout)}
+    else:
+        laid = np.split(held[layout.order], layout.partition_starts[1:-1])
+        settled = {"held": tuple(share_array(flow, one) for one in laid)}
     return Problem(
-        settings, distortion, extent, free, linked, _bundles(flow, layout), _pairs(flow, layout),
-        layout, graph, costs_unit, largest_degree(graph), node_rows, places, positions, row_bytes,
-        together,
+        settings, distortion, extent, free, linked, layout=layout, graph=graph,
+        cost_unit=costs_unit, degree=largest_degree(graph), node_rows=node_rows, places=places,
+        positions=positions, row_bytes=row_bytes, groups=together, **settled,
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 Rows and whole must-link groups move when J falls with centroids re-optimised, which frees batch
 assignment where it is stuck: on sparse text a document's own share of its centroid outweighs the
 differences between clusters. Moves are re-checked one after the other on the sums as they then
-stand. Rows of bundles in table form or in rounds are moved by ICM alone.
+stand. Rows of bundles in table form or in rounds are moved by ICM alone, rows with hard pairs by
+the E-step alone.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def _varied_bundles(engine: Engine) -> list[tuple[int, int, int]]:
     """Return the bundles whose rows take part, with their first address and the one after."""
     problem, found = engine.problem, []
     for number, one in enumerate(problem.bundles):
-        if one.mode == "heap":
+        if one.mode == "heap" and not problem.settings.hard:
             first = problem.extent.n_rows + problem.linked[one.parts.start].first_row
             n_rows = sum(problem.linked[part].n_rows for part in one.parts)
             found.append((number, first, first + n_rows))

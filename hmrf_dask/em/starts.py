@@ -18,7 +18,12 @@ from hmrf_dask.em import initialise, phases
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.initialise import Sample
 from hmrf_dask.em.model import Energy, Settings
-from hmrf_dask.em.neighbourhoods import agglomerate, farthest_first, find_neighbourhoods
+from hmrf_dask.em.neighbourhoods import (
+    agglomerate,
+    farthest_first,
+    find_neighbourhoods,
+    largest_first,
+)
 from hmrf_dask.em.phases import Steps, Turn
 from hmrf_dask.em.problem import lay_out, whole_labels
 from hmrf_dask.em.refine import wanted
@@ -148,7 +153,9 @@ def first_centroids(ground: Ground, name: str) -> FloatArray:
     if kind == "random":
         return initialise.random_rows(sample, n_clusters, start)
     given = np.zeros((0, ground.extent.n_features))
-    if ground.graph is not None:
+    if ground.graph is not None and (kind, settings.neighborhoods) == ("neighborhoods", "largest"):
+        given = largest_first(sample, ground.graph, ground.node_rows, n_clusters)
+    elif ground.graph is not None:
         singles = kind == "agglomerated-singles"
         found = find_neighbourhoods(sample, ground.graph, ground.node_rows, singles=singles)
         pick = farthest_first if kind in ("farthest-first", "neighborhoods") else agglomerate

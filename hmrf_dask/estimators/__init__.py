@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from hmrf_dask.estimators.classes import HMRFKMeans, KMeans, MPCKMeans, load
+from hmrf_dask.estimators.classes import (
+    ConstrainedKMeans,
+    COPKMeans,
+    HMRFKMeans,
+    KMeans,
+    MPCKMeans,
+    PCKMeans,
+    SeededKMeans,
+    load,
+)
 
-__all__ = ["HMRFKMeans", "KMeans", "MPCKMeans", "load"]
+__all__ = [
+    "COPKMeans",
+    "ConstrainedKMeans",
+    "HMRFKMeans",
+    "KMeans",
+    "MPCKMeans",
+    "PCKMeans",
+    "SeededKMeans",
+    "load",
+]

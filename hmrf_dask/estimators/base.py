@@ -18,7 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
-from hmrf_dask.em.fitting import Fitted, fit_corpus
+from hmrf_dask.em.fitted import Fitted
+from hmrf_dask.em.fitting import fit_corpus
+from hmrf_dask.em.seeds import Seeds
 from hmrf_dask.errors import DistortionError, InvalidInputError
 from hmrf_dask.estimators.files import SavedModel, save_model
 from hmrf_dask.estimators.parameters import (
@@ -28,6 +30,7 @@ from hmrf_dask.estimators.parameters import (
     draw_seed,
     given_centroids,
     make_settings,
+    without_costs,
 )
 from hmrf_dask.estimators.prediction import (
     Predictor,
@@ -60,6 +63,7 @@ class HMRFEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     init: Any
     random_state: Any
     _inits: tuple[str, ...] = INITS
+    _priced = True  # whether costs given with pairs count
 
     def _settings(self) -> dict[str, Any]:
         """Return the parameters that `make_settings` takes."""
@@ -99,12 +103,21 @@ class HMRFEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         values["random_state"] = self._seed(run_dir)
         settings = make_settings(values, distortion, self._inits)
         constraints = as_constraints(must_link, cannot_link)
+        if not self._priced:
+            constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
+        seeds = self._seeds(y, corpus.n_rows, settings.n_clusters, distortion)
         given = given_centroids(self.init, distortion, settings.n_clusters, corpus.n_features)
-        fitted = fit_corpus(corpus, constraints, settings, distortion, given=given, run_dir=run_dir)
+        fitted = fit_corpus(
+            corpus, constraints, settings, distortion, given=given, seeds=seeds, run_dir=run_dir
+        )
         self._take(fitted)
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
         return self
+
+    def _seeds(self, y: Any, n_rows: int, n_clusters: int, distortion: Distortion) -> Seeds | None:
+        """Return what `y` tells of the rows' classes: to most estimators nothing."""
+        return None
 
     def _seed(self, run_dir: str | os.PathLike[str] | None) -> int:
         """Return the seed; without a `random_state` the one that the run found there recorded."""

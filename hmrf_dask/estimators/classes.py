@@ -8,6 +8,7 @@ from typing import Any, Self
 from hmrf_dask.distortions import Distortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
+from hmrf_dask.estimators.family import ConstrainedKMeans, COPKMeans, PCKMeans, SeededKMeans
 from hmrf_dask.estimators.files import load_model, not_as_saved
 
 
@@ -29,7 +30,7 @@ class HMRFKMeans(HMRFEstimator):
     init : str or array of shape (n_clusters, n_features), default="auto"
         "auto" runs a pool of starts and keeps the lowest J; "neighborhoods" is the paper's start;
         "k-means++" and "random" run `n_init` starts that see no pairs.
-    fill : {"k-means++", "perturb"}, default="k-means++"
+    fill : {"k-means++", "perturb", "random"}, default="k-means++"
         Where the missing centroids of "neighborhoods" come from; "perturb" is the paper's.
     refine : bool or "auto", default="auto"
         First-variation moves: single rows move where J falls with the centroids re-optimised.
@@ -222,9 +223,8 @@ class KMeans(HMRFEstimator):
         return {**super()._settings(), "learn_weights": False}
 
 
-ESTIMATORS: dict[str, type[HMRFEstimator]] = {
-    one.__name__: one for one in (HMRFKMeans, MPCKMeans, KMeans)
-}
+FAMILY = (HMRFKMeans, MPCKMeans, KMeans, PCKMeans, COPKMeans, SeededKMeans, ConstrainedKMeans)
+ESTIMATORS: dict[str, type[HMRFEstimator]] = {one.__name__: one for one in FAMILY}
 
 
 def load(path: str | os.PathLike[str]) -> HMRFEstimator:
@@ -237,8 +237,8 @@ def load(path: str | os.PathLike[str]) -> HMRFEstimator:
 
     Returns
     -------
-    HMRFKMeans, MPCKMeans or KMeans
-        Without `labels_`, which belong to the rows it was fitted on.
+    estimator
+        Of the class that was saved, without `labels_`, which belong to the rows it was fitted on.
     """
     saved = load_model(path)
     if saved.kind not in ESTIMATORS:
@@ -252,4 +252,13 @@ def load(path: str | os.PathLike[str]) -> HMRFEstimator:
         raise not_as_saved(path, error) from error
 
 
-__all__ = ["HMRFKMeans", "KMeans", "MPCKMeans", "load"]
+__all__ = [
+    "COPKMeans",
+    "ConstrainedKMeans",
+    "HMRFKMeans",
+    "KMeans",
+    "MPCKMeans",
+    "PCKMeans",
+    "SeededKMeans",
+    "load",
+]

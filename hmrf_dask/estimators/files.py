@@ -61,7 +61,7 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
         "minimum": extent.minimum,
         "maximum": extent.maximum,
     }
-    if not isinstance(parameters["init"], str):
+    if not isinstance(parameters.get("init", ""), str):
         arrays["init"] = np.asarray(parameters.pop("init"))
     files = {f"{name}.npy": _npy(array) for name, array in arrays.items()}
     record = {

@@ -20,7 +20,7 @@ from hmrf_dask.types import FloatArray
 INITS = ("auto", "neighborhoods", "k-means++", "random")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "penalty": ("distance", "potts"),
-    "fill": ("k-means++", "perturb"),
+    "fill": ("k-means++", "perturb", "random"),
     "refine": ("auto", True, False),
     "learn_weights": ("auto", True, False),
     "weight_update": ("normalized", "paper"),
@@ -30,7 +30,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 COSTS = ("must_link_cost", "cannot_link_cost")
 COUNTS = ("n_clusters", "n_init", "max_iter")
 CHECKED = 16  # given centroids at a time: they are copied to be looked at
-PARAMETERS = frozenset((*CHOICES, *COSTS, *COUNTS, "init", "random_state"))
+MOST_RETRIES = 255  # orders are counted in eight bits of the random numbers
+PARAMETERS = frozenset((*CHOICES, *COSTS, *COUNTS, "init", "retries", "random_state"))
 
 
 def make_settings(
@@ -51,6 +52,8 @@ def make_settings(
             _check_cost(name, value)
         elif name in COUNTS:
             _check_count(name, value)
+        elif name == "retries":
+            _check_retries(value)
     init = values.pop("init")
     if isinstance(init, str) and init not in inits:
         raise ConfigurationError(
@@ -127,6 +130,13 @@ def as_constraints(must_link: Any, cannot_link: Any) -> Constraints | None:
     return Constraints(must_link, cannot_link)
 
 
+def without_costs(constraints: Constraints | None) -> Constraints | None:
+    """Return the same pairs without costs of their own, for estimators whose pairs have none."""
+    if constraints is None:
+        return None
+    return Constraints(constraints.must_link, constraints.cannot_link, ids=constraints.by_id)
+
+
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
@@ -148,6 +158,13 @@ def _check_cost(name: str, value: Any) -> None:
 def _check_count(name: str, value: Any) -> None:
     if not _is_integer(value) or value < 1:
         raise ConfigurationError(f"{name} must be an integer >= 1, got {value!r}")
+
+
+def _check_retries(value: Any) -> None:
+    if not _is_integer(value) or not 0 <= value <= MOST_RETRIES:
+        raise ConfigurationError(
+            f"retries must be an integer from 0 to {MOST_RETRIES}, got {value!r}"
+        )
 
 
 def _learning(asked: str | bool, distortion: Distortion) -> bool:

@@ -111,10 +111,10 @@ class KernelCache(_Cache):  # type: ignore[misc]
         """Remove the code of other sources than `stamp` names."""
         old = re.compile(rf"{re.escape(self._name)}\.(?!{stamp or '-'}\.)[0-9a-f]+\.[0-9a-f]+\.nbc")
         for folder in folders(self._source.parent):
-            with suppress(OSError):
-                for entry in os.scandir(folder):
-                    if old.fullmatch(entry.name):
-                        os.unlink(entry)
+            with suppress(OSError), os.scandir(folder) as entries:
+                for name in [entry.name for entry in entries if old.fullmatch(entry.name)]:
+                    with suppress(OSError):  # another process was faster
+                        (folder / name).unlink()
 
 
 def folders(beside: Path) -> list[Path]:

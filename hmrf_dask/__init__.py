@@ -9,8 +9,18 @@ if TYPE_CHECKING:
     from hmrf_dask.corpus.partitioned import Corpus
     from hmrf_dask.distortions import OwnDistortion
     from hmrf_dask.estimators.classes import HMRFKMeans, KMeans, MPCKMeans, load
+    from hmrf_dask.estimators.lsa import LSA
 
-__all__ = ["Constraints", "Corpus", "HMRFKMeans", "KMeans", "MPCKMeans", "OwnDistortion", "load"]
+__all__ = [
+    "LSA",
+    "Constraints",
+    "Corpus",
+    "HMRFKMeans",
+    "KMeans",
+    "MPCKMeans",
+    "OwnDistortion",
+    "load",
+]
 
 _HOMES = {
     "Constraints": "constraints",
@@ -19,6 +29,7 @@ _HOMES = {
     "HMRFKMeans": "estimators",
     "MPCKMeans": "estimators",
     "KMeans": "estimators",
+    "LSA": "estimators",
     "load": "estimators",
 }
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from hmrf_dask.estimators.classes import HMRFKMeans, KMeans, MPCKMeans, load
+from hmrf_dask.estimators.lsa import LSA
 
-__all__ = ["HMRFKMeans", "KMeans", "MPCKMeans", "load"]
+__all__ = ["LSA", "HMRFKMeans", "KMeans", "MPCKMeans", "load"]

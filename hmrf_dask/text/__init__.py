@@ -1,0 +1,3 @@
+"""From text to rows: latent semantic analysis of rows in partitions."""
+
+from __future__ import annotations

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
-
 import numpy as np
 
 from hmrf_dask.kernels.compiled import njit
@@ -139,7 +137,7 @@ def project(block: RowBlock, basis: Basis, *, normalised: bool) -> RowArray:
 
     `normalised` ones have length 1, where they are not nought.
     """
-    columns: Any = basis.columns
+    columns = basis.columns
     out = np.empty((block.n_rows, basis.vectors.shape[1]), np.float32)
     found = aligned((columns.table.shape[1],), np.float64)
     _project(entries(block), columns, normalised, found, out)

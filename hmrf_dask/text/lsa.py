@@ -17,7 +17,7 @@ from hmrf_dask.dataflow import Dataflow, Lazy
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.bases import eigenvectors, inner_products, orthonormal, turned
-from hmrf_dask.kernels.exact import exact_value
+from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.kernels.sketches import Basis, project
 from hmrf_dask.rows.block import RowBlock, check_finite
@@ -100,11 +100,9 @@ def _decomposed(rows: Rows, basis: FloatArray, n_components: int) -> Decompositi
     components = _signed(turned(basis, turns[:, :n_components]).T.copy())
     n_rows = rows.shape[0]
     means = totals / n_rows
-    along = inner_products(components.T, means[:, None])[:, 0]
-    total = exact_value(rows.facts.squares) / n_rows - float(
-        inner_products(means[:, None], means[:, None])[0, 0]
-    )
+    along = np.asarray([exact_value(exact_sum(one * means)) for one in components])
     variances = np.maximum(squares / n_rows - along * along, 0.0)
+    total = exact_value(rows.facts.squares) / n_rows - exact_value(exact_sum(means * means))
     return Decomposition(components, np.sqrt(squares), variances, max(total, 0.0))
 
 

@@ -61,7 +61,7 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     >>> model = LSA(2, random_state=0).fit(rows)
     >>> model.singular_values_.round(6).tolist()
     [3.0, 2.0]
-    >>> model.transform(rows).round(6).tolist()
+    >>> np.abs(model.transform(rows)).round(6).tolist()
     [[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]]
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+
 import numpy as np
 
 from hmrf_dask.kernels.compiled import njit

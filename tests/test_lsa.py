@@ -81,12 +81,14 @@ def test_it_is_the_singular_value_decomposition(X: Any) -> None:
 def compare(X: Any, n_components: int) -> None:
     """Hold a fit against scikit-learn's exact decomposition, and against its randomised one."""
     exact = TruncatedSVD(n_components, algorithm="arpack", random_state=0).fit(X)
-    peer = TruncatedSVD(n_components, n_iter=7, random_state=0).fit(X)
-    model = fitted(X, n_components)
-    ours, theirs = (
-        np.abs(one.singular_values_ / exact.singular_values_ - 1.0).max() for one in (model, peer)
+    ours = [fitted(X, n_components, random_state=seed) for seed in range(5)]
+    theirs = [TruncatedSVD(n_components, n_iter=7, random_state=seed).fit(X) for seed in range(5)]
+    mine, peers = (
+        np.mean([np.abs(one.singular_values_ / exact.singular_values_ - 1.0).max() for one in some])
+        for some in (ours, theirs)
     )
-    assert ours <= max(1.5 * theirs, 1e-6)
+    assert mine <= max(2.0 * peers, 1e-6)
+    model = ours[0]
     few = n_components // 2
     assert angle(model.components_[:few], exact.components_) < 0.15
     np.testing.assert_allclose(

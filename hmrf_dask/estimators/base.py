@@ -51,8 +51,12 @@ SUMMARY = (  # what a saved model keeps of the fit, beside arrays
 )
 
 
-class HMRFEstimator(  # type: ignore[misc]  # sklearn has no types
-    GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator
+class HMRFEstimator(
+    GivenRows,
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]  # sklearn has no types
+    TransformerMixin,  # type: ignore[misc]
+    ClusterMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
 ):
     """Base of the estimators; a subclass gives its parameters and the settings they mean."""
 

@@ -38,7 +38,8 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Orthonormal; the entry of each that is largest in size is positive.
+        Orthonormal, but for those beyond the rank of the rows, which are nought. The entry of each
+        that is largest in size is positive.
     singular_values_ : ndarray of shape (n_components,)
     explained_variance_, explained_variance_ratio_ : ndarrays of shape (n_components,)
         The variance of the rows along each component, and its share of all.

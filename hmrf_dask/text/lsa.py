@@ -16,7 +16,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import Dataflow, Lazy
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.kernels.abreast import threads_allowed
-from hmrf_dask.kernels.bases import eigenvectors, inner_products, orthonormal, turned
+from hmrf_dask.kernels.bases import SMALL, eigenvectors, inner_products, orthonormal, turned
 from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.kernels.sketches import Basis, project
@@ -35,7 +35,8 @@ class Decomposition:
     Attributes
     ----------
     components : float64 array, shape (k, d)
-        Orthonormal; the largest entry of each, in size, is positive.
+        Orthonormal, but for those beyond the rank of the rows, which are nought; the largest entry
+        of each, in size, is positive.
     singular_values : float64 array, shape (k,)
     variances : float64 array, shape (k,)
         Of the rows along each component.
@@ -93,17 +94,28 @@ def random_basis(n_features: int, n_columns: int, seed: int) -> FloatArray:
 
 
 def _decomposed(rows: Rows, basis: FloatArray, n_components: int) -> Decomposition:
-    """Return the Rayleigh-Ritz vectors in the space of an orthonormal basis, from one pass."""
+    """Return the singular vectors of QᵀX, Q orthonormal with the span of X V, from one pass.
+
+    Q = X V W Λ^-½ with VᵀXᵀX V = W Λ Wᵀ, so that XᵀQ follows from Xᵀ(X V) and Q is never made.
+    """
     products, totals = rows.sketch(basis)
     values, turns = eigenvectors(inner_products(basis, products))
-    squares = np.maximum(values[:n_components], 0.0)
-    components = _signed(turned(basis, turns[:, :n_components]).T.copy())
-    n_rows = rows.shape[0]
+    halved = turned(products, turns * _inverse_roots(values))
+    squares, turns = eigenvectors(inner_products(halved, halved))
+    turns = turns * _inverse_roots(squares)
+    components = _signed(turned(halved, turns[:, :n_components]).T.copy())
+    squares, n_rows = np.maximum(squares[:n_components], 0.0), rows.shape[0]
     means = totals / n_rows
     along = np.asarray([exact_value(exact_sum(one * means)) for one in components])
     variances = np.maximum(squares / n_rows - along * along, 0.0)
     total = exact_value(rows.facts.squares) / n_rows - exact_value(exact_sum(means * means))
     return Decomposition(components, np.sqrt(squares), variances, max(total, 0.0))
+
+
+def _inverse_roots(values: FloatArray) -> FloatArray:
+    """Return 1/√ of eigenvalues, nought for those that are rounding."""
+    real = values > SMALL * max(float(values[0]), 0.0)
+    return np.where(real, 1.0 / np.sqrt(np.where(real, values, 1.0)), 0.0)
 
 
 def _signed(components: FloatArray) -> FloatArray:

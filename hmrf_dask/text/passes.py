@@ -166,11 +166,13 @@ class Rows:
         """
         scaling = scaling_of(self.facts, self.shape[0])
         unit = 2.0**-scaling.exponent
-        products, totals = np.empty_like(vectors), np.zeros(len(vectors))
-        for first, last in strips(*vectors.shape, task_memory()):
+        n_features, n_columns = vectors.shape
+        products: FloatArray = np.empty((n_features, n_columns))
+        totals: FloatArray = np.zeros(n_features)
+        for first, last in strips(n_features, n_columns, task_memory()):
             sums = self._sums(np.ascontiguousarray(vectors[:, first:last]), scaling)
             np.multiply(sums[:, :-1], unit, out=products[:, first:last])
-            totals = sums[:, -1] * (unit / scaling.constant)
+            np.multiply(sums[:, -1], unit / scaling.constant, out=totals)
         return products, totals
 
     def _sums(self, vectors: FloatArray, scaling: Scaling) -> IntArray:

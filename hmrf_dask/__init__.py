@@ -18,8 +18,10 @@ if TYPE_CHECKING:
         SeededKMeans,
         load,
     )
+    from hmrf_dask.estimators.lsa import LSA
 
 __all__ = [
+    "LSA",
     "COPKMeans",
     "ConstrainedKMeans",
     "Constraints",
@@ -44,6 +46,7 @@ _HOMES = {
     "SeededKMeans": "estimators",
     "ConstrainedKMeans": "estimators",
     "COPKMeans": "estimators",
+    "LSA": "estimators",
     "load": "estimators",
 }
 

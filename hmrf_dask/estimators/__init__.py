@@ -12,8 +12,10 @@ from hmrf_dask.estimators.classes import (
     SeededKMeans,
     load,
 )
+from hmrf_dask.estimators.lsa import LSA
 
 __all__ = [
+    "LSA",
     "COPKMeans",
     "ConstrainedKMeans",
     "HMRFKMeans",

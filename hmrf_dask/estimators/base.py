@@ -14,15 +14,15 @@ from sklearn.base import (
     ClusterMixin,
     TransformerMixin,
 )
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
 from hmrf_dask.em.fitted import Fitted
 from hmrf_dask.em.fitting import fit_corpus
 from hmrf_dask.em.seeds import Seeds
-from hmrf_dask.errors import DistortionError, InvalidInputError
+from hmrf_dask.errors import DistortionError
 from hmrf_dask.estimators.files import SavedModel, save_model
+from hmrf_dask.estimators.given_rows import GivenRows, is_lazy
 from hmrf_dask.estimators.parameters import (
     INITS,
     PARAMETERS,
@@ -34,7 +34,6 @@ from hmrf_dask.estimators.parameters import (
 )
 from hmrf_dask.estimators.prediction import (
     Predictor,
-    is_lazy,
     labels_of_fit,
     predict_rows,
     score_rows,
@@ -55,7 +54,13 @@ SUMMARY = (  # what a saved model keeps of the fit, beside arrays
 )
 
 
-class HMRFEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+class HMRFEstimator(
+    GivenRows,
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]  # sklearn has no types
+    TransformerMixin,  # type: ignore[misc]
+    ClusterMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
     """Base of the estimators; a subclass gives its parameters and the settings they mean."""
 
     n_clusters: int
@@ -126,37 +131,6 @@ class HMRFEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             if config is not None:
                 return int(config["settings"]["seed"])
         return draw_seed(self.random_state)
-
-    def _corpus(self, X: Any, *, fitting: bool) -> Corpus:
-        """Return X as a corpus; matrices go through scikit-learn's own validation first.
-
-        All but the look at NaN and infinity, which is ours: it names the rows.
-        """
-        if is_lazy(X):
-            corpus = as_corpus(X)
-            self._check_width(corpus.n_features, fitting=fitting)
-            return corpus
-        if isinstance(X, np.ma.MaskedArray):
-            raise InvalidInputError("rows must not be masked, got a masked array; fill it")
-        try:
-            checked = validate_data(
-                self, X, reset=fitting, accept_sparse="csr", dtype=[np.float64, np.float32],
-                accept_large_sparse=True, ensure_all_finite=False,
-            )  # fmt: skip
-        except ValueError as error:
-            raise InvalidInputError(str(error)) from error
-        return as_corpus(checked)
-
-    def _check_width(self, n_features: int, *, fitting: bool) -> None:
-        """Do what scikit-learn's validation does to other input: columns must be those of fit."""
-        if fitting:
-            self.n_features_in_ = n_features
-            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        elif n_features != self.n_features_in_:
-            raise InvalidInputError(
-                f"X has {n_features} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
 
     def _take(self, fitted: Fitted) -> None:
         """Set the fitted attributes."""

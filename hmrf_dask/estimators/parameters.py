@@ -47,11 +47,11 @@ def make_settings(
     values = {name: _plain(value) for name, value in parameters.items()}
     for name, value in values.items():
         if name in CHOICES:
-            _check_choice(name, value, CHOICES[name])
+            check_choice(name, value, CHOICES[name])
         elif name in COSTS:
             _check_cost(name, value)
         elif name in COUNTS:
-            _check_count(name, value)
+            check_count(name, value)
         elif name == "retries":
             _check_retries(value)
     init = values.pop("init")
@@ -145,7 +145,8 @@ def _listed(values: tuple[Any, ...]) -> str:
     return ", ".join(repr(value) for value in values)
 
 
-def _check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    """Raise ConfigurationError unless a parameter is one of the values it may have."""
     if not any(type(value) is type(one) and value == one for one in allowed):
         raise ConfigurationError(f"{name} must be one of {_listed(allowed)}, got {value!r}")
 
@@ -155,9 +156,10 @@ def _check_cost(name: str, value: Any) -> None:
         raise ConfigurationError(f"{name} must be a finite number >= 0, got {value!r}")
 
 
-def _check_count(name: str, value: Any) -> None:
-    if not _is_integer(value) or value < 1:
-        raise ConfigurationError(f"{name} must be an integer >= 1, got {value!r}")
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise ConfigurationError unless a parameter is an integer that is not too small."""
+    if not _is_integer(_plain(value)) or value < least:
+        raise ConfigurationError(f"{name} must be an integer >= {least}, got {value!r}")
 
 
 def _check_retries(value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -62,14 +61,14 @@ def score_of(block: RowBlock, predictor: Predictor, table: Any) -> IntArray:
 def predict_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
     """Return the labels: int32, shape (n_rows,)."""
     parts = _over_partitions(DaskFlow(), nearest_of, predictor, corpus)
-    return _whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy)
+    return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy)
 
 
 def transform_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
     """Return the distances: float64, shape (n_rows, K)."""
     parts = _over_partitions(DaskFlow(), distances_of, predictor, corpus)
     columns = (len(predictor.centroids),)
-    return _whole(parts, corpus.row_counts, columns, np.dtype(np.float64), lazy)
+    return whole(parts, corpus.row_counts, columns, np.dtype(np.float64), lazy)
 
 
 def score_rows(predictor: Predictor, corpus: Corpus) -> float:
@@ -82,12 +81,7 @@ def score_rows(predictor: Predictor, corpus: Corpus) -> float:
 def labels_of_fit(parts: list[Lazy], problem: Problem, *, lazy: bool) -> Any:
     """Return the labels that a fit left in its run: int32, shape (n_rows,)."""
     counts = tuple(part.n_rows for part in problem.free)
-    return _whole(parts, counts, (), np.dtype(np.int32), lazy)
-
-
-def is_lazy(X: Any) -> bool:
-    """Whether rows come partition by partition, so that results do too."""
-    return isinstance(X, Corpus | str | os.PathLike) or hasattr(X, "dask")
+    return whole(parts, counts, (), np.dtype(np.int32), lazy)
 
 
 def _over_partitions(
@@ -98,7 +92,7 @@ def _over_partitions(
     return [flow.lazy(function, block, shared, table) for block in corpus.blocks]
 
 
-def _whole(
+def whole(
     parts: list[Lazy],
     counts: tuple[int, ...],
     columns: tuple[int, ...],

@@ -15,7 +15,7 @@ from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.plain import numbers as plain
 from hmrf_dask.types import FloatArray, KeyArray
 
-PURPOSES = {"k-means++": 1, "random": 2, "perturb": 3, "sample": 4, "order": 5}
+PURPOSES = {"k-means++": 1, "random": 2, "perturb": 3, "sample": 4, "order": 5, "sketch": 6}
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 

@@ -1,0 +1,145 @@
+"""Latent semantic analysis with scikit-learn's interface, over rows in partitions."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from hmrf_dask.corpus.chunks import is_dask_array
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.dataflow import DaskFlow
+from hmrf_dask.estimators.given_rows import GivenRows, is_lazy
+from hmrf_dask.estimators.parameters import check_choice, check_count, draw_seed
+from hmrf_dask.estimators.prediction import whole
+from hmrf_dask.text.lsa import decompose, projected
+
+
+class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+    """Latent semantic analysis: rows in the space of their first right singular vectors.
+
+    A truncated SVD, of TF-IDF rows as a rule, without centring. It is scikit-learn's `TruncatedSVD`
+    for rows in partitions: passes over them keep nothing that grows with their number, and the same
+    seed gives the same bits whatever the partitions, threads, workers or order of rows.
+
+    Parameters
+    ----------
+    n_components : int, default=50
+        At most the number of features.
+    n_iter : int, default=7
+        Power iterations. Fitting reads the rows `n_iter` + 2 times.
+    normalize : bool, default=False
+        Whether transformed rows have length 1. Cosine and pearson are the same either way.
+    random_state : int, RandomState or None, default=None
+        The seed of the first vectors. None draws one.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Orthonormal, but for those beyond the rank of the rows, which are nought. The entry of each
+        that is largest in size is positive.
+    singular_values_ : ndarray of shape (n_components,)
+    explained_variance_, explained_variance_ratio_ : ndarrays of shape (n_components,)
+        The variance of the rows along each component, and its share of all.
+    seed_ : int
+        What `random_state` came to.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        Only for input with names of columns.
+
+    Notes
+    -----
+    Rows are taken, and given back, in float32. Memory is O((rows of a partition + features) ·
+    n_components); beyond `hmrf.task-memory` a pass takes some of the columns at a time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hmrf_dask import LSA
+    >>> rows = np.array([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> model = LSA(2, random_state=0).fit(rows)
+    >>> model.singular_values_.round(6).tolist()
+    [3.0, 2.0]
+    >>> np.abs(model.transform(rows)).round(6).tolist()
+    [[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        n_iter: int = 7,
+        normalize: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.n_iter = n_iter
+        self.normalize = normalize
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the components of the rows of X.
+
+        Parameters
+        ----------
+        X : sparse matrix or array, array-like, dask array, Corpus, or path of a corpus
+            Shape (n_samples, n_features).
+        y : Ignored
+            For scikit-learn's sake.
+
+        Returns
+        -------
+        self
+        """
+        self._check_parameters()
+        seed = draw_seed(self.random_state)
+        corpus = self._corpus(X, fitting=True)
+        found = decompose(DaskFlow(), corpus, int(self.n_components), int(self.n_iter), seed)
+        self.components_ = found.components
+        self.singular_values_ = found.singular_values
+        self.explained_variance_ = found.variances
+        total = found.total_variance
+        self.explained_variance_ratio_ = found.variances / (total if total > 0.0 else 1.0)
+        self.seed_ = seed
+        self._n_features_out = len(found.components)
+        return self
+
+    def _check_parameters(self) -> None:
+        check_count("n_components", self.n_components)
+        check_count("n_iter", self.n_iter, least=0)
+        check_choice("normalize", self.normalize, (True, False))
+
+    def transform(self, X: Any) -> Any:
+        """Return the rows of X in the space of the components.
+
+        Parameters
+        ----------
+        X : as for `fit`
+
+        Returns
+        -------
+        rows : ndarray of float32, shape (n_samples, n_components)
+            For a dask array a dask array of the same row chunks, for a Corpus or a path a Corpus of
+            the same ids and partitions; neither is computed yet.
+        """
+        check_is_fitted(self)
+        corpus = self._corpus(X, fitting=False)
+        as_blocks = is_lazy(X) and not is_dask_array(X)
+        parts = projected(
+            DaskFlow(), corpus, self.components_, normalised=self.normalize, as_blocks=as_blocks
+        )
+        n_components = len(self.components_)
+        if as_blocks:
+            counts, has_ids = corpus.row_counts, corpus.has_ids
+            return Corpus.from_delayed(parts, n_components, counts, has_ids=has_ids)
+        dtype = np.dtype(np.float32)
+        return whole(parts, corpus.row_counts, (n_components,), dtype, is_lazy(X))
+
+    def __sklearn_tags__(self) -> Any:
+        """Say what scikit-learn may expect."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = []  # always float32
+        return tags

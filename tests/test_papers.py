@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 from collections.abc import Callable
@@ -432,6 +433,14 @@ def test_an_error_is_told_in_a_line_and_ends_with_its_code(tmp_path: Path) -> No
     done = CliRunner().invoke(harness.command(broken), options)
     assert done.exit_code == 65
     assert done.stderr == f"error: rows must be there, got nothing in {tmp_path}\n"
+
+
+def test_without_matplotlib_nothing_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    done = CliRunner().invoke(harness.command(EXPERIMENT), ["--output", str(tmp_path / "out")])
+    assert done.exit_code == 78
+    assert "matplotlib must be installed" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 # ---- sets

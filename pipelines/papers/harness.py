@@ -117,6 +117,7 @@ def command(experiment: Experiment) -> click.Command:
         runs = runs or (experiment.quick_runs if quick else experiment.runs)
         output = output or Path("runs", "papers", experiment.name)
         try:
+            report.check_drawing()
             found = run(
                 experiment,
                 runs=runs,

@@ -25,12 +25,12 @@ FRACTION = 0.5
 CONSTRAINED, SEEDED, COP, RANDOM = "Constrained-KMeans", "Seeded-KMeans", "COP-KMeans", "KMeans"
 MUCH_NOISE = 0.2  # beyond it seeds that may change should be better than those that may not
 
-# One start of batch moves, as the paper has it.
-SHARED: dict[str, Any] = {"refine": False}
+# One start of batch moves, as the paper has it. Clusters without seeds begin far from the seeds.
+BATCH: dict[str, Any] = {"refine": False}
 ARMS = (
-    Arm(CONSTRAINED, "ConstrainedKMeans", SHARED, takes="seeds"),
-    Arm(SEEDED, "SeededKMeans", SHARED, takes="seeds"),
-    Arm(COP, "COPKMeans", SHARED),
+    Arm(CONSTRAINED, "ConstrainedKMeans", BATCH, takes="seeds"),
+    Arm(SEEDED, "SeededKMeans", BATCH, takes="seeds"),
+    Arm(COP, "COPKMeans", {**BATCH, "init": "random", "n_init": 1}),
     Arm(RANDOM, "HMRFKMeans", {**PAPERS_START, "learn_weights": False}, takes="nothing"),
 )
 Load = Callable[[Path], Rows]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hmrf_dask.errors import ConfigurationError
 from pipelines.papers.cells import MEASURES, Curves
 from pipelines.papers.plans import Experiment, Figure
 
@@ -22,6 +23,17 @@ def write(
     page = stem.with_suffix(".md")
     page.write_text(text(experiment, found, runs, with_figure=True))
     return [stem.with_suffix(".csv"), *draw(experiment, found, stem), page]
+
+
+def check_drawing() -> None:
+    """Refuse to begin hours of fits that could not be drawn in the end."""
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise ConfigurationError(
+            "matplotlib must be installed to draw the figures, got none; install the group bench "
+            "of pyproject.toml: pip install --group bench, or make setup"
+        )
 
 
 def drawn(experiment: Experiment, found: Mapping[str, Curves]) -> list[Figure]:

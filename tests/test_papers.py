@@ -336,6 +336,9 @@ def test_figures_of_other_settings_or_rows_are_not_mixed_with_these(tmp_path: Pa
     with pytest.raises(RunDirectoryError, match="got other rows; choose another --output"):
         run(tmp_path, one=replace(EXPERIMENT, studies=(other_rows,)))
     assert (tmp_path / "small.csv").read_text() == before
+    (tmp_path / "small.csv").unlink()
+    run(tmp_path, runs=1, quick=True, one=replace(EXPERIMENT, studies=(other_rows,)))
+    assert len((tmp_path / "small.csv").read_text().splitlines()) == len(before.splitlines())
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -462,6 +465,15 @@ def test_news_are_read_where_they_lie_and_else_fetched(
     assert read.values.shape == (15, 6)
     assert read.n_clusters == 3
     assert np.bincount(read.classes).tolist() == [5, 5, 5]
+
+    texts[0] = "1 2 3"
+    (tmp_path / "one").mkdir()
+    lost = tmp_path / "one" / "newsgroups20.parquet"
+    pq.write_table(pa.table({"text": texts, "label": labels}), lost)
+    assert news("different_3", lost.parent).values.shape[0] == 15
+    worded = news("different_3", lost.parent, only_worded=True)
+    assert np.bincount(worded.classes).tolist() == [4, 5, 5]
+    assert (worded.values.sum(axis=1) > 0).all()
 
     asked = []
 

@@ -69,13 +69,16 @@ class CellFile:
         known = json.loads(text)
         # as JSON has it: tuples are lists there
         own = json.loads(json.dumps(settings))
-        if known.setdefault(study.name, own) != own:
-            changed = [name for name, value in own.items() if known[study.name].get(name) != value]
+        begun = any(key.study == study.name for key in self.cells)
+        if begun and known.get(study.name) != own:
+            before = known.get(study.name, {})
+            changed = [name for name, value in own.items() if before.get(name) != value]
             raise RunDirectoryError(
                 f"figures of {study.name!r} in {self.path} must have been made with the same rows "
                 f"and settings, got other {', '.join(changed)}; choose another --output, or delete "
                 f"{self.path.name} and {self._settings.name}"
             )
+        known[study.name] = own
         self._settings.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
     def add(self, key: Key, scores: Scores) -> None:

@@ -37,8 +37,8 @@ def fixed_pairs(fold: Fold, cost: float, *, wrong: float) -> Given:
 
 
 def arms(wrong: float) -> tuple[Arm, ...]:
-    """Return the defaults with both penalties; wrong pairs are not closed: they contradict."""
-    shared: dict[str, Any] = {"closure": False} if wrong else {}
+    """Return the defaults with both penalties; wrong pairs contradict: these are not closed."""
+    shared: dict[str, Any] = {"closure": False, "on_conflict": "keep"} if wrong else {}
     return (
         Arm("by distance", parameters={**shared, "penalty": "distance"}, at_x=AT_COST),
         Arm("all alike (Potts)", parameters={**shared, "penalty": "potts"}, at_x=AT_COST),

@@ -60,7 +60,7 @@ STUDY = Study("simulated genes", simulated, PAIRS, arms(), random_pairs)
 
 
 def findings(found: Mapping[str, Curves]) -> list[str]:
-    """Tell what pairs bring under each distortion, and whether Pearson is above the others."""
+    """Tell what pairs bring under each distortion, and how far Pearson is from the others."""
     curves = found[STUDY.name]
     first, last = curves.xs[0], curves.xs[-1]
     lines = [
@@ -69,7 +69,7 @@ def findings(found: Mapping[str, Curves]) -> list[str]:
         for arm in (PEARSON, LEARNED, *OTHERS)
     ]
     lines += [
-        f"- {PEARSON} is above {other} by {curves.above(PEARSON, other, last):+.3f} (s.e. "
+        f"- {PEARSON} against {other}: {curves.above(PEARSON, other, last):+.3f} (s.e. "
         f"{curves.error(PEARSON, last, against=other):.3f}) with {last:g} pairs."
         for other in (*OTHERS, TEN_STARTS, LEARNED)
     ]

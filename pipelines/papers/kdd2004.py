@@ -49,7 +49,13 @@ def arms(distortion: str) -> tuple[Arm, ...]:
 
 
 STUDIES = tuple(
-    Study(f"{title}, {called}", partial(news, name), PAIRS, arms(distortion), random_pairs)
+    Study(
+        f"{title}, {called}",
+        partial(news, name, only_worded=distortion == "kl"),
+        PAIRS,
+        arms(distortion),
+        random_pairs,
+    )
     for title, name in SETS.items()
     for called, distortion in DISTORTIONS.items()
 )

@@ -68,7 +68,7 @@ def data_folder() -> Path:
 
 
 @cache
-def news(name: str, folder: Path) -> Rows:
+def news(name: str, folder: Path, *, only_worded: bool = False) -> Rows:
     """Return rows of newsgroups.
 
     Parameters
@@ -79,7 +79,11 @@ def news(name: str, folder: Path) -> Rows:
         "related_3" or "similar_3", all messages of three groups.
     folder : Path
         Where `<name>.parquet` may lie. Where it does not, scikit-learn fetches the messages.
+    only_worded : bool
+        Whether messages that no word is left of are left out: they have no distribution of words.
     """
+    if only_worded:
+        return _worded(news(name, folder))
     chosen = GROUPS.get(name.removeprefix("news_"))
     source = "newsgroups20" if name in GROUPS else name
     if (folder / f"{source}.parquet").exists():
@@ -110,6 +114,11 @@ def iris(folder: Path) -> Rows:
 
     found = load_iris()
     return Rows(np.asarray(found.data, np.float64), np.asarray(found.target, np.int64))
+
+
+def _worded(rows: Rows) -> Rows:
+    kept = np.flatnonzero(np.diff(rows.values.indptr))
+    return Rows(rows.values[kept], rows.classes[kept])
 
 
 def _read(path: Path) -> Texts:

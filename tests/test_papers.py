@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -296,7 +297,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_file(
     lines = whole.splitlines(keepends=True)
     assert len(lines) == 1 + 2 * 2 * (3 + 1)
     cut = tmp_path / "cut" / "small.csv"
-    cut.parent.mkdir()
+    shutil.copytree(tmp_path / "whole", cut.parent)
     cut.write_text("".join(lines[:6]) + lines[6][:-4])
     fitted: list[Key] = []
     cell = harness.cell

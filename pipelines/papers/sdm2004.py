@@ -79,6 +79,12 @@ def findings(found: Mapping[str, Curves]) -> list[str]:
             f"- The cost on News-sim3: means of the three costs differ by at most {apart:.3f} NMI "
             "at the same pairs; the paper finds them alike."
         )
+    lines += [
+        f"- J of {PCK} on {name} goes from {curves.mean(PCK, curves.xs[0], 'objective'):.1f} to "
+        f"{curves.mean(PCK, curves.xs[-1], 'objective'):.1f}."
+        for name, curves in found.items()
+        if name in ("News-diff3", "Iris")
+    ]
     lines.append(
         "- J is this library's, to be minimised: distances and costs of broken pairs. The paper "
         "draws the similarity of texts, which rises where J falls."

@@ -53,7 +53,7 @@ class Rows:
         found = hashlib.blake2b(digest_size=8)
         arrays = (
             (self.values.data, self.values.indices, self.values.indptr)
-            if sp.issparse(self.values)
+            if hasattr(self.values, "indptr")
             else (self.values,)
         )
         for array in (*arrays, self.classes):

@@ -3,6 +3,7 @@
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 JOBS ?= 2
+PAPERS ?= kdd2004 sdm2004 icml2002 costs genes
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
@@ -10,10 +11,11 @@ STAMP := $(VENV)/.set-up
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format prove bench lock clean
+.PHONY: help setup demo papers test lint format prove bench lock clean
 
 help:
 	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
+	@echo 'make papers   the experiments of the three papers (hours; ARGS=--quick: minutes; one: PAPERS=kdd2004)'
 	@echo 'make test     set up, then run all tests (JOBS=2 at a time; one: make test ARGS=tests/test_cli.py)'
 	@echo 'make lint     ruff, formatting, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
@@ -36,6 +38,9 @@ $(STAMP): requirements/lock.txt pyproject.toml
 
 demo: $(STAMP)
 	@$(BIN)/hmrf-dask demo $(ARGS)
+
+papers: $(STAMP)
+	@for one in $(PAPERS); do $(ONE_THREAD) $(BIN)/python -m pipelines.papers.$$one $(ARGS) || exit; done
 
 test: $(STAMP)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)

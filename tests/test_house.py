@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MODULES = sorted((ROOT / "hmrf_dask").rglob("*.py"))
+MODULES = sorted(path for top in ("hmrf_dask", "pipelines") for path in (ROOT / top).rglob("*.py"))
 LOCK = (ROOT / "requirements" / "lock.txt").read_text()
 
 

@@ -1,0 +1,159 @@
+"""Figures of fits: their CSV file, which grows by a line a fit, and the curves made of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmrf_dask.errors import RunDirectoryError
+from pipelines.papers.plans import Experiment, Key, Study
+
+MEASURES = {
+    "nmi": "NMI, test part",
+    "mi": "mutual information (nats), test part",
+    "f": "pairwise F, test part",
+    "f_rest": "pairwise F, all rows without the given pairs",
+    "objective": "J",
+    "broken": "given pairs broken",
+}
+COLUMNS = (*Key._fields, *MEASURES)
+
+Scores = dict[str, float]
+
+
+class CellFile:
+    """The CSV file of an experiment: a line is there as a whole or not at all.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+        Of the experiment.
+
+    Attributes
+    ----------
+    cells : dict of Key to scores
+        Those that are finished; what a stopped run left is taken up.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{name}.csv"
+        self._settings = folder / f"{name}.settings.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.cells = self._read()
+
+    def _read(self) -> dict[Key, Scores]:
+        """Return the finished cells, and cut off a line that a kill left half written."""
+        text = self.path.read_text() if self.path.exists() else ""
+        whole = text[: text.rfind("\n") + 1] or ",".join(COLUMNS) + "\n"
+        if whole != text:
+            self.path.write_text(whole)
+        lines = csv.DictReader(whole.splitlines())
+        if tuple(lines.fieldnames or ()) != COLUMNS:
+            raise RunDirectoryError(
+                f"{self.path} must have the columns {', '.join(COLUMNS)}, got "
+                f"{', '.join(lines.fieldnames or ())}; choose another --output"
+            )
+        return {_key(line): {name: float(line[name]) for name in MEASURES} for line in lines}
+
+    def check(self, study: Study, settings: Mapping[str, Any]) -> None:
+        """Refuse a study whose finished cells were made with other rows or settings."""
+        text = self._settings.read_text() if self._settings.exists() else "{}"
+        known = json.loads(text)
+        # as JSON has it: tuples are lists there
+        own = json.loads(json.dumps(settings))
+        begun = any(key.study == study.name for key in self.cells)
+        if begun and known.get(study.name) != own:
+            before = known.get(study.name, {})
+            changed = [name for name, value in own.items() if before.get(name) != value]
+            raise RunDirectoryError(
+                f"figures of {study.name!r} in {self.path} must have been made with the same rows "
+                f"and settings, got other {', '.join(changed)}; choose another --output, or delete "
+                f"{self.path.name} and {self._settings.name}"
+            )
+        known[study.name] = own
+        self._settings.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+
+    def add(self, key: Key, scores: Scores) -> None:
+        """Keep one cell."""
+        place = key._replace(x=None if key.x is None else float(key.x))
+        values = ["" if one is None else one for one in place]
+        with self.path.open("a", newline="") as file:
+            line = [*values, *(repr(float(scores[name])) for name in MEASURES)]
+            csv.writer(file, lineterminator="\n").writerow(line)
+        self.cells[key] = scores
+
+
+def _key(line: Mapping[str, str]) -> Key:
+    x = float(line["x"]) if line["x"] else None
+    return Key(line["study"], line["arm"], x, int(line["run"]), int(line["fold"]))
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The figures of one study: of every arm and place an array over runs and folds, in one order.
+
+    So arms can be compared pair by pair: they had the same folds, pairs and seeds.
+    """
+
+    study: Study
+    xs: tuple[float, ...]
+    keys: dict[tuple[str, float | None], list[Key]]
+    cells: Mapping[Key, Scores]
+
+    def values(self, arm: str, x: float, measure: str = "nmi") -> NDArray[np.float64]:
+        """Return the figures of an arm at a place."""
+        keys = self.keys.get((arm, x)) or self.keys[arm, None]
+        return np.array([self.cells[key][measure] for key in keys])
+
+    def mean(self, arm: str, x: float, measure: str = "nmi") -> float:
+        """Return the mean over runs and folds."""
+        return float(self.values(arm, x, measure).mean())
+
+    def error(
+        self, arm: str, x: float, measure: str = "nmi", *, against: str | None = None
+    ) -> float:
+        """Return the standard error of a mean, or of the mean difference from another arm.
+
+        It is that of drawing folds, pairs and seeds, not that of drawing documents.
+        """
+        values = self.values(arm, x, measure)
+        if against is not None:
+            values = values - self.values(against, x, measure)
+        return standard_error(values)
+
+    def above(self, arm: str, other: str, x: float, measure: str = "nmi") -> float:
+        """Return by how much the mean of an arm is above that of another."""
+        return self.mean(arm, x, measure) - self.mean(other, x, measure)
+
+    def holds(self, arm: str, other: str, x: float, measure: str = "nmi") -> bool:
+        """Return whether an arm is not below another by more than one paired standard error."""
+        below = -self.above(arm, other, x, measure)
+        return below <= self.error(arm, x, measure, against=other)
+
+
+def standard_error(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """Return the standard error of a mean; of one value it is not known, and 0 here."""
+    if len(values) < 2:
+        return 0.0
+    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+def curves(
+    experiment: Experiment, cells: Mapping[Key, Scores], runs: int, quick: bool
+) -> dict[str, Curves]:
+    """Return the curves of every study that was run."""
+    found = {}
+    for study in experiment.chosen(quick):
+        keys: dict[tuple[str, float | None], list[Key]] = {}
+        for key in study.keys(runs, quick):
+            keys.setdefault((key.arm, key.x), []).append(key)
+        found[study.name] = Curves(study, study.places(quick), keys, cells)
+    return found

@@ -73,9 +73,9 @@ def test_it_is_the_singular_value_decomposition(X: Any) -> None:
     rows = model.transform(X)
     np.testing.assert_allclose(rows, whole @ model.components_.T, atol=1e-5)
     variance = (whole @ model.components_.T).var(axis=0)
-    np.testing.assert_allclose(model.explained_variance_, variance, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_, variance, rtol=1e-8)
     share = variance / whole.var(axis=0).sum()
-    np.testing.assert_allclose(model.explained_variance_ratio_, share, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, share, rtol=1e-8)
 
 
 def compare(X: Any, n_components: int) -> None:
@@ -87,7 +87,7 @@ def compare(X: Any, n_components: int) -> None:
         np.mean([np.abs(one.singular_values_ / exact.singular_values_ - 1.0).max() for one in some])
         for some in (ours, theirs)
     )
-    assert mine <= max(2.0 * peers, 1e-6)
+    assert mine <= max(2.0 * peers, 1e-5)
     model = ours[0]
     few = n_components // 2
     assert angle(model.components_[:few], exact.components_) < 0.15

@@ -22,14 +22,15 @@ from sklearn.metrics import mutual_info_score, normalized_mutual_info_score
 
 import hmrf_dask
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, RunDirectoryError
-from pipelines.papers import costs, genes, harness, icml2002, kdd2004, report, sdm2004
+from pipelines.papers import costs, genes, harness, icml2002, inference, kdd2004, report, sdm2004
 from pipelines.papers.cells import COLUMNS, CellFile, Curves
 from pipelines.papers.plans import Arm, Axis, Experiment, Figure, Key, Study
 from pipelines.papers.sets import Rows, classic400, iris, news
 from pipelines.papers.supervision import Fold, Given, folds, pairs_of_seeds, random_pairs, seeds
 
 EXPERIMENTS = {
-    one.EXPERIMENT.name: one.EXPERIMENT for one in (kdd2004, sdm2004, icml2002, costs, genes)
+    one.EXPERIMENT.name: one.EXPERIMENT
+    for one in (kdd2004, sdm2004, icml2002, costs, genes, inference)
 }
 HAS_SEEDING = all(
     name in hmrf_dask.__all__ for name in ("SeededKMeans", "ConstrainedKMeans", "COPKMeans")

@@ -313,6 +313,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_file(
     assert len(fitted) == len(lines) - 6
     run(tmp_path / "cut")
     assert len(fitted) == len(lines) - 6
+    seconds = [scores["seconds"] for scores in CellFile(cut.parent, "small").cells.values()]
+    assert len(seconds) == len(lines) - 1
+    assert min(seconds) > 0
+    (cut.parent / "small.seconds.csv").unlink()  # of an earlier version: nobody knows them
+    assert np.isnan([one["seconds"] for one in CellFile(cut.parent, "small").cells.values()]).all()
 
 
 def test_more_runs_and_places_are_added_to_what_is_there(tmp_path: Path) -> None:

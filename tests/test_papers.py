@@ -22,14 +22,15 @@ from sklearn.metrics import mutual_info_score, normalized_mutual_info_score
 
 import hmrf_dask
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, RunDirectoryError
-from pipelines.papers import costs, genes, harness, icml2002, kdd2004, report, sdm2004
+from pipelines.papers import costs, genes, harness, icml2002, inference, kdd2004, report, sdm2004
 from pipelines.papers.cells import COLUMNS, CellFile, Curves
 from pipelines.papers.plans import Arm, Axis, Experiment, Figure, Key, Study
 from pipelines.papers.sets import Rows, classic400, iris, news
 from pipelines.papers.supervision import Fold, Given, folds, pairs_of_seeds, random_pairs, seeds
 
 EXPERIMENTS = {
-    one.EXPERIMENT.name: one.EXPERIMENT for one in (kdd2004, sdm2004, icml2002, costs, genes)
+    one.EXPERIMENT.name: one.EXPERIMENT
+    for one in (kdd2004, sdm2004, icml2002, costs, genes, inference)
 }
 HAS_SEEDING = all(
     name in hmrf_dask.__all__ for name in ("SeededKMeans", "ConstrainedKMeans", "COPKMeans")
@@ -312,6 +313,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_file(
     assert len(fitted) == len(lines) - 6
     run(tmp_path / "cut")
     assert len(fitted) == len(lines) - 6
+    seconds = [scores["seconds"] for scores in CellFile(cut.parent, "small").cells.values()]
+    assert len(seconds) == len(lines) - 1
+    assert min(seconds) > 0
+    (cut.parent / "small.seconds.csv").unlink()  # of an earlier version: nobody knows them
+    assert np.isnan([one["seconds"] for one in CellFile(cut.parent, "small").cells.values()]).all()
 
 
 def test_more_runs_and_places_are_added_to_what_is_there(tmp_path: Path) -> None:

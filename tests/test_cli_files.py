@@ -39,9 +39,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_predict_gives_rows_the_clusters_of_the_model(fitted: Path) -> None:
     out = fitted / "predicted"
-    result = run(
-        "predict", str(fitted / "run"), str(fitted / "rows.npz"), f"--out={out}", "--json"
-    )
+    result = run("predict", str(fitted / "run"), str(fitted / "rows.npz"), f"--out={out}", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert (told["n_documents"], told["sizes"]) == (60, [20, 20, 20])

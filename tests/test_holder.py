@@ -18,6 +18,7 @@ import pytest
 from hmrf_dask.errors import ConfigurationError, HeldError, RunDirectoryError
 from hmrf_dask.releases import Hold, held, holder_of
 from hmrf_dask.releases import holder as holding
+from hmrf_dask.releases.output import numbers_in
 from hmrf_dask.releases.machine import is_alive, this_process
 from hmrf_dask.runs.storage import LocalStorage, Storage, open_storage
 from tests.output_driver import started
@@ -36,7 +37,7 @@ def leave(place: Place, **changes: Any) -> holding.Holder:
     """Leave a holder that did not end, as another process would."""
     storage = storage_of(place)
     process = replace(this_process(), **changes)
-    number = max(holding._numbers(storage), default=0) + 1
+    number = max(numbers_in(storage, holding.FOLDER), default=0) + 1
     other = holding.Holder(number, "other", process, holding._now(), 60.0, 0.02, "token")
     storage.create(f"holders/{number:05d}.json", other.sealed())
     return other
@@ -250,16 +251,16 @@ def test_a_number_made_long_after_it_was_free_is_no_hold(
     for number in range(30):
         with held(str(tmp_path), str(number)):
             pass
-    keep, calls = holding._numbers, [0]
+    calls = [0]
 
-    def first_look_is_long_ago(one: Storage) -> list[int]:
+    def first_look_is_long_ago(one: Storage, folder: str) -> list[int]:
         calls[0] += 1
-        return [] if calls[0] == 1 else keep(one)
+        return [] if calls[0] == 1 else numbers_in(one, folder)
 
-    monkeypatch.setattr(holding, "_numbers", first_look_is_long_ago)
+    monkeypatch.setattr(holding, "numbers_in", first_look_is_long_ago)
     with held(str(tmp_path), "late") as hold:
         assert hold.holder.number == 31
-    assert 1 not in keep(storage)
+    assert 1 not in numbers_in(storage, holding.FOLDER)
 
 
 def test_credentials_are_refused(tmp_path: Path) -> None:

@@ -261,6 +261,14 @@ def test_answers_of_several_files_are_put_together(corpus: JobCorpus) -> None:
     assert run(job).answers["pairs"] == 7
 
 
+def test_a_default_that_is_written_out_changes_nothing(corpus: JobCorpus) -> None:
+    job = corpus.write_all(40, 0)
+    run(job)
+    written_out = {"n_clusters": 3, "n_init": 2, "random_state": 0, "name": "HMRFKMeans"}
+    again = run(job, method=written_out, start="warm", keep=5, cluster={"local": 1})
+    assert again.status == "up to date"
+
+
 def test_another_configuration_is_another_run(corpus: JobCorpus) -> None:
     job = corpus.write_all()
     run(job)

@@ -186,6 +186,7 @@ class Source:
     batch: int = 3
     sealed: bool = False
     key: str = field(default="", init=False)
+    n_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.key = f"{self.first} {self.batch} {self.texts}"

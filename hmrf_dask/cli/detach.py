@@ -14,6 +14,7 @@ from distributed import fire_and_forget, get_client, worker_client
 
 from hmrf_dask.errors import ClusterError, HmrfError
 from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.workers import patience
 
 PATIENCE = 600.0  # seconds in which what passes has passed: a lost driver's hold, a slow store
 PAUSE = 5.0
@@ -23,11 +24,13 @@ TRY_AGAIN = 75
 def submit(inputs: Inputs) -> str:
     """Hand a run to the active client's cluster; return the task's key."""
     client = get_client()
-    if not client.scheduler_info(n_workers=-1)["workers"]:
+    try:
+        client.wait_for_workers(1, timeout=patience())
+    except TimeoutError as error:
         raise ClusterError(
-            "a run to detach must find a worker that drives it, got a scheduler without any; "
-            "start workers, then run again"
-        )
+            f"a run to detach must find a worker that drives it, got a scheduler without any for "
+            f"{patience():g} s; start workers, then run again"
+        ) from error
     # A new key each time: that of a driver that failed would give its error again.
     key = f"hmrf-run-{inputs.identity[:12]}-{time.time_ns():x}"
     future = client.submit(drive, inputs, key=key, pure=False)

@@ -58,6 +58,13 @@ parameters = with_options(
         show_default=True,
         help="What to do with pairs that contradict each other.",
     ),
+    click.option(
+        "--inference",
+        type=click.Choice(["icm", "belief-propagation"]),
+        default="icm",
+        show_default=True,
+        help="Messages between linked documents before the E-step's moves, or moves alone.",
+    ),
     click.option("--random-state", type=click.IntRange(0), default=0, show_default=True),
 )
 

@@ -11,22 +11,26 @@ if TYPE_CHECKING:
 
 
 def show_report(report: Report) -> None:
-    """Print what a run found, in words."""
+    """Print what a run found, in words; of a run that had nothing to do only where it all is."""
     console = Console(highlight=False)
     console.print(f"[bold]{report.status}[/]: release {report.release}, run {report.run}")
-    for line in (
+    for line in () if report.status == "up to date" else _lines(report):
+        console.print(line, soft_wrap=True)
+    console.print("[bold]Files[/]")
+    for name, path in report.places.items():
+        console.print(f"  {name:12} {report.output}/{path}", soft_wrap=True, markup=False)
+
+
+def _lines(report: Report) -> list[str]:
+    lines = [
         _documents(report),
         _words(report),
         _answers(report),
         _fit(report),
         _clusters(report),
         None if report.nmi is None else f"NMI with the known classes: {report.nmi:.3f}",
-    ):
-        if line:
-            console.print(line, soft_wrap=True)
-    console.print("[bold]Files[/]")
-    for name, path in report.places.items():
-        console.print(f"  {name:12} {report.output}/{path}", soft_wrap=True, markup=False)
+    ]
+    return [line for line in lines if line]
 
 
 def _documents(report: Report) -> str:

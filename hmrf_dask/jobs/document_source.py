@@ -51,6 +51,11 @@ class DocumentSource:
         how = [one.dialect.model_dump(mode="json"), self.columns.model_dump(mode="json")]
         return sha256(json.dumps([*file, *how]).encode()).hexdigest()[:24]
 
+    @property
+    def n_bytes(self) -> int:
+        """How large the file is."""
+        return self.source.size
+
     def read(self) -> Iterator[Batch]:
         """Yield the documents; a bad record is an error, or goes to a file."""
         self._told = {"key": self.key, "path": self.source.path, "rejects": [], "labels": []}

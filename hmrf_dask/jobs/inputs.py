@@ -59,10 +59,12 @@ class Inputs:
     @property
     def identity(self) -> str:
         """The same for the same configuration, files and answers: then there is nothing to do."""
+        # A setting that a later version adds changes nothing for those who do not use it.
+        columns = self.manifest.documents
         return _hashed(
             {
-                "job": self.job.model_dump(mode="json", exclude=_BESIDE),
-                "documents": self.manifest.documents.model_dump(mode="json"),
+                "job": self.job.model_dump(mode="json", exclude=_BESIDE, exclude_defaults=True),
+                "documents": columns.model_dump(mode="json", exclude_defaults=True),
                 "language": self.manifest.language,
                 "sources": [_seen(source) for source in self.sources],
                 "answers": sorted(one.digest for one in self.answers),

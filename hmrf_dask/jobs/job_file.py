@@ -34,14 +34,15 @@ CLUSTER_CLASSES = (  # nothing else is imported because a file says so
     "distributed.SSHCluster",
 )
 _SHARED = ("init", "refine", "n_init", "max_iter", "random_state")
-_PRICED = ("must_link_cost", "cannot_link_cost", "fill", "closure", "on_conflict")
+_PRICED = ("must_link_cost", "cannot_link_cost")
+_SOFT = ("fill", "closure", "on_conflict", "inference")
 # The parameters of each method beside `n_clusters`: those of its class.
 PARAMETERS: dict[str, frozenset[str]] = {
     "HMRFKMeans": frozenset(
-        (*_SHARED, *_PRICED, "distortion", "learn_weights", "weight_update", "penalty")
+        (*_SHARED, *_PRICED, *_SOFT, "distortion", "learn_weights", "weight_update", "penalty")
     ),
-    "PCKMeans": frozenset((*_SHARED, *_PRICED, "distortion")),
-    "MPCKMeans": frozenset((*_SHARED, *_PRICED, "learn_weights", "penalty")),
+    "PCKMeans": frozenset((*_SHARED, *_PRICED, *_SOFT, "distortion")),
+    "MPCKMeans": frozenset((*_SHARED, *_PRICED, *_SOFT, "learn_weights", "penalty")),
     "COPKMeans": frozenset((*_SHARED, "distortion", "fill", "retries")),
     "KMeans": frozenset((*_SHARED, "distortion")),
 }
@@ -86,6 +87,7 @@ class Method(Section):
     fill: Literal["k-means++", "perturb", "random"] | None = None
     refine: bool | Literal["auto"] | None = None
     closure: bool | None = None
+    inference: Literal["icm", "belief-propagation"] | None = None
     on_conflict: Literal["raise", "keep", "drop"] | None = None
     retries: int | None = Field(default=None, ge=0, le=255)
     n_init: int | None = Field(default=None, ge=1)

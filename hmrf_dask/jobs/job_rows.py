@@ -18,7 +18,7 @@ from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.vectorise import (
     SourceRows,
     corpus_of,
-    count_source,
+    count_more,
     count_sources,
     fit_vocabulary,
     rows_of,
@@ -26,7 +26,7 @@ from hmrf_dask.text.vectorise import (
 from hmrf_dask.text.vocabulary import Vocabulary
 
 SoFar = Callable[[int, int], None]
-AT_ONCE = 64  # files in one graph, told of when it is done
+AT_ONCE = 512  # files in one graph, told of when it is done
 log = logging.getLogger("hmrf_dask")
 
 
@@ -86,7 +86,7 @@ def count_documents(
     for first in range(AT_ONCE, len(sources), AT_ONCE):
         so_far(first, len(sources))
         some = sources[first : first + AT_ONCE]
-        counted += flow.compute([flow.lazy(count_source, one, settings, place) for one in some])
+        counted += count_more(flow, some, settings, place)
     so_far(len(sources), len(sources))
     for one, source in zip(counted, sources, strict=True):
         if source.stop and one.told["n_rejects"]:  # it was counted by a run that put them aside

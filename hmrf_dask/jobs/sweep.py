@@ -7,7 +7,7 @@ from typing import Any
 
 from hmrf_dask.jobs.document_source import FOLDER as DOCUMENTS
 from hmrf_dask.jobs.ledger import COUNTS_KEY, DOCUMENTS_KEY, SOURCES
-from hmrf_dask.releases.release import remove_folder
+from hmrf_dask.releases.folders import remove_folder
 from hmrf_dask.runs.storage import Storage, open_storage
 from hmrf_dask.text.files import COUNTS, ROWS, VOCABULARIES
 

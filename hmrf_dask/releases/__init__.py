@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from hmrf_dask.releases.folders import clean
 from hmrf_dask.releases.holder import Hold, held, holder_of
 from hmrf_dask.releases.lineage import Change, Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.release import (
     Release,
-    clean,
     damages,
     hashed,
     is_pointed_at,

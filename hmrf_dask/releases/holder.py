@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import threading
 import time
 import uuid
@@ -23,14 +22,14 @@ from typing import Any
 
 from hmrf_dask.errors import HeldError, RunDirectoryError
 from hmrf_dask.releases.machine import Process, is_alive, this_process
+from hmrf_dask.releases.output import numbers_in, open_output
 from hmrf_dask.runs import records
-from hmrf_dask.runs.storage import Storage, absolute_url, open_storage, refuse_credentials
+from hmrf_dask.runs.storage import Storage
 
 FOLDER = "holders"
 LEASE = 60.0
 BEAT = 10.0
 _KEPT = 20  # numbers of former holders; more would be listed at every start for ever
-_NUMBERED = re.compile(r"(\d{5,})\.json")
 log = logging.getLogger("hmrf_dask")
 
 
@@ -77,7 +76,7 @@ class Hold:
 
     def check(self) -> None:
         """Raise HeldError where another run took the output over, as this one gave no sign."""
-        number = max(_numbers(self._storage), default=0)
+        number = max(numbers_in(self._storage, FOLDER), default=0)
         if number > self.holder.number:
             other = _read(self._storage, number)
             raise HeldError(
@@ -141,7 +140,7 @@ def held(
     HeldError
         Another run holds it.
     """
-    storage = _storage(output, storage_options)
+    storage = open_output(output, storage_options)
     storage.make_root()
     hold = Hold(storage, _take(storage, run_id, lease, beat))
     try:
@@ -155,8 +154,8 @@ def holder_of(
     output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Holder | None:
     """Return who holds an output now, None where nobody does."""
-    storage = _storage(output, storage_options)
-    number = max(_numbers(storage), default=0)
+    storage = open_output(output, storage_options)
+    number = max(numbers_in(storage, FOLDER), default=0)
     holder = _read(storage, number) if number else None
     return holder if holder is not None and _holds(storage, holder) else None
 
@@ -165,7 +164,7 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
     """Make the next number, or raise HeldError where the last one is held."""
     token = uuid.uuid4().hex
     while True:
-        number = max(_numbers(storage), default=0)
+        number = max(numbers_in(storage, FOLDER), default=0)
         last = _read(storage, number) if number else None
         if last is not None and _holds(storage, last):
             raise HeldError(
@@ -180,7 +179,7 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
             # Ours where a store answered only a second try of the same request.
             if _read(storage, own.number).token != token:
                 continue
-        if max(_numbers(storage), default=0) <= own.number:
+        if max(numbers_in(storage, FOLDER), default=0) <= own.number:
             _forget(storage, own.number - _KEPT)
             return own
         storage.delete([_name(own.number, "json")])  # an old number, which was removed meanwhile
@@ -228,13 +227,9 @@ def _named(holder: Holder) -> str:
 
 def _forget(storage: Storage, last: int) -> None:
     """Remove the files of holders up to number `last`."""
-    for number in _numbers(storage):
+    for number in numbers_in(storage, FOLDER):
         if number <= last:
             storage.delete(_name(number, kind) for kind in ("json", "beat", "done"))
-
-
-def _numbers(storage: Storage) -> list[int]:
-    return [int(found[1]) for found in map(_NUMBERED.fullmatch, storage.names(FOLDER)) if found]
 
 
 def _read(storage: Storage, number: int) -> Holder:
@@ -249,9 +244,3 @@ def _name(number: int, kind: str) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _storage(output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Storage:
-    options = dict(storage_options or {})
-    refuse_credentials(options)
-    return open_storage(absolute_url(output), options, durable=True)

@@ -7,29 +7,23 @@ replaced LATEST left a newer release, which `latest` finds beside it.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import fsspec
-
 from hmrf_dask.errors import HeldError
 from hmrf_dask.releases.holder import Hold
+from hmrf_dask.releases.output import numbers_in, open_output
 from hmrf_dask.runs import records
 from hmrf_dask.runs.records import DamagedFileError
-from hmrf_dask.runs.storage import Storage, absolute_url, open_storage, refuse_credentials
+from hmrf_dask.runs.storage import Storage
 
 LATEST = "LATEST"
 FOLDER = "releases"
-RUNS = "runs"
-_NUMBERED = re.compile(r"(\d{5,})\.json")
 _READERS = 8
-log = logging.getLogger("hmrf_dask")
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,7 @@ def publish(
     HeldError
         Another run took the output over, or published meanwhile.
     """
-    storage = _storage(output, storage_options)
+    storage = open_output(output, storage_options)
     _require_all(storage, files)
     made = Release(
         number=1 if previous is None else previous.number + 1,
@@ -133,26 +127,26 @@ def latest(
     DamagedFileError
         LATEST or a release is not as it was written.
     """
-    storage = _storage(output, storage_options)
-    pointed = _pointed(storage)
-    number = max(_numbers(storage), default=0) if pointed is None else int(pointed["release"])
+    storage = open_output(output, storage_options)
+    named = pointed(storage)
+    number = max(numbers_in(storage, FOLDER), default=0) if named is None else named["release"]
     if not number:
         return None
     try:
-        found = _read(storage, number)
+        found = read_release(storage, number)
     except FileNotFoundError as error:
         raise DamagedFileError(
             f"{storage.url}/{_name(number)} must be there, as LATEST names it, got none; restore "
             "it, or remove LATEST to go back to the release before"
         ) from error
-    if pointed is not None and found.run != pointed["run"]:
+    if named is not None and found.run != named["run"]:
         raise DamagedFileError(
-            f"{storage.url}/{LATEST} must name the run of its release, got {pointed['run']} and "
+            f"{storage.url}/{LATEST} must name the run of its release, got {named['run']} and "
             f"{found.run}; remove LATEST: the newest release is found without it"
         )
     while True:  # the writer of the next one may have been killed before it replaced LATEST
         try:
-            found = _read(storage, found.number + 1)
+            found = read_release(storage, found.number + 1)
         except FileNotFoundError:
             return found
 
@@ -163,8 +157,8 @@ def is_pointed_at(
     storage_options: Mapping[str, Any] | None = None,
 ) -> bool:
     """Return whether LATEST names a release; `publish` done again makes it do so."""
-    pointed = _pointed(_storage(output, storage_options))
-    return pointed is not None and pointed["release"] == release.number
+    named = pointed(open_output(output, storage_options))
+    return named is not None and named["release"] == release.number
 
 
 def hashed(
@@ -173,7 +167,7 @@ def hashed(
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Return the sha256 of files that are in place, by their names below the output."""
-    storage, wanted = _storage(output, storage_options), list(names)
+    storage, wanted = open_output(output, storage_options), list(names)
     with ThreadPoolExecutor(_READERS) as pool:
         digests = pool.map(lambda name: records.digest(storage.read(name)), wanted)
         return dict(zip(wanted, digests, strict=True))
@@ -192,7 +186,7 @@ def read_published(
     DamagedFileError
         It is missing, or other than what was published.
     """
-    return read_file(_storage(output, storage_options), name, release.files[name])
+    return read_file(open_output(output, storage_options), name, release.files[name])
 
 
 def read_file(storage: Storage, name: str, sha256: str) -> bytes:
@@ -217,7 +211,7 @@ def damages(
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return what is wrong with the files of a release, in words; nothing if it is whole."""
-    storage = _storage(output, storage_options)
+    storage = open_output(output, storage_options)
 
     def look(named: tuple[str, str]) -> str | None:
         try:
@@ -229,54 +223,6 @@ def damages(
     # A few files at a time: never all of them in memory, yet not one slow reply after another.
     with ThreadPoolExecutor(_READERS) as pool:
         return [found for found in pool.map(look, release.files.items()) if found is not None]
-
-
-def clean(
-    output: str | os.PathLike[str],
-    hold: Hold,
-    keep: int = 2,
-    storage_options: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Remove the folders of runs that none of the newest `keep` releases names.
-
-    What LATEST names stays, and so does the run that holds the output. Runs that were killed and
-    given up go. Release files stay: they are small, and the history of the output.
-
-    Returns
-    -------
-    list of str
-        The runs whose folders are gone.
-    """
-    storage = _storage(output, storage_options)
-    hold.check()
-    newest = sorted(_numbers(storage), reverse=True)[: max(keep, 1)]
-    pointed = _pointed(storage)
-    if pointed is not None:
-        newest.append(int(pointed["release"]))
-    kept = {hold.holder.run}
-    for number in newest:
-        release = _read(storage, number)
-        # A release may name files of the runs before it.
-        kept |= {release.run, *(_run_of(name) for name in release.files)}
-    old = sorted(set(storage.names(RUNS)) - kept)
-    return [run for run in old if remove_folder(storage, f"{RUNS}/{run}", storage_options)]
-
-
-def remove_folder(
-    storage: Storage, folder: str, storage_options: Mapping[str, Any] | None = None
-) -> bool:
-    """Remove a folder; one that stays is no reason to fail when all else is done."""
-    try:
-        files, root = fsspec.url_to_fs(
-            storage.url, **{"use_listings_cache": False, **(storage_options or {})}
-        )
-        files.rm(f"{root}/{folder}", recursive=True)
-    except FileNotFoundError:
-        pass
-    except Exception as error:  # stores raise what they like
-        log.warning("%s/%s could not be removed (%s); try again later", storage.url, folder, error)
-        return False
-    return True
 
 
 def _require_all(storage: Storage, files: Mapping[str, str]) -> None:
@@ -305,7 +251,7 @@ def _committed(storage: Storage, made: Release) -> Release:
     try:
         storage.create(_name(made.number), records.seal(asdict(made)), _folders(made.files))
     except FileExistsError:
-        found = _read(storage, made.number)
+        found = read_release(storage, made.number)
         if (found.run, found.parent, found.files) != (made.run, made.parent, made.files):
             raise HeldError(
                 "a run must publish after the release it began from, got release "
@@ -316,7 +262,7 @@ def _committed(storage: Storage, made: Release) -> Release:
     return made
 
 
-def _pointed(storage: Storage) -> dict[str, Any] | None:
+def pointed(storage: Storage) -> dict[str, Any] | None:
     """Return what LATEST holds, None where there is none."""
     try:
         data = storage.read(LATEST)
@@ -332,25 +278,11 @@ def _pointed(storage: Storage) -> dict[str, Any] | None:
         ) from error
 
 
-def _read(storage: Storage, number: int) -> Release:
+def read_release(storage: Storage, number: int) -> Release:
+    """Return a release by its number; FileNotFoundError where there is none."""
     name = _name(number)
     return Release(**records.unseal(storage.read(name), f"{storage.url}/{name}"))
 
 
-def _numbers(storage: Storage) -> list[int]:
-    return [int(found[1]) for found in map(_NUMBERED.fullmatch, storage.names(FOLDER)) if found]
-
-
-def _run_of(name: str) -> str:
-    folder, _, rest = name.partition("/")
-    return rest.partition("/")[0] if folder == RUNS else ""
-
-
 def _name(number: int) -> str:
     return f"{FOLDER}/{number:05d}.json"
-
-
-def _storage(output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Storage:
-    options = dict(storage_options or {})
-    refuse_credentials(options)
-    return open_storage(absolute_url(output), options, durable=True)

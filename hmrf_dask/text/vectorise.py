@@ -37,6 +37,7 @@ from hmrf_dask.text.files import (
 from hmrf_dask.text.lsa import decompose, project_block
 from hmrf_dask.text.rows import Coverage, to_rows
 from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.together import of_each, together
 from hmrf_dask.text.tokens import Texts, count_texts, stray_stop_words
 from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
 
@@ -62,6 +63,10 @@ class TextSource(Protocol):
     @property
     def key(self) -> str:
         """What the texts depend on: path, size and etag. Equal keys are counted once."""
+
+    @property
+    def n_bytes(self) -> int:
+        """How large it is, more or less: small ones share a task."""
 
     def read(self) -> Iterator[TextBatch]:
         """Yield the texts, in batches that fit into memory and are the same every time."""
@@ -153,7 +158,7 @@ def vectorise(
 def count_sources(
     flow: Dataflow, sources: Sequence[TextSource], settings: TextSettings, place: Place
 ) -> list[CountedSource]:
-    """Count the texts of sources, a task each; what is counted already is not read again."""
+    """Count the texts of sources; what is counted already is not read again."""
     stray = stray_stop_words(settings)
     if stray:
         warnings.warn(
@@ -163,7 +168,15 @@ def count_sources(
             stacklevel=2,
         )
     place.storage.make_root()
-    return flow.compute([flow.lazy(count_source, one, settings, place) for one in sources])
+    return count_more(flow, sources, settings, place)
+
+
+def count_more(
+    flow: Dataflow, sources: Sequence[TextSource], settings: TextSettings, place: Place
+) -> list[CountedSource]:
+    """Count further sources, after some went through `count_sources`, which looks at settings."""
+    sizes = [one.n_bytes for one in sources]
+    return of_each(flow, count_source, sources, sizes, settings, place)
 
 
 def counts_key(source: TextSource, settings: TextSettings) -> str:
@@ -198,7 +211,10 @@ def fit_vocabulary(
     seed: int = 0,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources, with its components if asked for, and save it."""
-    parts = [flow.lazy(frequencies_of, one, settings, place) for one in counted]
+    parts = [
+        flow.lazy(frequencies_of, counted[some], settings, place)
+        for some in together(_sizes(counted))
+    ]
     if not parts:
         raise InvalidInputError("texts must come from at least one source, got none; add one")
     whole = tree(flow, Frequencies.merge, parts)
@@ -212,11 +228,13 @@ def fit_vocabulary(
     return vocabulary
 
 
-def frequencies_of(source: CountedSource, settings: TextSettings, place: Place) -> Frequencies:
-    """Return the frequencies of a source, its batches brought together a few at a time."""
+def frequencies_of(
+    sources: Sequence[CountedSource], settings: TextSettings, place: Place
+) -> Frequencies:
+    """Return the frequencies of sources, their batches brought together a few at a time."""
     storage = place.storage
     found = [Frequencies.none(settings)]
-    for batch in source.batches:
+    for batch in (batch for source in sources for batch in source.batches):
         found.append(_frequencies_of_batch(storage, batch, settings))
         if len(found) > FAN:
             found = [Frequencies.merge(found)]
@@ -236,9 +254,14 @@ def _frequencies_of_batch(storage: Any, batch: CountedBatch, settings: TextSetti
 def rows_of(
     flow: Dataflow, counted: Sequence[CountedSource], vocabulary: Vocabulary, place: Place
 ) -> list[SourceRows]:
-    """Write the rows of counted sources, a task each; what is written already is left."""
+    """Write the rows of counted sources; what is written already is left."""
     shared = flow.broadcast(vocabulary)
-    return flow.compute([flow.lazy(rows_of_source, one, shared, place) for one in counted])
+    return of_each(flow, rows_of_source, counted, _sizes(counted), shared, place)
+
+
+def _sizes(counted: Sequence[CountedSource]) -> list[int]:
+    """Return the bytes that sources take up as counts: a term, or its number and count, is 8."""
+    return [sum(8 * (one.n_entries + one.n_terms) for one in some.batches) for some in counted]
 
 
 def rows_of_source(source: CountedSource, vocabulary: Vocabulary, place: Place) -> SourceRows:

@@ -38,6 +38,7 @@ class Texts:
     texts: list[str]
     ids: list[str]
     key: str = "benchmark"
+    n_bytes: int = 2**20
 
     def read(self) -> Any:
         """Yield the texts in batches."""

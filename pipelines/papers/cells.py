@@ -22,8 +22,11 @@ MEASURES = {
     "f_rest": "pairwise F, all rows without the given pairs",
     "objective": "J",
     "broken": "given pairs broken",
+    "nmi_all": "NMI, all rows",
+    "seconds": "CPU seconds of a fit",
 }
-COLUMNS = (*Key._fields, *MEASURES)
+PLAIN = ("nmi", "mi", "f", "f_rest", "objective", "broken")  # those of every experiment
+COLUMNS = (*Key._fields, *PLAIN)
 
 Scores = dict[str, float]
 
@@ -36,6 +39,8 @@ class CellFile:
     folder : Path
     name : str
         Of the experiment.
+    further : tuple of str
+        Measures that it keeps beside those of every experiment.
 
     Attributes
     ----------
@@ -43,7 +48,9 @@ class CellFile:
         Those that are finished; what a stopped run left is taken up.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, further: tuple[str, ...] = ()) -> None:
+        self._measures = (*PLAIN, *further)
+        self._columns = (*COLUMNS, *further)
         self.path = folder / f"{name}.csv"
         self._settings = folder / f"{name}.settings.json"
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,16 +59,16 @@ class CellFile:
     def _read(self) -> dict[Key, Scores]:
         """Return the finished cells, and cut off a line that a kill left half written."""
         text = self.path.read_text() if self.path.exists() else ""
-        whole = text[: text.rfind("\n") + 1] or ",".join(COLUMNS) + "\n"
+        whole = text[: text.rfind("\n") + 1] or ",".join(self._columns) + "\n"
         if whole != text:
             self.path.write_text(whole)
         lines = csv.DictReader(whole.splitlines())
-        if tuple(lines.fieldnames or ()) != COLUMNS:
+        if tuple(lines.fieldnames or ()) != self._columns:
             raise RunDirectoryError(
-                f"{self.path} must have the columns {', '.join(COLUMNS)}, got "
+                f"{self.path} must have the columns {', '.join(self._columns)}, got "
                 f"{', '.join(lines.fieldnames or ())}; choose another --output"
             )
-        return {_key(line): {name: float(line[name]) for name in MEASURES} for line in lines}
+        return {_key(line): {name: float(line[name]) for name in self._measures} for line in lines}
 
     def check(self, study: Study, settings: Mapping[str, Any]) -> None:
         """Refuse a study whose finished cells were made with other rows or settings."""
@@ -86,7 +93,7 @@ class CellFile:
         place = key._replace(x=None if key.x is None else float(key.x))
         values = ["" if one is None else one for one in place]
         with self.path.open("a", newline="") as file:
-            line = [*values, *(repr(float(scores[name])) for name in MEASURES)]
+            line = [*values, *(repr(float(scores[name])) for name in self._measures)]
             csv.writer(file, lineterminator="\n").writerow(line)
         self.cells[key] = scores
 

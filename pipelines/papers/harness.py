@@ -36,7 +36,7 @@ def run(
     say : callable
         Gets lines of progress.
     """
-    file = CellFile(output, experiment.name)
+    file = CellFile(output, experiment.name, experiment.further)
     for study in experiment.chosen(quick):
         rows = study.load(data)
         file.check(study, study.settings(rows))
@@ -65,8 +65,10 @@ def cell(study: Study, arm: Arm, rows: Rows, key: Key) -> Scores:
     """Return the scores of one fit; folds, what is told and the seed follow from its key."""
     fold = folds(rows.classes, key.run, study.n_folds)[key.fold]
     given = Given() if key.x is None else study.ask(fold, key.x)
+    begun = time.process_time()
     model = arm.fit(rows, given, key.x, seed=key.run * study.n_folds + key.fold)
-    return scores(rows, fold, given, model)
+    spent = time.process_time() - begun
+    return {**scores(rows, fold, given, model), "seconds": spent}
 
 
 def scores(rows: Rows, fold: Fold, given: Given, model: Any) -> Scores:
@@ -84,6 +86,7 @@ def scores(rows: Rows, fold: Fold, given: Given, model: Any) -> Scores:
         "f_rest": pairwise_f(classes, labels, without=given.pairs),
         "objective": float(model.objective_),
         "broken": float(broken),
+        "nmi_all": normalized_mutual_info(contingency(classes, labels)),
     }
 
 

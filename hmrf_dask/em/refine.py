@@ -40,7 +40,7 @@ from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 # "auto" refines up to so many rows a cluster: every candidate of a pool, or only the one that wins.
 # Measured on TF-IDF (pipelines/papers/refinement.py; hmrf_dask/README.md has the table).
-POOL_ROWS_PER_CLUSTER = 500
+POOL_ROWS_PER_CLUSTER = 200
 ROWS_PER_CLUSTER = 2000
 SHARE = 16  # rows fetched in one round take at most this part of the task memory
 LEAST_ROWS = 64  # but so many may always be fetched

@@ -46,6 +46,10 @@ from hmrf_dask.workers import (
 )
 
 
+def unwatched(record: dict[str, Any]) -> None:
+    """Tell nobody of a commit."""
+
+
 def fit_corpus(
     corpus: Corpus,
     constraints: Constraints | None,
@@ -56,7 +60,7 @@ def fit_corpus(
     seeds: Seeds | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
-    progress: Progress = lambda record: None,
+    progress: Progress = unwatched,
 ) -> Fitted:
     """Fit a corpus under Dask's scheduler; every mistake of the input is said before any work.
 

@@ -177,7 +177,7 @@ def _varied_bundles(engine: Engine) -> list[tuple[int, int, int]]:
     """Return the bundles whose rows take part, with their first address and the one after."""
     problem, found = engine.problem, []
     for number, one in enumerate(problem.bundles):
-        if one.mode == "heap" and not problem.settings.hard:
+        if one.mode in ("heap", "messages") and not problem.settings.hard:
             first = problem.extent.n_rows + problem.linked[one.parts.start].first_row
             n_rows = sum(problem.linked[part].n_rows for part in one.parts)
             found.append((number, first, first + n_rows))

@@ -76,7 +76,7 @@ EXPERIMENT = Experiment(
     findings,
     runs=1,
     quick_runs=1,
-    further=("nmi_all", "seconds"),
+    further=("nmi_all",),
 )
 
 if __name__ == "__main__":

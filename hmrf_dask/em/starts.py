@@ -186,11 +186,16 @@ def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
     return distortion.centroids(sums, exponent, one, plain, smoothing, None)
 
 
+def refines_all(settings: Settings, distortion: Distortion, n_rows: int) -> bool:
+    """Return whether first variation runs in every candidate, on so many rows."""
+    sizes = n_rows, settings.n_clusters
+    return wanted(settings.refine, distortion, *sizes, most=POOL_ROWS_PER_CLUSTER)
+
+
 def run_candidate(ground: Ground, name: str, run: RunStore, number: int) -> Candidate:
     """Run one candidate to its end and keep its labels (in the order of the ground)."""
     settings = ground.settings
-    sizes = ground.block.n_rows, settings.n_clusters
-    refining = wanted(settings.refine, ground.distortion, *sizes, most=POOL_ROWS_PER_CLUSTER)
+    refining = refines_all(settings, ground.distortion, ground.block.n_rows)
     centroids = first_centroids(ground, name)
     engine = ground.engine(constrained=True)
     if ground.graph is not None and name.startswith("unconstrained"):

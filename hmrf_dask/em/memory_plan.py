@@ -49,6 +49,7 @@ def plan_tasks(
     *,
     pairs: Pairs | None,
     refining: bool,
+    refining_starts: bool,
     reading: int = 0,
 ) -> list[TaskMemory]:
     """Return what each kind of task will need at most.
@@ -73,6 +74,7 @@ def plan_tasks(
         tasks.append(TaskMemory("a task of first variation", (partition, summands, frozen)))
         moved = ("rows that move", 3 * settings.task_memory // SHARE)
         tasks.append(TaskMemory("the moves of first variation", (moved, frozen)))
+    if refining_starts:
         start.append(("its summands", _summands(facts, sample)))
     if pairs is not None:
         linked = _linked_task(pairs, settings)

@@ -23,9 +23,11 @@ MEASURES = {
     "f_rest": "pairwise F, all rows without the given pairs",
     "objective": "J",
     "broken": "given pairs broken",
+    "nmi_all": "NMI, all rows",
 }
-COLUMNS = (*Key._fields, *MEASURES)
-SECONDS = "seconds"  # of a fit: the machine's, so they stand in a file of their own
+PLAIN = ("nmi", "mi", "f", "f_rest", "objective", "broken")  # those of every experiment
+COLUMNS = (*Key._fields, *PLAIN)
+SECONDS = "seconds"  # of CPU, of a fit: the machine's, so they stand in a file of their own
 
 Scores = dict[str, float]
 
@@ -40,6 +42,8 @@ class CellFile:
     folder : Path
     name : str
         Of the experiment.
+    further : tuple of str
+        Measures that it keeps beside those of every experiment.
 
     Attributes
     ----------
@@ -47,7 +51,8 @@ class CellFile:
         Those that are finished; what a stopped run left is taken up.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, further: tuple[str, ...] = ()) -> None:
+        self._measures = (*PLAIN, *further)
         self.path = folder / f"{name}.csv"
         self._times = folder / f"{name}.{SECONDS}.csv"
         self._settings = folder / f"{name}.settings.json"
@@ -56,8 +61,8 @@ class CellFile:
 
     def _read(self) -> dict[Key, Scores]:
         """Return the finished cells; seconds that nobody wrote down are NaN."""
-        lines = _lines(self.path, COLUMNS)
-        cells = {_key(line): {name: float(line[name]) for name in MEASURES} for line in lines}
+        lines = _lines(self.path, (*Key._fields, *self._measures))
+        cells = {_key(line): {one: float(line[one]) for one in self._measures} for line in lines}
         timed = _lines(self._times, (*Key._fields, SECONDS))
         seconds = {_key(line): float(line[SECONDS]) for line in timed}
         return {
@@ -86,7 +91,7 @@ class CellFile:
         """Keep one cell: it is finished with its line in the file of figures, which comes last."""
         place = key._replace(x=None if key.x is None else float(key.x))
         values = ["" if one is None else one for one in place]
-        for path, names in ((self._times, (SECONDS,)), (self.path, tuple(MEASURES))):
+        for path, names in ((self._times, (SECONDS,)), (self.path, self._measures)):
             with path.open("a", newline="") as file:
                 line = [*values, *(repr(float(scores[name])) for name in names)]
                 csv.writer(file, lineterminator="\n").writerow(line)

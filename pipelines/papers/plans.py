@@ -160,6 +160,8 @@ class Experiment:
         Returns lines of Markdown from the curves by study; studies that were not run are missing.
     runs, quick_runs : int
         How many runs without `--runs`.
+    further : tuple of str
+        Measures that are kept beside those of every experiment.
     """
 
     name: str
@@ -170,6 +172,7 @@ class Experiment:
     findings: Callable[[Mapping[str, Any]], list[str]]
     runs: int = 20
     quick_runs: int = 2
+    further: tuple[str, ...] = ()
 
     def chosen(self, quick: bool) -> list[Study]:
         """Return the studies that are run."""

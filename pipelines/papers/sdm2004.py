@@ -8,11 +8,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from pipelines.papers.cells import Curves
 from pipelines.papers.harness import main
-from pipelines.papers.plans import PAPERS_START, Arm, Axis, Experiment, Figure, Study
+from pipelines.papers.plans import Arm, Axis, Experiment, Figure, Study
 from pipelines.papers.sets import classic400, iris, news
 from pipelines.papers.supervision import random_pairs
 
@@ -31,8 +30,17 @@ TEN_STARTS = "KMeans, 10 starts"
 def pckmeans(name: str, distortion: str, cost: float) -> Arm:
     """Return PCKMeans with the paper's start."""
     costs = {"must_link_cost": cost, "cannot_link_cost": cost}
-    shared: dict[str, Any] = {"distortion": distortion, "learn_weights": False, "penalty": "potts"}
-    return Arm(name, "HMRFKMeans", {**shared, **PAPERS_START, **costs})
+    return Arm(
+        name,
+        "PCKMeans",
+        {
+            "distortion": distortion,
+            "fill": "perturb",
+            "refine": False,
+            "init": "neighborhoods",
+            **costs,
+        },
+    )
 
 
 def arms(distortion: str, *, all_costs: bool = False) -> tuple[Arm, ...]:

@@ -65,7 +65,7 @@ def cell(study: Study, arm: Arm, rows: Rows, key: Key) -> Scores:
     """Return the scores of one fit; folds, what is told and the seed follow from its key."""
     fold = folds(rows.classes, key.run, study.n_folds)[key.fold]
     given = Given() if key.x is None else study.ask(fold, key.x)
-    model = arm.fit(rows, given, key.x, seed=key.run * study.n_folds + key.fold)
+    model = arm.fit(rows, given, key.x, seed=study.seed(key))
     return scores(rows, fold, given, model)
 
 

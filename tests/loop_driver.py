@@ -151,11 +151,10 @@ def turns(
     learning = engine.problem.settings.learn_weights
     schedule = engine.problem.distortion.smoothing_schedule
     steps = phases.smoothing_steps(schedule)
-    smoothing = steps[0] if steps else 0.0
     engine.number = 1
     if centroids is None:
-        centroids = bench.centroids(seed, smoothing)
-    turn = phases.begin(engine, centroids, smoothing=smoothing, learning=learning)
+        centroids = bench.centroids(seed, smoothing=steps[0] if steps else 0.0)
+    turn = phases.begin(engine, centroids, learning=learning)
     yield "begin", turn
     for number, smoothing in enumerate(steps):
         engine.number += 1

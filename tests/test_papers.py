@@ -26,6 +26,7 @@ import hmrf_dask
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, RunDirectoryError
 from pipelines.papers import (
     costs,
+    defaults,
     genes,
     harness,
     icml2002,
@@ -41,12 +42,12 @@ from pipelines.papers import (
 )
 from pipelines.papers.cells import COLUMNS, CellFile, Curves
 from pipelines.papers.plans import Arm, Axis, Experiment, Figure, Key, Study
-from pipelines.papers.sets import Rows, classic400, iris, news, some_of
+from pipelines.papers.sets import Rows, classic400, iris, lsa, news, some_of
 from pipelines.papers.supervision import Fold, Given, folds, pairs_of_seeds, random_pairs, seeds
 
 EXPERIMENTS = {
     one.EXPERIMENT.name: one.EXPERIMENT
-    for one in (kdd2004, sdm2004, icml2002, costs, genes, inference)
+    for one in (kdd2004, sdm2004, icml2002, defaults, costs, genes, inference)
 }
 HAS_SEEDING = all(
     name in hmrf_dask.__all__ for name in ("SeededKMeans", "ConstrainedKMeans", "COPKMeans")
@@ -388,6 +389,23 @@ def made_up(values: dict[str, list[float]]) -> Curves:
     return Curves(STUDY, (0.0,), keys, cells)
 
 
+def test_folds_of_a_run_have_a_seed_each_or_one_together() -> None:
+    keys = list(STUDY.keys(3, quick=True))
+    assert {STUDY.seed(key) for key in keys} == set(range(6))
+    together = replace(STUDY, seed_by="run")
+    assert {(key.run, together.seed(key)) for key in keys} == {(0, 0), (1, 1), (2, 2)}
+
+
+def test_a_cell_reaches_the_first_trial_and_loses_to_no_pairs_beyond_chance() -> None:
+    cell = defaults.Verdict("set", 50, 0.40, 0.005, 0.42, -0.01, 0.001)
+    assert cell.reaches
+    assert not cell.loses
+    assert not cell._replace(first=0.43).reaches
+    assert cell._replace(first=0.43, error=0.015).reaches  # two standard errors are more
+    assert cell._replace(gain=-0.02).loses
+    assert not cell._replace(gain=-0.02, gain_error=0.011).loses
+
+
 def test_arms_are_compared_pair_by_pair() -> None:
     curves = made_up({"low": [0.1, 0.5, 0.9], "high": [0.2, 0.6, 1.0], "wide": [0.9, 0.5, 0.0]})
     assert curves.above("high", "low", 0.0) == pytest.approx(0.1)
@@ -509,6 +527,10 @@ def test_news_are_read_where_they_lie_and_else_fetched(
         )
 
     monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", fetch)
+    reduced = lsa("different_3", tmp_path, 2)
+    assert reduced.values.shape == (15, 2)
+    assert np.array_equal(reduced.classes, read.classes)
+
     fetched = news("news_different_3", tmp_path)
     assert np.bincount(fetched.classes).tolist() == [100, 100, 100]
     assert asked == [{"subset": "all", "remove": ("headers",)}]

@@ -325,6 +325,28 @@ def test_the_warm_up_leaves_nine_features_in_ten_in_effect() -> None:
         assert effective_share(rules.entropy_form(scatter, 1.01 * strength)) < 0.9
 
 
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_warm_up_takes_rows_to_the_nearest_centroid_smoothing_left_out(learn: bool) -> None:
+    nobody = np.zeros((0, 2), np.int64)
+    free: dict[str, Any] = {"must": nobody, "cannot": nobody}
+    free |= {"must_costs": None, "cannot_costs": None}
+    problem = random_problem(5, distortion="kl", n=60, d=30, K=4, smooth=True, **free)
+    bench = make_bench(problem, learn=learn)
+    before, apart = None, 0
+    for name, turn in turns(bench):
+        if before is not None and name == "warm-up":
+            model = before.model
+            rows = naive.distances(problem.X, model.centroids, model.weights, "kl")
+            labels = bench.labels(turn.state)
+            nearest = rows.min(axis=1)
+            assert (rows[np.arange(len(rows)), labels] <= nearest + 1e-9).all()
+            uniform = [naive.uniform_row(problem.X, "kl")]
+            flat = naive.distances(uniform, model.centroids, model.weights, "kl")
+            apart += int(((rows + model.smoothing * flat).argmin(axis=1) != labels).sum())
+        before = turn.state if name == "warm-up" else None  # the first turn labels nothing
+    assert apart > 0  # with the smoothing's own term rows would have gone elsewhere
+
+
 def test_features_that_do_not_differ_are_not_told_apart() -> None:
     same = np.array([1.0, 2.0, 3.0])
     scatter = Scatter(same * (1.0 - 1e-12), same)

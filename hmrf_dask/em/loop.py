@@ -115,10 +115,8 @@ class Fit:
 
     def _from_centroids(self, centroids: FloatArray) -> Position:
         schedule = phases.smoothing_steps(self.engine.problem.distortion.smoothing_schedule)
-        smoothing = schedule[0] if schedule else 0.0
         self.engine.number = self.journal.next
-        learning = self.settings.learn_weights
-        turn = phases.begin(self.engine, centroids, smoothing=smoothing, learning=learning)
+        turn = phases.begin(self.engine, centroids, learning=self.settings.learn_weights)
         return self._from_turn(turn, warm=bool(schedule))
 
     def _run_candidates(self, ground: Lazy, names: Sequence[str]) -> None:

@@ -153,7 +153,12 @@ def refine_turn(engine: Engine, state: State, pricing: Pricing, *, learning: boo
 def warm_turn(
     engine: Engine, state: State, *, smoothing: float, learning: bool, first: bool
 ) -> Turn:
-    """Run one iteration of the warm-up at smoothing α: it makes no promise on J."""
+    """Run one iteration of the warm-up at smoothing α: it makes no promise on J.
+
+    α is in the centroids alone. J's term α·D(u, μ), which the E-step has later on, would draw rows
+    to the flattest centroids here, where α is large: few would ever leave their first cluster.
+    """
+    state = replace(state, model=replace(state.model, smoothing=0.0))
     pricing = engine.price(state.model)
     moved = 0
     if not first:

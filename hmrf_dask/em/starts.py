@@ -248,7 +248,7 @@ def _run_unconstrained_first(
 def _run(engine: Engine, centroids: FloatArray, ground: Ground, refining: bool) -> _Course:
     """Run a start at weights 1: warm-up where the distortion has one, fit, refinement."""
     steps = phases.smoothing_steps(ground.distortion.smoothing_schedule)
-    turn = phases.begin(engine, centroids, smoothing=steps[0] if steps else ground.smoothing)
+    turn = phases.begin(engine, centroids, smoothing=0.0 if steps else ground.smoothing)
     for number, smoothing in enumerate(steps):
         first = number == 0
         turn = phases.warm_turn(

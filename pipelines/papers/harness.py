@@ -66,7 +66,7 @@ def cell(study: Study, arm: Arm, rows: Rows, key: Key) -> Scores:
     fold = folds(rows.classes, key.run, study.n_folds)[key.fold]
     given = Given() if key.x is None else study.ask(fold, key.x)
     begun = time.process_time()
-    model = arm.fit(rows, given, key.x, seed=key.run * study.n_folds + key.fold)
+    model = arm.fit(rows, given, key.x, seed=study.seed(key))
     spent = time.process_time() - begun
     return {**scores(rows, fold, given, model), SECONDS: spent}
 

@@ -98,6 +98,8 @@ class Study:
     n_folds : int
     is_large : bool
         Whether `--quick` leaves it out.
+    seed_by : {"fold", "run"}
+        Whether every fold has a seed of its own, or all folds of a run have its number.
     """
 
     name: str
@@ -107,6 +109,11 @@ class Study:
     ask: Callable[[Fold, float], Given]
     n_folds: int = 2
     is_large: bool = False
+    seed_by: Literal["fold", "run"] = "fold"
+
+    def seed(self, key: Key) -> int:
+        """Return the seed of a fit; arms of a fold have the same one."""
+        return key.run if self.seed_by == "run" else key.run * self.n_folds + key.fold
 
     def places(self, quick: bool) -> tuple[float, ...]:
         """Return the places on the axis that are run."""
@@ -131,7 +138,12 @@ class Study:
             }
             for arm in self.arms
         }
-        return {"rows": rows.fingerprint(), "n_folds": self.n_folds, "arms": arms}
+        return {
+            "rows": rows.fingerprint(),
+            "n_folds": self.n_folds,
+            "seed_by": self.seed_by,
+            "arms": arms,
+        }
 
 
 @dataclass(frozen=True)

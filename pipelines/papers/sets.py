@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from hmrf_dask import LSA
 from hmrf_dask.errors import InvalidInputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +33,7 @@ GROUPS = {
 }
 SMALL = 100  # messages a group in the reduced collection
 CLASSIC400 = {"cran": 100, "med": 100, "cisi": 200}
+N_DIMENSIONS = 50  # of LSA rows
 
 Texts = tuple[list[str], list[str]]  # texts and their labels
 
@@ -93,6 +95,21 @@ def news(name: str, folder: Path, *, only_worded: bool = False) -> Rows:
     if name.startswith("news_") or name == "mini_newsgroups":
         texts, labels = _sampled(texts, labels, dict.fromkeys(labels, SMALL))
     return _vectorised(texts, labels)
+
+
+@cache
+def lsa(name: str, folder: Path, n_dimensions: int = N_DIMENSIONS) -> Rows:
+    """Return rows of newsgroups in the space of their first singular vectors.
+
+    Parameters
+    ----------
+    name : str
+    folder : Path
+        As for `news`.
+    n_dimensions : int
+    """
+    rows = news(name, folder)
+    return Rows(LSA(n_dimensions, random_state=0).fit_transform(rows.values), rows.classes)
 
 
 @cache

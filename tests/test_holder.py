@@ -18,8 +18,8 @@ import pytest
 from hmrf_dask.errors import ConfigurationError, HeldError, RunDirectoryError
 from hmrf_dask.releases import Hold, held, holder_of
 from hmrf_dask.releases import holder as holding
-from hmrf_dask.releases.output import numbers_in
 from hmrf_dask.releases.machine import is_alive, this_process
+from hmrf_dask.releases.output import numbers_in
 from hmrf_dask.runs.storage import LocalStorage, Storage, open_storage
 from tests.output_driver import started
 from tests.run_stores import Place, place, s3_options

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
+
+import numpy as np
 
 from hmrf_dask.runs import records
 from hmrf_dask.runs.records import DamagedFileError, Labels
@@ -43,28 +44,20 @@ def read_sealed(storage: Storage, name: str) -> dict[str, Any] | None:
     return records.unseal(data, f"{storage.url}/{name}")
 
 
-class LastRead:
-    """The labels files that this process read last: parts that share one are asked for one by one.
+class LastRead(threading.local):
+    """The labels file that a thread read last: parts that share one are asked for one by one.
 
-    Their names hold a hash of their content, so what is kept cannot be another.
+    Its name holds a hash of its content, so what is kept cannot be another.
     """
 
-    KEPT = 4
-
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: OrderedDict[Hashable, Labels] = OrderedDict()
+        self._key: Hashable = None
+        self._labels = np.empty(0, np.int32)
 
     def get(self, key: Hashable) -> Labels | None:
-        """Return the labels, None where they are not kept."""
-        with self._lock:
-            if key in self._files:
-                self._files.move_to_end(key)
-            return self._files.get(key)
+        """Return the labels, None where they are not those kept."""
+        return self._labels if key == self._key else None
 
     def put(self, key: Hashable, labels: Labels) -> None:
-        """Keep labels, and forget those not asked for longest."""
-        with self._lock:
-            self._files[key] = labels
-            while len(self._files) > self.KEPT:
-                self._files.popitem(last=False)
+        """Keep labels in the place of the last ones."""
+        self._key, self._labels = key, labels

@@ -30,7 +30,7 @@ from hmrf_dask.documents.manifest import SCHEMA, Manifest
 from hmrf_dask.documents.readers import jsonl
 from hmrf_dask.documents.seen import SeenIds
 from hmrf_dask.documents.sources import Source, list_sources
-from hmrf_dask.errors import InvalidInputError, SourceError, SourceUnavailableError
+from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceError, SourceUnavailableError
 from tests import run_stores
 
 # Fixtures, by assignment: an imported one would look unused.
@@ -457,6 +457,48 @@ def test_a_table_without_the_columns(folder: Folder, name: str) -> None:
         "no column 'text', got key, texts (did you mean 'texts'?); mend documents in the manifest"
     )
     assert reject.whole_rest
+
+
+def test_a_table_in_another_encoding_is_told_in_words_that_can_be_printed(folder: Folder) -> None:
+    batch = folder.one("a.csv", "id,text\na,b\n".encode("utf-16"))
+    assert batch.rejects[0].reason.startswith("no column 'id', got \\udcff\\udcfei")
+    str(batch.rejects[0].as_error()).encode()
+
+
+def test_times_are_told_beyond_what_python_can_count(folder: Folder) -> None:
+    for unit, number, told_as in (
+        ("ns", 1, "1970-01-01 00:00:00.000000001"),
+        ("us", 2**62, "<value out of range: 4611686018427387904>"),
+    ):
+        table = pa.table(
+            {"id": ["a"], "text": ["b"], "t": pa.array([number], pa.timestamp(unit))}
+        )
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        batch = folder.one(f"{unit}.parquet", sink.getvalue(), {"time": "t"})
+        assert batch.extra == {"time": [told_as]}
+
+
+def test_ids_and_numbers_that_are_too_long(folder: Folder) -> None:
+    rows = [{"id": "i" * n, "text": "b"} for n in (4096, 4097)]
+    batch = folder.one("a.jsonl", as_jsonl(rows))
+    assert [len(id_) for id_ in batch.ids] == [4096]
+    assert told(batch)[0][2] == "the id must have at most 4096 characters, got 4097"
+    data = b'{"id":"a","e":[1,%s]}' % (b"9" * 400)
+    batch = folder.one("b.jsonl", data, {"text": None, "embedding": "e"})
+    assert "must be finite numbers in the range of float32" in told(batch)[0][2]
+
+
+def test_labels_are_no_bytes(folder: Folder) -> None:
+    data = as_parquet([{"id": "a", "text": "b", "l": b"c"}])
+    batch = folder.one("a.parquet", data, {"label": "l"})
+    assert told(batch) == [(1, "a", "the label must be a text or a number, got a bytes")]
+
+
+def test_a_pipe_is_not_waited_for(folder: Folder) -> None:
+    os.mkfifo(folder.path / "a.jsonl")
+    with pytest.raises(ConfigurationError, match=r"must be that of a file, got .*a\.jsonl, a pipe"):
+        folder.source("a.jsonl")
 
 
 def test_columns_of_parquet_that_hold_other_things(folder: Folder) -> None:

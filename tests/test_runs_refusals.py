@@ -101,12 +101,12 @@ def test_a_damaged_or_edited_run_json_is_refused(tmp_path: Path) -> None:
 def test_places_that_cannot_hold_a_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cases = [
-        (str(tmp_path / "file"), RunDirectoryError, "must be a folder, got the file"),
+        (str(tmp_path / "file"), RunDirectoryError, "file must be a folder, got a file"),
         (str(tmp_path / "file" / "below"), RunDirectoryError, "cannot make the folder"),
         ("nosuch://x/y", RunDirectoryError, "Protocol not known"),
         ("simplecache::memory://x", ConfigurationError, "must be a plain URL"),
         ("memory://x/[1]", ConfigurationError, "must be a plain URL"),
-        ("dir://x", RunDirectoryError, "give another run_dir"),
+        ("dir://x", RunDirectoryError, "^dir://x must be .* give another place"),
         ("ftp://127.0.0.1:1/x", RunUnavailableError, "cannot open it"),
     ]
     for url, error, text in cases:

@@ -247,6 +247,23 @@ def test_rows_do_not_depend_on_how_texts_are_cut(tmp_path: Path, flow: Any, kind
         )
 
 
+def test_small_sources_share_tasks_and_large_ones_do_not(tmp_path: Path) -> None:
+    texts, settings = corpus_texts(), TextSettings()
+    folders, tasks = [], []
+    for n_bytes in (0, 2**20):
+        sources = cut(texts, 1)
+        for one in sources:
+            one.n_bytes = n_bytes
+        flow, folder = DaskFlow(), tmp_path / str(n_bytes)
+        counted = count_sources(flow, sources, settings, Place(str(folder)))
+        tasks.append(flow.tasks)
+        vocabulary = fit_vocabulary(flow, counted, settings, Place(str(folder)))
+        rows_of(flow, counted, vocabulary, Place(str(folder)))
+        folders.append(bytes_below(folder))
+    assert tasks == [3, 40]  # of at most sixteen sources, or of one
+    assert folders[0] == folders[1]
+
+
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     texts, place = corpus_texts(), Place(str(tmp_path))
     first = vectorise(Inline(), cut(texts, 10, 5), TextSettings(), place)

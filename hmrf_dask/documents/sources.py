@@ -6,6 +6,7 @@ import glob
 import os
 import posixpath
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -248,6 +249,11 @@ def _local(
         found = []
         for path in map(os.path.normpath, paths):
             state = os.stat(path)
+            if not stat.S_ISREG(state.st_mode):  # opening a pipe waits for a writer, for ever
+                raise ConfigurationError(
+                    f"a path must be that of a file, got {path}, a pipe or a device; "
+                    "narrow the path"
+                )
             name = path if base is None else os.path.relpath(path, base)
             etag = f"{state.st_mtime_ns:x}"
             below = os.path.relpath(path, root)

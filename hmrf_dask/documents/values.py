@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from hmrf_dask.documents.manifest import Columns
 
+MOST_CHARACTERS = 4096  # of an id: a block keeps all of its ids as long as the longest
 _NO_ROW = np.zeros(0, np.float32)
 
 
@@ -20,6 +21,8 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
         return f"the id ({columns.id!r}) must be a text or an integer, got {kind_of(id_)}"
     if not id_ or id_.isspace():
         return f"the id ({columns.id!r}) is missing"
+    if len(id_) > MOST_CHARACTERS:
+        return f"the id must have at most {MOST_CHARACTERS} characters, got {len(id_)}"
     if id_[-1] == "\0":
         return "the id must not end in a NUL character"
     if type(text) is not str:
@@ -42,7 +45,7 @@ def too_long(limit: int) -> str:
 
 def problem_of_word(name: str, value: Any) -> str:
     """Return what is wrong with a time or a label: those are shown, never computed with."""
-    if isinstance(value, bool | list | dict | np.ndarray):
+    if isinstance(value, bool | bytes | list | dict | np.ndarray):
         return f"the {name} must be a text or a number, got {kind_of(value)}"
     return ""
 
@@ -53,8 +56,11 @@ def as_row(value: Any, width: int | None) -> tuple[npt.NDArray[np.float32], str]
         return _NO_ROW, "the embedding is missing"
     if not _are_numbers(value):
         return _NO_ROW, f"the embedding must be a list of numbers, got {kind_of(value)}"
-    with np.errstate(over="ignore"):
-        row = np.asarray(value, np.float64).astype(np.float32)
+    try:
+        with np.errstate(over="ignore"):
+            row = np.asarray(value, np.float64).astype(np.float32)
+    except OverflowError:  # a whole number of hundreds of digits
+        row = np.full(len(value), np.inf, np.float32)
     if not np.isfinite(row).all():
         return _NO_ROW, "the embedding must be finite numbers in the range of float32"
     if not len(row) or (width and len(row) != width):

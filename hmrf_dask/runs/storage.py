@@ -86,7 +86,7 @@ def absolute_url(url: str | os.PathLike[str]) -> str:
     # fsspec expands these in names to delete, and "::" chains a cache that hides new files.
     if "::" in text or any(character in path for character in "*?["):
         raise ConfigurationError(
-            f"run_dir must be a plain URL without '::', '*', '?' and '[', got {text}; rename it"
+            f"a folder must be a plain URL without '::', '*', '?' and '[', got {text}; rename it"
         )
     return text.rstrip("/")
 
@@ -124,9 +124,9 @@ def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError
 
 def _unusable(url: str, action: str, error: BaseException) -> str:
     return (
-        f"run_dir must be a place that can be read and written, got {url} (on host "
-        f"{socket.gethostname()}, cannot {action}: {type(error).__name__}: {error}); "
-        "give another run_dir, or mend this one and run again"
+        f"{url} must be a place that can be read and written, got {type(error).__name__}: {error} "
+        f"(cannot {action} on host {socket.gethostname()}); give another place, or mend this one "
+        "and run again"
     )
 
 
@@ -142,9 +142,7 @@ class LocalStorage:
     def make_root(self) -> None:
         """Make the folder, the ones above it too."""
         if os.path.exists(self.url) and not os.path.isdir(self.url):
-            raise RunDirectoryError(
-                f"run_dir must be a folder, got the file {self.url}; give another run_dir"
-            )
+            raise RunDirectoryError(f"{self.url} must be a folder, got a file; give another place")
         with _explained(self.url, "make the folder"):
             if not os.path.isdir(self.url):
                 os.makedirs(self.url, exist_ok=True)
@@ -178,8 +176,8 @@ class LocalStorage:
                 if error.errno not in _NO_HARD_LINKS:
                     raise
                 raise RunDirectoryError(
-                    f"run_dir must be on a file system with hard links (a commit is one), got "
-                    f"{self.url}; give another folder or the URL of an object store"
+                    f"{self.url} must be on a file system with hard links (a commit is one), got "
+                    "one without; give another folder or the URL of an object store"
                 ) from error
             finally:
                 os.unlink(temporary)
@@ -254,7 +252,7 @@ class LocalStorage:
         # Never the root: a scratch folder that was removed must not come back half.
         if not os.path.isdir(self.url):
             raise RunDirectoryError(
-                f"run_dir must be there while the run lasts, got {self.url} missing on host "
+                f"{self.url} must be there while the run lasts, got none on host "
                 f"{socket.gethostname()}; use a folder that every worker shares"
             )
         above = os.path.dirname(folder)
@@ -286,8 +284,8 @@ class ObjectStorage:
             )
         if not _creates_exclusively(self.files):
             raise RunDirectoryError(
-                f"run_dir must be a folder or an object store that can create a file "
-                f"exclusively, got {url} ({type(self.files).__name__} cannot); use s3:// or gs://"
+                f"{url} must be a folder or an object store that can create a file exclusively, "
+                f"got {type(self.files).__name__}, which cannot; use s3:// or gs://"
             )
 
     def make_root(self) -> None:

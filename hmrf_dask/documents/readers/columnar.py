@@ -74,6 +74,8 @@ def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         # Arrays, not lists of Python numbers: an embedding has hundreds.
         return [None if row is None else row for row in map(_row, column)]
+    if pa.types.is_temporal(kind):  # Python's own dates end in 9999 and at microseconds
+        column = column.cast(pa.string())
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:

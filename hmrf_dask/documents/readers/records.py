@@ -69,8 +69,9 @@ def missing_columns(columns: Columns, names: list[str]) -> str:
     for name in dict.fromkeys(name for name in wanted if name is not None):
         if names.count(name) != 1:
             count = "two columns" if name in names else "no column"
+            shown = excerpt(", ".join(names[:20]))
             return (
-                f"{count} {name!r}, got {', '.join(names[:20])}{meant(name, {*names} - {name})}; "
+                f"{count} {name!r}, got {shown}{meant(name, {*names} - {name})}; "
                 "mend documents in the manifest"
             )
     return ""

@@ -19,18 +19,20 @@ from hmrf_dask.corpus.duplicates import find_duplicate_ids
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, Lazy
 from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.em import prepare, starts
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.fitted import Fitted
 from hmrf_dask.em.ground import ground_size, prepare_ground
 from hmrf_dask.em.journal import Journal, Progress
 from hmrf_dask.em.loop import Fit
-from hmrf_dask.em.memory_plan import check_memory, plan_tasks, table_task
+from hmrf_dask.em.memory_plan import check_memory, plan_tasks, shards_of, table_task, widest
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.prepare import Facts, Pairs
 from hmrf_dask.em.problem import ENTRY_BYTES, ROW_BYTES, lay_out
 from hmrf_dask.em.refine import wanted
 from hmrf_dask.em.seeds import Seeds, seeded_centroids, sow
+from hmrf_dask.em.sharding import ShardEngine
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.path import kernel_path
@@ -134,6 +136,7 @@ class _Work:
     given: Pairs | None
     seeds: Seeds | None = None
     groups: list[list[int]] | None = None  # partitions that lie in one place, by number
+    shards: tuple[range, ...] = ()  # clusters of a task, where not all
 
     @property
     def fingerprint(self) -> str:
@@ -166,7 +169,11 @@ def _look(
     flow = DaskFlow()
     known_to_fit = corpus.in_client or _files_fit(corpus)
     corpus = corpus.persist()  # rows of this process travel once
-    check_memory([table_task(settings, corpus.n_features)])  # before anything of size d is made
+    shards = shards_of(settings.n_clusters, corpus.n_features, settings.task_memory)
+    whole = kept_whole(corpus.n_rows, constraints, settings, distortion, seeds) if shards else None
+    shards = shards if whole is None else ()
+    largest = widest(shards) or settings.n_clusters
+    check_memory([table_task(largest, corpus.n_features)], whole)  # before anything of size d
     if known_to_fit:
         corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
     # Of a corpus of tasks only a look tells whether it fits; files that do not are read each time.
@@ -188,9 +195,16 @@ def _look(
         _warn_of_conflicts(given, settings)
     if seeds is not None:
         seeds, pairs = sow(flow, corpus, seeds, given, settings.n_clusters)
-    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs, given, seeds)
-    sizes = facts, settings, corpus.n_features
-    check_memory(plan_tasks(*sizes, pairs=pairs, refining=work.refining, reading=reading))
+    if shards and pairs is not None and pairs.graph.table_groups.any():
+        shards, whole = (), "closures in table form (closure=False)"
+    work = _Work(
+        flow, corpus, constraints, settings, bound, facts, pairs, given, seeds, shards=shards
+    )
+    needed = plan_tasks(
+        facts, settings, corpus.n_features, pairs=pairs, refining=work.refining, reading=reading,
+        shards=shards,
+    )  # fmt: skip
+    check_memory(needed, whole)
     if groups is not None:
         return replace(work, groups=groups)
     if facts.nbytes <= memory_of_all() // 2:
@@ -198,6 +212,33 @@ def _look(
         kept_corpus = replace(corpus, partitions=tuple(kept), sources=())
         return replace(work, corpus=kept_corpus, groups=flow.neighbours(kept))
     return work  # rows are read again in every pass, one partition a task
+
+
+def kept_whole(
+    n_rows: int,
+    constraints: Constraints | None,
+    settings: Settings,
+    distortion: Distortion,
+    seeds: Seeds | None,
+) -> str | None:
+    """Return what of a fit needs all clusters in one task, in words; None: they go in shards."""
+    constrained = constraints is not None and len(constraints) > 0
+    names = starts.candidate_names(settings, constrained)
+    reasons = (
+        (isinstance(distortion, OwnDistortion), "a distortion of one's own"),
+        (settings.learn_weights, "learned weights (learn_weights=False)"),
+        (settings.hard, "pairs that are never broken (PCKMeans)"),
+        (seeds is not None, "seeds (init=an array of their means)"),
+        (
+            wanted(settings.refine, distortion, n_rows, settings.n_clusters),
+            "first variation (refine=False)",
+        ),
+        (
+            settings.init != "given" and len(names) > 1,
+            "a pool of starts (n_init=1 and init='k-means++', 'random' or 'neighborhoods')",
+        ),
+    )
+    return next((words for holds, words in reasons if holds), None)
 
 
 def _files_fit(corpus: Corpus) -> bool:
@@ -225,7 +266,8 @@ def _run(
         work.flow, work.settings, work.distortion, extent, corpus.blocks, corpus.row_counts,
         row_bytes=work.row_bytes, groups=work.groups, **linked,
     )  # fmt: skip
-    engine = Engine(work.flow, problem, run)
+    problem = replace(problem, shards=work.shards)
+    engine = (ShardEngine if work.shards else Engine)(work.flow, problem, run)
     ground = partial(prepare_ground, work.flow, corpus, problem)
     fit = Fit(
         engine,
@@ -253,7 +295,7 @@ def _given_first(
 ) -> Callable[[], FloatArray] | None:
     """Return what makes the first centroids, None for a pool of starts."""
     if given is not None:
-        return partial(starts.smoothed, work.distortion, given)
+        return partial(starts.smoothed, work.distortion, given, work.shards)
     if work.seeds is not None:
         return partial(seeded_centroids, engine, work.seeds, ground)
     return None

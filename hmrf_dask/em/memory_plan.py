@@ -6,9 +6,10 @@ partitions of the corpus, K and the number of features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hmrf_dask.dataflow import FAN
+from hmrf_dask.dataflow import FAN, NARROW
 from hmrf_dask.em.ground import ground_size
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.prepare import Facts, Pairs
@@ -50,19 +51,21 @@ def plan_tasks(
     pairs: Pairs | None,
     refining: bool,
     reading: int = 0,
+    shards: Sequence[range] = (),
 ) -> list[TaskMemory]:
     """Return what each kind of task will need at most.
 
     A task that is `reading` so many rows, partition by partition, holds two and all labels.
     """
-    dense = 8 * settings.n_clusters * (n_features + 1)
+    n_clusters = widest(shards) or settings.n_clusters
+    dense, fan = 8 * n_clusters * (n_features + 1), NARROW if shards else FAN
     held, name = (2, "its partition and the next") if reading else (1, "its partition")
     labels = 2 * LABEL * reading
     partition = (name, held * facts.largest_block + ROW_TERMS * facts.longest_block + labels)
-    (table,) = table_task(settings, n_features).parts
+    (table,) = table_task(n_clusters, n_features).parts
     tasks = [
         TaskMemory("an E-step task", (partition, table, ("its sums", dense))),
-        TaskMemory("a task that adds up sums", ((f"{FAN + 1} of them", (FAN + 1) * dense),)),
+        TaskMemory("a task that adds up sums", ((f"{fan + 1} of them", (fan + 1) * dense),)),
     ]
     sample = ground_size(facts.n_rows, settings)
     rows = (f"{sample} rows, thrice while they are put together", 3 * _share(facts, sample))
@@ -91,13 +94,41 @@ def _summands(facts: Facts, n_rows: int) -> int:
     return SUMMAND * (-(-facts.n_values * n_rows // max(facts.n_rows, 1)) + n_rows)
 
 
-def table_task(settings: Settings, n_features: int) -> TaskMemory:
-    """Return what the table of centroids alone will need, before any row was looked at."""
-    n_clusters = settings.n_clusters
+def table_task(n_clusters: int, n_features: int) -> TaskMemory:
+    """Return what a table of centroids alone will need, before any row was looked at."""
     padded = -(-n_clusters // LANES) * LANES
     size = 4 * 8 * n_clusters * (n_features + 1) + 4 * padded * n_features
     part = f"{n_clusters} centroids of {n_features} features and their table"
     return TaskMemory("an E-step task", ((part, size),))
+
+
+def shards_of(n_clusters: int, n_features: int, allowed: int) -> tuple[range, ...]:
+    """Return ranges of clusters whose tables need no more than `allowed`; none: all fit at once.
+
+    What they are decides no bit of a result but one: linked rows (`em.sharding`).
+    """
+    if table_task(n_clusters, n_features).total <= allowed:
+        return ()
+    most = max(1, _fitting(n_features, allowed))
+    n_shards = -(-n_clusters // most)
+    step = LANES if most >= LANES else 1  # whole vectors, where there are any
+    each = min(most, -(-n_clusters // (n_shards * step)) * step)
+    return tuple(
+        range(first, min(first + each, n_clusters)) for first in range(0, n_clusters, each)
+    )
+
+
+def _fitting(n_features: int, allowed: int) -> int:
+    """Return how many clusters have a table of that size, in whole vectors if there is one."""
+    vectors = allowed // table_task(LANES, n_features).total
+    if vectors:
+        return vectors * LANES
+    return next((n for n in range(LANES, 0, -1) if table_task(n, n_features).total <= allowed), 0)
+
+
+def widest(shards: Sequence[range]) -> int:
+    """Return how many clusters the largest shard has."""
+    return max(map(len, shards), default=0)
 
 
 def _linked_task(pairs: Pairs, settings: Settings) -> TaskMemory:
@@ -110,15 +141,19 @@ def _linked_task(pairs: Pairs, settings: Settings) -> TaskMemory:
     return TaskMemory("an ICM task", (part,))
 
 
-def check_memory(tasks: list[TaskMemory]) -> None:
-    """Refuse a plan whose largest task needs more memory than one may have; show the arithmetic."""
+def check_memory(tasks: list[TaskMemory], whole: str | None = None) -> None:
+    """Refuse a plan whose largest task needs more memory than one may have; show the arithmetic.
+
+    `whole` says what keeps all clusters together where they would be taken in shards.
+    """
     worst = max(tasks, key=lambda task: task.total)
     allowed, source = memory_of_a_task()
     if worst.total > allowed:
+        in_shards = "" if whole is None else f"; clusters are taken in shards only without {whole}"
         raise MemoryPlanError(
             f"a task must fit the memory there is, {_mib(allowed)} ({source}), but {worst}; use "
             "smaller partitions, fewer features or clusters, a smaller hmrf.task-memory, fewer "
-            "threads or more memory"
+            f"threads or more memory{in_shards}"
         )
 
 

@@ -7,20 +7,33 @@ one cluster are the same bits whatever clusters are beside it; so the nearest is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.em.looks import BundlePairs, Looked, in_single, judge, read_bundle
 from hmrf_dask.em.model import Model
 from hmrf_dask.em.parts import KeptTerms, Step, terms_of, within
 from hmrf_dask.em.scale import Scale, cost_rows
 from hmrf_dask.em.shard_files import read_numbers, words, write_numbers
+from hmrf_dask.kernels.cost_rows import (
+    Quick,
+    Scores,
+    Ties,
+    bounds_of_all,
+    quick_costs_of,
+    shard_scores,
+)
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
+from hmrf_dask.kernels.finders import Frame
+from hmrf_dask.kernels.nearest import Bounds
 from hmrf_dask.kernels.sums import Accumulator, Sums
+from hmrf_dask.linked.layout import Bundle
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.store.reading import Blocks, lasting
-from hmrf_dask.types import FloatArray, LabelArray
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 Near = tuple[LabelsFile, LabelsFile]  # of a group of parts: the nearest so far, and how far it is
 DISTANCES = 8192  # rows whose float64 distances are made at a time
@@ -112,29 +125,117 @@ def change(
     return sums if noted else sums.finish()
 
 
-def linked_distances(
-    block: RowBlock, model: Model, run: RunStore, number: int, part: str, first: int
-) -> LabelsFile:
-    """Write the float64 distances of a linked partition to the clusters of a shard."""
+@dataclass(frozen=True)
+class Apart:
+    """What a linked partition knows of one shard of clusters.
+
+    Attributes
+    ----------
+    clusters : range
+    distances : LabelsFile
+        In float64.
+    scores : LabelsFile, optional
+        In low precision, and what bounds their rounding.
+    """
+
+    clusters: range
+    distances: LabelsFile
+    scores: LabelsFile | None = None
+    bounds: Bounds | None = None
+
+
+def measure_linked(
+    block: RowBlock,
+    kept: KeptTerms | None,
+    model: Model,
+    first: int,
+    run: RunStore,
+    number: int,
+    part: str,
+    frame: Frame | None,
+    bundle: Bundle | None,
+) -> Apart:
+    """Write how far the rows of a linked partition are from the clusters of a shard.
+
+    With the `frame` of the whole table, and the bundle, in low precision too.
+    """
+    clusters, name = range(first, first + model.n_clusters), f"{part}-{first:05d}"
     found = [np.zeros((0, model.n_clusters))]
     for start in range(0, block.n_rows, DISTANCES):
         some = block.take(np.arange(start, min(start + DISTANCES, block.n_rows)))
         terms = model.distortion.terms(some, model.weights)
         found.append(model.distortion.distances(some, terms, model.table()))
-    return write_numbers(run, number, f"{part}-from-{first:05d}", np.concatenate(found))
+    file = write_numbers(run, number, f"{name}-distances", np.concatenate(found))
+    if frame is None or bundle is None:
+        return Apart(clusters, file)
+    terms, single = terms_of(block, kept, model), in_single(bundle, model)
+    quick = shard_scores(block, terms, model.table(), frame, single=single)
+    scores = write_numbers(run, number, f"{name}-scores", quick.scores)
+    return Apart(clusters, file, scores, quick.bounds)
 
 
-def linked_costs(
-    run: RunStore, files: Sequence[LabelsFile], shards: Sequence[range], scale: Scale
-) -> LabelArray:
-    """Return the integer cost rows of a linked partition from its distances, shard by shard."""
-    least: FloatArray | None = None
-    for file, clusters in zip(files, shards, strict=True):
-        here = read_numbers(run, file, np.float64, len(clusters)).min(axis=1, keepdims=True)
-        least = here if least is None else np.minimum(least, here)
-    assert least is not None
-    costs = np.empty((len(least), shards[-1].stop), np.int32)
-    for file, clusters in zip(files, shards, strict=True):
-        found = read_numbers(run, file, np.float64, len(clusters))
-        costs[:, clusters.start : clusters.stop] = cost_rows(found, scale, least)
+class Measured:
+    """The float64 distances of a linked partition, read shard by shard."""
+
+    def __init__(self, run: RunStore, aparts: Sequence[Apart], scale: Scale) -> None:
+        self.run, self.aparts, self.scale = run, aparts, scale
+
+    def _each(self) -> Iterator[tuple[range, FloatArray]]:
+        for one in self.aparts:
+            clusters = one.clusters
+            yield clusters, read_numbers(self.run, one.distances, np.float64, len(clusters))
+
+    def of(self, rows: IntArray, clusters: IntArray) -> FloatArray:
+        """Return the distances of some rows, each to one cluster."""
+        out = np.empty(len(rows))
+        for shard, found in self._each():
+            here = (clusters >= shard.start) & (clusters < shard.stop)
+            out[here] = found[rows[here], clusters[here] - shard.start]
+        return out
+
+    def fill(self, costs: LabelArray, rows: IntArray) -> None:
+        """Write the integer cost rows of some rows."""
+        if not len(rows):
+            return
+        least = np.full((len(rows), 1), np.inf)
+        for _, found in self._each():
+            np.minimum(least, found[rows].min(axis=1, keepdims=True), out=least)
+        for shard, found in self._each():
+            costs[rows, shard.start : shard.stop] = cost_rows(found[rows], self.scale, least)
+
+
+def linked_costs(run: RunStore, aparts: Sequence[Apart], n_rows: int, scale: Scale) -> LabelArray:
+    """Return the integer cost rows of a linked partition from float64 distances."""
+    costs = np.empty((n_rows, aparts[-1].clusters.stop), np.int32)
+    Measured(run, aparts, scale).fill(costs, np.arange(n_rows))
     return costs
+
+
+def look_at(
+    block: RowBlock,
+    kept: KeptTerms | None,
+    model: Model,
+    scale: Scale,
+    pairs: BundlePairs,
+    first: int,
+    run: RunStore,
+    files: list[LabelsFile],
+    aparts: Sequence[Apart],
+) -> Looked:
+    """Return cost rows, and what their points want; see `looks.look_at`."""
+    bounds = [one.bounds for one in aparts if one.bounds is not None]
+    if not bounds:
+        return Looked(linked_costs(run, aparts, block.n_rows, scale))
+    terms, measured = terms_of(block, kept, model), Measured(run, aparts, scale)
+    scores = [
+        read_numbers(run, one.scores, np.float32, len(one.clusters))
+        for one in aparts
+        if one.scores is not None
+    ]
+    known = Scores(np.concatenate(scores, axis=1), bounds_of_all(bounds))
+
+    def quick(ties: Ties) -> Quick:
+        return quick_costs_of(block, terms, known, ties, scale.step, scale.tolerance)
+
+    labels = read_bundle(run, files)
+    return judge(labels, first, scale, pairs, quick, measured.of, measured.fill)

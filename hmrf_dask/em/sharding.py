@@ -16,11 +16,12 @@ from hmrf_dask.dataflow import NARROW, Lazy, tree
 from hmrf_dask.em import bundles
 from hmrf_dask.em import shard_tasks as tasks
 from hmrf_dask.em.engine import Engine, Pricing
-from hmrf_dask.em.looks import Looked
 from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.parts import Step
 from hmrf_dask.em.rounds import settle_in_rounds
 from hmrf_dask.em.shelf import shelf
+from hmrf_dask.kernels.compiled import COMPILED
+from hmrf_dask.kernels.finders import frame_of
 from hmrf_dask.kernels.sums import add_sums, joined
 from hmrf_dask.types import IntArray
 
@@ -33,7 +34,8 @@ class ShardEngine(Engine):
         flow, run, number = self.flow, self.run, self.number
         groups, _ = self.groups(state)
         near: list[Lazy] = [None] * len(groups)
-        away: list[list[Lazy]] = [[] for _ in self.problem.linked]
+        aparts: list[list[Lazy]] = [[] for _ in self.problem.linked]
+        frame = self._frame(state)
         for first, model in self.models(state.model):
             free = [
                 flow.lazy(
@@ -42,46 +44,66 @@ class ShardEngine(Engine):
                 )
                 for one, known in zip(groups, near, strict=True)
             ]  # fmt: skip
-            linked = [
-                flow.lazy(tasks.linked_distances, part.block, model, run, number, part.name, first)
-                for part in self.problem.linked
-                if not self.problem.held
-            ]
-            found = flow.compute([*free, *linked])
+            found = flow.compute([*free, *self._measured(state, model, first, frame)])
             near = found[: len(groups)]
-            for files, file in zip(away, found[len(groups) :], strict=False):
-                files.append(file)
+            for several, one in zip(aparts, found[len(groups) :], strict=False):
+                several.append(one)
         steps = [
             flow.lazy(tasks.settle, run, number, known, list(one.files))
             for one, known in zip(groups, near, strict=True)
         ]
-        labels = self._settled(state, pricing, away)
+        labels = self._settled(state, pricing, aparts)
         steps += self._relabelled([[file] for file in state.linked], [[one] for one in labels])
         return self.finish(state, steps, pricing, self.send(state.model))
 
+    def _frame(self, state: State) -> Lazy:
+        """Return what finders of all shards share, where linked rows need it; else None."""
+        if not COMPILED or all(one.mode != "heap" for one in self.problem.bundles):
+            return None
+        return self.flow.share(frame_of(piece.model.table() for piece in state.pieces()))
+
+    def _measured(self, state: State, model: Lazy, first: int, frame: Lazy) -> list[Lazy]:
+        """Return lazily how far linked rows are from the clusters of a shard, by part."""
+        problem, known = self.problem, self.rows(state.model.weights).linked
+        return [
+            self.flow.lazy(
+                tasks.measure_linked, problem.linked[part].block, known[part], model, first,
+                self.run, self.number, problem.linked[part].name, frame, one.bundle,
+            )
+            for one in problem.bundles
+            for part in one.parts
+        ]  # fmt: skip
+
     def _settled(
-        self, state: State, pricing: Pricing, away: Sequence[Sequence[Lazy]]
+        self, state: State, pricing: Pricing, aparts: Sequence[Sequence[Lazy]]
     ) -> list[Lazy]:
         """Return the labels of linked parts: after exact ICM, or those that they keep."""
-        flow, problem = self.flow, self.problem
+        flow, problem, scale = self.flow, self.problem, pricing.scale
         if problem.held:
             return list(problem.held)
-        scale = pricing.scale
-        costs = [
-            flow.lazy(tasks.linked_costs, self.run, list(files), list(problem.shards), scale)
-            for files in away
-        ]
+        model, known = self.send(state.model), self.rows(state.model.weights).linked
         labels: list[Lazy] = []
         for number, one in enumerate(problem.bundles):
-            own = [costs[part] for part in one.parts]
             files = [state.linked[part] for part in one.parts]
+            own = [(problem.linked[part], list(aparts[part])) for part in one.parts]
             if one.mode == "rounds":
-                labels += settle_in_rounds(self, number, pricing, own, files)
+                costs = [
+                    flow.lazy(tasks.linked_costs, self.run, several, part.n_rows, scale)
+                    for part, several in own
+                ]
+                labels += settle_in_rounds(self, number, pricing, costs, files)
                 continue
+            pairs, start = pricing.bundles[number], own[0][0].first_row
+            looks = [
+                flow.lazy(
+                    tasks.look_at, part.block, known[place], model, scale, pairs,
+                    part.first_row - start, self.run, files, several,
+                )
+                for place, (part, several) in zip(one.parts, own, strict=True)
+            ]  # fmt: skip
             settled = flow.lazy(
-                bundles.settle, one.bundle, pricing.bundles[number],
-                [flow.lazy(Looked, each) for each in own], [], self.send(state.model), scale,
-                problem.potts, problem.closure_costs, self.run, files,
+                bundles.settle, one.bundle, pairs, looks, [], model, scale, problem.potts,
+                problem.closure_costs, self.run, files,
             )  # fmt: skip
             labels += self.cut(number, settled)
         return labels

@@ -19,14 +19,20 @@ from hmrf_dask.corpus.duplicates import find_duplicate_ids
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, Lazy
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.em import prepare, starts
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.fitted import Fitted
 from hmrf_dask.em.ground import ground_size, prepare_ground
 from hmrf_dask.em.journal import Journal, Progress
 from hmrf_dask.em.loop import Fit
-from hmrf_dask.em.memory_plan import check_memory, plan_tasks, shards_of, table_task, widest
+from hmrf_dask.em.memory_plan import (
+    check_memory,
+    kept_whole,
+    plan_tasks,
+    shards_of,
+    table_task,
+    widest,
+)
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.prepare import Facts, Pairs
 from hmrf_dask.em.problem import ENTRY_BYTES, ROW_BYTES, lay_out
@@ -170,7 +176,9 @@ def _look(
     known_to_fit = corpus.in_client or _files_fit(corpus)
     corpus = corpus.persist()  # rows of this process travel once
     shards = shards_of(settings.n_clusters, corpus.n_features, settings.task_memory)
-    whole = kept_whole(corpus.n_rows, constraints, settings, distortion, seeds) if shards else None
+    constrained, seeded = constraints is not None and len(constraints) > 0, seeds is not None
+    rows = corpus.n_rows, settings, distortion
+    whole = kept_whole(*rows, constrained=constrained, seeded=seeded) if shards else None
     shards = shards if whole is None else ()
     largest = widest(shards) or settings.n_clusters
     check_memory([table_task(largest, corpus.n_features)], whole)  # before anything of size d
@@ -212,33 +220,6 @@ def _look(
         kept_corpus = replace(corpus, partitions=tuple(kept), sources=())
         return replace(work, corpus=kept_corpus, groups=flow.neighbours(kept))
     return work  # rows are read again in every pass, one partition a task
-
-
-def kept_whole(
-    n_rows: int,
-    constraints: Constraints | None,
-    settings: Settings,
-    distortion: Distortion,
-    seeds: Seeds | None,
-) -> str | None:
-    """Return what of a fit needs all clusters in one task, in words; None: they go in shards."""
-    constrained = constraints is not None and len(constraints) > 0
-    names = starts.candidate_names(settings, constrained)
-    reasons = (
-        (isinstance(distortion, OwnDistortion), "a distortion of one's own"),
-        (settings.learn_weights, "learned weights (learn_weights=False)"),
-        (settings.hard, "pairs that are never broken (PCKMeans)"),
-        (seeds is not None, "seeds (init=an array of their means)"),
-        (
-            wanted(settings.refine, distortion, n_rows, settings.n_clusters),
-            "first variation (refine=False)",
-        ),
-        (
-            settings.init != "given" and len(names) > 1,
-            "a pool of starts (n_init=1 and init='k-means++', 'random' or 'neighborhoods')",
-        ),
-    )
-    return next((words for holds, words in reasons if holds), None)
 
 
 def _files_fit(corpus: Corpus) -> bool:

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hmrf_dask.dataflow import FAN, NARROW
+from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.em.ground import ground_size
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.prepare import Facts, Pairs
-from hmrf_dask.em.refine import SHARE
+from hmrf_dask.em.refine import SHARE, wanted
+from hmrf_dask.em.starts import candidate_names
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.kernels.products import LANES
 from hmrf_dask.linked.plan import heap_bytes
@@ -124,6 +127,28 @@ def _fitting(n_features: int, allowed: int) -> int:
     if vectors:
         return vectors * LANES
     return next((n for n in range(LANES, 0, -1) if table_task(n, n_features).total <= allowed), 0)
+
+
+def kept_whole(
+    n_rows: int, settings: Settings, distortion: Distortion, *, constrained: bool, seeded: bool
+) -> str | None:
+    """Return what of a fit needs all clusters in one task, in words; None: they go in shards."""
+    names = candidate_names(settings, constrained)
+    reasons = (
+        (isinstance(distortion, OwnDistortion), "a distortion of one's own"),
+        (settings.learn_weights, "learned weights (learn_weights=False)"),
+        (settings.hard, "pairs that are never broken (PCKMeans)"),
+        (seeded, "seeds (init=an array of their means)"),
+        (
+            wanted(settings.refine, distortion, n_rows, settings.n_clusters),
+            "first variation (refine=False)",
+        ),
+        (
+            settings.init != "given" and len(names) > 1,
+            "a pool of starts (n_init=1 and init='k-means++', 'random' or 'neighborhoods')",
+        ),
+    )
+    return next((words for holds, words in reasons if holds), None)
 
 
 def widest(shards: Sequence[range]) -> int:

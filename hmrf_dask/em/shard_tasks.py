@@ -143,6 +143,11 @@ class Apart:
     scores: LabelsFile | None = None
     bounds: Bounds | None = None
 
+    @property
+    def files(self) -> list[LabelsFile]:
+        """What lies in files."""
+        return [one for one in (self.distances, self.scores) if one is not None]
+
 
 def measure_linked(
     block: RowBlock,

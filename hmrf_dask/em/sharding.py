@@ -45,6 +45,7 @@ class ShardEngine(Engine):
                 for one, known in zip(groups, near, strict=True)
             ]  # fmt: skip
             found = flow.compute([*free, *self._measured(state, model, first, frame)])
+            self._discard(near, found[: len(groups)])
             near = found[: len(groups)]
             for several, one in zip(aparts, found[len(groups) :], strict=False):
                 several.append(one)
@@ -54,7 +55,16 @@ class ShardEngine(Engine):
         ]
         labels = self._settled(state, pricing, aparts)
         steps += self._relabelled([[file] for file in state.linked], [[one] for one in labels])
-        return self.finish(state, steps, pricing, self.send(state.model))
+        done = self.finish(state, steps, pricing, self.send(state.model))
+        self._discard(near, [])
+        run.discard([file for several in aparts for one in several for file in one.files])
+        return done
+
+    def _discard(self, near: Sequence[Lazy], later: Sequence[Lazy]) -> None:
+        """Remove what was known of rows, now that more is; the same content has the same file."""
+        kept = {file.name for one in later for file in one}
+        files = [file for one in near if one is not None for file in one]
+        self.run.discard([file for file in files if file.name not in kept])
 
     def _frame(self, state: State) -> Lazy:
         """Return what finders of all shards share, where linked rows need it; else None."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,12 +16,20 @@ import dask
 import numpy as np
 import pytest
 
-from hmrf_dask import HMRFKMeans, PCKMeans
-from hmrf_dask.em import fitting, looks, shard_tasks, sharding
+from hmrf_dask import HMRFKMeans, KMeans, PCKMeans, load
+from hmrf_dask.distortions import make_distortion
+from hmrf_dask.em import fitting, looks, memory_plan, prepare, shard_files, shard_tasks, sharding
+from hmrf_dask.em.memory_plan import plan_tasks, table_task
+from hmrf_dask.em.memory_plan import shards_of as shards_that_fit
+from hmrf_dask.em.model import Model, Settings
+from hmrf_dask.em.shelf import shelf
+from hmrf_dask.errors import MemoryPlanError, RunDirectoryError
 from hmrf_dask.kernels.compiled import COMPILED
 from hmrf_dask.kernels.finders import frame_of, make_finder
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs.memory import MemoryRun
 from tests.fits import Case, digests, fit, text_case
+from tests.problems import planted_text
 from tests.resume_driver import killed_fit, make_case
 from tests.test_cost_rows import make_case as make_cost_case
 
@@ -215,3 +226,156 @@ def test_rows_of_files_are_read_again_for_every_shard(
         with in_shards():
             model.fit(str(tmp_path / "corpus"), must_link=case.constraints())
         assert np.array_equal(model.labels_.compute(), wanted.labels)
+
+
+# ---- memory
+
+
+def peak_of(work: Callable[[], Any]) -> int:
+    """Return the most bytes that numpy held at a time while `work` ran."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("n_pairs", [0, 200])
+def test_a_whole_fit_stays_below_what_one_task_may_have(n_pairs: int) -> None:
+    case = text_case(2000, 20_000, 96, n_pairs, **PLAIN, max_iter=3)
+    memory, whole = 2**24, 8 * 96 * 20_000  # bytes of a task, and of one array of K × d
+
+    def work() -> None:
+        HMRFKMeans(**case.parameters).fit(case.X, must_link=case.must, cannot_link=case.cannot)
+
+    with dask.config.set(scheduler="synchronous"):
+        with in_shards("16 MiB"):
+            work()  # compiled and imported before anything is measured
+            taken = peak_of(work)
+        assert taken <= memory
+        assert peak_of(work) > 4 * whole > memory  # what it takes otherwise
+
+
+@pytest.mark.parametrize("name", ["compare", "change"])
+def test_tasks_of_a_shard_take_what_the_plan_says(name: str) -> None:
+    n_rows, width, n_clusters = 3000, 6000, 100
+    X, topics = planted_text(n_rows, width, n_clusters, 0)
+    block, clusters = RowBlock.from_scipy(X), range(16, 48)
+    distortion = make_distortion("cosine")
+    facts = prepare.look_at(block, 0, distortion, has_ids=False)
+    bound = distortion.bind(prepare.extent_of(facts, width))
+    centroids = np.random.default_rng(0).random((n_clusters, width))
+    run = MemoryRun()
+    files = [run.write_labels(0, "rows-00000", 0, topics)]
+
+    def work() -> None:
+        model = Model(bound, np.ones(width), centroids).piece(clusters)
+        if name == "compare":
+            model = replace(model, centroids=model.centroids.copy())
+            shard_tasks.compare([block], [None], model, 16, run, 1, files, None)
+        else:
+            shard_tasks.change([block], [None], model, clusters, run, False, None, files)
+
+    work()
+    tasks = plan_tasks(
+        facts, Settings(n_clusters), width, pairs=None, refining=False, shards=[clusters]
+    )
+    planned = next(task.total for task in tasks if task.name == "an E-step task")
+    assert peak_of(work) <= planned
+
+
+@pytest.mark.parametrize("n_clusters", [1, 15, 16, 17, 100, 500])
+@pytest.mark.parametrize("memory", [2**10, 2**17, 2**20, 2**22, 2**30])
+def test_shards_fit_and_hold_every_cluster_once(n_clusters: int, memory: int) -> None:
+    width = 1000
+    shards = shards_that_fit(n_clusters, width, memory)
+    if table_task(n_clusters, width).total <= memory:
+        assert shards == ()
+        return
+    assert [h for one in shards for h in one] == list(range(n_clusters))
+    for one in shards:
+        assert len(one) == 1 or table_task(len(one), width).total <= memory
+    assert len({len(one) for one in shards[:-1]}) <= 1
+
+
+# ---- what is said
+
+
+REFUSED = [
+    ({"learn_weights": True}, "learned weights"),
+    ({"refine": True}, "first variation"),
+    ({"n_init": 2}, "a pool of starts"),
+    ({"init": "auto"}, "a pool of starts"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "words"), REFUSED)
+def test_what_needs_all_clusters_at_once_runs_where_there_is_memory_else_says_so(
+    parameters: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(max_iter=2, **parameters)
+    with dask.config.set({"hmrf.task-memory": SMALL, "scheduler": "synchronous"}):
+        fit(case)
+        monkeypatch.setattr(memory_plan, "memory_of_a_task", lambda: (2**18, "this machine"))
+        with pytest.raises(MemoryPlanError, match=f"taken in shards only without {words}"):
+            fit(case)
+
+
+def test_a_fit_that_would_not_fit_the_machine_fits_in_shards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = case_of(0, ids=False)
+    monkeypatch.setattr(memory_plan, "memory_of_a_task", lambda: (2**20, "this machine"))
+    monkeypatch.setattr(memory_plan, "ground_size", lambda n_rows, settings: 100)
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(MemoryPlanError, match=r"a smaller hmrf\.task-memory"):
+            fit(case)
+        with in_shards():
+            fit(case)
+
+
+def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
+    with (
+        dask.config.set({"hmrf.scratch-directory": str(tmp_path / "nowhere")}),
+        pytest.raises(RunDirectoryError, match=r"hmrf\.scratch-directory must be a folder with"),
+    ):
+        shelf((3, 4), np.float64)
+
+
+# ---- after the fit
+
+
+@pytest.mark.parametrize("distortion", ["cosine", "euclidean"])
+def test_a_model_of_shards_is_used_as_any_other(distortion: str, tmp_path: Path) -> None:
+    case = case_of(0, distortion=distortion)
+    with dask.config.set(scheduler="threads"):
+        with in_shards():
+            model = KMeans(24, distortion=distortion, init="random", n_init=1, random_state=0)
+            model.set_params(refine=False).fit(case.X)
+            found = [model.predict(case.X), model.transform(case.X), model.score(case.X)]
+            lazily = model.predict(case.corpus(3)).compute()
+            again = pickle.loads(pickle.dumps(model))
+            model.save(tmp_path / "model")
+        whole = KMeans(24, distortion=distortion, init="random", n_init=1, random_state=0)
+        whole.set_params(refine=False).fit(case.X)
+        wanted = [whole.predict(case.X), whole.transform(case.X), whole.score(case.X)]
+    assert type(model.cluster_centers_) is np.ndarray
+    for one, other in zip(found, wanted, strict=True):
+        assert np.array_equal(one, other)
+    assert np.array_equal(lazily, wanted[0])
+    assert np.array_equal(again.cluster_centers_, whole.cluster_centers_)
+    assert np.array_equal(load(tmp_path / "model").cluster_centers_, whole.cluster_centers_)
+
+
+def test_centroids_that_sums_do_not_give_are_kept_by_shard() -> None:
+    run, shards = MemoryRun(), shards_of(10, 4)
+    centroids = np.random.default_rng(0).random((10, 7))
+    kept = np.asarray([0, 3, 9])
+    files = shard_files.write_kept(run, 3, centroids, shards, kept)
+    assert [file.part for file in files] == ["centroids-00000", "centroids-00002"]
+    out = np.zeros_like(centroids)
+    others = [run.write_labels(3, "rows-00000", 0, np.zeros(5, np.int32))]
+    shard_files.take_kept(out, kept, run, [*others, *files])
+    assert np.array_equal(out[kept], centroids[kept])
+    assert not np.delete(out, kept, axis=0).any()

@@ -90,7 +90,8 @@ def fit_corpus(
     run: RunDirectory | MemoryRun
     if run_dir is not None:
         run = RunDirectory.at(run_dir, storage_options)
-    elif corpus.in_client and in_this_process():  # labels are few beside rows that lie here too
+    elif corpus.in_client and in_this_process() and not _too_wide(settings, corpus.n_features):
+        # Labels are few beside rows that lie here too; what shards leave between them is not.
         run = MemoryRun()
     else:
         run = RunDirectory.scratch(setting("scratch-directory", None))
@@ -103,6 +104,11 @@ def fit_corpus(
             run.begin(config=_configuration(work, given), fingerprint=work.fingerprint)
         with _told_if_stopped(run):
             return _run(work, run, given, progress)
+
+
+def _too_wide(settings: Settings, n_features: int) -> bool:
+    """Return whether all clusters together exceed the memory of a task."""
+    return bool(shards_of(settings.n_clusters, n_features, settings.task_memory))
 
 
 @contextmanager

@@ -17,17 +17,11 @@ from hmrf_dask.em.model import Model
 from hmrf_dask.em.parts import KeptTerms, Step, terms_of, within
 from hmrf_dask.em.scale import Scale, cost_rows
 from hmrf_dask.em.shard_files import read_numbers, words, write_numbers
-from hmrf_dask.kernels.cost_rows import (
-    Quick,
-    Scores,
-    Ties,
-    bounds_of_all,
-    quick_costs_of,
-    shard_scores,
-)
+from hmrf_dask.kernels.cost_rows import Quick, Ties
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.finders import Frame
 from hmrf_dask.kernels.nearest import Bounds
+from hmrf_dask.kernels.shard_scores import Scores, bounds_of_all, quick_costs_of, shard_scores
 from hmrf_dask.kernels.sums import Accumulator, Sums
 from hmrf_dask.linked.layout import Bundle
 from hmrf_dask.rows.block import RowBlock

@@ -10,14 +10,13 @@ costs more than the integers say, but for the rounding to steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table, Terms, of_row
-from hmrf_dask.kernels.finders import Frame, finder_of
+from hmrf_dask.kernels.finders import finder_of
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.nearest import WIDEST, Bounds, slack_of
 from hmrf_dask.kernels.plain import distances as plain
@@ -213,20 +212,7 @@ def _quick(  # type: ignore[no-untyped-def]
     return n_rows, found
 
 
-class Scores(NamedTuple):
-    """Scores of the rows of a block that are known, and what bounds their rounding.
-
-    Attributes
-    ----------
-    scores : float32 array, shape (n_rows, K)
-    bounds : Bounds
-    """
-
-    scores: RowArray
-    bounds: Bounds
-
-
-def _factors(terms: Terms, unit: float) -> tuple[Any, ...]:
+def low_factors(terms: Terms, unit: float) -> tuple[Any, ...]:
     """Return what products of rows are times, and what the second parts of centroids are times."""
     with np.errstate(over="ignore"):  # such rows have no finite slack
         return tuple(
@@ -258,25 +244,12 @@ def quick_costs(
     """
     finder = finder_of(table, single=single)
     slack = slack_of(block, terms, Bounds.of(table, finder))
-    read = finder.columns, (finder.bias, finder.extra), _factors(terms, finder.unit)
+    read = finder.columns, (finder.bias, finder.extra), low_factors(terms, finder.unit)
     unknown = np.zeros((0, 0), np.float32)
-    return _all_quick(block, read, ties, unknown, slack, step, tolerance, len(table.bias))
+    return all_quick(block, read, ties, unknown, slack, step, tolerance, len(table.bias))
 
 
-def quick_costs_of(
-    block: RowBlock, terms: Terms, known: Scores, ties: Ties, step: float, tolerance: float
-) -> Quick:
-    """Return the same of scores that are known already."""
-    slack = slack_of(block, terms, known.bounds)
-    nothing = np.zeros(LANES, np.float32)
-    columns = Columns(aligned((1, LANES), np.float32), (0,))
-    read = columns, (nothing, nothing), _factors(terms, known.bounds.unit)
-    scores = frozen(known.scores, np.float32)
-    n_clusters = scores.shape[1]
-    return _all_quick(block, read, ties, scores, slack, step, tolerance, n_clusters)
-
-
-def _all_quick(
+def all_quick(
     block: RowBlock,
     read: tuple[Columns, tuple[Any, ...], tuple[Any, ...]],
     ties: Ties,
@@ -286,6 +259,7 @@ def _all_quick(
     tolerance: float,
     n_clusters: int,
 ) -> Quick:
+    """Return cost rows of scores that are `known`, or made as `read` says where there are none."""
     per_step = 1.0 / step
     coarse = ~(slack <= tolerance) | (max(step, per_step) > WIDEST)
     n_rows, width = block.n_rows, max(read[0].table.shape[1], -(-n_clusters // LANES) * LANES)
@@ -309,35 +283,6 @@ def _all_quick(
         done, found = _quick(*given, done, out, tuple(near))
         kept.append(near[:, :found].copy())
     return Quick(out[0].reshape(n_rows, n_clusters), *out[1:], *np.concatenate(kept, axis=1))
-
-
-@njit(nogil=True, cache=True, makes_arrays=False)
-def _scores(rows, columns, parts, factors, scores, out):  # type: ignore[no-untyped-def]
-    bias, extra = parts
-    scale, shift = factors
-    for i in range(out.shape[0]):
-        multiply_row(rows, i, columns, scores)
-        score(scores, bias, extra, of_row(scale, i), of_row(shift, i))
-        for h in range(out.shape[1]):
-            out[i, h] = scores[h]
-
-
-def shard_scores(
-    block: RowBlock, terms: Terms, table: Table, frame: Frame, *, single: bool = False
-) -> Scores:
-    """Return the scores of rows for a shard of a table, those that the whole table would give."""
-    finder = finder_of(table, single=single, frame=frame)
-    out = np.empty((block.n_rows, len(table.bias)), np.float32)
-    room = aligned((finder.columns.table.shape[1],), np.float32)
-    parts = (finder.bias, finder.extra)
-    _scores(entries(block), finder.columns, parts, _factors(terms, finder.unit), room, out)
-    return Scores(out, Bounds.of(table, finder))
-
-
-def bounds_of_all(shards: Iterable[Bounds]) -> Bounds:
-    """Return the bounds of a table from those of its shards."""
-    several = list(shards)
-    return Bounds._make([*map(max, *(one[:-1] for one in several)), several[0].unit])
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)

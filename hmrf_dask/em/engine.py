@@ -17,6 +17,7 @@ from hmrf_dask.em.parts import Part, Step, add_limbs
 from hmrf_dask.em.problem import Problem
 from hmrf_dask.em.scale import Scale, make_scale
 from hmrf_dask.kernels.exact import exact_integer
+from hmrf_dask.kernels.room import room
 from hmrf_dask.kernels.sums import add_sums, add_to, joined
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray
@@ -73,10 +74,9 @@ class Engine:
             yield 0, self.send(model)
         for clusters in model.shards:
             piece = model.piece(clusters)
-            yield (
-                clusters.start,
-                self.flow.broadcast(replace(piece, centroids=piece.centroids.copy())),
-            )
+            rows = room(piece.centroids.shape, np.float64)
+            np.copyto(rows, piece.centroids)  # what lies on disk may leave memory in between
+            yield clusters.start, self.flow.broadcast(replace(piece, centroids=rows))
 
     def rows(self, weights: FloatArray) -> Rows:
         """Return what is known of the rows under these weights; that of the last two is kept."""

@@ -209,7 +209,7 @@ def _look(
         _warn_of_conflicts(given, settings)
     if seeds is not None:
         seeds, pairs = sow(flow, corpus, seeds, given, settings.n_clusters)
-    if shards and pairs is not None and pairs.graph.table_groups.any():
+    if shards and pairs is not None and pairs.graph.table_components.any():
         shards, whole = (), "closures in table form (closure=False)"
     work = _Work(
         flow, corpus, constraints, settings, bound, facts, pairs, given, seeds, shards=shards

@@ -81,7 +81,7 @@ def plan_tasks(
         tasks.append(TaskMemory("the moves of first variation", (moved, frozen)))
         start.append(("its summands", _summands(facts, sample)))
     if pairs is not None:
-        linked = _linked_task(pairs, settings)
+        linked = _linked_task(pairs, settings, in_shards=bool(shards))
         tasks.append(linked)
         start.extend(linked.parts)
     return [*tasks, TaskMemory("a start", tuple(start))]
@@ -156,14 +156,17 @@ def widest(shards: Sequence[range]) -> int:
     return max(map(len, shards), default=0)
 
 
-def _linked_task(pairs: Pairs, settings: Settings) -> TaskMemory:
+def _linked_task(pairs: Pairs, settings: Settings, *, in_shards: bool) -> TaskMemory:
     graph = pairs.graph
     n_pairs = len(graph.must_pairs) + len(graph.cannot_pairs)
     needed = int(heap_bytes(graph.n_nodes, n_pairs, settings.n_clusters))
     part = (f"{graph.n_nodes} constrained documents and {n_pairs} pairs", needed)
     if needed > settings.task_memory:
         part = ("what hmrf.task-memory allows it", settings.task_memory)
-    return TaskMemory("an ICM task", (part,))
+    if not in_shards:
+        return TaskMemory("an ICM task", (part,))
+    scores = min(4 * graph.n_nodes * settings.n_clusters, settings.task_memory)
+    return TaskMemory("an ICM task", (part, ("scores of all shards", scores)))
 
 
 def check_memory(tasks: list[TaskMemory], whole: str | None = None) -> None:

@@ -226,12 +226,12 @@ def look_at(
     if not bounds:
         return Looked(linked_costs(run, aparts, block.n_rows, scale))
     terms, measured = terms_of(block, kept, model), Measured(run, aparts, scale)
-    scores = [
-        read_numbers(run, one.scores, np.float32, len(one.clusters))
-        for one in aparts
-        if one.scores is not None
-    ]
-    known = Scores(np.concatenate(scores, axis=1), bounds_of_all(bounds))
+    scores = np.empty((block.n_rows, aparts[-1].clusters.stop), np.float32)
+    for one in aparts:
+        assert one.scores is not None
+        found = read_numbers(run, one.scores, np.float32, len(one.clusters))
+        scores[:, one.clusters.start : one.clusters.stop] = found
+    known = Scores(scores, bounds_of_all(bounds))
 
     def quick(ties: Ties) -> Quick:
         return quick_costs_of(block, terms, known, ties, scale.step, scale.tolerance)

@@ -87,10 +87,8 @@ class ShardEngine(Engine):
     def _settled(
         self, state: State, pricing: Pricing, aparts: Sequence[Sequence[Lazy]]
     ) -> list[Lazy]:
-        """Return the labels of linked parts: after exact ICM, or those that they keep."""
+        """Return the labels of linked parts after exact ICM."""
         flow, problem, scale = self.flow, self.problem, pricing.scale
-        if problem.held:
-            return list(problem.held)
         model, known = self.send(state.model), self.rows(state.model.weights).linked
         labels: list[Lazy] = []
         for number, one in enumerate(problem.bundles):
@@ -165,6 +163,7 @@ class ShardEngine(Engine):
             ]  # fmt: skip
             wanted = changes if self.at_hand else [tree(flow, add_sums, changes, NARROW)]
             change, rows = joined(flow.compute(wanted)), slice(clusters.start, clusters.stop)
-            sums[rows] = change.added_to((sums if before is None else before.sums)[rows])
+            known = np.zeros_like(sums[rows]) if before is None else before.sums[rows]
+            sums[rows] = change.added_to(known)
             counts[rows] = change.counts + (0 if before is None else before.counts[rows])
         return sums, counts

@@ -37,6 +37,7 @@ from hmrf_dask.workers import (
 
 log = logging.getLogger("hmrf_dask")
 FAN = 8  # children of a node of a reduction tree
+NARROW = 3  # where a task that has them must be no larger than one with a table of centroids
 SMALL = 4096  # bytes of an array that may travel as an argument
 Lazy = Any  # a Delayed under DaskFlow, the value itself under Inline
 
@@ -70,15 +71,20 @@ class Dataflow(Protocol):
         """Whether tasks see the very objects that they are given."""
 
 
-def tree(flow: Dataflow, combine: Callable[[list[Any]], Any], parts: Sequence[Lazy]) -> Lazy:
-    """Return combine over all parts as a tree of `FAN` children a node: log₈ deep, not a chain."""
+def tree(
+    flow: Dataflow,
+    combine: Callable[[list[Any]], Any],
+    parts: Sequence[Lazy],
+    fan: int = FAN,
+) -> Lazy:
+    """Return combine over all parts as a tree of `fan` children a node, a few levels deep."""
     level = list(parts)
     while len(level) > 1:
         level = [
-            flow.lazy(combine, level[first : first + FAN])
-            if len(level[first : first + FAN]) > 1
+            flow.lazy(combine, level[first : first + fan])
+            if len(level[first : first + fan]) > 1
             else level[first]
-            for first in range(0, len(level), FAN)
+            for first in range(0, len(level), fan)
         ]
     return level[0]
 

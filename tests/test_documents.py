@@ -30,7 +30,12 @@ from hmrf_dask.documents.manifest import SCHEMA, Manifest
 from hmrf_dask.documents.readers import jsonl
 from hmrf_dask.documents.seen import SeenIds
 from hmrf_dask.documents.sources import Source, list_sources
-from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceError, SourceUnavailableError
+from hmrf_dask.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    SourceError,
+    SourceUnavailableError,
+)
 from tests import run_stores
 
 # Fixtures, by assignment: an imported one would look unused.
@@ -470,9 +475,7 @@ def test_times_are_told_beyond_what_python_can_count(folder: Folder) -> None:
         ("ns", 1, "1970-01-01 00:00:00.000000001"),
         ("us", 2**62, "<value out of range: 4611686018427387904>"),
     ):
-        table = pa.table(
-            {"id": ["a"], "text": ["b"], "t": pa.array([number], pa.timestamp(unit))}
-        )
+        table = pa.table({"id": ["a"], "text": ["b"], "t": pa.array([number], pa.timestamp(unit))})
         sink = io.BytesIO()
         pq.write_table(table, sink)
         batch = folder.one(f"{unit}.parquet", sink.getvalue(), {"time": "t"})

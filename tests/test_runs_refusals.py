@@ -119,7 +119,7 @@ def test_a_store_that_cannot_create_exclusively_is_refused(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, "pipe_file", fsspec.AbstractFileSystem.pipe_file)
-        with pytest.raises(RunDirectoryError, match="MemoryFileSystem cannot"):
+        with pytest.raises(RunDirectoryError, match="got MemoryFileSystem, which cannot"):
             opener((f"memory://{uuid.uuid4().hex}", {}))()
     real = MemoryFileSystem.pipe_file
 

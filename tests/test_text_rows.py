@@ -29,7 +29,14 @@ from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.rows import Coverage, to_rows, top_words
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tokens import count_texts
-from hmrf_dask.text.vectorise import Vectorised, corpus_of, vectorise
+from hmrf_dask.text.vectorise import (
+    Vectorised,
+    corpus_of,
+    count_sources,
+    fit_vocabulary,
+    rows_of,
+    vectorise,
+)
 from hmrf_dask.text.vocabulary import Frequencies, make_vocabulary
 
 WORDS = ["be", "not", "or", "question", "that", "the", "to", "é", "être"]

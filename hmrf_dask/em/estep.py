@@ -11,10 +11,13 @@ from hmrf_dask.em import bundles, hard, looks, parts
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import State
 from hmrf_dask.em.rounds import settle_in_rounds
+from hmrf_dask.em.sharding import ShardEngine
 
 
 def expectation(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
     """Return the state after an E-step at frozen centroids and weights, and how many rows moved."""
+    if isinstance(engine, ShardEngine):
+        return engine.expectation(state, pricing)
     flow = engine.flow
     if flow.shares_memory:  # by all threads now, or by the first task while the others wait for it
         engine.problem.distortion.make_ready(state.model.table())
@@ -94,7 +97,7 @@ def _settled_parts(
     blocks = [problem.linked[part].block for part in one.parts]
     files = [state.linked[part] for part in one.parts]
     if problem.settings.hard:
-        return _cut(engine, number, hard.settled_bundle(engine, number, pricing, model, files))
+        return engine.cut(number, hard.settled_bundle(engine, number, pricing, model, files))
     if one.mode == "rounds":
         costs = [flow.lazy(looks.linked_costs, block, model, pricing.scale) for block in blocks]
         return settle_in_rounds(engine, number, pricing, costs, files)
@@ -116,17 +119,4 @@ def _settled_parts(
         bundles.settle, one.bundle, pairs, found, engine.rows_of(number), model, pricing.scale,
         problem.potts, problem.closure_costs, engine.run, files,
     )  # fmt: skip
-    return _cut(engine, number, settled)
-
-
-def _cut(engine: Engine, number: int, settled: Lazy) -> list[Lazy]:
-    """Return the labels of each part of a bundle, from those of all its points."""
-    linked, one = engine.problem.linked, engine.problem.bundles[number]
-    first = linked[one.parts.start].first_row
-    return [
-        engine.flow.lazy(
-            bundles.part_labels, settled, linked[part].first_row - first,
-            linked[part].first_row - first + linked[part].n_rows,
-        )
-        for part in one.parts
-    ]  # fmt: skip
+    return engine.cut(number, settled)

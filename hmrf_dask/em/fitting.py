@@ -25,12 +25,20 @@ from hmrf_dask.em.fitted import Fitted
 from hmrf_dask.em.ground import ground_size, prepare_ground
 from hmrf_dask.em.journal import Journal, Progress
 from hmrf_dask.em.loop import Fit
-from hmrf_dask.em.memory_plan import check_memory, plan_tasks, table_task
+from hmrf_dask.em.memory_plan import (
+    check_memory,
+    plan_shards,
+    plan_tasks,
+    shards_of,
+    table_task,
+    widest,
+)
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.prepare import Facts, Pairs
 from hmrf_dask.em.problem import ENTRY_BYTES, ROW_BYTES, lay_out
 from hmrf_dask.em.refine import wanted
 from hmrf_dask.em.seeds import Seeds, seeded_centroids, sow
+from hmrf_dask.em.sharding import ShardEngine
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.path import kernel_path
@@ -83,10 +91,12 @@ def fit_corpus(
         Called with the record of every commit.
     """
     prepare.check_settings(settings, corpus.n_rows)
+    wide = shards_of(settings.n_clusters, corpus.n_features, settings.task_memory)
     run: RunDirectory | MemoryRun
     if run_dir is not None:
         run = RunDirectory.at(run_dir, storage_options)
-    elif corpus.in_client and in_this_process():  # labels are few beside rows that lie here too
+    elif corpus.in_client and in_this_process() and not wide:
+        # Labels are few beside rows that lie here too; what shards leave between them is not.
         run = MemoryRun()
     else:
         run = RunDirectory.scratch(setting("scratch-directory", None))
@@ -138,6 +148,7 @@ class _Work:
     given: Pairs | None
     seeds: Seeds | None = None
     groups: list[list[int]] | None = None  # partitions that lie in one place, by number
+    shards: tuple[range, ...] = ()  # clusters of a task, where not all
 
     @property
     def fingerprint(self) -> str:
@@ -176,7 +187,11 @@ def _look(
     flow = DaskFlow()
     known_to_fit = corpus.in_client or _files_fit(corpus)
     corpus = corpus.persist()  # rows of this process travel once
-    check_memory([table_task(settings, corpus.n_features)])  # before anything of size d is made
+    shards, whole = plan_shards(
+        corpus, settings, distortion, constrained=bool(constraints), seeded=seeds is not None
+    )
+    largest = widest(shards) or settings.n_clusters
+    check_memory([table_task(largest, corpus.n_features)], whole)  # before anything of size d
     if known_to_fit:
         corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
     # Of a corpus of tasks only a look tells whether it fits; files that do not are read each time.
@@ -193,17 +208,22 @@ def _look(
     _check_ids(flow, corpus)
     _warn_of_zero_rows(facts, bound)
     pairs = given = None
-    if constraints is not None and len(constraints):
+    if constraints:
         pairs = given = prepare.resolve(flow, corpus, constraints, settings, bound.closure_form)
         _warn_of_conflicts(given, settings)
     if seeds is not None:
         seeds, pairs = sow(flow, corpus, seeds, given, settings.n_clusters)
-    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs, given, seeds)
-    plan = plan_tasks(
+    if shards and pairs is not None and pairs.graph.table_components.any():
+        shards, whole = (), "closures in table form (closure=False)"
+    work = _Work(
+        flow, corpus, constraints, settings, bound, facts, pairs, given, seeds, None, shards
+    )
+    needed = plan_tasks(
         facts, settings, corpus.n_features, pairs=pairs,
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
+        shards=shards,
     )  # fmt: skip
-    check_memory(plan)
+    check_memory(needed, whole)
     if groups is not None:
         return replace(work, groups=groups)
     if facts.nbytes <= memory_of_all() // 2:
@@ -238,7 +258,8 @@ def _run(
         work.flow, work.settings, work.distortion, extent, corpus.blocks, corpus.row_counts,
         row_bytes=work.row_bytes, groups=work.groups, **linked,
     )  # fmt: skip
-    engine = Engine(work.flow, problem, run)
+    problem = replace(problem, shards=work.shards)
+    engine = (ShardEngine if work.shards else Engine)(work.flow, problem, run)
     ground = partial(prepare_ground, work.flow, corpus, problem)
     fit = Fit(
         engine,
@@ -266,7 +287,7 @@ def _given_first(
 ) -> Callable[[], FloatArray] | None:
     """Return what makes the first centroids, None for a pool of starts."""
     if given is not None:
-        return partial(starts.smoothed, work.distortion, given)
+        return partial(starts.smoothed, work.distortion, given, work.shards)
     if work.seeds is not None:
         return partial(seeded_centroids, engine, work.seeds, ground)
     return None

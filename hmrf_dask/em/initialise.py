@@ -92,26 +92,37 @@ class Sample:
 def kmeans_plus_plus(
     sample: Sample, n_clusters: int, start: int, given: FloatArray | None = None
 ) -> FloatArray:
-    """Return `given` centroids filled up to K: of 2 + ln K draws the one that helps most.
+    """Return `given` centroids filled up to K by rows of `plus_plus_rows`."""
+    if given is None or not len(given):
+        return sample.centroids_of_rows(plus_plus_rows(sample, n_clusters, start))
+    nearest = sample.distances(given).min(axis=1)
+    rows = plus_plus_rows(sample, n_clusters, start, len(given), nearest)
+    return np.concatenate([given, sample.centroids_of_rows(rows)])
+
+
+def plus_plus_rows(
+    sample: Sample,
+    n_clusters: int,
+    start: int,
+    n_given: int = 0,
+    nearest: FloatArray | None = None,
+) -> IntArray:
+    """Return rows that fill `n_given` centroids up to K: of 2 + ln K draws the one that helps most.
 
     A draw with probability proportional to the distance is a race: the least exponential / distance
-    wins.
+    wins. `nearest` is how far rows are from the nearest given centroid.
     """
-    n_given = 0 if given is None else len(given)
-    chosen = np.empty((n_clusters, sample.block.n_features))
-    nearest = np.ones(sample.block.n_rows)
-    if given is not None and n_given:
-        chosen[:n_given] = given
-        nearest = sample.distances(given).min(axis=1)
+    nearest = np.ones(sample.block.n_rows) if nearest is None else nearest
+    chosen = np.empty(n_clusters - n_given, np.int64)
     for step in range(n_given, n_clusters):
         n_draws = 2 + int(math.log(n_clusters)) if step else 1
-        candidates = sample.centroids_of_rows(_draw(sample, nearest, start, step, n_draws))
-        reach = sample.distances(candidates)
+        drawn = _draw(sample, nearest, start, step, n_draws)
+        reach = sample.distances(sample.centroids_of_rows(drawn))
         if step:
             reach = np.minimum(reach, nearest[:, None])
         best = int(reach.sum(axis=0).argmin())
         nearest = reach[:, best]
-        chosen[step] = candidates[best]
+        chosen[step - n_given] = drawn[best]
     return chosen
 
 
@@ -130,19 +141,27 @@ def _draw(sample: Sample, nearest: FloatArray, start: int, step: int, n_draws: i
 
 
 def random_rows(sample: Sample, n_clusters: int, start: int) -> FloatArray:
-    """Return K different rows as centroids, those with the lowest keyed numbers."""
+    """Return K different rows as centroids."""
+    return sample.centroids_of_rows(lowest_rows(sample, n_clusters, start))
+
+
+def lowest_rows(sample: Sample, n_clusters: int, start: int) -> IntArray:
+    """Return K different rows, those with the lowest keyed numbers."""
     numbers = uniforms(sample.block.keys, sample.seed, "random", start, 0, 0)
     numbers = np.where(sample.decided, numbers, 2.0)
-    return sample.centroids_of_rows(np.argsort(numbers, kind="stable")[:n_clusters])
+    return np.argsort(numbers, kind="stable")[:n_clusters]
 
 
-def perturbations(sample: Sample, n_wanted: int, start: int) -> FloatArray:
-    """Return random perturbations of the global centroid, as the paper fills missing clusters."""
+def perturbations(sample: Sample, n_wanted: int, start: int, first: int = 0) -> FloatArray:
+    """Return random perturbations of the global centroid, as the paper fills missing clusters.
+
+    They are numbered, and those from the `first` one on returned.
+    """
     overall = sample.overall()[0]
     features = np.arange(sample.block.n_features, dtype=np.uint64)
     out = np.empty((n_wanted, len(overall)))
     for number in range(n_wanted):
-        noise = uniforms(features, sample.seed, "perturb", start, number, 0)
+        noise = uniforms(features, sample.seed, "perturb", start, first + number, 0)
         out[number] = overall * (1.0 + PERTURBATION * (2.0 * noise - 1.0))
     return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,14 @@ from hmrf_dask.em.model import Model
 from hmrf_dask.em.parts import KeptTerms
 from hmrf_dask.em.scale import Scale, cost_rows
 from hmrf_dask.kernels.compiled import COMPILED
-from hmrf_dask.kernels.cost_rows import make_ties, quick_costs, set_gains, take_measured
+from hmrf_dask.kernels.cost_rows import (
+    Quick,
+    Ties,
+    make_ties,
+    quick_costs,
+    set_gains,
+    take_measured,
+)
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.linked.layout import Bundle
 from hmrf_dask.rows.block import RowBlock
@@ -115,27 +123,59 @@ def look_at(
     table = model.table()
     if not (COMPILED and isinstance(table, Table)):
         return Looked(linked_costs(block, model, scale))
-    labels = read_bundle(run, files)
+    terms = model.distortion.terms(block, model.weights) if kept is None else kept.terms
+    single = in_single(bundle, model)
+
+    def quick(ties: Ties) -> Quick:
+        return quick_costs(block, terms, table, ties, scale.step, scale.tolerance, single=single)
+
+    def measure(rows: IntArray, clusters: IntArray) -> FloatArray:
+        near = block.take(rows)
+        few = model.distortion.terms(near, model.weights)
+        return model.distortion.own_distances(near, few, table, clusters.astype(np.int32))
+
+    def fill(costs: LabelArray, rows: IntArray) -> None:
+        _fill_exactly(costs, rows, block, model, scale)
+
+    return judge(read_bundle(run, files), first, scale, pairs, quick, measure, fill)
+
+
+def in_single(bundle: Bundle, model: Model) -> bool:
+    """Return whether cost rows of a bundle are to be in single precision even if half is faster."""
+    return bundle.in_groups >= GROUPED or not model.distortion.unit_rows
+
+
+def judge(
+    labels: LabelArray,
+    first: int,
+    scale: Scale,
+    pairs: BundlePairs,
+    quick: Callable[[Ties], Quick],
+    measure: Callable[[IntArray, IntArray], FloatArray],
+    fill: Callable[[LabelArray, IntArray], None],
+) -> Looked:
+    """Return what is known of rows whose costs are `quick`ly found where that decides.
+
+    Parameters
+    ----------
+    labels : of the bundle's points; `first` is that of the first row
+    quick : gives the cost rows beside the pairs' costs
+    measure : gives float64 distances of rows to clusters
+    fill : writes the cost rows of some rows from float64 distances
+    """
     undecided = bool((labels < 0).any())
     if undecided:
         labels = np.full(len(labels), -1, np.int32)
-    terms = model.distortion.terms(block, model.weights) if kept is None else kept.terms
     ties = make_ties(first, labels, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
-    single = bundle.in_groups >= GROUPED or not model.distortion.unit_rows
-    quick = quick_costs(block, terms, table, ties, scale.step, scale.tolerance, single=single)
-    if len(quick.near_row):
-        near = block.take(quick.near_row)
-        few = model.distortion.terms(near, model.weights)
-        measured = model.distortion.own_distances(
-            near, few, table, quick.near_cluster.astype(np.int32)
-        )
-        take_measured(quick, measured, scale.step, ties)
-    coarse = np.flatnonzero(quick.coarse)
-    _fill_exactly(quick.costs, coarse, block, model, scale)
+    found = quick(ties)
+    if len(found.near_row):
+        take_measured(found, measure(found.near_row, found.near_cluster), scale.step, ties)
+    coarse = np.flatnonzero(found.coarse)
+    fill(found.costs, coarse)
     if undecided:
-        return Looked(quick.costs)
-    set_gains(quick.costs, coarse, ties, quick.gains)
-    return Looked(quick.costs, quick.gains)
+        return Looked(found.costs)
+    set_gains(found.costs, coarse, ties, found.gains)
+    return Looked(found.costs, found.gains)
 
 
 def read_bundle(run: RunStore, files: list[LabelsFile]) -> LabelArray:

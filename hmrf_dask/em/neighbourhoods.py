@@ -70,7 +70,8 @@ def _as_sparse(sums: Sums) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array((values, ends), shape=shape)
 
 
-def _centroids(sample: Sample, found: Neighbourhoods, chosen: IntArray) -> FloatArray:
+def centroids_of(sample: Sample, found: Neighbourhoods, chosen: IntArray) -> FloatArray:
+    """Return the centroids of some neighbourhoods."""
     return sample.centroids(found.sums[chosen].toarray(), found.sizes[chosen])
 
 
@@ -91,19 +92,24 @@ def _all_apart(sample: Sample, found: Neighbourhoods) -> FloatArray:
     """Return the distances of neighbourhoods to the centroids of all of them, shape (n, n)."""
     everyone = np.arange(len(found))
     some = (everyone[at : at + MOST_CENTROIDS] for at in range(0, len(found), MOST_CENTROIDS))
-    columns = [_apart(sample, found, _centroids(sample, found, chosen)) for chosen in some]
+    columns = [_apart(sample, found, centroids_of(sample, found, chosen)) for chosen in some]
     return np.concatenate(columns, axis=1)
 
 
 def farthest_first(sample: Sample, found: Neighbourhoods, n_clusters: int) -> FloatArray:
-    """Return up to K neighbourhood centroids, weighted farthest-first, from the largest on.
+    """Return up to K neighbourhood centroids, weighted farthest-first, from the largest on."""
+    return centroids_of(sample, found, farthest_numbers(sample, found, n_clusters))
+
+
+def farthest_numbers(sample: Sample, found: Neighbourhoods, n_clusters: int) -> IntArray:
+    """Return the numbers of up to K neighbourhoods, weighted farthest-first, from the largest on.
 
     The next has the largest distance × size × size to the nearest of those chosen. Ties go to the
     one farthest from the global centroid, then to the larger, then to the lower id.
     """
     everyone = np.arange(len(found))
     if len(found) <= n_clusters:
-        return _centroids(sample, found, everyone)
+        return everyone
     apart = _all_apart(sample, found) * found.sizes[:, None] * found.sizes[None, :]
     off_centre = _apart(sample, found, sample.overall())[:, 0]
     chosen = [int(np.lexsort((everyone, -off_centre, -found.sizes))[0])]
@@ -111,7 +117,7 @@ def farthest_first(sample: Sample, found: Neighbourhoods, n_clusters: int) -> Fl
         score = apart[:, chosen].min(axis=1)
         score[chosen] = -np.inf
         chosen.append(int(np.lexsort((everyone, -off_centre, -score))[0]))
-    return _centroids(sample, found, np.asarray(chosen))
+    return np.asarray(chosen)
 
 
 def largest_first(
@@ -122,6 +128,22 @@ def largest_first(
     Where they are fewer, a document that is cannot-linked to all of them comes next, if there is
     one: that of the lowest id.
     """
+    return sample.centroids(*sample.sums(*_largest(sample, graph, node_rows, n_clusters)))
+
+
+def largest_neighbourhoods(
+    sample: Sample, graph: ConstraintGraph, node_rows: IntArray, n_clusters: int
+) -> Neighbourhoods:
+    """Return the neighbourhoods of `largest_first`, without what lies between them."""
+    sums = sample.sum_by(*_largest(sample, graph, node_rows, n_clusters))
+    nothing = np.zeros((0, 0), np.bool_)
+    return Neighbourhoods(_as_sparse(sums), sample.exponent, sums.counts, nothing)
+
+
+def _largest(
+    sample: Sample, graph: ConstraintGraph, node_rows: IntArray, n_clusters: int
+) -> tuple[IntArray, int]:
+    """Return for each row the neighbourhood of `largest_first` it is in, -1: none; how many."""
     sizes = np.bincount(graph.groups, minlength=graph.n_groups)
     order = np.lexsort((np.arange(graph.n_groups), -sizes))
     chosen = order[sizes[order] > 1][:n_clusters]
@@ -131,7 +153,7 @@ def largest_first(
     place[chosen] = np.arange(len(chosen))
     labels = np.full(sample.block.n_rows, -1, np.int64)
     labels[node_rows] = place[graph.groups]
-    return sample.centroids(*sample.sums(labels, len(chosen)))
+    return labels, len(chosen)
 
 
 def _rivals_of_all(graph: ConstraintGraph, sizes: IntArray, chosen: IntArray) -> IntArray:

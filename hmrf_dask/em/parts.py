@@ -51,12 +51,12 @@ class Step:
 
     files: tuple[LabelsFile, ...]
     n_moved: int
-    change: IntArray  # exact change of Σ D, limbs
+    change: IntArray | None  # exact change of Σ D, limbs; None where it is measured anew
     sums: Sums | Accumulator  # change of the centroid sums
 
     def __sizeof__(self) -> int:
         """Tell Dask the true size."""
-        return self.sums.__sizeof__() + self.change.nbytes + 512 * len(self.files)
+        return self.sums.__sizeof__() + 512 * (1 + len(self.files))
 
 
 @dataclass(frozen=True)
@@ -203,10 +203,11 @@ def merge_steps(steps: Sequence[Step]) -> Step:
         return steps[0]
     sums = joined([one.sums for one in steps])
     noted = any(isinstance(one.sums, Accumulator) for one in steps)
+    changes = [one.change for one in steps if one.change is not None]
     return Step(
         tuple(file for one in steps for file in one.files),
         sum(one.n_moved for one in steps),
-        add_limbs([one.change for one in steps]),
+        add_limbs(changes) if changes else None,
         sums if noted else sums.finish(),
     )
 
@@ -220,6 +221,12 @@ def file_of(step: Step) -> LabelsFile:
 def labels_of(run: RunStore, file: LabelsFile) -> LabelArray:
     """Return the labels of a part as they are."""
     return run.read_labels(file)
+
+
+def within(labels: LabelArray, first: int, n_clusters: int) -> LabelArray:
+    """Return labels as the clusters of a shard are counted from its `first` one, -1 elsewhere."""
+    inside = (labels >= first) & (labels < first + n_clusters)
+    return np.where(inside, labels - np.int32(first), np.int32(-1))
 
 
 def total(
@@ -244,14 +251,15 @@ def measure(
     blocks: Blocks,
     kept: Sequence[KeptTerms | None],
     model: Model,
+    first: int,
     run: RunStore,
     files: Sequence[LabelsFile],
 ) -> IntArray:
-    """Return Σ D of parts exactly, every row computed anew."""
+    """Return Σ D exactly of the rows in the clusters of a model, every row computed anew."""
     table, limbs = model.table(), [exact_zero()]
     for block, known, labels in zip(blocks, kept, run.read_group(files), strict=True):
-        terms = terms_of(block, known, model)
-        limbs.append(exact_sum(model.distortion.own_distances(block, terms, table, labels)))
+        terms, own = terms_of(block, known, model), within(labels, first, model.n_clusters)
+        limbs.append(exact_sum(model.distortion.own_distances(block, terms, table, own)))
     return add_limbs(limbs)
 
 

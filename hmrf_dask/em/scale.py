@@ -155,8 +155,11 @@ def _shift(largest: float) -> int:
     return max(0, math.ceil(math.log2(max(largest, 1.0))) - 30)
 
 
-def cost_rows(distances: FloatArray, scale: Scale) -> LabelArray:
-    """Return distances of linked rows as int32, each row with its minimum taken off first."""
-    above = distances - distances.min(axis=1, keepdims=True)
+def cost_rows(distances: FloatArray, scale: Scale, least: FloatArray | None = None) -> LabelArray:
+    """Return distances of linked rows as int32, the `least` of each row taken off first.
+
+    It is given, shape (n_rows, 1), where these are not the distances to all clusters.
+    """
+    above = distances - (distances.min(axis=1, keepdims=True) if least is None else least)
     steps = np.rint(above / scale.step)
     return np.asarray(np.minimum(steps, np.iinfo(np.int32).max), np.int32)

@@ -19,7 +19,7 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.em import initialise
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.prepare import Pairs, describe_nodes
-from hmrf_dask.em.starts import Ground, first_smoothing
+from hmrf_dask.em.starts import Ground, first_sample, first_smoothing
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.sums import Sums, add_sums, fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
@@ -238,8 +238,7 @@ def _total(engine: Engine, seeds: Seeds) -> tuple[IntArray, IntArray, int]:
 def fill_classes(ground: Ground, known: FloatArray, classes: IntArray) -> FloatArray:
     """Return all centroids: those of `classes` are known, the others filled up as of a start."""
     n_clusters = ground.settings.n_clusters
-    sample = replace(ground.sample(), smoothing=first_smoothing(ground.distortion))
-    made = initialise.fill(sample, n_clusters, 0, known, ground.settings.fill)
+    made = initialise.fill(first_sample(ground), n_clusters, 0, known, ground.settings.fill)
     others = np.setdiff1d(np.arange(n_clusters), classes)
     out = np.empty_like(made)
     out[classes], out[others] = made[: len(classes)], made[len(classes) :]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hmrf_dask.corpus.chunks import lazy_array
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow, Lazy, tree
+from hmrf_dask.dataflow import DaskFlow, Lazy, task_memory, tree
 from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.distortions.own import OwnDistortion
+from hmrf_dask.em.memory_plan import shards_of
 from hmrf_dask.em.parts import add_limbs
 from hmrf_dask.em.problem import Problem
 from hmrf_dask.kernels.distances import UNDECIDED
@@ -29,6 +31,14 @@ class Predictor:
     weights: FloatArray
     smoothing: float
 
+    @property
+    def shards(self) -> tuple[range, ...]:
+        """The clusters that a task takes at a time; none: all."""
+        if isinstance(self.distortion, OwnDistortion):
+            return ()
+        n_clusters, n_features = self.centroids.shape
+        return shards_of(n_clusters, n_features, task_memory())
+
     def terms(self, block: RowBlock) -> Any:
         """Return what distances need of the rows, or raise what is wrong with them."""
         check_finite(block)
@@ -36,31 +46,73 @@ class Predictor:
         return self.distortion.terms(block, self.weights)
 
 
-def table_of(predictor: Predictor) -> Any:
+def table_of(predictor: Predictor, after: Sequence[None]) -> Any:
     """Return the centroids as the distortion's kernels use them."""
     return predictor.distortion.table(predictor.centroids, predictor.weights, predictor.smoothing)
 
 
-def nearest_of(block: RowBlock, predictor: Predictor, table: Any) -> LabelArray:
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest cluster of each row of those it was compared with, and how far it is."""
+
+    labels: LabelArray
+    distances: FloatArray
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return self.labels.nbytes + self.distances.nbytes + 128
+
+
+def labels_of(
+    block: RowBlock, predictor: Predictor, table: Any, first: int = 0, known: None = None
+) -> LabelArray:
     """Return the nearest cluster of each row; ties go to the lowest."""
     undecided = np.full(block.n_rows, UNDECIDED, np.int32)
     return predictor.distortion.nearest(block, predictor.terms(block), table, undecided)[0]
 
 
-def distances_of(block: RowBlock, predictor: Predictor, table: Any) -> FloatArray:
-    """Return the distance of each row to each cluster."""
-    return predictor.distortion.distances(block, predictor.terms(block), table)
+def nearest_of(
+    block: RowBlock, predictor: Predictor, table: Any, first: int, known: Nearest | None
+) -> Nearest:
+    """Return the nearest cluster of each row, counted from `first`; ties go to the lowest.
+
+    What is `known` of clusters before them counts too.
+    """
+    labels, terms = labels_of(block, predictor, table), predictor.terms(block)
+    distances = predictor.distortion.own_distances(block, terms, table, labels)
+    if known is None:
+        return Nearest(labels, distances)
+    nearer = distances < known.distances
+    labels = np.where(nearer, labels + np.int32(first), known.labels)
+    return Nearest(labels, np.where(nearer, distances, known.distances))
 
 
-def score_of(block: RowBlock, predictor: Predictor, table: Any) -> IntArray:
+def distances_of(
+    block: RowBlock, predictor: Predictor, table: Any, first: int, known: FloatArray | None
+) -> FloatArray:
+    """Return the distance of each row to each cluster, beside those `known`."""
+    found = predictor.distortion.distances(block, predictor.terms(block), table)
+    return found if known is None else np.concatenate([known, found], axis=1)
+
+
+def labels_kept(nearest: Nearest) -> LabelArray:
+    """Return the labels."""
+    return nearest.labels
+
+
+def score_of(nearest: Nearest) -> IntArray:
     """Return the exact sum of distances to the nearest cluster, as limbs."""
-    terms, labels = predictor.terms(block), nearest_of(block, predictor, table)
-    return exact_sum(predictor.distortion.own_distances(block, terms, table, labels))
+    return exact_sum(nearest.distances)
 
 
 def predict_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
     """Return the labels: int32, shape (n_rows,)."""
-    parts = _over_partitions(DaskFlow(), nearest_of, predictor, corpus)
+    flow = DaskFlow()
+    if predictor.shards:
+        found = _over_partitions(flow, nearest_of, predictor, corpus)
+        parts = [flow.lazy(labels_kept, one) for one in found]
+    else:
+        parts = _over_partitions(flow, labels_of, predictor, corpus)
     return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy)
 
 
@@ -74,7 +126,8 @@ def transform_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
 def score_rows(predictor: Predictor, corpus: Corpus) -> float:
     """Return minus the sum of distances to nearest clusters."""
     flow = DaskFlow()
-    limbs = _over_partitions(flow, score_of, predictor, corpus)
+    found = _over_partitions(flow, nearest_of, predictor, corpus)
+    limbs = [flow.lazy(score_of, one) for one in found]
     return -exact_value(flow.compute([tree(flow, add_limbs, limbs)])[0])
 
 
@@ -87,9 +140,26 @@ def labels_of_fit(parts: list[Lazy], problem: Problem, *, lazy: bool) -> Any:
 def _over_partitions(
     flow: DaskFlow, function: Callable[..., Any], predictor: Predictor, corpus: Corpus
 ) -> list[Lazy]:
-    shared = flow.share(predictor)
-    table = flow.lazy(table_of, shared)
-    return [flow.lazy(function, block, shared, table) for block in corpus.blocks]
+    """Return what each partition has of all clusters, which come in shards where they are many.
+
+    A shard's table is not made before all partitions are done with the one before it.
+    """
+    centroids, shards = predictor.centroids, predictor.shards
+    found: list[Lazy] = [None] * len(corpus.blocks)
+    for clusters in shards or (range(len(centroids)),):
+        rows = centroids[clusters.start : clusters.stop] if shards else centroids
+        shared = flow.share(replace(predictor, centroids=rows))
+        done = [flow.lazy(nothing_of, one) for one in found] if clusters.start else []
+        table = flow.lazy(table_of, shared, done)
+        found = [
+            flow.lazy(function, block, shared, table, clusters.start, known)
+            for block, known in zip(corpus.blocks, found, strict=True)
+        ]
+    return found
+
+
+def nothing_of(value: Any) -> None:
+    """Return nothing: whoever waits for it knows that the value is there."""
 
 
 def whole(

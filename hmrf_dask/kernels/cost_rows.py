@@ -10,7 +10,7 @@ costs more than the integers say, but for the rounding to steps.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,11 +21,11 @@ from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.nearest import WIDEST, Bounds, slack_of
 from hmrf_dask.kernels.plain import distances as plain
 from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.products import aligned, entries, multiply_row
+from hmrf_dask.kernels.products import LANES, Columns, aligned, entries, multiply_row
 from hmrf_dask.kernels.scores import score
 from hmrf_dask.kernels.stream import stream
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
 NEAR = 4096  # distances to be measured for which there is room at a time
 ROWS = 16  # that are stored together: whatever K is, they fill whole lines of the cache
@@ -148,9 +148,21 @@ def _gain(row, present, margin, totals, least, shift):  # type: ignore[no-untype
     return totals[present] - limit if totals[present] > least else np.int64(0)
 
 
+@inner()
+def _take(known, scores):  # type: ignore[no-untyped-def]
+    """Write scores that are known, and return the least."""
+    least = known[0]
+    for h in range(known.shape[0]):
+        scores[h] = known[h]
+        least = known[h] if known[h] < least else least
+    return least
+
+
 @instead(plain.quick_costs)
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _quick(rows, columns, parts, factors, ties, per_step, room, begin, out, near):  # type: ignore[no-untyped-def]
+def _quick(  # type: ignore[no-untyped-def]
+    rows, columns, parts, factors, ties, known, per_step, room, begin, out, near
+):
     """Go through rows from `begin` on; return where to go on, and how many distances are near.
 
     The first row for which there may be no more room in `near` is left for the next call.
@@ -169,8 +181,11 @@ def _quick(rows, columns, parts, factors, ties, per_step, room, begin, out, near
         at, point, margin = i % ROWS, ties.first + i, margins[i]
         present = np.int64(labels[point])
         if not coarse[i]:
-            multiply_row(rows, i, columns, scores)
-            lowest = score(scores, bias, extra, of_row(scale, i), of_row(shift, i))
+            if known.shape[0] > 0:
+                lowest = _take(known[i], scores)
+            else:
+                multiply_row(rows, i, columns, scores)
+                lowest = score(scores, bias, extra, of_row(scale, i), of_row(shift, i))
             _to_steps(scores, lowest, per_step, wide)
             if present < 0:
                 pass
@@ -197,6 +212,15 @@ def _quick(rows, columns, parts, factors, ties, per_step, room, begin, out, near
     return n_rows, found
 
 
+def low_factors(terms: Terms, unit: float) -> tuple[Any, ...]:
+    """Return what products of rows are times, and what the second parts of centroids are times."""
+    with np.errstate(over="ignore"):  # such rows have no finite slack
+        return tuple(
+            frozen(factor.astype(np.float32), np.float32)
+            for factor in (terms.scale / unit, terms.shift)
+        )
+
+
 def quick_costs(
     block: RowBlock,
     terms: Terms,
@@ -220,31 +244,43 @@ def quick_costs(
     """
     finder = finder_of(table, single=single)
     slack = slack_of(block, terms, Bounds.of(table, finder))
+    read = finder.columns, (finder.bias, finder.extra), low_factors(terms, finder.unit)
+    unknown = np.zeros((0, 0), np.float32)
+    return all_quick(block, read, ties, unknown, slack, step, tolerance, len(table.bias))
+
+
+def all_quick(
+    block: RowBlock,
+    read: tuple[Columns, tuple[Any, ...], tuple[Any, ...]],
+    ties: Ties,
+    known: RowArray,
+    slack: FloatArray,
+    step: float,
+    tolerance: float,
+    n_clusters: int,
+) -> Quick:
+    """Return cost rows of scores that are `known`, or made as `read` says where there are none."""
     per_step = 1.0 / step
     coarse = ~(slack <= tolerance) | (max(step, per_step) > WIDEST)
-    n_rows, n_clusters = block.n_rows, len(table.bias)
+    n_rows, width = block.n_rows, max(read[0].table.shape[1], -(-n_clusters // LANES) * LANES)
     out = (
         aligned((n_rows * n_clusters,), np.int32),
         np.zeros(n_rows, np.int64),
         np.ceil(np.where(coarse, 0.0, slack) * per_step).astype(np.int64) + 2,
         coarse,
     )
-    with np.errstate(over="ignore"):  # such rows have no finite slack
-        factors = tuple(
-            frozen(factor.astype(np.float32), np.float32)
-            for factor in (terms.scale / finder.unit, terms.shift)
-        )
-    width = finder.columns.table.shape[1]
     wide = aligned((width,), np.int32)
+    scores = aligned((width,), np.float32)
+    scores[n_clusters:] = np.inf
     room = (
-        aligned((width,), np.float32), wide, wide[:n_clusters], np.empty(n_clusters, np.int64),
+        scores, wide, wide[:n_clusters], np.empty(n_clusters, np.int64),
         np.zeros(ROWS * n_clusters, np.int32),
     )  # fmt: skip
-    read = (entries(block), finder.columns, (finder.bias, finder.extra), factors, ties)
+    given = (entries(block), *read, ties, known, np.float32(per_step), room)
     near = np.empty((2, max(n_clusters, NEAR)), np.int64)
     kept, done = [near[:, :0]], 0
     while done < n_rows:
-        done, found = _quick(*read, np.float32(per_step), room, done, out, tuple(near))
+        done, found = _quick(*given, done, out, tuple(near))
         kept.append(near[:, :found].copy())
     return Quick(out[0].reshape(n_rows, n_clusters), *out[1:], *np.concatenate(kept, axis=1))
 

@@ -214,9 +214,11 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
 
     if not len(metric):
         over_ranges(measure, len(tops), rows.size)
-        if ((np.abs(lengths - 1.0) < UNIT) | (lengths == 0.0)).all():
+        unit = (np.abs(lengths - 1.0) < UNIT) | (lengths == 0.0)
+        if unit.all():
             return centroids, float(tops.max(initial=0.0))
-        scaled = rows / np.where(lengths > 0.0, lengths, 1.0)[:, None]  # a user's, once in a fit
+        # A user's, once in a fit. What becomes of a row may not depend on those beside it.
+        scaled = rows / np.where(unit, 1.0, lengths)[:, None]
         return scaled, largest(scaled)
     out = room(rows.shape, np.float64)
     over_ranges(write, len(tops), rows.size)

@@ -33,6 +33,7 @@ if COMPILED:  # else `kernels.plain` multiplies
     _REAL = {16: ir.HalfType(), 32: ir.FloatType(), 64: ir.DoubleType()}
 
 LANES = 16  # numbers in a vector of the generated code; a machine may take several steps for it
+FEW = 4  # vectors of sums so short that entries take turns at two chains of them
 LINE = 64  # bytes of a line of the cache
 LEAST_HALF = 2.0**-14  # nought stands for smaller ones, which have fewer digits
 AHEAD = 24  # entries between the fetch of a line of the table and its use
@@ -86,10 +87,11 @@ def has_half() -> bool:
     return bool(_features() & {"+f16c", "+fullfp16"})
 
 
-def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]]:
+def layout(n_columns: int, sums: type[np.generic], of: int = 0) -> tuple[int, tuple[int, ...]]:
     """Return the width of a table of so many columns, and its `vectors`, for sums of that type.
 
-    A row is gone through as few times as registers allow.
+    A row is gone through as few times as registers allow. Columns of a table `of` more give the
+    products they would give there: entries are added up in as many chains.
     """
     if not COMPILED:  # scipy takes any width, and time for every column
         return n_columns, (0,)
@@ -99,6 +101,10 @@ def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]
     needed = max(1, -(-n_columns // LANES))
     passes = -(-needed // most)
     each = -(-needed // passes)
+    if of > n_columns:
+        twice = len(layout(of, sums)[1]) <= FEW
+        each = min(each, FEW) if twice else max(each, FEW + 1)
+        passes = -(-needed // each)
     return passes * each * LANES, (0,) * each
 
 
@@ -118,7 +124,7 @@ class _Pass:
         self.vector = ir.VectorType(self.real, LANES)
         self.line_step = n_vectors * LANES * bits[0] // 8
         self.flags = () if bits[0] == 64 else ("contract",)
-        twice = n_vectors <= 4 and bits[0] != 64
+        twice = n_vectors <= FEW and bits[0] != 64
         self.chains = (n_vectors if twice else 0, n_vectors)
 
     def _spread(self, value: Any) -> Any:

@@ -22,26 +22,27 @@ STEP = 2**23  # bytes; sizes are rounded up to multiples, smaller arrays are the
 LINE = 64  # bytes of a line of the cache
 
 
+Key = tuple[Callable[[int], AnyArray], int]  # what makes memory, and its size
+
+
 class _Kept:
-    """Memory that nobody uses now, by size; there is some only while fits run."""
+    """Memory that nobody uses now, by kind and size; there is some only while fits run."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a loan may end while another is made
         self.fits = 0
-        self.free: dict[int, list[AnyArray]] = defaultdict(list)
+        self.free: dict[Key, list[AnyArray]] = defaultdict(list)
 
-    def take(self, size: int) -> AnyArray:
-        """Return memory of that size."""
+    def take(self, key: Key) -> AnyArray | None:
+        """Return memory, None where there is none of that kind and size."""
         with self.lock:
-            if self.free[size]:
-                return self.free[size].pop()
-        return np.empty(size + LINE, np.uint8)
+            return self.free[key].pop() if self.free[key] else None
 
-    def give_back(self, memory: AnyArray) -> None:
+    def give_back(self, key: Key, memory: AnyArray) -> None:
         """Keep memory, if a fit may use it."""
         with self.lock:
             if self.fits:
-                self.free[len(memory) - LINE].append(memory)
+                self.free[key].append(memory)
 
 
 _kept = _Kept()
@@ -52,13 +53,15 @@ class _Loan:
 
     memory: AnyArray | None = None
 
-    def __init__(self, size: int) -> None:
-        self.memory = _kept.take(size)
+    def __init__(self, make: Callable[[int], AnyArray], size: int) -> None:
+        self.key = (make, size)
+        memory = _kept.take(self.key)
+        self.memory = make(size) if memory is None else memory
         self.__array_interface__: dict[str, Any] = self.memory.__array_interface__
 
-    def __del__(self, give_back: Callable[[AnyArray], None] = _kept.give_back) -> None:
+    def __del__(self, give_back: Callable[[Key, AnyArray], None] = _kept.give_back) -> None:
         if self.memory is not None:  # there was memory to be had
-            give_back(self.memory)  # an argument: at the end of a process modules are gone
+            give_back(self.key, self.memory)  # an argument: at the end of a process modules go
 
 
 @contextmanager
@@ -75,10 +78,19 @@ def kept_for_a_fit() -> Iterator[None]:
                 _kept.free.clear()
 
 
+def borrowed(make: Callable[[int], AnyArray], size: int) -> AnyArray:
+    """Return memory of any contents that `make(size)` made, now or before: it is kept for a fit."""
+    return np.asarray(_Loan(make, size))
+
+
+def _plain(size: int) -> AnyArray:
+    return np.empty(size + LINE, np.uint8)
+
+
 def room(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
     """Return an array of any contents that begins at a line of the cache, as `np.empty` does."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     rounded = -(-size // STEP) * STEP
-    memory = np.asarray(_Loan(rounded)) if size >= STEP else np.empty(size + LINE, np.uint8)
+    memory = borrowed(_plain, rounded) if size >= STEP else _plain(size)
     first = -memory.ctypes.data % LINE
     return memory[first : first + size].view(dtype).reshape(shape)

@@ -61,6 +61,9 @@ class MemoryRun:
         """Return the labels of rows `first_row` to `last_row` (exclusive), read-only."""
         return contents.read_range(self.read_group, files, first_row, last_row, prefix)
 
+    def discard(self, files: Sequence[LabelsFile]) -> None:
+        """Nothing: what nobody holds is gone."""
+
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
     ) -> Commit:

@@ -85,6 +85,9 @@ class RunStore(Protocol):
     ) -> Labels:
         """Return the labels of rows `first_row` to `last_row` (exclusive), read-only."""
 
+    def discard(self, files: Sequence[LabelsFile]) -> None:
+        """Remove what no commit will name."""
+
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
     ) -> Commit:

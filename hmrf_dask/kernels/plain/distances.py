@@ -8,7 +8,7 @@ import numpy as np
 
 from hmrf_dask.kernels.plain.numbers import add_exactly
 from hmrf_dask.kernels.plain.pieces import ENTRIES, Piece, pieces, silent, spans
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
 _LINKED = -1  # as in kernels.distances
 _FEATURES = 1 << 10  # at once, where a table is made
@@ -151,6 +151,7 @@ def fill_finder(
     exact: FloatArray,
     metric: FloatArray,
     shares: FloatArray,
+    middles: FloatArray,
     unit: float,
     begin: int,
     end: int,
@@ -163,7 +164,7 @@ def fill_finder(
     for first in range(begin, end, _FEATURES):
         chosen = slice(first, min(first + _FEATURES, end))
         part = exact[:, chosen]
-        value = part - part.mean(axis=0)
+        value = part - (middles[chosen] if len(middles) else part.mean(axis=0))
         value *= unit * metric[chosen] if len(metric) else unit
         stored = value.astype(np.float32)
         table[chosen, : len(exact)] = stored.T
@@ -286,6 +287,7 @@ def quick_costs(
     parts: Any,
     factors: Any,
     ties: Any,
+    known: RowArray,
     per_step: float,
     room: Any,
     begin: int,

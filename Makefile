@@ -3,7 +3,7 @@
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 JOBS ?= 2
-PAPERS ?= kdd2004 sdm2004 icml2002 defaults costs genes
+PAPERS ?= kdd2004 sdm2004 icml2002 defaults costs genes inference scale large refinement
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up

@@ -76,8 +76,26 @@ class RunDirectoryError(HmrfError, OSError):
     exit_code = 78
 
 
+class SourceError(HmrfError, OSError):
+    """Documents or answers cannot be read from where the manifest says they are."""
+
+    exit_code = 78
+
+
+class SourceUnavailableError(SourceError):
+    """The store does not answer now, or a file changed while it was read: trying again may help."""
+
+    exit_code = 75
+
+
 class ClusterError(HmrfError, RuntimeError):
     """The Dask cluster cannot do the work now: no workers, a deadline passed, a worker refused."""
+
+    exit_code = 75
+
+
+class HeldError(HmrfError, RuntimeError):
+    """Another run holds the output now, or took it over from this one."""
 
     exit_code = 75
 

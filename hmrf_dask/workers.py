@@ -29,7 +29,8 @@ CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.l
 PROCESS = 320 * 2**20  # bytes of a worker with all modules and kernels loaded, without any rows
 POLL = 2.0  # seconds between two looks at the workers while a graph runs
 ANSWER = 3.0  # seconds in which a worker answers a client that can reach it
-_REACHED: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # by client
+# By client: the worker that was greeted, and whether it answered.
+_REACHED: WeakKeyDictionary[Any, tuple[str, bool]] = WeakKeyDictionary()
 TASKS = 2  # of a pass for each local thread: fewer wait for the slowest, each may hold K x d sums
 
 
@@ -70,16 +71,19 @@ def reaches_workers(client: Any) -> bool:
     """Return whether this process can speak to workers itself: half of the way of large values."""
     if client.direct_to_workers is not None:
         return bool(client.direct_to_workers)
-    if client not in _REACHED:
-        addresses = list(_workers_by_name(client))
-        if not addresses:
-            return False
-        try:
-            client.sync(_greet, client, addresses[0], callback_timeout=ANSWER)
-            _REACHED[client] = True
-        except (OSError, TimeoutError):  # behind a gateway
-            _REACHED[client] = False
-    return _REACHED[client]
+    greeted, reached = _REACHED.get(client, ("", False))
+    if reached:
+        return True
+    addresses = list(_workers_by_name(client))
+    if not addresses or addresses[0] == greeted:
+        return False
+    try:
+        client.sync(_greet, client, addresses[0], callback_timeout=ANSWER)
+        reached = True
+    except (OSError, TimeoutError):  # behind a gateway, or just gone: another one may answer
+        pass
+    _REACHED[client] = addresses[0], reached
+    return reached
 
 
 async def _greet(client: Any, address: str) -> None:

@@ -77,6 +77,7 @@ def make_bench(
     n_parts: int = 2,
     learn: bool = False,
     weight_update: str = "normalized",
+    inference: str = "icm",
     task_memory: int = 2**30,
     flow: Dataflow | None = None,
 ) -> Bench:
@@ -89,6 +90,7 @@ def make_bench(
         cannot_link_cost=problem.cannot_link_cost,
         learn_weights=learn,
         weight_update=weight_update,  # type: ignore[arg-type]
+        inference=inference,  # type: ignore[arg-type]
         closure=problem.closure,
         on_conflict=problem.on_conflict,  # type: ignore[arg-type]
         seed=problem.seed,

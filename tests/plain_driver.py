@@ -19,6 +19,7 @@ FITS: dict[str, dict[str, Any]] = {
     "cosine learned": {"learn_weights": True},
     "cosine dense": {"dense": True, "penalty": "potts", "closure": False},
     "cosine in tables": {"chained": True},
+    "cosine by messages": {"inference": "belief-propagation"},
     "pearson": {"distortion": "pearson", "learn_weights": True},
     "pearson dense": {"distortion": "pearson", "dense": True},
     "euclidean": {"distortion": "euclidean"},

@@ -259,7 +259,7 @@ def _giant_holds(found: Figures) -> bool:
     )
 
 
-ROWS = (
+LOOP_ROWS = (
     Row(
         "energy",
         "reported J = the oracle's to 1e-9",

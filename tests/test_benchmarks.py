@@ -33,6 +33,7 @@ from tests.benchmarks import (
     rows_processes,
     scheduling,
     spark_rows,
+    vectorising,
 )
 from tests.benchmarks.iterations import Mark, iterations_of
 from tests.benchmarks.measuring import Bench, Figure, Timed
@@ -257,6 +258,20 @@ def test_process_rows(bench: Bench, monkeypatch: Any) -> None:
     (figure,) = rows_processes.memory(bench)
     (found,) = figure.told["MiB"]
     assert found["peak"] > found["before"] > 10
+
+
+def test_vectorising_row(bench: Bench) -> None:
+    found = vectorising.vectorising(bench)
+    assert names(found) == ["vectorising-ascii", "vectorising-mixed"]
+    assert [one.told["same_bits"] for one in found] == [True, True]
+    assert found[0].told["texts_beyond_ascii"] == 0 < found[1].told["texts_beyond_ascii"] < 200
+
+
+def test_vectorising_row_refuses_other_rows(bench: Bench, monkeypatch: Any) -> None:
+    other = vectorising.TextSettings(norm="l1")
+    monkeypatch.setattr(vectorising, "SETTINGS", other)
+    with pytest.raises(RuntimeError, match="bits of scikit-learn's"):
+        vectorising.vectorising(bench)
 
 
 def test_growth_row(bench: Bench) -> None:

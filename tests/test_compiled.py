@@ -237,6 +237,8 @@ import sys
 import numpy as np
 import scipy.sparse
 from hmrf_dask import COPKMeans, HMRFKMeans
+from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.tokens import count_texts
 rng = np.random.default_rng(0)
 rows = scipy.sparse.random(170, 40, 0.2, "csr", np.float32, rng=rng)
 rows.data += 0.1
@@ -253,15 +255,21 @@ for distortion, form in (("cosine", rows), ("euclidean", rows.toarray())):
         model.fit(form, must_link=must, cannot_link=cannot)
         assert len(model.labels_) == 170
     COPKMeans(3, distortion=distortion, random_state=0).fit(form, cannot_link=given[1][1])
+for texts in ([], [""], ["to be", "né"], [" ".join(map(str, range(9999)))]):
+    assert count_texts(texts, TextSettings()).n_texts == len(texts)
 """
 
 SIGNATURES = """
 for name, module in list(sys.modules.items()):
     for kernel in list(vars(module).values()) if name.startswith("hmrf_dask.") else []:
+        options = getattr(kernel, "targetoptions", {})
+        if options.get("no_cpython_wrapper"):
+            continue  # part of the kernels that call it, each with its own form of the arguments
         if len(getattr(kernel, "signatures", ())) > 1:
             print(kernel.py_func.__module__, kernel.py_func.__qualname__, sep=".")
-from hmrf_dask.kernels import table_sweeps
+from hmrf_dask.kernels import table_sweeps, tokens
 assert table_sweeps._run.signatures  # the fits are not all of one form
+assert tokens._enter.signatures  # the table of words has grown
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import psutil
@@ -12,6 +13,7 @@ from distributed import get_client
 from hmrf_dask.cli import connect
 from hmrf_dask.cli.connect import connected
 from hmrf_dask.errors import ClusterError, ConfigurationError
+from hmrf_dask.jobs.job_file import Cluster
 
 
 def test_threads_are_set_and_set_back() -> None:
@@ -45,6 +47,39 @@ def test_another_file_is_no_scheduler_file(tmp_path: Path) -> None:
         refusal = pytest.raises(ConfigurationError, match="a scheduler file must be what")
         with refusal, connected(scheduler_file=str(path)):
             pass
+
+
+def test_a_class_that_is_not_installed_is_told() -> None:
+    asked = Cluster(**{"class": "dask_yarn.YarnCluster"})
+    with (
+        pytest.raises(ConfigurationError, match=r"dask_yarn\.YarnCluster must be installed"),
+        connected(cluster=asked),
+    ):
+        pass
+
+
+@pytest.mark.cluster
+def test_a_class_of_the_list_is_started_and_ended() -> None:
+    kwargs = {"n_workers": 0, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    asked = {"class": "distributed.LocalCluster", "kwargs": kwargs, "workers": 1}
+    with connected(cluster=Cluster(**asked)):
+        client = get_client()
+        assert client.submit(sum, [1, 2]).result(timeout=60) == 3
+    assert client.status == "closed"
+
+
+def test_kwargs_that_a_class_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**kwargs: object) -> None:
+        raise TypeError(f"unexpected {', '.join(kwargs)}")
+
+    module = SimpleNamespace(SLURMCluster=refuse)
+    monkeypatch.setattr(connect, "import_module", lambda name: module)
+    asked = {"class": "dask_jobqueue.SLURMCluster", "kwargs": {"cors": 2}}
+    with (
+        pytest.raises(ConfigurationError, match=r"kwargs must be what .* \(unexpected cors\)"),
+        connected(cluster=Cluster(**asked)),
+    ):
+        pass
 
 
 @pytest.mark.cluster

@@ -183,7 +183,7 @@ def test_bad_lines_are_named(tmp_path: Path, text: str, error: str) -> None:
 def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="there is no pair file"):
         Constraints.from_file(tmp_path / "none.csv")
-    with pytest.raises(InvalidInputError, match=r"must be named \.csv or"):
+    with pytest.raises(InvalidInputError, match=r"must be named \.csv, \.jsonl, \.parquet"):
         Constraints.from_file(tmp_path / "pairs.txt")
     (tmp_path / "latin.csv").write_bytes(b"a,b,kind\nx,y,must\n\xe4,z,must\n")
     with pytest.raises(InvalidInputError, match=r"latin.csv, line 3: must be UTF-8"):

@@ -280,9 +280,10 @@ def test_unchanged_partitions_are_not_touched_and_slices_own_their_memory(dense)
             corpus.with_partitions(bad)
 
 
-def test_a_corpus_of_files_says_where_they_are_and_what_they_hold(dense, tmp_path):
+@pytest.mark.parametrize("ids", [None, [f"document {i:03d}" for i in range(10)]])
+def test_a_corpus_of_files_says_where_they_are_and_what_they_hold(dense, ids, tmp_path):
     rows = scipy.sparse.csr_array(dense)
-    corpus = Corpus.from_rows(rows, n_partitions=3)
+    corpus = Corpus.from_rows(rows, ids=ids, n_partitions=3)
     read = corpus.to_parquet(str(tmp_path))
     blocks = blocks_of(corpus)
     assert [source.nbytes for source in read.sources] == [b.nbytes - 4 for b in blocks]

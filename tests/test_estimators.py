@@ -364,6 +364,7 @@ BAD_PARAMETERS = {
     "cannot_link_cost": [-0.5, np.inf],
     "init": ["k-means", None, 3, [[1.0, 2.0]], np.full((3, 40), np.nan), "given"],
     "fill": ["zeros", None],
+    "inference": ["beliefs", True, None],
     "refine": ["yes", 1],
     "weight_update": ["raw"],
     "closure": ["auto", 1, None],

@@ -15,7 +15,8 @@ from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
 from hmrf_dask.kernels.table_forms import table_bytes
 from hmrf_dask.linked.layout import CANNOT, MUST, LinkedLayout
-from hmrf_dask.linked.plan import heap_bytes, plan_layout, round_bytes, table_mode_bytes
+from hmrf_dask.linked.plan import plan_layout
+from hmrf_dask.linked.sizes import heap_bytes, message_bytes, round_bytes, table_mode_bytes
 
 GIGABYTE = 1 << 30
 
@@ -52,6 +53,7 @@ def layout_of(
     n_clusters: int = 3,
     task_memory: int = GIGABYTE,
     rows_per_partition: int = 65536,
+    propagating: bool = False,
 ) -> LinkedLayout:
     return plan_layout(
         graph,
@@ -61,6 +63,7 @@ def layout_of(
         task_memory=task_memory,
         table_bytes=partial(table_bytes, 10),
         rows_per_partition=rows_per_partition,
+        propagating=propagating,
     )
 
 
@@ -88,6 +91,7 @@ def problems(draw: st.DrawFn) -> dict[str, object]:
         "row_bytes": draw(st.lists(st.integers(1, 300), min_size=n, max_size=n)),
         "task_memory": draw(st.sampled_from([6000, 12000, GIGABYTE])),
         "rows_per_partition": draw(st.sampled_from([1, 3, 8, 100])),
+        "propagating": draw(st.booleans()),
         "seed": draw(st.integers(0, 2**32 - 1)),
     }
 
@@ -111,6 +115,7 @@ def laid_out(problem: dict[str, object], random: np.random.Generator | None) -> 
         problem["row_bytes"],
         task_memory=problem["task_memory"],
         rows_per_partition=problem["rows_per_partition"],
+        propagating=problem["propagating"],
     )
 
 
@@ -142,6 +147,7 @@ def test_any_layout_keeps_its_promises(problem: dict[str, object]) -> None:
             assert 1 <= len(nodes) <= problem["rows_per_partition"]
             assert row_bytes[nodes].sum() <= problem["task_memory"] // 4
         check_bundle(layout, number, problem["task_memory"])
+        check_messages(layout, number, problem["task_memory"], problem["propagating"])
     assert len(homes) == graph.n_components
     check_pairs(layout)
 
@@ -168,6 +174,21 @@ def check_bundle(layout: LinkedLayout, number: int, task_memory: int) -> None:
     tables = graph.table_components[graph.components[bundle.nodes]]
     assert tables.tolist() == [bundle.mode == "table"] * len(laid)
     check_groups(layout, number)
+
+
+def check_messages(layout: LinkedLayout, number: int, task_memory: int, asked: bool) -> None:
+    """Messages are passed wherever they fit, and only there."""
+    bundle, graph = layout.bundle(number), layout.graph
+    if bundle.mode == "messages":
+        sizes = len(bundle.nodes), len(bundle.first), 3
+        assert asked
+        assert heap_bytes(*sizes) + message_bytes(*sizes) <= task_memory
+    if bundle.mode == "heap" and asked:
+        homes = graph.components[bundle.nodes]
+        pairs = homes[bundle.first]
+        for component in set(homes.tolist()):
+            sizes = int((homes == component).sum()), int((pairs == component).sum()), 3
+            assert heap_bytes(*sizes) + message_bytes(*sizes) > task_memory
 
 
 def check_groups(layout: LinkedLayout, number: int) -> None:

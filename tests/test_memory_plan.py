@@ -50,7 +50,9 @@ class Bench:
 
     def task(self, name: str) -> TaskMemory:
         """Return what the plan says of a task."""
-        tasks = plan_tasks(self.facts, self.settings, WIDTH, pairs=None, refining=True)
+        tasks = plan_tasks(
+            self.facts, self.settings, WIDTH, pairs=None, refining=True, refining_starts=True
+        )
         return next(task for task in tasks if name in task.name)
 
     def rows(self) -> RowBlock:
@@ -155,10 +157,25 @@ def test_linked_rows_are_planned_within_the_budget(bench: Bench) -> None:
     pairs = Pairs(graph, np.arange(1000), np.full(1000, 9), 2.0**-8, chain, none)
     for memory, words in ((2**30, "1000 constrained documents and 999 pairs"), (2**16, "hmrf.")):
         settings = Settings(K, task_memory=memory)
-        task = plan_tasks(bench.facts, settings, WIDTH, pairs=pairs, refining=False)[-2]
+        task = plan_tasks(
+            bench.facts, settings, WIDTH, pairs=pairs, refining=False, refining_starts=False
+        )[-2]
         assert task.name == "an ICM task"
         assert words in str(task)
         assert task.total <= memory
+
+
+@pytest.mark.parametrize("refining_starts", [False, True])
+def test_a_start_that_is_not_refined_is_planned_without_summands(
+    bench: Bench, refining_starts: bool
+) -> None:
+    plan = plan_tasks(
+        bench.facts, bench.settings, WIDTH, pairs=None,
+        refining=True, refining_starts=refining_starts,
+    )  # fmt: skip
+    counted = {task.name: {name for name, _ in task.parts} for task in plan}
+    assert ("its summands" in counted["a start"]) == refining_starts
+    assert "its summands" in counted["a task of first variation"]
 
 
 def test_facts_do_not_depend_on_partitions() -> None:

@@ -213,7 +213,15 @@ def test_a_plan_counts_the_block_that_is_held_while_the_next_is_read() -> None:
     nothing = np.zeros(0)
     facts = Facts(10, nothing, nothing, nothing, 0.0, 0, (), 0, 0, 0, 2**20, 2**20, 0, None)  # type: ignore[arg-type]
     plans = [
-        plan_tasks(facts, Settings(2), 5, pairs=None, refining=False, reading=reading)[0]
+        plan_tasks(
+            facts,
+            Settings(2),
+            5,
+            pairs=None,
+            refining=False,
+            refining_starts=False,
+            reading=reading,
+        )[0]
         for reading in (0, 2**17)
     ]
     assert plans[1].total - plans[0].total == 2**21

@@ -6,8 +6,10 @@ import importlib.util
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,30 @@ from sklearn.metrics import mutual_info_score, normalized_mutual_info_score
 
 import hmrf_dask
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, RunDirectoryError
-from pipelines.papers import costs, defaults, genes, harness, icml2002, kdd2004, report, sdm2004
+from pipelines.papers import (
+    costs,
+    defaults,
+    genes,
+    harness,
+    icml2002,
+    inference,
+    kdd2004,
+    large,
+    peer,
+    planted,
+    refinement,
+    report,
+    scale,
+    sdm2004,
+)
 from pipelines.papers.cells import COLUMNS, CellFile, Curves
 from pipelines.papers.plans import Arm, Axis, Experiment, Figure, Key, Study
-from pipelines.papers.sets import Rows, classic400, iris, lsa, news
+from pipelines.papers.sets import Rows, classic400, iris, lsa, news, some_of
 from pipelines.papers.supervision import Fold, Given, folds, pairs_of_seeds, random_pairs, seeds
 
 EXPERIMENTS = {
     one.EXPERIMENT.name: one.EXPERIMENT
-    for one in (kdd2004, sdm2004, icml2002, defaults, costs, genes)
+    for one in (kdd2004, sdm2004, icml2002, defaults, costs, genes, inference)
 }
 HAS_SEEDING = all(
     name in hmrf_dask.__all__ for name in ("SeededKMeans", "ConstrainedKMeans", "COPKMeans")
@@ -313,6 +330,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_file(
     assert len(fitted) == len(lines) - 6
     run(tmp_path / "cut")
     assert len(fitted) == len(lines) - 6
+    seconds = [scores["seconds"] for scores in CellFile(cut.parent, "small").cells.values()]
+    assert len(seconds) == len(lines) - 1
+    assert min(seconds) > 0
+    (cut.parent / "small.seconds.csv").unlink()  # of an earlier version: nobody knows them
+    assert np.isnan([one["seconds"] for one in CellFile(cut.parent, "small").cells.values()]).all()
 
 
 def test_more_runs_and_places_are_added_to_what_is_there(tmp_path: Path) -> None:
@@ -555,3 +577,178 @@ def test_simulated_genes_are_alike_in_shape_not_in_level() -> None:
     levels = [rows.values[rows.classes == one].mean() for one in range(rows.n_clusters)]
     assert np.std(levels) < 0.5 * rows.values.mean(axis=1).std()
     assert Given().pairs.shape == (0, 2)
+
+
+# ---- scale, large sets and the size of refinement
+
+
+def test_planted_rows_of_fewer_begin_those_of_more() -> None:
+    for make in (planted.sparse_rows, planted.dense_rows):
+        few, many = make(300), make(2_100)
+        assert few.values.shape == (300, many.values.shape[1])
+        assert abs(few.values - many.values[:300]).max() == 0
+        assert np.array_equal(few.classes, many.classes[:300])
+        assert set(many.classes) == set(range(planted.N_TOPICS))
+        assert make(300, seed=1).fingerprint() != few.fingerprint()
+    rows = planted.sparse_rows(2_100)
+    assert sp.linalg.norm(rows.values, axis=1) == pytest.approx(1.0, abs=1e-5)
+    sums = np.stack([np.asarray(rows.values[rows.classes == one].mean(axis=0))[0]
+                     for one in range(planted.N_TOPICS)])  # fmt: skip
+    assert ((rows.values @ sums.T).argmax(axis=1) == rows.classes).mean() > 0.9
+
+
+def timings(arm: str, powers: float, factor: float, kind: str = "dense") -> list[scale.Timing]:
+    """Return made-up timings, 5 iterations each."""
+    return [
+        scale.Timing(kind, arm, size, size // 4, 5, 0.0, 5 * factor * size**powers)
+        for size in (100, 200, 400, 800)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("powers", "factor", "told"),
+    [(1.0, 39.0, "not 40 × or quadratic"), (1.0, 41.0, ": 40 × or"), (2.0, 0.01, ": 40 × or")],
+)
+def test_scale_tells_what_is_linear_and_how_far_the_peer_is(
+    powers: float, factor: float, told: str
+) -> None:
+    ours, peer = timings("PCKMeans", 1.0, 1.0), timings("PCKMeans, peer", powers, factor)
+    assert scale.exponent(peer) == pytest.approx(powers)
+    lines = scale.findings([*ours, *peer])
+    assert "exponent 1.00, 1.00 over the three largest sizes: linear (at most 1.1)" in lines[0]
+    assert told in lines[1]
+    assert len(lines) == 2
+    steep = scale.findings(timings("COPKMeans", 1.2, 1.0))
+    assert ": not linear" in steep[0]
+    assert "The peer was not asked" in steep[1]
+
+
+PEER = """
+import numpy as np
+
+class PCKMeans:
+    def __init__(self, n_clusters, max_iter):
+        self.n_clusters, self.max_iter = n_clusters, max_iter
+
+    def _get_cluster_centers(self, X, labels):
+        return X[:self.n_clusters]
+
+    def fit(self, X, ml, cl):
+        if np.random.rand() < FAILS:
+            raise RuntimeError("an empty cluster")
+        assert len(ml) + len(cl) == len(X) // 4 and X.ndim == 2
+        for _ in range(self.max_iter - 1):
+            self._get_cluster_centers(X, None)
+
+COPKMeans = PCKMeans
+"""
+
+
+def peer_python(folder: Path, code: str) -> str:
+    """Return a Python that finds a stand-in for the peer."""
+    package = folder / "active_semi_clustering" / "semi_supervised"
+    package.mkdir(parents=True)
+    (package / "pairwise_constraints.py").write_text(code)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_scale_writes_its_files_and_asks_the_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "QUICK_SIZES", (200, 400))
+    monkeypatch.setattr(scale, "QUICK_PEER_SIZES", (200, 300))
+    python = peer_python(tmp_path / "peer", PEER.replace("FAILS", "0.1"))
+    output = tmp_path / "out"
+    options = ["--quick", "--json", "--output", str(output), "--peer-python", python]
+    done = CliRunner().invoke(scale.main, options)
+    assert done.exit_code == 0, done.output
+    lines = json.loads(done.stdout)
+    assert [(one["rows"], one["arm"], "times_ours" in one) for one in lines] == [
+        ("sparse", "PCKMeans", False), ("sparse", "COPKMeans", False),
+        ("dense", "PCKMeans", False), ("dense", "COPKMeans", False),
+        ("dense", "PCKMeans, peer", True), ("dense", "COPKMeans, peer", True),
+    ]  # fmt: skip
+    header, *rows = (output / "scale.csv").read_text().splitlines()
+    assert header == "rows,arm,n_rows,n_pairs,iterations,seconds,cpu_seconds"
+    assert len(rows) == 12
+    asked = [row.split(",") for row in rows if "peer" in row]
+    assert {row[-3] for row in asked} == {"4"}  # its iterations are counted
+    assert (output / "scale.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (output / "scale.svg").read_text()
+    page = (output / "scale.md").read_text()
+    assert "200 rows" not in page
+    assert page.count("| sparse | PCKMeans |") == 2
+
+
+def test_a_python_without_the_peer_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer, "OTHER_SEEDS", 2)
+    rows = planted.dense_rows(100)
+    ask = partial(peer.fit_peer, rows=rows, given=scale.pairs_of(rows), seed=0, max_iter=3)
+    with pytest.raises(ConfigurationError, match=r"got .*nowhere.*pip install active-semi"):
+        ask(str(tmp_path / "nowhere"), "PCKMeans")
+    with pytest.raises(ConfigurationError, match=r"\(ModuleNotFoundError: No module named"):
+        ask(peer_python(tmp_path / "other", "import not_there"), "PCKMeans")
+    never = peer_python(tmp_path / "never", PEER.replace("FAILS", "1.0"))
+    with pytest.raises(ConfigurationError, match="got RuntimeError with each of 2 seeds"):
+        ask(never, "PCKMeans")
+
+
+@pytest.mark.parametrize("experiment", [large.EXPERIMENT, refinement.EXPERIMENT])
+def test_experiments_over_size_keep_time_and_all_rows(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    name = experiment.name
+    options = ["--quick", "--output", str(tmp_path)]
+    quick = (0, 0.25) if name == "refinement" else (0, 40)
+    study = replace(experiment.studies[0], load=tiny)
+    study = replace(study, axis=replace(study.axis, quick=quick))
+    figures = tuple(one for one in experiment.figures if one.study == study.name)
+    small = replace(experiment, studies=(study,), figures=figures)
+    done = CliRunner().invoke(harness.command(small), options)
+    assert done.exit_code == 0, done.output
+    header, *lines = (tmp_path / f"{name}.csv").read_text().splitlines()
+    assert header == ",".join([*COLUMNS, "nmi_all"])
+    seconds = (tmp_path / f"{name}.seconds.csv").read_text().splitlines()[1:]
+    assert all(float(line.rsplit(",", 1)[1]) > 0 for line in seconds)
+    assert len(seconds) == len(lines)
+    for figure in experiment.figures:
+        assert figure.study in {study.name for study in experiment.studies}
+    told = done.stdout.split("## What it shows")[1].split("\n## ")[0]
+    table = [line for line in told.splitlines() if line.startswith("|")]
+    assert len(table) == 4
+    assert len({line.count("|") for line in table}) == 1
+    # the columns of another experiment are refused
+    with pytest.raises(RunDirectoryError, match="must have the columns"):
+        CellFile(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("nmi", "told"),
+    [
+        ([0.3, 0.32, 0.4], "grows from 0.300 to 0.400"),
+        ([0.3, 0.4, 0.395], "grows from 0.300 to 0.395"),
+        ([0.3, 0.4, 0.35], "does not grow from 0.300 to 0.350"),
+        ([0.3, 0.3, 0.3], "does not grow from 0.300 to 0.300"),
+    ],
+)
+def test_what_grows_with_the_pairs_is_told(nmi: list[float], told: str) -> None:
+    xs = tuple(map(float, range(len(nmi))))
+    keys = {(large.DEFAULTS, x): [Key("tiny", large.DEFAULTS, x, 0, 0)] for x in xs}
+    cells = {keys[large.DEFAULTS, x][0]: {"nmi_all": one} for x, one in zip(xs, nmi, strict=True)}
+    assert large._growth(Curves(STUDY, xs, keys, cells), "nmi_all") == told
+
+
+def test_some_rows_of_a_set_are_those_of_a_smaller_part_too(tmp_path: Path) -> None:
+    texts, labels = messages(20)
+    pq.write_table(pa.table({"text": texts, "label": labels}), tmp_path / "any.parquet")
+    sizes = [some_of("any", tmp_path, n_rows=n_rows).values.shape[0] for n_rows in (30, 60, None)]
+    assert sizes == [30, 60, 80]
+    few, many = (some_of("any", tmp_path, n_rows=n_rows).classes for n_rows in (30, 60))
+    assert (np.bincount(few) <= np.bincount(many)).all()
+    with pytest.raises(InvalidInputError, match=r"other.parquet must be there.*--data"):
+        some_of("other", tmp_path)

@@ -339,6 +339,10 @@ def test_auto_refines_while_clusters_are_small() -> None:
     assert not wanted(False, cosine, 10, 3)
     assert not wanted("auto", cosine, 10, 1)
     assert not wanted("auto", divergence, 10, 3)
+    most = 3 * refine.POOL_ROWS_PER_CLUSTER
+    assert wanted("auto", cosine, most, 3, refine.POOL_ROWS_PER_CLUSTER)
+    assert not wanted("auto", cosine, most + 1, 3, refine.POOL_ROWS_PER_CLUSTER)
+    assert most < 3 * refine.ROWS_PER_CLUSTER
 
 
 # --- lists of proposals

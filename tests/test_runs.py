@@ -80,21 +80,19 @@ def test_a_store_keeps_no_reference_to_the_callers_arrays(store: RunStore) -> No
 
 
 @pytest.mark.parametrize(
-    ("part", "first_row", "labels", "extra", "text"),
+    ("part", "first_row", "labels", "text"),
     [
-        ("../x", 0, np.zeros(2, np.int32), {}, "part must be lower-case letters"),
-        ("rows-0", -1, np.zeros(2, np.int32), {}, "first_row of rows-0 must be 0 or more, got -1"),
-        ("rows-0", 0, np.zeros(2, np.int64), {}, "must be a 1-D int32 array, got int64 of shape"),
-        ("rows-0", 0, np.zeros((2, 1), np.int32), {}, r"got int32 of shape \(2, 1\)"),
-        ("rows-0", 0, np.zeros(2, np.int32), {"d": np.zeros(3)}, "got 'd' of shape"),
-        ("rows-0", 0, np.zeros(2, np.int32), {"label": np.zeros(2)}, "another name than 'label'"),
+        ("../x", 0, np.zeros(2, np.int32), "part must be lower-case letters"),
+        ("rows-0", -1, np.zeros(2, np.int32), "first_row of rows-0 must be 0 or more, got -1"),
+        ("rows-0", 0, np.zeros(2, np.int64), "must be a 1-D int32 array, got int64 of shape"),
+        ("rows-0", 0, np.zeros((2, 1), np.int32), r"got int32 of shape \(2, 1\)"),
     ],
 )
 def test_a_store_refuses_what_are_no_labels(
-    store: RunStore, part: str, first_row: int, labels: Any, extra: Any, text: str
+    store: RunStore, part: str, first_row: int, labels: Any, text: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        store.write_labels(0, part, first_row, labels, extra)
+        store.write_labels(0, part, first_row, labels)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, np.zeros(2)])
@@ -109,18 +107,14 @@ def test_a_store_refuses_records_that_json_cannot_hold(store: RunStore, value: A
 
 def test_labels_are_parquet_that_others_can_read(tmp_path: Path) -> None:
     run = opener((str(tmp_path), {}))()
-    distance = np.linspace(0, 1, 100)
-    extra = {"distance": distance, "moved": distance > 0.5}
-    file = run.write_labels(12, "rows-00007", 700, labels_of(1), extra)
+    file = run.write_labels(12, "rows-00007", 700, labels_of(1))
     assert file.name.startswith("labels/00012/rows-00007-")
     assert (file.first_row, file.n_rows, file.part) == (700, 100, "rows-00007")
     table = pq.read_table(tmp_path / file.name, page_checksum_verification=True)
     np.testing.assert_array_equal(table["label"].to_numpy(), labels_of(1))
-    np.testing.assert_array_equal(table["distance"].to_numpy(), distance)
-    for name, values in extra.items():
-        read = run.read_column(file, name)
-        np.testing.assert_array_equal(read, values)
-        assert not read.flags.writeable
+    read = run.read_labels(file)
+    np.testing.assert_array_equal(read, labels_of(1))
+    assert not read.flags.writeable
     assert pq.read_metadata(tmp_path / file.name).metadata[b"first_row"] == b"700"
 
 

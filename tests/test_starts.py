@@ -126,6 +126,35 @@ def test_a_candidate_counts_fit_iterations_and_tells_every_step() -> None:
     assert Candidate.decoded(last.encoded(), last.file) == last
 
 
+@pytest.mark.parametrize("with_pairs", [False, True])
+def test_of_larger_clusters_only_the_winner_is_refined(
+    with_pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, hidden = planted_text(240, 400, 4, 3)
+    corpus = Corpus.from_rows(rows, n_partitions=2)
+    pairs = Constraints(*label_pairs(hidden, 40, 3)) if with_pairs else None
+
+    def run(refine: str | bool) -> tuple[float, list[Any], Labels]:
+        records: list[Any] = []
+        settings = Settings(4, seed=2, n_init=3, refine=refine)
+        fitted = fit_corpus(
+            corpus, pairs, settings, make_distortion("cosine"), progress=records.append
+        )
+        return fitted.state.energy.value, records, labels_of(fitted)
+
+    batch, pool, _ = run(False)
+    every, _, refined = run(True)
+    assert np.array_equal(run("auto")[2], refined)
+    monkeypatch.setattr(starts, "POOL_ROWS_PER_CLUSTER", 59)
+    winner, records, _ = run("auto")
+    began = [one for one in records if one["phase"] == "start"]
+    assert began == [one for one in pool if one["phase"] == "start"]
+    phases = [one["phase"] for one in records]
+    assert "refine" in phases[len(began) :]
+    assert winner < batch
+    assert every < batch
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_the_pool_is_never_below_the_unconstrained_solutions(seed: int) -> None:
     bench = make_bench(pairs_problem(seed))

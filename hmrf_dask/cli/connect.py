@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from distributed import Client, LocalCluster
 from distributed.comm.addressing import get_address_host_port
 
 from hmrf_dask.errors import ClusterError, ConfigurationError
+from hmrf_dask.jobs.job_file import CLUSTER_CLASSES, Cluster
 
 CONNECT_SECONDS = 20
 
@@ -26,6 +28,7 @@ def connected(
     processes: int | None = None,
     scheduler: str | None = None,
     scheduler_file: str | None = None,
+    cluster: Cluster | None = None,
 ) -> Iterator[None]:
     """Run what is inside under one Dask scheduler; by default on all threads of this process.
 
@@ -37,8 +40,17 @@ def connected(
         How many threads of this process, or worker processes of one thread each on this machine.
     scheduler, scheduler_file : str, optional
         Address, or file with the address, of a running `dask scheduler`.
+    cluster : Cluster, optional
+        What a job file says.
     """
     with ExitStack() as stack:
+        if cluster is not None and cluster.cluster_class is not None:
+            stack.enter_context(_started(cluster))
+            yield
+            return
+        if cluster is not None:
+            threads, processes = cluster.local, cluster.processes
+            scheduler, scheduler_file = cluster.address, cluster.scheduler_file
         if threads is not None:
             stack.enter_context(dask.config.set(scheduler="threads", num_workers=threads))
         elif processes is not None:
@@ -67,6 +79,31 @@ def _local_processes(n_workers: int) -> Iterator[None]:
         raise
     with cluster:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with Client(cluster):
+            yield
+
+
+@contextmanager
+def _started(asked: Cluster) -> Iterator[None]:
+    """Start a cluster of an allowed class with its workers, and end it afterwards."""
+    assert asked.cluster_class in CLUSTER_CLASSES
+    module, _, name = asked.cluster_class.rpartition(".")
+    try:
+        kind = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"cluster.class {asked.cluster_class} must be installed, got {error}; install "
+            f"{module.partition('.')[0].replace('_', '-')} where the job is started"
+        ) from error
+    try:
+        cluster = kind(**asked.kwargs)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"cluster.kwargs must be what {asked.cluster_class} takes, got {asked.kwargs} ({error})"
+        ) from error
+    with cluster:
+        if asked.workers is not None:
+            cluster.scale(asked.workers)
         with Client(cluster):
             yield
 

@@ -1,4 +1,4 @@
-"""The pages that a person reads in the terminal after `demo` and `fit`."""
+"""The pages that a person reads in the terminal after `demo`, `fit`, `predict` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.demo import DemoResult
+    from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.fit_files import FitResult
+    from hmrf_dask.jobs.predict_files import Prediction
 
 
 def show_demo(result: DemoResult) -> None:
@@ -92,6 +94,31 @@ def show_fit(result: FitResult) -> None:
         f"J = {result.objective:.6g} after {result.n_iterations} iterations ({result.stop_reason})"
     )
     _print_files(console, result.files)
+
+
+def show_prediction(result: Prediction) -> None:
+    """Print the sizes of the clusters of new rows, and where the assignments are."""
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{result.n_documents} documents[/] in {len(result.sizes)} clusters, sizes:"
+    )
+    console.print(indent(fill(" ".join(map(str, result.sizes)), console.width - 2), "  "))
+    _print_files(console, result.files)
+
+
+def show_agreement(result: Agreement) -> None:
+    """Print how well assignments fit known classes."""
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{result.n_compared} of {result.n_documents} documents[/] have a known class"
+    )
+    console.print(f"NMI            {result.nmi:.4f}")
+    if result.nmi_unasked is not None:
+        console.print(f"  unasked      {result.nmi_unasked:.4f} ({result.n_unasked} documents)")
+    console.print(f"pairwise F     {result.pairwise_f:.4f}")
+    console.print(f"adjusted Rand  {result.adjusted_rand:.4f}")
+    console.print(f"homogeneity    {result.homogeneity:.4f}")
+    console.print(f"completeness   {result.completeness:.4f}")
 
 
 def _violations(violations: dict[str, int], n_pairs: int) -> str:

@@ -1,9 +1,10 @@
-"""Pair files, CSV or Parquet with columns a, b, kind, weight: errors name the line."""
+"""Pair files, CSV, JSONL or Parquet with columns a, b, kind, weight: errors name the line."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class _Table:
     weights: list[Any] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
 
-    def add(self, row: list[str], place: int) -> None:
+    def add(self, row: list[Any], place: int) -> None:
         """Append one row: a, b, kind, weight."""
         columns = (self.first, self.second, self.kinds, self.weights)
         for column, value in zip(columns, row, strict=True):
@@ -45,11 +46,17 @@ class _Table:
 
 def read_pairs(path: str | os.PathLike[str], *, ids: bool = True) -> Constraints:
     """Read a pair file; see `hmrf_dask.constraints.pairs.Constraints.from_file`."""
+    address = os.fspath(path)
+    _ending(address)
+    return parse_pairs(_read(address), address, ids=ids)
+
+
+def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
+    """Return the pairs in the bytes of a pair file, whose name tells what they are."""
     from hmrf_dask.constraints.pairs import Constraints
 
-    address = os.fspath(path)
     ending = _ending(address)
-    table = _read_csv(address) if ending == ".csv" else _read_parquet(address)
+    table = _READERS[ending](data, address)
     weights = _checked(table)
     pairs = _as_integers(_pairs(table), table, required=not ids, text=ending == ".csv")
     must = np.array(table.kinds) == "must"
@@ -76,7 +83,7 @@ def write_pairs(constraints: Constraints, path: str | os.PathLike[str]) -> None:
     import fsspec
 
     address = os.fspath(path)
-    data = _csv_bytes(constraints) if _ending(address) == ".csv" else _parquet_bytes(constraints)
+    data = _WRITERS[_ending(address)](constraints)
     filesystem, inside = fsspec.core.url_to_fs(address)
     if type(filesystem).__name__ != "LocalFileSystem":
         filesystem.pipe_file(inside, data)
@@ -96,9 +103,9 @@ def write_pairs(constraints: Constraints, path: str | os.PathLike[str]) -> None:
 
 def _ending(address: str) -> str:
     ending = PurePosixPath(address).suffix.lower()
-    if ending not in (".csv", ".parquet"):
+    if ending not in _READERS:
         raise InvalidInputError(
-            f"a pair file must be named .csv or .parquet, got {address!r}: rename it"
+            f"a pair file must be named {', '.join(_READERS)}, got {address!r}: rename it"
         )
     return ending
 
@@ -113,15 +120,35 @@ def _read(address: str) -> bytes:
         raise InvalidInputError(f"there is no pair file {address!r}: check the path") from error
 
 
-def _read_csv(address: str) -> _Table:
-    data = _read(address)
+def _text(data: bytes, address: str) -> str:
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InvalidInputError(f"{address}, line {line}: must be UTF-8 text, {error}") from error
+
+
+def _read_jsonl(data: bytes, address: str) -> _Table:
     table = _Table(address, "line")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    for place, line in enumerate(_text(data, address).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise InvalidInputError(f"{address}, line {place}: must be JSON, {error}") from error
+        if not isinstance(found, dict) or not set(COLUMNS[:3]) <= found.keys() <= set(COLUMNS):
+            raise InvalidInputError(
+                f"{address}, line {place}: must be an object with a, b, kind and, if wanted, "
+                f"weight, got {line.strip():.80}"
+            )
+        table.add([found.get(name) for name in COLUMNS], place)
+    return table
+
+
+def _read_csv(data: bytes, address: str) -> _Table:
+    table = _Table(address, "line")
+    reader = csv.reader(io.StringIO(_text(data, address), newline=""), strict=True)
     try:
         for place, row in _csv_rows(reader, address):
             table.add(row, place)
@@ -156,12 +183,12 @@ def _column_order(header: list[str], where: str) -> list[int]:
     return [header.index(name) if name in header else -1 for name in COLUMNS]
 
 
-def _read_parquet(address: str) -> _Table:
+def _read_parquet(data: bytes, address: str) -> _Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        found = pq.read_table(pa.BufferReader(_read(address)), page_checksum_verification=True)
+        found = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidInputError(f"{address}: is not a whole Parquet file, {error}") from error
     _column_order(found.column_names, address)
@@ -269,3 +296,17 @@ def _parquet_bytes(constraints: Constraints) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink, compression="zstd", write_page_checksum=True)
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _jsonl_bytes(constraints: Constraints) -> bytes:
+    pairs, kinds, weights = _columns(constraints)
+    rows = zip(*pairs.T.tolist(), kinds, weights.tolist(), strict=True)
+    lines = [
+        {"a": first, "b": second, "kind": kind} | ({} if weight != weight else {"weight": weight})
+        for first, second, kind, weight in rows
+    ]
+    return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+
+
+_READERS = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+_WRITERS = {".csv": _csv_bytes, ".jsonl": _jsonl_bytes, ".parquet": _parquet_bytes}

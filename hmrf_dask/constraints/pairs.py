@@ -160,12 +160,12 @@ class Constraints:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, ids: bool = True) -> Constraints:
-        """Read a pair file, CSV or Parquet: columns a, b, kind ("must" or "cannot"), weight.
+        """Read a pair file: columns a, b, kind ("must" or "cannot") and, if wanted, weight.
 
         Parameters
         ----------
         path : str or path-like
-            Name ending in ``.csv`` or ``.parquet``; any address fsspec knows.
+            Name ending in ``.csv``, ``.jsonl`` or ``.parquet``; any address fsspec knows.
         ids : bool, default=True
             Integers name document ids; False: row numbers.
 
@@ -183,7 +183,7 @@ class Constraints:
         return read_pairs(path, ids=ids)
 
     def to_file(self, path: str | os.PathLike[str]) -> None:
-        """Write a pair file that `from_file` reads, CSV or Parquet by its ending."""
+        """Write a pair file that `from_file` reads, of the kind that its ending tells."""
         from hmrf_dask.constraints.files import write_pairs
 
         write_pairs(self, path)

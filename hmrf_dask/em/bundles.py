@@ -23,6 +23,7 @@ from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.links import adjacency, frozen, make_links
+from hmrf_dask.kernels.messages import propagate
 from hmrf_dask.linked.layout import CANNOT, Bundle, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
@@ -125,7 +126,7 @@ def settle(
     run: RunStore,
     files: list[LabelsFile],
 ) -> LabelArray:
-    """Return the labels of a bundle's points after exact ICM.
+    """Return the labels of a bundle's points after exact ICM, with or without messages before it.
 
     Where labels are missing all points are first placed jointly.
     """
@@ -137,15 +138,18 @@ def settle(
         return labels
     if (labels < 0).any():
         labels = place_groups(costs, scale.shift, pairs, bundle)
-    gains = [one.gains for one in looks if one.gains is not None]
     sizes = np.diff(bundle.group_starts)
     several = sizes > 1  # most groups are one point, and cannot move as a group
-    icm(
+    problem = (
         labels, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed, bundle.groups,
         np.concatenate([[0], np.cumsum(sizes[several])]),
         bundle.group_members[np.repeat(several, sizes)],
-        np.concatenate(gains) if len(gains) == len(looks) else np.zeros(0, np.int64),
     )  # fmt: skip
+    if bundle.mode == "messages":
+        propagate(*problem, bundle.group_components[bundle.groups])
+        return labels
+    gains = [one.gains for one in looks if one.gains is not None]
+    icm(*problem, np.concatenate(gains) if len(gains) == len(looks) else np.zeros(0, np.int64))
     return labels
 
 
@@ -164,10 +168,10 @@ def settle_alone(
     file: LabelsFile,
 ) -> Step:
     """Return the step of a linked partition that is a bundle by itself: its costs never travel."""
-    if bundle.mode == "table":
-        look = look_at_exactly(block, model, scale)
-    else:
+    if bundle.mode == "heap":
         look = look_at(block, kept, model, scale, bundle, pairs, 0, run, [file])
+    else:
+        look = look_at_exactly(block, model, scale)
     after = settle(bundle, pairs, [look], [block], model, scale, potts, closure_costs, run, [file])
     return relabel([block], [kept], model, run, number, noted, [file], after)
 

@@ -1,6 +1,7 @@
 """The E-step: every free row to its nearest centroid, linked rows by exact ICM, J never higher.
 
-Linked rows whose pairs are hard, or that are held at a label, are settled by their own rules.
+With `inference="belief-propagation"` bundles whose messages fit their task pass these first. Linked
+rows whose pairs are hard, or that are held at a label, are settled by their own rules.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _settled_parts(
     starts = [problem.linked[part].first_row for part in one.parts]
     starts = [start - starts[0] for start in starts]
     pairs = pricing.bundles[number]
-    if one.mode == "table":
+    if one.mode != "heap":
         found = [flow.lazy(looks.look_at_exactly, block, model, pricing.scale) for block in blocks]
     else:
         known = engine.rows(state.model.weights).linked

@@ -46,6 +46,10 @@ from hmrf_dask.workers import (
 )
 
 
+def unwatched(record: dict[str, Any]) -> None:
+    """Tell nobody of a commit."""
+
+
 def fit_corpus(
     corpus: Corpus,
     constraints: Constraints | None,
@@ -56,7 +60,7 @@ def fit_corpus(
     seeds: Seeds | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     storage_options: dict[str, Any] | None = None,
-    progress: Progress = lambda record: None,
+    progress: Progress = unwatched,
 ) -> Fitted:
     """Fit a corpus under Dask's scheduler; every mistake of the input is said before any work.
 
@@ -148,6 +152,12 @@ class _Work:
         return wanted(self.settings.refine, self.distortion, *sizes)
 
     @property
+    def refining_starts(self) -> bool:
+        """Whether it runs in every candidate of the pool, too."""
+        sample = ground_size(self.facts.n_rows, self.settings)
+        return starts.refines_all(self.settings, self.distortion, sample)
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of an average row, whatever the partitions: it decides how many rows move."""
         return ENTRY_BYTES * self.facts.n_values // max(self.facts.n_rows, 1) + ROW_BYTES
@@ -189,8 +199,11 @@ def _look(
     if seeds is not None:
         seeds, pairs = sow(flow, corpus, seeds, given, settings.n_clusters)
     work = _Work(flow, corpus, constraints, settings, bound, facts, pairs, given, seeds)
-    sizes = facts, settings, corpus.n_features
-    check_memory(plan_tasks(*sizes, pairs=pairs, refining=work.refining, reading=reading))
+    plan = plan_tasks(
+        facts, settings, corpus.n_features, pairs=pairs,
+        refining=work.refining, refining_starts=work.refining_starts, reading=reading,
+    )  # fmt: skip
+    check_memory(plan)
     if groups is not None:
         return replace(work, groups=groups)
     if facts.nbytes <= memory_of_all() // 2:

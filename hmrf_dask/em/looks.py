@@ -89,7 +89,7 @@ def _fill_exactly(
 
 
 def look_at_exactly(block: RowBlock, model: Model, scale: Scale) -> Looked:
-    """Return what is known of a linked partition whose pairs are not all explicit."""
+    """Return what is known of a linked partition whose tables or messages see every cost."""
     return Looked(linked_costs(block, model, scale))
 
 

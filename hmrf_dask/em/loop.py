@@ -78,6 +78,7 @@ class Fit:
 
     def _tell(self, commit: int | None) -> None:
         problem = self.engine.problem
+        modes = [one.mode for one in problem.bundles]
         if commit is not None:
             log.info("resuming from commit %d", commit)
         self.engine.run.event(
@@ -91,7 +92,9 @@ class Fit:
                 "seed": self.settings.seed,
                 "partitions": len(problem.free),
                 "linked_partitions": len(problem.linked),
-                "bundles": [one.mode for one in problem.bundles][:100],
+                "bundles": modes[:100],
+                "inference": self.settings.inference,
+                "bundles_with_icm_alone": len(modes) - modes.count("messages"),
             }
         )
 

@@ -15,7 +15,7 @@ from hmrf_dask.em.prepare import Facts, Pairs
 from hmrf_dask.em.refine import SHARE
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.kernels.products import LANES
-from hmrf_dask.linked.plan import heap_bytes
+from hmrf_dask.linked.sizes import heap_bytes, message_bytes
 from hmrf_dask.workers import memory_of_a_task
 
 # Measured, as are the numbers of dense arrays below; tests/test_memory_plan.py holds tasks to it.
@@ -49,6 +49,7 @@ def plan_tasks(
     *,
     pairs: Pairs | None,
     refining: bool,
+    refining_starts: bool,
     reading: int = 0,
 ) -> list[TaskMemory]:
     """Return what each kind of task will need at most.
@@ -73,6 +74,7 @@ def plan_tasks(
         tasks.append(TaskMemory("a task of first variation", (partition, summands, frozen)))
         moved = ("rows that move", 3 * settings.task_memory // SHARE)
         tasks.append(TaskMemory("the moves of first variation", (moved, frozen)))
+    if refining_starts:
         start.append(("its summands", _summands(facts, sample)))
     if pairs is not None:
         linked = _linked_task(pairs, settings)
@@ -103,8 +105,11 @@ def table_task(settings: Settings, n_features: int) -> TaskMemory:
 def _linked_task(pairs: Pairs, settings: Settings) -> TaskMemory:
     graph = pairs.graph
     n_pairs = len(graph.must_pairs) + len(graph.cannot_pairs)
-    needed = int(heap_bytes(graph.n_nodes, n_pairs, settings.n_clusters))
-    part = (f"{graph.n_nodes} constrained documents and {n_pairs} pairs", needed)
+    sizes = graph.n_nodes, n_pairs, settings.n_clusters
+    needed, told = heap_bytes(*sizes), "pairs"
+    if settings.inference == "belief-propagation":
+        needed, told = needed + message_bytes(*sizes), "pairs with their messages"
+    part = (f"{graph.n_nodes} constrained documents and {n_pairs} {told}", needed)
     if needed > settings.task_memory:
         part = ("what hmrf.task-memory allows it", settings.task_memory)
     return TaskMemory("an ICM task", (part,))

@@ -20,6 +20,7 @@ from hmrf_dask.types import FloatArray, IntArray
 
 Penalty = Literal["distance", "potts"]
 WeightUpdate = Literal["normalized", "paper"]
+Inference = Literal["icm", "belief-propagation"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Settings:
     init: str = "auto"
     neighborhoods: Literal["farthest", "largest"] = "farthest"  # of more than K
     fill: str = "k-means++"
+    inference: Inference = "icm"
     refine: str | bool = "auto"
     learn_weights: bool = False
     weight_update: WeightUpdate = "normalized"

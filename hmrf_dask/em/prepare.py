@@ -17,7 +17,7 @@ from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.scale import cost_unit, rounded_costs
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint
 from hmrf_dask.rows.survey import survey
@@ -313,6 +313,11 @@ def check_settings(settings: Settings, n_rows: int) -> None:
         raise InvalidInputError(
             f"n_samples={n_rows} should be >= n_clusters={settings.n_clusters}; give more "
             "documents or ask for fewer clusters"
+        )
+    if settings.hard and settings.inference != "icm":
+        raise ConfigurationError(
+            f"inference must be 'icm' where pairs are hard, got {settings.inference!r}: messages "
+            "weigh what a broken pair costs; use PCKMeans"
         )
 
 

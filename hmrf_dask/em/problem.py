@@ -194,6 +194,7 @@ def lay_out(
         table_bytes=partial(
             table_bytes, 0 if settings.penalty == "potts" else extent.n_features + 1
         ),
+        propagating=settings.inference == "belief-propagation",
     )
     laid_rows = node_rows[layout.order]
     linked = gather_parts(flow, blocks, offsets, laid_rows, layout.partition_starts, "linked")

@@ -38,16 +38,25 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
-ROWS_PER_CLUSTER = 500  # "auto" refines up to so many: beyond, batch assignment is hardly stuck
+# "auto" refines up to so many rows a cluster: every candidate of a pool, or only the one that wins.
+# Measured on TF-IDF (pipelines/papers/refinement.py; hmrf_dask/README.md has the table).
+POOL_ROWS_PER_CLUSTER = 200
+ROWS_PER_CLUSTER = 2000
 SHARE = 16  # rows fetched in one round take at most this part of the task memory
 LEAST_ROWS = 64  # but so many may always be fetched
 
 
-def wanted(setting: str | bool, distortion: Distortion, n_rows: int, n_clusters: int) -> bool:
-    """Return whether first variation runs."""
+def wanted(
+    setting: str | bool,
+    distortion: Distortion,
+    n_rows: int,
+    n_clusters: int,
+    most: int = ROWS_PER_CLUSTER,
+) -> bool:
+    """Return whether first variation runs; `most` rows a cluster are where "auto" ends."""
     if distortion.refinement is None or n_clusters < 2:
         return False
-    return bool(setting) if setting != "auto" else n_rows <= ROWS_PER_CLUSTER * n_clusters
+    return bool(setting) if setting != "auto" else n_rows <= most * n_clusters
 
 
 @dataclass(frozen=True)
@@ -168,7 +177,7 @@ def _varied_bundles(engine: Engine) -> list[tuple[int, int, int]]:
     """Return the bundles whose rows take part, with their first address and the one after."""
     problem, found = engine.problem, []
     for number, one in enumerate(problem.bundles):
-        if one.mode == "heap" and not problem.settings.hard:
+        if one.mode in ("heap", "messages") and not problem.settings.hard:
             first = problem.extent.n_rows + problem.linked[one.parts.start].first_row
             n_rows = sum(problem.linked[part].n_rows for part in one.parts)
             found.append((number, first, first + n_rows))

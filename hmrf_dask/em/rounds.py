@@ -19,7 +19,7 @@ from hmrf_dask.em import round_tasks as tasks
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.pieces import Cutting
 from hmrf_dask.kernels.reconcile import ROUNDS, Phase, Progress, advance, next_pieces
-from hmrf_dask.linked.plan import LETTERS_SHARE
+from hmrf_dask.linked.sizes import LETTERS_SHARE
 from hmrf_dask.runs import LabelsFile
 
 PROPOSAL_BYTES = 24  # number, target and gain of a group that wants to move

@@ -26,7 +26,7 @@ from hmrf_dask.em.neighbourhoods import (
 )
 from hmrf_dask.em.phases import Steps, Turn
 from hmrf_dask.em.problem import lay_out, whole_labels
-from hmrf_dask.em.refine import wanted
+from hmrf_dask.em.refine import POOL_ROWS_PER_CLUSTER, wanted
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
@@ -186,10 +186,16 @@ def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
     return distortion.centroids(sums, exponent, one, plain, smoothing, None)
 
 
+def refines_all(settings: Settings, distortion: Distortion, n_rows: int) -> bool:
+    """Return whether first variation runs in every candidate, on so many rows."""
+    sizes = n_rows, settings.n_clusters
+    return wanted(settings.refine, distortion, *sizes, most=POOL_ROWS_PER_CLUSTER)
+
+
 def run_candidate(ground: Ground, name: str, run: RunStore, number: int) -> Candidate:
     """Run one candidate to its end and keep its labels (in the order of the ground)."""
     settings = ground.settings
-    refining = wanted(settings.refine, ground.distortion, ground.block.n_rows, settings.n_clusters)
+    refining = refines_all(settings, ground.distortion, ground.block.n_rows)
     centroids = first_centroids(ground, name)
     engine = ground.engine(constrained=True)
     if ground.graph is not None and name.startswith("unconstrained"):

@@ -18,7 +18,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
 from hmrf_dask.em.fitted import Fitted
-from hmrf_dask.em.fitting import fit_corpus
+from hmrf_dask.em.fitting import fit_corpus, unwatched
+from hmrf_dask.em.journal import Progress
 from hmrf_dask.em.seeds import Seeds
 from hmrf_dask.errors import DistortionError
 from hmrf_dask.estimators.files import SavedModel, save_model
@@ -69,6 +70,7 @@ class HMRFEstimator(
     random_state: Any
     _inits: tuple[str, ...] = INITS
     _priced = True  # whether costs given with pairs count
+    _progress: Progress = staticmethod(unwatched)  # called with the record of every commit
 
     def _settings(self) -> dict[str, Any]:
         """Return the parameters that `make_settings` takes."""
@@ -114,8 +116,9 @@ class HMRFEstimator(
         seeds = self._seeds(y, corpus.n_rows, settings.n_clusters, distortion)
         given = given_centroids(self.init, distortion, settings.n_clusters, corpus.n_features)
         fitted = fit_corpus(
-            corpus, constraints, settings, distortion, given=given, seeds=seeds, run_dir=run_dir
-        )
+            corpus, constraints, settings, distortion, given=given, seeds=seeds, run_dir=run_dir,
+            progress=self._progress,
+        )  # fmt: skip
         self._take(fitted)
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
         return self

@@ -32,9 +32,14 @@ class HMRFKMeans(HMRFEstimator):
         "k-means++" and "random" run `n_init` starts that see no pairs.
     fill : {"k-means++", "perturb", "random"}, default="k-means++"
         Where the missing centroids of "neighborhoods" come from; "perturb" is the paper's.
+    inference : {"icm", "belief-propagation"}, default="icm"
+        How an E-step labels rows with pairs: "icm" makes single moves and moves of whole must-link
+        groups; "belief-propagation" passes min-sum messages first, goes on from what they say, and
+        takes it where J falls. Pairs whose messages do not fit `hmrf.task-memory` stay with "icm".
     refine : bool or "auto", default="auto"
         First-variation moves: single rows move where J falls with the centroids re-optimised.
-        "auto" runs them while clusters are small.
+        "auto" refines every start up to 200 rows a cluster, the best one up to 2,000, none beyond:
+        there they bring nothing and take as long as all else.
     weight_update : {"normalized", "paper"}, default="normalized"
         How weights of cosine and pearson are learned.
     closure : bool, default=True
@@ -101,6 +106,7 @@ class HMRFKMeans(HMRFEstimator):
         cannot_link_cost: float = 1.0,
         init: Any = "auto",
         fill: str = "k-means++",
+        inference: str = "icm",
         refine: str | bool = "auto",
         weight_update: str = "normalized",
         closure: bool = True,
@@ -117,6 +123,7 @@ class HMRFKMeans(HMRFEstimator):
         self.cannot_link_cost = cannot_link_cost
         self.init = init
         self.fill = fill
+        self.inference = inference
         self.refine = refine
         self.weight_update = weight_update
         self.closure = closure
@@ -154,6 +161,7 @@ class MPCKMeans(HMRFEstimator):
         cannot_link_cost: float = 1.0,
         init: Any = "auto",
         fill: str = "k-means++",
+        inference: str = "icm",
         refine: str | bool = "auto",
         closure: bool = True,
         on_conflict: str = "raise",
@@ -168,6 +176,7 @@ class MPCKMeans(HMRFEstimator):
         self.cannot_link_cost = cannot_link_cost
         self.init = init
         self.fill = fill
+        self.inference = inference
         self.refine = refine
         self.closure = closure
         self.on_conflict = on_conflict

@@ -221,6 +221,7 @@ class PCKMeans(HMRFEstimator):
         cannot_link_cost: float = 1.0,
         init: Any = "neighborhoods",
         fill: str = "k-means++",
+        inference: str = "icm",
         refine: str | bool = "auto",
         closure: bool = True,
         on_conflict: str = "raise",
@@ -234,6 +235,7 @@ class PCKMeans(HMRFEstimator):
         self.cannot_link_cost = cannot_link_cost
         self.init = init
         self.fill = fill
+        self.inference = inference
         self.refine = refine
         self.closure = closure
         self.on_conflict = on_conflict

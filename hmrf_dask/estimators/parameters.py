@@ -21,6 +21,7 @@ INITS = ("auto", "neighborhoods", "k-means++", "random")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "penalty": ("distance", "potts"),
     "fill": ("k-means++", "perturb", "random"),
+    "inference": ("icm", "belief-propagation"),
     "refine": ("auto", True, False),
     "learn_weights": ("auto", True, False),
     "weight_update": ("normalized", "paper"),

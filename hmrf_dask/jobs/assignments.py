@@ -2,58 +2,276 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow
+from hmrf_dask.dataflow import DaskFlow, share_array, tree
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.estimators.base import HMRFEstimator
+from hmrf_dask.estimators.prediction import Predictor, nearest_of, table_of
+from hmrf_dask.jobs.given_pairs import NO_PAIRS, count_violations
+from hmrf_dask.kernels.exact import LIMBS, exact_sum
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.runs.storage import absolute_url, open_storage
-from hmrf_dask.types import IntArray, LabelArray
+from hmrf_dask.runs.records import digest
+from hmrf_dask.runs.storage import absolute_url, open_storage, refuse_credentials
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 FOLDER = "assignments"
+_BATCH_BYTES = 2**26  # of the distances of some rows to all centroids
 
 
-def write_assignments(corpus: Corpus, labels: Any, run_dir: str, n_clusters: int) -> IntArray:
-    """Write columns doc_id and cluster into RUN/assignments, one file for each partition.
+@dataclass(frozen=True)
+class Assigned:
+    """What was written of some partitions, or of all.
+
+    Attributes
+    ----------
+    files : dict of str to str
+        The sha256 of every file, by its name below the folder.
+    sizes : int64 array, shape (K,)
+        Documents of each label.
+    distortions : int64 array, shape (K, LIMBS)
+        Exact sums of their distances to their own centroids.
+    labels, distances, ids : arrays, shape (n,)
+        The documents nearest to each centroid, by label, distance and id.
+    n_representatives : int
+        How many of them each label has at most.
+    violations : dict of str to int
+        How many of the given pairs are broken, by kind.
+    """
+
+    files: dict[str, str]
+    sizes: IntArray
+    distortions: IntArray
+    labels: LabelArray
+    distances: FloatArray
+    ids: AnyArray
+    n_representatives: int
+    violations: dict[str, int]
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        arrays = (self.sizes, self.distortions, self.labels, self.distances, self.ids)
+        return sum(array.nbytes for array in arrays) + 256 * len(self.files)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where files go, and what labels are called there."""
+
+    url: str
+    options: Mapping[str, Any]
+    cluster_ids: tuple[int, ...]
+    n_representatives: int
+
+
+def write_assignments(
+    corpus: Corpus,
+    labels: Any,
+    model: HMRFEstimator,
+    folder: str,
+    *,
+    constraints: Constraints | None = None,
+    cluster_ids: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+    n_representatives: int = 5,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Assigned:
+    """Write FOLDER/assignments, one file for each partition.
+
+    Columns: doc_id; cluster; distortion, the document's distance to the centroid of its cluster;
+    runner_up, the nearest other cluster (null where there is one cluster); margin, how much farther
+    that one is (negative where pairs hold the document in a cluster that is not the nearest);
+    constrained, whether a given pair names it; violated, how many of those pairs are broken.
 
     Parameters
     ----------
     corpus : Corpus
         Its ids become doc_id; without ids they are the row numbers.
-    labels : dask array, shape (n_rows,)
-        In the corpus's own chunks, as `labels_` of an estimator fitted on it is.
-    run_dir : str
+    labels : dask array, shape (n_rows,), or None
+        In the corpus's own chunks, as `labels_` of an estimator fitted on it is. None: the nearest
+        cluster of each row.
+    model : HMRFEstimator
+        Fitted.
+    folder : str
         Local folder or URL that every worker can write.
-    n_clusters : int
+    constraints : Constraints, optional
+        The given pairs. Those of documents that the corpus has not count as kept.
+    cluster_ids : sequence of int, optional
+        What each label is called; without it they are called 0 to K - 1.
+    names : sequence of str, optional
+        A file name for each partition; the same documents again go best under the same name.
+    n_representatives : int
+        How many documents near its centroid are told of each cluster.
+    storage_options : mapping, optional
+        For fsspec, without credentials.
 
     Returns
     -------
-    ndarray of int64, shape (n_clusters,)
-        Number of documents of each cluster.
+    Assigned
     """
-    storage = open_storage(absolute_url(run_dir), {}, durable=True)
-    n_parts = corpus.n_partitions
-    names = [f"{FOLDER}/part-{i:05}-of-{n_parts:05}.parquet" for i in range(n_parts)]
+    refuse_credentials(storage_options or {})
+    predictor = model._predictor()
+    n_clusters = len(predictor.centroids)
+    url, options = absolute_url(folder), dict(storage_options or {})
+    called = tuple(range(n_clusters) if cluster_ids is None else map(int, cluster_ids))
+    target = _Target(url, options, called, n_representatives)
+    paths = paths_of(corpus, names)
+    storage = open_storage(url, options, durable=True)
+    storage.make_root()
     flow = DaskFlow()
-    parts = zip(corpus.named, labels.to_delayed().ravel(), names, strict=True)
-    counts = flow.compute(
-        [flow.lazy(_write_part, *part, storage.url, n_clusters) for part in parts]
-    )
+    shared = flow.share(predictor)
+    table = flow.lazy(table_of, shared)
+    if labels is None:
+        found = [flow.lazy(nearest_of, block, shared, table) for block in corpus.blocks]
+    else:
+        found = list(labels.to_delayed().ravel())
+    pairs = NO_PAIRS if constraints is None else count_violations(flow, corpus, found, constraints)
+    parts = [
+        flow.lazy(
+            _write_part, block, part, shared, table, target, path,
+            *(share_array(flow, one) for one in pairs.of_partition(number)),
+        )
+        for number, (block, part, path) in enumerate(zip(corpus.blocks, found, paths, strict=True))
+    ]  # fmt: skip
+    written: Assigned = flow.compute([tree(flow, _joined, parts)])[0]
     # Files of a former fit in other partitions; its documents would come twice.
-    found = {f"{FOLDER}/{name}" for name in storage.names(FOLDER)}
-    storage.delete(found - set(names))
-    return np.asarray(np.sum(counts, axis=0), np.int64)
+    storage.delete({f"{FOLDER}/{name}" for name in storage.names(FOLDER)} - set(paths))
+    return replace(written, violations=pairs.violations)
+
+
+def paths_of(corpus: Corpus, names: Sequence[str] | None) -> list[str]:
+    """Return the file of each partition, below the folder of the run."""
+    n_parts = corpus.n_partitions
+    if names is None:
+        names = [f"part-{number:05}-of-{n_parts:05}.parquet" for number in range(n_parts)]
+    if len(names) != n_parts or len(set(names)) != n_parts:
+        raise InvalidInputError(
+            f"names must be one for each of the {n_parts} partitions, all different, got "
+            f"{len(names)} of which {len(set(names))} differ"
+        )
+    return [f"{FOLDER}/{name}" for name in names]
 
 
 def _write_part(
-    block: RowBlock, labels: LabelArray, name: str, url: str, n_clusters: int
-) -> IntArray:
-    table = pa.table({"doc_id": pa.array(block.ids), "cluster": pa.array(labels, pa.int32())})
+    block: RowBlock,
+    labels: LabelArray,
+    predictor: Predictor,
+    table: Any,
+    target: _Target,
+    path: str,
+    rows: IntArray,
+    violated: IntArray,
+) -> Assigned:
+    """Write the file of one partition; `violated` are the broken pairs of its rows `rows`."""
+    own, runner_up, margin = _compared(block, labels, predictor, table)
+    called = np.asarray(target.cluster_ids, np.int32)
+    broken = np.zeros(block.n_rows, np.int32)
+    broken[rows] = violated
+    constrained = np.zeros(block.n_rows, np.bool_)
+    constrained[rows] = True
+    alone = len(called) == 1
+    data = _encoded(
+        {
+            "doc_id": pa.array(block.ids.tolist(), id_type(block.ids)),
+            "cluster": column(called[labels], pa.int32()),
+            "distortion": column(own, pa.float64()),
+            "runner_up": pa.nulls(len(own), pa.int32())
+            if alone
+            else column(called[runner_up], pa.int32()),
+            "margin": pa.nulls(len(own), pa.float64()) if alone else column(margin, pa.float64()),
+            "constrained": column(constrained, pa.bool_()),
+            "violated": column(broken, pa.int32()),
+        }
+    )
+    open_storage(target.url, target.options, durable=True).write(path, data)
+    order = np.argsort(labels, kind="stable")
+    bounds = np.searchsorted(labels[order], np.arange(1, len(called)))
+    sums = [exact_sum(some) for some in np.split(own[order], bounds)]
+    return Assigned(
+        {path: digest(data)},
+        np.bincount(labels, minlength=len(called)).astype(np.int64),
+        np.asarray(sums, np.int64).reshape(len(called), LIMBS),
+        *_nearest(labels, own, block.ids, target.n_representatives),
+        n_representatives=target.n_representatives,
+        violations={},
+    )
+
+
+def _compared(
+    block: RowBlock, labels: LabelArray, predictor: Predictor, table: Any
+) -> tuple[FloatArray, LabelArray, FloatArray]:
+    """Return each row's distance to its own centroid, the nearest other one, and how much more.
+
+    The distances are those of `transform`; ties go to the lowest cluster, as in `predict`.
+    """
+    n_rows, n_clusters = block.n_rows, len(predictor.centroids)
+    own, margin = np.empty(n_rows), np.zeros(n_rows)
+    runner_up = np.zeros(n_rows, np.int32)
+    step = max(1, _BATCH_BYTES // (8 * n_clusters))
+    for start in range(0, n_rows, step):
+        some = slice(start, min(start + step, n_rows))
+        rows = block.rows(some.start, some.stop)
+        matrix = predictor.distortion.distances(rows, predictor.terms(rows), table)
+        each = np.arange(rows.n_rows)
+        own[some] = matrix[each, labels[some]]
+        if n_clusters > 1:
+            matrix[each, labels[some]] = np.inf
+            runner_up[some] = matrix.argmin(axis=1)
+            margin[some] = matrix[each, runner_up[some]] - own[some]
+    return own, runner_up, margin
+
+
+def _nearest(
+    labels: LabelArray, distances: FloatArray, ids: AnyArray, most: int
+) -> tuple[LabelArray, FloatArray, AnyArray]:
+    """Return the `most` documents of each label with the least distances, ties by id."""
+    order = np.lexsort((ids, distances, labels))
+    sorted_labels = labels[order]
+    first = np.searchsorted(sorted_labels, sorted_labels)
+    chosen = order[np.arange(len(order)) - first < most]
+    return labels[chosen], distances[chosen], ids[chosen]
+
+
+def _joined(parts: Sequence[Assigned]) -> Assigned:
+    """Return what several parts wrote."""
+    most = parts[0].n_representatives
+    together = (
+        np.concatenate([one.labels for one in parts]),
+        np.concatenate([one.distances for one in parts]),
+        np.concatenate([one.ids for one in parts if len(one.ids)] or [parts[0].ids]),
+    )
+    return Assigned(
+        {name: sha256 for one in parts for name, sha256 in one.files.items()},
+        np.sum([one.sizes for one in parts], axis=0, dtype=np.int64),
+        np.sum([one.distortions for one in parts], axis=0, dtype=np.int64),
+        *_nearest(*together, most),
+        n_representatives=most,
+        violations={},
+    )
+
+
+def _encoded(columns: Mapping[str, pa.Array]) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    open_storage(url, {}, durable=True).write(name, sink.getvalue().to_pybytes())
-    return np.bincount(labels, minlength=n_clusters)
+    pq.write_table(pa.table(dict(columns)), sink, compression="zstd", write_page_checksum=True)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def id_type(ids: AnyArray) -> pa.DataType:
+    """Return what ids are in a file."""
+    return pa.string() if ids.dtype.kind == "U" else pa.int64()
+
+
+def column(values: AnyArray, kind: pa.DataType) -> pa.Array:
+    """Return numbers as Arrow takes them; its own way imports pandas, 0.7 s of every worker."""
+    bits = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
+    data = pa.py_buffer(np.require(bits, requirements=["C", "A"]))  # frames are often not aligned
+    return pa.Array.from_buffers(kind, len(values), [None, data])

@@ -16,7 +16,9 @@ from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
+from hmrf_dask.jobs.telling import Tell, nothing
 
+MODEL = "model"
 # What a run writes into its directory.
 RUN_NAMES = (
     "FINAL.json",
@@ -49,7 +51,13 @@ class FitResult:
 
 
 def fit_files(
-    rows: str, pairs: str | None, run_dir: str, *, fresh: bool = False, **parameters: Any
+    rows: str,
+    pairs: str | None,
+    run_dir: str,
+    *,
+    fresh: bool = False,
+    tell: Tell = nothing,
+    **parameters: Any,
 ) -> FitResult:
     """Fit `HMRFKMeans` on files and write the assignments into the run directory.
 
@@ -64,25 +72,36 @@ def fit_files(
         Where every iteration is kept; a fit that was killed goes on from there.
     fresh : bool, default=False
         Remove what a former run left in `run_dir` first.
+    tell : callable
+        Called with what happens; see `hmrf_dask.jobs.telling`.
     **parameters
-        The estimator's own.
+        The estimator's own; `init` may be an .npy file of centroids.
     """
     corpus = read_rows(rows)
+    if str(parameters.get("init", "")).endswith(".npy"):
+        parameters["init"] = _read_matrix(parameters["init"])
     constraints = Constraints.from_file(pairs, ids=corpus.has_ids) if pairs else None
     if fresh:
         start_afresh(run_dir)
-    model = HMRFKMeans(**parameters).fit(corpus, must_link=constraints, run_dir=run_dir)
-    sizes = write_assignments(corpus, model.labels_, run_dir, len(model.cluster_centers_))
+    model = HMRFKMeans(**parameters)
+    model._progress = tell
+    model.fit(corpus, must_link=constraints, run_dir=run_dir)
+    model.save(f"{run_dir}/{MODEL}")
+    assigned = write_assignments(corpus, model.labels_, model, run_dir, constraints=constraints)
     return FitResult(
         n_documents=corpus.n_rows,
         n_pairs=0 if constraints is None else len(constraints),
-        sizes=sizes.tolist(),
+        sizes=assigned.sizes.tolist(),
         violations=dict(model.violations_),
         objective=float(model.objective_),
         n_iterations=int(model.n_iter_),
         converged=bool(model.converged_),
         stop_reason=str(model.stop_reason_),
-        files={"run": run_dir, "assignments": f"{run_dir}/{FOLDER}"},
+        files={
+            "run": run_dir,
+            "assignments": f"{run_dir}/{FOLDER}",
+            "model": f"{run_dir}/{MODEL}",
+        },
     )
 
 
@@ -108,8 +127,13 @@ def read_rows(path: str) -> Corpus:
             f"rows must be a .npz or .npy file or a folder of Parquet blocks, got {path!r}; "
             "check the path"
         )
+    return as_corpus(_read_matrix(path))
+
+
+def _read_matrix(path: str) -> Any:
+    suffix = Path(path).suffix
     try:
-        matrix = sp.load_npz(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
+        return sp.load_npz(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
     except FileNotFoundError as error:
         raise InvalidInputError(f"there is no file {path!r}: check the path") from error
     except (OSError, ValueError, KeyError, BadZipFile) as error:
@@ -117,7 +141,6 @@ def read_rows(path: str) -> Corpus:
             f"{path!r} cannot be read as a {suffix} file ({error}); "
             "write it with scipy.sparse.save_npz or numpy.save"
         ) from error
-    return as_corpus(matrix)
 
 
 def start_afresh(run_dir: str) -> None:

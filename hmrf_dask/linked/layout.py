@@ -12,7 +12,7 @@ from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.constraints.graphs import members_by_number
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
-Mode = Literal["heap", "table", "rounds"]
+Mode = Literal["heap", "messages", "table", "rounds"]
 KindArray = np.ndarray[Any, np.dtype[np.int8]]
 MUST, CANNOT = 0, 1
 
@@ -50,8 +50,9 @@ class Bundle:
 
     Attributes
     ----------
-    mode : {"heap", "table", "rounds"}
-        One heap task; one task with rows and tables; or rounds across partitions.
+    mode : {"heap", "messages", "table", "rounds"}
+        One heap task; one that passes messages before it; one task with rows and tables; or rounds
+        across partitions.
     partitions : range
         Linked partitions of the bundle.
     nodes : ndarray of shape (n,), int32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,71 +13,15 @@ from hmrf_dask.constraints.graphs import BreadthFirst, adjacency, members_by_num
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
 from hmrf_dask.kernels.table_forms import table_forms
 from hmrf_dask.linked.layout import LinkedLayout, Mode, arrange
+from hmrf_dask.linked.sizes import heap_bytes, message_bytes, round_bytes, table_mode_bytes
 from hmrf_dask.types import BoolArray, IntArray, LabelArray
 
 # (K, entries of each group with a table, of each that keeps its own sums, of all rows; rows,
 # groups, pairs of rivals) -> bytes
 TableBytes = Callable[[int, IntArray, IntArray, int, int, int, int], int]
-Count = TypeVar("Count", int, IntArray)  # one component, or an array of them
 
-# Bytes a heap ICM task keeps for one row beside its costs: labels in, out and before group moves
-# 12, gains as they come and slack 24, adjacency starts and cursors 16, hub 4, heap (target, gain,
-# item, place) 20, and for group moves: group, members and starts 16, slot, target, kept, waiting,
-# queue 17, heap 24, what to look at again 9.
-ROW_BYTES = 144
-# One end of a pair in the adjacency: neighbour 4, cost 8, kept rows of hubs at most 4.
-END_BYTES = 16
-# One pair as it comes: both ends 8, kind 1, weight 8, cost from its pair block 8.
-PAIR_BYTES = 25
-# In a piece: a half-edge with its place among the pairs, and kept rows of hubs: 4 + 8 + 4 + 4.
-HALF_EDGE_BYTES = 20
-# The far end of a half-edge in another piece: index, group, label before and after 16, the list for
-# its piece 4, a letter about it as it comes, joined and sorted 36, its place worked out 36.
-FAR_BYTES = 92
-LETTERS_SHARE = 8  # letters about must-link groups take at most this part of the task memory
+KINDS: tuple[Mode, ...] = ("heap", "messages", "table")  # of components in one task, laid out so
 ROWS_SHARE = 4  # a linked partition's rows take at most this part of the task memory
-
-
-def heap_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
-    """Return what one heap ICM task over these rows and explicit pairs needs, in bytes.
-
-    Costs are int32: 4 K a row as they come, 4 K laid end to end where they come from several
-    partitions, and up to K for the kept sums of group moves.
-    """
-    return n_rows * (9 * n_clusters + ROW_BYTES) + n_pairs * (2 * END_BYTES + PAIR_BYTES)
-
-
-def round_bytes(n_rows: Count, n_ends: Count, n_clusters: int) -> Count:
-    """Return what one partition needs in a priority round, in bytes, letters about groups included.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows of the partition: costs come in layout order, 4 K a row, and are not copied.
-    n_ends : int
-        Ends of explicit pairs that lie on these rows; each is counted as if the other lay outside
-        and wanted to move, so that far ends and letters about them are covered. Nothing is held of
-        the rest of the component.
-    n_clusters : int
-        K.
-    """
-    own = n_rows * (5 * n_clusters + ROW_BYTES) + n_ends * (HALF_EDGE_BYTES + FAR_BYTES)
-    return own + own // (LETTERS_SHARE - 1) + 1
-
-
-def table_mode_bytes(
-    n_rows: int,
-    n_pairs: int,
-    n_clusters: int,
-    rows_nbytes: int,
-    tables_nbytes: int,
-) -> int:
-    """Return what one task over components in table form needs, in bytes.
-
-    The rows as they come and once more gathered and quantised, what a heap task needs for the
-    explicit differences, and the tables.
-    """
-    return heap_bytes(n_rows, n_pairs, n_clusters) + 2 * rows_nbytes + tables_nbytes
 
 
 class _Needs(NamedTuple):
@@ -88,7 +32,7 @@ class _Needs(NamedTuple):
     pairs: IntArray
     groups: IntArray
     task: IntArray
-    tables: BoolArray
+    kinds: IntArray  # place in `KINDS`
 
 
 class _Limits(NamedTuple):
@@ -108,11 +52,13 @@ def plan_layout(
     task_memory: int,
     table_bytes: TableBytes,
     rows_per_partition: int = 65536,
+    propagating: bool = False,
 ) -> LinkedLayout:
     """Lay the constrained documents out in linked partitions and bundle these for ICM.
 
-    Linked order is: whole components in explicit form, whole components in table form, then the
-    components too large for one partition, each alone; within each part by lowest member, inside a
+    Linked order is: whole components in explicit form, those of them with messages after the
+    others, whole components in table form, then the components too large for one partition, each
+    alone; within each part by lowest member, inside a
     component by node. Only a component that is settled in rounds is laid out breadth-first from its
     lowest member, so that neighbours lie near each other whatever their ids.
 
@@ -133,6 +79,8 @@ def plan_layout(
         features bound.
     rows_per_partition : int, default=65536
         Most rows of a linked partition.
+    propagating : bool, default=False
+        Whether components in explicit form pass messages where these fit into their task.
 
     Returns
     -------
@@ -150,20 +98,22 @@ def plan_layout(
     row_bytes = np.asarray(row_bytes, np.int64)
     _refuse_large_rows(row_bytes, limits)
     needs = _component_needs(graph, n_clusters, row_bytes, row_values, table_bytes)
+    if propagating:
+        needs = _with_messages(needs, n_clusters, task_memory)
     _refuse_large_tables(graph, needs, task_memory)
     alone = (needs.rows > limits.rows) | (needs.nbytes > limits.nbytes)
     alone |= needs.task > limits.task
     pieces = ~graph.table_components & (needs.task > limits.task)
-    order = _linked_order(graph, alone, pieces)
+    order = _linked_order(graph, np.where(alone, len(KINDS), needs.kinds), pieces)
     plan = _Plan([], [], [])
-    for table in (False, True):
-        _pack(plan, needs, np.flatnonzero(~alone & (graph.table_components == table)), limits)
+    for kind, mode in enumerate(KINDS):
+        _pack(plan, mode, needs, np.flatnonzero(~alone & (needs.kinds == kind)), limits)
     ends = _ends_per_node(graph)
     first = sum(plan.sizes)
     for component in np.flatnonzero(alone).tolist():
         nodes = order[first : first + int(needs.rows[component])]
         weights = [np.ones(len(nodes), np.int64), row_bytes[nodes]]
-        mode: Mode = "table" if graph.table_components[component] else "heap"
+        mode = KINDS[needs.kinds[component]]
         if pieces[component]:
             mode = "rounds"
             weights.append(round_bytes(weights[0], ends[nodes], n_clusters))
@@ -187,12 +137,9 @@ class _Plan(NamedTuple):
         self.modes.append(mode)
 
 
-def _pack(plan: _Plan, needs: _Needs, components: IntArray, limits: _Limits) -> None:
+def _pack(plan: _Plan, mode: Mode, needs: _Needs, components: IntArray, limits: _Limits) -> None:
     """Fill partitions with whole components, one after the other; each is a bundle."""
     rows = needs.rows[components]
-    mode: Mode = "heap"
-    if len(components) and needs.tables[components[0]]:
-        mode = "table"
     cuts = _cuts([rows, needs.nbytes[components], needs.task[components]], limits)
     for first, last in itertools.pairwise(cuts):
         plan.add([int(rows[first:last].sum())], mode)
@@ -236,7 +183,16 @@ def _component_needs(
         task[component] = table_mode_bytes(
             rows[component], pairs[component], n_clusters, nbytes[component], tables
         )
-    return _Needs(rows, nbytes, pairs, groups, task, graph.table_components)
+    kinds = np.where(graph.table_components, KINDS.index("table"), KINDS.index("heap"))
+    return _Needs(rows, nbytes, pairs, groups, task, kinds)
+
+
+def _with_messages(needs: _Needs, n_clusters: int, task_memory: int) -> _Needs:
+    """Return the needs where every component in explicit form passes messages that can."""
+    task = needs.task + message_bytes(needs.rows, needs.pairs, n_clusters)
+    passing = (needs.kinds == KINDS.index("heap")) & (task <= task_memory)
+    kinds = np.where(passing, KINDS.index("messages"), needs.kinds)
+    return needs._replace(task=np.where(passing, task, needs.task), kinds=kinds)
 
 
 def _table_needs(
@@ -271,9 +227,11 @@ def _table_needs(
         )
 
 
-def _linked_order(graph: ConstraintGraph, alone: BoolArray, pieces: BoolArray) -> LabelArray:
-    """Return the node at every linked position; components in `pieces` go breadth-first."""
-    section = np.where(alone, 2, graph.table_components)
+def _linked_order(graph: ConstraintGraph, section: IntArray, pieces: BoolArray) -> LabelArray:
+    """Return the node at every linked position, components by their section.
+
+    Those in `pieces` go breadth-first.
+    """
     rank = np.empty(graph.n_components, np.int64)
     rank[np.argsort(section, kind="stable")] = np.arange(graph.n_components)
     place = rank[graph.components]

@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import re
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,10 @@ class CommitLog:
             self.head = commit
             return commit
         return None
+
+    def newest(self) -> Commit | None:
+        """Return the highest commit that can be read; the files it names are not looked at."""
+        return next(self._readable(sys.maxsize), None)
 
     def clean(self, keep: int) -> None:
         """Remove labels and state older than the newest `keep` commits and not named by them."""

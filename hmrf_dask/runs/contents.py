@@ -20,7 +20,7 @@ _PART = re.compile(r"[a-z0-9][a-z0-9_-]*")
 LABEL = "label"
 
 
-def check_labels(part: str, first_row: int, labels: Labels, extra: Arrays) -> None:
+def check_labels(part: str, first_row: int, labels: Labels) -> None:
     """Refuse what cannot be kept as the labels of a part."""
     if not _PART.fullmatch(part):
         raise InvalidInputError(
@@ -33,25 +33,18 @@ def check_labels(part: str, first_row: int, labels: Labels, extra: Arrays) -> No
             f"labels of {part} must be a 1-D int32 array, got {labels.dtype} of shape "
             f"{labels.shape}; convert them with labels.astype(np.int32)"
         )
-    for name, values in extra.items():
-        if name == LABEL or values.shape != labels.shape:
-            raise InvalidInputError(
-                f"an extra column of {part} must have another name than {LABEL!r} and shape "
-                f"{labels.shape}, got {name!r} of shape {values.shape}"
-            )
 
 
-def encode_labels(pieces: Sequence[Piece], extra: Arrays) -> bytes:
-    """Return a Parquet file with one column `label` and the extra ones, pages with checksums.
+def encode_labels(pieces: Sequence[Piece]) -> bytes:
+    """Return a Parquet file with the column `label`, pages with checksums.
 
     The rows of several parts stand one after the other.
     """
     parts, rows, labels = zip(*pieces, strict=True)
     whole = np.ascontiguousarray(labels[0] if len(labels) == 1 else np.concatenate(labels))
     column = pa.Array.from_buffers(pa.int32(), len(whole), [None, pa.py_buffer(whole)])
-    table = pa.table(
-        {LABEL: column, **{name: pa.array(extra[name]) for name in sorted(extra)}}
-    ).replace_schema_metadata({"part": ",".join(parts), "first_row": ",".join(map(str, rows))})
+    told = {"part": ",".join(parts), "first_row": ",".join(map(str, rows))}
+    table = pa.table({LABEL: column}).replace_schema_metadata(told)
     sink = pa.BufferOutputStream()
     # Bytes of equal weight side by side: all but the lowest are nought. Half a dictionary's time.
     pq.write_table(
@@ -68,17 +61,12 @@ def encode_labels(pieces: Sequence[Piece], extra: Arrays) -> bytes:
     return data
 
 
-def decode_column(data: bytes, column: str) -> npt.NDArray[Any]:
-    """Return one column of a labels file, read-only."""
+def decode_labels(data: bytes) -> Labels:
+    """Return the labels of a file, read-only."""
     file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-    chunks = file.read(columns=[column], use_threads=False).column(0)
-    if column != LABEL:
-        values: npt.NDArray[Any] = chunks.to_numpy()
-    else:  # Arrow's own way imports pandas, 0.7 s and 35 MiB of every worker
-        pieces = [_labels(chunk) for chunk in chunks.chunks]
-        values = pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, np.int32), *pieces])
-    values.setflags(write=False)
-    return values
+    chunks = file.read(columns=[LABEL], use_threads=False).column(0).chunks
+    # Arrow's own way imports pandas, 0.7 s and 35 MiB of every worker
+    return _joined([_labels(chunk) for chunk in chunks])
 
 
 def _labels(chunk: pa.Array) -> Labels:

@@ -19,9 +19,11 @@ import numpy.typing as npt
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.runs import contents, identity, records
 from hmrf_dask.runs.commits import CommitLog, padded
-from hmrf_dask.runs.files import read_checked, read_sealed
+from hmrf_dask.runs.files import LastRead, read_checked, read_sealed
 from hmrf_dask.runs.records import Arrays, Commit, DamagedFileError, Labels, LabelsFile, Piece
 from hmrf_dask.runs.storage import Storage, absolute_url, open_storage, refuse_credentials
+
+_READ = LastRead()
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +142,7 @@ class RunDirectory:
             )
         shutil.rmtree(self.url, ignore_errors=True)
 
-    def write_labels(
-        self, number: int, part: str, first_row: int, labels: Labels, extra: Arrays | None = None
-    ) -> LabelsFile:
+    def write_labels(self, number: int, part: str, first_row: int, labels: Labels) -> LabelsFile:
         """Write the labels of one part of iteration `number`; called by tasks.
 
         Parameters
@@ -154,10 +154,8 @@ class RunDirectory:
         first_row : int
             Of the rows whose labels these are.
         labels : int32 array of shape (n_rows,)
-        extra : mapping of name to array of shape (n_rows,), optional
-            More columns; read them with `read_column`.
         """
-        return self._write(number, [(part, first_row, labels)], extra or {})[0]
+        return self.write_group(number, [(part, first_row, labels)])[0]
 
     def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
         """Write the labels of several parts into one file; called by tasks.
@@ -169,14 +167,9 @@ class RunDirectory:
         pieces : sequence of (part, first_row, labels)
             As `write_labels` takes them.
         """
-        return self._write(number, pieces, {})
-
-    def _write(
-        self, number: int, pieces: Sequence[Piece], columns: Arrays
-    ) -> tuple[LabelsFile, ...]:
         for piece in pieces:
-            contents.check_labels(*piece, columns)
-        data = contents.encode_labels(pieces, columns)
+            contents.check_labels(*piece)
+        data = contents.encode_labels(pieces)
         sha256 = records.digest(data)
         name = f"labels/{padded(number)}/{pieces[0][0]}-{sha256[:16]}.parquet"
         self._storage.write(name, data)
@@ -188,23 +181,16 @@ class RunDirectory:
 
     def read_labels(self, file: LabelsFile) -> Labels:
         """Return the labels of one part (read-only), or raise DamagedFileError naming the file."""
-        return self.read_column(file, contents.LABEL)
+        whole = _READ.get((self.url, file.name, file.sha256))
+        if whole is None:
+            data = read_checked(self._storage, file.name, file.sha256)
+            whole = contents.decode_labels(data)
+            _READ.put((self.url, file.name, file.sha256), whole)
+        return whole[file.start : file.start + file.n_rows]
 
     def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
-        """Return the labels of several parts (read-only); a file that they share is read once."""
-        return self._read(files, contents.LABEL)
-
-    def read_column(self, file: LabelsFile, column: str) -> npt.NDArray[Any]:
-        """Return one column of a labels file (read-only), or raise DamagedFileError naming it."""
-        return self._read([file], column)[0]
-
-    def _read(self, files: Sequence[LabelsFile], column: str) -> list[npt.NDArray[Any]]:
-        whole: dict[str, npt.NDArray[Any]] = {}
-        for file in files:
-            if file.name not in whole:
-                data = read_checked(self._storage, file.name, file.sha256)
-                whole[file.name] = contents.decode_column(data, column)
-        return [whole[file.name][file.start : file.start + file.n_rows] for file in files]
+        """Return the labels of several parts (read-only)."""
+        return [self.read_labels(file) for file in files]
 
     def read_label_range(
         self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"

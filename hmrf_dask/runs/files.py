@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Any
 
 from hmrf_dask.runs import records
-from hmrf_dask.runs.records import DamagedFileError
+from hmrf_dask.runs.records import DamagedFileError, Labels
 from hmrf_dask.runs.storage import Storage
 
 
@@ -38,3 +41,30 @@ def read_sealed(storage: Storage, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return records.unseal(data, f"{storage.url}/{name}")
+
+
+class LastRead:
+    """The labels files that this process read last: parts that share one are asked for one by one.
+
+    Their names hold a hash of their content, so what is kept cannot be another.
+    """
+
+    KEPT = 4
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[Hashable, Labels] = OrderedDict()
+
+    def get(self, key: Hashable) -> Labels | None:
+        """Return the labels, None where they are not kept."""
+        with self._lock:
+            if key in self._files:
+                self._files.move_to_end(key)
+            return self._files.get(key)
+
+    def put(self, key: Hashable, labels: Labels) -> None:
+        """Keep labels, and forget those not asked for longest."""
+        with self._lock:
+            self._files[key] = labels
+            while len(self._files) > self.KEPT:
+                self._files.popitem(last=False)

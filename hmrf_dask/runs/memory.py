@@ -18,7 +18,7 @@ from hmrf_dask.runs.records import Arrays, Commit, Labels, LabelsFile, Piece
 class HeldLabels(LabelsFile):
     """Labels that are their own file."""
 
-    columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False, compare=False)
+    labels: Labels = field(default_factory=lambda: np.empty(0, np.int32), repr=False, compare=False)
 
 
 class MemoryRun:
@@ -30,17 +30,13 @@ class MemoryRun:
         self._state: dict[str, npt.NDArray[Any]] = {}
         self._final: dict[str, Any] | None = None
 
-    def write_labels(
-        self, number: int, part: str, first_row: int, labels: Labels, extra: Arrays | None = None
-    ) -> LabelsFile:
+    def write_labels(self, number: int, part: str, first_row: int, labels: Labels) -> LabelsFile:
         """Return a reference that holds a copy of the labels (its sha256 is empty)."""
-        columns = extra or {}
-        contents.check_labels(part, first_row, labels, columns)
-        held = {contents.LABEL: labels.copy(), **{n: v.copy() for n, v in columns.items()}}
-        for values in held.values():
-            values.setflags(write=False)
+        contents.check_labels(part, first_row, labels)
+        held = labels.copy()
+        held.setflags(write=False)
         name = f"labels/{number:05d}/{part}"
-        return HeldLabels(name, "", first_row, len(labels), part, columns=held)
+        return HeldLabels(name, "", first_row, len(labels), part, labels=held)
 
     def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
         """Return a reference for every part."""
@@ -48,20 +44,16 @@ class MemoryRun:
 
     def read_labels(self, file: LabelsFile) -> Labels:
         """Return the labels that `file` holds, read-only."""
-        return self.read_column(file, contents.LABEL)
-
-    def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
-        """Return the labels that the files hold, read-only."""
-        return [self.read_labels(file) for file in files]
-
-    def read_column(self, file: LabelsFile, column: str) -> npt.NDArray[Any]:
-        """Return one column that `file` holds, read-only."""
         if not isinstance(file, HeldLabels):
             raise RunDirectoryError(
                 f"a MemoryRun must be given labels that it wrote, got {file.name}; read it with "
                 "the RunDirectory that wrote it"
             )
-        return file.columns[column]
+        return file.labels
+
+    def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
+        """Return the labels that the files hold, read-only."""
+        return [self.read_labels(file) for file in files]
 
     def read_label_range(
         self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"

@@ -68,9 +68,7 @@ class Commit:
 class RunStore(Protocol):
     """What the loop needs of a place that keeps its iterations."""
 
-    def write_labels(
-        self, number: int, part: str, first_row: int, labels: Labels, extra: Arrays | None = None
-    ) -> LabelsFile:
+    def write_labels(self, number: int, part: str, first_row: int, labels: Labels) -> LabelsFile:
         """Keep the labels of one part; the same content twice is kept once."""
 
     def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:

@@ -34,6 +34,7 @@ class BlockFile:
     is_dense: bool
     n_bytes: int
     sha256: str
+    id_bytes: int = 0  # in memory, beyond those of a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,10 @@ class BlockSource:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the block in memory, but for ids that are strings."""
+        """Bytes of the block in memory."""
         entry = 4 if self.file.is_dense else 8  # value, and feature of sparse rows
-        return entry * self.file.n_values + 20 * self.file.n_rows  # indptr, id, key
+        rows = 20 * self.file.n_rows + self.file.id_bytes  # indptr, id, key
+        return entry * self.file.n_values + rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,8 @@ def write_block(
     filesystem.makedirs(folder, exist_ok=True)
     _put(filesystem, f"{folder}/{name}", content)
     n_values, n_bytes = len(block.values), len(content)
-    return BlockFile(name, block.n_rows, n_values, block.is_dense, n_bytes, digest)
+    id_bytes = block.ids.nbytes - 8 * block.n_rows if block.ids.dtype.kind == "U" else 0
+    return BlockFile(name, block.n_rows, n_values, block.is_dense, n_bytes, digest, id_bytes)
 
 
 def read_block(

@@ -49,15 +49,15 @@ def encode_block(block: RowBlock) -> bytes:
     """Return the bytes of a Parquet file with one row group."""
     schema = _schema(block.is_dense, block.ids.dtype.kind == "U", block.n_features)
     if block.ids.dtype.kind == "U":
-        columns = [pa.array(block.ids.tolist(), pa.string()), _arrow(block.keys, pa.uint64())]
+        columns = [pa.array(block.ids.tolist(), pa.string()), as_arrow(block.keys, pa.uint64())]
     else:
-        columns = [_arrow(block.ids, pa.int64())]
-    values = _arrow(block.values, pa.float32())
+        columns = [as_arrow(block.ids, pa.int64())]
+    values = as_arrow(block.values, pa.float32())
     if block.is_dense:
         width = schema.field("values").type
         columns.append(pa.FixedSizeListArray.from_arrays(values, type=width))
     else:
-        offsets, indices = _arrow(block.indptr, pa.int32()), _arrow(block.indices, pa.int32())
+        offsets, indices = as_arrow(block.indptr, pa.int32()), as_arrow(block.indices, pa.int32())
         columns.append(pa.ListArray.from_arrays(offsets, indices, type=_INDICES))
         columns.append(pa.ListArray.from_arrays(offsets, values, type=_VALUES))
     table = pa.Table.from_arrays(columns, schema=schema)
@@ -106,9 +106,9 @@ def decode_block(
         refuse_block(path, f"it cannot be read as Parquet ({error})")
     if has_strings:
         ids = np.array(columns["id"].to_pylist(), dtype=np.str_)
-        keys = _numpy(columns["key"], np.uint64)
+        keys = as_numpy(columns["key"], np.uint64)
     else:
-        ids = _numpy(columns["id"], np.int64)
+        ids = as_numpy(columns["id"], np.int64)
         keys = ids.view(np.uint64)
     if ids_only:
         nothing, indptr = np.empty(0, np.int32), np.zeros(len(ids) + 1, np.int32)
@@ -157,15 +157,15 @@ def _description(schema: pa.Schema, path: str) -> dict[str, Any]:
 def _flattened(lists: pa.Array, n_features: int) -> tuple[AnyArray, AnyArray]:
     """Return the elements of a list column and where each row begins, both without a copy."""
     elements = lists.flatten()
-    values = _numpy(elements, np.int32 if elements.type == pa.int32() else np.float32)
+    values = as_numpy(elements, np.int32 if elements.type == pa.int32() else np.float32)
     if pa.types.is_fixed_size_list(lists.type):
         return values, np.arange(len(lists) + 1, dtype=np.int32) * np.int32(n_features)
-    offsets = _numpy(lists.offsets, np.int32)
+    offsets = as_numpy(lists.offsets, np.int32)
     # A sliced column keeps its parent's offsets; flatten() has cut the elements already.
     return values, offsets if offsets[0] == 0 else offsets - offsets[0]
 
 
-def _numpy(array: pa.Array, dtype: type[np.generic]) -> AnyArray:
+def as_numpy(array: pa.Array, dtype: type[np.generic]) -> AnyArray:
     """Return the numbers of an array without nulls, sharing its memory.
 
     Arrow's own way imports pandas, 0.7 s and 35 MiB of every worker.
@@ -177,8 +177,8 @@ def _numpy(array: pa.Array, dtype: type[np.generic]) -> AnyArray:
     return np.frombuffer(data, dtype, len(array), array.offset * size)
 
 
-def _arrow(array: AnyArray, kind: pa.DataType) -> pa.Array:
-    """Return an Arrow array of the same memory; see `_numpy`."""
+def as_arrow(array: AnyArray, kind: pa.DataType) -> pa.Array:
+    """Return an Arrow array of the same memory; see `as_numpy`."""
     data = pa.py_buffer(np.ascontiguousarray(array))
     return pa.Array.from_buffers(kind, len(array), [None, data])
 

@@ -1,3 +1,3 @@
-"""From text to rows: so far latent semantic analysis of rows that are there."""
+"""From texts to rows: counts, vocabulary, TF-IDF, latent semantic analysis."""
 
 from __future__ import annotations

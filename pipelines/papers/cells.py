@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,11 @@ MEASURES = {
     "f_rest": "pairwise F, all rows without the given pairs",
     "objective": "J",
     "broken": "given pairs broken",
+    "nmi_all": "NMI, all rows",
 }
-COLUMNS = (*Key._fields, *MEASURES)
+PLAIN = ("nmi", "mi", "f", "f_rest", "objective", "broken")  # those of every experiment
+COLUMNS = (*Key._fields, *PLAIN)
+SECONDS = "seconds"  # of CPU, of a fit: the machine's, so they stand in a file of their own
 
 Scores = dict[str, float]
 
@@ -31,11 +35,15 @@ Scores = dict[str, float]
 class CellFile:
     """The CSV file of an experiment: a line is there as a whole or not at all.
 
+    Beside it lies one of the seconds each fit took, a line each, too.
+
     Parameters
     ----------
     folder : Path
     name : str
         Of the experiment.
+    further : tuple of str
+        Measures that it keeps beside those of every experiment.
 
     Attributes
     ----------
@@ -43,25 +51,23 @@ class CellFile:
         Those that are finished; what a stopped run left is taken up.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, further: tuple[str, ...] = ()) -> None:
+        self._measures = (*PLAIN, *further)
         self.path = folder / f"{name}.csv"
+        self._times = folder / f"{name}.{SECONDS}.csv"
         self._settings = folder / f"{name}.settings.json"
         folder.mkdir(parents=True, exist_ok=True)
         self.cells = self._read()
 
     def _read(self) -> dict[Key, Scores]:
-        """Return the finished cells, and cut off a line that a kill left half written."""
-        text = self.path.read_text() if self.path.exists() else ""
-        whole = text[: text.rfind("\n") + 1] or ",".join(COLUMNS) + "\n"
-        if whole != text:
-            self.path.write_text(whole)
-        lines = csv.DictReader(whole.splitlines())
-        if tuple(lines.fieldnames or ()) != COLUMNS:
-            raise RunDirectoryError(
-                f"{self.path} must have the columns {', '.join(COLUMNS)}, got "
-                f"{', '.join(lines.fieldnames or ())}; choose another --output"
-            )
-        return {_key(line): {name: float(line[name]) for name in MEASURES} for line in lines}
+        """Return the finished cells; seconds that nobody wrote down are NaN."""
+        lines = _lines(self.path, (*Key._fields, *self._measures))
+        cells = {_key(line): {one: float(line[one]) for one in self._measures} for line in lines}
+        timed = _lines(self._times, (*Key._fields, SECONDS))
+        seconds = {_key(line): float(line[SECONDS]) for line in timed}
+        return {
+            key: {**scores, SECONDS: seconds.get(key, math.nan)} for key, scores in cells.items()
+        }
 
     def check(self, study: Study, settings: Mapping[str, Any]) -> None:
         """Refuse a study whose finished cells were made with other rows or settings."""
@@ -82,13 +88,29 @@ class CellFile:
         self._settings.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
     def add(self, key: Key, scores: Scores) -> None:
-        """Keep one cell."""
+        """Keep one cell: it is finished with its line in the file of figures, which comes last."""
         place = key._replace(x=None if key.x is None else float(key.x))
         values = ["" if one is None else one for one in place]
-        with self.path.open("a", newline="") as file:
-            line = [*values, *(repr(float(scores[name])) for name in MEASURES)]
-            csv.writer(file, lineterminator="\n").writerow(line)
+        for path, names in ((self._times, (SECONDS,)), (self.path, self._measures)):
+            with path.open("a", newline="") as file:
+                line = [*values, *(repr(float(scores[name])) for name in names)]
+                csv.writer(file, lineterminator="\n").writerow(line)
         self.cells[key] = scores
+
+
+def _lines(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """Return the lines of a CSV file, and cut off one that a kill left half written."""
+    text = path.read_text() if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1] or ",".join(columns) + "\n"
+    if whole != text:
+        path.write_text(whole)
+    lines = csv.DictReader(whole.splitlines())
+    if tuple(lines.fieldnames or ()) != columns:
+        raise RunDirectoryError(
+            f"{path} must have the columns {', '.join(columns)}, got "
+            f"{', '.join(lines.fieldnames or ())}; choose another --output"
+        )
+    return list(lines)
 
 
 def _key(line: Mapping[str, str]) -> Key:

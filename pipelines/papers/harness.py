@@ -14,7 +14,7 @@ import click
 from hmrf_dask.errors import HmrfError
 from hmrf_dask.measures import contingency, mutual_info, normalized_mutual_info, pairwise_f
 from pipelines.papers import report
-from pipelines.papers.cells import CellFile, Curves, Scores, curves
+from pipelines.papers.cells import SECONDS, CellFile, Curves, Scores, curves
 from pipelines.papers.plans import Arm, Experiment, Key, Study
 from pipelines.papers.sets import Rows, data_folder
 from pipelines.papers.supervision import Fold, Given, folds
@@ -36,7 +36,7 @@ def run(
     say : callable
         Gets lines of progress.
     """
-    file = CellFile(output, experiment.name)
+    file = CellFile(output, experiment.name, experiment.further)
     for study in experiment.chosen(quick):
         rows = study.load(data)
         file.check(study, study.settings(rows))
@@ -62,11 +62,13 @@ def _run_study(study: Study, rows: Rows, keys: list[Key], file: CellFile, say: S
 
 
 def cell(study: Study, arm: Arm, rows: Rows, key: Key) -> Scores:
-    """Return the scores of one fit; folds, what is told and the seed follow from its key."""
+    """Return the scores and seconds of one fit; its key tells folds, what is told and the seed."""
     fold = folds(rows.classes, key.run, study.n_folds)[key.fold]
     given = Given() if key.x is None else study.ask(fold, key.x)
+    begun = time.process_time()
     model = arm.fit(rows, given, key.x, seed=study.seed(key))
-    return scores(rows, fold, given, model)
+    spent = time.process_time() - begun
+    return {**scores(rows, fold, given, model), SECONDS: spent}
 
 
 def scores(rows: Rows, fold: Fold, given: Given, model: Any) -> Scores:
@@ -84,6 +86,7 @@ def scores(rows: Rows, fold: Fold, given: Given, model: Any) -> Scores:
         "f_rest": pairwise_f(classes, labels, without=given.pairs),
         "objective": float(model.objective_),
         "broken": float(broken),
+        "nmi_all": normalized_mutual_info(contingency(classes, labels)),
     }
 
 

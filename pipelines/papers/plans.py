@@ -138,12 +138,9 @@ class Study:
             }
             for arm in self.arms
         }
-        return {
-            "rows": rows.fingerprint(),
-            "n_folds": self.n_folds,
-            "seed_by": self.seed_by,
-            "arms": arms,
-        }
+        # left out where it is "fold": files that are older have no word of it
+        seeds = {} if self.seed_by == "fold" else {"seed_by": self.seed_by}
+        return {"rows": rows.fingerprint(), "n_folds": self.n_folds, **seeds, "arms": arms}
 
 
 @dataclass(frozen=True)
@@ -172,6 +169,8 @@ class Experiment:
         Returns lines of Markdown from the curves by study; studies that were not run are missing.
     runs, quick_runs : int
         How many runs without `--runs`.
+    further : tuple of str
+        Measures that are kept beside those of every experiment.
     """
 
     name: str
@@ -182,6 +181,7 @@ class Experiment:
     findings: Callable[[Mapping[str, Any]], list[str]]
     runs: int = 20
     quick_runs: int = 2
+    further: tuple[str, ...] = ()
 
     def chosen(self, quick: bool) -> list[Study]:
         """Return the studies that are run."""

@@ -134,7 +134,7 @@ def _table(figure: Figure, lines: Curves) -> list[str]:
 
 def _told(lines: Curves, arm: str, x: float, measure: str) -> str:
     mean, error = lines.mean(arm, x, measure), lines.error(arm, x, measure)
-    digits = 1 if measure in ("objective", "broken") else 3
+    digits = 1 if measure in ("objective", "broken", "seconds") else 3
     return f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 

@@ -30,17 +30,8 @@ TEN_STARTS = "KMeans, 10 starts"
 def pckmeans(name: str, distortion: str, cost: float) -> Arm:
     """Return PCKMeans with the paper's start."""
     costs = {"must_link_cost": cost, "cannot_link_cost": cost}
-    return Arm(
-        name,
-        "PCKMeans",
-        {
-            "distortion": distortion,
-            "fill": "perturb",
-            "refine": False,
-            "init": "neighborhoods",
-            **costs,
-        },
-    )
+    start = {"init": "neighborhoods", "fill": "perturb", "refine": False}
+    return Arm(name, "PCKMeans", {"distortion": distortion, **start, **costs})
 
 
 def arms(distortion: str, *, all_costs: bool = False) -> tuple[Arm, ...]:

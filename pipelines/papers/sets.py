@@ -125,6 +125,23 @@ def classic400(folder: Path) -> Rows:
 
 
 @cache
+def some_of(name: str, folder: Path, n_rows: int | None = None) -> Rows:
+    """Return rows of random texts of `<name>.parquet`, of all of them without a number.
+
+    A larger set holds the smaller ones.
+    """
+    path = folder / f"{name}.parquet"
+    if not path.exists():
+        raise InvalidInputError(
+            f"{name}.parquet must be there (columns text and label), got no such file in {folder}; "
+            "give its folder with --data"
+        )
+    texts, labels = _read(path)
+    kept = np.sort(np.random.default_rng(0).permutation(len(texts))[:n_rows]).tolist()
+    return _vectorised([texts[row] for row in kept], [labels[row] for row in kept])
+
+
+@cache
 def iris(folder: Path) -> Rows:
     """Return Iris as it is; scikit-learn brings it, so `folder` is not read."""
     from sklearn.datasets import load_iris

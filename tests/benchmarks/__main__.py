@@ -41,6 +41,7 @@ ROWS = {
     "memory": "rows_processes.memory",
     "imports": "rows_processes.imports",
     "compiling": "rows_processes.compiling",
+    "vectorising": "vectorising.vectorising",
     "dask-ml": "rows_fits.dask_ml",
     "growth": "growth.growth",
     "profile": "profiling.profile",

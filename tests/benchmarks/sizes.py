@@ -27,6 +27,7 @@ class Sizes:
     growth_base: tuple[int, int]  # rows, K
     starts: int  # processes started for each figure of import and --help
     compiles: int
+    texts: int
     n_clusters: int = 100
     at_least: float = 0.2  # seconds of a sample of a kernel
 
@@ -60,6 +61,7 @@ FULL = Sizes(
     growth_base=(100_000, 100),
     starts=11,
     compiles=3,
+    texts=30_000,
 )
 QUICK = Sizes(
     name="quick",
@@ -85,6 +87,7 @@ QUICK = Sizes(
     growth_base=(10_000, 50),
     starts=3,
     compiles=1,
+    texts=3_000,
     n_clusters=50,
 )
 TINY = Sizes(
@@ -106,6 +109,7 @@ TINY = Sizes(
     growth_base=(300, 3),
     starts=1,
     compiles=1,
+    texts=200,
     n_clusters=4,
     at_least=0.0,
 )

@@ -1,0 +1,111 @@
+"""What all commands share: errors and warnings as lines, where the work runs, how results look."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ParamSpec, TextIO, TypeVar
+
+import click
+
+from hmrf_dask.errors import HmrfError, HmrfWarning
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
+EXIT_CODES = "Exit codes: 0 done, 2 usage, 65 bad data, 75 try again, 78 bad configuration."
+
+
+class HmrfGroup(click.Group):
+    """A group whose errors and warnings are one clear line on stderr, never a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; end with the exit code of the error's class."""
+        with _warnings_as_lines():
+            try:
+                return super().invoke(ctx)
+            except HmrfError as error:
+                click.echo(f"error: {one_line(error)}", err=True)
+                ctx.exit(error.exit_code)
+            except KeyboardInterrupt:
+                click.echo("interrupted; what is committed stays in the run directory", err=True)
+                ctx.exit(INTERRUPTED)
+
+
+def one_line(message: object) -> str:
+    """Return a message without line breaks."""
+    return " ".join(str(message).split())
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    with warnings.catch_warnings():
+        show_as_python_does = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, HmrfWarning):
+                click.echo(f"warning: {one_line(message)}", err=True)
+            else:
+                show_as_python_does(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", HmrfWarning)
+        yield
+
+
+def with_options(*options: Callable[[Any], Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that adds options in the order in which `--help` is to show them."""
+
+    def add(command: Callable[P, R]) -> Callable[P, R]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+where_to_run = with_options(
+    click.option("--threads", type=click.IntRange(1), help="Threads here (the default: all)."),
+    click.option("--processes", type=click.IntRange(1), help="Worker processes here."),
+    click.option("--scheduler", metavar="ADDRESS", help="A running dask scheduler."),
+    click.option("--scheduler-file", type=click.Path(exists=True), help="File with it."),
+)
+how_to_tell = with_options(
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    click.option("--quiet", "-q", is_flag=True, help="No progress; errors and warnings only."),
+)
+
+
+def given_way(where: dict[str, Any]) -> dict[str, Any]:
+    """Return the one way to run that was given, if any; two are a mistake of usage."""
+    given = {name: value for name, value in where.items() if value is not None}
+    if len(given) > 1:
+        names = [f"--{name.replace('_', '-')}" for name in given]
+        raise click.UsageError(f"{' and '.join(names)} exclude each other; give one of them")
+    return given
+
+
+def connected_to(where: dict[str, Any]) -> AbstractContextManager[None]:
+    """Return a context in which Dask runs where the options say."""
+    given = given_way(where)
+    from hmrf_dask.cli.connect import connected
+
+    return connected(**given)
+
+
+def print_json(result: Any) -> None:
+    """Print one JSON object: a dataclass's fields, or a dictionary."""
+    from dataclasses import asdict, is_dataclass
+
+    plain = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
+    click.echo(json.dumps(plain))

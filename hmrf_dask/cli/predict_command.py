@@ -1,0 +1,34 @@
+"""`hmrf-dask predict`: clusters of new rows under a saved model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hmrf_dask.cli.group import connected_to, how_to_tell, print_json, where_to_run
+from hmrf_dask.cli.progress import shown_progress
+
+
+@click.command()
+@click.argument("model")
+@click.argument("rows")
+@click.option("--out", required=True, help="Folder or URL for assignments/*.parquet.")
+@how_to_tell
+@where_to_run
+def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where: Any) -> None:
+    """Give every document of ROWS the nearest cluster of MODEL.
+
+    MODEL is a folder that `save` wrote, the run directory of a fit, or the output of a job, whose
+    last release counts. ROWS is what `fit` takes. New texts of a job: `run --predict`.
+    """
+    from hmrf_dask.jobs.predict_files import predict_files
+
+    with shown_progress(quiet=quiet), connected_to(where):
+        result = predict_files(model, rows, out)
+    if as_json:
+        print_json(result)
+    else:
+        from hmrf_dask.cli.show import show_prediction
+
+        show_prediction(result)

@@ -1,0 +1,273 @@
+"""Batches of documents out of one file, with every record that is no document."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.readers.columnar import read_parquet
+from hmrf_dask.documents.readers.jsonl import read_jsonl
+from hmrf_dask.documents.readers.records import (
+    BadRecord,
+    DamagedFile,
+    Reader,
+    Record,
+    excerpt,
+)
+from hmrf_dask.documents.readers.table import read_csv
+from hmrf_dask.documents.readers.texts import read_installed, read_text
+from hmrf_dask.documents.seen import SeenIds
+from hmrf_dask.documents.sources import Source
+from hmrf_dask.documents.streams import WatchedFile, explained, open_file, state_of
+from hmrf_dask.documents.values import as_row, problem_of_document, problem_of_word
+from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
+
+BATCH_ROWS = 10_000
+BATCH_BYTES = 16 * 2**20
+_READERS: dict[str, Reader] = {
+    "jsonl": read_jsonl,
+    "csv": read_csv,
+    "parquet": read_parquet,
+    "text": read_text,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A record that is no document, or a file that cannot be read from a line on.
+
+    Attributes
+    ----------
+    source : str
+        `Source.path`.
+    line : int
+        Of JSONL and CSV the line, of Parquet the row, from 1 on; 0 means the file as a whole.
+    id : str or None
+        Where it is known.
+    reason : str
+    raw : str
+        The first 200 characters of the record.
+    whole_rest : bool
+        Whether everything from `line` on is lost, not only this record.
+    """
+
+    source: str
+    line: int
+    id: str | None
+    reason: str
+    raw: str
+    whole_rest: bool = False
+
+    def as_error(self) -> InvalidInputError:
+        """Return the error that `on_bad_record: stop` ends with."""
+        place = f", line {self.line}" if self.line else ""
+        rest = " (the rest of the file cannot be read)" if self.whole_rest else ""
+        return InvalidInputError(
+            f"{self.source}{place}: {self.reason}{rest}; mend it, or keep such records aside with "
+            "on_bad_record: quarantine"
+        )
+
+
+@dataclass(slots=True)
+class Batch:
+    """Documents of one file, in its order, and the bad records that lie between them.
+
+    Attributes
+    ----------
+    ids, texts : list of str, shape (n,)
+        Integer ids are their decimal digits; texts are "" if there is no text column.
+    lines : list of int, shape (n,)
+        Where each begins: lines of JSONL and CSV, rows of Parquet, from 1 on.
+    rejects : list of Reject
+    extra : dict
+        "time" and "label" (list of str or None) if the manifest names such columns.
+    embeddings : float32 array, shape (n, d), or None
+    """
+
+    ids: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    extra: dict[str, list[str | None]] = field(default_factory=dict)
+    embeddings: npt.NDArray[np.float32] | None = None
+
+
+def read_batches(
+    source: Source,
+    columns: Columns,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int = BATCH_BYTES,
+) -> Generator[Batch, None, None]:
+    """Yield the documents of one file, in bounded memory; what is bad is in `Batch.rejects`.
+
+    Which documents share a batch depends on the file and on the two limits alone. An empty file
+    gives no batch. Ids that come twice in the file: the first stays, the others are rejects.
+
+    Parameters
+    ----------
+    source : Source
+    columns : Columns
+        `Manifest.documents`.
+    batch_rows, batch_bytes : int
+        A batch ends with the record that reaches one of them (bytes: characters of the texts).
+
+    Raises
+    ------
+    SourceUnavailableError
+        The store failed, or the file is not what was listed, or changed while it was read: batches
+        that were given out must be thrown away. (SourceError if trying again does not help.)
+    InvalidInputError
+        The content has not the hash that the manifest says.
+    """
+    builder = _Builder(source, columns)
+    with _records(source, columns, batch_rows, batch_bytes) as records:
+        try:
+            for record in records:
+                builder.add(record)
+                if builder.rows >= batch_rows or builder.bytes >= batch_bytes:
+                    yield builder.finish()
+        except DamagedFile as error:
+            builder.reject(error.line, None, error.reason, "", whole_rest=True)
+    # Only now is it known that the file stayed the same: a damaged one may just be being written.
+    if builder.rows:
+        yield builder.finish()
+
+
+@contextmanager
+def _records(
+    source: Source, columns: Columns, rows: int, size: int
+) -> Iterator[Iterator[Record | BadRecord]]:
+    """Open a file, and see before and after that it is the one that was listed."""
+    if source.format == "builtin":
+        yield read_installed(source)
+        return
+    _same_as_listed(source, "since it was listed")
+    algorithm, _, digest = (source.hash or "").partition(":")
+    with explained(source.path, "open it"):
+        opened = open_file(source.url, dict(source.options))
+    with opened:
+        if digest and source.format == "parquet":  # which is not read from front to end
+            _check_digest(source, WatchedFile(opened, source.path, algorithm), digest)
+            opened.seek(0)
+            digest = ""
+        file = WatchedFile(opened, source.path, algorithm if digest else None)
+        yield _READERS[source.format](file, source, columns, rows, size)
+        _same_as_listed(source, "while it was read")
+        if digest:
+            _check_digest(source, file, digest)
+
+
+def _same_as_listed(source: Source, when: str) -> None:
+    size, etag = state_of(source.url, dict(source.options))
+    if (size, etag) != (source.size, source.etag):
+        raise SourceUnavailableError(
+            f"{source.path}: must not change {when}, got {size} bytes with etag {etag} in the "
+            f"place of {source.size} with {source.etag}; run again when nobody writes it"
+        )
+
+
+def _check_digest(source: Source, file: WatchedFile, digest: str) -> None:
+    found = file.digest_to_the_end()
+    if found != digest:
+        raise InvalidInputError(
+            f"{source.path}: must have the hash {source.hash} (so the manifest says), got {found}; "
+            "fetch the file again or mend the manifest"
+        )
+
+
+class _Builder:
+    """A batch in the making: every value is looked at here, whatever the format."""
+
+    def __init__(self, source: Source, columns: Columns) -> None:
+        self._source = source
+        self._columns = columns
+        self._seen = SeenIds()
+        self._width: int | None = None
+        self._optional = [name for name in ("time", "label") if getattr(columns, name) is not None]
+        if source.format == "builtin":
+            self._optional = ["label"]
+        self._start()
+
+    def _start(self) -> None:
+        self.bytes = 0
+        self._batch = Batch(extra={name: [] for name in self._optional})
+        self._embeddings: list[Any] = []
+
+    @property
+    def rows(self) -> int:
+        """How many records there are in the batch, good and bad."""
+        return len(self._batch.ids) + len(self._batch.rejects)
+
+    def add(self, record: Record | BadRecord) -> None:
+        """Take one record in, as a document or as a reject."""
+        if isinstance(record, BadRecord):
+            self.reject(record.line, None, record.reason, record.raw)
+            return
+        line, id_, text, time, label, embedding, raw = record
+        if type(id_) is int:
+            id_ = str(id_)
+        if self._columns.text is None:
+            text = ""
+        problem = problem_of_document(id_, text, self._columns)
+        if not problem and self._optional:
+            problem = problem_of_word("time", time) or problem_of_word("label", label)
+        if not problem and self._columns.embedding is not None:
+            embedding, problem = as_row(embedding, self._width)
+            self._width = self._width or len(embedding)
+        if problem:
+            known = id_ if isinstance(id_, str) and id_ else None
+            shown = excerpt(raw if raw is not None else f"{id_!r} {text!r:.{200}}")
+            self.reject(line, known and excerpt(known), problem, shown)
+            return
+        batch = self._batch
+        batch.ids.append(id_)
+        batch.texts.append(text)
+        batch.lines.append(line)
+        self.bytes += len(text)
+        for name in self._optional:
+            value = time if name == "time" else label
+            batch.extra[name].append(None if value is None else str(value))
+        if self._columns.embedding is not None:
+            self._embeddings.append(embedding)
+
+    def reject(
+        self, line: int, id_: str | None, reason: str, raw: str, *, whole_rest: bool = False
+    ) -> None:
+        """Note that a record is no document."""
+        found = Reject(self._source.path, line, id_, reason, raw, whole_rest)
+        self._batch.rejects.append(found)
+
+    def finish(self) -> Batch:
+        """Return the batch without ids that were there before, and begin the next."""
+        batch = self._batch
+        repeated = self._seen.add(batch.ids)
+        if self._embeddings:
+            batch.embeddings = np.stack(self._embeddings)
+        if repeated:
+            self._take_out(batch, repeated)
+        self._start()
+        return batch
+
+    def _take_out(self, batch: Batch, repeated: list[int]) -> None:
+        reason = "the id is that of an earlier document of this file"
+        for position in repeated:
+            id_, text = batch.ids[position], batch.texts[position]
+            self.reject(batch.lines[position], excerpt(id_), reason, excerpt(text))
+        batch.rejects.sort(key=lambda reject: reject.line)
+        out = set(repeated)
+        kept = [position for position in range(len(batch.ids)) if position not in out]
+        batch.ids = [batch.ids[position] for position in kept]
+        batch.texts = [batch.texts[position] for position in kept]
+        batch.lines = [batch.lines[position] for position in kept]
+        batch.extra = {
+            name: [values[position] for position in kept] for name, values in batch.extra.items()
+        }
+        if batch.embeddings is not None:
+            batch.embeddings = batch.embeddings[kept]

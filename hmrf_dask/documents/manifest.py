@@ -1,0 +1,289 @@
+"""Manifests: where documents and answers lie, what their columns are, whose they are.
+
+Names of fields are those of Frictionless Data Package v2 where it has them; `documents`, `answers`,
+`language` and `storage_options` are ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from hmrf_dask.documents.mistakes import parse_yaml, validated
+from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.runs.storage import refuse_credentials
+
+SCHEMA = "hmrf-dask/manifest/v1"
+Format = Literal["jsonl", "parquet", "csv", "text", "builtin"]
+Compression = Literal["none", "gz", "zst"]
+DIGESTS = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
+BUILTIN = "builtin://"
+
+
+def _checked_url(url: str) -> str:
+    """Refuse what would carry a secret or hide what is new; return the URL without its spaces."""
+    url = url.strip()
+    if not url:
+        raise ValueError("must be a path or a URL, got nothing")
+    if "::" in url:
+        raise ValueError(f"must be a plain URL without '::', got {url!r}; compression has a key")
+    protocol, separator, rest = url.partition("://")
+    if separator and "@" in rest.partition("/")[0] and protocol not in ("file", "local"):
+        raise ValueError(
+            f"must not hold a user or a password, got {protocol}://…@…; use "
+            "storage_options.profile or the environment"
+        )
+    if separator and re.search(r"[?&][^=]*(signature|token|secret|key)[^=]*=", rest, re.IGNORECASE):
+        raise ValueError("must not be a signed URL, its signature is a secret; use s3:// or gs://")
+    return url
+
+
+def _checked_hash(text: str) -> str:
+    """Return a hash as ``algorithm:hexadecimal``; without an algorithm it is MD5 (the standard)."""
+    algorithm, _, digest = text.lower().rpartition(":")
+    algorithm = algorithm or "md5"
+    if algorithm not in DIGESTS:
+        raise ValueError(f"must begin with {', '.join(DIGESTS)} and a colon, got {text!r}")
+    if not re.fullmatch(rf"[0-9a-f]{{{DIGESTS[algorithm]}}}", digest):
+        raise ValueError(
+            f"must have {DIGESTS[algorithm]} hexadecimal digits for {algorithm}, got {text!r}"
+        )
+    return f"{algorithm}:{digest}"
+
+
+def _some(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not values:
+        raise ValueError("must have at least one item")
+    return values
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Url = Annotated[str, AfterValidator(_checked_url)]
+# Not min_length: pydantic tells of it also where members have mistakes, and shows all of these.
+Some = (AfterValidator(_some), Field(json_schema_extra={"minItems": 1}))
+Urls = Annotated[tuple[Url, ...], BeforeValidator(_as_list), *Some]
+Hash = Annotated[str, AfterValidator(_checked_hash)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
+Column = Annotated[str, Field(min_length=1)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, coerce_numbers_to_str=False
+    )
+
+
+class License(_Model):
+    """Under which licence the documents may be used."""
+
+    name: str | None = Field(default=None, description="An identifier such as CC-BY-4.0.")
+    title: str | None = None
+    path: str | None = Field(default=None, description="Where its text is.")
+
+    @model_validator(mode="after")
+    def _named(self) -> License:
+        if self.name is None and self.path is None:
+            raise ValueError("must have a name or a path")
+        return self
+
+
+class Origin(_Model):
+    """Where the documents come from."""
+
+    title: str | None = None
+    path: str | None = None
+    email: str | None = None
+    version: str | None = None
+
+
+class StorageOptions(_Model):
+    """How a store is reached. Never keys: those are in the environment, a profile or a role."""
+
+    profile: str | None = Field(
+        default=None, description="Name of a profile in the AWS configuration."
+    )
+    endpoint_url: str | None = Field(
+        default=None, description="Of an object store other than the usual."
+    )
+    anon: bool | None = Field(default=None, description="Read without credentials.")
+    requester_pays: bool | None = None
+    project: str | None = Field(default=None, description="The project that Google bills.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_credentials(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            try:
+                refuse_credentials(value)
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _plain(cls, value: str | None) -> str | None:
+        return value if value is None else _checked_url(value)
+
+
+class Columns(_Model):
+    """Which columns (keys, in JSONL) a document is made of."""
+
+    id: Column = "id"
+    text: Column | None = Field(default="text", description="null if there are only embeddings.")
+    time: Column | None = None
+    label: Column | None = Field(default=None, description="A known class: for measuring only.")
+    embedding: Column | None = Field(
+        default=None, description="Rows that are ready: lists of numbers."
+    )
+    empty_text: Literal["reject", "keep"] = Field(
+        default="reject", description="Whether a document without any text is a bad record."
+    )
+    max_bytes: int = Field(
+        default=16 * 2**20,
+        ge=1024,
+        le=2**30,
+        description="The longest record (a line, a cell, a file).",
+    )
+
+    @model_validator(mode="after")
+    def _something_to_read(self) -> Columns:
+        if self.text is None and self.embedding is None:
+            raise ValueError("must have a text or an embedding column")
+        columns = (self.id, self.text, self.time, self.label, self.embedding)
+        used = [column for column in columns if column is not None]
+        if len(set(used)) < len(used):
+            raise ValueError(f"must be different columns, got {', '.join(used)}")
+        return self
+
+
+class Dialect(_Model):
+    """How a CSV file is written (Table Dialect)."""
+
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    quoteChar: str = Field(default='"', min_length=1, max_length=1)  # noqa: N815 (the standard's name)
+    header: bool = Field(default=True, description="False: columns are named 1, 2, 3 …")
+
+
+class _Files(_Model):
+    """Files in a store, with what is known of their content."""
+
+    path: Urls = Field(description="Paths beside the manifest, or URLs; * ? [ ] and ** are globs.")
+    hash: Hash | None = Field(
+        default=None, description="md5, or sha256:…; of a resource of one file."
+    )
+    bytes: int | None = Field(default=None, ge=0, description="Of a resource of one file.")
+    storage_options: StorageOptions | None = None
+
+
+class Resource(_Files):
+    """Files of one kind that hold documents."""
+
+    name: Name
+    title: str | None = None
+    description: str | None = None
+    format: Format | None = Field(
+        default=None, description="From the ending of the name if not given."
+    )
+    mediatype: str | None = None
+    compression: Compression | None = Field(
+        default=None, description="From the ending if not given."
+    )
+    encoding: str = "utf-8"
+    dialect: Dialect = Dialect()
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            "".encode(value)
+        except LookupError:
+            raise ValueError(f"must be an encoding that Python knows, got {value!r}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _encoding_fits(self) -> Resource:
+        if self.format == "jsonl" and self.encoding.lower() not in ("utf-8", "utf8", "utf-8-sig"):
+            raise ValueError("encoding of JSONL must be utf-8; convert the file")
+        return self
+
+
+class Answers(_Files):
+    """Pairs that people judged, CSV or Parquet with the columns a, b, kind, weight."""
+
+
+class Manifest(_Model):
+    """A collection of documents and the answers about them."""
+
+    schema_: Literal["hmrf-dask/manifest/v1"] = Field(alias="$schema")
+    name: Name
+    title: str | None = None
+    description: str | None = None
+    version: str | None = None
+    homepage: str | None = None
+    created: str | None = None
+    keywords: tuple[str, ...] = ()
+    licenses: tuple[License, ...] = ()
+    sources: tuple[Origin, ...] = ()
+    language: str | None = Field(default=None, description="BCP 47, such as en.")
+    resources: Annotated[tuple[Resource, ...], *Some]
+    documents: Columns = Columns()
+    answers: Answers | None = None
+    storage_options: StorageOptions = StorageOptions()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Manifest:
+        names = [resource.name for resource in self.resources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"resources: names must differ, got {', '.join(twice)} twice")
+        return self
+
+
+def load_manifest(
+    url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None
+) -> Manifest:
+    """Read a manifest; every mistake in it is named in one ConfigurationError.
+
+    Parameters
+    ----------
+    url : str or path
+        A local path or an fsspec URL.
+    storage_options : dict, optional
+        How the store of the manifest itself is reached.
+    """
+    address = os.fspath(url)
+    data = read_whole(address, storage_options or {})
+    return validated(Manifest, parse_yaml(data, address), address)
+
+
+def base_of(url: str | os.PathLike[str]) -> str:
+    """Return the folder of a manifest (absolute, or a URL): relative paths in it begin there."""
+    address = os.fspath(url)
+    if "://" in address and not address.startswith(("file://", "local://")):
+        return address.rpartition("/")[0]
+    plain = address.partition("://")[2] or address
+    return os.path.dirname(os.path.abspath(os.path.expanduser(plain)))
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema that is published as data_manifests/schema/manifest-v1.json."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA,
+        **Manifest.model_json_schema(by_alias=True),
+    }

@@ -1,0 +1,91 @@
+"""Parquet: only the columns that are asked for, a few rows at a time, page checksums verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.readers.records import (
+    BadRecord,
+    DamagedFile,
+    Record,
+    damage,
+    missing_columns,
+)
+from hmrf_dask.documents.sources import Source
+from hmrf_dask.documents.streams import WatchedFile
+
+_UNDECODABLE = object()
+
+
+def read_parquet(
+    file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
+) -> Iterator[Record | BadRecord]:
+    """Yield the rows of a Parquet file; `line` is the number of the row, from 1 on."""
+    line = 1
+    try:
+        table = pq.ParquetFile(
+            pa.PythonFile(file, mode="r"),
+            page_checksum_verification=True,
+            pre_buffer=False,
+            buffer_size=2**20,
+        )
+        problem = missing_columns(columns, table.schema_arrow.names)
+        if problem:
+            raise DamagedFile(0, problem)
+        wanted = (columns.id, columns.text, columns.time, columns.label, columns.embedding)
+        names = list(dict.fromkeys(name for name in wanted if name is not None))
+        for batch in table.iter_batches(_rows_at_once(table, names, rows, size), columns=names):
+            values = {name: _values(batch.column(name)) for name in names}
+            nothing = [None] * len(batch)
+            taken = [nothing if name is None else values[name] for name in wanted]
+            for record in zip(*taken, strict=True):
+                id_, text, time, label, embedding = record
+                if any(value is _UNDECODABLE for value in record):
+                    yield BadRecord(line, "bytes that are not UTF-8", "")
+                else:
+                    yield Record(line, id_, text, time, label, embedding, None)
+                line += 1
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise damage(file, line, error) from error
+
+
+def _rows_at_once(table: pq.ParquetFile, names: list[str], rows: int, size: int) -> int:
+    """Return how many rows of the heaviest row group make `size` bytes, at most `rows`."""
+    heaviest = 1.0
+    for group in range(table.num_row_groups):
+        found = table.metadata.row_group(group)
+        columns = [found.column(number) for number in range(found.num_columns)]
+        wanted = [c for c in columns if c.path_in_schema.split(".")[0] in names]
+        total = sum(column.total_uncompressed_size for column in wanted)
+        heaviest = max(heaviest, total / max(found.num_rows, 1))
+    return max(1, min(rows, int(size / heaviest)))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        # Arrays, not lists of Python numbers: an embedding has hundreds.
+        return [None if row is None else row for row in map(_row, column)]
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return [_decoded(value) for value in column]
+
+
+def _row(value: pa.ListScalar) -> Any:
+    return value.values.to_numpy(zero_copy_only=False) if value.is_valid else None
+
+
+def _decoded(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return _UNDECODABLE

@@ -1,0 +1,76 @@
+"""What every reader gives back: records, bad records, and the place where a file breaks off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.mistakes import meant
+from hmrf_dask.documents.sources import Source
+from hmrf_dask.documents.streams import WatchedFile
+
+EXCERPT = 200  # characters of a bad record that are kept
+
+
+class Record(NamedTuple):
+    """The values of a document, not yet looked at; `raw` is what they were read from, if kept."""
+
+    line: int
+    id: Any
+    text: Any
+    time: Any
+    label: Any
+    embedding: Any
+    raw: bytes | None
+
+
+class BadRecord(NamedTuple):
+    """A record that could not even be taken apart."""
+
+    line: int
+    reason: str
+    raw: str
+
+
+class DamagedFile(Exception):  # noqa: N818 (no error of the program: it becomes a reject)
+    """From `line` on nothing of a file can be read."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+        self.reason = reason
+
+
+class Reader(Protocol):
+    """A function that reads one format."""
+
+    def __call__(
+        self, file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
+    ) -> Iterator[Record | BadRecord]:
+        """Yield what is in a file, in its order; `rows` and `size` say how much to hold at once."""
+
+
+def excerpt(raw: bytes | str) -> str:
+    """Return the beginning of a bad record, as text that every file can hold."""
+    if isinstance(raw, bytes):
+        return raw[: 4 * EXCERPT].decode("utf-8", "backslashreplace")[:EXCERPT]
+    return raw[:EXCERPT].encode("utf-8", "backslashreplace").decode()[:EXCERPT]
+
+
+def damage(file: WatchedFile, line: int, error: Exception) -> Exception:
+    """Return the store's failure if there was one, else the file's own damage, in words."""
+    return file.failure or DamagedFile(line, f"damaged: {error}")
+
+
+def missing_columns(columns: Columns, names: list[str]) -> str:
+    """Return what is wrong with the columns of a table, "" if the wanted ones are there once."""
+    wanted = (columns.id, columns.text, columns.time, columns.label, columns.embedding)
+    for name in dict.fromkeys(name for name in wanted if name is not None):
+        if names.count(name) != 1:
+            count = "two columns" if name in names else "no column"
+            return (
+                f"{count} {name!r}, got {', '.join(names[:20])}{meant(name, {*names} - {name})}; "
+                "mend documents in the manifest"
+            )
+    return ""

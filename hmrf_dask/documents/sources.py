@@ -1,0 +1,306 @@
+"""The files a manifest names, each with what tells whether it changed."""
+
+from __future__ import annotations
+
+import glob
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hmrf_dask.documents import builtin
+from hmrf_dask.documents.manifest import (
+    BUILTIN,
+    Answers,
+    Dialect,
+    Manifest,
+    Resource,
+    StorageOptions,
+)
+from hmrf_dask.documents.streams import etag_of, explained, filesystem, is_local, local_path
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
+
+_FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "text",
+    ".md": "text",
+}
+_COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
+_MAGIC = re.compile(r"[*?[]")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file with documents, as tasks get it: plain values, picklable, nothing secret.
+
+    Attributes
+    ----------
+    path : str
+        Its name in ledgers and errors: relative to the manifest's folder where the manifest is
+        written so and local, else absolute or a URL. Stable when the folder moves.
+    url : str
+        Where it is read from: an absolute path or a URL.
+    size : int
+        In bytes, as stored.
+    etag : str
+        Changes with the content: mtime in nanoseconds (hexadecimal) of local files, the store's
+        etag of objects.
+    format, compression : str
+        "jsonl", "parquet", "csv", "text" or "builtin"; "none", "gz" or "zst".
+    hash : str or None
+        What the content must have, as ``algorithm:hexadecimal``.
+    document_id : str
+        Of a text file: its path below the folder or below the fixed part of the glob.
+    """
+
+    path: str
+    url: str
+    size: int
+    etag: str
+    format: str
+    compression: str = "none"
+    encoding: str = "utf-8"
+    dialect: Dialect = field(default_factory=lambda: Dialect())
+    hash: str | None = None
+    document_id: str = ""
+    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A file as the store lists it; `below` is its path below the fixed part of the pattern."""
+
+    path: str
+    url: str
+    size: int
+    etag: str
+    below: str
+
+
+def list_sources(manifest: Manifest, base: str) -> list[Source]:
+    """Return every file with documents, sorted by path.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    base : str
+        The manifest's folder; see `hmrf_dask.documents.manifest.base_of`.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no file where a resource points to, or one has not the size it must have.
+    SourceError
+        The store cannot be listed; SourceUnavailableError if trying again may help.
+    """
+    sources: dict[str, Source] = {}
+    for resource in manifest.resources:
+        options = _options(manifest, resource)
+        for found in _files_of(resource, resource.name, base, options, resource.format):
+            source = _source(resource, found, options)
+            if source.path in sources:
+                raise ConfigurationError(
+                    f"resources: {source.path} must be in one of them, got it in two; narrow a path"
+                )
+            sources[source.path] = source
+    return [sources[path] for path in sorted(sources)]
+
+
+def list_answers(manifest: Manifest, base: str) -> list[Source]:
+    """Return the files with pairs, sorted by path; none if the manifest names none."""
+    answers = manifest.answers
+    if answers is None:
+        return []
+    options = _options(manifest, answers)
+    sources = []
+    for found in _files_of(answers, "answers", base, options, "csv"):
+        kind = os.path.splitext(found.path)[1].lower().lstrip(".")
+        if kind not in ("csv", "jsonl", "parquet"):
+            raise ConfigurationError(
+                f"answers: a file must be named .csv, .jsonl or .parquet, got {found.path}; "
+                "rename it"
+            )
+        sources.append(
+            Source(
+                found.path,
+                found.url,
+                found.size,
+                found.etag,
+                kind,
+                hash=answers.hash,
+                options=tuple(options.items()),
+            )
+        )
+    return sorted(sources, key=lambda source: source.path)
+
+
+def _options(manifest: Manifest, files: Resource | Answers) -> dict[str, Any]:
+    """Return the options of a resource, else those of the manifest."""
+    chosen: StorageOptions = files.storage_options or manifest.storage_options
+    return chosen.model_dump(exclude_none=True)
+
+
+def _source(resource: Resource, found: _Found, options: Mapping[str, Any]) -> Source:
+    compression, kind, ending = _kind_of(resource, found.path)
+    dialect = resource.dialect
+    if ending == ".tsv" and "delimiter" not in dialect.model_fields_set:
+        dialect = dialect.model_copy(update={"delimiter": "\t"})
+    return Source(
+        found.path,
+        found.url,
+        found.size,
+        found.etag,
+        kind,
+        compression,
+        resource.encoding,
+        dialect,
+        resource.hash,
+        found.below if kind == "text" else "",
+        tuple(options.items()),
+    )
+
+
+def _kind_of(resource: Resource, path: str) -> tuple[str, str, str]:
+    """Return compression, format and the ending that tells it."""
+    stem, ending = posixpath.splitext(path.lower())
+    compression = _COMPRESSIONS.get(ending, "none")
+    if compression != "none":
+        ending = posixpath.splitext(stem)[1]
+    kind = resource.format or ("builtin" if path.startswith(BUILTIN) else _FORMATS.get(ending))
+    if kind is None:
+        raise ConfigurationError(
+            f"resources, {resource.name!r}: the format of {path} must be known by its ending "
+            f"({', '.join(_FORMATS)}, then .gz or .zst); give format: jsonl, parquet, csv or text, "
+            "or a narrower path"
+        )
+    compression = resource.compression or compression
+    if kind == "parquet" and compression != "none":
+        raise ConfigurationError(
+            f"resources, {resource.name!r}: Parquet must not be compressed as a whole, got {path}; "
+            "it compresses its own pages"
+        )
+    return compression, kind, ending
+
+
+def _files_of(
+    files: Resource | Answers, name: str, base: str, options: Mapping[str, Any], kind: str | None
+) -> list[_Found]:
+    """Return the files of a resource, each once; size and hash are of a single one."""
+    found: dict[str, _Found] = {}
+    for pattern in files.path:
+        matching = _matching(pattern, base, options, kind)
+        if not matching:
+            raise InvalidInputError(
+                f"{name!r}: there must be at least one file, got none for {pattern} "
+                f"(seen from {base}); check the path"
+            )
+        found.update((one.path, one) for one in matching)
+    if (files.hash or files.bytes is not None) and len(found) != 1:
+        raise ConfigurationError(
+            f"{name!r}: hash and bytes must be those of one file, got {len(found)} files; "
+            "make a resource of each"
+        )
+    for one in found.values():
+        if files.bytes is not None and files.bytes != one.size:
+            raise InvalidInputError(
+                f"{one.path}: must have {files.bytes} bytes (so the manifest says), got "
+                f"{one.size}; fetch the file again or mend the manifest"
+            )
+    return list(found.values())
+
+
+def _matching(
+    pattern: str, base: str, options: Mapping[str, Any], kind: str | None
+) -> list[_Found]:
+    if pattern.startswith(BUILTIN):
+        return [_Found(pattern, pattern, 0, builtin.version_of(pattern), "")]
+    relative = is_local(pattern) and "://" not in pattern and not pattern.startswith(("/", "~"))
+    if relative:
+        # Only what the manifest says is a pattern, the folder it lies in may be called anything.
+        address, fixed = f"{glob.escape(base)}/{pattern}", f"{base}/{pattern}"
+    else:
+        address = fixed = local_path(pattern) if is_local(pattern) else pattern
+    if is_local(address):
+        return _local(address, fixed, pattern, base if relative else None, kind)
+    return _remote(address, fixed, pattern, options, kind)
+
+
+def _local(
+    address: str, fixed: str, pattern: str, base: str | None, kind: str | None
+) -> list[_Found]:
+    with explained(pattern, "list it"):
+        if _MAGIC.search(pattern):
+            root = os.path.normpath(_fixed_part(fixed, pattern))
+            paths = [p for p in glob.glob(address, recursive=True) if not os.path.isdir(p)]
+        elif os.path.isdir(fixed):
+            root = os.path.normpath(fixed)
+            paths = [p for p in _walk(root) if not _is_aside(p, root, kind)]
+        else:
+            os.stat(fixed)
+            root, paths = os.path.dirname(os.path.normpath(fixed)), [fixed]
+        found = []
+        for path in map(os.path.normpath, paths):
+            state = os.stat(path)
+            name = path if base is None else os.path.relpath(path, base)
+            etag = f"{state.st_mtime_ns:x}"
+            below = os.path.relpath(path, root)
+            found.append(_Found(name, path, state.st_size, etag, below))
+    return found
+
+
+def _walk(root: str) -> list[str]:
+    def fail(error: OSError) -> None:
+        raise error
+
+    walked = os.walk(root, onerror=fail, followlinks=True)
+    return [os.path.join(folder, name) for folder, _, names in walked for name in names]
+
+
+def _remote(
+    address: str, fixed: str, pattern: str, options: Mapping[str, Any], kind: str | None
+) -> list[_Found]:
+    with explained(pattern, "list it"):
+        files, path = filesystem(address, options)
+        protocol = address.partition("://")[0]
+        if _MAGIC.search(pattern):
+            root = files._strip_protocol(_fixed_part(fixed, pattern))
+            infos = files.glob(path, detail=True)
+        else:
+            info = files.info(path)
+            root = path.rpartition("/")[0]
+            infos = {path: info}
+            if info["type"] == "directory":
+                root = path
+                infos = files.find(path, detail=True)
+                infos = {p: i for p, i in infos.items() if not _is_aside(p, root, kind)}
+        found = []
+        for one, info in infos.items():
+            if info["type"] == "directory" or one.endswith("/"):
+                continue
+            url = one if "://" in one else f"{protocol}://{one.lstrip('/')}"
+            below = one.removeprefix(root).lstrip("/")
+            found.append(_Found(url, url, int(info["size"]), etag_of(files, one, info), below))
+    return found
+
+
+def _fixed_part(address: str, pattern: str) -> str:
+    """Return the folder that a pattern cannot leave: all before its first segment with magic."""
+    before = address[: len(address) - len(pattern)]
+    match = _MAGIC.search(pattern)
+    assert match is not None
+    folder = pattern[: match.start()].rpartition("/")[0]
+    return f"{before}{folder}" or "/"
+
+
+def _is_aside(path: str, root: str, kind: str | None) -> bool:
+    """Tell whether a file in a folder is a program's own: hidden, or such as Spark's _SUCCESS."""
+    below = path.removeprefix(root).lstrip("/")
+    marks = (".",) if kind == "text" else (".", "_")
+    return any(part.startswith(marks) for part in below.split("/"))

@@ -1,0 +1,192 @@
+"""Bytes out of stores: files watched while they are read, and what the stores' errors mean."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import fsspec
+
+from hmrf_dask.errors import HmrfError, SourceError, SourceUnavailableError
+
+BLOCK_BYTES = 4 * 2**20
+# Options that a store's file system knows, by protocol; others have none.
+_KNOWN_OPTIONS = {
+    "s3": {"profile", "endpoint_url", "anon", "requester_pays"},
+    "gs": {"project", "endpoint_url", "anon", "requester_pays"},
+}
+_SAME_PROTOCOL = {"s3a": "s3", "gcs": "gs"}
+_LOCAL = ("", "file", "local")
+# Trying again does not help against these; the last ones are botocore's, which has no base of use.
+_FOR_GOOD = (
+    FileNotFoundError,
+    PermissionError,
+    NotADirectoryError,
+    IsADirectoryError,
+    ImportError,
+    ValueError,
+)
+_FOR_GOOD_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+
+
+@contextmanager
+def explained(url: str, action: str) -> Iterator[None]:
+    """Turn what a file system raises into a SourceError, unavailable (75) if it may pass."""
+    try:
+        yield
+    except HmrfError:
+        raise
+    except Exception as error:  # botocore, aiohttp and others share no base but this one
+        for_good = isinstance(error, _FOR_GOOD) or type(error).__name__ in _FOR_GOOD_NAMES
+        kind = SourceError if for_good else SourceUnavailableError
+        raise kind(f"{url}: cannot {action}: {_problem(url, error)}") from error
+
+
+def _problem(url: str, error: Exception) -> str:
+    protocol = url.partition("://")[0]
+    if isinstance(error, FileNotFoundError):
+        named = error.filename if isinstance(error.filename, str) and error.filename != url else ""
+        return f"there is no such file or folder{named and f' ({named})'}; check the path"
+    if isinstance(error, PermissionError):
+        return f"no permission ({error}); check the profile or the rights of the file"
+    if isinstance(error, ImportError) and protocol in _EXTRAS:
+        return f"install hmrf-dask[{_EXTRAS[protocol]}]"
+    if type(error).__name__ in _FOR_GOOD_NAMES:
+        return f"{error}; give credentials in the environment or a profile, or say anon: true"
+    advice = "check it" if isinstance(error, _FOR_GOOD) else "run again later"
+    return f"{type(error).__name__}: {error}; {advice}"
+
+
+def is_local(url: str) -> bool:
+    """Tell whether a path or URL means a file of this machine."""
+    protocol, separator, _ = url.partition("://")
+    return not separator or protocol in _LOCAL
+
+
+def local_path(url: str) -> str:
+    """Return the absolute path of a local path or a file:// URL."""
+    return os.path.abspath(os.path.expanduser(url.partition("://")[2] or url))
+
+
+def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, with the options it knows, and the path in it."""
+    protocol = url.partition("://")[0] if "://" in url else ""
+    known = _KNOWN_OPTIONS.get(_SAME_PROTOCOL.get(protocol, protocol), set())
+    given = {key: value for key, value in options.items() if key in known and value is not None}
+    if protocol in ("gs", "gcs") and given.pop("anon", False):
+        given["token"] = "anon"
+    # A cached listing would hide what other processes wrote.
+    files, path = fsspec.url_to_fs(url, **{"use_listings_cache": False, **given})
+    return files, str(path)
+
+
+def etag_of(files: Any, path: str, info: Mapping[str, Any]) -> str:
+    """Return what tells whether an object changed: its etag, else a hash of all that is known."""
+    for listed in (info, None):
+        known = files.info(path) if listed is None else listed
+        for key in ("ETag", "etag", "generation"):
+            if known.get(key):
+                return str(known[key]).strip('"')
+    return hashlib.sha256(repr(sorted(known.items())).encode()).hexdigest()[:32]
+
+
+def state_of(url: str, options: Mapping[str, Any]) -> tuple[int, str]:
+    """Return size and etag as they are now."""
+    with explained(url, "look at it"):
+        if is_local(url):
+            found = os.stat(local_path(url))
+            return found.st_size, f"{found.st_mtime_ns:x}"
+        files, path = filesystem(url, options)
+        info = files.info(path)
+        return int(info["size"] or 0), etag_of(files, path, info)
+
+
+def read_whole(url: str, options: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a small file."""
+    with explained(url, "read it"):
+        if is_local(url):
+            with open(local_path(url), "rb") as file:
+                return file.read()
+        files, path = filesystem(url, options)
+        return bytes(files.cat_file(path))
+
+
+class WatchedFile(io.RawIOBase):
+    """An open file that remembers the store's failure and adds up a digest as it is read.
+
+    Arrow and the decoders say of a failing store only that bytes are missing; `failure` keeps the
+    two apart. Decoders close what they read from; the file below is closed by who opened it.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, algorithm: str | None) -> None:
+        self._file = file
+        self._name = name
+        self._digest = hashlib.new(algorithm, usedforsecurity=False) if algorithm else None
+        self.failure: SourceError | None = None
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say yes: Parquet begins at the end."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, as far as the file goes."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        try:
+            with explained(self._name, "read it"):
+                data = self._file.read(size)
+        except SourceError as error:
+            self.failure = error
+            raise
+        if self._digest:
+            self._digest.update(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place; a digest needs files read from front to end."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._file.tell()
+
+    def digest_to_the_end(self) -> str:
+        """Read what is left and return the digest of the whole file."""
+        while self.read(BLOCK_BYTES):
+            pass
+        assert self._digest is not None
+        return self._digest.hexdigest()
+
+
+def open_file(url: str, options: Mapping[str, Any]) -> BinaryIO:
+    """Open a file of any store for reading."""
+    opened: BinaryIO
+    if is_local(url):
+        opened = open(local_path(url), "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+    else:
+        files, path = filesystem(url, options)
+        opened = files.open(path, "rb", block_size=BLOCK_BYTES)
+    return opened
+
+
+def decompressed(file: WatchedFile, compression: str) -> Any:
+    """Return a stream of what a file holds; Arrow sees every damage, at the end too."""
+    if compression == "none":
+        return file
+    import pyarrow as pa  # here, because listing files need not wait for it
+
+    codec = {"gz": "gzip", "zst": "zstd"}[compression]
+    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)

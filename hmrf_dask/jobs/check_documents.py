@@ -1,0 +1,283 @@
+"""What a manifest's documents and answers look like: a sample is read, nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.constraints.files import parse_pairs
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.documents.batches import BATCH_ROWS, Batch, Reject, read_batches
+from hmrf_dask.documents.manifest import Columns, Manifest, base_of, load_manifest
+from hmrf_dask.documents.seen import SeenIds
+from hmrf_dask.documents.sources import Source, list_answers, list_sources
+from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.telling import Tell, nothing
+
+SAMPLE = 100_000  # documents
+SMALLEST_SHARE = 100  # documents of a file: with more files than that allows, not all are read
+SHOWN = 5
+EXCERPT = 80  # characters of a text
+
+
+@dataclass
+class AnswerFindings:
+    """The answers: how many, about how many documents, and how many of these were found."""
+
+    files: int
+    must_links: int
+    cannot_links: int
+    documents: int
+    documents_found: int
+    not_found: list[str]
+
+
+@dataclass
+class Findings:
+    """What was found; `problems` would stop a run, `remarks` are good to know.
+
+    Attributes
+    ----------
+    complete : bool
+        Whether every document was read, not only a sample.
+    lengths : dict
+        Of texts, in characters: shortest, median, mean, longest.
+    ascii_share : float
+        Share of documents whose text is ASCII only, the fast path of tokenising.
+    labels : int or None
+        How many known classes there are, None without such a column.
+    """
+
+    name: str
+    language: str | None
+    files: int
+    bytes: int
+    formats: dict[str, int]
+    files_read: int = 0
+    complete: bool = False
+    documents: int = 0
+    first_documents: list[dict[str, str]] = field(default_factory=list)
+    lengths: dict[str, float] = field(default_factory=dict)
+    ascii_share: float = 0.0
+    embedding_length: int | None = None
+    labels: int | None = None
+    bad_records: int = 0
+    first_bad_records: list[dict[str, Any]] = field(default_factory=list)
+    duplicate_ids: int = 0
+    first_duplicate_ids: list[str] = field(default_factory=list)
+    answers: AnswerFindings | None = None
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def check_manifest(
+    url: str,
+    *,
+    everything: bool = False,
+    sample: int = SAMPLE,
+    tell: Tell = nothing,
+) -> Findings:
+    """Read a sample of the documents, and the answers, and say what is there.
+
+    Parameters
+    ----------
+    url : str
+        Of the manifest.
+    everything : bool
+        Read every document: then it is known whether answers name unknown ones.
+    sample : int
+        How many documents are read else, the first ones of files that are spread evenly.
+    tell : callable
+        Told of the progress.
+
+    Raises
+    ------
+    ConfigurationError, SourceError, InvalidInputError
+        The manifest has mistakes, or there are no files to read.
+    """
+    manifest = load_manifest(url)
+    base = base_of(url)
+    sources = list_sources(manifest, base)
+    found = Findings(
+        manifest.name,
+        manifest.language,
+        len(sources),
+        sum(source.size for source in sources),
+        dict(sorted(Counter(_kind(source) for source in sources).items())),
+    )
+    answers = _read_answers(manifest, base, found)
+    chosen, share = _sample(sources, sample) if not everything else (sources, None)
+    reading = _Reading(found, _named_in(answers), manifest.documents)
+    for number, source in enumerate(chosen):
+        tell({"step": "reading documents", "done": number, "of": len(chosen)})
+        reading.read(source, share)
+    found.files_read = len(chosen)
+    found.complete = reading.whole and len(chosen) == len(sources)
+    reading.summarise(manifest.documents)
+    _judge(found, manifest.documents)
+    if answers is not None:
+        _judge_answers(found, answers, reading)
+    return found
+
+
+def _kind(source: Source) -> str:
+    ending = "" if source.compression == "none" else f".{source.compression}"
+    return f"{source.format}{ending}"
+
+
+def _sample(sources: Sequence[Source], sample: int) -> tuple[list[Source], int]:
+    """Return files spread evenly over all, and how many documents are read of each."""
+    n_chosen = max(1, min(len(sources), sample // SMALLEST_SHARE))
+    chosen = [sources[number * len(sources) // n_chosen] for number in range(n_chosen)]
+    return chosen, max(1, sample // n_chosen)
+
+
+class _Reading:
+    """What is added up while documents go by."""
+
+    def __init__(self, found: Findings, named: set[str], columns: Columns) -> None:
+        self.found = found
+        self.named = named
+        self.named_found: set[str] = set()
+        self.whole = True
+        self._columns = columns
+        self._seen = SeenIds()
+        self._lengths: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+        self._n_ascii = 0
+        self._labels: set[str] = set()
+
+    def read(self, source: Source, share: int | None) -> None:
+        """Read a file, or about `share` records of it."""
+        n_rows = BATCH_ROWS if share is None else min(share, BATCH_ROWS)
+        n_read = 0
+        # Closed where the sample ends: a generator that is left open keeps its file.
+        with closing(read_batches(source, self._columns, batch_rows=n_rows)) as batches:
+            for batch in batches:
+                if share is not None and n_read >= share:
+                    self.whole = False
+                    return
+                n_read += len(batch.ids) + len(batch.rejects)
+                self._add(source, batch)
+
+    def _add(self, source: Source, batch: Batch) -> None:
+        found = self.found
+        found.documents += len(batch.ids)
+        for id_, text in zip(batch.ids, batch.texts, strict=True):
+            if len(found.first_documents) == SHOWN:
+                break
+            shown = " ".join(text[: 4 * EXCERPT].split())[:EXCERPT]
+            found.first_documents.append({"id": id_, "text": shown, "file": source.path})
+        self._lengths.append(np.fromiter(map(len, batch.texts), np.int64, len(batch.texts)))
+        self._n_ascii += sum(map(str.isascii, batch.texts))
+        self._labels.update(one for one in batch.extra.get("label", ()) if one is not None)
+        self.named_found.update(self.named.intersection(batch.ids))
+        self._note_width(batch, source)
+        for reject in batch.rejects:
+            self._note_reject(reject)
+        for position in self._seen.add(batch.ids):
+            found.duplicate_ids += 1
+            if len(found.first_duplicate_ids) < SHOWN:
+                line = batch.lines[position]
+                found.first_duplicate_ids.append(
+                    f"{batch.ids[position]!r} again in {source.path}, line {line}"
+                )
+
+    def _note_width(self, batch: Batch, source: Source) -> None:
+        if batch.embeddings is None:
+            return
+        width = batch.embeddings.shape[1]
+        self.found.embedding_length = self.found.embedding_length or width
+        if width != self.found.embedding_length:
+            self.found.problems.append(
+                f"embeddings must be of one length, got {width} numbers in {source.path} and "
+                f"{self.found.embedding_length} in files before it"
+            )
+
+    def _note_reject(self, reject: Reject) -> None:
+        self.found.bad_records += 1
+        if len(self.found.first_bad_records) < SHOWN:
+            shown = {"file": reject.source, "line": reject.line, "id": reject.id}
+            shown |= {"reason": reject.reason, "raw": reject.raw}
+            self.found.first_bad_records.append(shown)
+
+    def summarise(self, columns: Columns) -> None:
+        """Turn sums into what is told."""
+        if columns.label is not None:
+            self.found.labels = len(self._labels)
+        if not self.found.documents:
+            return
+        lengths = np.concatenate(self._lengths)
+        self.found.ascii_share = self._n_ascii / len(lengths)
+        self.found.lengths = {
+            "shortest": int(lengths.min()),
+            "median": float(np.median(lengths)),
+            "mean": float(lengths.mean()),
+            "longest": int(lengths.max()),
+        }
+
+
+def _judge(found: Findings, columns: Columns) -> None:
+    """Say what would stop a run, and what is only worth knowing."""
+    seen = "" if found.complete else " in the sample"
+    if not found.documents:
+        found.problems.append(f"there must be documents, got none{seen} of {found.files} files")
+    if found.bad_records:
+        found.problems.append(
+            f"{found.bad_records} bad records{seen}: a run stops at the first, or keeps them aside "
+            "with on_bad_record: quarantine"
+        )
+    if found.duplicate_ids:
+        found.problems.append(
+            f"{found.duplicate_ids} documents{seen} have the id of another file's document; ids "
+            "must be unique"
+        )
+    if found.labels == 0 and found.documents:
+        found.remarks.append(f"the label ({columns.label!r}) is empty everywhere{seen}")
+    if not found.complete:
+        found.remarks.append("a sample was read; --all reads every document")
+
+
+def _read_answers(manifest: Manifest, base: str, found: Findings) -> list[Constraints] | None:
+    """Return the pairs of every answer file that can be read, None if the manifest names none."""
+    if manifest.answers is None:
+        return None
+    read = []
+    for source in list_answers(manifest, base):
+        try:
+            data = read_whole(source.url, dict(source.options))
+            read.append(parse_pairs(data, source.path).as_text())
+        except InvalidInputError as error:
+            found.problems.append(str(error))
+    return read
+
+
+def _named_in(answers: list[Constraints] | None) -> set[str]:
+    return {id_ for one in answers or () for id_ in one.documents.tolist()}
+
+
+def _judge_answers(found: Findings, answers: list[Constraints], reading: _Reading) -> None:
+    missing = sorted(reading.named - reading.named_found)
+    found.answers = AnswerFindings(
+        len(answers),
+        sum(len(one.must_nodes) for one in answers),
+        sum(len(one.cannot_nodes) for one in answers),
+        len(reading.named),
+        len(reading.named_found),
+        missing[:SHOWN],
+    )
+    if missing and found.complete:
+        shown = ", ".join(map(repr, missing[:SHOWN])) + (", …" if len(missing) > SHOWN else "")
+        found.problems.append(
+            f"answers must name documents that are there, got {len(missing)} others: {shown}"
+        )
+    elif missing:
+        found.remarks.append(
+            f"{len(missing)} of {len(reading.named)} documents that answers name are not in the "
+            "sample"
+        )

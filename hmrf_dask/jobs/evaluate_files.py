@@ -1,0 +1,155 @@
+"""How well assignments in files fit known classes in a file: counted where the files are read."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.dataflow import DaskFlow, tree
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.places import assignment_files
+from hmrf_dask.measures import adjusted_rand, completeness, homogeneity, normalized_mutual_info
+from hmrf_dask.measures.scores import pairs_within
+from hmrf_dask.measures.table import Contingency, merge, tabulate
+
+READERS = {
+    ".csv": pyarrow.csv.read_csv,
+    ".jsonl": pyarrow.json.read_json,
+    ".parquet": pq.read_table,
+}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well clusters fit classes.
+
+    Attributes
+    ----------
+    n_documents, n_compared : int
+        With a cluster; of these with a known class.
+    nmi, adjusted_rand, pairwise_f, homogeneity, completeness : float
+    n_unasked : int or None
+        Documents compared that no pair names, None where no pairs were given.
+    nmi_unasked : float or None
+        NMI of these alone: what the answers did for documents nobody was asked about.
+    """
+
+    n_documents: int
+    n_compared: int
+    nmi: float
+    adjusted_rand: float
+    pairwise_f: float
+    homogeneity: float
+    completeness: float
+    n_unasked: int | None
+    nmi_unasked: float | None
+
+
+def evaluate_files(
+    assignments: str,
+    truth: str,
+    *,
+    id_column: str = "doc_id",
+    label_column: str = "label",
+    pairs: str | None = None,
+) -> Agreement:
+    """Compare assignments with known classes.
+
+    Parameters
+    ----------
+    assignments : str
+        The output of a job, a run directory, or a folder of Parquet files.
+    truth : str
+        CSV, JSONL or Parquet, path or URL.
+    id_column, label_column : str
+        Of `truth`.
+    pairs : str, optional
+        A pair file whose documents are counted apart.
+    """
+    flow = DaskFlow()
+    known = flow.lazy(_known_classes, truth, id_column, label_column)
+    asked = [] if pairs is None else Constraints.from_file(pairs).as_text().documents.tolist()
+    shared = flow.share(pa.array(asked, pa.string()))
+    counted = [flow.lazy(_compared, path, known, shared) for path in assignment_files(assignments)]
+    n_documents, table, unasked = flow.compute([tree(flow, _added, counted)])[0]
+    if not table.n_rows:
+        raise InvalidInputError(
+            f"some documents of {assignments} must have a class in {truth}, got none; check "
+            f"--id-column ({id_column!r})"
+        )
+    return _agreement(n_documents, table, unasked if pairs is not None else None)
+
+
+def _agreement(n_documents: int, table: Contingency, unasked: Contingency | None) -> Agreement:
+    both, classes, clusters = (
+        pairs_within(sizes) for sizes in (table.counts, table.class_sizes, table.cluster_sizes)
+    )
+    return Agreement(
+        n_documents=n_documents,
+        n_compared=table.n_rows,
+        nmi=normalized_mutual_info(table),
+        adjusted_rand=adjusted_rand(table),
+        pairwise_f=2 * both / (classes + clusters) if classes + clusters else 0.0,
+        homogeneity=homogeneity(table),
+        completeness=completeness(table),
+        n_unasked=None if unasked is None else unasked.n_rows,
+        nmi_unasked=None if unasked is None else normalized_mutual_info(unasked),
+    )
+
+
+def _known_classes(path: str, id_column: str, label_column: str) -> pa.Table:
+    """Return the ids and classes of a file as text, without rows that lack one."""
+    ending = PurePosixPath(path).suffix.lower()
+    if ending not in READERS:
+        raise InvalidInputError(
+            f"known classes must be in a file named {', '.join(READERS)}, got {path!r}"
+        )
+    filesystem, inside = fsspec.core.url_to_fs(path)
+    try:
+        found = READERS[ending](io.BytesIO(filesystem.cat_file(inside)))
+    except FileNotFoundError as error:
+        raise InvalidInputError(f"there is no file {path!r}: check the path") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InvalidInputError(f"{path}: is not a whole {ending} file, {error}") from error
+    for name in (id_column, label_column):
+        if name not in found.column_names:
+            raise InvalidInputError(
+                f"{path} must have the columns {id_column!r} and {label_column!r}, got "
+                f"{', '.join(found.column_names)}; name them with --id-column and --label-column"
+            )
+    columns = [found[name].cast(pa.string()) for name in (id_column, label_column)]
+    return pa.table(columns, ["id", "label"]).drop_null()
+
+
+def _compared(path: str, known: pa.Table, asked: Any) -> tuple[int, Contingency, Contingency]:
+    """Return how many documents a file has, and tables of all and of those nobody asked about."""
+    filesystem, inside = fsspec.core.url_to_fs(path)
+    found = pq.read_table(io.BytesIO(filesystem.cat_file(inside)), columns=["doc_id", "cluster"])
+    ids = found["doc_id"].cast(pa.string())
+    places = pc.index_in(ids, value_set=known["id"])
+    compared = pc.is_valid(places).to_numpy()
+    unasked = compared & ~pc.is_in(ids, value_set=asked).to_numpy()
+    classes = known["label"].take(places).to_numpy()
+    clusters = found["cluster"].to_numpy()
+    every, rest = (
+        tabulate(classes[rows].astype(np.str_), clusters[rows]) for rows in (compared, unasked)
+    )
+    return found.num_rows, every, rest
+
+
+def _added(
+    parts: list[tuple[int, Contingency, Contingency]],
+) -> tuple[int, Contingency, Contingency]:
+    numbers, tables, unasked = zip(*parts, strict=True)
+    return sum(numbers), merge(tables), merge(unasked)

@@ -1,0 +1,138 @@
+"""What a run is made of: the job, the documents' files as they are now, and the answers.
+
+All of it is known before anything heavy is imported, so a run with nothing new ends in a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from hmrf_dask.documents.manifest import Manifest, base_of, load_manifest
+from hmrf_dask.documents.mistakes import parse_yaml, validated
+from hmrf_dask.documents.sources import Source, list_answers, list_sources
+from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.runs.storage import absolute_url
+
+# What a job says that changes no result.
+_BESIDE = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep"}
+
+
+@dataclass(frozen=True)
+class AnswerFile:
+    """A pair file: its name in errors, and its bytes, which are few."""
+
+    path: str
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """What tells its content."""
+        return sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run is made of.
+
+    Attributes
+    ----------
+    job : Job
+    manifest : Manifest
+    output : str
+        Absolute path or URL.
+    sources : tuple of Source
+        The files with documents as they are now, sorted by path.
+    answers : tuple of AnswerFile
+    """
+
+    job: Job
+    manifest: Manifest
+    output: str
+    sources: tuple[Source, ...]
+    answers: tuple[AnswerFile, ...]
+
+    @property
+    def identity(self) -> str:
+        """The same for the same configuration, files and answers: then there is nothing to do."""
+        # A setting that a later version adds changes nothing for those who do not use it.
+        columns = self.manifest.documents
+        return _hashed(
+            {
+                "job": self.job.model_dump(mode="json", exclude=_BESIDE, exclude_defaults=True),
+                "documents": columns.model_dump(mode="json", exclude_defaults=True),
+                "language": self.manifest.language,
+                "sources": [_seen(source) for source in self.sources],
+                "answers": sorted(one.digest for one in self.answers),
+            }
+        )
+
+    def run_id(self, parent: str | None) -> str:
+        """Return the id of the run that goes on from a parent run, named by what its model is."""
+        from importlib.metadata import version
+
+        found = {"inputs": self.identity, "parent": parent, "version": version("hmrf-dask")}
+        return _hashed(found)[:16]
+
+
+def gather(job: Job, address: str) -> Inputs:
+    """Return what a run is made of now.
+
+    Parameters
+    ----------
+    job : Job
+    address : str
+        Where its file is: paths in it begin there.
+    """
+    base = base_of(address)
+    manifest_url = beside(base, job.manifest)
+    manifest = load_manifest(manifest_url)
+    folder = base_of(manifest_url)
+    named = [AnswerFile(one.path, _read(one)) for one in list_answers(manifest, folder)]
+    more = [AnswerFile(one, read_whole(beside(base, one), {})) for one in job.answers]
+    sources = tuple(list_sources(manifest, folder))
+    return Inputs(job, manifest, output_of(job, address), sources, (*named, *more))
+
+
+def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
+    """Read a job file; every mistake in it is named in one ConfigurationError.
+
+    Parameters
+    ----------
+    address : str
+        Path or URL.
+    changes : dict, optional
+        Keys of the file that the command line replaces.
+    """
+    found = parse_yaml(read_whole(address, {}), address)
+    return validated(Job, {**found, **(changes or {})}, address)
+
+
+def output_of(job: Job, address: str) -> str:
+    """Return where a job writes: an absolute path or a URL."""
+    return absolute_url(beside(base_of(address), job.output))
+
+
+def beside(base: str, path: str) -> str:
+    """Return a path as it is if it is absolute or a URL, else below a folder."""
+    path = os.path.expanduser(path)
+    return path if "://" in path or os.path.isabs(path) else f"{base}/{path}"
+
+
+def _seen(source: Source) -> list[Any]:
+    """Return what tells that a file is the same, and is read the same way."""
+    dialect = source.dialect.model_dump(mode="json")
+    how = [source.format, source.compression, source.encoding, dialect]
+    return [source.path, source.size, source.etag, how]
+
+
+def _read(source: Source) -> bytes:
+    return read_whole(source.url, dict(source.options))
+
+
+def _hashed(content: Any) -> str:
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

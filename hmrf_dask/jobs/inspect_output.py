@@ -1,0 +1,78 @@
+"""What lies in an output or a run directory, and how far its run is: read from files alone."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.watch import PROGRESS
+from hmrf_dask.releases.holder import holder_of
+from hmrf_dask.releases.release import latest
+from hmrf_dask.runs.commits import CommitLog
+from hmrf_dask.runs.storage import Storage, absolute_url, open_storage
+
+
+def inspect_output(place: str) -> dict[str, Any]:
+    """Return what a job's output or a run directory holds.
+
+    Returns
+    -------
+    dict
+        `kind` is "output" or "run", `running` whether somebody writes it now. Of an output also
+        `release`, `holder` and `progress` of the run that holds it or was last at work; of a run
+        `progress` alone.
+    """
+    url = absolute_url(place)
+    storage = open_storage(url, {}, durable=False)
+    names = set(storage.names(""))
+    if {"LATEST", "releases", "holders", "runs"} & names:
+        return _of_output(url, storage)
+    if "commits" in names or "run.json" in names:
+        fit = fit_progress(url)
+        ended = "FINAL.json" in names
+        return {"kind": "run", "place": url, "running": not ended, "progress": {"fit": fit}}
+    raise InvalidInputError(
+        f"inspect must be given the output of a job or a run directory, got {place!r}, where "
+        f"neither lies ({', '.join(sorted(names)[:5]) or 'nothing is there'}); check the path"
+    )
+
+
+def _of_output(url: str, storage: Storage) -> dict[str, Any]:
+    release, holder = latest(url), holder_of(url)
+    told: dict[str, Any] = {"kind": "output", "place": url, "running": holder is not None}
+    told["release"] = None
+    if release is not None:
+        told["release"] = {
+            "number": release.number,
+            "run": release.run,
+            "parent": release.parent,
+            "when": release.when,
+            "counts": release.counts,
+            "files": len(release.files),
+        }
+    told["holder"] = None if holder is None else asdict(holder)
+    unfinished = sorted(set(storage.names("runs")) - {release.run if release else ""})
+    run = holder.run if holder is not None else (unfinished[-1] if not release else None)
+    told["progress"] = None if run is None else run_progress(url, run)
+    return told
+
+
+def run_progress(output: str, run: str) -> dict[str, Any]:
+    """Return the last step that a run of a job told of, and how far its fit is."""
+    folder = f"{output}/runs/{run}"
+    step = None
+    with suppress(FileNotFoundError, ValueError):
+        step = json.loads(open_storage(folder, {}, durable=False).read(PROGRESS))
+    return {"run": run, "step": step, "fit": fit_progress(f"{folder}/fit")}
+
+
+def fit_progress(run_dir: str) -> dict[str, Any] | None:
+    """Return the last commit of a fit in words and numbers, None before the first."""
+    commit = CommitLog(open_storage(run_dir, {}, durable=False)).newest()
+    if commit is None:
+        return None
+    told = {name: commit.record[name] for name in ("phase", "iteration", "J", "moved", "stop")}
+    return {"commit": commit.number, **told}

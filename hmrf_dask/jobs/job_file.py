@@ -1,0 +1,202 @@
+"""The job file: which documents, how they become rows, which method, where it runs, where to.
+
+Everything wrong with it is said at once. Paths are relative to the file itself. What is imported
+here is light: a run that has nothing to do ends before anything else is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from hmrf_dask.runs.storage import refuse_credentials
+from hmrf_dask.text.settings import TextSettings
+
+SCHEMA: Final = "hmrf-dask/job/v1"
+CLUSTER_CLASSES = (  # nothing else is imported because a file says so
+    "coiled.Cluster",
+    "dask_cloudprovider.aws.EC2Cluster",
+    "dask_cloudprovider.aws.FargateCluster",
+    "dask_cloudprovider.azure.AzureVMCluster",
+    "dask_cloudprovider.gcp.GCPCluster",
+    "dask_gateway.GatewayCluster",
+    "dask_jobqueue.HTCondorCluster",
+    "dask_jobqueue.LSFCluster",
+    "dask_jobqueue.OARCluster",
+    "dask_jobqueue.PBSCluster",
+    "dask_jobqueue.SGECluster",
+    "dask_jobqueue.SLURMCluster",
+    "dask_kubernetes.operator.KubeCluster",
+    "dask_yarn.YarnCluster",
+    "distributed.LocalCluster",
+    "distributed.SSHCluster",
+)
+_SHARED = ("init", "refine", "n_init", "max_iter", "random_state")
+_PRICED = ("must_link_cost", "cannot_link_cost")
+_SOFT = ("fill", "closure", "on_conflict", "inference")
+# The parameters of each method beside `n_clusters`: those of its class.
+PARAMETERS: dict[str, frozenset[str]] = {
+    "HMRFKMeans": frozenset(
+        (*_SHARED, *_PRICED, *_SOFT, "distortion", "learn_weights", "weight_update", "penalty")
+    ),
+    "PCKMeans": frozenset((*_SHARED, *_PRICED, *_SOFT, "distortion")),
+    "MPCKMeans": frozenset((*_SHARED, *_PRICED, *_SOFT, "learn_weights", "penalty")),
+    "COPKMeans": frozenset((*_SHARED, "distortion", "fill", "retries")),
+    "KMeans": frozenset((*_SHARED, "distortion")),
+}
+_DRIFT = re.compile(r"drift>(\d+(?:\.\d+)?)%")
+
+
+class Section(BaseModel):
+    """A part of the file: unknown names are mistakes, and nothing changes once it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Text(TextSettings):
+    """How texts become rows, and when the vocabulary is made anew."""
+
+    refit: str = Field(
+        default="drift>5%",
+        pattern=r"^(never|always|drift>\d+(\.\d+)?%)$",
+        description="When a later run makes the vocabulary anew: never, always, or when the share "
+        "of words it does not know is this much larger in new documents.",
+    )
+
+    @property
+    def drift(self) -> float | None:
+        """The share that asks for a new vocabulary; None where no share does."""
+        found = _DRIFT.fullmatch(self.refit)
+        return None if found is None else float(found[1]) / 100
+
+
+class Method(Section):
+    """The method and its parameters; those left out are the method's own defaults."""
+
+    name: Literal["HMRFKMeans", "PCKMeans", "MPCKMeans", "COPKMeans", "KMeans"] = "HMRFKMeans"
+    n_clusters: int = Field(ge=1)
+    distortion: Literal["cosine", "i-divergence", "kl", "euclidean", "pearson"] | None = None
+    learn_weights: bool | Literal["auto"] | None = None
+    weight_update: Literal["normalized", "paper"] | None = None
+    penalty: Literal["distance", "potts"] | None = None
+    must_link_cost: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    cannot_link_cost: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    init: Literal["auto", "neighborhoods", "k-means++", "random"] | None = None
+    fill: Literal["k-means++", "perturb", "random"] | None = None
+    refine: bool | Literal["auto"] | None = None
+    closure: bool | None = None
+    inference: Literal["icm", "belief-propagation"] | None = None
+    on_conflict: Literal["raise", "keep", "drop"] | None = None
+    retries: int | None = Field(default=None, ge=0, le=255)
+    n_init: int | None = Field(default=None, ge=1)
+    max_iter: int | None = Field(default=None, ge=1)
+    random_state: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _only_its_own(self) -> Self:
+        known = PARAMETERS[self.name]
+        if foreign := sorted(self.parameters.keys() - known - {"n_clusters"}):
+            raise ValueError(
+                f"{self.name} must have no {', '.join(foreign)}; it has {', '.join(sorted(known))}"
+            )
+        return self
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the method's class is made with."""
+        return self.model_dump(exclude={"name"}, exclude_none=True)
+
+
+class Cluster(Section):
+    """Where the work runs: one of five ways; without any, on all threads of this machine."""
+
+    local: int | None = Field(default=None, ge=1, description="Threads of this process.")
+    processes: int | None = Field(default=None, ge=1, description="Worker processes here.")
+    address: str | None = Field(default=None, description="Of a scheduler: tcp://host:port.")
+    scheduler_file: str | None = Field(default=None, description="File with the address.")
+    cluster_class: str | None = Field(
+        default=None,
+        alias="class",
+        json_schema_extra={"enum": [*CLUSTER_CLASSES]},
+        description="A Dask cluster to start.",
+    )
+    kwargs: dict[str, Any] = Field(default={}, description="What the class is made with.")
+    workers: int | None = Field(default=None, ge=1, description="Workers the class starts.")
+
+    @field_validator("cluster_class")
+    @classmethod
+    def _listed(cls, given: str | None) -> str | None:
+        if given is not None and given not in CLUSTER_CLASSES:
+            from hmrf_dask.documents.mistakes import meant
+
+            raise ValueError(
+                f"must be one of {', '.join(CLUSTER_CLASSES)}, got {given!r}"
+                + meant(given, CLUSTER_CLASSES)
+            )
+        return given
+
+    @field_validator("kwargs")
+    @classmethod
+    def _without_secrets(cls, given: dict[str, Any]) -> dict[str, Any]:
+        refuse_credentials(given, "kwargs")
+        return given
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        ways = ("local", "processes", "address", "scheduler_file", "cluster_class")
+        given = [one.replace("cluster_", "") for one in ways if getattr(self, one) is not None]
+        if len(given) > 1:
+            raise ValueError(f"must be one way to run, got {' and '.join(given)}; keep one")
+        if self.cluster_class is None and (self.kwargs or self.workers):
+            raise ValueError("kwargs and workers must go with a class, got none; name one")
+        return self
+
+    @property
+    def stays(self) -> bool:
+        """Whether the cluster is there when the client has gone."""
+        return self.address is not None or self.scheduler_file is not None
+
+
+class Job(Section):
+    """What `hmrf-dask run` does.
+
+    Paths are relative to the file. `answers` are pair files beside those that the manifest names.
+    """
+
+    schema_: Literal["hmrf-dask/job/v1"] = Field(default=SCHEMA, alias="$schema")
+    name: str = Field(default="job", pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    manifest: str = Field(min_length=1)
+    answers: tuple[str, ...] = ()
+    text: Text | None = None
+    method: Method
+    mode: Literal["fit", "predict"] = Field(
+        default="fit", description="predict: only give new documents clusters of the last model."
+    )
+    start: Literal["warm", "cold"] = Field(
+        default="warm", description="warm: a later fit begins with the last centroids."
+    )
+    on_bad_record: Literal["stop", "quarantine"] = "stop"
+    cluster: Cluster = Cluster()
+    output: str = Field(min_length=1)
+    keep: int = Field(default=3, ge=1, description="How many releases stay readable.")
+
+    @field_validator("cluster", mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        return {} if given == "local" else given
+
+    @field_validator("answers", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema that is published as data_manifests/schema/job-v1.json."""
+    schema = Job.model_json_schema(by_alias=True)
+    properties = schema["properties"]
+    properties["cluster"] = {"anyOf": [{"const": "local"}, properties["cluster"]]}
+    properties["answers"] = {"anyOf": [{"type": "string"}, properties["answers"]]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **schema}

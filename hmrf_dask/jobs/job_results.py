@@ -1,0 +1,179 @@
+"""What a run leaves behind: assignments, clusters with stable ids, the model, in its folder."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hmrf_dask.dataflow import DaskFlow, tree
+from hmrf_dask.estimators.base import HMRFEstimator
+from hmrf_dask.jobs import assignments, clusters
+from hmrf_dask.jobs.assignments import write_assignments
+from hmrf_dask.jobs.clusters import write_clusters
+from hmrf_dask.jobs.job_answers import Answers
+from hmrf_dask.jobs.job_steps import Material, Run
+from hmrf_dask.jobs.overlap import count_overlap
+from hmrf_dask.jobs.places import MODEL, model_of
+from hmrf_dask.releases import Lineage, carried_on, first_lineage, hashed, read_published, trace
+from hmrf_dask.releases.release import read_file
+from hmrf_dask.runs.records import digest
+from hmrf_dask.runs.storage import open_storage
+from hmrf_dask.text.rows import top_words
+from hmrf_dask.types import IntArray
+
+LINEAGE = "lineage.json"
+Files = dict[str, str]  # sha256 by name below the output
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run wrote.
+
+    Attributes
+    ----------
+    files : dict of str to str
+        The sha256 of all files of the release so far, by their names below the output.
+    lineage : Lineage
+    violations : dict of str to int
+    """
+
+    files: Files
+    lineage: Lineage
+    violations: dict[str, int]
+
+
+def write_fit(run: Run, material: Material, answers: Answers, model: HMRFEstimator) -> Results:
+    """Write the results of a fit."""
+    n_clusters = len(model.cluster_centers_)
+    with run.watch.step("match clusters"):
+        lineage = _traced(run, material, model, n_clusters)
+    called = range(n_clusters) if lineage is None else lineage.ids
+    with run.watch.step("write assignments"):
+        written = write_assignments(
+            material.corpus, model.labels_, model, run.folder, constraints=answers.used,
+            cluster_ids=called, names=material.names,
+        )  # fmt: skip
+        vocabulary = material.rows.vocabulary
+        words = None if vocabulary is None else partial(top_words, vocabulary=vocabulary)
+        told = write_clusters(written, model, run.folder, cluster_ids=called, words=words)
+        model.save(f"{run.folder}/{MODEL}")
+    if lineage is None:
+        lineage = first_lineage(written.sizes.tolist())
+    files = {f"{run.name}/{name}": sha256 for name, sha256 in (written.files | told).items()}
+    files |= _model_files(run) | _written(run, LINEAGE, lineage.to_json())
+    return Results(files, lineage, written.violations)
+
+
+def _traced(run: Run, material: Material, model: HMRFEstimator, n_clusters: int) -> Lineage | None:
+    """Return the lineage after the last release; None where there is none."""
+    if run.previous is None:
+        return None
+    old = assignments_of(run.previous.files)
+    output, names = run.inputs.output, material.names
+    shared = count_overlap(output, old, material.corpus, model.labels_, n_clusters, names=names)
+    sizes = shared.sizes.tolist()
+    return trace(_last_lineage(run), shared.old, shared.new, shared.counts, sizes)
+
+
+def _last_lineage(run: Run) -> Lineage:
+    assert run.previous is not None
+    name = next(name for name in run.previous.files if name.endswith(f"/{LINEAGE}"))
+    return Lineage.from_json(read_published(run.inputs.output, run.previous, name))
+
+
+def _model_files(run: Run) -> Files:
+    folder = f"{run.name}/{MODEL}"
+    names = open_storage(run.inputs.output, {}, durable=True).names(folder)
+    return hashed(run.inputs.output, [f"{folder}/{name}" for name in sorted(names)])
+
+
+def _written(run: Run, name: str, data: bytes) -> Files:
+    open_storage(run.inputs.output, {}, durable=True).write(f"{run.name}/{name}", data)
+    return {f"{run.name}/{name}": digest(data)}
+
+
+def assignments_of(files: Mapping[str, str]) -> Files:
+    """Return the assignments among the files of a release."""
+    return {name: sha256 for name, sha256 in files.items() if f"/{assignments.FOLDER}/" in name}
+
+
+# ---- new documents under the last model
+
+
+def write_prediction(run: Run, material: Material) -> Results:
+    """Give documents of new and changed files clusters of the last model; others keep theirs."""
+    assert run.previous is not None
+    model, before = run.last_model, _last_lineage(run)
+    same = set(run.changes.same)
+    wanted = [told["path"] not in same for told in material.rows.told]
+    corpus, names = material.of_files(wanted)
+    kept = {key for key, new in zip(material.rows.keys, wanted, strict=True) if not new}
+    old = assignments_of(run.previous.files)
+    carried = {name: sha256 for name, sha256 in old.items() if _key_of(name) in kept}
+    gone = {name: sha256 for name, sha256 in old.items() if name not in carried}
+    sizes = np.asarray(before.sizes, np.int64) - _sizes(run, gone, before)
+    n_common = int(sizes.sum())
+    files = dict(carried)
+    if corpus is not None:
+        with run.watch.step("write assignments"):
+            written = write_assignments(
+                corpus, None, model, run.folder, cluster_ids=before.ids, names=names
+            )
+        sizes += written.sizes
+        files |= {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
+    lineage = carried_on(before, sizes.tolist(), n_common)
+    folder = model_of(run.previous.files)
+    files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(f"{folder}/")}
+    files |= _written(run, clusters.NAME, _resized(run, lineage))
+    files |= _written(run, LINEAGE, lineage.to_json())
+    return Results(files, lineage, {"must_link": 0, "cannot_link": 0})
+
+
+def _key_of(name: str) -> str:
+    """Return what the rows of a file of assignments are called."""
+    return name.rpartition("/")[2].partition("-")[0]
+
+
+def _sizes(run: Run, files: Files, lineage: Lineage) -> IntArray:
+    """Return how many documents of each label some published assignments have."""
+    if not files:
+        return np.zeros(len(lineage.ids), np.int64)
+    flow, place = DaskFlow(), run.place
+    parts = [flow.lazy(_sizes_of, place, *file, lineage.ids) for file in sorted(files.items())]
+    found: IntArray = flow.compute([tree(flow, _added, parts)])[0]
+    return found
+
+
+def _sizes_of(place: Any, name: str, sha256: str, ids: tuple[int, ...]) -> IntArray:
+    data = read_file(place.storage, name, sha256)
+    called = pq.read_table(io.BytesIO(data), columns=["cluster"])["cluster"].to_numpy()
+    order = np.argsort(ids)
+    places = order[np.searchsorted(np.asarray(ids)[order], called)]
+    return np.bincount(places, minlength=len(ids)).astype(np.int64)
+
+
+def _added(parts: list[IntArray]) -> IntArray:
+    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
+
+
+def _resized(run: Run, lineage: Lineage) -> bytes:
+    """Return the clusters of the last release with the sizes they have now."""
+    assert run.previous is not None
+    name = next(name for name in run.previous.files if name.endswith(f"/{clusters.NAME}"))
+    table = pq.read_table(io.BytesIO(read_published(run.inputs.output, run.previous, name)))
+    sizes = dict(zip(lineage.ids, lineage.sizes, strict=True))
+    now = pa.array([sizes[one] for one in table["cluster"].to_pylist()], pa.int64())
+    place = table.column_names.index("size")
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.set_column(place, "size", now), sink, compression="zstd", write_page_checksum=True
+    )
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

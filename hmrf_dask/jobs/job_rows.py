@@ -1,0 +1,162 @@
+"""From the files of a job to rows: what is there is kept, what is new is counted and weighed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.dataflow import DaskFlow
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.document_source import DocumentSource
+from hmrf_dask.jobs.job_file import Text
+from hmrf_dask.text.files import CountedSource, Place
+from hmrf_dask.text.rows import Coverage
+from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.vectorise import (
+    SourceRows,
+    corpus_of,
+    count_more,
+    count_sources,
+    fit_vocabulary,
+    rows_of,
+)
+from hmrf_dask.text.vocabulary import Vocabulary
+
+SoFar = Callable[[int, int], None]
+AT_ONCE = 512  # files in one graph, told of when it is done
+log = logging.getLogger("hmrf_dask")
+
+
+@dataclass(frozen=True)
+class JobRows:
+    """The rows of a job.
+
+    Attributes
+    ----------
+    rows : tuple of SourceRows
+        Of each file, in the order of the files.
+    told : tuple of dict
+        What each file told when it was read; see `DocumentSource`.
+    keys : tuple of str
+        What each file's counts and rows are called.
+    vocabulary : Vocabulary or None
+        None where rows are ready embeddings.
+    made_of : tuple of str
+        Keys of the files that the vocabulary was made of.
+    refit : bool
+        Whether it was made now.
+    coverage : Coverage
+        How much of the new files the vocabulary of before knew, or this one where there was none.
+    """
+
+    rows: tuple[SourceRows, ...]
+    told: tuple[dict[str, Any], ...]
+    keys: tuple[str, ...]
+    vocabulary: Vocabulary | None
+    made_of: tuple[str, ...]
+    refit: bool
+    coverage: Coverage
+
+    def corpus(self, options: dict[str, Any]) -> Corpus:
+        """Return all rows, one partition for each batch of a file."""
+        return corpus_of(self.rows, options)
+
+    def names(self) -> list[str]:
+        """Return a file name for each partition of the corpus: the same file, the same names."""
+        return [
+            f"{key}-{number:05d}.parquet"
+            for key, one in zip(self.keys, self.rows, strict=True)
+            for number, file in enumerate(one.files)
+            if file.n_rows
+        ]
+
+    def places(self) -> list[int]:
+        """Return the number of the file that each partition of the corpus comes from."""
+        return [place for place, one in enumerate(self.rows) for file in one.files if file.n_rows]
+
+
+def count_documents(
+    sources: Sequence[DocumentSource], settings: TextSettings, place: Place, so_far: SoFar
+) -> list[CountedSource]:
+    """Return the counts of all files; those that are counted already are not read again."""
+    flow, counted = DaskFlow(), count_sources(DaskFlow(), sources[:AT_ONCE], settings, place)
+    for first in range(AT_ONCE, len(sources), AT_ONCE):
+        so_far(first, len(sources))
+        some = sources[first : first + AT_ONCE]
+        counted += count_more(flow, some, settings, place)
+    so_far(len(sources), len(sources))
+    for one, source in zip(counted, sources, strict=True):
+        if source.stop and one.told["n_rejects"]:  # it was counted by a run that put them aside
+            raise InvalidInputError(one.told["first_reject"])
+    return counted
+
+
+@dataclass(frozen=True)
+class Before:
+    """The vocabulary of the last release, and the keys of the files that it was made of."""
+
+    vocabulary: Vocabulary
+    made_of: tuple[str, ...]
+
+
+def weigh_documents(
+    counted: Sequence[CountedSource],
+    new: Sequence[bool],
+    text: Text,
+    before: Before | None,
+    place: Place,
+) -> JobRows:
+    """Return the rows of counted files, in the vocabulary of before or a new one.
+
+    Parameters
+    ----------
+    counted : sequence of CountedSource
+    new : sequence of bool
+        Which of them the last release was not made of.
+    text : Text
+    before : Before, optional
+        None where there was none, or its settings were others.
+    place : Place
+        The output.
+    """
+    flow = DaskFlow()
+    told, keys = tuple(one.told for one in counted), tuple(one.key for one in counted)
+    if before is not None:
+        rows = rows_of(flow, counted, before.vocabulary, place)
+        known = set(before.made_of)
+        coverage = _covered(rows, new)
+        since = _covered(rows, [key not in known for key in keys])
+        if not _is_outdated(text, before.vocabulary, since):
+            return JobRows(
+                tuple(rows), told, keys, before.vocabulary, before.made_of, False, coverage
+            )
+    vocabulary = fit_vocabulary(flow, counted, settings_of(text), place)
+    rows = rows_of(flow, counted, vocabulary, place)
+    if before is None:
+        coverage = _covered(rows, [True] * len(rows))
+    return JobRows(tuple(rows), told, keys, vocabulary, keys, True, coverage)
+
+
+def _covered(rows: Sequence[SourceRows], wanted: Sequence[bool]) -> Coverage:
+    some = [one.coverage for one, is_wanted in zip(rows, wanted, strict=True) if is_wanted]
+    return Coverage.total(some)
+
+
+def settings_of(text: Text) -> TextSettings:
+    """Return what a vocabulary is made with: when it is made anew is no part of it."""
+    return TextSettings.model_validate(text.model_dump(exclude={"refit"}))
+
+
+def _is_outdated(text: Text, before: Vocabulary, coverage: Coverage) -> bool:
+    """Return whether a vocabulary is to be made anew, by the files that it was not made of."""
+    drift = coverage.unknown_share - before.unknown_share
+    if text.drift is not None and drift > text.drift:
+        log.info(
+            "%.1f%% of the words of new files are unknown, %.1f%% were where the vocabulary was "
+            "made: it is made anew", 100 * coverage.unknown_share, 100 * before.unknown_share,
+        )  # fmt: skip
+        return True
+    return text.refit == "always"

@@ -1,0 +1,223 @@
+"""The steps of a run up to its labels: rows of documents, answers, the fit or the last model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hmrf_dask.corpus.files import corpus_of_files
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.documents.batches import Reject
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.estimators.base import HMRFEstimator
+from hmrf_dask.estimators.classes import load
+from hmrf_dask.jobs.document_source import DocumentSource
+from hmrf_dask.jobs.embedding_rows import embed_documents
+from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.jobs.job_answers import Answers, known_answers, read_answers
+from hmrf_dask.jobs.job_file import Text
+from hmrf_dask.jobs.job_fit import fit_job, warm_centroids
+from hmrf_dask.jobs.job_rows import Before, JobRows, count_documents, settings_of, weigh_documents
+from hmrf_dask.jobs.ledger import SOURCES, Changes, compare
+from hmrf_dask.jobs.places import model_of
+from hmrf_dask.jobs.repeated_ids import without_repeated
+from hmrf_dask.jobs.sweep import VOCABULARY
+from hmrf_dask.jobs.watch import Watch
+from hmrf_dask.releases import Hold, Release
+from hmrf_dask.text.files import Place, load_vocabulary
+from hmrf_dask.text.vocabulary import Vocabulary
+
+MADE_OF = "made_of"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run at work.
+
+    Attributes
+    ----------
+    inputs : Inputs
+    run_id : str
+    previous : Release or None
+        What it goes on from.
+    hold : Hold
+    watch : Watch
+    """
+
+    inputs: Inputs
+    run_id: str
+    previous: Release | None
+    hold: Hold
+    watch: Watch
+
+    @property
+    def name(self) -> str:
+        """The folder of the run, below the output."""
+        return f"runs/{self.run_id}"
+
+    @property
+    def folder(self) -> str:
+        """The folder of the run: a path or URL."""
+        return f"{self.inputs.output}/{self.name}"
+
+    @property
+    def place(self) -> Place:
+        """The output, as tasks are told of it."""
+        return Place(self.inputs.output)
+
+    @property
+    def quarantine(self) -> bool:
+        """Whether bad records are put aside."""
+        return self.inputs.job.on_bad_record == "quarantine"
+
+    @cached_property
+    def changes(self) -> Changes:
+        """What happened to the files since the last release."""
+        before = {} if self.previous is None else self.previous.ledger[SOURCES]
+        return compare(before, self.inputs.sources)
+
+    @cached_property
+    def last_model(self) -> HMRFEstimator:
+        """The model of the last release."""
+        assert self.previous is not None
+        return load(f"{self.inputs.output}/{model_of(self.previous.files)}")
+
+    @cached_property
+    def last_vocabulary(self) -> Vocabulary | None:
+        """The vocabulary of the last release; None without one, or where rows were embeddings."""
+        named = None if self.previous is None else self.previous.ledger[VOCABULARY]
+        return None if named is None else load_vocabulary(named, self.place)
+
+    @property
+    def text(self) -> Text:
+        """How texts become rows: without a word in the job, embeddings where there are no texts."""
+        columns = self.inputs.manifest.documents
+        ready = Text(kind="embeddings") if columns.text is None else Text()
+        text = self.inputs.job.text or ready
+        column = "embedding" if text.kind == "embeddings" else "text"
+        if getattr(columns, column) is None:
+            raise ConfigurationError(
+                f"text.kind {text.kind} must go with a column, got no documents.{column} in the "
+                "manifest; name the column, or choose another kind"
+            )
+        return text
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run works on.
+
+    Attributes
+    ----------
+    rows : JobRows
+    corpus : Corpus
+        Each id once.
+    names : tuple of str
+        A file name for each partition.
+    files : tuple of int
+        Which file each partition comes from.
+    repeated : list of Reject
+        Documents left out, whose id another file has.
+    """
+
+    rows: JobRows
+    corpus: Corpus
+    names: tuple[str, ...]
+    files: tuple[int, ...]
+    repeated: list[Reject]
+
+    def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[str]]:
+        """Return the partitions of some files, and their names; None where there are none."""
+        chosen = [part for part, file in enumerate(self.files) if wanted[file]]
+        names = [self.names[part] for part in chosen]
+        sources = [self.corpus.sources[part] for part in chosen]
+        if not sources:
+            return None, names
+        return corpus_of_files(sources, self.corpus.n_features), names
+
+
+def prepare(run: Run) -> Material:
+    """Return the rows of all documents; new and changed files alone are read."""
+    rows = _rows(run)
+    places = rows.places()
+    paths = [rows.told[place]["path"] for place in places]
+    with run.watch.step("look for ids that come twice"):
+        unique = without_repeated(
+            rows.corpus(dict(run.place.options)),
+            paths,
+            f"{run.folder}/rows",
+            quarantine=run.quarantine,
+        )
+    return Material(rows, unique.corpus, tuple(rows.names()), tuple(places), unique.rejects)
+
+
+def _rows(run: Run) -> JobRows:
+    inputs, text = run.inputs, run.text
+    known = set(run.changes.same)
+    # Of two documents with one id the first stays: in predict mode that is never the new one.
+    predicting = inputs.job.mode == "predict"
+    ordered = sorted(
+        inputs.sources, key=lambda one: (predicting and one.path not in known, one.path)
+    )
+    columns = inputs.manifest.documents
+    sources = [DocumentSource(one, columns, run.place, not run.quarantine) for one in ordered]
+    if text.kind == "embeddings":
+        with run.watch.step("read embeddings") as so_far:
+            return embed_documents(sources, run.place, so_far)
+    before = _vocabulary_to_keep(run, text)
+    with run.watch.step("count words") as so_far:
+        counted = count_documents(sources, settings_of(text), run.place, so_far)
+    if predicting:
+        text = text.model_copy(update={"refit": "never"})
+    new = [one.path not in known for one in ordered]
+    with run.watch.step("weigh words"):
+        return weigh_documents(counted, new, text, before, run.place)
+
+
+def _vocabulary_to_keep(run: Run, text: Text) -> Before | None:
+    last = run.last_vocabulary
+    if last is not None and run.previous is not None and last.settings == settings_of(text):
+        return Before(last, tuple(run.previous.ledger[MADE_OF]))
+    if run.inputs.job.mode == "predict":
+        raise ConfigurationError(
+            "mode predict must have the text settings of the last fit, got other ones; run with "
+            "mode fit first"
+        )
+    return None
+
+
+def find_answers(run: Run, material: Material) -> Answers:
+    """Return the pairs that people gave; unknown documents are an error or put aside."""
+    files = run.inputs.answers
+    with run.watch.step("look up answers"):
+        given = read_answers(files)
+        return known_answers(given, material.corpus, quarantine=run.quarantine, files=files)
+
+
+def fit_all(run: Run, material: Material, answers: Answers) -> tuple[HMRFEstimator, str]:
+    """Fit all documents; return the model, and whether it was a warm or a cold start."""
+    job = run.inputs.job
+    first = None
+    if run.previous is not None and job.start == "warm":
+        now = material.rows.vocabulary
+        first = warm_centroids(job.method, run.last_model, run.last_vocabulary, now)
+        if first is not None and first.shape[1] != material.corpus.n_features:
+            first = None
+    with run.watch.step("fit"):
+        model = fit_job(
+            job.method, material.corpus, answers.used, f"{run.folder}/fit",
+            first=first, tell=run.watch.tell,
+        )  # fmt: skip
+    return model, "cold" if first is None else "warm"
+
+
+def fit_told(model: HMRFEstimator) -> dict[str, Any]:
+    """Return how a fit ended."""
+    return {
+        "J": float(model.objective_),
+        "iterations": int(model.n_iter_),
+        "converged": bool(model.converged_),
+        "stop_reason": str(model.stop_reason_),
+        "seed": int(model.seed_),
+    }

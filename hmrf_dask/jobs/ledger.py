@@ -1,0 +1,58 @@
+"""Which files a release was made of, and what is new since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hmrf_dask.documents.sources import Source
+
+SOURCES = "sources"
+Entry = list[Any]  # size, etag, what its counts and rows are called, what lies beside them
+COUNTS_KEY, DOCUMENTS_KEY = 2, 3
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What happened to the files since the last release, by path, sorted."""
+
+    new: tuple[str, ...]
+    changed: tuple[str, ...]
+    same: tuple[str, ...]
+    deleted: tuple[str, ...]
+
+    def counted(self) -> dict[str, int]:
+        """Return how many there are of each kind, and of all that are there."""
+        there = len(self.new) + len(self.changed) + len(self.same)
+        return {
+            "all": there,
+            "new": len(self.new),
+            "changed": len(self.changed),
+            "deleted": len(self.deleted),
+        }
+
+
+def entries(sources: Sequence[Source], keys: Mapping[str, Sequence[str]]) -> dict[str, Entry]:
+    """Return what the ledger of a release keeps of its files, by path; `keys` by path too."""
+    return {one.path: [one.size, one.etag, *keys[one.path]] for one in sources}
+
+
+def compare(before: Mapping[str, Entry], sources: Sequence[Source]) -> Changes:
+    """Return what is new beside the ledger of a release.
+
+    Parameters
+    ----------
+    before : mapping
+        What `entries` gave then; empty where there was no release.
+    sources : sequence of Source
+        As they are now.
+    """
+    now = {source.path: [source.size, source.etag] for source in sources}
+    both = sorted(now.keys() & before.keys())
+    return Changes(
+        new=tuple(sorted(now.keys() - before.keys())),
+        changed=tuple(path for path in both if list(before[path][:2]) != now[path]),
+        same=tuple(path for path in both if list(before[path][:2]) == now[path]),
+        deleted=tuple(sorted(before.keys() - now.keys())),
+    )

@@ -1,0 +1,232 @@
+"""Which documents a run shares with the one before, counted by old cluster and new label.
+
+Documents are joined by id where they are. Partitions whose file has the same name in both runs hold
+mostly the same documents, so these are joined first, file by file; ids that found no partner there
+are joined in buckets by their hash. Counts alone come to the client.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.dataflow import DaskFlow, Lazy, tree
+from hmrf_dask.jobs.assignments import FOLDER, column, paths_of
+from hmrf_dask.measures.table import Contingency, merge, tabulate
+from hmrf_dask.releases.release import read_file
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.ids import hash_ids
+from hmrf_dask.runs.storage import absolute_url, open_storage, refuse_credentials
+from hmrf_dask.types import IntArray, LabelArray
+
+_BUCKET = 2**22  # documents of one side
+_SCHEMA = pa.schema([("doc_id", pa.string()), ("cluster", pa.int32())])
+
+
+class Overlap(NamedTuple):
+    """What `releases.trace` takes.
+
+    Attributes
+    ----------
+    old, new, counts : int arrays, shape (n_cells,)
+        Stable id of an old cluster, label of a new one, and the documents they share.
+    sizes : int64 array, shape (K,)
+        All documents of each new label.
+    """
+
+    old: IntArray
+    new: IntArray
+    counts: IntArray
+    sizes: IntArray
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Two tables of documents joined: the counts, and those without a partner."""
+
+    counts: Contingency
+    old: pa.Table
+    new: pa.Table
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as bytes: Arrow's join wants aligned buffers, and frames often are not."""
+        return _unpacked, (self.counts, _packed(self.old), _packed(self.new))
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return int(self.old.nbytes + self.new.nbytes) + self.counts.__sizeof__()
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _unpacked(counts: Contingency, old: bytes, new: bytes) -> _Joined:
+    return _Joined(counts, *(pa.ipc.open_stream(one).read_all() for one in (old, new)))
+
+
+@dataclass(frozen=True)
+class _OldFile:
+    """Where assignments of the run before are read."""
+
+    url: str
+    options: Mapping[str, Any]
+    name: str
+    sha256: str
+
+    def read(self) -> pa.Table:
+        """Return ids as text and clusters, or raise DamagedFileError."""
+        storage = open_storage(self.url, self.options, durable=True)
+        data = read_file(storage, self.name, self.sha256)
+        file = pq.ParquetFile(pa.BufferReader(data))
+        return file.read(["doc_id", "cluster"], use_threads=False).cast(_SCHEMA)
+
+
+def count_overlap(
+    output: str,
+    previous: Mapping[str, str],
+    corpus: Corpus,
+    labels: Any,
+    n_clusters: int,
+    *,
+    names: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Overlap:
+    """Return how many documents each old cluster shares with each new label.
+
+    Parameters
+    ----------
+    output : str
+        Folder or URL below which the old files lie.
+    previous : mapping of str to str
+        The sha256 of the old assignments by their names below the output, as a `Release` has them.
+    corpus : Corpus
+        No id comes twice.
+    labels : dask array, shape (n_rows,)
+        In the corpus's own chunks.
+    n_clusters : int
+        How many labels there can be.
+    names : sequence of str, optional
+        What `write_assignments` will be given: partitions are first compared with old files of
+        their names.
+    storage_options : mapping, optional
+        For fsspec, without credentials.
+    """
+    refuse_credentials(storage_options or {})
+    place = (absolute_url(output), dict(storage_options or {}))
+    files = [_OldFile(*place, name, sha256) for name, sha256 in sorted(previous.items())]
+    old = {file.name.rpartition("/")[2]: file for file in files}
+    flow = DaskFlow()
+    own = [path.removeprefix(f"{FOLDER}/") for path in paths_of(corpus, names)]
+    found = list(labels.to_delayed().ravel())
+    parts = zip(corpus.named, found, own, strict=True)
+    joined = [flow.lazy(_join_block, *part[:2], old.get(part[2])) for part in parts]
+    taken = {old[name].name for name in own if name in old}
+    joined += [flow.lazy(_read_alone, file) for file in files if file.name not in taken]
+    joined = flow.persist(joined)
+    sizes = [flow.lazy(_sizes, part, n_clusters) for part in found]
+    lengths, total = flow.compute(
+        [tree(flow, _added, [flow.lazy(_left, one) for one in joined]), tree(flow, _added, sizes)]
+    )
+    tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths)
+    table: Contingency = flow.compute([tree(flow, merge, tables)])[0]
+    return Overlap(table.classes[table.rows], table.clusters[table.columns], table.counts, total)
+
+
+def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy]:
+    """Return the counts of documents that are in other partitions than before."""
+    if not lengths.min():
+        return []
+    n_buckets = math.ceil(int(lengths.max()) / _BUCKET)
+    if n_buckets == 1:
+        return [flow.lazy(_join_rest, joined)]
+    split = [flow.lazy(_split, one, n_buckets) for one in joined]
+    return [
+        flow.lazy(_join_rest, [flow.lazy(_one_of, parts, bucket) for parts in split])
+        for bucket in range(n_buckets)
+    ]
+
+
+def _join_block(block: RowBlock, labels: LabelArray, old: _OldFile | None) -> _Joined:
+    """Join a partition with the old file of its name."""
+    ids = pa.array(block.ids.tolist()).cast(pa.string())
+    new = pa.table([ids, column(labels, pa.int32())], schema=_SCHEMA)
+    return _join(_SCHEMA.empty_table() if old is None else old.read(), new)
+
+
+def _read_alone(old: _OldFile) -> _Joined:
+    """Return the documents of an old file that no partition has the name of."""
+    return _Joined(
+        _tabulated(_SCHEMA.empty_table(), "cluster", "cluster"), old.read(), _SCHEMA.empty_table()
+    )
+
+
+def _join(old: pa.Table, new: pa.Table) -> _Joined:
+    pairs = old.rename_columns(["doc_id", "old"]).join(
+        new.rename_columns(["doc_id", "new"]), "doc_id", join_type="full outer", use_threads=False
+    )
+    both = pc.and_(pc.is_valid(pairs["old"]), pc.is_valid(pairs["new"]))
+    return _Joined(
+        _tabulated(pairs.filter(both), "old", "new"),
+        _rest(pairs, "old", "new"),
+        _rest(pairs, "new", "old"),
+    )
+
+
+def _rest(pairs: pa.Table, side: str, other: str) -> pa.Table:
+    alone = pairs.filter(pc.is_null(pairs[other])).select(["doc_id", side])
+    return alone.rename_columns(_SCHEMA.names)
+
+
+def _tabulated(pairs: pa.Table, old: str, new: str) -> Contingency:
+    return tabulate(*(np.asarray(pairs[one].to_pylist(), np.int64) for one in (old, new)))
+
+
+def _join_rest(parts: Sequence[_Joined]) -> Contingency:
+    old, new = (pa.concat_tables([getattr(one, side) for one in parts]) for side in ("old", "new"))
+    return _join(old, new).counts
+
+
+def _split(joined: _Joined, n_buckets: int) -> list[_Joined]:
+    """Return the documents without a partner in buckets by the hash of their id."""
+    nothing = _tabulated(_SCHEMA.empty_table(), "cluster", "cluster")
+    sides = [_split_table(one, n_buckets) for one in (joined.old, joined.new)]
+    return [_Joined(nothing, old, new) for old, new in zip(*sides, strict=True)]
+
+
+def _split_table(table: pa.Table, n_buckets: int) -> list[pa.Table]:
+    ids = np.asarray(table["doc_id"].to_pylist(), dtype=np.str_)
+    bucket = hash_ids(ids) % np.uint64(n_buckets)
+    return [table.filter(column(bucket == one, pa.bool_())) for one in range(n_buckets)]
+
+
+def _one_of(parts: Sequence[_Joined], bucket: int) -> _Joined:
+    return parts[bucket]
+
+
+def _left(joined: _Joined) -> IntArray:
+    return np.asarray([joined.old.num_rows, joined.new.num_rows], np.int64)
+
+
+def _sizes(labels: LabelArray, n_clusters: int) -> IntArray:
+    return np.bincount(labels, minlength=n_clusters).astype(np.int64)
+
+
+def _added(parts: Sequence[IntArray]) -> IntArray:
+    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
+
+
+def _counts(joined: _Joined) -> Contingency:
+    return joined.counts

@@ -1,0 +1,67 @@
+"""What a person may mean by a place: a folder of files, a run directory, or the output of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import fsspec
+
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.releases.release import Release, latest
+from hmrf_dask.runs.storage import absolute_url, open_storage
+
+ASSIGNMENTS = "assignments"
+MODEL = "model"
+
+
+def last_release(place: str) -> Release | None:
+    """Return the last release where a place is the output of a job, else None."""
+    names = open_storage(absolute_url(place), {}, durable=False).names("")
+    return latest(place) if {"LATEST", "releases"} & set(names) else None
+
+
+def assignment_files(place: str) -> list[str]:
+    """Return the Parquet files with the assignments of a job's output, a run, or a folder."""
+    root = absolute_url(place)
+    release = last_release(place)
+    if release is not None:
+        names = [name for name in release.files if _folder(name) == ASSIGNMENTS]
+    else:
+        storage = open_storage(root, {}, durable=False)
+        for folder in (ASSIGNMENTS, ""):
+            found = sorted(name for name in storage.names(folder) if name.endswith(".parquet"))
+            names = [f"{folder}/{name}".lstrip("/") for name in found]
+            if names:
+                break
+    if not names:
+        raise InvalidInputError(
+            f"assignments must be a job's output, a run directory or a folder of .parquet files, "
+            f"got {place!r} without any; check the path"
+        )
+    return [f"{root}/{name}" for name in names]
+
+
+def model_folder(place: str) -> str:
+    """Return the folder of the model that a job's output, a run, or the folder itself holds."""
+    root = absolute_url(place)
+    release = last_release(place)
+    if release is not None:
+        return f"{root}/{model_of(release.files)}"
+    filesystem, inside = fsspec.core.url_to_fs(root)
+    for folder in ("", f"/{MODEL}"):
+        if filesystem.exists(f"{inside}{folder}/model.json"):
+            return f"{root}{folder}"
+    raise InvalidInputError(
+        f"a model must be a folder that save() wrote, a run directory or a job's output, got "
+        f"{place!r} without model.json; check the path"
+    )
+
+
+def model_of(files: Iterable[str]) -> str:
+    """Return the folder of the model among the files of a release, below the output."""
+    return next(name.removesuffix("/model.json") for name in files if name.endswith("/model.json"))
+
+
+def _folder(name: str) -> str:
+    """Return the folder of a run in which a file lies."""
+    return name.split("/")[2] if name.startswith("runs/") else ""

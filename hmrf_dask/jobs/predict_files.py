@@ -1,0 +1,38 @@
+"""Clusters of new rows under a saved model: written partition by partition where the rows are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hmrf_dask.estimators.classes import load
+from hmrf_dask.jobs.assignments import FOLDER, write_assignments
+from hmrf_dask.jobs.fit_files import read_rows
+from hmrf_dask.jobs.places import model_folder
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How many new documents each cluster has, and where the assignments are."""
+
+    n_documents: int
+    sizes: list[int]
+    files: dict[str, str]
+
+
+def predict_files(model: str, rows: str, out: str) -> Prediction:
+    """Give rows in files their nearest clusters.
+
+    Parameters
+    ----------
+    model : str
+        A saved model, the run directory of a fit, or the output of a job.
+    rows : str
+        What `read_rows` reads.
+    out : str
+        Folder or URL for the assignments.
+    """
+    folder = model_folder(model)
+    fitted, corpus = load(folder), read_rows(rows)
+    assigned = write_assignments(corpus, None, fitted, out)
+    files = {"model": folder, "assignments": f"{out}/{FOLDER}"}
+    return Prediction(corpus.n_rows, assigned.sizes.tolist(), files)

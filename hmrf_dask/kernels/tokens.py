@@ -1,0 +1,209 @@
+r"""Words of a batch of texts, numbered as they first occur, and their counts by text.
+
+A word is two or more letters, digits, underscores, or bytes beyond ASCII: scikit-learn's
+`\w\w+` for texts that are ASCII, and for those in which its own pattern has found the words and put
+one space between them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.plain import instead
+from hmrf_dask.kernels.plain import tokens as plain
+from hmrf_dask.kernels.plain.tokens import Entries, Words
+from hmrf_dask.types import AnyArray, IntArray, LabelArray
+
+_LEAST_SLOTS = 1 << 12
+_BEGIN, _FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
+_HALF = np.uint64(32)
+
+
+class Book(NamedTuple):
+    """Distinct words: a table of their hashes, -1 where it is empty; hashes; bounds; letters."""
+
+    slots: LabelArray
+    hashes: AnyArray
+    bounds: IntArray
+    letters: AnyArray
+
+
+def letter_table(*, lowercase: bool) -> AnyArray:
+    """Return what each byte is as part of a word, 0 where it is none."""
+    table = np.zeros(256, np.uint8)
+    for byte in range(256):
+        if byte >= 128 or chr(byte).isalnum() or byte == ord("_"):
+            table[byte] = ord(chr(byte).lower()) if lowercase and byte < 128 else byte
+    return table
+
+
+@inner(inline="always")
+def _slot(book, code, first, last):  # type: ignore[no-untyped-def]
+    """Return where a word is in the table or, if it is not there, where it belongs."""
+    mask = np.uint64(book.slots.shape[0] - 1)
+    slot = code & mask
+    while book.slots[slot] >= 0:
+        held = book.slots[slot]
+        begin = book.bounds[held]
+        if book.hashes[held] == code and book.bounds[held + 1] - begin == last - first:
+            p = 0
+            while p < last - first and book.letters[begin + p] == book.letters[first + p]:
+                p += 1
+            if p == last - first:
+                return slot
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _read(text, starts, table, book, first, n_found, numbers, ends):  # type: ignore[no-untyped-def]
+    """Give words of texts from `first` on their numbers, while the table has room for new ones.
+
+    Returns how many texts are read, and how many words are known: some may be of the next text.
+    """
+    n_read = ends[first]
+    for row in range(first, starts.shape[0] - 1):
+        at, stop = starts[row], starts[row + 1]
+        while at < stop:
+            begin = book.bounds[n_found]
+            last = begin
+            code = _BEGIN
+            while at < stop and table[text[at]] != 0:
+                letter = table[text[at]]
+                book.letters[last] = letter
+                last += 1
+                code = (code ^ np.uint64(letter)) * _FACTOR
+                at += 1
+            at += 1
+            if last - begin < 2:
+                continue
+            code ^= code >> _HALF
+            slot = _slot(book, code, begin, last)
+            if book.slots[slot] < 0:
+                if n_found == book.hashes.shape[0]:
+                    return row, n_found
+                book.slots[slot] = n_found
+                book.hashes[n_found] = code
+                n_found += 1
+                book.bounds[n_found] = last
+            numbers[n_read] = book.slots[slot]
+            n_read += 1
+        ends[row + 1] = n_read
+    return starts.shape[0] - 1, n_found
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _enter(hashes, n_found, slots):  # type: ignore[no-untyped-def]
+    """Put words, all distinct, into a larger table that is empty."""
+    mask = np.uint64(slots.shape[0] - 1)
+    for number in range(n_found):
+        slot = hashes[number] & mask
+        while slots[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot] = number
+
+
+def _with_room(book: Book, n_found: int) -> Book:
+    """Return a larger book of the same words; a book is never more than half full."""
+    n_slots = 4 * len(book.slots)
+    hashes, bounds = np.empty(n_slots // 2, np.uint64), np.zeros(n_slots // 2 + 1, np.int64)
+    hashes[:n_found] = book.hashes[:n_found]
+    bounds[: n_found + 1] = book.bounds[: n_found + 1]
+    slots = np.full(n_slots, -1, np.int32)
+    _enter(hashes, np.int64(n_found), slots)
+    return Book(slots, hashes, bounds, book.letters)
+
+
+@instead(plain.read_words)
+def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
+    """Return the words of texts.
+
+    Parameters
+    ----------
+    text : uint8 array
+        All texts, one after the other.
+    starts : int64 array, shape (n_texts + 1,)
+        Where each begins, and at the end where the last ends.
+    table : uint8 array, shape (256,)
+        See `letter_table`.
+
+    Returns
+    -------
+    Words
+    """
+    text, starts, table = frozen(text, np.uint8), frozen(starts, np.int64), frozen(table, np.uint8)
+    n_texts, n_bytes = len(starts) - 1, int(starts[-1] - starts[0])
+    numbers = np.empty((n_bytes + n_texts) // 3 + 1, np.int32)
+    ends = np.zeros(n_texts + 1, np.int64)
+    book = Book(
+        np.full(_LEAST_SLOTS, -1, np.int32), np.empty(_LEAST_SLOTS // 2, np.uint64),
+        np.zeros(_LEAST_SLOTS // 2 + 1, np.int64),
+        np.empty(2 * n_bytes + 1, np.uint8),  # all distinct words, and one that is read again
+    )  # fmt: skip
+    row, n_found = 0, 0
+    while True:
+        row, n_found = _read(
+            text, starts, table, book, np.int64(row), np.int64(n_found), numbers, ends
+        )
+        if row == n_texts:
+            break
+        book = _with_room(book, n_found)
+    bounds = book.bounds[: n_found + 1]
+    return Words(numbers[: ends[-1]], ends, book.letters[: bounds[-1]], bounds)
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _count(rows, terms, start, places, fill, indices, counts):  # type: ignore[no-untyped-def]
+    """Sort by term, then deal out to texts: both in one pass, without comparing."""
+    for p in range(rows.shape[0]):
+        places[start[terms[p]]] = rows[p]
+        start[terms[p]] += 1
+    first = 0
+    for term in range(start.shape[0]):
+        before = -1
+        for p in range(first, start[term]):
+            row = places[p]
+            if row == before:
+                counts[fill[row] - 1] += 1
+            else:
+                indices[fill[row]] = term
+                counts[fill[row]] = 1
+                fill[row] += 1
+                before = row
+        first = start[term]
+
+
+@instead(plain.count_entries)
+def count_entries(rows: LabelArray, terms: LabelArray, n_rows: int, n_terms: int) -> Entries:
+    """Return how often each text has each term.
+
+    Parameters
+    ----------
+    rows, terms : int32 arrays, shape (n_occurrences,)
+        Of every occurrence; those of one term in ascending order of texts.
+    n_rows, n_terms : int
+
+    Returns
+    -------
+    Entries
+    """
+    begin = _cumulated(rows, n_rows)
+    fill, start = begin[:-1].copy(), _cumulated(terms, n_terms)[:-1].copy()
+    indices, counts = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
+    arrays = frozen(rows, np.int32), frozen(terms, np.int32)
+    _count(*arrays, start, np.empty(len(rows), np.int32), fill, indices, counts)
+    lengths = fill - begin[:-1]
+    kept = np.arange(lengths.sum()) + np.repeat(begin[:-1] - _ends(lengths)[:-1], lengths)
+    return Entries(_ends(lengths), indices[kept], counts[kept])
+
+
+def _cumulated(numbers: LabelArray, n: int) -> IntArray:
+    return _ends(np.bincount(numbers, minlength=n))
+
+
+def _ends(lengths: AnyArray) -> IntArray:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])

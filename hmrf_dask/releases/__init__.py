@@ -1,0 +1,35 @@
+"""The output of repeated runs: one holder at a time, whole releases, clusters that keep ids."""
+
+from __future__ import annotations
+
+from hmrf_dask.releases.folders import clean
+from hmrf_dask.releases.holder import Hold, held, holder_of
+from hmrf_dask.releases.lineage import Change, Lineage, carried_on, first_lineage, trace
+from hmrf_dask.releases.release import (
+    Release,
+    damages,
+    hashed,
+    is_pointed_at,
+    latest,
+    publish,
+    read_published,
+)
+
+__all__ = [
+    "Change",
+    "Hold",
+    "Lineage",
+    "Release",
+    "carried_on",
+    "clean",
+    "damages",
+    "first_lineage",
+    "hashed",
+    "held",
+    "holder_of",
+    "is_pointed_at",
+    "latest",
+    "publish",
+    "read_published",
+    "trace",
+]

@@ -1,0 +1,246 @@
+"""One run at a time on one output: numbered files say who holds it, and a beat that it lives.
+
+Whoever holds an output made ``holders/00007.json``, which only one process can make, and writes
+``00007.beat`` every few seconds; ``00007.done`` ends it. The highest number counts. It is passed
+over, by making the next one, when it is done or its process is gone: on this machine that is seen
+at once, of another one when it gave no sign for its lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hmrf_dask.errors import HeldError, RunDirectoryError
+from hmrf_dask.releases.machine import Process, is_alive, this_process
+from hmrf_dask.releases.output import numbers_in, open_output
+from hmrf_dask.runs import records
+from hmrf_dask.runs.storage import Storage
+
+FOLDER = "holders"
+LEASE = 60.0
+BEAT = 10.0
+_KEPT = 20  # numbers of former holders; more would be listed at every start for ever
+log = logging.getLogger("hmrf_dask")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds an output.
+
+    Attributes
+    ----------
+    number : int
+        Of the file.
+    run : str
+        Id of the run.
+    process : Process
+    since : str
+        When it began, in ISO 8601, UTC.
+    lease, beat : float
+        Seconds without a sign after which it counts as gone, and between two signs.
+    token : str
+        Tells this very attempt from any other.
+    """
+
+    number: int
+    run: str
+    process: Process
+    since: str
+    lease: float
+    beat: float
+    token: str
+
+    def sealed(self) -> bytes:
+        """Return the content of its file."""
+        return records.seal(asdict(self))
+
+
+class Hold:
+    """An output that this process holds; `held` makes it."""
+
+    def __init__(self, storage: Storage, holder: Holder) -> None:
+        self.holder = holder
+        self._storage = storage
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="hmrf-holder", daemon=True)
+
+    def check(self) -> None:
+        """Raise HeldError where another run took the output over, as this one gave no sign."""
+        number = max(numbers_in(self._storage, FOLDER), default=0)
+        if number > self.holder.number:
+            other = _read(self._storage, number)
+            raise HeldError(
+                f"a run must give a sign every {self.holder.lease:.0f} s, got none of this one "
+                f"for longer, so {_named(other)} took over {self._storage.url}; let that one "
+                "finish, then run again"
+            )
+
+    def begin(self) -> None:
+        """Give the first sign of life and go on giving them."""
+        self._sign()
+        self._thread.start()
+
+    def end(self) -> None:
+        """Give no more signs, and let others in."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        try:
+            self._storage.write(_name(self.holder.number, "done"), _now().encode())
+        except RunDirectoryError as error:  # what the run did or how it failed says more
+            log.warning("the output could not be given free (%s); others wait a little", error)
+
+    def _live(self) -> None:
+        while not self._ended.wait(self.holder.beat):
+            try:
+                self._sign()
+            except RunDirectoryError as error:  # a later one may get through
+                log.debug("no sign of life could be given: %s", error)
+
+    def _sign(self) -> None:
+        sign = json.dumps({"time": time.time(), "token": uuid.uuid4().hex})
+        self._storage.write(_name(self.holder.number, "beat"), sign.encode())
+
+
+@contextlib.contextmanager
+def held(
+    output: str | os.PathLike[str],
+    run_id: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    lease: float = LEASE,
+    beat: float = BEAT,
+) -> Iterator[Hold]:
+    """Hold an output while what is inside runs; it is given free however that ends.
+
+    Parameters
+    ----------
+    output : str or path
+        Folder or URL.
+    run_id : str
+        What others are told.
+    storage_options : mapping, optional
+        For fsspec, without credentials.
+    lease, beat : float
+        Seconds without a sign after which processes on other machines count this one as gone, and
+        between two signs.
+
+    Raises
+    ------
+    HeldError
+        Another run holds it.
+    """
+    storage = open_output(output, storage_options)
+    storage.make_root()
+    hold = Hold(storage, _take(storage, run_id, lease, beat))
+    try:
+        hold.begin()
+        yield hold
+    finally:
+        hold.end()
+
+
+def holder_of(
+    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Holder | None:
+    """Return who holds an output now, None where nobody does."""
+    storage = open_output(output, storage_options)
+    number = max(numbers_in(storage, FOLDER), default=0)
+    holder = _read(storage, number) if number else None
+    return holder if holder is not None and _holds(storage, holder) else None
+
+
+def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
+    """Make the next number, or raise HeldError where the last one is held."""
+    token = uuid.uuid4().hex
+    while True:
+        number = max(numbers_in(storage, FOLDER), default=0)
+        last = _read(storage, number) if number else None
+        if last is not None and _holds(storage, last):
+            raise HeldError(
+                f"an output must have one run at a time, got {storage.url} held by "
+                f"{_named(last)}{_last_sign(storage, last)}; wait until it ends, or stop it, and "
+                "run again"
+            )
+        own = Holder(number + 1, run_id, this_process(), _now(), lease, beat, token)
+        try:
+            storage.create(_name(own.number, "json"), own.sealed())
+        except FileExistsError:
+            # Ours where a store answered only a second try of the same request.
+            if _read(storage, own.number).token != token:
+                continue
+        if max(numbers_in(storage, FOLDER), default=0) <= own.number:
+            _forget(storage, own.number - _KEPT)
+            return own
+        storage.delete([_name(own.number, "json")])  # an old number, which was removed meanwhile
+
+
+def _holds(storage: Storage, holder: Holder) -> bool:
+    """Return whether a holder is still there: this may take a few of its beats to find out."""
+    if _is_done(storage, holder):
+        return False
+    if (alive := is_alive(holder.process)) is not None:
+        return alive
+    sign = _sign_of(storage, holder)
+    # Clocks of two machines differ, so what looks old is watched before it is believed.
+    if abs(time.time() - sign["time"]) < holder.lease:
+        return True
+    time.sleep(min(2.5 * holder.beat, holder.lease))
+    return _sign_of(storage, holder) != sign and not _is_done(storage, holder)
+
+
+def _is_done(storage: Storage, holder: Holder) -> bool:
+    return f"{holder.number:05d}.done" in storage.names(FOLDER)
+
+
+def _sign_of(storage: Storage, holder: Holder) -> dict[str, Any]:
+    """Return the last sign of life; before the first one when it began."""
+    try:
+        sign: dict[str, Any] = json.loads(storage.read(_name(holder.number, "beat")))
+    except FileNotFoundError:
+        sign = {"time": datetime.fromisoformat(holder.since).timestamp()}
+    return sign
+
+
+def _last_sign(storage: Storage, holder: Holder) -> str:
+    age = max(0.0, time.time() - _sign_of(storage, holder)["time"])
+    return f", which gave its last sign {age:.0f} s ago"
+
+
+def _named(holder: Holder) -> str:
+    process = holder.process
+    return (
+        f"run {holder.run} (process {process.pid} of {process.user} on host {process.host}, "
+        f"since {holder.since})"
+    )
+
+
+def _forget(storage: Storage, last: int) -> None:
+    """Remove the files of holders up to number `last`."""
+    for number in numbers_in(storage, FOLDER):
+        if number <= last:
+            storage.delete(_name(number, kind) for kind in ("json", "beat", "done"))
+
+
+def _read(storage: Storage, number: int) -> Holder:
+    name = _name(number, "json")
+    content = records.unseal(storage.read(name), f"{storage.url}/{name}")
+    return Holder(**{**content, "process": Process(**content["process"])})
+
+
+def _name(number: int, kind: str) -> str:
+    return f"{FOLDER}/{number:05d}.{kind}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,309 @@
+"""Clusters that keep their ids from run to run: matched to the old ones by shared documents.
+
+Old clusters h and new ones j share c_hj of the documents that both runs know. Those whose share
+c_hj / max(Σ_j c_hj, Σ_h c_hj) is large enough may be the same; among them the Hungarian method
+chooses the pairs with the most shared documents in all. A cluster that is not matched gets the next
+id, and no id is ever given twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.types import AnyArray, IntArray
+
+FORMAT = "hmrf-dask/lineage/v1"
+LEAST_SHARE = 0.25
+_MOST = 0.5  # of the documents of a cluster
+_TOLD = 0.05  # smaller shares are not listed
+Kind = Literal["kept", "split", "new", "merged", "vanished"]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Documents that went from one cluster to another.
+
+    Attributes
+    ----------
+    cluster : int
+        Stable id of the other one.
+    documents : int
+    share : float
+        Of the documents of this cluster that both runs know.
+    """
+
+    cluster: int
+    documents: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of one cluster.
+
+    Attributes
+    ----------
+    cluster : int
+        Stable id.
+    kind : str
+        "kept": a cluster of both runs. "split": a new one, at least half of it documents of one old
+        one. "new": any other that is new. "merged": an old one that ended, at least half of its
+        documents in one that is there. "vanished": any other that ended.
+    size_before, size_after : int
+        All its documents in the old and in the new run.
+    came_from, went_to : tuple of Flow
+        Old clusters of its documents, and where its old documents are now; large shares first.
+    """
+
+    cluster: int
+    kind: Kind
+    size_before: int
+    size_after: int
+    came_from: tuple[Flow, ...] = ()
+    went_to: tuple[Flow, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The stable ids of the clusters of a run.
+
+    Attributes
+    ----------
+    ids : tuple of int
+        Stable id of each label of the model, 0 to K - 1.
+    sizes : tuple of int
+        Documents of each label.
+    next_id : int
+        The lowest id that no cluster ever had.
+    changes : tuple of Change
+        One for each cluster of this run and of the one before, by id.
+    churn : float
+        Per cent of the documents that both runs know whose stable cluster changed.
+    n_common, n_gone, n_added : int
+        Documents of both runs, of the old alone, of the new alone.
+    """
+
+    ids: tuple[int, ...]
+    sizes: tuple[int, ...]
+    next_id: int
+    changes: tuple[Change, ...]
+    churn: float
+    n_common: int
+    n_gone: int
+    n_added: int
+
+    def to_json(self) -> bytes:
+        """Return lineage.json."""
+        return f"{json.dumps({'format': FORMAT, **asdict(self)}, indent=1)}\n".encode()
+
+    @staticmethod
+    def from_json(data: bytes) -> Lineage:
+        """Return what `to_json` wrote."""
+        try:
+            content = json.loads(data)
+            if content.pop("format") != FORMAT:
+                raise ValueError("another format")
+            content["changes"] = tuple(_change(one) for one in content["changes"])
+            content["ids"], content["sizes"] = tuple(content["ids"]), tuple(content["sizes"])
+            return Lineage(**content)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidInputError(
+                f"lineage.json must be as it was written ({FORMAT}), got something else "
+                f"({type(error).__name__}: {error}); restore it"
+            ) from error
+
+
+def first_lineage(sizes: Sequence[int]) -> Lineage:
+    """Return the lineage of a first run: every cluster is new, its label is its id."""
+    given = tuple(int(size) for size in sizes)
+    changes = tuple(Change(label, "new", 0, size) for label, size in enumerate(given))
+    return Lineage(tuple(range(len(given))), given, len(given), changes, 0.0, 0, 0, sum(given))
+
+
+def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int) -> Lineage:
+    """Return the lineage of a run under the same model: every cluster keeps its id.
+
+    Parameters
+    ----------
+    previous : Lineage
+    sizes : sequence of int
+        Documents of each label now.
+    n_common : int
+        Documents that both runs know; their clusters are the same.
+    """
+    given = tuple(int(size) for size in sizes)
+    each = sorted(zip(previous.ids, previous.sizes, given, strict=True))
+    changes = tuple(Change(one, "kept", before, after) for one, before, after in each)
+    gone, added = sum(previous.sizes) - n_common, sum(given) - n_common
+    return Lineage(previous.ids, given, previous.next_id, changes, 0.0, n_common, gone, added)
+
+
+def trace(
+    previous: Lineage,
+    old: AnyArray,
+    new: AnyArray,
+    counts: IntArray,
+    sizes: Sequence[int],
+    *,
+    least_share: float = LEAST_SHARE,
+) -> Lineage:
+    """Return the stable ids of new clusters.
+
+    Parameters
+    ----------
+    previous : Lineage
+        Of the run before.
+    old, new : int arrays, shape (n_cells,)
+        Stable id of an old cluster and label of a new one; each two at most once.
+    counts : int array, shape (n_cells,)
+        How many documents each two share.
+    sizes : sequence of int
+        All documents of each new label.
+    least_share : float
+        The share of both clusters' common documents that two must have in common to be the same.
+
+    Returns
+    -------
+    Lineage
+        A function of the arguments alone; the order of the cells does not matter.
+    """
+    if not 0 < least_share <= 1:
+        raise ConfigurationError(
+            f"least_share must be above 0 and at most 1, got {least_share}; leave it out for "
+            f"{LEAST_SHARE}"
+        )
+    known = np.asarray(sorted(previous.ids), np.int64)
+    table = _table(known, old, new, counts, len(sizes))
+    ids = np.full(len(sizes), -1, np.int64)
+    rows, columns = _matched(table, least_share)
+    ids[columns] = known[rows]
+    fresh = np.flatnonzero(ids < 0)
+    ids[fresh] = previous.next_id + np.arange(len(fresh))
+    n_common = int(table.sum())
+    stayed = int(table[rows, columns].sum())
+    given = tuple(int(size) for size in sizes)
+    return Lineage(
+        ids=tuple(ids.tolist()),
+        sizes=given,
+        next_id=previous.next_id + len(fresh),
+        changes=_changes(previous, known, table, ids, given),
+        churn=100.0 * (n_common - stayed) / n_common if n_common else 0.0,
+        n_common=n_common,
+        n_gone=sum(previous.sizes) - n_common,
+        n_added=sum(given) - n_common,
+    )
+
+
+def _table(known: IntArray, old: AnyArray, new: AnyArray, counts: IntArray, n_new: int) -> Any:
+    """Return the shared documents as a sparse array, old clusters by id."""
+    from scipy.sparse import coo_array  # not needed to find a release, which must be quick
+
+    rows = np.minimum(np.searchsorted(known, old), max(len(known) - 1, 0))
+    strange = np.unique(old[known[rows] != old]) if len(known) else np.unique(old)
+    if len(strange):
+        raise InvalidInputError(
+            f"old clusters must be those of the run before, got {strange[:5].tolist()} beside; "
+            "its lineage.json belongs to other assignments"
+        )
+    table = coo_array((counts, (rows, new)), shape=(len(known), n_new), dtype=np.int64).tocsr()
+    table.sum_duplicates()
+    table.eliminate_zeros()
+    return table
+
+
+def _matched(table: Any, least_share: float) -> tuple[IntArray, IntArray]:
+    """Return places of old and new clusters that are the same."""
+    from scipy.sparse import coo_array
+
+    cells = table.tocoo()
+    before, after = table.sum(axis=1), table.sum(axis=0)
+    larger = np.maximum(before[cells.row], after[cells.col])
+    good = cells.data >= least_share * larger
+    places = (cells.row[good], cells.col[good])
+    allowed = coo_array((cells.data[good], places), table.shape).tocsr()
+    pairs = [
+        _best(allowed, rows, columns)
+        for rows, columns in _apart(allowed)
+        if len(rows) and len(columns)
+    ]
+    if not pairs:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    rows, columns = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
+    return rows, columns
+
+
+def _apart(allowed: Any) -> list[tuple[IntArray, IntArray]]:
+    """Return old and new clusters in groups that share nothing with other groups."""
+    from scipy.sparse import block_array, csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    # Few clusters can have a large share of the same documents, so groups are small where one
+    # matrix of all clusters would take minutes.
+    n_old, n_new = allowed.shape
+    none = (csr_array((n_old, n_old)), csr_array((n_new, n_new)))
+    graph = block_array([[none[0], allowed], [None, none[1]]])
+    n_groups, group = connected_components(graph, directed=False)
+    order = np.argsort(group, kind="stable")
+    bounds = np.searchsorted(group[order], np.arange(1, n_groups))
+    return [(one[one < n_old], one[one >= n_old] - n_old) for one in np.split(order, bounds)]
+
+
+def _best(allowed: Any, rows: IntArray, columns: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the matching of one group with the most shared documents."""
+    from scipy.optimize import linear_sum_assignment
+
+    shared = allowed[rows][:, columns].toarray()
+    first, second = linear_sum_assignment(shared, maximize=True)
+    real = shared[first, second] > 0
+    return rows[first[real]], columns[second[real]]
+
+
+def _changes(
+    previous: Lineage, known: IntArray, table: Any, ids: IntArray, sizes: tuple[int, ...]
+) -> tuple[Change, ...]:
+    """Return what became of every cluster, by id."""
+    before = dict(zip(previous.ids, previous.sizes, strict=True))
+    after = dict(zip(ids.tolist(), sizes, strict=True))
+    went_to = _flows(table, known, ids)
+    came_from = _flows(table.T.tocsr(), ids, known)
+    changes = []
+    for cluster in sorted(before.keys() | after.keys()):
+        came, went = came_from.get(cluster, ()), went_to.get(cluster, ())
+        if cluster in before:
+            most = bool(went) and went[0].share >= _MOST
+            kind: Kind = "kept" if cluster in after else "merged" if most else "vanished"
+        else:
+            # A few old documents do not make a cluster of mostly new ones a part of an old one.
+            most = bool(came) and came[0].documents >= _MOST * after[cluster]
+            kind = "split" if most else "new"
+        changes.append(
+            Change(cluster, kind, before.get(cluster, 0), after.get(cluster, 0), came, went)
+        )
+    return tuple(changes)
+
+
+def _flows(table: Any, names: IntArray, others: IntArray) -> dict[int, tuple[Flow, ...]]:
+    """Return where the documents of every row of a table are, large shares first."""
+    flows = {}
+    for row, name in enumerate(names.tolist()):
+        place = slice(table.indptr[row], table.indptr[row + 1])
+        counts, ends = table.data[place], others[table.indices[place]]
+        total = int(counts.sum())
+        order = np.lexsort((ends, -counts))
+        flows[name] = tuple(
+            Flow(int(ends[one]), int(counts[one]), float(counts[one] / total))
+            for one in order
+            if counts[one] >= _TOLD * total
+        )
+    return flows
+
+
+def _change(content: dict[str, Any]) -> Change:
+    flows = {name: tuple(Flow(**one) for one in content[name]) for name in ("came_from", "went_to")}
+    return Change(**{**content, **flows})

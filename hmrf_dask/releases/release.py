@@ -1,0 +1,288 @@
+"""Releases of an output: files first, then one create-only file that names them, then LATEST.
+
+The release file is the commit. LATEST says where to begin; a writer that was killed before it
+replaced LATEST left a newer release, which `latest` finds beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hmrf_dask.errors import HeldError
+from hmrf_dask.releases.holder import Hold
+from hmrf_dask.releases.output import numbers_in, open_output
+from hmrf_dask.runs import records
+from hmrf_dask.runs.records import DamagedFileError
+from hmrf_dask.runs.storage import Storage
+
+LATEST = "LATEST"
+FOLDER = "releases"
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class Release:
+    """What one release holds.
+
+    Attributes
+    ----------
+    number : int
+    run : str
+        Id of the run that made it.
+    parent : str or None
+        Id of the run before it.
+    when : str
+        When it was published, in ISO 8601, UTC.
+    files : dict of str to str
+        The sha256 of every file, by its name below the output.
+    ledger : dict
+        Which sources it was made of.
+    counts : dict
+    model : str
+        What tells its model from any other.
+    """
+
+    number: int
+    run: str
+    parent: str | None
+    when: str
+    files: dict[str, str]
+    ledger: Any
+    counts: dict[str, Any]
+    model: str
+
+
+def publish(
+    output: str | os.PathLike[str],
+    hold: Hold,
+    *,
+    run_id: str,
+    previous: Release | None,
+    files: Mapping[str, str],
+    ledger: Any,
+    counts: Mapping[str, Any],
+    model: str,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Release:
+    """Make the files of a run the newest release.
+
+    Done again by a run that was killed in between, it changes nothing that is there.
+
+    Parameters
+    ----------
+    output : str or path
+    hold : Hold
+        That the caller holds the output.
+    run_id : str
+    previous : Release or None
+        What `latest` gave when the run began.
+    files : mapping of str to str
+        The sha256 of all files of the release, by their names below the output; they are there.
+    ledger, counts : JSON values
+    model : str
+    storage_options : mapping, optional
+        For fsspec, without credentials.
+
+    Raises
+    ------
+    HeldError
+        Another run took the output over, or published meanwhile.
+    """
+    storage = open_output(output, storage_options)
+    _require_all(storage, files)
+    made = Release(
+        number=1 if previous is None else previous.number + 1,
+        run=run_id,
+        parent=None if previous is None else previous.run,
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        files=dict(sorted(files.items())),
+        ledger=ledger,
+        counts=dict(counts),
+        model=model,
+    )
+    hold.check()
+    if previous is not None and (previous.run, previous.files) == (run_id, made.files):
+        made = previous
+    else:
+        made = _committed(storage, made)
+    pointer = {"release": made.number, "run": made.run}
+    storage.write(LATEST, f"{json.dumps(pointer)}\n".encode())
+    storage.settle([""])
+    return made
+
+
+def latest(
+    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Release | None:
+    """Return the newest release, None where there is none yet.
+
+    Raises
+    ------
+    DamagedFileError
+        LATEST or a release is not as it was written.
+    """
+    storage = open_output(output, storage_options)
+    named = pointed(storage)
+    number = max(numbers_in(storage, FOLDER), default=0) if named is None else named["release"]
+    if not number:
+        return None
+    try:
+        found = read_release(storage, number)
+    except FileNotFoundError as error:
+        raise DamagedFileError(
+            f"{storage.url}/{_name(number)} must be there, as LATEST names it, got none; restore "
+            "it, or remove LATEST to go back to the release before"
+        ) from error
+    if named is not None and found.run != named["run"]:
+        raise DamagedFileError(
+            f"{storage.url}/{LATEST} must name the run of its release, got {named['run']} and "
+            f"{found.run}; remove LATEST: the newest release is found without it"
+        )
+    while True:  # the writer of the next one may have been killed before it replaced LATEST
+        try:
+            found = read_release(storage, found.number + 1)
+        except FileNotFoundError:
+            return found
+
+
+def is_pointed_at(
+    output: str | os.PathLike[str],
+    release: Release,
+    storage_options: Mapping[str, Any] | None = None,
+) -> bool:
+    """Return whether LATEST names a release; `publish` done again makes it do so."""
+    named = pointed(open_output(output, storage_options))
+    return named is not None and named["release"] == release.number
+
+
+def hashed(
+    output: str | os.PathLike[str],
+    names: Iterable[str],
+    storage_options: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Return the sha256 of files that are in place, by their names below the output."""
+    storage, wanted = open_output(output, storage_options), list(names)
+    with ThreadPoolExecutor(_READERS) as pool:
+        digests = pool.map(lambda name: records.digest(storage.read(name)), wanted)
+        return dict(zip(wanted, digests, strict=True))
+
+
+def read_published(
+    output: str | os.PathLike[str],
+    release: Release,
+    name: str,
+    storage_options: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Return a file of a release.
+
+    Raises
+    ------
+    DamagedFileError
+        It is missing, or other than what was published.
+    """
+    return read_file(open_output(output, storage_options), name, release.files[name])
+
+
+def read_file(storage: Storage, name: str, sha256: str) -> bytes:
+    """Return a published file, or raise DamagedFileError that says what is wrong with it."""
+    problem = "none"
+    try:
+        data = storage.read(name)
+        if records.digest(data) == sha256:
+            return data
+        problem = f"{len(data)} bytes with another checksum"
+    except FileNotFoundError:
+        pass
+    raise DamagedFileError(
+        f"{storage.url}/{name} must be as it was published (sha256 {sha256[:16]}…), got {problem}; "
+        "restore it from a copy, or run again with other settings for a new release"
+    )
+
+
+def damages(
+    output: str | os.PathLike[str],
+    release: Release,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return what is wrong with the files of a release, in words; nothing if it is whole."""
+    storage = open_output(output, storage_options)
+
+    def look(named: tuple[str, str]) -> str | None:
+        try:
+            read_file(storage, *named)
+        except DamagedFileError as error:
+            return str(error)
+        return None
+
+    # A few files at a time: never all of them in memory, yet not one slow reply after another.
+    with ThreadPoolExecutor(_READERS) as pool:
+        return [found for found in pool.map(look, release.files.items()) if found is not None]
+
+
+def _require_all(storage: Storage, files: Mapping[str, str]) -> None:
+    """Refuse to publish names of files that are not there."""
+    folders = {os.path.dirname(name) for name in files}
+    there = {f"{folder}/{name}" for folder in folders for name in storage.names(folder)}
+    missing = sorted(files.keys() - there)
+    if missing:
+        raise DamagedFileError(
+            f"all files of a release must lie in {storage.url} before it is published, got none of "
+            f"{', '.join(missing[:5])} ({len(missing)} missing); run again"
+        )
+
+
+def _folders(files: Iterable[str]) -> list[str]:
+    """Return the folders of files and those above them, innermost first."""
+    folders = {""}
+    for name in files:
+        while name := os.path.dirname(name):
+            folders.add(name)
+    return sorted(folders, reverse=True)
+
+
+def _committed(storage: Storage, made: Release) -> Release:
+    """Return the release that has this number now: this one, or the same from before a kill."""
+    try:
+        storage.create(_name(made.number), records.seal(asdict(made)), _folders(made.files))
+    except FileExistsError:
+        found = read_release(storage, made.number)
+        if (found.run, found.parent, found.files) != (made.run, made.parent, made.files):
+            raise HeldError(
+                "a run must publish after the release it began from, got release "
+                f"{made.number} of run {found.run} published in {storage.url} since "
+                f"({found.when}); run again to go on from it"
+            ) from None
+        return found
+    return made
+
+
+def pointed(storage: Storage) -> dict[str, Any] | None:
+    """Return what LATEST holds, None where there is none."""
+    try:
+        data = storage.read(LATEST)
+    except FileNotFoundError:
+        return None
+    try:
+        found = json.loads(data)
+        return {"release": int(found["release"]), "run": str(found["run"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(
+            f"{storage.url}/{LATEST} must name a release and its run, got {data[:80]!r}; remove "
+            "it: the newest release is found without it"
+        ) from error
+
+
+def read_release(storage: Storage, number: int) -> Release:
+    """Return a release by its number; FileNotFoundError where there is none."""
+    name = _name(number)
+    return Release(**records.unseal(storage.read(name), f"{storage.url}/{name}"))
+
+
+def _name(number: int) -> str:
+    return f"{FOLDER}/{number:05d}.json"

@@ -1,0 +1,264 @@
+"""Files of vectorising: counted sources and vocabularies, each whole or not there at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hmrf_dask.runs.storage import Storage, absolute_url, open_storage, refuse_credentials
+from hmrf_dask.store.encoding import as_arrow, as_numpy
+from hmrf_dask.text.counted import (
+    Counted,
+    decode_rows,
+    decode_table,
+    decode_terms,
+    encode_rows,
+    encode_table,
+    encode_terms,
+    refuse_file,
+)
+from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.vocabulary import Vocabulary
+from hmrf_dask.types import IntArray
+
+VERSION = 1
+COUNTS, VOCABULARIES, ROWS = "counts", "vocabularies", "rows"
+_COUNTED, _STATE = "counts.json", "vocabulary.json"
+_TERMS = pa.schema([pa.field("term", pa.large_string()), pa.field("idf", pa.float32(), False)])
+
+
+@dataclass(frozen=True)
+class Place:
+    """An output folder: a local path or the URL of an object store; what tasks are told.
+
+    Attributes
+    ----------
+    url : str
+    options : mapping
+        For fsspec, without credentials.
+    """
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse secrets: it travels with every task."""
+        refuse_credentials(self.options)
+
+    @property
+    def storage(self) -> Storage:
+        """The folder, opened."""
+        return open_storage(absolute_url(self.url), self.options, durable=True)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file below the output folder, and what its bytes must be."""
+
+    name: str
+    n_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class CountedBatch:
+    """The files of one batch: what each text has of which term, and the terms."""
+
+    rows: File
+    terms: File
+    n_texts: int
+    n_entries: int
+    n_terms: int
+
+
+@dataclass(frozen=True)
+class CountedSource:
+    """The counted texts of one source.
+
+    Attributes
+    ----------
+    key : str
+        Names its folder: a hash of what the source is, and of how its texts were counted.
+    batches : tuple of CountedBatch
+    told : dict
+        What the source said of itself when it was read.
+    """
+
+    key: str
+    batches: tuple[CountedBatch, ...]
+    told: dict[str, Any]
+
+    @property
+    def n_texts(self) -> int:
+        """Number of texts."""
+        return sum(one.n_texts for one in self.batches)
+
+
+def write_file(storage: Storage, folder: str, stem: str, content: bytes) -> File:
+    """Write a Parquet file under a name made of its content, so that a retry adds none."""
+    digest = sha256(content).hexdigest()
+    name = f"{folder}/{stem}-{digest[:16]}.parquet"
+    storage.write(name, content)
+    return File(name, len(content), digest)
+
+
+def read_file(storage: Storage, file: File) -> bytes:
+    """Return the bytes of a file, which are those written."""
+    path = f"{storage.url}/{file.name}"
+    try:
+        content = storage.read(file.name)
+    except FileNotFoundError:
+        refuse_file(path, "it is missing")
+    if sha256(content).hexdigest() != file.sha256:
+        refuse_file(path, f"its {len(content)} bytes are not the {file.n_bytes} bytes written")
+    return content
+
+
+# ---- counts
+
+
+def write_counted(
+    storage: Storage, key: str, number: int, counted: Counted, ids: Sequence[str]
+) -> CountedBatch:
+    """Write one batch of a source."""
+    folder = f"{COUNTS}/{key}"
+    return CountedBatch(
+        write_file(storage, folder, f"rows-{number:05d}", encode_rows(counted, ids)),
+        write_file(storage, folder, f"terms-{number:05d}", encode_terms(counted)),
+        counted.n_texts,
+        len(counted.indices),
+        len(counted.terms),
+    )
+
+
+def read_counted(storage: Storage, batch: CountedBatch) -> tuple[Counted, list[str]]:
+    """Return the counts of a batch, and the ids of its texts."""
+    terms = read_terms(storage, batch)[0]
+    content = read_file(storage, batch.rows)
+    return decode_rows(content, terms, f"{storage.url}/{batch.rows.name}")
+
+
+def read_terms(storage: Storage, batch: CountedBatch) -> tuple[pa.Array, IntArray, IntArray]:
+    """Return the terms of a batch, how many of its texts have each, and how often."""
+    return decode_terms(read_file(storage, batch.terms), f"{storage.url}/{batch.terms.name}")
+
+
+def write_source(storage: Storage, source: CountedSource) -> None:
+    """Say that a source is counted: what makes its files count."""
+    write_json(storage, f"{COUNTS}/{source.key}/{_COUNTED}", asdict(source))
+
+
+def read_source(storage: Storage, key: str) -> CountedSource | None:
+    """Return what is known of a counted source, None where it is not counted yet."""
+    found = read_json(storage, f"{COUNTS}/{key}/{_COUNTED}")
+    if found is None:
+        return None
+    batches = tuple(
+        CountedBatch(**one | {name: File(**one[name]) for name in ("rows", "terms")})
+        for one in found["batches"]
+    )
+    return CountedSource(key, batches, found["told"])
+
+
+# ---- vocabularies
+
+
+def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
+    """Write a vocabulary below `vocabularies/`, in JSON and Parquet; return its identity."""
+    storage, identity = place.storage, vocabulary.identity
+    folder = f"{VOCABULARIES}/{identity}"
+    idf = as_arrow(vocabulary.idf, pa.float32())
+    table = pa.Table.from_arrays([vocabulary.terms, idf], schema=_TERMS)
+    files = {"terms": write_file(storage, folder, "terms", encode_table(table))}
+    if len(vocabulary.components):
+        table = _table_of_components(vocabulary)
+        files["components"] = write_file(storage, folder, "components", encode_table(table))
+    told = {
+        "identity": identity,
+        "settings": vocabulary.settings.model_dump(mode="json"),
+        "n_documents": vocabulary.n_documents,
+        "n_known": vocabulary.n_known,
+        "n_occurrences": vocabulary.n_occurrences,
+        "files": {name: asdict(file) for name, file in files.items()},
+    }
+    write_json(storage, f"{folder}/{_STATE}", told)
+    return identity
+
+
+def load_vocabulary(identity: str, place: Place) -> Vocabulary:
+    """Return the vocabulary of this identity.
+
+    Raises
+    ------
+    InvalidInputError
+        It is missing or damaged.
+    """
+    storage, name = place.storage, f"{VOCABULARIES}/{identity}/{_STATE}"
+    path = f"{storage.url}/{name}"
+    told = read_json(storage, name)
+    if told is None:
+        refuse_file(path, "it is missing")
+    files = {key: File(**file) for key, file in told["files"].items()}
+    terms, idf = decode_table(read_file(storage, files["terms"]), _TERMS, path)
+    components = np.empty((0, len(idf)))
+    if "components" in files:
+        schema = _schema_of_components(len(idf))
+        (found,) = decode_table(read_file(storage, files["components"]), schema, path)
+        components = as_numpy(found.flatten(), np.float64).reshape(-1, len(idf))
+    settings = TextSettings.model_validate(told["settings"])
+    vocabulary = Vocabulary(
+        settings,
+        terms,
+        as_numpy(idf, np.float32),
+        told["n_documents"],
+        told["n_known"],
+        told["n_occurrences"],
+        components,
+    )
+    if vocabulary.identity != identity:
+        refuse_file(path, "what it holds is not what its name says")
+    return vocabulary
+
+
+def _schema_of_components(n_terms: int) -> pa.Schema:
+    numbers = pa.list_(pa.field("element", pa.float64(), nullable=False), n_terms)
+    return pa.schema([pa.field("component", numbers, nullable=False)])
+
+
+def _table_of_components(vocabulary: Vocabulary) -> pa.Table:
+    schema = _schema_of_components(vocabulary.n_terms)
+    values = as_arrow(vocabulary.components.ravel(), pa.float64())
+    column = pa.FixedSizeListArray.from_arrays(values, type=schema.field(0).type)
+    return pa.Table.from_arrays([column], schema=schema)
+
+
+# ---- JSON
+
+
+def write_json(storage: Storage, name: str, told: Mapping[str, Any]) -> None:
+    """Write a small file that makes the files it names count."""
+    folder = name.rpartition("/")[0]
+    if storage.names(folder):
+        storage.settle([folder])  # what it names is there before it is, even if the power fails
+    storage.write(name, json.dumps({"version": VERSION, **told}, indent=1).encode())
+    storage.settle([folder])
+
+
+def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
+    """Return what was written, None where nothing was."""
+    path = f"{storage.url}/{name}"
+    try:
+        told: dict[str, Any] = json.loads(storage.read(name))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        refuse_file(path, f"it is no JSON ({error})")
+    if told.pop("version", None) != VERSION:
+        refuse_file(path, f"it is not of version {VERSION}")
+    return told

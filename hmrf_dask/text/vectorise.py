@@ -1,0 +1,304 @@
+"""From sources of texts to rows in files: count, make the vocabulary, write TF-IDF blocks.
+
+Every step leaves its result in files that are named after what they depend on, so what is there is
+not made again: not by a run that was killed, and not by the next one. A task holds one batch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from typing import Any, Protocol
+
+import numpy as np
+
+from hmrf_dask.corpus.files import corpus_of_files
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.dataflow import FAN, Dataflow, tree
+from hmrf_dask.errors import HmrfWarning, InvalidInputError
+from hmrf_dask.kernels.sketches import Basis
+from hmrf_dask.store.blocks import BlockFile, BlockSource, write_block
+from hmrf_dask.text.files import (
+    ROWS,
+    CountedBatch,
+    CountedSource,
+    Place,
+    read_counted,
+    read_json,
+    read_source,
+    read_terms,
+    save_vocabulary,
+    write_counted,
+    write_json,
+    write_source,
+)
+from hmrf_dask.text.lsa import decompose, project_block
+from hmrf_dask.text.rows import Coverage, to_rows
+from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.together import of_each, together
+from hmrf_dask.text.tokens import Texts, count_texts, stray_stop_words
+from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
+
+LSA_ITERATIONS = 7
+_WRITTEN = "rows.json"
+
+
+class TextBatch(Protocol):
+    """Some texts, and the ids of their documents."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """One for each text."""
+
+    @property
+    def texts(self) -> Texts:
+        """The texts, in the same order."""
+
+
+class TextSource(Protocol):
+    """Where texts come from: a file as a rule. It travels to the task that reads it."""
+
+    @property
+    def key(self) -> str:
+        """What the texts depend on: path, size and etag. Equal keys are counted once."""
+
+    @property
+    def n_bytes(self) -> int:
+        """How large it is, more or less: small ones share a task."""
+
+    def read(self) -> Iterator[TextBatch]:
+        """Yield the texts, in batches that fit into memory and are the same every time."""
+
+    def told(self) -> dict[str, Any]:
+        """Return what reading them told, for JSON; asked for after the last batch."""
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """The rows of one source.
+
+    Attributes
+    ----------
+    url : str
+        Of the folder with the files.
+    files : tuple of BlockFile
+    n_features : int
+    coverage : Coverage
+    """
+
+    url: str
+    files: tuple[BlockFile, ...]
+    n_features: int
+    coverage: Coverage
+
+
+@dataclass(frozen=True)
+class Vectorised:
+    """Rows of all sources, and what they were made with.
+
+    Attributes
+    ----------
+    vocabulary : Vocabulary
+    counted : tuple of CountedSource
+    rows : tuple of SourceRows
+        In the order of the sources.
+    coverage : Coverage
+        Of all.
+    """
+
+    vocabulary: Vocabulary
+    counted: tuple[CountedSource, ...]
+    rows: tuple[SourceRows, ...]
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of all texts the vocabulary knows."""
+        return Coverage.total([one.coverage for one in self.rows])
+
+
+def vectorise(
+    flow: Dataflow,
+    sources: Sequence[TextSource],
+    settings: TextSettings,
+    place: Place,
+    *,
+    vocabulary: Vocabulary | None = None,
+    seed: int = 0,
+) -> Vectorised:
+    """Return the rows of sources, written below `place`.
+
+    Parameters
+    ----------
+    flow : Dataflow
+    sources : sequence of TextSource
+    settings : TextSettings
+    place : Place
+        Holds `counts/`, `vocabularies/` and `rows/`.
+    vocabulary : Vocabulary, optional
+        That of an earlier run, settings, IDF, components and all; else one is made of all sources.
+    seed : int
+        Of latent semantic analysis.
+
+    Returns
+    -------
+    Vectorised
+    """
+    counting = settings if vocabulary is None else vocabulary.settings
+    counted = count_sources(flow, sources, counting, place)
+    if vocabulary is None:
+        vocabulary = fit_vocabulary(flow, counted, settings, place, seed=seed)
+    return Vectorised(vocabulary, tuple(counted), tuple(rows_of(flow, counted, vocabulary, place)))
+
+
+# ---- counts
+
+
+def count_sources(
+    flow: Dataflow, sources: Sequence[TextSource], settings: TextSettings, place: Place
+) -> list[CountedSource]:
+    """Count the texts of sources; what is counted already is not read again."""
+    stray = stray_stop_words(settings)
+    if stray:
+        warnings.warn(
+            f"stop_words must be words as they are found in texts to be left out, got some that "
+            f"are found as {', '.join(map(repr, stray[:10]))}; add these",
+            HmrfWarning,
+            stacklevel=2,
+        )
+    place.storage.make_root()
+    return count_more(flow, sources, settings, place)
+
+
+def count_more(
+    flow: Dataflow, sources: Sequence[TextSource], settings: TextSettings, place: Place
+) -> list[CountedSource]:
+    """Count further sources, after some went through `count_sources`, which looks at settings."""
+    sizes = [one.n_bytes for one in sources]
+    return of_each(flow, count_source, sources, sizes, settings, place)
+
+
+def counts_key(source: TextSource, settings: TextSettings) -> str:
+    """Return what the counts of a source are found under."""
+    return sha256(f"{settings.counting_identity} {source.key}".encode()).hexdigest()[:24]
+
+
+def count_source(source: TextSource, settings: TextSettings, place: Place) -> CountedSource:
+    """Return the counted texts of a source, counted now if they are not there yet."""
+    storage, key = place.storage, counts_key(source, settings)
+    found = read_source(storage, key)
+    if found is not None:
+        return found
+    batches: list[CountedBatch] = []
+    for batch in source.read():
+        counted = count_texts(batch.texts, settings)
+        batches.append(write_counted(storage, key, len(batches), counted, batch.ids))
+    found = CountedSource(key, tuple(batches), source.told())
+    write_source(storage, found)
+    return found
+
+
+# ---- the vocabulary
+
+
+def fit_vocabulary(
+    flow: Dataflow,
+    counted: Sequence[CountedSource],
+    settings: TextSettings,
+    place: Place,
+    *,
+    seed: int = 0,
+) -> Vocabulary:
+    """Make the vocabulary of counted sources, with its components if asked for, and save it."""
+    parts = [
+        flow.lazy(frequencies_of, counted[some], settings, place)
+        for some in together(_sizes(counted))
+    ]
+    if not parts:
+        raise InvalidInputError("texts must come from at least one source, got none; add one")
+    whole = tree(flow, Frequencies.merge, parts)
+    vocabulary: Vocabulary = flow.compute([flow.lazy(make_vocabulary, whole, settings)])[0]
+    if settings.lsa is not None:
+        rows = rows_of(flow, counted, vocabulary, place)
+        corpus = corpus_of(rows, place.options)
+        found = decompose(flow, corpus, settings.lsa, LSA_ITERATIONS, seed)
+        vocabulary = replace(vocabulary, components=found.components)
+    save_vocabulary(vocabulary, place)
+    return vocabulary
+
+
+def frequencies_of(
+    sources: Sequence[CountedSource], settings: TextSettings, place: Place
+) -> Frequencies:
+    """Return the frequencies of sources, their batches brought together a few at a time."""
+    storage = place.storage
+    found = [Frequencies.none(settings)]
+    for batch in (batch for source in sources for batch in source.batches):
+        found.append(_frequencies_of_batch(storage, batch, settings))
+        if len(found) > FAN:
+            found = [Frequencies.merge(found)]
+    return Frequencies.merge(found)
+
+
+def _frequencies_of_batch(storage: Any, batch: CountedBatch, settings: TextSettings) -> Frequencies:
+    if settings.kind == "hashing":  # words that share a bucket may share a text
+        return Frequencies.of(read_counted(storage, batch)[0], settings)
+    terms, documents, occurrences = read_terms(storage, batch)
+    return Frequencies(terms, documents, occurrences, batch.n_texts, np.zeros(0, np.int64))
+
+
+# ---- rows
+
+
+def rows_of(
+    flow: Dataflow, counted: Sequence[CountedSource], vocabulary: Vocabulary, place: Place
+) -> list[SourceRows]:
+    """Write the rows of counted sources; what is written already is left."""
+    shared = flow.broadcast(vocabulary)
+    return of_each(flow, rows_of_source, counted, _sizes(counted), shared, place)
+
+
+def _sizes(counted: Sequence[CountedSource]) -> list[int]:
+    """Return the bytes that sources take up as counts: a term, or its number and count, is 8."""
+    return [sum(8 * (one.n_entries + one.n_terms) for one in some.batches) for some in counted]
+
+
+def rows_of_source(source: CountedSource, vocabulary: Vocabulary, place: Place) -> SourceRows:
+    """Return the rows of a source, written now if they are not there yet."""
+    storage = place.storage
+    folder = f"{ROWS}/{vocabulary.identity}/{source.key}"
+    url = f"{storage.url}/{folder}"
+    told = read_json(storage, f"{folder}/{_WRITTEN}")
+    if told is not None:
+        files = tuple(BlockFile(**file) for file in told["files"])
+        return SourceRows(url, files, vocabulary.n_features, Coverage(**told["coverage"]))
+    basis = None
+    if len(vocabulary.components):
+        basis = Basis(np.ascontiguousarray(vocabulary.components.T))
+    blocks: list[BlockFile] = []
+    coverages = []
+    for number, batch in enumerate(source.batches):
+        counted, ids = read_counted(storage, batch)
+        block, coverage = to_rows(counted, vocabulary, ids)
+        if basis is not None:
+            block = project_block(block, basis, normalised=True)
+        blocks.append(write_block(block, url, number, place.options))
+        coverages.append(coverage)
+    found = SourceRows(url, tuple(blocks), vocabulary.n_features, Coverage.total(coverages))
+    written = {"files": [asdict(file) for file in blocks], "coverage": asdict(found.coverage)}
+    write_json(storage, f"{folder}/{_WRITTEN}", written)
+    return found
+
+
+def corpus_of(rows: Sequence[SourceRows], options: Mapping[str, Any]) -> Corpus:
+    """Return the rows of several sources as one corpus, in their order; empty files left out."""
+    sources = [
+        BlockSource(one.url, file, one.n_features, dict(options))
+        for one in rows
+        for file in one.files
+        if file.n_rows
+    ]
+    if not sources:
+        raise InvalidInputError("the sources must hold at least one document, got none; add some")
+    return corpus_of_files(sources, rows[0].n_features)

@@ -1,0 +1,337 @@
+"""What is written of every document and cluster, against plain numpy over the whole matrix."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hmrf_dask import Constraints, HMRFKMeans, KMeans
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.jobs import assignments, overlap
+from hmrf_dask.jobs.assignments import write_assignments
+from hmrf_dask.jobs.clusters import write_clusters
+from hmrf_dask.jobs.overlap import count_overlap
+from hmrf_dask.releases import first_lineage, trace
+from hmrf_dask.runs import DamagedFileError
+from tests.fits import Case, text_case
+from tests.run_stores import Place, place, s3_options
+from tests.test_own_distortion import Hellinger
+
+__all__ = ["place", "s3_options"]
+COLUMNS = ["doc_id", "cluster", "distortion", "runner_up", "margin", "constrained", "violated"]
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    with dask.config.set(scheduler="threads", num_workers=2):
+        yield
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    """Give 90 documents with ids, and pairs of which a third is wrong."""
+    right = text_case(90, 120, 4, 60, ids=True, n_init=1, on_conflict="keep")
+    wrong = np.random.default_rng(5).permutation(90)[:60].reshape(2, 15, 2)
+    return replace(
+        right,
+        must=np.concatenate([right.must, wrong[0]]),
+        cannot=np.concatenate([right.cannot, wrong[1]]),
+    )
+
+
+@pytest.fixture(scope="module")
+def model(case: Case) -> HMRFKMeans:
+    with dask.config.set(scheduler="synchronous"):
+        corpus = case.corpus(1)
+        fitted = HMRFKMeans(**case.parameters, must_link_cost=0.3, cannot_link_cost=0.3)
+        return fitted.fit(corpus, must_link=case.constraints())
+
+
+def fitted_labels(model: HMRFKMeans, corpus: Corpus) -> Any:
+    """Return the labels of the fit in the chunks of a corpus."""
+    return model.labels_.rechunk((corpus.row_counts,))
+
+
+def read(folder: Path | str) -> dict[str, list[Any]]:
+    """Return all assignments, by the id of the document."""
+    files = sorted(Path(folder, "assignments").iterdir())
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    assert table.column_names == COLUMNS
+    return table.sort_by("doc_id").to_pydict()
+
+
+def naive(
+    matrix: np.ndarray, labels: np.ndarray, ids: np.ndarray, pairs: Constraints
+) -> dict[str, list[Any]]:
+    """Return the columns from the whole matrix of distances, pair by pair."""
+    rows: list[dict[str, Any]] = []
+    label_of = dict(zip(ids.tolist(), labels.tolist(), strict=True))
+    violated: Counter[Any] = Counter()
+    for kind, given in (("must", pairs.must_link), ("cannot", pairs.cannot_link)):
+        for one, other in given.tolist():
+            if (label_of[one] == label_of[other]) == (kind == "cannot"):
+                violated.update([one, other])
+    for row, one in enumerate(ids.tolist()):
+        own = labels[row]
+        others = [h for h in range(matrix.shape[1]) if h != own]
+        second = min(others, key=lambda h: (matrix[row, h], h)) if others else None
+        rows.append(
+            {
+                "doc_id": one,
+                "cluster": own,
+                "distortion": matrix[row, own],
+                "runner_up": second,
+                "margin": None if second is None else matrix[row, second] - matrix[row, own],
+                "constrained": one in set(pairs.documents.tolist()),
+                "violated": violated[one],
+            }
+        )
+    rows.sort(key=lambda one: one["doc_id"])
+    return {name: [row[name] for row in rows] for name in COLUMNS}
+
+
+@pytest.mark.parametrize("partitions", [1, 7, (0, 0, 1, 40, 40, 90)])
+@pytest.mark.parametrize("batch", [2**26, 200])
+def test_columns_are_those_of_the_whole_matrix(
+    case: Case, model: HMRFKMeans, tmp_path: Path, partitions: Any, batch: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(assignments, "_BATCH_BYTES", batch)
+    corpus = case.corpus(partitions)
+    labels = fitted_labels(model, corpus)
+    written = write_assignments(
+        corpus, labels, model, str(tmp_path), constraints=case.constraints()
+    )
+    assert case.ids is not None
+    expected = naive(model.transform(case.X), np.asarray(labels), case.ids, case.constraints())
+    assert read(tmp_path) == expected
+    assert any(margin < 0 for margin in expected["margin"])
+    assert max(expected["violated"]) > 1
+    assert written.violations == model.violations_
+    assert written.sizes.tolist() == np.bincount(np.asarray(labels), minlength=4).tolist()
+    assert len(written.files) == corpus.n_partitions
+
+
+def test_pairs_of_row_numbers(case: Case, model: HMRFKMeans, tmp_path: Path) -> None:
+    pairs = Constraints(case.must, case.cannot)
+    corpus = Corpus.from_rows(case.X, n_partitions=5)
+    labels = fitted_labels(model, corpus)
+    write_assignments(corpus, labels, model, str(tmp_path), constraints=pairs)
+    rows = np.arange(case.n_rows)
+    expected = naive(model.transform(case.X), np.asarray(labels), rows, pairs)
+    assert read(tmp_path) == expected
+
+
+def test_without_labels_the_nearest_cluster(case: Case, model: HMRFKMeans, tmp_path: Path) -> None:
+    # New documents: most of those that the pairs name are not among them.
+    some = Corpus.from_rows(case.X[:30], case.ids[:30], n_partitions=3)  # type: ignore[index]
+    pairs = case.constraints()
+    written = write_assignments(some, None, model, str(tmp_path), constraints=pairs)
+    found = read(tmp_path)
+    order = np.argsort(case.ids[:30])  # type: ignore[index]
+    assert found["cluster"] == model.predict(case.X[:30])[order].tolist()
+    assert min(found["margin"]) >= 0
+    inside = [
+        kind
+        for kind, given in (("must_link", pairs.must_link), ("cannot_link", pairs.cannot_link))
+        for pair in given.tolist()
+        if set(pair) <= set(found["doc_id"])
+        and (len({found["cluster"][found["doc_id"].index(one)] for one in pair}) == 1)
+        == (kind == "cannot_link")
+    ]
+    assert written.violations == {k: inside.count(k) for k in ("must_link", "cannot_link")}
+    assert sum(found["violated"]) == 2 * len(inside)
+
+
+def test_one_cluster_has_no_runner_up(case: Case, tmp_path: Path) -> None:
+    corpus = case.corpus(2)
+    model = KMeans(1, random_state=0, n_init=1).fit(corpus)
+    write_assignments(corpus, model.labels_, model, str(tmp_path))
+    found = read(tmp_path)
+    assert found["runner_up"] == found["margin"] == [None] * case.n_rows
+    assert not any(found["constrained"])
+
+
+def test_own_distortions_and_dense_rows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.dirichlet(np.ones(6), 40).astype(np.float32)
+    model = HMRFKMeans(3, distortion=Hellinger(), random_state=0, n_init=1)
+    pairs = Constraints([(0, 1), (2, 3)], [(0, 2)])
+    corpus = Corpus.from_rows(rows, n_partitions=3)
+    model.fit(corpus, must_link=pairs)
+    write_assignments(corpus, model.labels_, model, str(tmp_path), constraints=pairs)
+    expected = naive(model.transform(rows), np.asarray(model.labels_), np.arange(40), pairs)
+    assert read(tmp_path) == expected
+
+
+def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> None:
+    corpus = case.corpus(2)
+    labels, ids = fitted_labels(model, corpus), [17, 3, 40, 8]
+    (tmp_path / "assignments").mkdir()
+    (tmp_path / "assignments" / "old.parquet").touch()
+    plain = write_assignments(corpus, labels, model, str(tmp_path))
+    before = read(tmp_path)
+    written = write_assignments(
+        corpus, labels, model, str(tmp_path), cluster_ids=ids, names=["b.parquet", "a.parquet"]
+    )
+    assert sorted(written.files) == ["assignments/a.parquet", "assignments/b.parquet"]
+    after = read(tmp_path)
+    assert after["cluster"] == [ids[one] for one in before["cluster"]]
+    assert after["runner_up"] == [ids[one] for one in before["runner_up"]]
+    assert after["margin"] == before["margin"]
+    assert written.sizes.tolist() == plain.sizes.tolist()
+    for wrong in (["a"], ["a", "a"]):
+        with pytest.raises(InvalidInputError, match="names must be one for each"):
+            write_assignments(corpus, labels, model, str(tmp_path), names=wrong)
+    with pytest.raises(ConfigurationError, match="credential"):
+        write_assignments(corpus, labels, model, str(tmp_path), storage_options={"secret": "x"})
+
+
+def clusters_of(folder: Path) -> dict[str, list[Any]]:
+    return pq.read_table(folder / "clusters.parquet").to_pydict()
+
+
+def test_clusters(case: Case, model: HMRFKMeans, tmp_path: Path) -> None:
+    names = np.array([f"word{number}" for number in range(case.X.shape[1])])
+    assert case.ids is not None
+    ids = [17, 3, 40, 8]
+    tables, bytes_ = [], set()
+    for partitions in (1, 90, (0, 0, 50, 90)):
+        corpus = case.corpus(partitions)
+        labels = fitted_labels(model, corpus)
+        folder = str(tmp_path / str(partitions))
+        written = write_assignments(corpus, labels, model, folder, n_representatives=3)
+        asked = {"cluster_ids": ids, "words": names, "n_words": 4}
+        (sha256,) = write_clusters(written, model, folder, **asked).values()
+        bytes_.add(sha256)
+        tables.append(clusters_of(Path(folder)))
+    assert len(bytes_) == 1
+    table = tables[0]
+    assert table["cluster"] == [3, 8, 17, 40]
+    labels, matrix = np.asarray(model.labels_), model.transform(case.X)
+    for row, label in enumerate([1, 3, 0, 2]):
+        members = np.flatnonzero(labels == label)
+        own = matrix[members, label]
+        near = sorted(zip(own, case.ids[members], strict=True))[:3]
+        assert table["representatives"][row] == [one for _, one in near]
+        assert table["size"][row] == len(members)
+        assert table["cohesion"][row] == pytest.approx(own.mean(), rel=1e-14)
+        centroid = model.cluster_centers_[label]
+        assert table["top_words"][row] == names[np.argsort(-centroid)[:4]].tolist()
+
+
+def test_clusters_without_words_and_without_documents(tmp_path: Path) -> None:
+    corpus = Corpus.from_rows(np.eye(3, dtype=np.float32), n_partitions=2)
+    model = KMeans(3, random_state=0, distortion="euclidean").fit(corpus)
+    one = Corpus.from_rows(np.eye(3, dtype=np.float32)[:1])
+    written = write_assignments(one, None, model, str(tmp_path))
+    write_clusters(written, model, str(tmp_path))
+    table = clusters_of(tmp_path)
+    assert table["top_words"] == [None] * 3
+    assert sorted(table["size"]) == [0, 0, 1]
+    assert [one for one in table["representatives"] if one] == [[0]]
+    assert sorted(table["cohesion"], key=str) == [0.0, None, None]
+    write_clusters(
+        written, model, str(tmp_path), words=lambda rows: [["a", "b", "c"]] * len(rows), n_words=2
+    )
+    assert clusters_of(tmp_path)["top_words"] == [["a", "b"]] * 3
+    with pytest.raises(InvalidInputError, match="words must name each of the 3 features"):
+        write_clusters(written, model, str(tmp_path), words=["a"])
+
+
+def test_any_store(case: Case, model: HMRFKMeans, place: Place) -> None:
+    url, options = place
+    corpus = case.corpus(3)
+    labels = fitted_labels(model, corpus)
+    where: dict[str, Any] = {"storage_options": options}
+    old = write_assignments(corpus, labels, model, f"{url}/runs/a", **where)
+    assert write_clusters(old, model, f"{url}/runs/a", **where).keys() == {"clusters.parquet"}
+    files = {f"runs/a/{name}": sha256 for name, sha256 in old.files.items()}
+    found = count_overlap(url, files, corpus, labels, 4, **where)
+    lineage = trace(first_lineage(old.sizes.tolist()), *found)
+    assert (lineage.ids, lineage.churn) == ((0, 1, 2, 3), 0.0)
+
+
+@pytest.mark.parametrize("bucket", [2**22, 7])
+@pytest.mark.parametrize("same_names", [True, False])
+def test_overlap_is_the_count_of_shared_documents(
+    case: Case, model: HMRFKMeans, tmp_path: Path, bucket: int, same_names: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(overlap, "_BUCKET", bucket)
+    assert case.ids is not None
+    labels = np.asarray(model.labels_)
+    older = Corpus.from_rows(case.X[:70], case.ids[:70], n_partitions=3)
+    given = dask.array.from_array(labels[:70], chunks=(older.row_counts,))
+    old = write_assignments(older, given, model, str(tmp_path / "runs/a"), cluster_ids=[5, 6, 7, 9])
+    # 10 documents gone, 20 added, in another order and other partitions; some clusters changed.
+    order = np.random.default_rng(0).permutation(np.arange(10, 90))
+    newer = Corpus.from_rows(case.X[order], case.ids[order], n_partitions=4)
+    changed = (labels[order] + (order % 5 == 0)) % 4
+    names = [f"part-{number:05}-of-00003.parquet" for number in range(3)] + ["more"]
+    found = count_overlap(
+        str(tmp_path),
+        {f"runs/a/{name}": sha256 for name, sha256 in old.files.items()},
+        newer,
+        dask.array.from_array(changed.astype(np.int32), chunks=(newer.row_counts,)),
+        4,
+        names=names if same_names else None,
+    )
+    expected = Counter(
+        ([5, 6, 7, 9][labels[row]], int(label))
+        for row, label in zip(order.tolist(), changed, strict=True)
+        if row < 70
+    )
+    cells = zip(found.old.tolist(), found.new.tolist(), strict=True)
+    assert dict(zip(cells, found.counts.tolist(), strict=True)) == expected
+    assert found.sizes.tolist() == np.bincount(changed, minlength=4).tolist()
+
+
+def test_old_assignments_that_changed_are_named(
+    case: Case, model: HMRFKMeans, tmp_path: Path
+) -> None:
+    corpus = case.corpus(1)
+    labels = fitted_labels(model, corpus)
+    old = write_assignments(corpus, labels, model, str(tmp_path))
+    (name,) = old.files
+    with pytest.raises(DamagedFileError, match=f"{name} must be as it was published"):
+        count_overlap(str(tmp_path), {name: "0" * 64}, corpus, labels, 4)
+
+
+def test_documents_that_travel_stay_aligned() -> None:
+    table = pa.table({"doc_id": ["a", "bcd", "e"], "cluster": pa.array([1, 2, 3], pa.int32())})
+    joined = overlap._join(table, table.slice(1))
+    sent = pickle.loads(pickle.dumps(joined))
+    assert sent.old.to_pydict() == {"doc_id": ["a"], "cluster": [1]}
+    assert sent.new.num_rows == 0
+    buffers = [one for column in sent.old for chunk in column.chunks for one in chunk.buffers()]
+    assert all(one.address % 8 == 0 for one in buffers if one is not None)
+
+
+@pytest.mark.cluster
+def test_worker_processes_write_the_same_bytes(
+    case: Case, model: HMRFKMeans, tmp_path: Path, process_client: Any
+) -> None:
+    corpus, pairs = case.corpus(5), case.constraints()
+    with dask.config.set(scheduler="threads"):
+        labels = np.asarray(model.labels_)
+    given = dask.array.from_array(labels, chunks=(corpus.row_counts,))
+    there = write_assignments(corpus, given, model, str(tmp_path / "a"), constraints=pairs)
+    with dask.config.set(scheduler="synchronous"):
+        here = write_assignments(corpus, given, model, str(tmp_path / "b"), constraints=pairs)
+    assert there.files == here.files
+    assert there.distortions.tolist() == here.distortions.tolist()
+    assert there.ids.tolist() == here.ids.tolist()
+    found = count_overlap(str(tmp_path / "a"), there.files, corpus, given, 4)
+    assert sum(found.counts) == case.n_rows

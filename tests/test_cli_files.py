@@ -1,0 +1,148 @@
+"""The commands over files: `predict`, `evaluate`, `inspect`, and options of `fit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+from click.testing import CliRunner, Result
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.measures import pairwise_f
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(hmrf, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 sparse rows of three groups that share no feature, their fit, and new rows."""
+    folder = tmp_path_factory.mktemp("fitted")
+    groups = np.repeat(np.arange(3), 20)
+    dense = np.random.default_rng(0).random((60, 30)) * (groups[:, None] == np.arange(30) // 10)
+    sp.save_npz(folder / "rows.npz", sp.csr_array(dense))
+    (folder / "pairs.csv").write_text("a,b,kind\n0,1,must\n0,20,cannot\n")
+    result = run(
+        "fit", str(folder / "rows.npz"), "--pairs", str(folder / "pairs.csv"), "-k3", "--n-init=2",
+        f"--run-dir={folder / 'run'}", "--json", "--quiet",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return folder
+
+
+def test_predict_gives_rows_the_clusters_of_the_model(fitted: Path) -> None:
+    out = fitted / "predicted"
+    result = run("predict", str(fitted / "run"), str(fitted / "rows.npz"), f"--out={out}", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["n_documents"], told["sizes"]) == (60, [20, 20, 20])
+    first, again = (
+        pq.read_table(folder / "assignments").to_pydict() for folder in (fitted / "run", out)
+    )
+    assert first["cluster"] == again["cluster"]
+    shown = run("predict", str(fitted / "run"), str(fitted / "rows.npz"), f"--out={out}")
+    assert "60 documents in 3 clusters" in shown.stdout
+
+
+def test_predict_without_a_model(fitted: Path) -> None:
+    result = run("predict", str(fitted), str(fitted / "rows.npz"), f"--out={fitted / 'x'}")
+    assert result.exit_code == 65
+    assert "without model.json" in result.stderr
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_evaluate_is_what_scikit_learn_says(ending: str, fitted: Path) -> None:
+    classes = np.random.default_rng(1).integers(0, 3, 50)  # the last ten are not known
+    path = fitted / f"truth.{ending}"
+    rows = list(enumerate(classes.tolist()))
+    if ending == "csv":
+        path.write_text("doc_id,label\n" + "".join(f"{one},c{kind}\n" for one, kind in rows))
+    elif ending == "jsonl":
+        lines = (json.dumps({"doc_id": str(one), "label": f"c{kind}"}) for one, kind in rows)
+        path.write_text("\n".join(lines))
+    else:
+        import pyarrow as pa
+
+        columns = {"doc_id": [one for one, _ in rows], "label": [f"c{kind}" for _, kind in rows]}
+        pq.write_table(pa.table(columns), path)
+    result = run(
+        "evaluate", str(fitted / "run"), str(path), f"--pairs={fitted / 'pairs.csv'}", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    clusters = pq.read_table(fitted / "run" / "assignments").to_pydict()["cluster"][:50]
+    assert (told["n_documents"], told["n_compared"], told["n_unasked"]) == (60, 50, 47)
+    assert told["nmi"] == pytest.approx(normalized_mutual_info_score(classes, clusters))
+    assert told["adjusted_rand"] == pytest.approx(adjusted_rand_score(classes, clusters))
+    assert told["pairwise_f"] == pytest.approx(pairwise_f(classes, clusters))
+    asked = np.isin(np.arange(50), [0, 1, 20])
+    rest = normalized_mutual_info_score(classes[~asked], np.array(clusters)[~asked])
+    assert told["nmi_unasked"] == pytest.approx(rest)
+
+
+@pytest.mark.parametrize(
+    ("truth", "told"),
+    [
+        ("id,label\n1,a\n", "must have the columns 'doc_id' and 'label', got id, label"),
+        ("doc_id,label\nx,a\n", "some documents of"),
+    ],
+)
+def test_classes_that_fit_nothing(truth: str, told: str, fitted: Path) -> None:
+    (fitted / "other.csv").write_text(truth)
+    result = run("evaluate", str(fitted / "run"), str(fitted / "other.csv"))
+    assert result.exit_code == 65
+    assert told in result.stderr
+
+
+def test_inspect_tells_of_a_run_directory(fitted: Path) -> None:
+    told = json.loads(run("inspect", str(fitted / "run"), "--json").stdout)
+    assert (told["kind"], told["running"]) == ("run", False)
+    assert told["progress"]["fit"]["J"] > 0
+    shown = run("inspect", str(fitted / "run")).stdout
+    assert "the fit is done" in shown
+    assert "J " in shown
+
+
+def test_inspect_of_another_place(tmp_path: Path) -> None:
+    result = run("inspect", str(tmp_path))
+    assert result.exit_code == 65
+    assert "nothing is there" in result.stderr
+
+
+def test_fit_takes_what_the_method_takes(fitted: Path) -> None:
+    centroids = np.eye(3).repeat(10, axis=1)
+    np.save(fitted / "first.npy", centroids)
+    result = run(
+        "fit", str(fitted / "rows.npz"), "-k3", f"--run-dir={fitted / 'warm'}", "--json",
+        "--distortion=euclidean", "--penalty=potts", "--must-link-cost=2", "--cannot-link-cost=0.5",
+        "--learn-weights=off", f"--init={fitted / 'first.npy'}", "--refine=off", "--max-iter=3",
+        "--no-closure",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["sizes"] == [20, 20, 20]
+    model = json.loads((fitted / "warm" / "model" / "model.json").read_text())
+    assert model["parameters"]["penalty"] == "potts"
+    assert model["parameters"]["must_link_cost"] == 2.0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert "_HMRF_DASK_COMPLETE" in result.stdout
+
+
+def test_a_shell_is_told_of_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_HMRF_DASK_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "hmrf-dask in")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    result = CliRunner().invoke(hmrf, prog_name="hmrf-dask")
+    assert "plain,inspect" in result.stdout

@@ -1,0 +1,661 @@
+"""Batches of documents: every format and store, everything that can be wrong with a file."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import tracemalloc
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmrf_dask.documents import builtin, docstrings, streams
+from hmrf_dask.documents.batches import Batch, Reject, read_batches
+from hmrf_dask.documents.manifest import SCHEMA, Manifest
+from hmrf_dask.documents.readers import jsonl
+from hmrf_dask.documents.seen import SeenIds
+from hmrf_dask.documents.sources import Source, list_sources
+from hmrf_dask.errors import InvalidInputError, SourceError, SourceUnavailableError
+from tests import run_stores
+
+# Fixtures, by assignment: an imported one would look unused.
+s3_options = run_stores.s3_options
+
+ROWS = [
+    {"id": "a", "text": "cats and dogs", "time": "2026-01-01", "label": "pets", "more": [1]},
+    {"id": "b/../c", "text": "Größe, naïve 日本\nsecond line", "time": None, "label": "x"},
+    {"id": "/etc/passwd", "text": 'he said "stop"', "time": "2026-01-03", "label": None},
+    {"id": "4", "text": "stars, planets", "time": "", "label": "space"},
+]
+COLUMNS = {"time": "time", "label": "label"}
+
+
+def as_jsonl(rows: list[Any]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def as_csv(rows: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def as_parquet(rows: list[dict[str, Any]], **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink, write_page_checksum=True, **options)
+    return bytes(sink.getvalue())
+
+
+def as_zst(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+FORMS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
+    "d.jsonl": as_jsonl,
+    "d.jsonl.gz": lambda rows: gzip.compress(as_jsonl(rows)),
+    "d.jsonl.zst": lambda rows: as_zst(as_jsonl(rows)),
+    "d.csv": as_csv,
+    "d.csv.gz": lambda rows: gzip.compress(as_csv(rows)),
+    "d.parquet": as_parquet,
+}
+
+
+def manifest_of(path: str, columns: Any = None, **resource: Any) -> Manifest:
+    resources = [{"name": "r", "path": path, **resource}]
+    found = {"$schema": SCHEMA, "name": "m", "resources": resources, "documents": columns or {}}
+    return Manifest.model_validate(found)
+
+
+class Folder:
+    """A folder to put files in and read them from."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def put(self, name: str, data: bytes) -> None:
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).write_bytes(data)
+
+    def source(self, name: str, **resource: Any) -> Source:
+        (found,) = list_sources(manifest_of(name, **resource), str(self.path))
+        return found
+
+    def read(
+        self, name: str, data: bytes, columns: Any = None, limits: Any = None, **resource: Any
+    ) -> list[Batch]:
+        self.put(name, data)
+        manifest = manifest_of(name, columns, **resource)
+        (source,) = list_sources(manifest, str(self.path))
+        return list(read_batches(source, manifest.documents, **(limits or {})))
+
+    def one(self, name: str, data: bytes, columns: Any = None, **resource: Any) -> Batch:
+        (batch,) = self.read(name, data, columns, **resource)
+        return batch
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def told(batch: Batch) -> list[tuple[int, str | None, str]]:
+    return [(reject.line, reject.id, reject.reason) for reject in batch.rejects]
+
+
+# --- what is read ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["local", "memory", "s3"])
+@pytest.mark.parametrize("name", FORMS)
+def test_every_format_gives_the_same_documents_from_every_store(
+    name: str, place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    options = request.getfixturevalue("s3_options") if place == "s3" else {}
+    root = {"local": str(tmp_path), "memory": "memory://x", "s3": "s3://runs"}[place]
+    url = f"{root}/{uuid.uuid4().hex}-{name}"
+    data = FORMS[name](ROWS)
+    files, path = fsspec.url_to_fs(url, **options)
+    files.pipe_file(path, data)
+    digest = hashlib.sha256(data).hexdigest()
+    manifest = manifest_of(
+        url, COLUMNS, hash=f"sha256:{digest}", bytes=len(data), storage_options=options
+    )
+    (source,) = list_sources(manifest, "/nowhere")
+    (batch,) = read_batches(pickle.loads(pickle.dumps(source)), manifest.documents)
+    assert batch.ids == [row["id"] for row in ROWS]
+    assert batch.texts == [row["text"] for row in ROWS]
+    assert batch.rejects == []
+    assert batch.lines == ([2, 3, 5, 6] if "csv" in name else [1, 2, 3, 4])
+    assert batch.extra["label"] == ["pets", "x", None, "space"]
+    assert batch.extra["time"][:3] == ["2026-01-01", None, "2026-01-03"]
+    assert batch.embeddings is None
+
+
+def test_texts_are_documents_called_by_their_path(folder: Folder) -> None:
+    folder.put("t/../t/b/1.txt", "Größe".encode("latin-1"))
+    folder.put("t/a.txt.gz", gzip.compress(b"zipped"))
+    manifest = manifest_of("t", format="text", encoding="latin-1")
+    sources = list_sources(manifest, str(folder.path))
+    found = [batch for source in sources for batch in read_batches(source, manifest.documents)]
+    assert [batch.ids for batch in found] == [["a.txt.gz"], ["b/1.txt"]]
+    assert [batch.texts for batch in found] == [["zipped"], ["Größe"]]
+
+
+def test_batches_depend_on_the_file_and_the_limits_alone(folder: Folder) -> None:
+    rows = [{"id": n, "text": "x" * (n % 7 + 1)} for n in range(1000)]
+    for name in ("a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet"):
+        data = FORMS[name.replace("a.", "d.")](rows)
+        by_rows = folder.read(name, data, limits={"batch_rows": 300})
+        assert [len(batch.ids) for batch in by_rows] == [300, 300, 300, 100]
+        by_bytes = folder.read(name, data, limits={"batch_bytes": 1000})
+        assert [sum(map(len, batch.texts)) // 100 for batch in by_bytes] == [10, 10, 10, 9]
+        for found in (by_rows, by_bytes):
+            assert [id_ for batch in found for id_ in batch.ids] == [str(n) for n in range(1000)]
+
+
+def test_memory_does_not_grow_with_the_file(folder: Folder) -> None:
+    manifest = manifest_of("a.jsonl.gz")
+    peaks = []
+    for n_rows in (2_000, 20_000):
+        lines = (f'{{"id": "{n}", "text": "{"word " * 200}"}}\n'.encode() for n in range(n_rows))
+        with gzip.open(folder.path / "a.jsonl.gz", "wb", 1) as file:
+            file.writelines(lines)
+        (source,) = list_sources(manifest, str(folder.path))
+        tracemalloc.start()
+        batches = read_batches(source, manifest.documents, batch_rows=500)
+        assert sum(len(batch.ids) for batch in batches) == n_rows
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 2_000_000  # twenty megabytes of text more, 16 bytes an id
+
+
+@given(
+    texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=20),
+    chunk=st.integers(1, 60),
+)
+def test_lines_are_the_same_however_bytes_arrive(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], chunk: int
+) -> None:
+    folder = Folder(tmp_path_factory.mktemp("chunks"))
+    data = as_jsonl([{"id": n, "text": text} for n, text in enumerate(texts)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl, "CHUNK_BYTES", chunk)
+        found = folder.read("a.jsonl", data, {"empty_text": "keep"})
+    assert [text for batch in found for text in batch.texts] == texts
+    assert [line for batch in found for line in batch.lines] == list(range(1, len(texts) + 1))
+
+
+def test_integers_are_ids_and_marks_and_empty_lines_are_nothing(folder: Folder) -> None:
+    data = b'\xef\xbb\xbf{"id": 7, "text": "a"}\r\n\r\n  \n{"text": "b", "id": 8}'
+    batch = folder.one("a.jsonl", data)
+    assert (batch.ids, batch.lines, batch.rejects) == (["7", "8"], [1, 4], [])
+    assert folder.read("b.jsonl", b"\n\n") == []
+    assert folder.read("c.jsonl", b"") == []
+    assert folder.read("d.jsonl.gz", gzip.compress(b"")) == []
+
+
+def test_columns_are_called_as_the_manifest_says(folder: Folder) -> None:
+    rows = [{"key": "a", "body": "x", "id": 1, "text": 2}]
+    for name in ("d.jsonl", "d.csv", "d.parquet"):
+        batch = folder.one(name, FORMS[name](rows), {"id": "key", "text": "body"})
+        assert (batch.ids, batch.texts, batch.extra) == (["a"], ["x"], {})
+
+
+def test_embeddings_are_rows_of_float32(folder: Folder) -> None:
+    columns = {"text": None, "embedding": "row"}
+    rows = [{"id": "a", "row": [0.5, 1.0]}, {"id": "b", "row": [0.25, -2.0]}]
+    cells = [{"id": "a", "row": "[0.5, 1.0]"}, {"id": "b", "row": "0.25 -2"}]
+    for name, data in (
+        ("a.jsonl", as_jsonl(rows)),
+        ("a.parquet", as_parquet(rows)),
+        ("a.csv", as_csv(cells)),
+    ):
+        batch = folder.one(name, data, columns)
+        assert batch.embeddings is not None
+        assert batch.embeddings.dtype == np.float32
+        np.testing.assert_array_equal(batch.embeddings, [[0.5, 1.0], [0.25, -2.0]])
+        assert batch.texts == ["", ""]
+
+
+def test_embeddings_that_are_none(folder: Folder) -> None:
+    bad = [[1], None, "no", [1, "x"], [1, 1e60], [], [True, False], [3, 4]]
+    rows = [{"id": n, "row": row} for n, row in enumerate([[1, 2], *bad])]
+    batch = folder.one("a.jsonl", as_jsonl(rows), {"text": None, "embedding": "row"})
+    assert batch.ids == ["0", "8"]
+    assert [reason.removeprefix("the embedding ") for _, _, reason in told(batch)] == [
+        "must have 2 numbers, as the first of this file has, got 1",
+        "is missing",
+        "must be a list of numbers, got a text",
+        "must be a list of numbers, got a list with other things",
+        "must be finite numbers in the range of float32",
+        "must have 2 numbers, as the first of this file has, got 0",
+        "must be a list of numbers, got a list with other things",
+    ]
+
+
+def test_builtin_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [builtin.Record("g/1", "text", "g"), builtin.Record("g/2", " ", "g")]
+    monkeypatch.setitem(
+        builtin._CORPORA, "builtin://newsgroups20", (lambda: iter(records), lambda: "1")
+    )
+    manifest = manifest_of("builtin://newsgroups20", {"label": "label"})
+    (source,) = list_sources(manifest, "/nowhere")
+    (batch,) = read_batches(source, manifest.documents)
+    assert (batch.ids, batch.extra) == (["g/1"], {"label": ["g"]})
+    assert told(batch)[0][:2] == (2, "g/2")
+
+
+def test_the_docstrings_are_a_builtin_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docstrings, "SUBPACKAGES", {"numpy.ma": ("numpy.ma",)})
+    manifest = manifest_of("builtin://docstrings", {"label": "label"})
+    (source,) = list_sources(manifest, "/nowhere")
+    (batch,) = read_batches(source, manifest.documents)
+    assert "numpy.ma.masked_where" in batch.ids
+    assert set(batch.extra["label"]) == {"numpy.ma"}
+    assert batch.rejects == []
+
+
+def test_newsgroups_without_a_network_may_be_had_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    from urllib.error import URLError
+
+    def fail(**options: Any) -> Any:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("sklearn.datasets.fetch_20newsgroups", fail)
+    manifest = manifest_of("builtin://newsgroups20")
+    (source,) = list_sources(manifest, "/nowhere")
+    with pytest.raises(SourceUnavailableError, match="run again with a network"):
+        list(read_batches(source, manifest.documents))
+
+
+# --- bad records -----------------------------------------------------------------------------
+
+GOOD = b'{"id": "good", "text": "x"}'
+BAD_LINES: dict[bytes, tuple[str | None, str]] = {
+    b"not json": (None, "not JSON: invalid character (byte 4)"),
+    b'{"id": "a", "text": "b"': (None, "not JSON: input data was truncated"),
+    b'{"id": "a", "text": "b"} {"id": "c"}': (None, "not JSON: trailing characters"),
+    b'["a", "b"]': (None, "not a JSON object: expected `object`, got `array`"),
+    b'{"text": "b"}': (None, "the id ('id') is missing"),
+    b'{"id": "", "text": "b"}': (None, "the id ('id') is missing"),
+    b'{"id": null, "text": "b"}': (None, "the id ('id') is missing"),
+    b'{"id": 1.5, "text": "b"}': (None, "must be a text or an integer, got a fraction"),
+    b'{"id": true, "text": "b"}': (None, "must be a text or an integer, got true or false"),
+    b'{"id": {"a": 1}, "text": "b"}': (None, "must be a text or an integer, got an object"),
+    b'{"id": "a\\u0000", "text": "b"}': ("a\0", "must not end in a NUL"),
+    b'{"id": "a"}': ("a", "the text ('text') is missing"),
+    b'{"id": 5, "text": 7}': ("5", "the text ('text') must be a text, got a number"),
+    b'{"id": "a", "text": ""}': ("a", "the text is empty"),
+    b'{"id": "a", "text": " \\n\\t"}': ("a", "the text is empty"),
+    b'{"id": "a", "text": "\xff"}': (None, "bytes that are not UTF-8"),
+    b'{"id": "\\ud800", "text": "b"}': (None, "not JSON: unexpected end of escaped utf-16"),
+    b'{"id": ' + b"[" * 5000: (None, "not JSON that can be read: nested too deeply"),
+    b'{"id": "a", "text": "b", "label": {}}': ("a", "the label must be a text or a number"),
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:30].decode(errors="replace"))
+def test_a_bad_line_is_told_and_the_others_are_read(folder: Folder, line: bytes) -> None:
+    id_, reason = BAD_LINES[line]
+    data = GOOD + b"\n" + line + b'\n{"id": "last", "text": "y"}\n'
+    batch = folder.one("a.jsonl", data, {"label": "label"})
+    assert (batch.ids, batch.lines) == (["good", "last"], [1, 3])
+    (reject,) = batch.rejects
+    assert (reject.source, reject.line, reject.id) == ("a.jsonl", 2, id_)
+    assert reason in reject.reason
+    assert reject.raw[:7] == line[:7].decode(errors="replace")
+    assert len(reject.raw) <= 200
+    reject.raw.encode()
+    error = reject.as_error()
+    assert str(error).startswith(f"a.jsonl, line 2: {reject.reason}; mend it, or keep such")
+    assert error.exit_code == 65
+
+
+def test_empty_texts_can_be_kept(folder: Folder) -> None:
+    data = as_jsonl([{"id": "a", "text": ""}, {"id": "b", "text": " "}, {"id": "c"}])
+    batch = folder.one("a.jsonl", data, {"empty_text": "keep"})
+    assert (batch.ids, batch.texts) == (["a", "b"], ["", " "])
+    assert told(batch) == [(3, "c", "the text ('text') is missing")]
+
+
+@pytest.mark.parametrize("compression", ["", ".gz"])
+def test_a_huge_line_is_passed_over_in_bounded_memory(folder: Folder, compression: str) -> None:
+    huge = b'{"id": "huge", "text": "' + b"x" * 30_000_000 + b'"}'
+    short = b'{"id": "long", "text": "' + b"x" * 1100 + b'"}'
+    data = b"\n".join([GOOD, huge, short, b'{"id": "last", "text": "y"}', huge])
+    folder.put(f"a.jsonl{compression}", gzip.compress(data, 1) if compression else data)
+    manifest = manifest_of(f"a.jsonl{compression}", {"max_bytes": 1024})
+    (source,) = list_sources(manifest, str(folder.path))
+    del data, huge
+    tracemalloc.start()
+    (batch,) = read_batches(source, manifest.documents)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (batch.ids, batch.lines) == (["good", "last"], [1, 4])
+    assert [line for line, _, _ in told(batch)] == [2, 3, 5]
+    assert all(
+        "longer than 1024 bytes; raise documents.max_bytes" in r.reason for r in batch.rejects
+    )
+    assert peak < 8_000_000
+
+
+def test_huge_cells_and_files(folder: Folder) -> None:
+    rows = [{"id": "a", "text": "x" * 2000}, {"id": "b", "text": "y"}]
+    few = {"max_bytes": 1024}
+    batch = folder.one("a.parquet", as_parquet(rows), few)
+    assert (batch.ids, told(batch)[0][:2]) == (["b"], (1, "a"))
+    batch = folder.one("a.txt", b"x" * 2000, few)
+    assert "longer than 1024 bytes" in batch.rejects[0].reason
+    batch = folder.one("a.csv", as_csv(rows), few)
+    assert batch.rejects[0].whole_rest  # a table has no place to go on from
+    batch = folder.one("b.csv", as_csv([{"id": "a", "text": "x" * 200_000}]))
+    assert batch.ids == ["a"]  # Python's own limit of cells is lower
+    four = [{"id": "a", "text": "日" * 340}, {"id": "b", "text": "日" * 342}]
+    batch = folder.one("c.parquet", as_parquet(four), few)
+    assert (batch.ids, told(batch)[0][:2]) == (["a"], (2, "b"))
+
+
+def test_ids_that_come_twice_in_a_file(folder: Folder) -> None:
+    rows = [{"id": n % 700, "text": f"t{n}", "label": n} for n in range(1000)]
+    for name in ("d.jsonl", "d.csv", "d.parquet"):
+        for limits in ({}, {"batch_rows": 90}):
+            found = folder.read(name, FORMS[name](rows), {"label": "label"}, limits)
+            assert [id_ for b in found for id_ in b.ids] == [str(n) for n in range(700)]
+            assert [t for b in found for t in b.texts] == [f"t{n}" for n in range(700)]
+            assert [x for b in found for x in b.extra["label"]] == [str(n) for n in range(700)]
+            rejects = [reject for b in found for reject in b.rejects]
+            assert [reject.id for reject in rejects] == [str(n) for n in range(300)]
+            first = 702 if "csv" in name else 701
+            assert [reject.line for reject in rejects] == list(range(first, first + 300))
+            assert rejects[0].reason == "the id is that of an earlier document of this file"
+            assert rejects[0].raw == "t700"
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=15), max_size=12))
+def test_seen_ids_are_those_a_set_would_find(batches: list[list[int]]) -> None:
+    seen, there = SeenIds(), set()
+    for batch in batches:
+        expected = []
+        for position, number in enumerate(batch):
+            if number in there:
+                expected.append(position)
+            there.add(number)
+        assert seen.add([str(number) for number in batch]) == expected
+
+
+def test_rejects_are_as_bounded_as_documents(folder: Folder) -> None:
+    found = folder.read("a.jsonl", b"no\n" * 1000, limits={"batch_rows": 300})
+    assert [len(batch.rejects) for batch in found] == [300, 300, 300, 100]
+
+
+def test_rows_of_a_table_that_are_none(folder: Folder) -> None:
+    data = (
+        b"id,text\na,b\nc\nd,e,f\n\n"  # 3: a cell is missing; 4: one too many
+        b',g\nh,\n"i"j,k\nl,\xff\n"m\nn",o\n'  # 6, 7, 8: id, text, quotes; 9: bytes; 10: a line end
+    )
+    batch = folder.one("a.csv", data)
+    assert (batch.ids, batch.lines) == (["a", "m\nn"], [2, 10])
+    assert [(line, reason.split(",")[0]) for line, _, reason in told(batch)] == [
+        (3, "must have 2 cells as the first row has"),
+        (4, "must have 2 cells as the first row has"),
+        (6, "the id ('id') is missing"),
+        (7, "the text is empty (documents.empty_text: keep takes such documents)"),
+        (8, "not CSV: '"),
+        (9, "bytes that are not in the encoding"),
+    ]
+    assert told(batch)[4][2] == "not CSV: ',' expected after '\"', in lines 8 to 8"
+
+
+def test_a_quote_left_open_is_told_where_it_was_opened(folder: Folder) -> None:
+    batch = folder.one("a.csv", b'id,text\na,b\nc,"d\ne,f\ng,h\n')
+    assert batch.ids == ["a"]
+    assert told(batch) == [(3, None, "not CSV: unexpected end of data, in lines 3 to 5")]
+    assert batch.rejects[0].raw.startswith('c,"d')
+    long = b"".join(b"e%d,f\n" % n for n in range(1000))
+    batch = folder.one("b.csv", b'id,text\na,b\nc,"d\n' + long, {"max_bytes": 1024})
+    assert batch.rejects[-1].line == 3
+
+
+def test_tables_in_other_encodings_and_dialects(folder: Folder) -> None:
+    text = "a;'Gr\u00f6\u00dfe; 1'\nb;x\n"
+    for encoding in ("latin-1", "utf-16", "cp1252"):
+        batch = folder.one(
+            "a.csv",
+            text.encode(encoding),
+            {"id": "1", "text": "2"},
+            encoding=encoding,
+            dialect={"delimiter": ";", "quoteChar": "'", "header": False},
+        )
+        assert (batch.ids, batch.texts) == (["a", "b"], ["Größe; 1", "x"])
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
+def test_a_table_without_the_columns(folder: Folder, name: str) -> None:
+    batch = folder.one(name, FORMS[name]([{"key": "a", "texts": "b"}]), {"id": "key"})
+    (reject,) = batch.rejects
+    assert reject.reason == (
+        "no column 'text', got key, texts (did you mean 'texts'?); mend documents in the manifest"
+    )
+    assert reject.whole_rest
+
+
+def test_columns_of_parquet_that_hold_other_things(folder: Folder) -> None:
+    batch = folder.one(
+        "a.parquet", as_parquet([{"id": 1.5, "text": "b"}, {"id": None, "text": "c"}])
+    )
+    assert [reason for _, _, reason in told(batch)] == [
+        "the id ('id') must be a text or an integer, got a fraction",
+        "the id ('id') is missing",
+    ]
+    batch = folder.one("b.parquet", as_parquet([{"id": "a", "text": b"\xff"}]))
+    assert told(batch) == [(1, "a", "the text ('text') must be a text, got a bytes")]
+    table = pa.table({"id": pa.array(["x", "y"]).dictionary_encode(), "text": ["b", None]})
+    pq.write_table(table, folder.path / "c.parquet")
+    batch = folder.one("c.parquet", (folder.path / "c.parquet").read_bytes())
+    assert (batch.ids, told(batch)) == (["x"], [(2, "y", "the text ('text') is missing")])
+
+
+def test_parquet_with_bytes_that_are_not_utf8(folder: Folder) -> None:
+    offsets, data = pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")
+    text = pa.StringArray.from_buffers(2, offsets, data)
+    pq.write_table(pa.table({"id": ["x", "y"], "text": text}), folder.path / "w.parquet")
+    batch = folder.one("a.parquet", (folder.path / "w.parquet").read_bytes())
+    assert (batch.texts, told(batch)) == (["a"], [(2, None, "bytes that are not UTF-8")])
+
+
+def test_texts_with_bytes_that_are_not_in_the_encoding(folder: Folder) -> None:
+    batch = folder.one("a.txt", b"ab\xffc")
+    assert told(batch) == [(1, None, "bytes that are not utf-8: invalid start byte (0xff)")]
+    assert batch.rejects[0].raw == "ab\\xffc"
+
+
+# --- damaged files ---------------------------------------------------------------------------
+
+MANY = [{"id": n, "text": hashlib.sha256(b"%d" % n).hexdigest() * 3} for n in range(20_000)]
+
+
+@pytest.mark.parametrize(
+    ("name", "hurt"),
+    [
+        *product(("d.jsonl.gz", "d.csv.gz"), ("truncated", "end missing", "flipped", "appended")),
+        # Checksums of the content are an option of zstd, and Arrow writes none.
+        *product(("d.jsonl.zst",), ("truncated", "end missing", "appended")),
+    ],
+)
+def test_a_damaged_stream_is_told_after_what_could_be_read(
+    folder: Folder, name: str, hurt: str
+) -> None:
+    data = FORMS[name](MANY)
+    data = {
+        "truncated": data[: len(data) // 2],
+        "end missing": data[:-3],
+        "flipped": data[:-6] + bytes([data[-6] ^ 1]) + data[-5:],
+        "appended": data + b"something else",
+    }[hurt]
+    found = folder.read(name, data)
+    ids = [id_ for batch in found for id_ in batch.ids]
+    assert ids == [str(n) for n in range(len(ids))]
+    (reject,) = [reject for batch in found for reject in batch.rejects]
+    assert reject.whole_rest
+    assert reject.reason.startswith("damaged: ")
+    assert reject.line == len(ids) + (2 if "csv" in name else 1)
+    assert "the rest of the file cannot be read" in str(reject.as_error())
+    again = folder.read(name, data)
+    assert [batch.ids for batch in again] == [batch.ids for batch in found]
+
+
+@pytest.mark.parametrize("hurt", ["truncated", "flipped", "text", "empty"])
+def test_a_damaged_parquet_file(folder: Folder, hurt: str) -> None:
+    data = as_parquet(MANY, compression="none", use_dictionary=False, row_group_size=5000)
+    place = data.rindex(b"PAR1") // 2
+    data = {
+        "truncated": data[:-50],
+        "flipped": data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :],
+        "text": b"id,text\na,b\n",
+        "empty": b"",
+    }[hurt]
+    found = folder.read("a.parquet", data, limits={"batch_rows": 1000})
+    rejects = [reject for batch in found for reject in batch.rejects]
+    assert [reject.whole_rest for reject in rejects] == [True]
+    assert rejects[0].reason.startswith("damaged: ")
+    n_read = sum(len(batch.ids) for batch in found)
+    assert (n_read > 0) == (hurt == "flipped")
+    assert rejects[0].line == n_read + 1
+
+
+def test_a_damaged_text_file(folder: Folder) -> None:
+    batch = folder.one("a.txt.gz", gzip.compress(b"hello" * 1000)[:-5])
+    assert batch.ids == []
+    assert batch.rejects[0].whole_rest
+
+
+# --- files that change, checksums, stores that fail ------------------------------------------
+
+
+def go_through(batches: Iterator[Batch], after_each: Callable[[], Any]) -> None:
+    for _ in batches:
+        after_each()
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.txt", "a.jsonl.gz"])
+@pytest.mark.parametrize("when", ["listed", "read"])
+def test_a_file_that_changes_is_read_another_time(folder: Folder, name: str, when: str) -> None:
+    form = FORMS.get(name.replace("a.", "d."), lambda rows: b"text")
+    folder.put(name, form(ROWS))
+    source, columns = folder.source(name), manifest_of(name).documents
+    if when == "listed":
+        folder.put(name, form(ROWS) + b" ")
+    batches = read_batches(source, columns, batch_rows=1)
+    with pytest.raises(SourceUnavailableError, match="run again when nobody writes it") as caught:
+        go_through(batches, lambda: os.utime(folder.path / name))
+    assert caught.value.exit_code == 75
+    assert f"{name}: must not change" in str(caught.value)
+
+
+def test_a_file_that_is_still_being_written_is_not_called_damaged(folder: Folder) -> None:
+    data = gzip.compress(as_jsonl(MANY))
+    folder.put("a.jsonl.gz", data[: len(data) // 2])
+    source = folder.source("a.jsonl.gz")
+    batches = read_batches(source, manifest_of("a.jsonl.gz").documents, batch_rows=100)
+    with pytest.raises(SourceUnavailableError, match="must not change while it was read"):
+        go_through(batches, lambda: folder.put("a.jsonl.gz", data[: len(data) // 2 + 1]))
+
+
+def test_a_file_that_is_gone(folder: Folder) -> None:
+    folder.put("a.jsonl", GOOD)
+    source = folder.source("a.jsonl")
+    (folder.path / "a.jsonl").unlink()
+    with pytest.raises(SourceError, match="there is no such file"):
+        list(read_batches(source, manifest_of("a.jsonl").documents))
+
+
+def test_an_object_that_is_replaced_while_it_is_read(
+    s3_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 2**16)
+    monkeypatch.setattr(jsonl, "CHUNK_BYTES", 2**16)
+    files = fsspec.filesystem("s3", **s3_options)
+    url = f"s3://runs/{uuid.uuid4().hex}.jsonl"
+    files.pipe_file(url, as_jsonl(MANY))
+    manifest = manifest_of(url, storage_options=s3_options)
+    (source,) = list_sources(manifest, "/")
+    batches = read_batches(source, manifest.documents, batch_rows=50)
+    next(batches)
+    files.pipe_file(url, as_jsonl(MANY[::-1]))
+    with pytest.raises(SourceUnavailableError) as caught:
+        list(batches)
+    assert caught.value.exit_code == 75
+
+
+@pytest.mark.parametrize("name", ["d.jsonl.gz", "d.csv", "d.parquet"])
+def test_content_that_has_not_the_hash_of_the_manifest(folder: Folder, name: str) -> None:
+    wrong = f"sha256:{hashlib.sha256(b'other').hexdigest()}"
+    message = f"{name}: must have the hash {wrong} .* fetch the file again or mend the manifest"
+    with pytest.raises(InvalidInputError, match=message):
+        folder.read(name, FORMS[name](ROWS), hash=wrong)
+
+
+class Failing(io.BytesIO):
+    """A file of a store that goes away in the middle."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() > 1000:
+            raise ConnectionError("reset by peer")
+        return super().read(min(size or 0, 1001) if size and size > 0 else 1001)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_store_that_fails_in_the_middle_is_not_a_damaged_file(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    data = FORMS[name](MANY)
+    folder.put(name, data)
+    monkeypatch.setattr("hmrf_dask.documents.batches.open_file", lambda url, options: Failing(data))
+    with pytest.raises(SourceUnavailableError, match="reset by peer; run again later") as caught:
+        list(read_batches(folder.source(name), manifest_of(name).documents))
+    assert caught.value.exit_code == 75
+
+
+def test_files_are_closed_when_a_reader_stops_early(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def note(url: str, options: Any) -> Any:
+        opened.append(io.BytesIO(Path(url).read_bytes()))
+        return opened[-1]
+
+    monkeypatch.setattr("hmrf_dask.documents.batches.open_file", note)
+    for name, form in FORMS.items():
+        folder.put(name, form(ROWS))
+        batches: Iterator[Batch] = read_batches(
+            folder.source(name), manifest_of(name).documents, batch_rows=1
+        )
+        next(batches)
+        batches.close()  # type: ignore[attr-defined]
+        assert opened[-1].closed
+
+
+def test_rejects_cross_process_boundaries() -> None:
+    reject = Reject("a.jsonl", 3, None, "not JSON", "{", whole_rest=True)
+    assert pickle.loads(pickle.dumps(reject)) == reject

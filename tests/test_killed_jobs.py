@@ -1,0 +1,21 @@
+"""A run that is killed anywhere is resumed to the same bits, and readers never see half of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.job_corpus import JobCorpus
+from tests.killed_jobs import killed_jobs
+
+KILLS = 4
+
+
+def test_killed_anywhere_and_run_again_gives_the_same_bits(tmp_path: Path) -> None:
+    job = JobCorpus(tmp_path).write_all(60, 10, method={"n_clusters": 3, "n_init": 1})
+    found = killed_jobs(job, KILLS, seed=0)
+    assert len(found["kills"]) == KILLS
+    for one in found["kills"]:
+        assert one["killed"], one
+        assert not one["half"], one
+        assert one["resumed"], one
+        assert one["same"], one

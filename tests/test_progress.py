@@ -1,0 +1,71 @@
+"""What is shown of a run while it works: a bar, lines, or nothing."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from hmrf_dask.cli.progress import Bar, remaining, shown_progress
+
+
+@contextmanager
+def drawn() -> Iterator[tuple[Bar, Progress]]:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    columns = (
+        TextColumn("{task.description}"),
+        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[eta]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield Bar(progress), progress
+
+
+def test_the_bar_shows_steps_and_iterations() -> None:
+    with drawn() as (bar, progress):
+        bar.tell({"step": "count words", "done": 3, "of": 12})
+        task = progress.tasks[0]
+        assert (task.description, task.total, task.completed) == ("count words", 12, 3)
+        assert task.fields["told"] == "3 of 12"
+        bar.tell({"phase": "fit", "iteration": 2, "J": 1234.5, "moved": 17})
+        task = progress.tasks[0]
+        assert (task.description, task.total) == ("fit", None)
+        assert task.fields["told"] == "iteration 2, J 1234.5, 17 moved"
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        ([], ""),
+        ([(0.0, 100)], ""),
+        ([(0.0, 100), (1.0, 100)], ""),
+        ([(0.0, 1000), (2.0, 100)], "about 4 s left"),
+        ([(0.0, 10**8), (1200.0, 10**7)], "about 2.3 h left"),
+    ],
+)
+def test_the_end_is_guessed_from_how_fast_fewer_documents_move(
+    seen: list[tuple[float, int]], told: str
+) -> None:
+    assert remaining(seen) == told
+
+
+def test_lines_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_progress(quiet=False) as tell:
+        tell({"step": "count words", "done": 0, "of": 0})
+        for done in (1, 2, 3):
+            tell({"step": "count words", "done": done, "of": 3})
+        logging.getLogger("hmrf_dask").info("fit 1: J 3")
+    assert capsys.readouterr().err == "count words\ncount words 3 of 3\nfit 1: J 3\n"
+
+
+def test_quiet_leaves_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_progress(quiet=True) as tell:
+        tell({"step": "count words", "done": 0, "of": 0})
+        logging.getLogger("hmrf_dask").info("fit 1: J 3")
+        logging.getLogger("hmrf_dask").warning("2 clusters are empty")
+    assert capsys.readouterr().err == "2 clusters are empty\n"

@@ -1,0 +1,383 @@
+"""Belief propagation: against brute force, against ICM, and whole fits with it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+from hmrf_dask import COPKMeans, HMRFKMeans, MPCKMeans, PCKMeans, load
+from hmrf_dask.em.model import Settings
+from hmrf_dask.em.prepare import check_settings
+from hmrf_dask.errors import ConfigurationError, RunDirectoryError
+from hmrf_dask.kernels import messages
+from hmrf_dask.kernels.icm import icm
+from hmrf_dask.kernels.links import adjacency
+from hmrf_dask.kernels.plain import messages as plain_messages
+from hmrf_dask.linked.sizes import heap_bytes, message_bytes
+from hmrf_dask.runs import RunDirectory
+from tests.fits import Case, digests, fit, text_case
+from tests.linked_oracle import Component, random_component, starting_labels
+from tests.loop_driver import make_bench
+from tests.problems import DISTORTIONS, random_problem
+from tests.test_energy import check_energy, kept_turns
+
+BELIEFS = "belief-propagation"
+SIZES = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
+
+
+def links_of(component: Component) -> tuple[Any, ...]:
+    return component.costs(), component.shift, *adjacency(component.n, *component.signed_pairs())
+
+
+def believed(component: Component, labels: Any) -> list[int]:
+    costs, shift, *pairs = links_of(component)
+    found = messages.believed(labels, costs, shift, messages.make_edges(*pairs))
+    return [int(label) for label in found]
+
+
+def propagated(component: Component, labels: Any, of: Any = None) -> tuple[list[int], int]:
+    """Return labels, and in how many components (`of` the points) messages were taken."""
+    after = labels.copy()
+    if of is None:
+        of = np.zeros(component.n, np.int32)
+    taken = messages.propagate(after, *links_of(component), *component.group_arrays(), of)
+    return after.tolist(), taken
+
+
+def tree(rng: np.random.Generator) -> Component:
+    """Return points whose pairs form a tree; in half of them some are given twice."""
+    n, n_clusters = int(rng.integers(1, 8)), int(rng.integers(1, 5))
+    largest = int(rng.choice([5, 1000, 2**30]))
+    shift = int(rng.choice([0, 1, 20]))
+    distortion = rng.integers(0, largest + 1, (n, n_clusters)).tolist()
+    ends = [(int(rng.integers(0, i)), i) for i in range(1, n)]
+    if rng.random() < 0.5:
+        ends += ends[: n // 2]
+    pairs = [
+        (i, j, str(rng.choice(["must", "cannot"])), int(rng.integers(0, largest + 1)) << shift)
+        for i, j in ends
+    ]
+    return Component(distortion, pairs, list(range(n)), shift)
+
+
+# ---- the kernel
+
+
+def test_a_tree_ends_at_its_exact_minimum() -> None:
+    rng = np.random.default_rng(1)
+    unique = 0
+    for _ in range(200):
+        component = tree(rng)
+        every = itertools.product(range(component.n_clusters), repeat=component.n)
+        energies = sorted((component.energy(list(labels)), labels) for labels in every)
+        found = believed(component, starting_labels(rng, component))
+        if len(energies) == 1 or energies[0][0] < energies[1][0]:
+            assert tuple(found) == energies[0][1]
+            unique += 1
+    assert unique > 120
+
+
+def test_a_chain_that_single_moves_cannot_turn_is_turned() -> None:
+    n = 20
+    distortion = [[0, 100]] + [[10, 0]] * 2 + [[0, 0]] * (n - 3)
+    pairs = [(i, i + 1, "must", 60) for i in range(n - 1)]
+    component = Component(distortion, pairs, list(range(n)), 0)  # no groups: as with closure=False
+    ones = np.ones(n, np.int32)
+    ones[0] = 0
+    stuck = ones.copy()
+    icm(stuck, *links_of(component), *component.group_arrays())
+    assert component.energy(stuck.tolist()) == 60
+    assert propagated(component, ones) == ([0] * n, 1)
+    assert component.energy([0] * n) == 20
+
+
+def test_loopy_graphs_end_where_nothing_gains_and_never_higher() -> None:
+    rng = np.random.default_rng(2)
+    lower = higher = 0
+    for _ in range(300):
+        component = random_component(rng)
+        labels = starting_labels(rng, component)
+        before, alone = component.energy(labels.tolist()), labels.copy()
+        icm(alone, *links_of(component), *component.group_arrays())
+        polished = np.array(believed(component, labels), np.int32)
+        icm(polished, *links_of(component), *component.group_arrays())
+        after, taken = propagated(component, labels)
+        assert after == (polished if taken else alone).tolist()
+        assert bool(taken) == (component.energy(polished.tolist()) < before)
+        assert component.energy(after) <= before
+        assert component.best_single_gain(after) == component.best_group_gain(after) == 0
+        lower += component.energy(after) < component.energy(alone.tolist())
+        higher += component.energy(after) > component.energy(alone.tolist())
+    assert lower > 5 * higher > 0  # usually lower than ICM, but it is not the lower of both
+
+
+def test_small_loopy_graphs_are_never_below_the_minimum_and_mostly_there() -> None:
+    rng = np.random.default_rng(3)
+    reached = 0
+    for _ in range(60):
+        component = random_component(rng, most=6)
+        every = itertools.product(range(component.n_clusters), repeat=component.n)
+        least = min(component.energy(list(labels)) for labels in every)
+        found = component.energy(propagated(component, starting_labels(rng, component))[0])
+        assert found >= least
+        reached += found == least
+    assert reached > 48
+
+
+def test_packing_components_together_changes_nothing() -> None:
+    rng = np.random.default_rng(4)
+    counts = set()
+    for _ in range(60):
+        one, other = (random_component(rng) for _ in range(2))
+        other.distortion = [row[:1] * one.n_clusters for row in other.distortion]
+        other.shift = one.shift
+        both = Component(
+            one.distortion + other.distortion,
+            one.pairs + [(i + one.n, j + one.n, kind, p) for i, j, kind, p in other.pairs],
+            one.groups + [g + max(one.groups) + 1 for g in other.groups],
+            one.shift,
+        )
+        labels = starting_labels(rng, both)
+        together = propagated(both, labels, np.repeat([0, 1], [one.n, other.n]).astype(np.int32))
+        apart = [propagated(one, labels[: one.n]), propagated(other, labels[one.n :])]
+        assert together == (apart[0][0] + apart[1][0], apart[0][1] + apart[1][1])
+        counts.add((apart[0][1], apart[1][1]))
+    assert len(counts) > 2  # it was taken in one and not in the other
+
+
+def test_pairs_in_any_order_and_direction_change_nothing() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        component = random_component(rng)
+        labels = starting_labels(rng, component)
+        wanted = propagated(component, labels)
+        turned = [component.pairs[place] for place in rng.permutation(len(component.pairs))]
+        component.pairs = [(j, i, kind, penalty) for i, j, kind, penalty in turned]
+        assert propagated(component, labels) == wanted
+
+
+def test_numpy_sends_the_same_messages() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(60):
+        component = random_component(rng)
+        costs, shift, *pairs = links_of(component)
+        edges = messages.make_edges(*pairs)
+        if component.n_clusters == 1:
+            continue
+        labels, found = starting_labels(rng, component), []
+        for module in (messages, plain_messages):
+            sent = np.zeros((len(edges.first), 2, component.n_clusters), np.int64)
+            beliefs, after, counts = np.empty(costs.shape, np.int64), labels.copy(), []
+            for damped in (False, False, True, True):
+                module.believe(edges, costs, shift, sent, beliefs)
+                counts.append(module.exchange(edges, beliefs, sent, damped))
+            module.settle(beliefs, after)
+            found.append([np.array(counts), sent, beliefs, after])
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_ties_stay_then_go_to_the_lowest_cluster() -> None:
+    component = Component([[0, 0, 0], [5, 0, 0]], [], [0, 1], 0)
+    assert believed(component, np.array([2, 0], np.int32)) == [2, 1]
+
+
+def test_a_damped_message_goes_half_of_the_way_and_arrives() -> None:
+    edges = messages.make_edges(*adjacency(2, np.array([0]), np.array([1]), np.array([-100])))
+    beliefs = np.array([[0, 9], [0, 0]])
+    sent = np.zeros((1, 2, 2), np.int64)
+    steps = []
+    while messages.exchange(edges, beliefs, sent, True):
+        steps.append(int(sent[0, 0, 1]))
+        beliefs = np.array([[0, 9], sent[0, 0]])
+        beliefs[0] += sent[0, 1]
+    assert steps == [5, 7, 8, 9]
+
+
+def test_large_sums_are_compared_exactly() -> None:
+    huge = 2**60
+    edges = messages.make_edges(*adjacency(9, np.arange(8), np.arange(1, 9), np.full(8, huge)))
+    before, after = np.zeros(9, np.int32), np.zeros(9, np.int32)
+    costs, of = np.array([[0, 1]] * 9, np.int32), np.zeros(9, np.int32)
+    assert not messages.lowered(before, after, costs, 0, edges, of)[0]
+    after[0] = 1  # breaks one pair less of eight
+    assert messages.lowered(before, after, costs, 0, edges, of)[0]
+    assert not messages.lowered(after, before, costs, 0, edges, of)[0]
+
+
+def test_the_task_takes_what_the_plan_says() -> None:
+    rng = np.random.default_rng(7)
+    n, n_pairs, n_clusters = 4000, 16000, 12
+    first, second = rng.integers(0, n, (2, n_pairs))
+    second = np.where(first == second, (second + 1) % n, second)
+    signed = rng.integers(-1000, 1000, n_pairs)
+    costs = rng.integers(0, 1000, (n, n_clusters)).astype(np.int32)
+    labels = np.zeros(n, np.int32)
+    grouping = np.arange(n, dtype=np.int32), np.arange(n + 1), np.arange(n, dtype=np.int32)
+    pairs = adjacency(n, first, second, signed)
+    problem = (costs, 0, *pairs, *grouping, np.zeros(n, np.int32))
+    messages.propagate(labels.copy(), *problem)  # compiled before anything is measured
+    tracemalloc.start()
+    try:
+        messages.propagate(labels, *problem)
+        grown = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    sizes = n, n_pairs, n_clusters
+    assert message_bytes(*sizes) / 2 < grown < message_bytes(*sizes) + heap_bytes(*sizes)
+
+
+# ---- the loop
+
+
+def case_of(**parameters: Any) -> Case:
+    return text_case(**SIZES, **{"inference": BELIEFS, **parameters})
+
+
+CASES = {
+    "cosine": case_of(),
+    "cosine learned": case_of(learn_weights=True, closure=False),
+    "potts": case_of(penalty="potts", closure=False),
+    "euclidean": case_of(distortion="euclidean"),
+    "kl": case_of(distortion="kl"),
+}
+
+
+def modes(run_dir: Path) -> list[Any]:
+    told = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    begun = next(event for event in told if event["event"] == "start")
+    return [begun["inference"], sorted(set(begun["bundles"])), begun["bundles_with_icm_alone"]]
+
+
+@pytest.mark.filterwarnings("ignore::hmrf_dask.errors.HmrfWarning")
+@pytest.mark.parametrize("distortion", DISTORTIONS)
+def test_j_never_rises_and_is_the_oracles(distortion: str) -> None:
+    n_passing = 0
+    for seed in range(8):
+        problem = random_problem(seed, distortion=distortion, n=25, ids=None)
+        for learn in (False, True):
+            bench = make_bench(problem, learn=learn, inference=BELIEFS)
+            n_passing += sum(one.mode == "messages" for one in bench.engine.problem.bundles)
+            refining = distortion in ("cosine", "pearson", "euclidean")
+            last = None
+            for turn in kept_turns(bench, refining=refining, most=6):
+                check_energy(bench, turn.state)
+                total = turn.state.energy.total
+                assert last is None or total <= last or turn.steps[0][0] in ("begin", "settled")
+                last = total
+    assert n_passing > 8
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits_for_any_partitioning(name: str) -> None:
+    found = digests(CASES[name], (1, 3, 8), ("synchronous",), "1 GiB")
+    found |= digests(CASES[name], (3,), ("threads",), "1 GiB")
+    assert len(set(found.values())) == 1, found
+
+
+@pytest.mark.cluster
+def test_the_same_bits_in_processes(process_cluster: Any) -> None:
+    case = CASES["cosine"]
+    found = digests(case, (1, 8), ("processes",), "1 GiB", process_cluster)
+    found |= digests(case, (3,), ("synchronous",), "1 GiB")
+    assert len(set(found.values())) == 1, found
+
+
+def test_documents_and_pairs_in_any_order() -> None:
+    case = text_case(**SIZES, ids=True, inference=BELIEFS)
+    ways = (case, case.reordered(3), case.with_pairs_turned(5))
+    with dask.config.set(scheduler="synchronous"):
+        assert len({fit(one, 2).digest for one in ways}) == 1
+
+
+@pytest.fixture
+def synchronous() -> Iterator[None]:
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_messages_beyond_the_task_memory_are_not_passed(tmp_path: Path) -> None:
+    case, told = case_of(closure=False), {}
+    for memory in ("1 GiB", "12 KiB", "6 KiB"):
+        found = digests(case, (1, 8), ("synchronous",), memory)
+        assert len(set(found.values())) == 1, found
+        with dask.config.set({"hmrf.task-memory": memory}):
+            fit(case, 3, run_dir=str(tmp_path / memory))
+        told[memory] = modes(tmp_path / memory)
+    assert told["1 GiB"] == [BELIEFS, ["messages"], 0]
+    assert told["12 KiB"] == [BELIEFS, ["heap", "messages"], 1]
+    assert told["6 KiB"][1][-1] == "rounds"
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_a_long_chain_is_kept_in_a_table_and_settled_by_icm(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((200, 6))
+    chain = np.column_stack([np.arange(139), np.arange(1, 140)])
+    model = HMRFKMeans(3, inference=BELIEFS, random_state=0, n_init=1, max_iter=3)
+    model.fit(rows, must_link=chain, run_dir=tmp_path / "run")
+    assert modes(tmp_path / "run") == [BELIEFS, ["table"], 1]
+    other = HMRFKMeans(3, random_state=0, n_init=1, max_iter=3).fit(rows, must_link=chain)
+    np.testing.assert_array_equal(model.labels_, other.labels_)
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_a_stopped_fit_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(n_init=1)
+    wanted = fit(case, 3, run_dir=str(tmp_path / "whole"))
+    keep, commits = RunDirectory.commit, len(list((tmp_path / "whole" / "commits").iterdir()))
+    for number in range(1, commits):
+        run_dir = tmp_path / str(number)
+        with monkeypatch.context() as patch:
+
+            def stop_at(run: RunDirectory, at: int, *arguments: Any, last: int = number) -> None:
+                keep(run, at, *arguments)
+                if at == last:
+                    raise KeyboardInterrupt
+
+            patch.setattr(RunDirectory, "commit", stop_at)
+            with pytest.raises(KeyboardInterrupt):
+                fit(case, 1 + number % 3, run_dir=str(run_dir))
+        assert fit(case, 2, run_dir=str(run_dir)).digest == wanted.digest
+    other = case_of(n_init=1, inference="icm")
+    with pytest.raises(
+        RunDirectoryError, match=r"inference: run\.json has 'belief-propagation', asked 'icm'"
+    ):
+        fit(other, 3, run_dir=str(tmp_path / "whole"))
+
+
+# ---- the estimators
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("estimator", [HMRFKMeans, MPCKMeans, PCKMeans])
+def test_the_systems_with_costs_take_it(estimator: Any, tmp_path: Path) -> None:
+    case = CASES["cosine"]
+    model = estimator(3, inference=BELIEFS, random_state=0).fit(
+        case.X.toarray(), must_link=case.must, cannot_link=case.cannot
+    )
+    assert (np.diff(model.objective_history_) <= 0).all()
+    model.save(tmp_path)
+    assert load(tmp_path).inference == BELIEFS
+    with pytest.raises(
+        ConfigurationError,
+        match=r"inference must be one of 'icm', 'belief-propagation', got 'messages'",
+    ):
+        estimator(3, inference="messages").fit(case.X)
+
+
+def test_hard_pairs_have_no_costs_to_pass_on() -> None:
+    with pytest.raises(TypeError, match="inference"):
+        COPKMeans(3, inference=BELIEFS)  # type: ignore[call-arg]  # what is tested
+    with pytest.raises(ConfigurationError, match="inference must be 'icm' where pairs are hard"):
+        check_settings(Settings(3, hard=True, inference="belief-propagation"), 10)

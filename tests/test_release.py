@@ -1,0 +1,273 @@
+"""Releases are whole: a reader sees the old one or the new one, whenever the writer is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from hmrf_dask.errors import HeldError
+from hmrf_dask.releases import (
+    Release,
+    clean,
+    damages,
+    hashed,
+    held,
+    latest,
+    publish,
+    read_published,
+)
+from hmrf_dask.runs import DamagedFileError
+from hmrf_dask.runs.storage import LocalStorage, Storage, open_storage
+from tests.output_driver import content_of, publish_run, sha256_of
+from tests.output_driver import release as dying_release
+from tests.run_stores import Place, files_below, place, s3_options
+
+__all__ = ["place", "s3_options"]
+
+
+def storage_of(place: Place) -> Storage:
+    storage = open_storage(*place, durable=True)
+    storage.make_root()
+    return storage
+
+
+def write_files(storage: Storage, run_id: str) -> dict[str, str]:
+    names = [f"runs/{run_id}/assignments/a.parquet", f"runs/{run_id}/run.json"]
+    for name in names:
+        storage.write(name, content_of(name))
+    return {name: sha256_of(name) for name in names}
+
+
+def release(place: Place, run_id: str, *, keep: int | None = None, **changes: Any) -> Release:
+    url, options = place
+    files = write_files(storage_of(place), run_id)
+    with held(url, run_id, storage_options=options) as hold:
+        asked = {
+            "run_id": run_id, "previous": latest(url, options), "files": files,
+            "ledger": {"a.jsonl": [1, "x"]}, "counts": {"documents": 3}, "model": "m",
+        } | changes  # fmt: skip
+        made = publish(url, hold, storage_options=options, **asked)
+        if keep is not None:
+            clean(url, hold, keep, options)
+        return made
+
+
+def check_whole(output: str) -> str:
+    """Assert that the newest release is whole, and return its run."""
+    found = latest(output)
+    assert found is not None
+    assert damages(output, found) == []
+    for name in found.files:
+        assert read_published(output, found, name) == content_of(name)
+    return found.run
+
+
+def test_what_was_published_is_read(place: Place) -> None:
+    url, options = place
+    assert latest(url, options) is None
+    first = release(place, "one")
+    found = latest(url, options)
+    assert found == first
+    assert (first.number, first.run, first.parent) == (1, "one", None)
+    assert first.ledger == {"a.jsonl": [1, "x"]}
+    assert first.counts == {"documents": 3}
+    second = release(place, "two")
+    assert latest(url, options) == second
+    assert (second.number, second.parent) == (2, "one")
+    assert json.loads(storage_of(place).read("LATEST")) == {"release": 2, "run": "two"}
+    name = "runs/two/run.json"
+    assert read_published(url, second, name, options) == content_of(name)
+    assert hashed(url, [name], options) == {name: sha256_of(name)}
+    assert damages(url, second, options) == []
+
+
+def test_damage_is_named(place: Place) -> None:
+    url, options = place
+    found = release(place, "one")
+    storage = storage_of(place)
+    storage.write("runs/one/run.json", b"other")
+    storage.delete(["runs/one/assignments/a.parquet"])
+    told = damages(url, found, options)
+    assert len(told) == 2
+    assert "runs/one/assignments/a.parquet must be as it was published" in told[0]
+    assert "got none" in told[0]
+    assert "runs/one/run.json" in told[1]
+    assert "5 bytes with another checksum" in told[1]
+    with pytest.raises(DamagedFileError, match=r"runs/one/run.json .*5 bytes"):
+        read_published(url, found, "runs/one/run.json", options)
+
+
+def test_a_damaged_release_is_named(tmp_path: Path) -> None:
+    release((str(tmp_path), {}), "one")
+    path = tmp_path / "releases" / "00001.json"
+    kept = path.read_text()
+    path.write_text(kept.replace('"documents":3', '"documents":4'))
+    with pytest.raises(DamagedFileError, match=r"releases/00001.json .*checksum"):
+        latest(str(tmp_path))
+    path.unlink()
+    with pytest.raises(DamagedFileError, match=r"releases/00001.json must be there"):
+        latest(str(tmp_path))
+    path.write_text(kept)
+    for wrong in (b"", b"{}", b'{"release": "x", "run": 1}', b"[1]"):
+        (tmp_path / "LATEST").write_bytes(wrong)
+        with pytest.raises(DamagedFileError, match="LATEST must name a release"):
+            latest(str(tmp_path))
+    (tmp_path / "LATEST").write_text('{"release": 1, "run": "other"}')
+    with pytest.raises(DamagedFileError, match="LATEST must name the run"):
+        latest(str(tmp_path))
+    (tmp_path / "LATEST").unlink()
+    assert check_whole(str(tmp_path)) == "one"
+
+
+def test_a_release_has_all_its_files(place: Place) -> None:
+    url, options = place
+    with pytest.raises(DamagedFileError, match=r"got none of runs/one/more \(1 missing\)"):
+        release(place, "one", files={"runs/one/run.json": "0", "runs/one/more": "1"})
+    assert latest(url, options) is None
+
+
+def test_the_same_run_publishes_once(place: Place) -> None:
+    url, options = place
+    first = release(place, "one")
+    storage_of(place).delete(["LATEST"])  # as if killed before
+    assert release(place, "one", previous=None) == first
+    assert latest(url, options) == first
+
+
+def test_a_run_that_was_passed_over_publishes_nothing(place: Place) -> None:
+    url, options = place
+    files = write_files(storage_of(place), "late")
+    asked: dict[str, Any] = {"files": files, "ledger": [], "counts": {}, "model": "m"}
+    with held(url, "late", storage_options=options) as hold:
+        # The number is the fence where a check came too early.
+        release_of_other = {"run_id": "other", "previous": None, "storage_options": options}
+        publish(url, hold, **release_of_other, **asked)
+        with pytest.raises(HeldError, match="release 1 of run other") as told:
+            publish(url, hold, run_id="late", previous=None, storage_options=options, **asked)
+        assert told.value.exit_code == 75
+        storage_of(place).write("holders/00001.done", b"")
+        with (
+            held(url, "next", storage_options=options),
+            pytest.raises(HeldError, match=r"run next .*took over"),
+        ):
+            publish(
+                url, hold, run_id="late", previous=latest(url, options), storage_options=options,
+                **asked,
+            )  # fmt: skip
+    found = latest(url, options)
+    assert found is not None
+    assert found.number == 1
+
+
+def test_old_runs_go_and_what_is_named_stays(place: Place) -> None:
+    url, options = place
+    storage = storage_of(place)
+    write_files(storage, "killed")
+    for run_id in ("a", "b", "c"):
+        release(place, run_id, keep=2)
+    assert sorted(storage.names("runs")) == ["b", "c"]
+    assert sorted(storage.names("releases")) == ["00001.json", "00002.json", "00003.json"]
+    # A release of new documents alone names the files of the run before.
+    found = latest(url, options)
+    assert found is not None
+    files = write_files(storage, "d") | found.files
+    release(place, "d", keep=1, files=files)
+    assert sorted(storage.names("runs")) == ["c", "d"]
+    # LATEST was not replaced: what it names stays.
+    storage.write("LATEST", b'{"release": 3, "run": "c"}')
+    assert release(place, "e", previous=latest(url, options)).number == 5
+    storage.write("LATEST", b'{"release": 3, "run": "c"}')
+    with held(url, "e", storage_options=options) as hold:
+        assert clean(url, hold, 1, options) == ["d"]
+    assert sorted(storage.names("runs")) == ["c", "e"]
+
+
+def test_cleaning_leaves_the_run_that_goes_on(tmp_path: Path) -> None:
+    release((str(tmp_path), {}), "a")
+    write_files(open_storage(str(tmp_path), {}, durable=True), "now")
+    with held(str(tmp_path), "now") as hold:
+        assert clean(str(tmp_path), hold) == []
+    with held(str(tmp_path), "later") as hold:
+        assert clean(str(tmp_path), hold) == ["now"]
+    assert not (tmp_path / "runs" / "now").exists()
+
+
+def test_a_folder_that_stays_fails_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = (str(tmp_path), {})
+    for run_id in ("a", "b", "c"):
+        release(place, run_id)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError("not yours")
+
+    with held(str(tmp_path), "c") as hold:
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFileSystem, "rm", refuse)
+            assert clean(str(tmp_path), hold) == []
+        assert "runs/a could not be removed (not yours)" in caplog.text
+        assert clean(str(tmp_path), hold) == ["a"]
+
+
+class Killed(BaseException):
+    """Ends a writer in the middle, as a kill does: nothing after it is written."""
+
+
+@pytest.mark.parametrize("when", range(1, 20))
+def test_a_writer_killed_anywhere_leaves_whole_releases(
+    tmp_path: Path, when: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = str(tmp_path)
+    for run_id in ("a", "b", "c"):
+        publish_run(output, run_id)
+    left = [when]
+
+    def mortal(name: str) -> Any:
+        method = getattr(LocalStorage, name)
+
+        def call(self: LocalStorage, *arguments: Any) -> Any:
+            left[0] -= 1
+            if left[0] <= 0:
+                raise Killed
+            return method(self, *arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("create", "write", "settle", "delete"):
+            patch.setattr(LocalStorage, name, mortal(name))
+        try:
+            publish_run(output, "d")
+        except Killed:
+            assert check_whole(output) in ("c", "d")
+    (tmp_path / "holders" / "00004.done").touch()  # this process lives: it cannot seem dead
+    publish_run(output, "d")
+    assert check_whole(output) == "d"
+    kept = {name for name in files_below(output) if name.startswith("runs/")}
+    runs = {name.split("/")[1] for name in kept}
+    assert "d" in runs
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("when", [7, 11])
+def test_a_process_killed_while_it_publishes(tmp_path: Path, when: int) -> None:
+    import multiprocessing
+
+    output = str(tmp_path)
+    for run_id in ("a", "b", "c"):
+        publish_run(output, run_id)
+    process = multiprocessing.get_context("spawn").Process(
+        target=dying_release, args=(output, "d", str(when))
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert check_whole(output) in ("c", "d")
+    publish_run(output, "d")
+    assert check_whole(output) == "d"

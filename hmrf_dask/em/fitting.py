@@ -215,9 +215,8 @@ def _look(
         seeds, pairs = sow(flow, corpus, seeds, given, settings.n_clusters)
     if shards and pairs is not None and pairs.graph.table_components.any():
         shards, whole = (), "closures in table form (closure=False)"
-    work = _Work(
-        flow, corpus, constraints, settings, bound, facts, pairs, given, seeds, None, shards
-    )
+    looked = flow, corpus, constraints, settings, bound, facts, pairs, given, seeds
+    work = _Work(*looked, shards=shards)
     needed = plan_tasks(
         facts, settings, corpus.n_features, pairs=pairs,
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,

@@ -89,7 +89,7 @@ def findings(found: Mapping[str, Curves]) -> list[str]:
                 _order(curves, xs, (SEEDED, CONSTRAINED)),
                 _order(curves, xs, (SEEDED, COP)),
             )
-            lines.append(f"- {name}, beyond {MUCH_NOISE:.0%}: {one} {other}")
+            lines.append(f"- {name}, beyond {MUCH_NOISE:.0%}: {one} {other} {_lost(curves)}")
         else:
             lines.append(f"- {name}: {_incomplete(curves)}")
     return lines
@@ -108,6 +108,16 @@ def _order(curves: Curves, xs: Sequence[float], arms: Sequence[str]) -> str:
     if broken:
         return f"{asked} does not hold at {'; '.join(broken)}."
     return f"{asked} holds at all {len(xs)} places."
+
+
+def _lost(curves: Curves) -> str:
+    """Tell what the most noise takes from each arm."""
+    first, last = curves.xs[0], curves.xs[-1]
+    lost = (
+        f"{arm} {curves.mean(arm, last, 'mi') - curves.mean(arm, first, 'mi'):+.3f}"
+        for arm in (SEEDED, CONSTRAINED, COP)
+    )
+    return f"From {first:.0%} to {last:.0%} wrong: {', '.join(lost)}."
 
 
 def _incomplete(curves: Curves) -> str:

@@ -138,12 +138,9 @@ class Study:
             }
             for arm in self.arms
         }
-        return {
-            "rows": rows.fingerprint(),
-            "n_folds": self.n_folds,
-            "seed_by": self.seed_by,
-            "arms": arms,
-        }
+        # left out where it is "fold": files that are older have no word of it
+        seeds = {} if self.seed_by == "fold" else {"seed_by": self.seed_by}
+        return {"rows": rows.fingerprint(), "n_folds": self.n_folds, **seeds, "arms": arms}
 
 
 @dataclass(frozen=True)

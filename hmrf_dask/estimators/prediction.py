@@ -46,8 +46,8 @@ class Predictor:
         return self.distortion.terms(block, self.weights)
 
 
-def table_of(predictor: Predictor, after: Sequence[None]) -> Any:
-    """Return the centroids as the distortion's kernels use them."""
+def table_of(predictor: Predictor, after: Sequence[None] = ()) -> Any:
+    """Return the centroids as the distortion's kernels use them, `after` others are done."""
     return predictor.distortion.table(predictor.centroids, predictor.weights, predictor.smoothing)
 
 

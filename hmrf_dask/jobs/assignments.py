@@ -15,7 +15,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, share_array, tree
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
-from hmrf_dask.estimators.prediction import Predictor, nearest_of, table_of
+from hmrf_dask.estimators.prediction import Predictor, labels_of, table_of
 from hmrf_dask.jobs.given_pairs import NO_PAIRS, count_violations
 from hmrf_dask.kernels.exact import LIMBS, exact_sum
 from hmrf_dask.rows.block import RowBlock
@@ -130,7 +130,7 @@ def write_assignments(
     shared = flow.share(predictor)
     table = flow.lazy(table_of, shared)
     if labels is None:
-        found = [flow.lazy(nearest_of, block, shared, table) for block in corpus.blocks]
+        found = [flow.lazy(labels_of, block, shared, table) for block in corpus.blocks]
     else:
         found = list(labels.to_delayed().ravel())
     pairs = NO_PAIRS if constraints is None else count_violations(flow, corpus, found, constraints)

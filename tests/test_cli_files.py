@@ -140,6 +140,12 @@ def test_completion_scripts(shell: str) -> None:
     assert "_HMRF_DASK_COMPLETE" in result.stdout
 
 
+def test_completion_help_shows_a_line_for_each_shell() -> None:
+    lines = [line.strip() for line in run("completion", "--help").stdout.splitlines()]
+    assert "bash:  hmrf-dask completion bash >> ~/.bashrc" in lines
+    assert "zsh:   hmrf-dask completion zsh >> ~/.zshrc" in lines
+
+
 def test_a_shell_is_told_of_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_HMRF_DASK_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "hmrf-dask in")

@@ -251,7 +251,9 @@ def test_a_saved_model_comes_back(tmp_path: Any) -> None:
 
 
 def test_pairs_that_contradict_each_other() -> None:
-    with pytest.raises(ConflictError):
+    assert "on_conflict" not in COPKMeans().get_params()
+    told = r"correct the pairs, or, where pairs may be broken \(HMRFKMeans, PCKMeans\), set on_conf"
+    with pytest.raises(ConflictError, match=told):
         COPKMeans(2).fit(np.eye(3), must_link=[(0, 1)], cannot_link=[(0, 1)])
 
 

@@ -187,6 +187,18 @@ def test_predict_gives_new_documents_clusters_of_the_last_model(corpus: JobCorpu
     assert (fitted.mode, fitted.release, fitted.documents["all"]) == ("fit", 3, 130)
 
 
+def test_predict_loses_no_document_whose_file_is_read_in_another_way(corpus: JobCorpus) -> None:
+    job = corpus.write_all()
+    before = assignments(run(job))
+    manifest = next(one for one in corpus.folder.glob("*.yaml") if one != job)
+    told = yaml.safe_load(manifest.read_text())
+    del told["documents"]["label"]
+    manifest.write_text(yaml.safe_dump(told))
+    report = run(job, mode="predict")
+    assert assignments(report) == before
+    assert report.documents["all"] == len(before)
+
+
 def test_predict_needs_a_model(corpus: JobCorpus) -> None:
     with pytest.raises(ConfigurationError, match="mode predict must have a model"):
         run(corpus.write_all(), mode="predict")

@@ -10,13 +10,13 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    r"""Print the completion script of a SHELL.
+    """Print the completion script of a SHELL.
 
     \b
     bash:  hmrf-dask completion bash >> ~/.bashrc
     zsh:   hmrf-dask completion zsh >> ~/.zshrc
     fish:  hmrf-dask completion fish > ~/.config/fish/completions/hmrf-dask.fish
-    """
+    """  # noqa: D301 - click wants the character itself
     kind = get_completion_class(shell)
     assert kind is not None
     group = ctx.find_root().command

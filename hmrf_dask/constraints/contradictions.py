@@ -65,7 +65,7 @@ def _conflict_message(path: tuple[object, ...], n_more: int) -> str:
     others = f", and {n_more:,} more contradictions" if n_more else ""
     return (
         "must-links and cannot-links must not contradict each other, got "
-        f"{' = '.join(shown)} but {path[0]!r} ≠ {path[-1]!r}{others}: correct the pairs, or set "
-        'on_conflict="keep" (given pairs only for these documents) or "drop" (without the '
-        "contradicting cannot-links)"
+        f"{' = '.join(shown)} but {path[0]!r} ≠ {path[-1]!r}{others}: correct the pairs, or, "
+        'where pairs may be broken (HMRFKMeans, PCKMeans), set on_conflict="keep" (given pairs '
+        'only for these documents) or "drop" (without the contradicting cannot-links)'
     )

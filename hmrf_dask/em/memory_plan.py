@@ -111,7 +111,7 @@ def table_task(n_clusters: int, n_features: int) -> TaskMemory:
 def shards_of(n_clusters: int, n_features: int, allowed: int) -> tuple[range, ...]:
     """Return ranges of clusters whose tables need no more than `allowed`; none: all fit at once.
 
-    What they are decides no bit of a result but one: linked rows (`em.sharding`).
+    What they are decides no bit of a result (`em.sharding`).
     """
     if table_task(n_clusters, n_features).total <= allowed:
         return ()

@@ -88,11 +88,15 @@ def entries_of(y: Any, n_clusters: int) -> Entries:
         rows, classes = rows[order].astype(np.int64), classes[order].astype(np.int64)
         shares = np.asarray(array[rows, classes], np.float64).ravel()
         return array.shape[0], rows, classes, shares
-    whole = array.dtype.kind == "f" and not sparse and bool((array == np.floor(array)).all())
+    whole = array.dtype.kind == "f" and not sparse and _is_whole(array)
     if array.ndim != 1 or not (array.dtype.kind in "iu" or whole):
         raise _not_labels(array.shape, array.dtype, n_clusters)
     rows = np.flatnonzero(array != UNLABELLED)
     return len(array), rows, array[rows].astype(np.int64), np.ones(len(rows))
+
+
+def _is_whole(array: AnyArray) -> bool:
+    return bool((np.isfinite(array) & (array == np.floor(array))).all())
 
 
 def _not_labels(shape: tuple[float, ...], dtype: Any, n_clusters: int) -> InvalidInputError:
@@ -125,7 +129,7 @@ def _units(rows: IntArray, shares: AnyArray) -> IntArray:
     if len(wrong):
         raise InvalidInputError(
             f"probabilities of a row must be 0 or more and sum to 1, or all be 0 where it is "
-            f"unlabelled, got the sum {sums[wrong[0]]:g} and the lowest {lowest[wrong[0]]:g} in "
+            f"unlabelled, got the sum {sums[wrong[0]]:.9g} and the lowest {lowest[wrong[0]]:g} in "
             f"row {known[wrong[0]]} ({len(wrong)} such rows)"
         )
     return np.asarray(np.rint(shares * CERTAIN), np.int64)

@@ -19,6 +19,7 @@ from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.clusters import write_clusters
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_steps import Material, Run
+from hmrf_dask.jobs.ledger import COUNTS_KEY, SOURCES
 from hmrf_dask.jobs.overlap import count_overlap
 from hmrf_dask.jobs.places import MODEL, model_of
 from hmrf_dask.releases import Lineage, carried_on, first_lineage, hashed, read_published, trace
@@ -111,8 +112,11 @@ def write_prediction(run: Run, material: Material) -> Results:
     """Give documents of new and changed files clusters of the last model; others keep theirs."""
     assert run.previous is not None
     model, before = run.last_model, _last_lineage(run)
-    same = set(run.changes.same)
-    wanted = [told["path"] not in same for told in material.rows.told]
+    # A file that is the same, but is read in another way, has other rows: none of it is carried.
+    then = run.previous.ledger[SOURCES]
+    last = {path: then[path][COUNTS_KEY] for path in run.changes.same}
+    pairs = zip(material.rows.told, material.rows.keys, strict=True)
+    wanted = [last.get(told["path"]) != key for told, key in pairs]
     corpus, names = material.of_files(wanted)
     kept = {key for key, new in zip(material.rows.keys, wanted, strict=True) if not new}
     old = assignments_of(run.previous.files)

@@ -49,9 +49,6 @@ EXPERIMENTS = {
     one.EXPERIMENT.name: one.EXPERIMENT
     for one in (kdd2004, sdm2004, icml2002, defaults, costs, genes, inference)
 }
-HAS_SEEDING = all(
-    name in hmrf_dask.__all__ for name in ("SeededKMeans", "ConstrainedKMeans", "COPKMeans")
-)
 N_ROWS = 96  # a half of them has more than the 1,000 pairs that experiments ask for
 
 
@@ -254,11 +251,9 @@ def test_every_arm_is_an_estimator_with_these_parameters(name: str) -> None:
         assert set(study.axis.quick) <= set(study.axis.values)
         assert len({arm.name for arm in study.arms}) == len(study.arms)
         for arm in study.arms:
-            if arm.estimator in hmrf_dask.__all__:
-                model = getattr(hmrf_dask, arm.estimator)(3)
-                assert {*arm.parameters, *arm.at_x} <= set(model.get_params())
-            else:
-                assert not HAS_SEEDING
+            assert arm.estimator in hmrf_dask.__all__
+            model = getattr(hmrf_dask, arm.estimator)(3)
+            assert {*arm.parameters, *arm.at_x} <= set(model.get_params())
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -434,8 +429,6 @@ def dense(folder: Path) -> Rows:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_each_experiment_writes_its_files(name: str, tmp_path: Path) -> None:
-    if name == "icml2002" and not HAS_SEEDING:
-        pytest.skip("SeededKMeans, ConstrainedKMeans and COPKMeans are not in the library yet")
     experiment = shrunk(EXPERIMENTS[name], dense if name == "genes" else tiny)
     options = ["--quick", "--runs", "1", "--output", str(tmp_path)]
     done = CliRunner().invoke(harness.command(experiment), [*options, "--json"])

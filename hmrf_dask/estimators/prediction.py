@@ -67,8 +67,12 @@ def labels_of(
     block: RowBlock, predictor: Predictor, table: Any, first: int = 0, known: None = None
 ) -> LabelArray:
     """Return the nearest cluster of each row; ties go to the lowest."""
+    return _nearest(block, predictor, predictor.terms(block), table)
+
+
+def _nearest(block: RowBlock, predictor: Predictor, terms: Any, table: Any) -> LabelArray:
     undecided = np.full(block.n_rows, UNDECIDED, np.int32)
-    return predictor.distortion.nearest(block, predictor.terms(block), table, undecided)[0]
+    return predictor.distortion.nearest(block, terms, table, undecided)[0]
 
 
 def nearest_of(
@@ -78,7 +82,8 @@ def nearest_of(
 
     What is `known` of clusters before them counts too.
     """
-    labels, terms = labels_of(block, predictor, table), predictor.terms(block)
+    terms = predictor.terms(block)
+    labels = _nearest(block, predictor, terms, table)
     distances = predictor.distortion.own_distances(block, terms, table, labels)
     if known is None:
         return Nearest(labels, distances)

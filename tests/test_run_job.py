@@ -199,6 +199,18 @@ def test_predict_loses_no_document_whose_file_is_read_in_another_way(corpus: Job
     assert report.documents["all"] == len(before)
 
 
+def test_predict_finds_the_other_document_of_an_id_whose_first_is_gone(corpus: JobCorpus) -> None:
+    job = corpus.write_all(on_bad_record="quarantine")
+    twice = corpus.documents[0]
+    corpus.write({"documents/part-900.jsonl.gz": lines([twice, *corpus.draw(3)])})
+    assert run(job).documents["all"] == 123
+    (corpus.folder / "documents/part-000.jsonl.gz").unlink()
+    report = run(job, mode="predict")
+    found = assignments(report)
+    assert report.documents["all"] == len(found) == 104
+    assert twice["id"] in found
+
+
 def test_predict_needs_a_model(corpus: JobCorpus) -> None:
     with pytest.raises(ConfigurationError, match="mode predict must have a model"):
         run(corpus.write_all(), mode="predict")

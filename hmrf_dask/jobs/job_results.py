@@ -118,13 +118,13 @@ def write_prediction(run: Run, material: Material) -> Results:
     pairs = zip(material.rows.told, material.rows.keys, strict=True)
     wanted = [last.get(told["path"]) != key for told, key in pairs]
     corpus, names = material.of_files(wanted)
-    kept = {key for key, new in zip(material.rows.keys, wanted, strict=True) if not new}
-    old = assignments_of(run.previous.files)
-    carried = {name: sha256 for name, sha256 in old.items() if _key_of(name) in kept}
-    gone = {name: sha256 for name, sha256 in old.items() if name not in carried}
-    sizes = np.asarray(before.sizes, np.int64) - _sizes(run, gone, before)
+    files, sizes = _carried(run, material, wanted, before)
+    if sizes.sum() + (0 if corpus is None else corpus.n_rows) != material.corpus.n_rows:
+        # Of an id that came twice the first document is gone: a file that is the same has it now.
+        wanted = [True] * len(wanted)
+        corpus, names = material.of_files(wanted)
+        files, sizes = _carried(run, material, wanted, before)
     n_common = int(sizes.sum())
-    files = dict(carried)
     if corpus is not None:
         with run.watch.step("write assignments"):
             written = write_assignments(
@@ -138,6 +138,18 @@ def write_prediction(run: Run, material: Material) -> Results:
     files |= _written(run, clusters.NAME, _resized(run, lineage))
     files |= _written(run, LINEAGE, lineage.to_json())
     return Results(files, lineage, {"must_link": 0, "cannot_link": 0})
+
+
+def _carried(
+    run: Run, material: Material, wanted: list[bool], before: Lineage
+) -> tuple[Files, IntArray]:
+    """Return the assignments of files that are not wanted anew, and their sizes by cluster."""
+    assert run.previous is not None
+    kept = {key for key, new in zip(material.rows.keys, wanted, strict=True) if not new}
+    old = assignments_of(run.previous.files)
+    carried = {name: sha256 for name, sha256 in old.items() if _key_of(name) in kept}
+    gone = {name: sha256 for name, sha256 in old.items() if name not in carried}
+    return carried, np.asarray(before.sizes, np.int64) - _sizes(run, gone, before)
 
 
 def _key_of(name: str) -> str:

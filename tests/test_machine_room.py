@@ -113,9 +113,7 @@ def test_files_of_killed_processes_are_removed(other: tuple[Any, Any], folder: P
 
 
 @pytest.mark.parametrize("other", [True], indirect=True)
-def test_nobody_waits_for_ever(
-    other: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_waits_for_ever(other: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_room, "PATIENCE", 0.05)
     assert shared_room("other", LEAST, never) is None
     process, _ = other

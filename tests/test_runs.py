@@ -408,7 +408,7 @@ def test_the_probe_tells_who_sees_the_directory(place: Place) -> None:
     run.remove_probe(token)
     assert run._storage.names("probe") == []
     with pytest.raises(
-        RunDirectoryError, match="must be a place every worker can read and write, got"
+        RunDirectoryError, match="must lie where every worker can read and write, got"
     ):
         worker.check_probe(token)
 

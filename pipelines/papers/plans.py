@@ -68,7 +68,7 @@ class Arm:
             # a few short messages have no word that is left, and the fit says so every time
             warnings.filterwarnings("ignore", r"\d+ rows are zero", HmrfWarning)
             # where pairs are told the wrong way round they contradict others
-            warnings.filterwarnings("ignore", r"\d+ cannot-links contradict", HmrfWarning)
+            warnings.filterwarnings("ignore", "must-links contradict", HmrfWarning)
             return model.fit(rows.values, **told)
 
 

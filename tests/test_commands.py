@@ -287,3 +287,14 @@ def test_swapped_files_name_the_command_with_its_path(
     assert "must not be there" not in told
     manifest = f"{world.name}/manifest.yaml"
     assert f"`hmrf-dask check {manifest}`" in run("run", manifest).stderr
+
+
+def test_the_folder_of_a_run_tells_what_it_reported(world: Path) -> None:
+    (folder,) = (world / "out" / "runs").iterdir()
+    told = json.loads(run("inspect", str(folder), "--json").stdout)
+    assert (told["kind"], told["report"]["run"]) == ("job run", folder.name)
+    shown = run("inspect", str(folder)).stdout
+    assert "vectorised" in shown
+    (folder / "run.json").rename(folder / "aside")
+    assert "it did not end" in run("inspect", str(folder)).stdout
+    (folder / "aside").rename(folder / "run.json")

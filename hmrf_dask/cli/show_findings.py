@@ -47,9 +47,12 @@ def _print_documents(console: Console, found: Findings) -> None:
         console.print(f"  {document['id']}  {document['text']}", markup=False)
     if found.lengths.get("longest"):
         lengths = found.lengths
+        ascii_share = f"{found.ascii_share:.1%}" if found.ascii_share < 0.9995 else "nearly all"
+        if found.ascii_share in (0.0, 1.0):
+            ascii_share = "all" if found.ascii_share else "none"
         console.print(
             f"texts have {lengths['shortest']} to {lengths['longest']} characters, half of them at "
-            f"most {lengths['median']:.0f}; {found.ascii_share:.0%} are ASCII only"
+            f"most {lengths['median']:.0f}; {ascii_share} are ASCII only"
             + (f"; language {found.language}" if found.language else "")
         )
     if found.embedding_length:

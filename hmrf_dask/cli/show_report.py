@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from hmrf_dask.errors import counted
 
@@ -112,12 +111,11 @@ def _print_clusters(console: Console, report: Report) -> None:
 
     data = read_whole(f"{report.output}/{report.places['clusters']}", {})
     found = sorted(pq.read_table(io.BytesIO(data)).to_pylist(), key=lambda one: -one["size"])
-    table = Table("cluster", "size", "top words", box=None, pad_edge=False)
-    table.columns[0].justify = table.columns[1].justify = "right"
-    table.columns[2].no_wrap = True
+    console.print("[bold]cluster      size  top words[/]")
     for one in found[:MOST]:
-        table.add_row(str(one["cluster"]), str(one["size"]), " ".join(one["top_words"] or ()))
-    console.print(table)
+        line = f"{one['cluster']:7} {one['size']:9,}  {' '.join(one['top_words'] or ())}"
+        shown = line[: console.width] if console.is_terminal else line
+        console.print(shown, soft_wrap=True, markup=False)
     if len(found) > MOST:
         console.print(f"… {len(found) - MOST} more in the clusters file")
 
@@ -130,12 +128,25 @@ def show_inspection(found: dict[str, Any]) -> None:
     if found["kind"] == "output":
         console.print(_release(release), soft_wrap=True)
         console.print(_holder(holder), soft_wrap=True)
+    elif found["kind"] == "job run":
+        _print_job_run(console, found)
     elif not found["running"]:
         console.print("the fit is done")
-    progress = found["progress"]
+    progress = None if found.get("report") else found["progress"]
     if progress is not None:
         for line in _progress(progress):
             console.print(line, soft_wrap=True, markup=False)
+
+
+def _print_job_run(console: Console, found: dict[str, Any]) -> None:
+    """Print what the run of a job reported; one that did not end has no report."""
+    from hmrf_dask.jobs.report import Report
+
+    if found["report"] is None:
+        console.print("it did not end, or has not yet: the output tells whether it is at work")
+        return
+    for line in _lines(Report(**found["report"])):
+        console.print(line, soft_wrap=True)
 
 
 def _release(release: dict[str, Any] | None) -> str:

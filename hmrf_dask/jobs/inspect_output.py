@@ -9,6 +9,8 @@ from typing import Any
 
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.places import last_release
+from hmrf_dask.jobs.report import NAME as REPORT
+from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.watch import PROGRESS
 from hmrf_dask.releases.holder import holder_of
 from hmrf_dask.runs.commits import CommitLog
@@ -21,15 +23,18 @@ def inspect_output(place: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        `kind` is "output" or "run", `running` whether somebody writes it now. Of an output also
-        `release`, `holder` and `progress` of the run that holds it or was last at work; of a run
-        `progress` alone.
+        `kind` is "output", "run" (directory of a fit) or "job run" (the folder of one below an
+        output), `running` whether somebody writes it now. Of an output also `release`, `holder` and
+        `progress` of the run that holds it or was last at work; of a run `progress` alone, and of
+        the run of a job its `report`, too.
     """
     url = absolute_url(place)
     storage = open_storage(url, {}, durable=False)
     names = set(storage.names(""))
     if {"LATEST", "releases", "holders", "runs"} & names:
         return _of_output(url, storage)
+    if PROGRESS in names:
+        return _of_job_run(url, storage)
     if "commits" in names or "run.json" in names:
         fit = fit_progress(url)
         ended = "FINAL.json" in names
@@ -57,6 +62,16 @@ def _of_output(url: str, storage: Storage) -> dict[str, Any]:
     unfinished = sorted(set(storage.names("runs")) - {release.run if release else ""})
     run = holder.run if holder is not None else (unfinished[-1] if not release else None)
     told["progress"] = None if run is None else run_progress(url, run)
+    return told
+
+
+def _of_job_run(url: str, storage: Storage) -> dict[str, Any]:
+    """Return what the folder of one run of a job tells; whether it works only the output knows."""
+    output, _, run = url.rpartition("/runs/")
+    told: dict[str, Any] = {"kind": "job run", "place": url, "running": False, "report": None}
+    told["progress"] = run_progress(output, run)
+    with suppress(FileNotFoundError):
+        told["report"] = asdict(Report.from_json(storage.read(REPORT), output))
     return told
 
 

@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, tree
-from hmrf_dask.jobs.document_source import encode_rejects
+from hmrf_dask.jobs.assignments import assignments_of
+from hmrf_dask.jobs.bundles import encode_rejects, n_rejects_of
+from hmrf_dask.jobs.carried import REPEATED
 from hmrf_dask.jobs.job_answers import Answers
-from hmrf_dask.jobs.job_results import LINEAGE, Files, Results, assignments_of
+from hmrf_dask.jobs.job_results import LINEAGE, Files, Results
 from hmrf_dask.jobs.job_steps import MADE_OF, Material, Run
 from hmrf_dask.jobs.ledger import SOURCES, entries
 from hmrf_dask.jobs.places import model_of
@@ -63,12 +65,9 @@ def release(
 def _ledger(run: Run, material: Material) -> dict[str, Any]:
     """Return what the next run must know of this one."""
     rows = material.rows
-    keys = {
-        told["path"]: (key, told["key"]) for told, key in zip(rows.told, rows.keys, strict=True)
-    }
     return {
         INPUTS: run.inputs.identity,
-        SOURCES: entries(run.inputs.sources, keys),
+        SOURCES: entries(run.inputs.sources, rows.file_keys()),
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
     }
@@ -91,7 +90,7 @@ def _rejects(run: Run, material: Material, answers: Answers) -> Files:
     ]
     for found in flow.compute(tasks) if tasks else []:
         files |= found
-    more = {"repeated-ids.jsonl": encode_rejects(material.repeated)} if material.repeated else {}
+    more = {REPEATED: encode_rejects(material.repeated)} if material.repeated else {}
     if answers.unknown is not None:
         more["answers.jsonl"] = _unknown_pairs(answers.unknown)
     for name, data in more.items():
@@ -126,9 +125,9 @@ def _agreement(run: Run, material: Material, files: Files) -> float | None:
     for name in assignments_of(files):
         written.setdefault(name.rpartition("/")[2].partition("-")[0], []).append(name)
     tasks = [
-        flow.lazy(_compared, run.place, written[key], told["labels"])
+        flow.lazy(_compared, run.place, written[key], [name for name in told["labels"] if name])
         for key, told in zip(material.rows.keys, material.rows.told, strict=True)
-        if told["labels"] and key in written
+        if any(told["labels"]) and key in written
     ]
     if not tasks:
         return None
@@ -164,12 +163,8 @@ def _report(
     nmi: float | None,
 ) -> Report:
     rows, lineage, changes = material.rows, results.lineage, run.changes
-    same = set(changes.same)
-    pairs = zip(rows.told, rows.rows, strict=True)
-    n_new = sum(
-        file.n_rows for told, one in pairs if told["path"] not in same for file in one.files
-    )
-    n_rejected = sum(told["n_rejects"] for told in rows.told) + len(material.repeated)
+    n_new = sum(n for home in rows.homes() for path, n in home if path not in run.same)
+    n_rejected = sum(map(n_rejects_of, rows.told)) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
     vocabulary = rows.vocabulary
     return Report(

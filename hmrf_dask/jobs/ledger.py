@@ -9,8 +9,8 @@ from typing import Any
 from hmrf_dask.documents.sources import Source
 
 SOURCES = "sources"
-Entry = list[Any]  # size, etag, what its counts and rows are called, what lies beside them
-COUNTS_KEY, DOCUMENTS_KEY = 2, 3
+Entry = list[Any]  # size, etag, keys: of its bundle's counts and rows, of its bundle, its own
+COUNTS_KEY, BUNDLE_KEY, FILE_KEY = 2, 3, 4
 
 
 @dataclass(frozen=True)

@@ -179,14 +179,14 @@ def count_more(
     return of_each(flow, count_source, sources, sizes, settings, place)
 
 
-def counts_key(source: TextSource, settings: TextSettings) -> str:
-    """Return what the counts of a source are found under."""
-    return sha256(f"{settings.counting_identity} {source.key}".encode()).hexdigest()[:24]
+def counts_key(key: str, settings: TextSettings) -> str:
+    """Return what the counts of a source of this key are found under."""
+    return sha256(f"{settings.counting_identity} {key}".encode()).hexdigest()[:24]
 
 
 def count_source(source: TextSource, settings: TextSettings, place: Place) -> CountedSource:
     """Return the counted texts of a source, counted now if they are not there yet."""
-    storage, key = place.storage, counts_key(source, settings)
+    storage, key = place.storage, counts_key(source.key, settings)
     found = read_source(storage, key)
     if found is not None:
         return found

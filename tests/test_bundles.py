@@ -20,7 +20,7 @@ from hmrf_dask.jobs import bundles, document_source
 from hmrf_dask.jobs.bundles import Bundle, bundled
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.inputs import gather, load_job
-from hmrf_dask.jobs.ledger import entries
+from hmrf_dask.jobs.ledger import Keys, entries
 from hmrf_dask.jobs.places import assignment_files
 from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.run_job import run_job
@@ -97,7 +97,7 @@ def by_path(file: DocumentSource) -> str:
 
 
 def ledger(found: list[Bundle]) -> dict[str, Any]:
-    keys = {f.source.path: ("counts", one.key, f.key) for one in found for f in one.files}
+    keys = {f.source.path: [Keys("counts", one.key, f.key)] for one in found for f in one.files}
     return entries([f.source for one in found for f in one.files], keys)
 
 

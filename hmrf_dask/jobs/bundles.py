@@ -12,10 +12,10 @@ has, and the records that are no documents.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NoReturn
 
@@ -24,9 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject
+from hmrf_dask.documents.parts import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.document_source import DocumentSource
-from hmrf_dask.jobs.ledger import BUNDLE_KEY, FILE_KEY, Entry
+from hmrf_dask.jobs.ledger import Entry, keys_of
 from hmrf_dask.text.files import Place
 
 FOLDER = "documents"
@@ -65,7 +66,7 @@ class Bundle:
     @property
     def n_bytes(self) -> int:
         """How large the files are."""
-        return sum(one.source.size for one in self.files)
+        return sum(one.source.n_bytes for one in self.files)
 
     def read(self) -> Iterator[Batch]:
         """Yield the documents; a bad record is an error, or goes to a file."""
@@ -74,9 +75,9 @@ class Bundle:
         n_rows = n_bytes = 0
         for number, batch in self._batches():
             if self.stop and batch.rejects:
-                raise batch.rejects[0].as_error()
+                raise placed(batch.rejects[0], lines_before(self.files[number].source)).as_error()
             rows, size = len(batch.ids) + len(batch.rejects), sum(map(len, batch.texts))
-            if waiting and (n_rows + rows > BATCH_ROWS or n_bytes + size > BATCH_BYTES):
+            if waiting and rows and (n_rows + rows > BATCH_ROWS or n_bytes + size > BATCH_BYTES):
                 yield told.write(waiting)
                 waiting, n_rows, n_bytes = [], 0, 0
             waiting.append((number, batch))
@@ -106,15 +107,18 @@ def _read_all(file: DocumentSource) -> list[Batch]:
 class Told:
     """What reading a bundle tells, and the files that are written beside its rows.
 
-    As JSON: `key`; `files`, of each its path and key, how many records are no documents, and what
-    is wrong with the first; `documents`, for each batch how many documents each file has in it;
-    `rejects`, names of files of records; `labels`, for each batch the name of a file or None.
+    As JSON: `key`; `files`, of each its path and key, how many records are no documents, what is
+    wrong with the first, and how many lines there are if it is a part of a file; `documents`, for
+    each batch how many documents each file has in it; `rejects`, names of files of records;
+    `labels`, for each batch the name of a file or None.
     """
 
     def __init__(self, bundle: Bundle) -> None:
         self._key = bundle.key
         self._storage = bundle.place.storage
-        self._files: list[list[Any]] = [[one.source.path, one.key, 0, ""] for one in bundle.files]
+        self._files: list[list[Any]] = [
+            [one.source.path, one.key, 0, None, 0] for one in bundle.files
+        ]
         self._documents: list[list[list[int]]] = []
         self._rejects: list[str] = []
         self._labels: list[str | None] = []
@@ -135,6 +139,7 @@ class Told:
         for number, batch in parts:
             if batch.ids:
                 documents[number] += len(batch.ids)
+            self._files[number][4] += batch.n_lines
         labelled = any("label" in batch.extra for _, batch in parts)
         self._require_one_width(parts)
         whole = _joined([batch for _, batch in parts])
@@ -173,7 +178,7 @@ class Told:
         for reject in rejects:
             file = files[reject.source]
             file[2] += 1
-            file[3] = file[3] or str(reject.as_error())
+            file[3] = file[3] or asdict(reject)
 
     def _write_labels(self, number: int, ids: Sequence[str], labels: Sequence[str | None]) -> str:
         columns = {"id": ids, "label": labels}
@@ -201,6 +206,11 @@ def _joined(batches: Sequence[Batch]) -> Batch:
     rows = [batch.embeddings for batch in batches if batch.embeddings is not None]
     whole.embeddings = np.concatenate(rows) if rows else None
     return whole
+
+
+def placed(reject: Reject, n_lines: int) -> Reject:
+    """Return a reject of a part of a file with the line it has in the file."""
+    return replace(reject, line=reject.line + n_lines) if n_lines and reject.line else reject
 
 
 def encode_rejects(rejects: Iterable[Reject]) -> bytes:
@@ -231,9 +241,23 @@ def n_rejects_of(told: Mapping[str, Any]) -> int:
     return sum(file[2] for file in told["files"])
 
 
-def first_reject_of(told: Mapping[str, Any]) -> str:
-    """Return what is wrong with the first of them."""
-    return next((str(file[3]) for file in told["files"] if file[2]), "")
+def lines_before_of(told: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return of each bundle how many lines are in the parts of its file that come before it."""
+    so_far: dict[str, int] = defaultdict(int)
+    found = []
+    for one in told:
+        path, *_, n_lines = one["files"][0]
+        found.append(so_far[path])
+        so_far[path] += n_lines
+    return found
+
+
+def refuse_rejects(told: Sequence[Mapping[str, Any]]) -> None:
+    """Raise InvalidInputError for the first record of bundles that is no document, if any."""
+    for one, n_lines in zip(told, lines_before_of(told), strict=True):
+        for *_, reject, _ in one["files"]:
+            if reject is not None:
+                raise placed(Reject(**reject), n_lines).as_error()
 
 
 # ---- which files share a bundle
@@ -253,23 +277,20 @@ def bundled(
     place : Place
     stop : bool
     """
-    sizes: dict[str, int] = defaultdict(int)
-    for entry in before.values():
-        if len(entry) > FILE_KEY:
-            sizes[entry[BUNDLE_KEY]] += 1
+    last = [one for entry in before.values() for one in keys_of(entry)]
+    sizes, bundle_of = Counter(one.bundle for one in last), {one.own: one.bundle for one in last}
     stayed: dict[str, list[DocumentSource]] = defaultdict(list)
     new: list[DocumentSource] = []
     for file in files:
-        entry = before.get(file.source.path, [])
-        is_there = len(entry) > FILE_KEY and entry[FILE_KEY] == file.key
-        (stayed[entry[BUNDLE_KEY]] if is_there else new).append(file)
+        bundle = bundle_of.get(file.key)
+        (new if bundle is None else stayed[bundle]).append(file)
     found = [
         Bundle(tuple(some), place, stop, None if len(some) == sizes[key] else key)
         for key, some in stayed.items()
     ]
     found += [Bundle(tuple(some), place, stop) for some in _packed(new)]
-    order = {file.source.path: number for number, file in enumerate(files)}
-    return sorted(found, key=lambda one: order[one.files[0].source.path])
+    order = {file.key: number for number, file in enumerate(files)}
+    return sorted(found, key=lambda one: order[one.files[0].key])
 
 
 def _packed(files: Iterable[DocumentSource]) -> list[list[DocumentSource]]:
@@ -277,8 +298,8 @@ def _packed(files: Iterable[DocumentSource]) -> list[list[DocumentSource]]:
     found: list[list[DocumentSource]] = []
     room, open_one = 0, list[DocumentSource]()
     for file in files:
-        size = file.source.size
-        if size > SMALL or file.source.format == "builtin":
+        size = file.source.n_bytes
+        if size > SMALL or file.source.span or file.source.format == "builtin":
             found.append([file])
             continue
         if not open_one or size > room or len(open_one) == FILES:

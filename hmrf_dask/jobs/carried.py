@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.assignments import FOLDER, assignments_of, encode_columns
 from hmrf_dask.jobs.job_steps import Material, Run
-from hmrf_dask.jobs.ledger import COUNTS_KEY, FILE_KEY, SOURCES
+from hmrf_dask.jobs.ledger import SOURCES, keys_of
 from hmrf_dask.releases import Lineage
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
@@ -34,14 +34,14 @@ def origins_of(run: Run, material: Material) -> list[str | None]:
     assert run.previous is not None
     repeated = any(name.endswith(f"/{REPEATED}") for name in run.previous.files)
     last = run.previous.ledger[SOURCES]
-    found = []
+    found: list[str | None] = []
     for told, key in zip(material.rows.told, material.rows.keys, strict=True):
-        then = [last.get(path) for path, *_ in told["files"]]
-        own = [key for _, key, *_ in told["files"]]
-        same = [len(one or ()) > FILE_KEY and one[FILE_KEY] for one in then if one] == own
-        origins = {one[COUNTS_KEY] for one in then if one}
-        keeps = same and len(origins) == 1 and (key in origins or not repeated)
-        found.append(origins.pop() if keeps else None)
+        then = [
+            {one.own: one.counts for one in keys_of(last[path])}.get(own) if path in last else None
+            for path, own, *_ in told["files"]
+        ]
+        origin, alike = then[0], len(set(then)) == 1
+        found.append(origin if alike and (key == origin or not repeated) else None)
     return found
 
 

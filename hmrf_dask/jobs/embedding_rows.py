@@ -7,8 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from hmrf_dask.dataflow import DaskFlow
-from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.bundles import Bundle, first_reject_of, paths_of, refuse_widths
+from hmrf_dask.jobs.bundles import Bundle, paths_of, refuse_rejects, refuse_widths
 from hmrf_dask.jobs.job_rows import AT_ONCE, JobRows, SoFar
 from hmrf_dask.jobs.rests import embed_rest
 from hmrf_dask.rows.block import RowBlock
@@ -37,6 +36,8 @@ def embed_documents(bundles: Sequence[Bundle], place: Place, so_far: SoFar) -> J
         so_far(first, len(bundles))
         some = bundles[first : first + AT_ONCE]
         found += flow.compute([flow.lazy(embed_source, one, place) for one in some])
+    if any(one.stop for one in bundles):  # it was read by a run that put them aside
+        refuse_rejects([told for _, told in found])
     widths = {one.n_features: paths_of(told)[0] for one, told in found if one.files}
     if len(widths) > 1:
         refuse_widths(widths)
@@ -63,7 +64,5 @@ def embed_source(source: Bundle, place: Place) -> tuple[SourceRows, dict[str, An
         written = [asdict(file) for file in files]
         known = {"files": written, "n_features": width, "told": source.told()}
         write_json(storage, f"{folder}/{_WRITTEN}", known)
-    if source.stop and (problem := first_reject_of(known["told"])):
-        raise InvalidInputError(problem)
     named = tuple(BlockFile(**file) for file in known["files"])
     return SourceRows(url, named, known["n_features"], Coverage()), known["told"]

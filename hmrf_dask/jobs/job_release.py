@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, tree
+from hmrf_dask.documents.batches import Reject
 from hmrf_dask.jobs.assignments import assignments_of
-from hmrf_dask.jobs.bundles import encode_rejects, n_rejects_of
+from hmrf_dask.jobs.bundles import encode_rejects, lines_before_of, n_rejects_of, placed
 from hmrf_dask.jobs.carried import REPEATED
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_results import LINEAGE, Files, Results
@@ -83,10 +84,13 @@ def _model_identity(files: Files) -> str:
 def _rejects(run: Run, material: Material, answers: Answers) -> Files:
     """Write every record, document and pair that was put aside, with the reason."""
     flow, files = DaskFlow(), Files()
-    told = [one for one in material.rows.told if one["rejects"]]
+    told = material.rows.told
     tasks = [
-        flow.lazy(_copy, run.place, one["rejects"], f"{run.name}/{REJECTS}/{one['key']}.jsonl")
-        for one in told
+        flow.lazy(
+            _copy, run.place, one["rejects"], n_lines, f"{run.name}/{REJECTS}/{one['key']}.jsonl"
+        )
+        for one, n_lines in zip(told, lines_before_of(told), strict=True)
+        if one["rejects"]
     ]
     for found in flow.compute(tasks) if tasks else []:
         files |= found
@@ -99,8 +103,10 @@ def _rejects(run: Run, material: Material, answers: Answers) -> Files:
     return files
 
 
-def _copy(place: Place, names: list[str], target: str) -> Files:
-    data = b"".join(place.storage.read(name) for name in names)
+def _copy(place: Place, names: list[str], n_lines: int, target: str) -> Files:
+    """Bring the rejects of a bundle together, with the lines they have in their whole file."""
+    lines = [line for name in names for line in place.storage.read(name).splitlines()]
+    data = encode_rejects(placed(Reject(**json.loads(line)), n_lines) for line in lines)
     place.storage.write(target, data)
     return {target: digest(data)}
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow
-from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.bundles import Bundle, first_reject_of
+from hmrf_dask.jobs.bundles import Bundle, lines_before_of, refuse_rejects
+from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.job_file import Text
+from hmrf_dask.jobs.ledger import Keys
 from hmrf_dask.jobs.rests import count_rest
 from hmrf_dask.text.files import CountedSource, Place
 from hmrf_dask.text.rows import Coverage
@@ -90,13 +92,13 @@ class JobRows:
             if documents
         ]
 
-    def file_keys(self) -> dict[str, tuple[str, str, str]]:
-        """Return the keys of each file as the ledger has them, by path."""
-        return {
-            path: (key, told["key"], own)
-            for told, key in zip(self.told, self.keys, strict=True)
-            for path, own, *_ in told["files"]
-        }
+    def file_keys(self) -> dict[str, list[Keys]]:
+        """Return the keys of the parts of each file as the ledger has them, by path."""
+        found: dict[str, list[Keys]] = defaultdict(list)
+        for told, key in zip(self.told, self.keys, strict=True):
+            for path, own, *_ in told["files"]:
+                found[path].append(Keys(key, told["key"], own))
+        return found
 
 
 def count_documents(
@@ -111,9 +113,8 @@ def count_documents(
         so_far(sum(len(one.files) for one in bundles[:first]), n_files)
         counted += count_more(flow, bundles[first : first + AT_ONCE], settings, place)
     so_far(n_files, n_files)
-    for one, bundle in zip(counted, bundles, strict=True):
-        if bundle.stop and (problem := first_reject_of(one.told)):
-            raise InvalidInputError(problem)  # it was counted by a run that put them aside
+    if any(one.stop for one in bundles):  # it was counted by a run that put them aside
+        refuse_rejects([one.told for one in counted])
     return counted
 
 
@@ -191,3 +192,18 @@ def _is_outdated(text: Text, before: Vocabulary, coverage: Coverage) -> bool:
         )  # fmt: skip
         return True
     return text.refit == "always"
+
+
+def find_lines(
+    bundles: Sequence[Bundle], rows: JobRows, wanted: Mapping[int, set[str]]
+) -> dict[int, dict[str, int]]:
+    """Return the lines of documents, by partition and id, from the parts of files they are in."""
+    flow, places, before = DaskFlow(), rows.places(), lines_before_of(rows.told)
+    tasks = [
+        flow.lazy(DocumentSource.lines_of, bundles[places[part]].files[0], ids)
+        for part, ids in wanted.items()
+    ]
+    return {
+        part: {one: line + before[places[part]] for one, line in lines.items()}
+        for part, lines in zip(wanted, flow.compute(tasks), strict=True)
+    }

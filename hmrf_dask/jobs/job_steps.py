@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from hmrf_dask.corpus.files import corpus_of_files
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.batches import Reject
+from hmrf_dask.documents.parts import parts_of
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
-from hmrf_dask.jobs.bundles import bundled, paths_of
+from hmrf_dask.jobs.bundles import Bundle, bundled, paths_of
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.embedding_rows import embed_documents
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_answers import Answers, known_answers, read_answers
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.job_fit import fit_job, warm_centroids
-from hmrf_dask.jobs.job_rows import Before, JobRows, count_documents, settings_of, weigh_documents
+from hmrf_dask.jobs.job_rows import (
+    Before,
+    JobRows,
+    count_documents,
+    find_lines,
+    settings_of,
+    weigh_documents,
+)
 from hmrf_dask.jobs.ledger import SOURCES, Changes, Entry, compare
 from hmrf_dask.jobs.places import model_of
 from hmrf_dask.jobs.repeated_ids import without_repeated
@@ -157,30 +165,36 @@ class Material:
 
 def prepare(run: Run) -> Material:
     """Return the rows of all documents; new and changed files alone are read."""
-    rows = _rows(run)
+    bundles = _bundles(run)
+    rows = _rows(run, bundles)
     with run.watch.step("look for ids that come twice"):
         unique = without_repeated(
             rows.corpus(dict(run.place.options)),
             rows.homes(),
             f"{run.folder}/rows",
             first=run.turn,
+            find_lines=partial(find_lines, bundles, rows),
             quarantine=run.quarantine,
         )
     return Material(rows, unique.corpus, tuple(rows.names()), tuple(rows.places()), unique.rejects)
 
 
-def _rows(run: Run) -> JobRows:
-    inputs, text = run.inputs, run.text
-    ordered = sorted(inputs.sources, key=lambda one: run.turn(one.path))
-    files = [DocumentSource(one, inputs.manifest.documents) for one in ordered]
-    bundles = bundled(files, run.last_files, run.place, stop=not run.quarantine)
+def _bundles(run: Run) -> list[Bundle]:
+    ordered = sorted(run.inputs.sources, key=lambda one: run.turn(one.path))
+    columns = run.inputs.manifest.documents
+    files = [DocumentSource(part, columns) for one in ordered for part in parts_of(one)]
+    return bundled(files, run.last_files, run.place, stop=not run.quarantine)
+
+
+def _rows(run: Run, bundles: list[Bundle]) -> JobRows:
+    text = run.text
     if text.kind == "embeddings":
         with run.watch.step("read embeddings") as so_far:
             return embed_documents(bundles, run.place, so_far)
     before = _vocabulary_to_keep(run, text)
     with run.watch.step("count words") as so_far:
         counted = count_documents(bundles, settings_of(text), run.place, so_far)
-    if inputs.job.mode == "predict":
+    if run.inputs.job.mode == "predict":
         text = text.model_copy(update={"refit": "never"})
     new = [not run.same.issuperset(paths_of(one.told)) for one in counted]
     with run.watch.step("weigh words"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from hmrf_dask.types import IntArray
 
 SHOWN = 5
 REASON = "the id is that of a document of another file"
+SAME = "the id is that of an earlier document of this file"
+FindLines = Callable[[Mapping[int, set[str]]], Mapping[int, Mapping[str, int]]]
+Place = tuple[str, int, int]  # a file, a partition, and a row of it
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ def without_repeated(
     url: str,
     *,
     first: Callable[[str], Any],
+    find_lines: FindLines,
     quarantine: bool,
 ) -> Unique:
     """Return the corpus with each id once: of several documents that of the first file stays.
@@ -54,6 +58,8 @@ def without_repeated(
         Folder for the rows of partitions that lose some.
     first : callable
         What files are put in order by.
+    find_lines : callable
+        Where documents are that an earlier part of the same file has too.
     quarantine : bool
         Whether documents are left out; else they are an error.
     """
@@ -66,31 +72,55 @@ def without_repeated(
     ids = np.sort(np.asarray(repeated, np.str_))
     shared = flow.share(ids)
     found = flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.named])
-    where: list[list[tuple[str, int, int]]] = [[] for _ in ids]  # file, partition, row
+    where: list[list[Place]] = [[] for _ in ids]
     for part, (places, rows) in enumerate(found):
         for place, row, path in zip(places, rows, _paths(homes[part], rows), strict=True):
             where[place].append((path, part, int(row)))
     for some in where:
         some.sort(key=lambda one: (first(one[0]), *one[1:]))
     if not quarantine:
-        shown = "; ".join(
-            f"{one!r} in {' and '.join(dict.fromkeys(path for path, *_ in some))}"
-            for one, some in zip(ids[:SHOWN].tolist(), where, strict=False)
-        )
-        raise InvalidInputError(
-            f"document ids must be unique, got {len(ids)} of them twice: {shown}; give every "
-            "document its own id, or keep the first of each with on_bad_record: quarantine"
-        )
-    lost = [
-        Reject(path, 0, one, REASON, "")
-        for one, some in zip(ids.tolist(), where, strict=True)
-        for path, *_ in some[1:]
-    ]
+        shown = _lost(ids[:SHOWN].tolist(), where[:SHOWN], find_lines)
+        _refuse(len(ids), [some[0][0] for some in where], shown)
     out: dict[int, list[int]] = defaultdict(list)
     for some in where:
         for _, part, row in some[1:]:
             out[part].append(row)
-    return Unique(_without(flow, corpus, out, url), lost)
+    return Unique(_without(flow, corpus, out, url), _lost(ids.tolist(), where, find_lines))
+
+
+def _lost(
+    ids: Sequence[str], where: Sequence[Sequence[Place]], find_lines: FindLines
+) -> list[Reject]:
+    """Return all documents of some ids but the first of each."""
+    same: dict[int, set[str]] = defaultdict(set)
+    late = [
+        (one, path, part, path in {earlier for earlier, *_ in some[:number]})
+        for one, some in zip(ids, where, strict=True)
+        for number, (path, part, _) in enumerate(some)
+        if number
+    ]
+    for one, _, part, is_same in late:
+        if is_same:
+            same[part].add(one)
+    lines = find_lines(same) if same else {}
+    return [
+        Reject(path, lines.get(part, {}).get(one, 0), one, SAME if is_same else REASON, "")
+        for one, path, part, is_same in late
+    ]
+
+
+def _refuse(n_ids: int, firsts: Sequence[str], lost: Sequence[Reject]) -> NoReturn:
+    homes: dict[str, list[str]] = {}
+    for one in lost:
+        place = f"{one.source}, line {one.line}" if one.line else one.source
+        homes.setdefault(str(one.id), [firsts[len(homes)]]).append(place)
+    shown = "; ".join(
+        f"{one!r} in {' and '.join(dict.fromkeys(home))}" for one, home in homes.items()
+    )
+    raise InvalidInputError(
+        f"document ids must be unique, got {n_ids} of them twice: {shown}; give every "
+        "document its own id, or keep the first of each with on_bad_record: quarantine"
+    )
 
 
 def _paths(home: Home, rows: IntArray) -> list[str]:

@@ -280,6 +280,23 @@ def test_a_file_that_changes_while_it_is_read(
     assert not list((corpus.folder / "out").glob("counts/*/counts.json"))
 
 
+def test_batches_keep_their_numbers(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    for one in corpus.draw(40):
+        write_one(corpus, {**one, "vector": [len(one["text"]), int(one["id"][-2:]) % 7, 1]})
+    corpus.write({"answers.csv": corpus.answers(10)})
+    columns = {"text": None, "embedding": "vector", "label": "label"}
+    job = corpus.write_job(columns=columns, text={"kind": "embeddings"})
+    monkeypatch.setattr(bundles, "BATCH_ROWS", 10)
+    before = assigned(run(job))
+    names = sorted(path.name for path in (corpus.folder / "documents").iterdir())
+    for some in (names[10:20], names[25:26], names[30:]):  # all of a batch, one, the last
+        for name in some:
+            (corpus.folder / "documents" / name).unlink()
+            del before[name.removesuffix(".jsonl").replace("-", "/")]
+        report = run(job, mode="predict")
+        assert assigned(report) == before
+
+
 def test_embeddings_share_a_bundle_too(corpus: JobCorpus, read_files: list[str]) -> None:
     generator = np.random.default_rng(0)
     centres = {"space": [3, 0, 0, 1], "motor": [0, 3, 0, 1], "faith": [0, 0, 3, 1]}

@@ -15,6 +15,7 @@ from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.ledger import Keys
 from hmrf_dask.jobs.rests import count_rest
+from hmrf_dask.store.blocks import number_of
 from hmrf_dask.text.files import CountedSource, Place
 from hmrf_dask.text.rows import Coverage
 from hmrf_dask.text.settings import TextSettings
@@ -73,9 +74,9 @@ class JobRows:
     def names(self) -> list[str]:
         """Return a file name for each partition of the corpus: the same bundle, the same."""
         return [
-            f"{key}-{number:05d}.parquet"
+            f"{key}-{number_of(file):05d}.parquet"
             for key, one in zip(self.keys, self.rows, strict=True)
-            for number, file in enumerate(one.files)
+            for file in one.files
             if file.n_rows
         ]
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.jobs.bundles import Bundle, Told, paths_of
 from hmrf_dask.runs.storage import Storage
-from hmrf_dask.store.blocks import BlockFile, BlockSource, write_block
+from hmrf_dask.store.blocks import BlockFile, BlockSource, number_of, write_block
 from hmrf_dask.text.files import (
     CountedBatch,
     CountedSource,
@@ -69,7 +69,7 @@ def embed_rest(bundle: Bundle, place: Place, folder: str, name: str) -> None:
             names = block.ids.tolist()
             if names:
                 url = f"{storage.url}/{mine}"
-                files.append(asdict(write_block(block, url, number, place.options)))
+                files.append(asdict(write_block(block, url, number_of(file), place.options)))
         rest.add(number, kept, names)
     known = {"files": files, "n_features": stored["n_features"], "told": rest.told.as_json()}
     write_json(storage, f"{mine}/{name}", known)

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+
+_IN_WORDS = {
+    errno.EACCES: "no permission",
+    errno.EEXIST: "something that is there already",
+    errno.EISDIR: "a folder where a file must be",
+    errno.ENOENT: "no such file or folder",
+    errno.ENOTDIR: "a file where a folder must be",
+    errno.EPERM: "no permission",
+    errno.EROFS: "a store that cannot be written",
+}
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}  # botocore's
+_UNKNOWN_STORE = "Protocol not known: "
+
 
 class HmrfError(Exception):
     """Base of all errors of this package; `exit_code` is what the command line ends with."""
@@ -102,3 +116,42 @@ class HeldError(HmrfError, RuntimeError):
 
 class HmrfWarning(UserWarning):
     """Something a person should know that does not stop the run."""
+
+
+def lacks_credentials(error: BaseException) -> bool:
+    """Tell whether a store was not even asked, for want of credentials: trying again is no help."""
+    return type(error).__name__ in _NO_CREDENTIALS
+
+
+def in_words(error: BaseException) -> str:
+    """Return what a file system or a store's library raised as a person says it.
+
+    Examples
+    --------
+    >>> in_words(IsADirectoryError(21, "Is a directory", "/tmp"))
+    'a folder where a file must be (/tmp)'
+    >>> in_words(ValueError("Protocol not known: s4"))
+    "an unknown kind of store, 's4'"
+    """
+    text = str(error)
+    if isinstance(error, ValueError) and text.startswith(_UNKNOWN_STORE):
+        return f"an unknown kind of store, {text.removeprefix(_UNKNOWN_STORE)!r}"
+    if isinstance(error, OSError) and error.errno in _IN_WORDS:
+        place = f" ({error.filename})" if isinstance(error.filename, str) else ""
+        return f"{_IN_WORDS[error.errno]}{place}"
+    if lacks_credentials(error):
+        return f"no credentials for it ({text})"
+    if isinstance(error, ImportError):
+        return text
+    return f"{type(error).__name__}: {text}"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun.
+
+    Examples
+    --------
+    >>> counted(1, "bad record"), counted(2, "bad record")
+    ('1 bad record', '2 bad records')
+    """
+    return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"

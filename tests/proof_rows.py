@@ -239,6 +239,13 @@ def _tidy(figures: Figures) -> bool:
     )
 
 
+def hard_pairs() -> Figures:
+    """Fit a thousand problems whose pairs may not be broken."""
+    from tests import hard_problems
+
+    return {"problems": 1000, **vars(hard_problems.kept_or_not(1000))}
+
+
 def _news(name: str) -> Figures:
     from tests import news_rows
 
@@ -265,6 +272,12 @@ LOOP_ROWS = (
         "reported J = the oracle's to 1e-9",
         energy,
         lambda f: f["worst_relative_error"] <= 1e-9 and f["worst_difference_there"] <= 1e-12,
+    ),
+    Row(
+        "hard-pairs",
+        "COP-KMeans breaks no pair; what can be kept is kept",
+        hard_pairs,
+        lambda f: f["broken"] == f["rises"] == 0 and f["gave_up"] <= 5 and 300 < f["kept"] < 990,
     ),
     Row(
         "never-rises",

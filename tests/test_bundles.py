@@ -196,11 +196,14 @@ def test_of_a_bundle_only_changed_files_are_read_again(
     assert read_files == []
 
 
-def test_lost_counts_of_a_bundle_are_made_again(corpus: JobCorpus, read_files: list[str]) -> None:
+@pytest.mark.parametrize("folder", ["counts", "documents"])
+def test_lost_counts_of_a_bundle_are_made_again(
+    folder: str, corpus: JobCorpus, read_files: list[str]
+) -> None:
     job = one_each(corpus, 30, start="cold", text={"refit": "always"})
     report = run(job)
     expected = assigned(report)
-    for path in (Path(report.output) / "counts").rglob("*.*"):
+    for path in (Path(report.output) / folder).rglob("*.*"):
         path.unlink()
     read_files.clear()
     (corpus.folder / names_of(corpus, [3])[0]).unlink()

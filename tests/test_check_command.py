@@ -98,7 +98,7 @@ def test_it_ends_with_65_where_a_run_would(tmp_path: Path) -> None:
         "  a.jsonl, line 4: not JSON: invalid character (byte 0)",
         "  a.jsonl, line 5: the text ('text') is missing",
         "  b.jsonl, line 4: the id is that of an earlier document of this file",
-        "1 ids that come twice",
+        "1 id that comes twice",
         "  'd2' again in b.jsonl, line 1",
         "answers must name documents that are there, got 3 others: '../79', 'd77', 'd78'",
         "or keeps them aside with on_bad_record: quarantine",
@@ -122,7 +122,7 @@ def test_a_sample_is_spread_over_the_files(tmp_path: Path, monkeypatch: pytest.M
     assert found.problems == []
     assert found.remarks == [
         "a sample was read; --all reads every document",
-        "1 of 2 documents that answers name are not in the sample",
+        "answers name 1 document that the sample does not have",
     ]
     everything = check_manifest(manifest, everything=True, sample=20)
     assert (everything.documents, everything.complete, everything.problems) == (400, True, [])
@@ -170,7 +170,7 @@ def test_integers_in_answers_are_the_ids_of_documents(tmp_path: Path) -> None:
 
 def test_nothing_to_cluster_is_a_problem(tmp_path: Path) -> None:
     found = check_manifest(written(tmp_path, {"a.jsonl": b"\n\n"}))
-    assert found.problems == ["there must be documents, got none of 1 files"]
+    assert found.problems == ["there must be documents, got none of 1 file"]
     result = check(written(tmp_path, {}, resources=[{"name": "d", "path": "*.csv"}]))
     assert result.exit_code == 65
     assert result.stderr.startswith("error: 'd': there must be at least one file, got none for")

@@ -198,7 +198,9 @@ def test_an_interrupt_is_one_line(blobs: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("hmrf_dask.jobs.fit_files.fit_files", stop)
     result = fit_blobs(blobs)
     assert result.exit_code == 130
-    assert result.stderr == "interrupted; what is committed stays in the run directory\n"
+    assert result.stderr == (
+        "interrupted; run it again, without --fresh: it goes on where it stopped\n"
+    )
 
 
 def test_contradictions_can_be_dropped(blobs: Path) -> None:
@@ -209,7 +211,7 @@ def test_contradictions_can_be_dropped(blobs: Path) -> None:
     assert "0 ≠ 20" in refused.stderr
     dropped = fit_blobs(blobs, "--on-conflict=drop")
     assert dropped.exit_code == 0
-    assert dropped.stderr.startswith("warning: 1 cannot-links contradict must-links")
+    assert dropped.stderr.startswith("warning: must-links contradict 1 cannot-link, dropped")
 
 
 def test_one_way_to_run_is_enough(blobs: Path) -> None:

@@ -51,6 +51,18 @@ def test_predict_gives_rows_the_clusters_of_the_model(fitted: Path) -> None:
     assert "60 documents in 3 clusters" in shown.stdout
 
 
+def test_rows_that_are_no_table(fitted: Path) -> None:
+    np.save(fitted / "words.npy", np.array(["a", "b"]))
+    for arguments in (
+        ("fit", str(fitted / "words.npy"), "-k2", f"--run-dir={fitted / 'x'}"),
+        ("predict", str(fitted / "run"), str(fitted / "words.npy"), f"--out={fitted / 'x'}"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 65
+        assert "rows must be a table of numbers" in result.stderr
+        assert "of shape (2,)" in result.stderr
+
+
 def test_predict_without_a_model(fitted: Path) -> None:
     result = run("predict", str(fitted), str(fitted / "rows.npz"), f"--out={fitted / 'x'}")
     assert result.exit_code == 65
@@ -90,7 +102,7 @@ def test_evaluate_is_what_scikit_learn_says(ending: str, fitted: Path) -> None:
 @pytest.mark.parametrize(
     ("truth", "told"),
     [
-        ("id,label\n1,a\n", "must have the columns 'doc_id' and 'label', got id, label"),
+        ("name,label\n1,a\n", "must have the columns 'doc_id' and 'label', got name, label"),
         ("doc_id,label\nx,a\n", "some documents of"),
     ],
 )

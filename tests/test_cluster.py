@@ -349,7 +349,7 @@ def test_a_worker_that_cannot_see_the_run(empty_client: Client, tmp_path: Path) 
     hidden = tmp_path / "shared"
     hidden.mkdir()
     with worker_process(empty_client, "--preload", str(preload), HIDDEN=str(hidden)):
-        words = r"worker tcp://127.0.0.1:\d+: run_dir must be a place every worker can read"
+        words = r"worker tcp://127.0.0.1:\d+: a run must lie where every worker can read"
         with pytest.raises(RunDirectoryError, match=words):
             fit(CASE, 2, run_dir=str(hidden / "run"))
         # Nothing was done: no run begun, no probe left, no row sent.

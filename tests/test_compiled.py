@@ -218,6 +218,21 @@ def test_kernels_run_where_neither_package_nor_home_can_be_written(
 
 
 @needs_numba
+def test_without_any_temporary_folder_code_lies_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numba
+
+    from hmrf_dask.kernels import code_cache
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [])
+    assert code_cache.folders(tmp_path)[0] == tmp_path / "__pycache__"
+
+
+@needs_numba
 def test_processes_that_compile_at_once_share_a_cache(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", ENERGY]

@@ -40,6 +40,32 @@ def test_no_scheduler_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
+def test_no_scheduler_file_is_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 0.2)
+    path = str(tmp_path / "none.json")
+    with pytest.raises(ClusterError, match="no scheduler file"), connected(scheduler_file=path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("first", "kind", "told"),
+    [
+        (TypeError("no argument n_wrkers"), ConfigurationError, r"kwargs must be .* n_wrkers"),
+        (OSError("no quota"), ClusterError, "LocalCluster must start, got OSError: no quota"),
+    ],
+)
+def test_what_workers_raise_is_told(
+    first: Exception, kind: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("Nanny failed to start") from first
+
+    monkeypatch.setattr("distributed.LocalCluster", fail)
+    asked = Cluster(**{"class": "distributed.LocalCluster"})
+    with pytest.raises(kind, match=told), connected(cluster=asked):
+        pass
+
+
 def test_another_file_is_no_scheduler_file(tmp_path: Path) -> None:
     for number, text in enumerate(("a,b,kind\n0,1,must\n", "{}", "[1]")):
         path = tmp_path / f"{number}.json"

@@ -20,6 +20,7 @@ from hmrf_dask.releases import Hold, held, holder_of
 from hmrf_dask.releases import holder as holding
 from hmrf_dask.releases.machine import is_alive, this_process
 from hmrf_dask.releases.output import numbers_in
+from hmrf_dask.runs import DamagedFileError
 from hmrf_dask.runs.storage import LocalStorage, Storage, open_storage
 from tests.output_driver import started
 from tests.run_stores import Place, place, s3_options
@@ -282,3 +283,24 @@ def test_a_hold_says_who_it_is(tmp_path: Path) -> None:
     with held(str(tmp_path), "a") as hold:
         assert isinstance(hold, Hold)
         assert hold.holder == holder_of(str(tmp_path))
+
+
+def test_a_record_that_cannot_be_read_stops_nobody_once_it_is_done(tmp_path: Path) -> None:
+    with held(str(tmp_path), "one"):
+        pass
+    record = tmp_path / "holders" / "00001.json"
+    record.write_bytes(b"{")
+    assert holder_of(str(tmp_path)) is None
+    with held(str(tmp_path), "two") as hold:
+        assert hold.holder.number == 2
+    (tmp_path / "holders" / "00002.done").unlink()
+    (tmp_path / "holders" / "00002.json").write_bytes(b"{")
+    with (
+        pytest.raises(DamagedFileError, match=r"00002\.json .*; where no run is at work, remove"),
+        held(str(tmp_path), "three"),
+    ):
+        pass
+    for path in (tmp_path / "holders").glob("00002.*"):
+        path.unlink()
+    with held(str(tmp_path), "three") as hold:
+        assert hold.holder.number == 2

@@ -50,15 +50,15 @@ def test_every_mistake_is_named_at_once_with_its_path(tmp_path: Path) -> None:
     )
     for line in (
         "10 mistakes",
-        "text.kind: input should be",
+        "text.kind: must be words, characters, hashing or embeddings, got 'word'",
         "(did you mean 'words'?)",
         "text.min_dff: must not be there (did you mean 'min_df'?)",
-        "text.refit: string should match pattern",
+        "text.refit: must be never, always or a share such as drift>5%, got 'sometimes'",
         "method.name: ",
         "(did you mean 'KMeans'?)",
         "method.n_clusters: is missing",
         "method.nclusters: must not be there (did you mean 'n_clusters'?)",
-        "method.learn_weights: input should be a valid boolean",
+        "method.learn_weights: must be true or false or auto, got 'maybe'",
         "(did you mean 'dask_jobqueue.SLURMCluster'?)",
         "output: is missing",
         "outptu: must not be there (did you mean 'output'?)",
@@ -69,7 +69,7 @@ def test_every_mistake_is_named_at_once_with_its_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("- a list\n", "must be a mapping of names to values, got list"),
+        ("- a list\n", "must be a mapping of names to values, got a list"),
         ("a: [1\n", "must be YAML"),
         ("output: a\noutput: b\n", "the key 'output' comes twice"),
         ("!!python/object/apply:os.system [ls]\n", "must be YAML"),
@@ -116,6 +116,12 @@ def test_a_method_takes_its_own_parameters_only(tmp_path: Path) -> None:
 )
 def test_a_cluster_is_one_of_five_ways(cluster: str, told: str, tmp_path: Path) -> None:
     assert told in refused(tmp_path, f"{SMALLEST}cluster: {cluster}\n")
+
+
+def test_an_output_with_options_says_where_these_belong(tmp_path: Path) -> None:
+    text = SMALLEST.replace("output: out", "output: {url: 's3://b/c', storage_options: {}}")
+    assert "output: must be a folder or URL" in (told := refused(tmp_path, text))
+    assert "AWS_PROFILE" in told
 
 
 def test_local_may_be_a_word(tmp_path: Path) -> None:

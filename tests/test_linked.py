@@ -314,7 +314,7 @@ def test_a_table_component_that_does_not_fit_is_refused_with_the_arithmetic() ->
     large = np.array([5 * 399])
     closures = table_bytes(10, 3, large, large, 5 * 400, 400, 3, 2)
     worst = table_mode_bytes(400, 0, 3, 40_000, closures)
-    with pytest.raises(MemoryPlanError, match=rf"2 × 40,000 .*= {worst:,} bytes.*closure=False"):
+    with pytest.raises(MemoryPlanError, match=rf"2 × 40,000 .*= {worst:,} bytes.*closure to false"):
         layout_of(graph, task_memory=worst - 1)
     assert "table" in layout_of(graph, task_memory=4 * worst).modes
 

@@ -98,9 +98,9 @@ colour: red
     told = str(caught.value)
     assert "manifest.yaml has 11 mistakes" in told
     for expected in (
-        "$schema: input should be 'hmrf-dask/manifest/v1', got 'hmrf-dask/manifest/v2'",
+        "$schema: must be hmrf-dask/manifest/v1, got 'hmrf-dask/manifest/v2'",
         "name: ",
-        "language: input should be a valid string, got False (put it in quotes",
+        "language: must be a text, got false (put it in quotes",
         "documents.ids: must not be there (did you mean 'id'?)",
         "documents.max_bytes: ",
         "resources.0.formt: must not be there (did you mean 'format'?)",
@@ -118,7 +118,7 @@ colour: red
     ("changes", "message"),
     [
         ({"storage_options": {"secret": "hush"}}, "must not hold a credential, got 'secret'"),
-        ({"storage_options": {"key": "AKIA"}}, "use profile=..., the environment"),
+        ({"storage_options": {"key": "AKIA"}}, "use a profile, the environment"),
         ({"storage_options": {"profil": "x"}}, "did you mean 'profile'?"),
         (
             {"storage_options": {"endpoint_url": "http://me:hush@127.0.0.1"}},
@@ -167,7 +167,7 @@ def test_what_a_manifest_must_not_say(
         ("name: a\nname: b\n", "line 2, column 1: must be YAML, the key 'name' comes twice"),
         ("name: [a\n", "must be YAML"),
         ("", "must be a mapping of names to values"),
-        ("- a\n", "must be a mapping of names to values, got list"),
+        ("- a\n", "must be a mapping of names to values, got a list"),
         ("name: !!python/object/apply:os.getcwd []\n", "must be YAML"),
     ],
 )

@@ -130,6 +130,19 @@ def test_what_cannot_be_measured_is_refused(
         measures.pairwise_scores(truth, labels, without=without)
 
 
+def test_equal_labellings_agree_exactly() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        n_classes = generator.integers(2, 12)
+        truth = generator.integers(0, n_classes, generator.integers(20, 400))
+        labels = generator.permutation(n_classes)[truth]
+        assert measures.normalized_mutual_info(truth, labels) == 1.0
+        assert measures.homogeneity(truth, labels) == measures.completeness(truth, labels) == 1.0
+        assert measures.homogeneity(truth // 2, labels) == 1.0
+        assert measures.completeness(truth, labels // 2) <= 1.0
+        assert measures.completeness(labels, truth // 2) == 1.0
+
+
 def test_nothing_to_measure() -> None:
     assert measures.contingency([], []).n_rows == 0
     assert measures.normalized_mutual_info([], []) == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,23 @@ def test_a_later_model_replaces_an_earlier_one(tmp_path: Path) -> None:
     later = KMeans(2, distortion="euclidean", random_state=0).fit(rows)
     later.save(tmp_path)
     np.testing.assert_array_equal(load(tmp_path).predict(rows), later.labels_)
+
+
+def test_a_saved_model_outlasts_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, _ = counts()
+    model = KMeans(3, random_state=0).fit(rows)
+    synced = set()
+
+    def fsync(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").resolve())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    model.save(tmp_path / "model")
+    names = {path.name.split(".")[1] for path in synced if path.name.endswith(".temporary")}
+    assert names == {file.stem for file in (tmp_path / "model").iterdir()}
+    assert {tmp_path, tmp_path / "model"} <= synced
 
 
 def test_nothing_in_the_folder_is_pickled(tmp_path: Path) -> None:

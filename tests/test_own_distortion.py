@@ -170,5 +170,7 @@ def test_closures_beyond_the_pair_budget_are_refused() -> None:
     rows = np.ones((n, 2))
     chain = np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)
     model = HMRFKMeans(2, distortion=Hellinger(), random_state=0)
-    with pytest.raises(InvalidInputError, match=r"at most 20,000,000 pairs .* set closure=False"):
+    with pytest.raises(
+        InvalidInputError, match=r"at most 20,000,000 pairs .* set closure to false"
+    ):
         model.fit(rows, must_link=chain)

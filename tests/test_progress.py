@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from hmrf_dask.cli.progress import Bar, remaining, shown_progress
+from hmrf_dask.errors import HmrfWarning
 
 
 @contextmanager
@@ -63,9 +65,11 @@ def test_lines_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "count words\ncount words 3 of 3\nfit 1: J 3\n"
 
 
-def test_quiet_leaves_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_leaves_errors_alone(capsys: pytest.CaptureFixture[str]) -> None:
     with shown_progress(quiet=True) as tell:
         tell({"step": "count words", "done": 0, "of": 0})
         logging.getLogger("hmrf_dask").info("fit 1: J 3")
         logging.getLogger("hmrf_dask").warning("2 clusters are empty")
-    assert capsys.readouterr().err == "2 clusters are empty\n"
+        warnings.warn("2 rows are zero", HmrfWarning, stacklevel=1)
+        logging.getLogger("hmrf_dask").error("a task was lost")
+    assert capsys.readouterr().err == "a task was lost\n"

@@ -12,6 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.errors import HeldError
 from hmrf_dask.releases import (
+    DamagedReleaseError,
     Release,
     clean,
     damages,
@@ -172,6 +173,12 @@ def test_old_runs_go_and_what_is_named_stays(place: Place) -> None:
         release(place, run_id, keep=2)
     assert sorted(storage.names("runs")) == ["b", "c"]
     assert sorted(storage.names("releases")) == ["00001.json", "00002.json", "00003.json"]
+    kept = storage.read("releases/00003.json")
+    storage.delete(["releases/00002.json", "releases/00003.json", "LATEST"])
+    with pytest.raises(DamagedReleaseError, match=r"after releases/00001\.json, whose files were"):
+        latest(url, options)
+    storage.write("releases/00003.json", kept)
+    storage.write("LATEST", b'{"release": 3, "run": "c"}')
     # A release of new documents alone names the files of the run before.
     found = latest(url, options)
     assert found is not None

@@ -236,7 +236,7 @@ def test_changed_input_is_refused(what: str, undisturbed: dict[str, tuple[Result
     with pytest.raises(RunDirectoryError) as caught:
         fit(case, 3, run_dir=undisturbed["cosine"][1])
     assert words in str(caught.value)
-    assert "give another run_dir" in str(caught.value)
+    assert "start again without this folder" in str(caught.value)
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.jobs.up_to_date import report_if_done
 from hmrf_dask.releases import damages, held, latest
-from hmrf_dask.runs import RunUnavailableError
+from hmrf_dask.runs import DamagedFileError, RunUnavailableError
 from tests.job_corpus import JobCorpus, lines
 
 
@@ -64,7 +65,8 @@ def test_a_first_run_gives_every_document_a_cluster(corpus: JobCorpus) -> None:
     assert found.keys() == {one["id"] for one in corpus.documents}
     assert (report.status, report.release, report.start) == ("done", 1, "cold")
     assert report.nmi == pytest.approx(1.0)
-    assert report.answers == {"pairs": 30, "unknown": 0, "must_link": 0, "cannot_link": 0}
+    nothing = dict.fromkeys(("unknown", "rejected", "unused", "must_link", "cannot_link"), 0)
+    assert report.answers == {"pairs": 30, **nothing}
     release = latest(report.output)
     assert release is not None
     assert damages(report.output, release) == []
@@ -242,13 +244,13 @@ def test_bad_records_are_put_aside_with_the_reason(corpus: JobCorpus) -> None:
         for path in sorted(folder.iterdir())
         for line in path.read_text().splitlines()
     ]
-    reasons = {(one.get("source", one.get("a")), one.get("line")) for one in told}
+    reasons = {(one["source"], one["line"]) for one in told}
     assert reasons == {
         ("documents/bad.jsonl", 2),
         ("documents/bad.jsonl", 3),
         ("documents/bad.jsonl", 4),
         ("documents/part-000.jsonl.gz", 0),
-        ("nobody", None),
+        ("answers.csv", 5),
     }
     assert all(one["reason"] for one in told)
     assert len(assignments(report)) == 41
@@ -257,6 +259,21 @@ def test_bad_records_are_put_aside_with_the_reason(corpus: JobCorpus) -> None:
     assert f"{report.places['rejects']}/answers.jsonl" in release.files
     with pytest.raises(InvalidInputError, match="line 2"):  # counted, but no longer put aside
         run(job, on_bad_record="stop")
+
+
+def test_what_was_kept_beside_documents_and_is_lost_is_read_anew(corpus: JobCorpus) -> None:
+    job = corpus.write_all(40, 3, on_bad_record="quarantine")
+    corpus.write({"documents/bad.jsonl": BAD})
+    first = run(job)
+    shutil.rmtree(Path(first.output) / "documents")
+    corpus.write({"answers.csv": corpus.answers(5)})
+    with pytest.raises(DamagedFileError, match=r"remove .*/counts and .*/rows, then run again"):
+        run(job)
+    for name in ("counts", "rows"):
+        shutil.rmtree(Path(first.output) / name)
+    report = run(job)
+    assert report.documents["rejected"] == first.documents["rejected"]
+    assert report.nmi == pytest.approx(1.0)
 
 
 def test_documents_of_two_files_with_one_id_stop_the_run(corpus: JobCorpus) -> None:
@@ -273,7 +290,7 @@ def test_pairs_that_name_unknown_documents_stop_the_run(corpus: JobCorpus) -> No
     job = corpus.write_all(20, 3)
     with (corpus.folder / "answers.csv").open("a") as file:
         file.write("nobody,space/0000,must\n")
-    with pytest.raises(InvalidInputError, match=r"got unknown 'nobody' in answers\.csv"):
+    with pytest.raises(InvalidInputError, match=r"answers\.csv, line 5: .* unknown 'nobody'; mend"):
         run(job)
 
 
@@ -291,6 +308,18 @@ def test_a_default_that_is_written_out_changes_nothing(corpus: JobCorpus) -> Non
     written_out = {"n_clusters": 3, "n_init": 2, "random_state": 0, "name": "HMRFKMeans"}
     again = run(job, method=written_out, start="warm", keep=5, cluster={"local": 1})
     assert again.status == "up to date"
+
+
+def test_files_that_are_read_in_another_way_are_counted(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 0)
+    run(job)
+    corpus.write(corpus.files(corpus.draw(20), first=50))
+    assert run(job, text={"sublinear_tf": True}).documents["vectorised"] == 20
+    assert run(job, text={"lowercase": False}).documents["vectorised"] == 80
+    manifest = corpus.folder / "manifest.yaml"
+    manifest.write_text(manifest.read_text().replace("label: label", "empty_text: keep"))
+    report = run(job, text={"lowercase": False})
+    assert (report.files["changed"], report.documents["vectorised"]) == (0, 80)
 
 
 def test_another_configuration_is_another_run(corpus: JobCorpus) -> None:
@@ -353,6 +382,34 @@ def test_old_releases_are_removed(corpus: JobCorpus) -> None:
     runs = {path.name for path in (Path(second.output) / "runs").iterdir()}
     assert runs == {second.run}
     assert first.run != second.run
+
+
+def test_runs_that_failed_leave_nothing_that_no_run_can_use(
+    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = corpus.write_all(40, 0)
+    folder = corpus.folder / "out" / "runs"
+    first = run(job)
+    corpus.write({"documents/bad.jsonl": BAD})
+    with pytest.raises(InvalidInputError, match="line 2"):
+        run(job)
+    assert [path.name for path in folder.iterdir()] == [first.run]
+    (corpus.folder / "documents" / "bad.jsonl").unlink()
+
+    def away(*_: object, **__: object) -> None:
+        raise RunUnavailableError("the store is away")
+
+    left = set()
+    for n_clusters in (4, 5):
+        with monkeypatch.context() as patch:
+            patch.setattr("hmrf_dask.jobs.job_results.write_clusters", away)
+            with pytest.raises(RunUnavailableError):
+                run(job, method={"n_clusters": n_clusters, "n_init": 2})
+        (one,) = {path.name for path in folder.iterdir()} - {first.run}  # it may be resumed
+        left.add(one)
+    assert len(left) == 2
+    resumed = run(job, method={"n_clusters": 5, "n_init": 2})
+    assert resumed.run == one
 
 
 def test_what_no_release_needs_is_swept(corpus: JobCorpus) -> None:

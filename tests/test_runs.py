@@ -423,7 +423,7 @@ def test_a_worker_that_may_not_write_fails_the_probe(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(RunDirectoryError, match=r"every worker can read and write.*Permission den"):
+    with pytest.raises(RunDirectoryError, match=r"every worker can read and write.*no permission"):
         run.check_probe(token)
 
 

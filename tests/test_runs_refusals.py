@@ -47,7 +47,7 @@ def test_another_configuration_is_refused_key_by_key(place: Place) -> None:
     assert "config.init: run.json has nothing, asked 'auto'" in text
     assert "config.seed: run.json has 7, asked nothing" in text
     assert "config.kernel.path" not in text
-    assert text.endswith("or start again (on the command line: --fresh)")
+    assert text.endswith("give another one; with hmrf-dask fit: --fresh)")
     assert caught.value.exit_code == 78
     open_run()
 
@@ -103,7 +103,7 @@ def test_places_that_cannot_hold_a_run_are_refused(tmp_path: Path) -> None:
     cases = [
         (str(tmp_path / "file"), RunDirectoryError, "file must be a folder, got a file"),
         (str(tmp_path / "file" / "below"), RunDirectoryError, "cannot make the folder"),
-        ("nosuch://x/y", RunDirectoryError, "Protocol not known"),
+        ("nosuch://x/y", RunDirectoryError, "an unknown kind of store"),
         ("simplecache::memory://x", ConfigurationError, "must be a plain URL"),
         ("memory://x/[1]", ConfigurationError, "must be a plain URL"),
         ("dir://x", RunDirectoryError, "^dir://x must be .* give another place"),

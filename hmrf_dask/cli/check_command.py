@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from hmrf_dask.cli.group import how_to_tell, print_json
+from hmrf_dask.cli.group import HmrfCommand, how_to_tell, print_json
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.errors import InvalidInputError
 
 
-@click.command()
+@click.command(cls=HmrfCommand, short_help="Look at the documents and answers of a manifest.")
 @click.argument("manifest")
 @click.option("--all", "everything", is_flag=True, help="Read every document, not a sample.")
 @how_to_tell
@@ -32,7 +32,7 @@ def check(
         found = check_manifest(manifest, everything=everything, tell=tell)
     if as_json:
         print_json(found)
-    else:
+    elif not quiet:
         from hmrf_dask.cli.show_findings import show_findings
 
         show_findings(found)

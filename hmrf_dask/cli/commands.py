@@ -26,7 +26,11 @@ from hmrf_dask.cli.run_command import run
 )
 @click.version_option(package_name="hmrf-dask", prog_name="hmrf-dask")
 def hmrf() -> None:
-    """Group documents, told of some pairs that they belong together or do not."""
+    """Group documents, told of some pairs that they belong together or do not.
+
+    `demo` shows what comes of it. For documents of yours write a manifest and a job file, as the
+    README shows them, then `check` the one and `run` the other.
+    """
 
 
 for command in (run, check, inspect, fit, predict, evaluate, demo, completion):

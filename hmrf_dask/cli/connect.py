@@ -15,7 +15,7 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.comm.addressing import get_address_host_port
 
-from hmrf_dask.errors import ClusterError, ConfigurationError
+from hmrf_dask.errors import ClusterError, ConfigurationError, in_words
 from hmrf_dask.jobs.job_file import CLUSTER_CLASSES, Cluster
 
 CONNECT_SECONDS = 20
@@ -97,15 +97,28 @@ def _started(asked: Cluster) -> Iterator[None]:
         ) from error
     try:
         cluster = kind(**asked.kwargs)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"cluster.kwargs must be what {asked.cluster_class} takes, got {asked.kwargs} ({error})"
-        ) from error
+    except Exception as error:  # of classes that are not ours
+        raise _not_started(asked, error) from error
     with cluster:
         if asked.workers is not None:
             cluster.scale(asked.workers)
         with Client(cluster):
             yield
+
+
+def _not_started(asked: Cluster, error: BaseException) -> ClusterError | ConfigurationError:
+    """Return what it means that a cluster does not start: what a class does not take, or later."""
+    first = error
+    while first.__cause__ is not None:  # Dask wraps what workers raise
+        first = first.__cause__
+    if isinstance(first, TypeError | ValueError):
+        return ConfigurationError(
+            f"cluster.kwargs must be what {asked.cluster_class} takes, got {asked.kwargs} ({first})"
+        )
+    return ClusterError(
+        f"cluster.class {asked.cluster_class} must start, got {in_words(first)}; mend what it "
+        "needs, then run again"
+    )
 
 
 @contextmanager
@@ -134,11 +147,17 @@ def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]
 
 def _refuse_other_files(scheduler_file: str) -> None:
     """Refuse a file that no `dask scheduler --scheduler-file` wrote: a Client only asserts."""
+    waited_until = time.monotonic() + CONNECT_SECONDS
+    while not Path(scheduler_file).exists():  # a Client would wait for ever
+        if time.monotonic() > waited_until:
+            raise ClusterError(
+                f"no scheduler file {scheduler_file!r} within {CONNECT_SECONDS} s; start a "
+                "scheduler with it, or check the path"
+            )
+        time.sleep(0.1)
     for _ in range(10):  # a scheduler that is just starting may have written half of it
         try:
             found = json.loads(Path(scheduler_file).read_text())
-        except FileNotFoundError:
-            return  # a Client waits for it
         except (OSError, ValueError):
             found = None
         if isinstance(found, dict) and "address" in found:

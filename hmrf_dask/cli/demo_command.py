@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import click
 
-from hmrf_dask.cli.group import connected_to, how_to_tell, print_json, where_to_run
+from hmrf_dask.cli.group import HmrfCommand, connected_to, how_to_tell, print_json, where_to_run
 from hmrf_dask.cli.progress import shown_progress
 
 
-@click.command()
+@click.command(cls=HmrfCommand, short_help="Cluster docstrings that are installed.")
 @click.option(
     "--folder", default="hmrf-demo", show_default=True, help="Where rows, answers and the run go."
 )
@@ -25,11 +26,11 @@ def demo(folder: str, fresh: bool, as_json: bool, quiet: bool, **where: Any) -> 
         if not quiet:
             click.echo(f"{step} ...", err=True)
 
-    with connected_to(where), shown_progress(quiet=True):
+    with connected_to(where), shown_progress(quiet=True) if quiet else nullcontext():
         result = run_demo(folder, fresh=fresh, progress=say)
     if as_json:
         print_json(result)
-    else:
+    elif not quiet:
         from hmrf_dask.cli.show import show_demo
 
         show_demo(result)

@@ -6,22 +6,22 @@ from typing import Any
 
 import click
 
-from hmrf_dask.cli.group import connected_to, how_to_tell, print_json, where_to_run
+from hmrf_dask.cli.group import HmrfCommand, connected_to, how_to_tell, print_json, where_to_run
 from hmrf_dask.cli.progress import shown_progress
 
 
-@click.command()
+@click.command(cls=HmrfCommand, short_help="Compare assignments with known classes.")
 @click.argument("assignments")
 @click.argument("truth")
-@click.option("--id-column", default="doc_id", show_default=True, help="Of the known classes.")
+@click.option("--id-column", help="Of the known classes.  [default: doc_id, or else id]")
 @click.option("--label-column", default="label", show_default=True, help="Of the known classes.")
-@click.option("--pairs", help="Leave out documents of these pairs, and tell of both.")
+@click.option("--pairs", help="Pair file: tell of the documents that no pair names, too.")
 @how_to_tell
 @where_to_run
 def evaluate(
     assignments: str,
     truth: str,
-    id_column: str,
+    id_column: str | None,
     label_column: str,
     pairs: str | None,
     as_json: bool,
@@ -41,7 +41,7 @@ def evaluate(
         )
     if as_json:
         print_json(result)
-    else:
+    elif not quiet:
         from hmrf_dask.cli.show import show_agreement
 
         show_agreement(result)

@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from hmrf_dask.cli.group import connected_to, how_to_tell, print_json, where_to_run, with_options
+from hmrf_dask.cli.group import (
+    HmrfCommand,
+    connected_to,
+    how_to_tell,
+    print_json,
+    where_to_run,
+    with_options,
+)
 from hmrf_dask.cli.progress import shown_progress
 
 SWITCH = click.Choice(["auto", "on", "off"])
@@ -69,7 +76,7 @@ parameters = with_options(
 )
 
 
-@click.command()
+@click.command(cls=HmrfCommand, short_help="Cluster rows (.npz, .npy, Parquet blocks).")
 @click.argument("rows")
 @click.option("--pairs", help="CSV, JSONL or Parquet, path or URL: a, b, kind, maybe weight.")
 @click.option("--run-dir", required=True, help="Where every iteration and the result are kept.")
@@ -110,7 +117,7 @@ def fit(
         result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell, **given)
     if as_json:
         print_json(result)
-    else:
+    elif not quiet:
         from hmrf_dask.cli.show import show_fit
 
         show_fit(result)

@@ -16,6 +16,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
+# What to do after Ctrl-C; the other commands leave nothing half done that a second one would use.
+AGAIN = {
+    "run": "run it again: it goes on where it stopped",
+    "fit": "run it again, without --fresh: it goes on where it stopped",
+    "demo": "run it again with --resume: it goes on where it stopped",
+}
 EXIT_CODES = "Exit codes: 0 done, 2 usage, 65 bad data, 75 try again, 78 bad configuration."
 
 
@@ -31,8 +37,28 @@ class HmrfGroup(click.Group):
                 click.echo(f"error: {one_line(error)}", err=True)
                 ctx.exit(error.exit_code)
             except KeyboardInterrupt:
-                click.echo("interrupted; what is committed stays in the run directory", err=True)
+                again = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
+                click.echo(f"interrupted; {again}", err=True)
                 ctx.exit(INTERRUPTED)
+
+
+class HmrfCommand(click.Command):
+    """A command that takes no empty values: a script's unset variable is not a wish."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and refuse arguments and options without anything in them."""
+        rest = super().parse_args(ctx, args)
+        for param in () if ctx.resilient_parsing else self.get_params(ctx):
+            value = ctx.params.get(param.name or "")
+            if isinstance(value, str) and not value.strip():
+                raise click.BadParameter(
+                    "must not be empty; give it a value, or leave it out"
+                    if isinstance(param, click.Option)
+                    else "must not be empty",
+                    ctx,
+                    param,
+                )
+        return rest
 
 
 def one_line(message: object) -> str:
@@ -81,8 +107,8 @@ where_to_run = with_options(
     click.option("--scheduler-file", type=click.Path(exists=True), help="File with it."),
 )
 how_to_tell = with_options(
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-    click.option("--quiet", "-q", is_flag=True, help="No progress; errors and warnings only."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
+    click.option("--quiet", "-q", is_flag=True, help="Print errors only (with --json, that too)."),
 )
 
 

@@ -6,28 +6,30 @@ import time
 
 import click
 
-from hmrf_dask.cli.group import print_json
+from hmrf_dask.cli.group import HmrfCommand, how_to_tell, print_json
 
 
-@click.command()
+@click.command(cls=HmrfCommand, short_help="Tell of an output: releases, how far a run is.")
 @click.argument("place", metavar="OUTPUT_OR_RUN")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--watch", is_flag=True, help="Look again every two seconds until the run ends.")
-def inspect(place: str, as_json: bool, watch: bool) -> None:
+@click.option("--watch", is_flag=True, help="Look every two seconds until the run ends.")
+@how_to_tell
+def inspect(place: str, watch: bool, as_json: bool, quiet: bool) -> None:
     """Tell of the output of a job or a run directory: releases, who writes it, how far it is.
 
-    It reads files alone, so it can be asked of a run on any machine while it works.
+    It reads files alone, so it can be asked of a run on any machine while it works. With --json or
+    --quiet, --watch waits for the end, and only that is told.
     """
     from hmrf_dask.jobs.inspect_output import inspect_output
 
     while True:
         found = inspect_output(place)
-        if as_json:
+        ended = not (watch and found["running"])
+        if as_json and ended:
             print_json(found)
-        else:
+        elif not (as_json or quiet):
             from hmrf_dask.cli.show_report import show_inspection
 
             show_inspection(found)
-        if not (watch and found["running"]):
+        if ended:
             return
         time.sleep(2)

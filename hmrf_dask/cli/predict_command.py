@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from hmrf_dask.cli.group import connected_to, how_to_tell, print_json, where_to_run
+from hmrf_dask.cli.group import HmrfCommand, connected_to, how_to_tell, print_json, where_to_run
 from hmrf_dask.cli.progress import shown_progress
 
 
-@click.command()
+@click.command(cls=HmrfCommand, short_help="Give new rows the clusters of a model.")
 @click.argument("model")
 @click.argument("rows")
 @click.option("--out", required=True, help="Folder or URL for assignments/*.parquet.")
@@ -28,7 +28,7 @@ def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where
         result = predict_files(model, rows, out)
     if as_json:
         print_json(result)
-    else:
+    elif not quiet:
         from hmrf_dask.cli.show import show_prediction
 
         show_prediction(result)

@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hmrf_dask.cli.group import given_way, how_to_tell, print_json, where_to_run
+from hmrf_dask.cli.group import HmrfCommand, given_way, how_to_tell, print_json, where_to_run
 from hmrf_dask.cli.progress import shown_progress
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.inputs import Inputs
-    from hmrf_dask.jobs.report import Report
+    from hmrf_dask.jobs.job_file import Job
 
 
-@click.command()
+@click.command(cls=HmrfCommand, short_help="Do what a job file says: documents to clusters.")
 @click.argument("job_file", metavar="JOB")
 @click.option("--output", help="Write there, not where the job file says.")
 @click.option("--predict", is_flag=True, help="Only give new documents clusters of the last model.")
+@click.option(
+    "--from-release",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Go on from release N, not from the last: where that is damaged or wrong; 0: begin anew.",
+)
 @click.option(
     "--detach", is_flag=True, help="Let a task of the cluster drive the run, and go away."
 )
@@ -28,6 +34,7 @@ def run(
     job_file: str,
     output: str | None,
     predict: bool,
+    from_release: int | None,
     detach: bool,
     as_json: bool,
     quiet: bool,
@@ -41,22 +48,44 @@ def run(
     from hmrf_dask.jobs.inputs import gather, load_job
     from hmrf_dask.jobs.up_to_date import report_if_done
 
-    changes: dict[str, Any] = {"output": _from_here(output)} if output else {}
+    way = given_way(where)
+    changes: dict[str, Any] = {} if output is None else {"output": _from_here(output)}
     if predict:
         changes["mode"] = "predict"
     job = load_job(job_file, changes)
-    way = given_way(where)
-    inputs = gather(job, job_file)
+    inputs = gather(_scheduler_beside(job, job_file), job_file, from_release)
     report = report_if_done(inputs)
     if report is None and detach:
-        _detach(inputs, way)
+        told = _detach(inputs, way)
+        if as_json:
+            print_json(told)
+        elif not quiet:
+            look = f"hmrf-dask inspect {told['output']}"
+            click.echo(f"detached as task {told['task']}; look with: {look}", err=True)
         return
     if report is None:
         from hmrf_dask.jobs.run_job import run_job
 
         with shown_progress(quiet=quiet) as tell, _connected(inputs, way):
             report = run_job(inputs, tell=tell)
-    _show(report, as_json)
+    if as_json:
+        print_json(report)
+    elif not quiet:
+        from hmrf_dask.cli.show_report import show_report
+
+        show_report(report)
+
+
+def _scheduler_beside(job: Job, job_file: str) -> Job:
+    """Return a job whose scheduler file, if it names one, is seen from everywhere."""
+    from hmrf_dask.documents.manifest import base_of
+    from hmrf_dask.jobs.inputs import beside
+
+    named = job.cluster.scheduler_file
+    if named is None:
+        return job
+    cluster = job.cluster.model_copy(update={"scheduler_file": beside(base_of(job_file), named)})
+    return job.model_copy(update={"cluster": cluster})
 
 
 def _connected(inputs: Inputs, way: dict[str, Any]) -> AbstractContextManager[None]:
@@ -66,7 +95,7 @@ def _connected(inputs: Inputs, way: dict[str, Any]) -> AbstractContextManager[No
     return connected(**way) if way else connected(cluster=inputs.job.cluster)
 
 
-def _detach(inputs: Inputs, way: dict[str, Any]) -> None:
+def _detach(inputs: Inputs, way: dict[str, Any]) -> dict[str, str]:
     cluster = inputs.job.cluster
     if not (cluster.stays and not way) and not way.keys() & {"scheduler", "scheduler_file"}:
         raise click.UsageError(
@@ -77,7 +106,7 @@ def _detach(inputs: Inputs, way: dict[str, Any]) -> None:
 
     with _connected(inputs, way):
         key = submit(inputs)
-    click.echo(f"detached as task {key}; look with: hmrf-dask inspect {inputs.output}", err=True)
+    return {"status": "detached", "task": key, "output": inputs.output}
 
 
 def _from_here(output: str) -> str:
@@ -85,12 +114,3 @@ def _from_here(output: str) -> str:
     from hmrf_dask.runs.storage import absolute_url
 
     return absolute_url(output)
-
-
-def _show(report: Report, as_json: bool) -> None:
-    if as_json:
-        print_json(report)
-    else:
-        from hmrf_dask.cli.show_report import show_report
-
-        show_report(report)

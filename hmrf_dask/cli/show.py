@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from hmrf_dask.errors import counted
+
 if TYPE_CHECKING:
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
@@ -28,9 +30,8 @@ def show_demo(result: DemoResult) -> None:
     console.print(_cluster_table(result), "")
     console.print(_agreement_table(result), "")
     console.print(_violations(result.violations, result.n_answers))
-    console.print(
-        f"{result.n_iterations} iterations ({result.stop_reason}), {result.seconds:.1f} s\n"
-    )
+    iterations = counted(result.n_iterations, "iteration")
+    console.print(f"{iterations} ({result.stop_reason}), {result.seconds:.1f} s\n")
     _print_files(console, result.files)
     rows, pairs = result.files["rows"], result.files["pairs"]
     console.print("\n[bold]Next[/]")
@@ -86,12 +87,14 @@ def show_fit(result: FitResult) -> None:
     """Print the sizes of the clusters, how the fit ended, violated pairs and files."""
     console = Console(highlight=False)
     console.print(
-        f"[bold]{result.n_documents} documents[/] in {len(result.sizes)} clusters, sizes:"
+        f"[bold]{counted(result.n_documents, 'document')}[/] in "
+        f"{counted(len(result.sizes), 'cluster')}, sizes:"
     )
     console.print(indent(fill(" ".join(map(str, result.sizes)), console.width - 2), "  "))
     console.print(_violations(result.violations, result.n_pairs))
     console.print(
-        f"J = {result.objective:.6g} after {result.n_iterations} iterations ({result.stop_reason})"
+        f"J = {result.objective:.6g} after {counted(result.n_iterations, 'iteration')} "
+        f"({result.stop_reason})"
     )
     _print_files(console, result.files)
 
@@ -100,7 +103,8 @@ def show_prediction(result: Prediction) -> None:
     """Print the sizes of the clusters of new rows, and where the assignments are."""
     console = Console(highlight=False)
     console.print(
-        f"[bold]{result.n_documents} documents[/] in {len(result.sizes)} clusters, sizes:"
+        f"[bold]{counted(result.n_documents, 'document')}[/] in "
+        f"{counted(len(result.sizes), 'cluster')}, sizes:"
     )
     console.print(indent(fill(" ".join(map(str, result.sizes)), console.width - 2), "  "))
     _print_files(console, result.files)
@@ -114,7 +118,8 @@ def show_agreement(result: Agreement) -> None:
     )
     console.print(f"NMI            {result.nmi:.4f}")
     if result.nmi_unasked is not None:
-        console.print(f"  unasked      {result.nmi_unasked:.4f} ({result.n_unasked} documents)")
+        unasked = counted(result.n_unasked or 0, "document")
+        console.print(f"  unasked      {result.nmi_unasked:.4f} ({unasked})")
     console.print(f"pairwise F     {result.pairwise_f:.4f}")
     console.print(f"adjusted Rand  {result.adjusted_rand:.4f}")
     console.print(f"homogeneity    {result.homogeneity:.4f}")
@@ -124,7 +129,8 @@ def show_agreement(result: Agreement) -> None:
 def _violations(violations: dict[str, int], n_pairs: int) -> str:
     must, cannot = violations["must_link"], violations["cannot_link"]
     return (
-        f"violated pairs: {must + cannot} of {n_pairs} ({must} must-links, {cannot} cannot-links)"
+        f"violated pairs: {must + cannot} of {n_pairs} ({counted(must, 'must-link')}, "
+        f"{counted(cannot, 'cannot-link')})"
     )
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from hmrf_dask.errors import counted
+
 if TYPE_CHECKING:
     from hmrf_dask.jobs.check_documents import Findings
 
@@ -15,17 +17,21 @@ def show_findings(found: Findings) -> None:
     console = Console(highlight=False, soft_wrap=True)
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.formats.items())
     size = f", {_size(found.bytes)}" if found.bytes else ""
-    files = "1 file" if found.files == 1 else f"{found.files} files"
-    console.print(f"[bold]{files}[/] ({kinds}){size}")
-    how = "all read" if found.complete else f"a sample, {found.files_read} files opened"
-    console.print(f"[bold]{found.documents} documents[/] ({how})")
+    console.print(f"[bold]{counted(found.files, 'file')}[/] ({kinds}){size}")
+    opened = f"a sample, {counted(found.files_read, 'file')} opened"
+    how = "all read" if found.complete else opened
+    console.print(f"[bold]{counted(found.documents, 'document')}[/] ({how})")
     _print_documents(console, found)
     for title, count, shown in (
-        ("bad records", found.bad_records, _bad_records(found)),
-        ("ids that come twice", found.duplicate_ids, found.first_duplicate_ids),
+        (counted(found.bad_records, "bad record"), found.bad_records, _bad_records(found)),
+        (
+            counted(found.duplicate_ids, "id that comes twice", "ids that come twice"),
+            found.duplicate_ids,
+            found.first_duplicate_ids,
+        ),
     ):
         if count:
-            console.print(f"[bold]{count} {title}[/]")
+            console.print(f"[bold]{title}[/]")
             _print_lines(console, shown, count)
     _print_answers(console, found)
     for title, lines in (("Problems", found.problems), ("Remarks", found.remarks)):
@@ -47,9 +53,9 @@ def _print_documents(console: Console, found: Findings) -> None:
             + (f"; language {found.language}" if found.language else "")
         )
     if found.embedding_length:
-        console.print(f"embeddings have {found.embedding_length} numbers")
+        console.print(f"embeddings have {counted(found.embedding_length, 'number')}")
     if found.labels:
-        console.print(f"{found.labels} known classes")
+        console.print(counted(found.labels, "known class", "known classes"))
 
 
 def _bad_records(found: Findings) -> list[str]:
@@ -64,9 +70,10 @@ def _print_answers(console: Console, found: Findings) -> None:
     answers = found.answers
     if answers is not None:
         console.print(
-            f"[bold]{answers.must_links + answers.cannot_links} answers[/] "
-            f"({answers.must_links} must-links, {answers.cannot_links} cannot-links) about "
-            f"{answers.documents} documents, {answers.documents_found} of them read"
+            f"[bold]{counted(answers.must_links + answers.cannot_links, 'answer')}[/] "
+            f"({counted(answers.must_links, 'must-link')}, "
+            f"{counted(answers.cannot_links, 'cannot-link')}) about "
+            f"{counted(answers.documents, 'document')}, {answers.documents_found} of them read"
         )
 
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.table import Table
+
+from hmrf_dask.errors import counted
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.report import Report
+
+MOST = 20  # clusters shown
 
 
 def show_report(report: Report) -> None:
     """Print what a run found, in words; of a run that had nothing to do only where it all is."""
     console = Console(highlight=False)
     console.print(f"[bold]{report.status}[/]: release {report.release}, run {report.run}")
-    for line in () if report.status == "up to date" else _lines(report):
-        console.print(line, soft_wrap=True)
+    if report.status != "up to date":
+        for line in _lines(report):
+            console.print(line, soft_wrap=True)
+        _print_clusters(console, report)
     console.print("[bold]Files[/]")
     for name, path in report.places.items():
         console.print(f"  {name:12} {report.output}/{path}", soft_wrap=True, markup=False)
@@ -36,36 +43,44 @@ def _lines(report: Report) -> list[str]:
 def _documents(report: Report) -> str:
     files, documents = report.files, report.documents
     told = (
-        f"{documents['all']} documents in {files['all']} files: {files['new']} files new, "
-        f"{files['changed']} changed, {files['deleted']} deleted, {documents['vectorised']} "
-        "documents vectorised"
+        f"{counted(documents['all'], 'document')} in {counted(files['all'], 'file')}: "
+        f"{files['new']} new, {files['changed']} changed, {files['deleted']} deleted; "
+        f"{counted(documents['vectorised'], 'document')} vectorised"
     )
     rejected = documents["rejected"]
-    return f"{told}, {rejected} records rejected" if rejected else told
+    return f"{told}, {counted(rejected, 'record')} rejected" if rejected else told
 
 
 def _words(report: Report) -> str | None:
     words = report.vocabulary
     if not words:
         return None
-    made = "made anew" if words["refit"] else "as it was"
+    made = "made anew" if words["refit"] else "as they were"
+    told = f"{counted(words['terms'], 'term')}, {made}"
+    if words["refit"] or not report.files["new"] + report.files["changed"]:
+        return told
     return (
-        f"{words['terms']} terms, {made}; {words['unknown_share']:.1%} of the words in new files "
-        f"are not among them ({words['unknown_share_then']:.1%} where it was made)"
+        f"{told}; {words['unknown_share']:.1%} of the words in new files are not among them "
+        f"({words['unknown_share_then']:.1%} where they were made)"
     )
 
 
 def _answers(report: Report) -> str | None:
     answers = report.answers
-    if not answers["pairs"] and not answers["unknown"]:
+    rejected, unused = answers.get("rejected", 0), answers.get("unused", 0)  # new in run.json
+    if unused:
+        return f"{counted(unused, 'new answer')} not used: they wait for the next fit"
+    if not answers["pairs"] and not answers["unknown"] and not rejected:
         return None
     violated = answers["must_link"] + answers["cannot_link"]
     told = (
-        f"violated pairs: {violated} of {answers['pairs']} ({answers['must_link']} must-links, "
-        f"{answers['cannot_link']} cannot-links)"
+        f"violated pairs: {violated} of {answers['pairs']} "
+        f"({counted(answers['must_link'], 'must-link')}, "
+        f"{counted(answers['cannot_link'], 'cannot-link')})"
     )
-    unknown = answers["unknown"]
-    return f"{told}; {unknown} name documents that are not there" if unknown else told
+    if unknown := answers["unknown"]:
+        told = f"{told}; {unknown} more with a document that is not there"
+    return f"{told}; {counted(rejected, 'line')} of answers rejected" if rejected else told
 
 
 def _fit(report: Report) -> str | None:
@@ -73,16 +88,38 @@ def _fit(report: Report) -> str | None:
     if not fit:
         return None
     return (
-        f"J = {fit['J']:.6g} after {fit['iterations']} iterations from a {report.start} start "
-        f"({fit['stop_reason']})"
+        f"J = {fit['J']:.6g} after {counted(fit['iterations'], 'iteration')} from a "
+        f"{report.start} start ({fit['stop_reason']})"
     )
 
 
 def _clusters(report: Report) -> str:
-    clusters = report.clusters
+    clusters, number = report.clusters, counted(report.clusters["number"], "cluster")
+    if report.parent is None:
+        return number
     kinds = ("kept", "split", "merged", "new", "vanished")
     told = ", ".join(f"{clusters[kind]} {kind}" for kind in kinds if clusters.get(kind))
-    return f"{clusters['number']} clusters: {told}; churn {clusters['churn']:.1f} %"
+    return f"{number}: {told}; churn {clusters['churn']:.1f} %"
+
+
+def _print_clusters(console: Console, report: Report) -> None:
+    """Print the largest clusters, each with its size and its top words."""
+    import io
+
+    import pyarrow.parquet as pq
+
+    from hmrf_dask.documents.streams import read_whole
+
+    data = read_whole(f"{report.output}/{report.places['clusters']}", {})
+    found = sorted(pq.read_table(io.BytesIO(data)).to_pylist(), key=lambda one: -one["size"])
+    table = Table("cluster", "size", "top words", box=None, pad_edge=False)
+    table.columns[0].justify = table.columns[1].justify = "right"
+    table.columns[2].no_wrap = True
+    for one in found[:MOST]:
+        table.add_row(str(one["cluster"]), str(one["size"]), " ".join(one["top_words"] or ()))
+    console.print(table)
+    if len(found) > MOST:
+        console.print(f"… {len(found) - MOST} more in the clusters file")
 
 
 def show_inspection(found: dict[str, Any]) -> None:
@@ -104,10 +141,11 @@ def show_inspection(found: dict[str, Any]) -> None:
 def _release(release: dict[str, Any] | None) -> str:
     if release is None:
         return "no release yet"
-    counts = ", ".join(f"{value} {name}" for name, value in release["counts"].items())
+    called = {"all": "documents"}
+    counts = ", ".join(f"{n} {called.get(name, name)}" for name, n in release["counts"].items())
     return (
         f"release {release['number']} of run {release['run']}, {release['when']}, "
-        f"{release['files']} files: {counts}"
+        f"{counted(release['files'], 'file')}: {counts}"
     )
 
 

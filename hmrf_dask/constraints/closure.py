@@ -278,7 +278,7 @@ def _table_components(
             f"the closure must have at most {pair_budget:,} pairs for a distortion without a "
             f"table form, got {total:,} from {int(n_given.sum()):,} given pairs "
             f"(the largest component alone: {int(n_pairs.max()):,} from "
-            f"{int(n_given[n_pairs.argmax()]):,}): set closure=False, or give fewer pairs"
+            f"{int(n_given[n_pairs.argmax()]):,}): set closure to false, or give fewer pairs"
         )
     return np.zeros(len(n_pairs), np.bool_)
 

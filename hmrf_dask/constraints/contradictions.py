@@ -62,10 +62,11 @@ def _conflict_message(path: tuple[object, ...], n_more: int) -> str:
         half = SHOWN_PATH // 2
         left_out = f"… ({len(shown) - SHOWN_PATH} more documents) …"
         shown = [*shown[:half], left_out, *shown[-half:]]
-    others = f", and {n_more:,} more contradictions" if n_more else ""
+    more = "contradiction" if n_more == 1 else "contradictions"
+    others = f", and {n_more:,} more {more}" if n_more else ""
     return (
         "must-links and cannot-links must not contradict each other, got "
         f"{' = '.join(shown)} but {path[0]!r} ≠ {path[-1]!r}{others}: correct the pairs, or, "
-        'where pairs may be broken (HMRFKMeans, PCKMeans), set on_conflict="keep" (given pairs '
-        'only for these documents) or "drop" (without the contradicting cannot-links)'
+        "where pairs may be broken (HMRFKMeans, PCKMeans), set on_conflict to keep (given pairs "
+        "only for these documents) or drop (without the contradicting cannot-links)"
     )

@@ -184,7 +184,7 @@ class Constraints:
 
     def to_file(self, path: str | os.PathLike[str]) -> None:
         """Write a pair file that `from_file` reads, of the kind that its ending tells."""
-        from hmrf_dask.constraints.files import write_pairs
+        from hmrf_dask.constraints.written import write_pairs
 
         write_pairs(self, path)
 

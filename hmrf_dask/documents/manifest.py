@@ -20,7 +20,12 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.documents.mistakes import parse_yaml, validated
+from hmrf_dask.documents.mistakes import (
+    NAME_PATTERN,
+    parse_yaml,
+    refuse_other_kind,
+    validated,
+)
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.runs.storage import refuse_credentials
@@ -78,7 +83,7 @@ Url = Annotated[str, AfterValidator(_checked_url)]
 Some = (AfterValidator(_some), Field(json_schema_extra={"minItems": 1}))
 Urls = Annotated[tuple[Url, ...], BeforeValidator(_as_list), *Some]
 Hash = Annotated[str, AfterValidator(_checked_hash)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
 Column = Annotated[str, Field(min_length=1)]
 
 
@@ -131,7 +136,7 @@ class StorageOptions(_Model):
             try:
                 refuse_credentials(value)
             except ConfigurationError as error:
-                raise ValueError(str(error)) from None
+                raise ValueError(str(error).removeprefix("storage_options ")) from None
         return value
 
     @field_validator("endpoint_url")
@@ -223,7 +228,10 @@ class Resource(_Files):
 
 
 class Answers(_Files):
-    """Pairs that people judged, CSV or Parquet with the columns a, b, kind, weight."""
+    """What people judged, CSV, JSONL or Parquet: pairs (columns a, b, kind, weight) or classes.
+
+    Known classes (columns id, label) are taken as pairs: of one class together, of two apart.
+    """
 
 
 class Manifest(_Model):
@@ -268,7 +276,9 @@ def load_manifest(
     """
     address = os.fspath(url)
     data = read_whole(address, storage_options or {})
-    return validated(Manifest, parse_yaml(data, address), address)
+    found = parse_yaml(data, address)
+    refuse_other_kind(found, address, "manifest")
+    return validated(Manifest, found, address)
 
 
 def base_of(url: str | os.PathLike[str]) -> str:

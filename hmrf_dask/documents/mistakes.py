@@ -6,9 +6,10 @@ Manifests and job files are read this way.
 from __future__ import annotations
 
 import difflib
+import os
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -17,6 +18,32 @@ from hmrf_dask.errors import ConfigurationError
 
 M = TypeVar("M", bound=BaseModel)
 _GENERAL = "(the whole file)"
+_KNOWN: Final = "; known are "
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
+# What a value must be, by pydantic's name of the mistake: its own words speak of Python.
+_MUST_BE: Final = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "a mapping of names to values",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of fewer digits",
+    "int_type": "a whole number",
+    "invalid_key": "a mapping of names to values",
+    "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
+    "model_type": "a mapping of names to values",
+    "string_too_long": "no longer than {max_length}",
+    "string_type": "a text",
+    "too_long": "a list of {max_length} at most",
+    "tuple_type": "a list",
+}
+# The kinds of files there are, each with the key that no other kind has, and its command.
+_KINDS: Final = {"job": ("manifest", "run"), "manifest": ("resources", "check")}
 
 
 def parse_yaml(data: bytes, name: str) -> dict[str, Any]:
@@ -32,9 +59,48 @@ def parse_yaml(data: bytes, name: str) -> dict[str, Any]:
         raise ConfigurationError(f"{name}{place}: must be YAML, {told}") from error
     if not isinstance(found, dict):
         raise ConfigurationError(
-            f"{name} must be a mapping of names to values, got {type(found).__name__}"
+            f"{name} must be a mapping of names to values, got {_kind(found)}; see the README for "
+            "a manifest and a job file to begin with"
         )
     return found
+
+
+def _kind(value: Any) -> str:
+    """Return what a YAML file holds in the place of a mapping."""
+    if value is None:
+        return "an empty file"
+    return "a list" if isinstance(value, list) else f"the text {_short(value)}"
+
+
+def refuse_other_kind(found: dict[str, Any], name: str, wanted: str) -> None:
+    """Refuse a job where a manifest belongs, and the other way, with the command that takes it.
+
+    Parameters
+    ----------
+    found : dict
+        As `parse_yaml` gives it.
+    name : str
+        Path or URL of the file.
+    wanted : {"job", "manifest"}
+    """
+    kind = next(one for one in _KINDS if one != wanted)
+    key, command = _KINDS[kind]
+    said = str(found.get("$schema", ""))
+    by_key = key in found and _KINDS[wanted][0] not in found
+    if said.startswith(f"hmrf-dask/{kind}/") or (by_key and not said):
+        raise ConfigurationError(
+            f"{name} is a {kind}, not a {wanted}: `hmrf-dask {command} {name}` is its command"
+            + _manifest_of(found, name)
+        )
+
+
+def _manifest_of(found: dict[str, Any], name: str) -> str:
+    """Return which command takes the manifest that a job names; '' if it names none."""
+    manifest = found.get("manifest")
+    if not isinstance(manifest, str) or not manifest:
+        return ""
+    path = manifest if "://" in manifest else os.path.join(os.path.dirname(name), manifest)
+    return f", and `hmrf-dask check {path}` that of the manifest it names"
 
 
 def validated(model: type[M], found: dict[str, Any], name: str) -> M:
@@ -52,9 +118,9 @@ def validated(model: type[M], found: dict[str, Any], name: str) -> M:
     try:
         return model.model_validate(found)
     except ValidationError as error:
-        lines = list(_lines(error, found, model))
-        count = "a mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
-        raise ConfigurationError(f"{name} has {count}: {'; '.join(lines)}") from None
+        places = _places(error, found, model)
+        count = "a mistake" if len(places) == 1 else f"{len(places)} mistakes"
+        raise ConfigurationError(f"{name} has {count}: {'; '.join(_lines(places))}") from None
 
 
 def meant(given: str, known: Iterable[str]) -> str:
@@ -86,15 +152,31 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _lines(error: ValidationError, found: Any, model: type[BaseModel]) -> Iterator[str]:
-    """Yield a line for each place that has a mistake; a union's members are told together."""
+def _places(error: ValidationError, found: Any, model: type[BaseModel]) -> dict[str, str]:
+    """Return what is wrong at each place that has a mistake; a union's members are one."""
     places: dict[str, list[str]] = {}
-    for one in error.errors(include_url=False, include_context=False):
+    for one in error.errors(include_url=False):
         kept = _in_file(one["loc"], found, missing=one["type"] == "missing")
         path = ".".join(map(str, kept)) or _GENERAL
         places.setdefault(path, []).append(_told(one, kept, model))
-    for path, told in places.items():
-        yield f"{path}: {' or '.join(dict.fromkeys(told))}"
+    return {path: _joined(list(dict.fromkeys(told))) for path, told in places.items()}
+
+
+def _lines(places: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each place; what known names there are is said once."""
+    same: dict[str, list[str]] = {}
+    for path, words in places.items():
+        same.setdefault(words if _KNOWN in words else f"{path}: {words}", []).append(path)
+    for words, paths in same.items():
+        yield f"{', '.join(paths)}: {words}" if _KNOWN in words else words
+
+
+def _joined(told: list[str]) -> str:
+    """Return what members of a union say of one value as one sentence."""
+    begin, value = "must be ", f", got {told[0].partition(', got ')[2]}"
+    if len(told) > 1 and all(one.startswith(begin) and one.endswith(value) for one in told):
+        return begin + " or ".join(one[len(begin) : -len(value)] for one in told) + value
+    return " or ".join(told)
 
 
 def _in_file(loc: tuple[int | str, ...], found: Any, *, missing: bool) -> tuple[int | str, ...]:
@@ -114,22 +196,41 @@ def _told(one: Any, path: tuple[int | str, ...], model: type[BaseModel]) -> str:
     if one["type"] == "extra_forbidden":
         known = _fields(model, path[:-1])
         near = meant(str(path[-1]), known)
-        return f"must not be there{near or '; known are ' + ', '.join(known)}"
+        return f"must not be there{near or _KNOWN + ', '.join(known)}"
     if one["type"] == "missing":
         return "is missing"
-    text: str = one["msg"].removeprefix("Value error, ")
     if one["type"] in ("value_error", "assertion_error"):
-        return text
-    near = ""
-    if one["type"] == "literal_error" and isinstance(one["input"], str):
-        near = meant(one["input"], [word for word in one["msg"].split("'") if word.strip(" ,")])
-    if one["type"] == "string_type" and isinstance(one["input"], bool | int | float):
-        near = " (put it in quotes; YAML reads no, off, yes and on as booleans)"
-    return f"{text[:1].lower()}{text[1:]}, got {_short(one['input'])}{near}"
+        return str(one["msg"].partition(" error, ")[2])
+    context = {key: _plain(value) for key, value in one.get("ctx", {}).items()}
+    if one["type"] == "string_too_short":
+        return "must not be empty"
+    if context.get("pattern") == NAME_PATTERN:
+        must = "lower-case letters, digits, '.', '_' and '-', a letter or digit first"
+    else:
+        must = _MUST_BE.get(one["type"], one["msg"]).format_map(context).replace("'", "")
+    return f"must be {must}, got {_short(one['input'])}{_hint(one)}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a limit as a person writes it: 1, not 1.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _hint(one: Any) -> str:
+    """Return what may have been meant by a value."""
+    given = one["input"]
+    if one["type"] == "literal_error" and isinstance(given, str):
+        words = one["ctx"]["expected"].split("'")[1::2]
+        return meant(given, words) if len(words) > 1 else ""
+    if one["type"] == "string_type" and isinstance(given, bool | int | float):
+        return " (put it in quotes; YAML reads no, off, yes and on as true or false)"
+    return ""
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    """Return a value as YAML writes it, not too long."""
+    plain = {None: "nothing", True: "true", False: "false"}
+    text = plain[value] if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

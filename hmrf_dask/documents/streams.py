@@ -11,7 +11,13 @@ from typing import Any, BinaryIO
 
 import fsspec
 
-from hmrf_dask.errors import HmrfError, SourceError, SourceUnavailableError
+from hmrf_dask.errors import (
+    HmrfError,
+    SourceError,
+    SourceUnavailableError,
+    in_words,
+    lacks_credentials,
+)
 
 BLOCK_BYTES = 4 * 2**20
 # Options that a store's file system knows, by protocol; others have none.
@@ -21,7 +27,7 @@ _KNOWN_OPTIONS = {
 }
 _SAME_PROTOCOL = {"s3a": "s3", "gcs": "gs"}
 _LOCAL = ("", "file", "local")
-# Trying again does not help against these; the last ones are botocore's, which has no base of use.
+# Trying again does not help against these.
 _FOR_GOOD = (
     FileNotFoundError,
     PermissionError,
@@ -30,7 +36,6 @@ _FOR_GOOD = (
     ImportError,
     ValueError,
 )
-_FOR_GOOD_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 
 
@@ -42,7 +47,7 @@ def explained(url: str, action: str) -> Iterator[None]:
     except HmrfError:
         raise
     except Exception as error:  # botocore, aiohttp and others share no base but this one
-        for_good = isinstance(error, _FOR_GOOD) or type(error).__name__ in _FOR_GOOD_NAMES
+        for_good = isinstance(error, _FOR_GOOD) or lacks_credentials(error)
         kind = SourceError if for_good else SourceUnavailableError
         raise kind(f"{url}: cannot {action}: {_problem(url, error)}") from error
 
@@ -56,10 +61,10 @@ def _problem(url: str, error: Exception) -> str:
         return f"no permission ({error}); check the profile or the rights of the file"
     if isinstance(error, ImportError) and protocol in _EXTRAS:
         return f"install hmrf-dask[{_EXTRAS[protocol]}]"
-    if type(error).__name__ in _FOR_GOOD_NAMES:
+    if lacks_credentials(error):
         return f"{error}; give credentials in the environment or a profile, or say anon: true"
-    advice = "check it" if isinstance(error, _FOR_GOOD) else "run again later"
-    return f"{type(error).__name__}: {error}; {advice}"
+    advice = "check the path" if isinstance(error, _FOR_GOOD) else "run again later"
+    return f"{in_words(error)}; {advice}"
 
 
 def is_local(url: str) -> bool:

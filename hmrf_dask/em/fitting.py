@@ -39,7 +39,7 @@ from hmrf_dask.em.problem import ENTRY_BYTES, ROW_BYTES, lay_out
 from hmrf_dask.em.refine import wanted
 from hmrf_dask.em.seeds import Seeds, seeded_centroids, sow
 from hmrf_dask.em.sharding import ShardEngine
-from hmrf_dask.errors import HmrfWarning, InvalidInputError
+from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
 from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.path import kernel_path
 from hmrf_dask.kernels.room import kept_for_a_fit
@@ -342,7 +342,7 @@ def _warn_of_conflicts(pairs: Pairs, settings: Settings) -> None:
     if pairs.graph.n_conflicts:
         done = "kept as soft pairs without closure" if settings.on_conflict == "keep" else "dropped"
         warnings.warn(
-            f"{pairs.graph.n_conflicts} cannot-links contradict must-links and were {done}; the "
+            f"must-links contradict {counted(pairs.graph.n_conflicts, 'cannot-link')}, {done}; the "
             f"first: {pairs.graph.conflicts[0]}",
             HmrfWarning,
             stacklevel=5,

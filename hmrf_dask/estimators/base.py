@@ -166,7 +166,9 @@ class HMRFEstimator(
         if scratch and not lazy:
             run.remove()
 
-    def _predictor(self) -> Predictor:
+    def predictor(self) -> Predictor:
+        """Return the fitted model as far as new rows need it, for `estimators.prediction`."""
+        check_is_fitted(self)
         weights, smoothing = self.feature_weights_, self.smoothing_
         return Predictor(self._distortion, self.cluster_centers_, weights, smoothing)
 
@@ -183,7 +185,7 @@ class HMRFEstimator(
             A dask array, not computed yet, for a dask array, a Corpus or a path.
         """
         check_is_fitted(self)
-        return predict_rows(self._predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
+        return predict_rows(self.predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
 
     def transform(self, X: Any) -> Any:
         """Return the distance of each row to each cluster under the learned metric.
@@ -198,7 +200,7 @@ class HMRFEstimator(
             A dask array, not computed yet, for a dask array, a Corpus or a path.
         """
         check_is_fitted(self)
-        return transform_rows(self._predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
+        return transform_rows(self.predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return minus the sum of the distances of rows to their nearest clusters.
@@ -210,7 +212,7 @@ class HMRFEstimator(
             For scikit-learn's sake.
         """
         check_is_fitted(self)
-        return score_rows(self._predictor(), self._corpus(X, fitting=False))
+        return score_rows(self.predictor(), self._corpus(X, fitting=False))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
@@ -222,7 +224,7 @@ class HMRFEstimator(
         summary = {name: getattr(self, f"{name}_") for name in SUMMARY}
         summary["objective_history"] = self.objective_history_.tolist()
         model = SavedModel(
-            type(self).__name__, self._saved_parameters(), self._predictor(), summary,
+            type(self).__name__, self._saved_parameters(), self.predictor(), summary,
             None if names is None else list(names),
         )  # fmt: skip
         save_model(model, path)

@@ -12,11 +12,13 @@ from typing import Any
 
 import fsspec
 import numpy as np
+from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.distortions import DISTORTIONS, Extent
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
+from hmrf_dask.runs.storage import LocalStorage
 from hmrf_dask.types import AnyArray
 
 FORMAT = "hmrf-dask/model/v1"
@@ -80,13 +82,25 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
         "feature_names": model.feature_names,
         "sha256": {name: sha256(data).hexdigest() for name, data in files.items()},
     }
-    filesystem, folder = fsspec.core.url_to_fs(os.fspath(path))
+    _write(os.fspath(path), files, json.dumps(record, indent=1).encode())
+
+
+def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
+    """Write arrays, then the record; into a folder so that they outlast a power cut."""
+    filesystem, folder = fsspec.core.url_to_fs(path)
     filesystem.makedirs(folder, exist_ok=True)
     if filesystem.exists(f"{folder}/{RECORD}"):
         filesystem.rm_file(f"{folder}/{RECORD}")
+    if not isinstance(filesystem, LocalFileSystem):
+        for name, data in {**files, RECORD: record}.items():
+            filesystem.pipe_file(f"{folder}/{name}", data)
+        return
+    storage = LocalStorage(folder, durable=True)
     for name, data in files.items():
-        filesystem.pipe_file(f"{folder}/{name}", data)
-    filesystem.pipe_file(f"{folder}/{RECORD}", json.dumps(record, indent=1).encode())
+        storage.write(name, data)
+    storage.settle([""])
+    storage.write(RECORD, record)
+    storage.settle(["", ".."])
 
 
 def load_model(path: str | os.PathLike[str]) -> SavedModel:

@@ -112,18 +112,21 @@ def score_of(nearest: Nearest) -> IntArray:
 
 def predict_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
     """Return the labels: int32, shape (n_rows,)."""
-    flow = DaskFlow()
-    if predictor.shards:
-        found = _over_partitions(flow, nearest_of, predictor, corpus)
-        parts = [flow.lazy(labels_kept, one) for one in found]
-    else:
-        parts = _over_partitions(flow, labels_of, predictor, corpus)
+    parts = lazy_labels(DaskFlow(), predictor, corpus)
     return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy)
+
+
+def lazy_labels(flow: DaskFlow, predictor: Predictor, corpus: Corpus) -> list[Lazy]:
+    """Return the labels of each partition, not computed yet."""
+    if not predictor.shards:
+        return over_partitions(flow, labels_of, predictor, corpus)
+    found = over_partitions(flow, nearest_of, predictor, corpus)
+    return [flow.lazy(labels_kept, one) for one in found]
 
 
 def transform_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
     """Return the distances: float64, shape (n_rows, K)."""
-    parts = _over_partitions(DaskFlow(), distances_of, predictor, corpus)
+    parts = over_partitions(DaskFlow(), distances_of, predictor, corpus)
     columns = (len(predictor.centroids),)
     return whole(parts, corpus.row_counts, columns, np.dtype(np.float64), lazy)
 
@@ -131,7 +134,7 @@ def transform_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
 def score_rows(predictor: Predictor, corpus: Corpus) -> float:
     """Return minus the sum of distances to nearest clusters."""
     flow = DaskFlow()
-    found = _over_partitions(flow, nearest_of, predictor, corpus)
+    found = over_partitions(flow, nearest_of, predictor, corpus)
     limbs = [flow.lazy(score_of, one) for one in found]
     return -exact_value(flow.compute([tree(flow, add_limbs, limbs)])[0])
 
@@ -142,15 +145,21 @@ def labels_of_fit(parts: list[Lazy], problem: Problem, *, lazy: bool) -> Any:
     return whole(parts, counts, (), np.dtype(np.int32), lazy)
 
 
-def _over_partitions(
-    flow: DaskFlow, function: Callable[..., Any], predictor: Predictor, corpus: Corpus
+def over_partitions(
+    flow: DaskFlow,
+    function: Callable[..., Any],
+    predictor: Predictor,
+    corpus: Corpus,
+    known: Sequence[Lazy] | None = None,
 ) -> list[Lazy]:
     """Return what each partition has of all clusters, which come in shards where they are many.
 
-    A shard's table is not made before all partitions are done with the one before it.
+    `function` takes a block, the predictor and the table of a shard, its first cluster, and what it
+    returned of the shards before; of the first one what is `known` of the partition. A shard's
+    table is not made before all partitions are done with the one before it.
     """
     centroids, shards = predictor.centroids, predictor.shards
-    found: list[Lazy] = [None] * len(corpus.blocks)
+    found: list[Lazy] = [None] * len(corpus.blocks) if known is None else list(known)
     for clusters in shards or (range(len(centroids)),):
         rows = centroids[clusters.start : clusters.stop] if shards else centroids
         shared = flow.share(replace(predictor, centroids=rows))

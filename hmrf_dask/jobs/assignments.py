@@ -15,7 +15,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, share_array, tree
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
-from hmrf_dask.estimators.prediction import Predictor, labels_of, table_of
+from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
 from hmrf_dask.jobs.given_pairs import NO_PAIRS, count_violations
 from hmrf_dask.kernels.exact import LIMBS, exact_sum
 from hmrf_dask.rows.block import RowBlock
@@ -60,6 +60,32 @@ class Assigned:
         """Tell Dask the true size."""
         arrays = (self.sizes, self.distortions, self.labels, self.distances, self.ids)
         return sum(array.nbytes for array in arrays) + 256 * len(self.files)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Rows beside the clusters.
+
+    Attributes
+    ----------
+    labels : int32 array, shape (n,)
+    own : float64 array, shape (n,)
+        Distance to the own centroid.
+    runner_up : int32 array, shape (n,)
+        The nearest other cluster.
+    nearest : float64 array, shape (n,)
+        How far it is; infinity where there is none.
+    """
+
+    labels: LabelArray
+    own: FloatArray
+    runner_up: LabelArray
+    nearest: FloatArray
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        arrays = (self.labels, self.own, self.runner_up, self.nearest)
+        return sum(array.nbytes for array in arrays) + 256
 
 
 @dataclass(frozen=True)
@@ -118,8 +144,13 @@ def write_assignments(
     Assigned
     """
     refuse_credentials(storage_options or {})
-    predictor = model._predictor()
-    n_clusters = len(predictor.centroids)
+    predictor = model.predictor()
+    n_clusters, n_features = predictor.centroids.shape
+    if corpus.n_features != n_features:  # kernels trust their input
+        raise InvalidInputError(
+            f"rows must have the {n_features} columns that the model was fitted on, got "
+            f"{corpus.n_features}; make them with the same vocabulary"
+        )
     url, options = absolute_url(folder), dict(storage_options or {})
     called = tuple(range(n_clusters) if cluster_ids is None else map(int, cluster_ids))
     target = _Target(url, options, called, n_representatives)
@@ -127,19 +158,20 @@ def write_assignments(
     storage = open_storage(url, options, durable=True)
     storage.make_root()
     flow = DaskFlow()
-    shared = flow.share(predictor)
-    table = flow.lazy(table_of, shared)
     if labels is None:
-        found = [flow.lazy(labels_of, block, shared, table) for block in corpus.blocks]
+        found = lazy_labels(flow, predictor, corpus)
     else:
         found = list(labels.to_delayed().ravel())
     pairs = NO_PAIRS if constraints is None else count_violations(flow, corpus, found, constraints)
+    compared = over_partitions(flow, _compared, predictor, corpus, found)
     parts = [
         flow.lazy(
-            _write_part, block, part, shared, table, target, path,
+            _write_part, block, part, target, path,
             *(share_array(flow, one) for one in pairs.of_partition(number)),
         )
-        for number, (block, part, path) in enumerate(zip(corpus.blocks, found, paths, strict=True))
+        for number, (block, part, path) in enumerate(
+            zip(corpus.named, compared, paths, strict=True)
+        )
     ]  # fmt: skip
     written: Assigned = flow.compute([tree(flow, _joined, parts)])[0]
     # Files of a former fit in other partitions; its documents would come twice.
@@ -167,22 +199,21 @@ def assignments_of(files: Mapping[str, str]) -> dict[str, str]:
 
 def _write_part(
     block: RowBlock,
-    labels: LabelArray,
-    predictor: Predictor,
-    table: Any,
+    compared: _Compared,
     target: _Target,
     path: str,
     rows: IntArray,
     violated: IntArray,
 ) -> Assigned:
     """Write the file of one partition; `violated` are the broken pairs of its rows `rows`."""
-    own, runner_up, margin = _compared(block, labels, predictor, table)
+    labels, own, runner_up = compared.labels, compared.own, compared.runner_up
     called = np.asarray(target.cluster_ids, np.int32)
     broken = np.zeros(block.n_rows, np.int32)
     broken[rows] = violated
     constrained = np.zeros(block.n_rows, np.bool_)
     constrained[rows] = True
     alone = len(called) == 1
+    margin = np.zeros(block.n_rows) if alone else compared.nearest - own
     data = encode_columns(
         {
             "doc_id": pa.array(block.ids.tolist(), id_type(block.ids)),
@@ -211,27 +242,34 @@ def _write_part(
 
 
 def _compared(
-    block: RowBlock, labels: LabelArray, predictor: Predictor, table: Any
-) -> tuple[FloatArray, LabelArray, FloatArray]:
-    """Return each row's distance to its own centroid, the nearest other one, and how much more.
+    block: RowBlock, predictor: Predictor, table: Any, first: int, known: LabelArray | _Compared
+) -> _Compared:
+    """Compare rows with a shard of clusters, counted from `first`.
 
-    The distances are those of `transform`; ties go to the lowest cluster, as in `predict`.
+    What is `known` are the labels, or what was found in the shards before. The distances are those
+    of `transform`; ties go to the lowest cluster, as in `predict`.
     """
-    n_rows, n_clusters = block.n_rows, len(predictor.centroids)
-    own, margin = np.empty(n_rows), np.zeros(n_rows)
-    runner_up = np.zeros(n_rows, np.int32)
+    if not isinstance(known, _Compared):
+        n_rows = len(known)
+        nothing = np.empty(n_rows), np.zeros(n_rows, np.int32), np.full(n_rows, np.inf)
+        known = _Compared(known, *nothing)
+    own, runner_up, nearest = known.own.copy(), known.runner_up.copy(), known.nearest.copy()
+    n_clusters = len(predictor.centroids)
     step = max(1, _BATCH_BYTES // (8 * n_clusters))
-    for start in range(0, n_rows, step):
-        some = slice(start, min(start + step, n_rows))
+    for start in range(0, block.n_rows, step):
+        some = slice(start, min(start + step, block.n_rows))
         rows = block.rows(some.start, some.stop)
         matrix = predictor.distortion.distances(rows, predictor.terms(rows), table)
-        each = np.arange(rows.n_rows)
-        own[some] = matrix[each, labels[some]]
-        if n_clusters > 1:
-            matrix[each, labels[some]] = np.inf
-            runner_up[some] = matrix.argmin(axis=1)
-            margin[some] = matrix[each, runner_up[some]] - own[some]
-    return own, runner_up, margin
+        here = known.labels[some] - first
+        mine = np.flatnonzero((here >= 0) & (here < n_clusters))
+        own[some][mine] = matrix[mine, here[mine]]
+        matrix[mine, here[mine]] = np.inf
+        best = matrix.argmin(axis=1)
+        distances = matrix[np.arange(rows.n_rows), best]
+        nearer = distances < nearest[some]
+        runner_up[some][nearer] = first + best[nearer]
+        nearest[some][nearer] = distances[nearer]
+    return _Compared(known.labels, own, runner_up, nearest)
 
 
 def _nearest(

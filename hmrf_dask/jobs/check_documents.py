@@ -18,7 +18,7 @@ from hmrf_dask.documents.parts import PART_BYTES, is_cut
 from hmrf_dask.documents.seen import SeenIds
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import InvalidInputError, counted
 from hmrf_dask.jobs.telling import Tell, nothing
 
 SAMPLE = 100_000  # documents
@@ -239,16 +239,18 @@ def _judge(found: Findings, columns: Columns) -> None:
     """Say what would stop a run, and what is only worth knowing."""
     seen = "" if found.complete else " in the sample"
     if not found.documents:
-        found.problems.append(f"there must be documents, got none{seen} of {found.files} files")
+        found.problems.append(
+            f"there must be documents, got none{seen} of {counted(found.files, 'file')}"
+        )
     if found.bad_records:
         found.problems.append(
-            f"{found.bad_records} bad records{seen}: a run stops at the first, or keeps them aside "
-            "with on_bad_record: quarantine"
+            f"{counted(found.bad_records, 'bad record')}{seen}: a run stops at the first, or keeps "
+            "them aside with on_bad_record: quarantine"
         )
     if found.duplicate_ids:
         found.problems.append(
-            f"{found.duplicate_ids} documents{seen} have the id of another file's document; ids "
-            "must be unique"
+            f"ids must be unique, got {counted(found.duplicate_ids, 'document')}{seen} with the id "
+            "of another file's document"
         )
     if found.labels == 0 and found.documents:
         found.remarks.append(f"the label ({columns.label!r}) is empty everywhere{seen}")
@@ -287,10 +289,10 @@ def _judge_answers(found: Findings, answers: list[Constraints], reading: _Readin
     if missing and found.complete:
         shown = ", ".join(map(repr, missing[:SHOWN])) + (", …" if len(missing) > SHOWN else "")
         found.problems.append(
-            f"answers must name documents that are there, got {len(missing)} others: {shown}"
+            "answers must name documents that are there, got "
+            f"{counted(len(missing), 'other')}: {shown}"
         )
     elif missing:
         found.remarks.append(
-            f"{len(missing)} of {len(reading.named)} documents that answers name are not in the "
-            "sample"
+            f"answers name {counted(len(missing), 'document')} that the sample does not have"
         )

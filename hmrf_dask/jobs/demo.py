@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +22,11 @@ from sklearn.metrics import normalized_mutual_info_score
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.docstrings import SUBPACKAGES, Document, read_docstrings
+from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.fit_files import start_afresh
+from hmrf_dask.runs.storage import absolute_url, open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 N_ANSWERS = 300
@@ -110,6 +111,8 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
     progress : callable
         Called with one line before each step.
     """
+    if "://" in folder:
+        raise ConfigurationError(f"the demo writes into a folder of this machine, got {folder!r}")
     started = time.perf_counter()
     if fresh:
         start_afresh(f"{folder}/run")
@@ -155,7 +158,7 @@ def _write_inputs(
     folder: str, documents: list[Document], rows: sp.csr_array, constraints: Constraints
 ) -> dict[str, str]:
     """Write what the fit is made from, so that a reader can look at it and fit it again."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    open_storage(absolute_url(folder), {}, durable=False).make_root()
     # Other versions of the packages give other rows, and those a folder of their own.
     content = sha256(rows.indices.tobytes() + rows.data.tobytes()).hexdigest()[:8]
     files = {

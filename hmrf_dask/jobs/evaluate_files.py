@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,12 +16,14 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, tree
+from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.places import assignment_files
 from hmrf_dask.measures import adjusted_rand, completeness, homogeneity, normalized_mutual_info
 from hmrf_dask.measures.scores import pairs_within
 from hmrf_dask.measures.table import Contingency, merge, tabulate
 
+ID_COLUMNS = ("doc_id", "id")  # of known classes, where it is not said: assignments' or documents'
 READERS = {
     ".csv": pyarrow.csv.read_csv,
     ".jsonl": pyarrow.json.read_json,
@@ -42,7 +43,8 @@ class Agreement:
     n_unasked : int or None
         Documents compared that no pair names, None where no pairs were given.
     nmi_unasked : float or None
-        NMI of these alone: what the answers did for documents nobody was asked about.
+        NMI of these alone, None where there are none: what the answers did for documents nobody
+        was asked about.
     """
 
     n_documents: int
@@ -60,7 +62,7 @@ def evaluate_files(
     assignments: str,
     truth: str,
     *,
-    id_column: str = "doc_id",
+    id_column: str | None = None,
     label_column: str = "label",
     pairs: str | None = None,
 ) -> Agreement:
@@ -73,7 +75,7 @@ def evaluate_files(
     truth : str
         CSV, JSONL or Parquet, path or URL.
     id_column, label_column : str
-        Of `truth`.
+        Of `truth`; without the first it is doc_id, or else id.
     pairs : str, optional
         A pair file whose documents are counted apart.
     """
@@ -86,7 +88,7 @@ def evaluate_files(
     if not table.n_rows:
         raise InvalidInputError(
             f"some documents of {assignments} must have a class in {truth}, got none; check "
-            f"--id-column ({id_column!r})"
+            "--id-column"
         )
     return _agreement(n_documents, table, unasked if pairs is not None else None)
 
@@ -104,24 +106,26 @@ def _agreement(n_documents: int, table: Contingency, unasked: Contingency | None
         homogeneity=homogeneity(table),
         completeness=completeness(table),
         n_unasked=None if unasked is None else unasked.n_rows,
-        nmi_unasked=None if unasked is None else normalized_mutual_info(unasked),
+        nmi_unasked=None
+        if unasked is None or not unasked.n_rows
+        else normalized_mutual_info(unasked),
     )
 
 
-def _known_classes(path: str, id_column: str, label_column: str) -> pa.Table:
+def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Table:
     """Return the ids and classes of a file as text, without rows that lack one."""
     ending = PurePosixPath(path).suffix.lower()
     if ending not in READERS:
         raise InvalidInputError(
             f"known classes must be in a file named {', '.join(READERS)}, got {path!r}"
         )
-    filesystem, inside = fsspec.core.url_to_fs(path)
+    data = read_whole(path, {})
     try:
-        found = READERS[ending](io.BytesIO(filesystem.cat_file(inside)))
-    except FileNotFoundError as error:
-        raise InvalidInputError(f"there is no file {path!r}: check the path") from error
+        found = READERS[ending](io.BytesIO(data))
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidInputError(f"{path}: is not a whole {ending} file, {error}") from error
+    if id_column is None:
+        id_column = next((one for one in ID_COLUMNS if one in found.column_names), ID_COLUMNS[0])
     for name in (id_column, label_column):
         if name not in found.column_names:
             raise InvalidInputError(
@@ -134,8 +138,7 @@ def _known_classes(path: str, id_column: str, label_column: str) -> pa.Table:
 
 def _compared(path: str, known: pa.Table, asked: Any) -> tuple[int, Contingency, Contingency]:
     """Return how many documents a file has, and tables of all and of those nobody asked about."""
-    filesystem, inside = fsspec.core.url_to_fs(path)
-    found = pq.read_table(io.BytesIO(filesystem.cat_file(inside)), columns=["doc_id", "cluster"])
+    found = pq.read_table(io.BytesIO(read_whole(path, {})), columns=["doc_id", "cluster"])
     ids = found["doc_id"].cast(pa.string())
     places = pc.index_in(ids, value_set=known["id"])
     compared = pc.is_valid(places).to_numpy()

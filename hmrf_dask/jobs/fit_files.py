@@ -13,7 +13,8 @@ import scipy.sparse as sp
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
-from hmrf_dask.errors import InvalidInputError, RunDirectoryError
+from hmrf_dask.documents.streams import explained
+from hmrf_dask.errors import InvalidInputError, RunDirectoryError, in_words
 from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.telling import Tell, nothing
@@ -120,14 +121,22 @@ def read_rows(path: str) -> Corpus:
     """
     suffix = Path(path).suffix
     if suffix not in (".npz", ".npy"):
-        filesystem, inside = fsspec.core.url_to_fs(path)
-        if filesystem.isdir(inside):
+        with explained(path, "read it"):
+            filesystem, inside = fsspec.core.url_to_fs(path)
+            is_folder = filesystem.isdir(inside)
+        if is_folder:
             return Corpus.from_parquet(path)
         raise InvalidInputError(
             f"rows must be a .npz or .npy file or a folder of Parquet blocks, got {path!r}; "
             "check the path"
         )
-    return as_corpus(_read_matrix(path))
+    matrix = _read_matrix(path)
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+        raise InvalidInputError(
+            f"rows must be a table of numbers, got {path!r} of shape {matrix.shape} and type "
+            f"{matrix.dtype}; write one row for each document"
+        )
+    return as_corpus(matrix)
 
 
 def _read_matrix(path: str) -> Any:
@@ -138,7 +147,7 @@ def _read_matrix(path: str) -> Any:
         raise InvalidInputError(f"there is no file {path!r}: check the path") from error
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise InvalidInputError(
-            f"{path!r} cannot be read as a {suffix} file ({error}); "
+            f"{path!r} cannot be read as a {suffix} file ({in_words(error)}); "
             "write it with scipy.sparse.save_npz or numpy.save"
         ) from error
 

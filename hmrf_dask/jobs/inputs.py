@@ -5,16 +5,17 @@ All of it is known before anything heavy is imported, so a run with nothing new 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from hmrf_dask.documents.manifest import Manifest, base_of, load_manifest
-from hmrf_dask.documents.mistakes import parse_yaml, validated
+from hmrf_dask.documents.mistakes import parse_yaml, refuse_other_kind, validated
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.runs.storage import absolute_url
 
@@ -32,7 +33,7 @@ class AnswerFile:
     @property
     def digest(self) -> str:
         """What tells its content."""
-        return sha256(self.data).hexdigest()
+        return hashlib.sha256(self.data).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Inputs:
     sources : tuple of Source
         The files with documents as they are now, sorted by path.
     answers : tuple of AnswerFile
+    from_release : int, optional
+        Number of the release to go on from, 0 for none; without it that is the last one.
     """
 
     job: Job
@@ -55,6 +58,7 @@ class Inputs:
     output: str
     sources: tuple[Source, ...]
     answers: tuple[AnswerFile, ...]
+    from_release: int | None = None
 
     @property
     def identity(self) -> str:
@@ -79,7 +83,7 @@ class Inputs:
         return _hashed(found)[:16]
 
 
-def gather(job: Job, address: str) -> Inputs:
+def gather(job: Job, address: str, from_release: int | None = None) -> Inputs:
     """Return what a run is made of now.
 
     Parameters
@@ -87,6 +91,8 @@ def gather(job: Job, address: str) -> Inputs:
     job : Job
     address : str
         Where its file is: paths in it begin there.
+    from_release : int, optional
+        Number of the release to go on from, 0 for none; without it that is the last one.
     """
     base = base_of(address)
     manifest_url = beside(base, job.manifest)
@@ -95,7 +101,8 @@ def gather(job: Job, address: str) -> Inputs:
     named = [AnswerFile(one.path, _read(one)) for one in list_answers(manifest, folder)]
     more = [AnswerFile(one, read_whole(beside(base, one), {})) for one in job.answers]
     sources = tuple(list_sources(manifest, folder))
-    return Inputs(job, manifest, output_of(job, address), sources, (*named, *more))
+    output = output_of(job, address)
+    return Inputs(job, manifest, output, sources, (*named, *more), from_release)
 
 
 def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
@@ -109,6 +116,7 @@ def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
         Keys of the file that the command line replaces.
     """
     found = parse_yaml(read_whole(address, {}), address)
+    refuse_other_kind(found, address, "job")
     return validated(Job, {**found, **(changes or {})}, address)
 
 
@@ -131,8 +139,15 @@ def _seen(source: Source) -> list[Any]:
 
 
 def _read(source: Source) -> bytes:
-    return read_whole(source.url, dict(source.options))
+    data = read_whole(source.url, dict(source.options))
+    algorithm, _, wanted = (source.hash or "").partition(":")
+    if wanted and hashlib.new(algorithm, data, usedforsecurity=False).hexdigest() != wanted:
+        raise InvalidInputError(
+            f"{source.path}: must have the hash that the manifest says ({source.hash}), got another"
+            "; fetch the file again, or mend answers.hash"
+        )
+    return data
 
 
 def _hashed(content: Any) -> str:
-    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

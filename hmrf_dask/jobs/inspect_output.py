@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.watch import PROGRESS
 from hmrf_dask.releases.holder import holder_of
-from hmrf_dask.releases.release import latest
 from hmrf_dask.runs.commits import CommitLog
 from hmrf_dask.runs.storage import Storage, absolute_url, open_storage
 
@@ -41,7 +41,7 @@ def inspect_output(place: str) -> dict[str, Any]:
 
 
 def _of_output(url: str, storage: Storage) -> dict[str, Any]:
-    release, holder = latest(url), holder_of(url)
+    release, holder = last_release(url), holder_of(url)
     told: dict[str, Any] = {"kind": "output", "place": url, "running": holder is not None}
     told["release"] = None
     if release is not None:

@@ -1,61 +1,225 @@
-"""The answers of a job: pair files put together, and what names documents that are not there."""
+"""The answers of a job: lines of pair files put together, and those that are put aside."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
-from hmrf_dask.constraints.arrays import listed
-from hmrf_dask.constraints.files import parse_pairs
+from hmrf_dask.constraints.contradictions import witnesses
+from hmrf_dask.constraints.files import parse_lines, parse_pairs
+from hmrf_dask.constraints.graphs import connected_numbers
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow
+from hmrf_dask.documents.batches import Reject
 from hmrf_dask.em.prepare import find_ids
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs.inputs import AnswerFile
-from hmrf_dask.types import AnyArray, BoolArray
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
+
+SHOWN = 5
+Judged = tuple[bool, str, str]  # whether it is a must-link, and its documents, sorted
+
+
+@dataclass(frozen=True)
+class Given:
+    """Pairs as they stand in files.
+
+    Attributes
+    ----------
+    paths : tuple of str
+    pairs : str array, shape (m, 2)
+    must : bool array, shape (m,)
+    weights : float64 array, shape (m,)
+    files, lines : int arrays, shape (m,)
+        Where each stands: which of the paths, and the line.
+    rejects : list of Reject
+        Lines that are no pairs, or judge a pair again in another way.
+    """
+
+    paths: tuple[str, ...]
+    pairs: AnyArray
+    must: BoolArray
+    weights: FloatArray
+    files: IntArray
+    lines: IntArray
+    rejects: list[Reject]
+
+    def place(self, row: int) -> tuple[str, int]:
+        """Return file and line."""
+        return self.paths[self.files[row]], int(self.lines[row])
+
+    def judged(self) -> list[Judged]:
+        """Return what each line says."""
+        ends = np.sort(self.pairs, axis=1).tolist()
+        return [(kind, *end) for kind, end in zip(self.must.tolist(), ends, strict=True)]
+
+    def some(self, chosen: BoolArray) -> Constraints | None:
+        """Return some of the pairs, None if there are none."""
+        must, cannot = chosen & self.must, chosen & ~self.must
+        if not chosen.any():
+            return None
+        return Constraints(
+            self.pairs[must] if must.any() else None,
+            self.pairs[cannot] if cannot.any() else None,
+            must_link_costs=self.weights[must],
+            cannot_link_costs=self.weights[cannot],
+            ids=True,
+        )
+
+
+NOTHING_GIVEN = Given(
+    (),
+    np.empty((0, 2), np.str_),
+    np.empty(0, np.bool_),
+    np.empty(0),
+    np.empty(0, np.int64),
+    np.empty(0, np.int64),
+    [],
+)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Pairs of documents that are there, and those that are not used."""
+    """Pairs of documents that are there, and what is not used.
+
+    Attributes
+    ----------
+    used : Constraints or None
+    rejects : list of Reject
+        Lines that are put aside.
+    n_unknown : int
+        How many of these name a document that is not there.
+    n_unused : int
+        New pairs that wait for the next fit.
+    """
 
     used: Constraints | None
-    unknown: Constraints | None
-
-    @property
-    def n_unknown(self) -> int:
-        """How many pairs name a document that is not there."""
-        return 0 if self.unknown is None else len(self.unknown)
+    rejects: list[Reject] = field(default_factory=list)
+    n_unknown: int = 0
+    n_unused: int = 0
 
 
-def read_answers(files: Sequence[AnswerFile]) -> Constraints | None:
-    """Return the pairs of all files as one; ids are text, as those of documents are."""
-    some = [parse_pairs(one.data, one.path).as_text() for one in files]
-    some = [one for one in some if len(one)]
-    if not some:
-        return None
-    if len(some) == 1:
-        return some[0]
-    return Constraints(
-        _joined([one.must_link for one in some]),
-        _joined([one.cannot_link for one in some]),
-        must_link_costs=np.concatenate([one.must_link_costs for one in some]),
-        cannot_link_costs=np.concatenate([one.cannot_link_costs for one in some]),
-        ids=True,
+def read_answers(files: Sequence[AnswerFile], *, quarantine: bool) -> Given:
+    """Return the lines of all files; ids are text, as those of documents are.
+
+    Raises
+    ------
+    InvalidInputError
+        A file cannot be read at all, or a line of it, and these are not put aside.
+    """
+    if not files:
+        return NOTHING_GIVEN
+    read = [parse_lines(one.data, one.path) for one in files]
+    rejects = [
+        Reject(one.path, bad.line, None, bad.reason, bad.raw)
+        for one, lines in zip(files, read, strict=True)
+        for bad in lines.bad
+    ]
+    given = Given(
+        tuple(one.path for one in files),
+        np.concatenate([one.pairs for one in read]),
+        np.concatenate([one.must for one in read]),
+        np.concatenate([one.weights for one in read]),
+        np.repeat(np.arange(len(read)), [len(one.lines) for one in read]),
+        np.concatenate([one.lines for one in read]),
+        rejects,
+    )
+    given = _with_one_weight(given)
+    if given.rejects and not quarantine:
+        raise _refused(given.rejects)
+    return given
+
+
+def _with_one_weight(given: Given) -> Given:
+    """Put aside lines that give a pair another weight than the line that names it first."""
+    first: dict[Judged, int] = {}
+    good = np.ones(len(given.lines), np.bool_)
+    for row, judged in enumerate(given.judged()):
+        before = first.setdefault(judged, row)
+        one, other = given.weights[before], given.weights[row]
+        if one != other and not (np.isnan(one) and np.isnan(other)):
+            good[row] = False
+            path, line = given.place(before)
+            reason = (
+                f"a pair must have one weight, got {_weight(other)} here and {_weight(one)} in "
+                f"{path}, line {line}"
+            )
+            given.rejects.append(_reject(given, row, reason))
+    return replace(
+        given,
+        pairs=given.pairs[good],
+        must=given.must[good],
+        weights=given.weights[good],
+        files=given.files[good],
+        lines=given.lines[good],
     )
 
 
-def _joined(pairs: list[AnyArray]) -> AnyArray | None:
-    named = [some for some in pairs if len(some)]
-    return np.concatenate(named) if named else None
+def _weight(weight: float) -> str:
+    return "none" if np.isnan(weight) else f"{weight:g}"
 
 
-def known_answers(
-    given: Constraints | None, corpus: Corpus, *, quarantine: bool, files: Sequence[AnswerFile]
-) -> Answers:
+def _reject(given: Given, row: int, reason: str) -> Reject:
+    path, line = given.place(row)
+    kind = "must" if given.must[row] else "cannot"
+    return Reject(path, line, None, reason, ",".join([*given.pairs[row].tolist(), kind]))
+
+
+def _refused(rejects: Sequence[Reject]) -> InvalidInputError:
+    shown = "; ".join(f"{one.source}, line {one.line}: {one.reason}" for one in rejects[:SHOWN])
+    more = f"; … ({len(rejects)} in all)" if len(rejects) > SHOWN else ""
+    return InvalidInputError(
+        f"{shown}{more}; mend the answers, or keep such lines aside with on_bad_record: quarantine"
+    )
+
+
+def refuse_contradictions(given: Given, *, quarantine: bool) -> None:
+    """Refuse must-links that lead from one end of a cannot-link to the other.
+
+    Where pairs of unknown documents will be put aside that is only likely to stop the run, and a
+    warning.
+    """
+    pairs = given.some(np.ones(len(given.lines), np.bool_))
+    if pairs is None:
+        return
+    n_documents, cannot = len(pairs.documents), pairs.cannot_nodes
+    groups = connected_numbers(n_documents, pairs.must_nodes)
+    inside = cannot[groups[cannot[:, 0]] == groups[cannot[:, 1]]]
+    names = pairs.documents.tolist()
+    try:
+        witnesses(n_documents, pairs.must_nodes, inside, names.__getitem__, "raise")
+    except ConflictError as error:
+        said = f"{_lines_of(given, error.witness)}: {error}"
+        if not quarantine:
+            raise ConflictError(said, error.witness) from None
+        warnings.warn(
+            f"the run will stop before the fit unless one of these documents is unknown: {said}",
+            HmrfWarning,
+            stacklevel=2,
+        )
+
+
+def _lines_of(given: Given, path: tuple[object, ...]) -> str:
+    """Return where the pairs of a contradiction stand."""
+    ends = [(True, *some) for some in pairwise(map(str, path))] + [
+        (False, str(path[0]), str(path[-1]))
+    ]
+    found: dict[Judged, int] = {}
+    for row, judged in enumerate(given.judged()):
+        found.setdefault(judged, row)
+    shown: dict[str, list[str]] = {}
+    for must, one, other in ends[: SHOWN - 1] + ends[SHOWN - 1 :][-1:]:
+        where, line = given.place(found[must, min(one, other), max(one, other)])
+        shown.setdefault(where, []).append(str(line))
+    return "; ".join(f"{where}, lines {', '.join(some)}" for where, some in shown.items())
+
+
+def known_answers(given: Given, corpus: Corpus, *, quarantine: bool) -> Answers:
     """Split pairs by whether the corpus has their documents.
 
     Raises
@@ -63,41 +227,43 @@ def known_answers(
     InvalidInputError
         Some name unknown documents, and they are not to be put aside.
     """
-    if given is None:
-        return Answers(None, None)
-    there = _there(given, corpus)
-    if there.all():
-        return Answers(given, None)
-    if not quarantine:
-        missing = listed(np.flatnonzero(~there), lambda node: given.documents[node].item())
-        raise InvalidInputError(
-            f"answers must name documents that are there, got unknown {missing} in "
-            f"{', '.join(one.path for one in files)}; mend the ids, or put such pairs aside with "
-            "on_bad_record: quarantine"
-        )
-    return Answers(_some(given, there, known=True), _some(given, there, known=False))
+    if not len(given.lines):
+        return Answers(None, given.rejects)
+    documents, nodes = np.unique(given.pairs, return_inverse=True)
+    there = _there(documents, corpus)[nodes.reshape(-1, 2)]
+    known = np.asarray(there.all(axis=1))
+    unknown = []
+    for row in np.flatnonzero(~known).tolist():
+        named = " and ".join(map(repr, given.pairs[row][~there[row]].tolist()))
+        unknown.append(_reject(given, row, f"answers must name documents, got unknown {named}"))
+    if unknown and not quarantine:
+        raise _refused(unknown)
+    return Answers(given.some(known), [*given.rejects, *unknown], len(unknown))
 
 
-def _there(given: Constraints, corpus: Corpus) -> BoolArray:
+def _there(wanted: AnyArray, corpus: Corpus) -> BoolArray:
     """Return which of the documents named the corpus has."""
     flow = DaskFlow()
-    documents = flow.share(given.documents)
+    documents = flow.share(wanted)
     found = flow.compute([flow.lazy(find_ids, block, documents) for block in corpus.named])
-    there = np.zeros(len(given.documents), np.bool_)
+    there = np.zeros(len(wanted), np.bool_)
     for places, _ in found:
         there[places] = True
     return there
 
 
-def _some(given: Constraints, there: BoolArray, *, known: bool) -> Constraints | None:
-    must = there[given.must_nodes].all(axis=1) == known
-    cannot = there[given.cannot_nodes].all(axis=1) == known
-    if not (must.any() or cannot.any()):
-        return None
-    return Constraints(
-        given.must_link[must] if must.any() else None,
-        given.cannot_link[cannot] if cannot.any() else None,
-        must_link_costs=given.must_link_costs[must],
-        cannot_link_costs=given.cannot_link_costs[cannot],
-        ids=True,
-    )
+def unused(given: Given, fitted: bytes | None) -> Answers:
+    """Return answers of which none is used: those that the last fit had not are counted.
+
+    Parameters
+    ----------
+    given : Given
+    fitted : bytes, optional
+        The pairs of the last fit, as `encode_pairs` gives them.
+    """
+    before: set[Judged] = set()
+    if fitted is not None:
+        known = parse_pairs(fitted, "answers.parquet").as_text()
+        for must, pairs in ((True, known.must_link), (False, known.cannot_link)):
+            before |= {(must, *sorted(pair)) for pair in pairs.tolist()}
+    return Answers(None, given.rejects, n_unused=len(set(given.judged()) - before))

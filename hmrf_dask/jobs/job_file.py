@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from hmrf_dask.documents.mistakes import NAME_PATTERN, meant
 from hmrf_dask.runs.storage import refuse_credentials
 from hmrf_dask.text.settings import TextSettings
 
@@ -35,6 +36,8 @@ CLUSTER_CLASSES = (  # nothing else is imported because a file says so
 )
 _SHARED = ("init", "refine", "n_init", "max_iter", "random_state")
 _PRICED = ("must_link_cost", "cannot_link_cost")
+SEEDED = ("SeededKMeans", "ConstrainedKMeans")  # answers are their seeds
+_SEEDED = frozenset(("distortion", "fill", "refine", "max_iter", "random_state"))
 _SOFT = ("fill", "closure", "on_conflict", "inference")
 # The parameters of each method beside `n_clusters`: those of its class.
 PARAMETERS: dict[str, frozenset[str]] = {
@@ -45,7 +48,9 @@ PARAMETERS: dict[str, frozenset[str]] = {
     "MPCKMeans": frozenset((*_SHARED, *_PRICED, *_SOFT, "learn_weights", "penalty")),
     "COPKMeans": frozenset((*_SHARED, "distortion", "fill", "retries")),
     "KMeans": frozenset((*_SHARED, "distortion")),
+    **dict.fromkeys(SEEDED, _SEEDED),
 }
+_REFIT = r"^(never|always|drift>\d+(\.\d+)?%)$"
 _DRIFT = re.compile(r"drift>(\d+(?:\.\d+)?)%")
 
 
@@ -60,10 +65,20 @@ class Text(TextSettings):
 
     refit: str = Field(
         default="drift>5%",
-        pattern=r"^(never|always|drift>\d+(\.\d+)?%)$",
+        json_schema_extra={"pattern": _REFIT},
         description="When a later run makes the vocabulary anew: never, always, or when the share "
         "of words it does not know is this much larger in new documents.",
     )
+
+    @field_validator("refit")
+    @classmethod
+    def _known(cls, given: str) -> str:
+        if not re.fullmatch(_REFIT, given):
+            raise ValueError(
+                f"must be never, always or a share such as drift>5%, got {given!r}"
+                + meant(given, ("never", "always", "drift>5%"))
+            )
+        return given
 
     @property
     def drift(self) -> float | None:
@@ -75,7 +90,19 @@ class Text(TextSettings):
 class Method(Section):
     """The method and its parameters; those left out are the method's own defaults."""
 
-    name: Literal["HMRFKMeans", "PCKMeans", "MPCKMeans", "COPKMeans", "KMeans"] = "HMRFKMeans"
+    name: Literal[
+        "HMRFKMeans",
+        "PCKMeans",
+        "MPCKMeans",
+        "COPKMeans",
+        "KMeans",
+        "SeededKMeans",
+        "ConstrainedKMeans",
+    ] = Field(
+        default="HMRFKMeans",
+        description="SeededKMeans and ConstrainedKMeans take their seeds from the answers: "
+        "documents that belong together.",
+    )
     n_clusters: int = Field(ge=1)
     distortion: Literal["cosine", "i-divergence", "kl", "euclidean", "pearson"] | None = None
     learn_weights: bool | Literal["auto"] | None = None
@@ -129,8 +156,6 @@ class Cluster(Section):
     @classmethod
     def _listed(cls, given: str | None) -> str | None:
         if given is not None and given not in CLUSTER_CLASSES:
-            from hmrf_dask.documents.mistakes import meant
-
             raise ValueError(
                 f"must be one of {', '.join(CLUSTER_CLASSES)}, got {given!r}"
                 + meant(given, CLUSTER_CLASSES)
@@ -166,7 +191,7 @@ class Job(Section):
     """
 
     schema_: Literal["hmrf-dask/job/v1"] = Field(default=SCHEMA, alias="$schema")
-    name: str = Field(default="job", pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    name: str = Field(default="job", pattern=NAME_PATTERN)
     manifest: str = Field(min_length=1)
     answers: tuple[str, ...] = ()
     text: Text | None = None
@@ -179,8 +204,22 @@ class Job(Section):
     )
     on_bad_record: Literal["stop", "quarantine"] = "stop"
     cluster: Cluster = Cluster()
-    output: str = Field(min_length=1)
+    output: str = Field(
+        min_length=1,
+        description="A folder or URL. Its store is reached as the environment says: AWS_PROFILE, "
+        "AWS_ENDPOINT_URL_S3 and the like.",
+    )
     keep: int = Field(default=3, ge=1, description="How many releases stay readable.")
+
+    @field_validator("output", mode="before")
+    @classmethod
+    def _as_text(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            raise ValueError(
+                "must be a folder or URL and nothing else, got a mapping; how its store is "
+                "reached is said by the environment (AWS_PROFILE, AWS_ENDPOINT_URL_S3 and the like)"
+            )
+        return given
 
     @field_validator("cluster", mode="before")
     @classmethod

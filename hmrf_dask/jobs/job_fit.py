@@ -10,10 +10,10 @@ import numpy as np
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.errors import HmrfWarning
+from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import ESTIMATORS
-from hmrf_dask.jobs.job_file import Method
+from hmrf_dask.jobs.job_file import PARAMETERS, SEEDED, Method
 from hmrf_dask.jobs.telling import Tell
 from hmrf_dask.text.vocabulary import Vocabulary
 from hmrf_dask.types import FloatArray
@@ -49,6 +49,11 @@ def fit_job(
         parameters["init"] = first
     model = ESTIMATORS[method.name](**parameters)
     model._progress = tell
+    if method.name in SEEDED and (answers is None or not len(answers.must_nodes)):
+        raise InvalidInputError(
+            f"{method.name} must have answers that say which documents belong together, its seeds, "
+            "got none; give some, or use KMeans"
+        )
     given: dict[str, Any] = {"must_link": answers}
     if method.name == "KMeans":
         given = {}
@@ -80,6 +85,9 @@ def warm_centroids(
     """
     centroids = last.cluster_centers_
     distortion = method.distortion or "cosine"
+    if "init" not in PARAMETERS[method.name]:
+        log.info("seeds give the first centroids: a cold start")
+        return None
     same = type(last).__name__ == method.name and len(centroids) == method.n_clusters
     if not same or last._distortion.name not in (distortion, "euclidean"):
         log.info("the method is another one than that of the last model: a cold start")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,27 +13,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.documents.batches import Reject
+from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.assignments import assignments_of
 from hmrf_dask.jobs.bundles import encode_rejects, lines_before_of, n_rejects_of, placed
 from hmrf_dask.jobs.carried import REPEATED
 from hmrf_dask.jobs.job_answers import Answers
-from hmrf_dask.jobs.job_results import LINEAGE, Files, Results
+from hmrf_dask.jobs.job_results import Files, Results
+from hmrf_dask.jobs.job_rows import JobRows
 from hmrf_dask.jobs.job_steps import MADE_OF, Material, Run
-from hmrf_dask.jobs.ledger import SOURCES, entries
-from hmrf_dask.jobs.places import model_of
+from hmrf_dask.jobs.ledger import SOURCES, entries, keys_of
+from hmrf_dask.jobs.parent import INPUTS, NEXT_ID
+from hmrf_dask.jobs.places import LINEAGE, REJECTS, model_of
 from hmrf_dask.jobs.report import NAME, Report
 from hmrf_dask.jobs.sweep import VOCABULARY, sweep
-from hmrf_dask.jobs.up_to_date import INPUTS
 from hmrf_dask.measures import normalized_mutual_info
 from hmrf_dask.measures.table import Contingency, merge, tabulate
 from hmrf_dask.releases import clean, publish
-from hmrf_dask.runs.records import digest
-from hmrf_dask.text.files import Place
-
-REJECTS = "rejects"
+from hmrf_dask.releases.release import read_if_whole
+from hmrf_dask.runs.records import DamagedFileError, digest
+from hmrf_dask.text.files import COUNTS, ROWS, Place
 
 
 def release(
@@ -51,19 +52,21 @@ def release(
         report, data = _kept(run, report)
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
-        ledger = _ledger(run, material)
+        ledger = _ledger(run, material, results)
         publish(
             run.inputs.output, run.hold, run_id=run.run_id, previous=run.previous, files=files,
             ledger=ledger, counts={**report.documents, "clusters": report.clusters["number"]},
-            model=_model_identity(results.files),
+            model=_model_identity(results.files), number=run.parent.number,
         )  # fmt: skip
-        clean(run.inputs.output, run.hold, keep=run.inputs.job.keep)
+        # What a person went back to stays, so that the same command may be given again.
+        also = run.inputs.from_release
+        clean(run.inputs.output, run.hold, keep=run.inputs.job.keep, also=also)
         before = [] if run.previous is None else [run.previous.ledger]
         sweep(run.inputs.output, [ledger, *before])
     return report
 
 
-def _ledger(run: Run, material: Material) -> dict[str, Any]:
+def _ledger(run: Run, material: Material, results: Results) -> dict[str, Any]:
     """Return what the next run must know of this one."""
     rows = material.rows
     return {
@@ -71,6 +74,7 @@ def _ledger(run: Run, material: Material) -> dict[str, Any]:
         SOURCES: entries(run.inputs.sources, rows.file_keys()),
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
+        NEXT_ID: results.lineage.next_id,
     }
 
 
@@ -95,8 +99,8 @@ def _rejects(run: Run, material: Material, answers: Answers) -> Files:
     for found in flow.compute(tasks) if tasks else []:
         files |= found
     more = {REPEATED: encode_rejects(material.repeated)} if material.repeated else {}
-    if answers.unknown is not None:
-        more["answers.jsonl"] = _unknown_pairs(answers.unknown)
+    if answers.rejects:
+        more["answers.jsonl"] = encode_rejects(answers.rejects)
     for name, data in more.items():
         run.place.storage.write(f"{run.name}/{REJECTS}/{name}", data)
         files[f"{run.name}/{REJECTS}/{name}"] = digest(data)
@@ -105,20 +109,10 @@ def _rejects(run: Run, material: Material, answers: Answers) -> Files:
 
 def _copy(place: Place, names: list[str], n_lines: int, target: str) -> Files:
     """Bring the rejects of a bundle together, with the lines they have in their whole file."""
-    lines = [line for name in names for line in place.storage.read(name).splitlines()]
+    lines = [line for name in names for line in _kept_beside(place, name).splitlines()]
     data = encode_rejects(placed(Reject(**json.loads(line)), n_lines) for line in lines)
     place.storage.write(target, data)
     return {target: digest(data)}
-
-
-def _unknown_pairs(pairs: Constraints) -> bytes:
-    reason = "a or b is no document that is there"
-    lines = [
-        {"a": first, "b": second, "kind": kind, "reason": reason}
-        for kind, some in (("must", pairs.must_link), ("cannot", pairs.cannot_link))
-        for first, second in some.tolist()
-    ]
-    return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
 
 
 # ---- known classes
@@ -152,8 +146,21 @@ def _compared(place: Place, written: list[str], labels: list[str]) -> Contingenc
 
 
 def _table(place: Place, names: list[str]) -> pa.Table:
-    tables = [pq.read_table(io.BytesIO(place.storage.read(name))) for name in names]
+    tables = [pq.read_table(io.BytesIO(_kept_beside(place, name))) for name in names]
     return pa.concat_tables(tables)
+
+
+def _kept_beside(place: Place, name: str) -> bytes:
+    """Return what was kept of documents that may have been read long ago."""
+    storage = place.storage
+    try:
+        return storage.read(name)
+    except FileNotFoundError as error:
+        raise DamagedFileError(
+            f"{storage.url}/{name} must be as the run left it that read the documents, got none; "
+            f"remove {storage.url}/{COUNTS} and {storage.url}/{ROWS}, then run again: all "
+            "documents are read anew"
+        ) from error
 
 
 # ---- the report
@@ -168,8 +175,7 @@ def _report(
     fit: dict[str, Any],
     nmi: float | None,
 ) -> Report:
-    rows, lineage, changes = material.rows, results.lineage, run.changes
-    n_new = sum(n for home in rows.homes() for path, n in home if path not in run.same)
+    rows, lineage = material.rows, results.lineage
     n_rejected = sum(map(n_rejects_of, rows.told)) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
     vocabulary = rows.vocabulary
@@ -178,11 +184,15 @@ def _report(
         run=run.run_id,
         output=run.inputs.output,
         parent=None if run.previous is None else run.previous.run,
-        release=1 if run.previous is None else run.previous.number + 1,
+        release=run.parent.number,
         mode=run.inputs.job.mode,
         start=start,
-        files=changes.counted(),
-        documents={"all": sum(lineage.sizes), "vectorised": n_new, "rejected": n_rejected},
+        files=run.changes.counted(),
+        documents={
+            "all": sum(lineage.sizes),
+            "vectorised": _n_vectorised(run, rows),
+            "rejected": n_rejected,
+        },
         vocabulary={}
         if vocabulary is None
         else {
@@ -194,6 +204,8 @@ def _report(
         answers={
             "pairs": 0 if answers.used is None else len(answers.used),
             "unknown": answers.n_unknown,
+            "rejected": len(answers.rejects) - answers.n_unknown,
+            "unused": answers.n_unused,
             **results.violations,
         },
         fit=fit,
@@ -204,7 +216,21 @@ def _report(
         },
         nmi=nmi,
         seconds=dict(run.watch.seconds),
-        places=_places(run, results, rejected=bool(n_rejected or answers.unknown)),
+        places=_places(run, results, rejected=bool(n_rejected or answers.rejects)),
+    )
+
+
+def _n_vectorised(run: Run, rows: JobRows) -> int:
+    """Return the documents of files that are new or changed, or are read or counted otherwise."""
+    last = {one for entry in run.last_files.values() for one in keys_of(entry)}
+    called = {one.bundle: rows.called(one.bundle) for one in last}
+    same = {one.own for one in last if one.counts == called[one.bundle]}
+    return sum(
+        n
+        for told in rows.told
+        for documents in told["documents"]
+        for file, n in documents
+        if told["files"][file][1] not in same
     )
 
 
@@ -221,11 +247,21 @@ def _places(run: Run, results: Results, *, rejected: bool) -> dict[str, str]:
 
 
 def _kept(run: Run, report: Report) -> tuple[Report, bytes]:
-    """Write run.json, or return that of an attempt that was killed after it: its times differ."""
+    """Write run.json, or return that of an attempt that was killed after it: its times differ.
+
+    Where it was damaged since, or tells of a release that was, it is written anew.
+    """
     name, storage = f"{run.name}/{NAME}", run.place.storage
     data = report.to_json()
     try:
         storage.create(name, data)
+        return report, data
     except FileExistsError:
-        data = storage.read(name)
-    return Report.from_json(data, run.inputs.output), data
+        there = storage.read(name)
+    with suppress(InvalidInputError):
+        found = Report.from_json(there, run.inputs.output)
+        made = read_if_whole(storage, found.release)
+        if found.release == report.release or (made is not None and made.run == run.run_id):
+            return found, there
+    storage.write(name, data)
+    return report, data

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hmrf_dask.constraints.written import encode_pairs
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.jobs import clusters
 from hmrf_dask.jobs.assignments import assignments_of, write_assignments
@@ -18,14 +19,14 @@ from hmrf_dask.jobs.clusters import write_clusters
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_steps import Material, Run
 from hmrf_dask.jobs.overlap import count_overlap
-from hmrf_dask.jobs.places import MODEL, model_of
+from hmrf_dask.jobs.parent import next_id_after
+from hmrf_dask.jobs.places import ANSWERS, LINEAGE, MODEL, model_of
 from hmrf_dask.releases import Lineage, carried_on, first_lineage, hashed, read_published, trace
 from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.text.rows import top_words
 from hmrf_dask.types import IntArray
 
-LINEAGE = "lineage.json"
 Files = dict[str, str]  # sha256 by name below the output
 
 
@@ -51,7 +52,8 @@ def write_fit(run: Run, material: Material, answers: Answers, model: HMRFEstimat
     n_clusters = len(model.cluster_centers_)
     with run.watch.step("match clusters"):
         lineage = _traced(run, material, model, n_clusters)
-    called = range(n_clusters) if lineage is None else lineage.ids
+    first_id = next_id_after(run.inputs.output, run.parent) if lineage is None else 0
+    called = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
     with run.watch.step("write assignments"):
         written = write_assignments(
             material.corpus, model.labels_, model, run.folder, constraints=answers.used,
@@ -62,9 +64,11 @@ def write_fit(run: Run, material: Material, answers: Answers, model: HMRFEstimat
         told = write_clusters(written, model, run.folder, cluster_ids=called, words=words)
         model.save(f"{run.folder}/{MODEL}")
     if lineage is None:
-        lineage = first_lineage(written.sizes.tolist())
+        lineage = first_lineage(written.sizes.tolist(), first_id)
     files = {f"{run.name}/{name}": sha256 for name, sha256 in (written.files | told).items()}
     files |= _model_files(run) | _written(run, LINEAGE, lineage.to_json())
+    if answers.used is not None:
+        files |= _written(run, ANSWERS, encode_pairs(answers.used))
     return Results(files, lineage, written.violations)
 
 
@@ -82,7 +86,9 @@ def _traced(run: Run, material: Material, model: HMRFEstimator, n_clusters: int)
 def _last_lineage(run: Run) -> Lineage:
     assert run.previous is not None
     name = next(name for name in run.previous.files if name.endswith(f"/{LINEAGE}"))
-    return Lineage.from_json(read_published(run.inputs.output, run.previous, name))
+    found = Lineage.from_json(read_published(run.inputs.output, run.previous, name))
+    next_id = next_id_after(run.inputs.output, run.parent)
+    return replace(found, next_id=max(found.next_id, next_id))
 
 
 def _model_files(run: Run) -> Files:
@@ -111,7 +117,8 @@ def write_prediction(run: Run, material: Material) -> Results:
         files, sizes, n_common = _predicted(run, material, model, before, nothing)
     lineage = carried_on(before, sizes.tolist(), n_common)
     folder = model_of(run.previous.files)
-    files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(f"{folder}/")}
+    kept = (f"{folder}/", f"{folder.removesuffix(MODEL)}{ANSWERS}")
+    files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(kept)}
     files |= _written(run, clusters.NAME, _resized(run, lineage))
     files |= _written(run, LINEAGE, lineage.to_json())
     return Results(files, lineage, {"must_link": 0, "cannot_link": 0})

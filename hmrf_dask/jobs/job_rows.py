@@ -84,6 +84,11 @@ class JobRows:
         """Return the number of the bundle that each partition of the corpus comes from."""
         return [place for place, one in enumerate(self.rows) for file in one.files if file.n_rows]
 
+    def called(self, bundle: str) -> str:
+        """Return what counts and rows of a bundle are called where they are made as these were."""
+        vocabulary = self.vocabulary
+        return bundle if vocabulary is None else counts_key(bundle, vocabulary.settings)
+
     def homes(self) -> list[Home]:
         """Return of each partition of the corpus the files in it, with their documents."""
         return [

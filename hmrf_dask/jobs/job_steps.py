@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -10,14 +11,22 @@ from hmrf_dask.corpus.files import corpus_of_files
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.documents.parts import parts_of
-from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs.bundles import Bundle, bundled, paths_of
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.embedding_rows import embed_documents
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.job_answers import Answers, known_answers, read_answers
+from hmrf_dask.jobs.job_answers import (
+    NOTHING_GIVEN,
+    Answers,
+    Given,
+    known_answers,
+    read_answers,
+    refuse_contradictions,
+    unused,
+)
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.job_fit import fit_job, warm_centroids
 from hmrf_dask.jobs.job_rows import (
@@ -29,11 +38,13 @@ from hmrf_dask.jobs.job_rows import (
     weigh_documents,
 )
 from hmrf_dask.jobs.ledger import SOURCES, Changes, Entry, compare
-from hmrf_dask.jobs.places import model_of
+from hmrf_dask.jobs.parent import Parent, check_release
+from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.repeated_ids import without_repeated
 from hmrf_dask.jobs.sweep import VOCABULARY
 from hmrf_dask.jobs.watch import Watch
 from hmrf_dask.releases import Hold, Release
+from hmrf_dask.releases.release import read_file
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.vocabulary import Vocabulary
 
@@ -47,18 +58,26 @@ class Run:
     Attributes
     ----------
     inputs : Inputs
-    run_id : str
-    previous : Release or None
+    parent : Parent
         What it goes on from.
     hold : Hold
     watch : Watch
     """
 
     inputs: Inputs
-    run_id: str
-    previous: Release | None
+    parent: Parent
     hold: Hold
     watch: Watch
+
+    @property
+    def run_id(self) -> str:
+        """What the run is called."""
+        return self.parent.run_id
+
+    @property
+    def previous(self) -> Release | None:
+        """The release that it goes on from."""
+        return self.parent.release
 
     @property
     def name(self) -> str:
@@ -111,9 +130,17 @@ class Run:
 
     @cached_property
     def last_vocabulary(self) -> Vocabulary | None:
-        """The vocabulary of the last release; None without one, or where rows were embeddings."""
+        """The vocabulary of the last release; None without one, where it is lost, or of no use."""
         named = None if self.previous is None else self.previous.ledger[VOCABULARY]
-        return None if named is None else load_vocabulary(named, self.place)
+        try:
+            return None if named is None else load_vocabulary(named, self.place)
+        except InvalidInputError as error:
+            warnings.warn(
+                f"the vocabulary of the last release cannot be read and is made anew ({error})",
+                HmrfWarning,
+                stacklevel=2,
+            )
+            return None
 
     @property
     def text(self) -> Text:
@@ -163,6 +190,51 @@ class Material:
         return corpus_of_files(sources, self.corpus.n_features), names
 
 
+def check_parent(run: Run) -> None:
+    """Look at what the run goes on from before hours of work are put into it."""
+    if run.previous is not None:
+        with run.watch.step("check the last release"):
+            check_release(run.place.storage, run.previous)
+
+
+def look_at_answers(run: Run) -> Given:
+    """Return the answers; what is wrong with them alone is said before any document is read."""
+    method = run.inputs.job.method
+    with run.watch.step("read answers"):
+        if run.inputs.job.mode == "predict":
+            return _look_only(run)
+        given = read_answers(run.inputs.answers, quarantine=run.quarantine)
+        if method.name != "KMeans" and method.on_conflict in (None, "raise"):
+            refuse_contradictions(given, quarantine=run.quarantine)
+    return given
+
+
+def _look_only(run: Run) -> Given:
+    """Return answers that will not be used, so what is wrong with them stops nothing yet."""
+    try:
+        return read_answers(run.inputs.answers, quarantine=True)
+    except InvalidInputError as error:
+        warnings.warn(f"the next fit will stop: {error}", HmrfWarning, stacklevel=2)
+        return NOTHING_GIVEN
+
+
+def unused_answers(run: Run, given: Given) -> Answers:
+    """Return the answers of a prediction, and tell of those that wait for the next fit."""
+    assert run.previous is not None
+    files = run.previous.files
+    name = next((name for name in files if name.endswith(f"/{ANSWERS}")), None)
+    fitted = None if name is None else read_file(run.place.storage, name, files[name])
+    answers = unused(given, fitted)
+    if answers.n_unused:
+        warnings.warn(
+            f"mode predict uses no answers: {counted(answers.n_unused, 'answer')} that the last "
+            "fit had not change nothing before the next one; run with mode fit to use them",
+            HmrfWarning,
+            stacklevel=2,
+        )
+    return answers
+
+
 def prepare(run: Run) -> Material:
     """Return the rows of all documents; new and changed files alone are read."""
     bundles = _bundles(run)
@@ -176,7 +248,20 @@ def prepare(run: Run) -> Material:
             find_lines=partial(find_lines, bundles, rows),
             quarantine=run.quarantine,
         )
+    _refuse_few(run, unique.corpus.n_rows)
     return Material(rows, unique.corpus, tuple(rows.names()), tuple(rows.places()), unique.rejects)
+
+
+def _refuse_few(run: Run, n_documents: int) -> None:
+    """Refuse more clusters than documents as soon as these are counted."""
+    n_clusters = run.inputs.job.method.n_clusters
+    if run.inputs.job.mode == "fit" and n_documents < n_clusters:
+        raise InvalidInputError(
+            f"method.n_clusters must be at most the number of documents, got {n_clusters} for "
+            f"{counted(n_documents, 'document')} in "
+            f"{counted(len(run.inputs.sources), 'file')}; ask for fewer clusters, or check that "
+            "the manifest names all files"
+        )
 
 
 def _bundles(run: Run) -> list[Bundle]:
@@ -193,12 +278,13 @@ def _rows(run: Run, bundles: list[Bundle]) -> JobRows:
             return embed_documents(bundles, run.place, so_far)
     before = _vocabulary_to_keep(run, text)
     with run.watch.step("count words") as so_far:
-        counted = count_documents(bundles, settings_of(text), run.place, so_far)
+        found = count_documents(bundles, settings_of(text), run.place, so_far)
+    _refuse_few(run, sum(one.n_texts for one in found))
     if run.inputs.job.mode == "predict":
         text = text.model_copy(update={"refit": "never"})
-    new = [not run.same.issuperset(paths_of(one.told)) for one in counted]
+    new = [not run.same.issuperset(paths_of(one.told)) for one in found]
     with run.watch.step("weigh words"):
-        return weigh_documents(bundles, counted, new, text, before, run.place)
+        return weigh_documents(bundles, found, new, text, before, run.place)
 
 
 def _vocabulary_to_keep(run: Run, text: Text) -> Before | None:
@@ -206,27 +292,27 @@ def _vocabulary_to_keep(run: Run, text: Text) -> Before | None:
     if last is not None and run.previous is not None and last.settings == settings_of(text):
         return Before(last, tuple(run.previous.ledger[MADE_OF]))
     if run.inputs.job.mode == "predict":
+        got = "none that can be read" if last is None else "other text settings"
         raise ConfigurationError(
-            "mode predict must have the text settings of the last fit, got other ones; run with "
-            "mode fit first"
+            f"mode predict must have the vocabulary of the last fit, got {got}; run with mode fit "
+            "first"
         )
     return None
 
 
-def find_answers(run: Run, material: Material) -> Answers:
-    """Return the pairs that people gave; unknown documents are an error or put aside."""
-    files = run.inputs.answers
+def find_answers(run: Run, material: Material, given: Given) -> Answers:
+    """Return the pairs of documents that are there; others are an error or put aside."""
     with run.watch.step("look up answers"):
-        given = read_answers(files)
-        return known_answers(given, material.corpus, quarantine=run.quarantine, files=files)
+        return known_answers(given, material.corpus, quarantine=run.quarantine)
 
 
 def fit_all(run: Run, material: Material, answers: Answers) -> tuple[HMRFEstimator, str]:
     """Fit all documents; return the model, and whether it was a warm or a cold start."""
     job = run.inputs.job
     first = None
-    if run.previous is not None and job.start == "warm":
-        now = material.rows.vocabulary
+    now = material.rows.vocabulary
+    known = run.last_vocabulary is not None or now is None  # else nobody knows which column is what
+    if run.previous is not None and job.start == "warm" and known:
         first = warm_centroids(job.method, run.last_model, run.last_vocabulary, now)
         if first is not None and first.shape[1] != material.corpus.n_features:
             first = None

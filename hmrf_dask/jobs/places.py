@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import fsspec
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.releases.release import Release, latest
+from hmrf_dask.releases.release import DamagedReleaseError, Release, latest, read_file
 from hmrf_dask.runs.storage import absolute_url, open_storage
 
 ASSIGNMENTS = "assignments"
+LINEAGE = "lineage.json"
+ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
+REJECTS = "rejects"
 
 
 def last_release(place: str) -> Release | None:
     """Return the last release where a place is the output of a job, else None."""
     names = open_storage(absolute_url(place), {}, durable=False).names("")
-    return latest(place) if {"LATEST", "releases"} & set(names) else None
+    with _explained():
+        return latest(place) if {"LATEST", "releases"} & set(names) else None
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say whom to ask how to go on where a release is damaged."""
+    try:
+        yield
+    except DamagedReleaseError as error:
+        raise DamagedReleaseError(
+            f"{error}; restore it from a copy, or run the job again, which says how to go on"
+        ) from error
 
 
 def assignment_files(place: str) -> list[str]:
@@ -46,7 +62,13 @@ def model_folder(place: str) -> str:
     root = absolute_url(place)
     release = last_release(place)
     if release is not None:
-        return f"{root}/{model_of(release.files)}"
+        folder = model_of(release.files)
+        storage = open_storage(root, {}, durable=False)
+        with _explained():
+            for name, sha256 in release.files.items():
+                if name.startswith(f"{folder}/"):
+                    read_file(storage, name, sha256)
+        return f"{root}/{folder}"
     filesystem, inside = fsspec.core.url_to_fs(root)
     for folder in ("", f"/{MODEL}"):
         if filesystem.exists(f"{inside}{folder}/model.json"):

@@ -34,7 +34,9 @@ class Report:
         `terms`, whether it was made anew (`refit`), the share of words it does not know in the
         files that are new (`unknown_share`), and in those it was made of (`unknown_share_then`).
     answers : dict
-        `pairs` used, those that name unknown documents (`unknown`), violated ones by kind.
+        `pairs` used, those that name unknown documents (`unknown`), lines that are no pairs
+        (`rejected`), those that wait for the next fit (`unused`, in predict mode), violated ones by
+        kind.
     fit : dict
         `J`, `iterations`, `stop_reason`, `converged`; empty where nothing was fitted.
     clusters : dict

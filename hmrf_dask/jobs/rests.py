@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.documents.batches import Reject
-from hmrf_dask.jobs.bundles import Bundle, Told, paths_of
+from hmrf_dask.jobs.bundles import FOLDER, Bundle, Told, paths_of
 from hmrf_dask.runs.storage import Storage
 from hmrf_dask.store.blocks import BlockFile, BlockSource, number_of, write_block
 from hmrf_dask.text.files import (
@@ -39,7 +39,7 @@ def count_rest(bundle: Bundle, settings: TextSettings, place: Place) -> None:
     if read_source(storage, key) is not None:
         return
     whole = read_source(storage, counts_key(bundle.origin, settings))
-    if whole is None:  # then its files are read
+    if whole is None or not _is_whole(storage, whole.told):  # then its files are read
         return
     rest = _Rest(bundle, whole.told, storage)
     batches: list[CountedBatch] = []
@@ -58,6 +58,8 @@ def embed_rest(bundle: Bundle, place: Place, folder: str, name: str) -> None:
     stored = read_json(storage, f"{whole}/{name}")
     if stored is None or read_json(storage, f"{mine}/{name}") is not None:
         return
+    if not _is_whole(storage, stored["told"]):
+        return
     rest = _Rest(bundle, stored["told"], storage)
     files, left = [], iter(stored["files"])
     for number, kept in enumerate(rest.kept()):
@@ -73,6 +75,13 @@ def embed_rest(bundle: Bundle, place: Place, folder: str, name: str) -> None:
         rest.add(number, kept, names)
     known = {"files": files, "n_features": stored["n_features"], "told": rest.told.as_json()}
     write_json(storage, f"{mine}/{name}", known)
+
+
+def _is_whole(storage: Storage, told: Mapping[str, Any]) -> bool:
+    """Return whether all that lies beside a bundle is still there."""
+    beside = [*told["rejects"], *filter(None, told["labels"])]
+    there = set(storage.names(f"{FOLDER}/{told['key']}")) if beside else set()
+    return all(name.rpartition("/")[2] in there for name in beside)
 
 
 class _Rest:

@@ -10,17 +10,28 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hmrf_dask.errors import ConfigurationError, HmrfError
+from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_release import release
 from hmrf_dask.jobs.job_results import write_fit, write_prediction
-from hmrf_dask.jobs.job_steps import Run, find_answers, fit_all, fit_told, prepare
+from hmrf_dask.jobs.job_steps import (
+    Run,
+    check_parent,
+    find_answers,
+    fit_all,
+    fit_told,
+    look_at_answers,
+    prepare,
+    unused_answers,
+)
+from hmrf_dask.jobs.parent import damage_explained, find_parent
 from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.telling import Tell, nothing
-from hmrf_dask.jobs.up_to_date import is_made_of, report_of
+from hmrf_dask.jobs.up_to_date import report_of
 from hmrf_dask.jobs.watch import Watch
-from hmrf_dask.releases import Hold, Release, held, latest, publish
+from hmrf_dask.releases import Hold, Release, clean, held, publish
+from hmrf_dask.releases.folders import remove_folder
+from hmrf_dask.releases.release import read_if_whole
 from hmrf_dask.runs import RunUnavailableError
 from hmrf_dask.runs.storage import open_storage
 
@@ -41,24 +52,20 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
     HeldError
         Another run holds the output.
     """
-    with _space_explained(inputs.output):
-        while True:
-            previous = latest(inputs.output)
-            if previous is None and inputs.job.mode == "predict":
-                raise ConfigurationError(
-                    f"mode predict must have a model, got {inputs.output} without a release; run "
-                    "with mode fit first"
-                )
-            done = previous is not None and is_made_of(previous, inputs)
-            run_id = previous.run if previous and done else inputs.run_id(_told(previous))
-            with held(inputs.output, run_id) as hold:
-                if _told(latest(inputs.output)) != _told(previous):
+    while True:
+        with damage_explained(inputs.output):
+            parent = find_parent(inputs)
+        with held(inputs.output, parent.run_id) as hold:
+            with damage_explained(inputs.output):
+                if find_parent(inputs) != parent:
                     continue
-                if previous is not None and done:
-                    _point_at(inputs.output, hold, previous)
-                    return report_of(previous, inputs)
-                watch = Watch(open_storage(inputs.output, {}, durable=True), run_id, tell)
-                return _work(Run(inputs, run_id, previous, hold, watch))
+            if parent.release is not None and parent.done:
+                _point_at(inputs.output, hold, parent.release)
+                return report_of(parent.release, inputs)
+            watch = Watch(open_storage(inputs.output, {}, durable=True), parent.run_id, tell)
+            run = Run(inputs, parent, hold, watch)
+            with _left_tidy(run), _space_explained(inputs.output):
+                return _work(run)
 
 
 def _point_at(output: str, hold: Hold, release: Release) -> None:
@@ -69,20 +76,38 @@ def _point_at(output: str, hold: Hold, release: Release) -> None:
     )  # fmt: skip
 
 
-def _told(release: Release | None) -> str | None:
-    """Return what tells a release from any other, and its model."""
-    return None if release is None else f"{release.number} {release.run} {release.model}"
-
-
 def _work(run: Run) -> Report:
-    material = prepare(run)
-    if run.inputs.job.mode == "predict":
-        results = write_prediction(run, material)
-        return release(run, material, Answers(None, None), results, None, {})
-    answers = find_answers(run, material)
-    model, start = fit_all(run, material, answers)
-    results = write_fit(run, material, answers, model)
-    return release(run, material, answers, results, start, fit_told(model))
+    with damage_explained(run.inputs.output, run.previous):
+        check_parent(run)
+        given = look_at_answers(run)
+        material = prepare(run)
+        if run.inputs.job.mode == "predict":
+            results = write_prediction(run, material)
+            answers = unused_answers(run, given)
+            return release(run, material, answers, results, None, {})
+        answers = find_answers(run, material, given)
+        model, start = fit_all(run, material, answers)
+        results = write_fit(run, material, answers, model)
+        return release(run, material, answers, results, start, fit_told(model))
+
+
+@contextmanager
+def _left_tidy(run: Run) -> Iterator[None]:
+    """Leave no folder of a run that nothing can resume: with these inputs it ends the same way.
+
+    Other errors, and kills, leave it: the same run again goes on there. So do not those of runs
+    that ended before, as soon as another one begins.
+    """
+    if run.inputs.from_release is None:  # else ids of what is passed over are looked up yet
+        also = None if run.previous is None else run.previous.number
+        clean(run.inputs.output, run.hold, keep=run.inputs.job.keep, also=also)
+    try:
+        yield
+    except (InvalidInputError, ConfigurationError):
+        last = read_if_whole(run.place.storage, run.parent.number - 1)
+        if last is None or last.run != run.run_id:
+            remove_folder(run.place.storage, run.name)
+        raise
 
 
 @contextmanager

@@ -138,11 +138,11 @@ def _temporary(below: str) -> list[Path]:
     Code is run: a folder that somebody else could have filled is left alone.
     """
     user = os.getuid() if hasattr(os, "getuid") else None
-    folder = Path(tempfile.gettempdir()) / f"hmrf-dask-{'kernels' if user is None else user}"
     try:
+        folder = Path(tempfile.gettempdir()) / f"hmrf-dask-{'kernels' if user is None else user}"
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
-    except OSError:
+    except OSError:  # no temporary folder at all, or none of ours
         return []
     private = user is None or (found.st_uid == user and not stat.S_IMODE(found.st_mode) & 0o077)
     return [folder / below] if stat.S_ISDIR(found.st_mode) and private else []

@@ -274,7 +274,7 @@ def _refuse_large_tables(graph: ConstraintGraph, needs: _Needs, task_memory: int
         f"{int(needs.rows[worst]):,} documents in {int(needs.groups[worst]):,} groups that needs "
         f"2 × {rows:,} (rows) + {total - 2 * rows:,} (tables, costs, "
         f"{int(needs.pairs[worst]):,} explicit pairs) = {total:,} bytes; hmrf.task-memory is "
-        f"{task_memory:,}: raise it to at least {total:,}, or set closure=False"
+        f"{task_memory:,}: raise it to at least {total:,}, or set closure to false"
     )
 
 

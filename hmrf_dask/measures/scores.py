@@ -55,16 +55,12 @@ def normalized_mutual_info(truth: object, labels: object = None) -> float:
     1 when neither splits the rows, as scikit-learn has it.
     """
     table = _table(truth, labels)
-    if _is_trivial(table):
-        return 1.0
+    if not table.n_rows or len(table.counts) == len(table.classes) == len(table.clusters):
+        return 1.0  # exactly, where each is the other under other names
     shared = mutual_info(table)
     if shared == 0.0:
         return 0.0
     return shared / ((entropy(table.class_sizes) + entropy(table.cluster_sizes)) / 2.0)
-
-
-def _is_trivial(table: Contingency) -> bool:
-    return len(table.classes) == len(table.clusters) == 1 or not table.n_rows
 
 
 def homogeneity(truth: object, labels: object = None) -> float:
@@ -78,6 +74,8 @@ def completeness(truth: object, labels: object = None) -> float:
 
 
 def _share(table: Contingency, *, of_classes: bool) -> float:
+    if len(table.counts) == len(table.clusters if of_classes else table.classes):
+        return 1.0  # exactly: every cluster lies in one class, or every class in one cluster
     whole = entropy(table.class_sizes if of_classes else table.cluster_sizes)
     return mutual_info(table) / whole if whole else 1.0
 

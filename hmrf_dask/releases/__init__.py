@@ -6,6 +6,7 @@ from hmrf_dask.releases.folders import clean
 from hmrf_dask.releases.holder import Hold, held, holder_of
 from hmrf_dask.releases.lineage import Change, Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.release import (
+    DamagedReleaseError,
     Release,
     damages,
     hashed,
@@ -17,6 +18,7 @@ from hmrf_dask.releases.release import (
 
 __all__ = [
     "Change",
+    "DamagedReleaseError",
     "Hold",
     "Lineage",
     "Release",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import fsspec
 
 from hmrf_dask.releases.holder import Hold
 from hmrf_dask.releases.output import numbers_in, open_output
-from hmrf_dask.releases.release import FOLDER, pointed, read_release
+from hmrf_dask.releases.release import FOLDER, pointed, read_if_whole, retire
+from hmrf_dask.runs.records import DamagedFileError
 from hmrf_dask.runs.storage import Storage
 
 RUNS = "runs"
@@ -40,11 +42,19 @@ def clean(
     hold: Hold,
     keep: int = 2,
     storage_options: Mapping[str, Any] | None = None,
+    *,
+    also: int | None = None,
 ) -> list[str]:
     """Remove the folders of runs that none of the newest `keep` releases names.
 
     What LATEST names stays, and so does the run that holds the output. Runs that were killed and
-    given up go. Release files stay: they are small, and the history of the output.
+    given up go. Older release files stay without the names of files that are gone: they are the
+    history of the output, and their numbers are taken.
+
+    Parameters
+    ----------
+    also : int, optional
+        Another release that stays as it is: the one that a run goes on from.
 
     Returns
     -------
@@ -53,17 +63,37 @@ def clean(
     """
     storage = open_output(output, storage_options)
     hold.check()
-    newest = sorted(numbers_in(storage, FOLDER), reverse=True)[: max(keep, 1)]
-    named = pointed(storage)
-    if named is not None:
-        newest.append(int(named["release"]))
+    numbers = sorted(numbers_in(storage, FOLDER), reverse=True)
+    readable = (found for one in numbers if (found := read_if_whole(storage, one)) is not None)
+    newest = list(islice(readable, max(keep, 1)))
+    older = [] if len(newest) < keep else [one for one in numbers if one < newest[-1].number]
+    others = {also, _pointed_at(storage)} & set(older)
+    newest += filter(None, (read_if_whole(storage, one) for one in others if one is not None))
     kept = {hold.holder.run}
-    for number in newest:
-        release = read_release(storage, number)
+    for release in newest:
         # A release may name files of the runs before it.
         kept |= {release.run, *(_run_of(name) for name in release.files)}
+    _retire(storage, [one for one in older if one not in others])
     old = sorted(set(storage.names(RUNS)) - kept)
     return [run for run in old if remove_folder(storage, f"{RUNS}/{run}", storage_options)]
+
+
+def _pointed_at(storage: Storage) -> int | None:
+    try:
+        named = pointed(storage)
+    except DamagedFileError:  # who reads it is told; what is newest is found without it
+        return None
+    return None if named is None else int(named["release"])
+
+
+def _retire(storage: Storage, older: list[int]) -> None:
+    """Retire releases, newest first, as far as that was not done before."""
+    for number in older:
+        release = read_if_whole(storage, number)
+        if release is not None and not release.files:
+            return
+        if release is not None:
+            retire(storage, release)
 
 
 def _run_of(name: str) -> str:

@@ -156,7 +156,7 @@ def holder_of(
     """Return who holds an output now, None where nobody does."""
     storage = open_output(output, storage_options)
     number = max(numbers_in(storage, FOLDER), default=0)
-    holder = _read(storage, number) if number else None
+    holder = _read(storage, number) if number and not _is_done(storage, number) else None
     return holder if holder is not None and _holds(storage, holder) else None
 
 
@@ -165,7 +165,7 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
     token = uuid.uuid4().hex
     while True:
         number = max(numbers_in(storage, FOLDER), default=0)
-        last = _read(storage, number) if number else None
+        last = _read(storage, number) if number and not _is_done(storage, number) else None
         if last is not None and _holds(storage, last):
             raise HeldError(
                 f"an output must have one run at a time, got {storage.url} held by "
@@ -187,7 +187,7 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
 
 def _holds(storage: Storage, holder: Holder) -> bool:
     """Return whether a holder is still there: this may take a few of its beats to find out."""
-    if _is_done(storage, holder):
+    if _is_done(storage, holder.number):
         return False
     if (alive := is_alive(holder.process)) is not None:
         return alive
@@ -196,11 +196,11 @@ def _holds(storage: Storage, holder: Holder) -> bool:
     if abs(time.time() - sign["time"]) < holder.lease:
         return True
     time.sleep(min(2.5 * holder.beat, holder.lease))
-    return _sign_of(storage, holder) != sign and not _is_done(storage, holder)
+    return _sign_of(storage, holder) != sign and not _is_done(storage, holder.number)
 
 
-def _is_done(storage: Storage, holder: Holder) -> bool:
-    return f"{holder.number:05d}.done" in storage.names(FOLDER)
+def _is_done(storage: Storage, number: int) -> bool:
+    return f"{number:05d}.done" in storage.names(FOLDER)
 
 
 def _sign_of(storage: Storage, holder: Holder) -> dict[str, Any]:
@@ -234,7 +234,13 @@ def _forget(storage: Storage, last: int) -> None:
 
 def _read(storage: Storage, number: int) -> Holder:
     name = _name(number, "json")
-    content = records.unseal(storage.read(name), f"{storage.url}/{name}")
+    try:
+        content = records.unseal(storage.read(name), f"{storage.url}/{name}")
+    except records.DamagedFileError as error:
+        said = str(error).removesuffix(records.RESTORE)
+        raise records.DamagedFileError(
+            f"{said}where no run is at work, remove the files of this number and run again"
+        ) from error
     return Holder(**{**content, "process": Process(**content["process"])})
 
 

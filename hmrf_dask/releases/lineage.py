@@ -119,11 +119,15 @@ class Lineage:
             ) from error
 
 
-def first_lineage(sizes: Sequence[int]) -> Lineage:
-    """Return the lineage of a first run: every cluster is new, its label is its id."""
+def first_lineage(sizes: Sequence[int], first_id: int = 0) -> Lineage:
+    """Return the lineage of a run without one before it: every cluster is new.
+
+    Ids go up from `first_id` by label.
+    """
     given = tuple(int(size) for size in sizes)
-    changes = tuple(Change(label, "new", 0, size) for label, size in enumerate(given))
-    return Lineage(tuple(range(len(given))), given, len(given), changes, 0.0, 0, 0, sum(given))
+    ids = tuple(range(first_id, first_id + len(given)))
+    changes = tuple(Change(one, "new", 0, size) for one, size in zip(ids, given, strict=True))
+    return Lineage(ids, given, first_id + len(given), changes, 0.0, 0, 0, sum(given))
 
 
 def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int) -> Lineage:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,10 @@ from hmrf_dask.runs.storage import Storage
 LATEST = "LATEST"
 FOLDER = "releases"
 _READERS = 8
+
+
+class DamagedReleaseError(DamagedFileError):
+    """A file that a release is made of is missing, or not as it was published."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def publish(
     ledger: Any,
     counts: Mapping[str, Any],
     model: str,
+    number: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Release:
     """Make the files of a run the newest release.
@@ -81,11 +86,13 @@ def publish(
         That the caller holds the output.
     run_id : str
     previous : Release or None
-        What `latest` gave when the run began.
+        What the run went on from.
     files : mapping of str to str
         The sha256 of all files of the release, by their names below the output; they are there.
     ledger, counts : JSON values
     model : str
+    number : int, optional
+        Of the release, known when the run began; without it the one after `previous`.
     storage_options : mapping, optional
         For fsspec, without credentials.
 
@@ -96,8 +103,10 @@ def publish(
     """
     storage = open_output(output, storage_options)
     _require_all(storage, files)
+    if number is None:
+        number = 1 if previous is None else previous.number + 1
     made = Release(
-        number=1 if previous is None else previous.number + 1,
+        number=number,
         run=run_id,
         parent=None if previous is None else previous.run,
         when=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -107,8 +116,9 @@ def publish(
         model=model,
     )
     hold.check()
-    if previous is not None and (previous.run, previous.files) == (run_id, made.files):
-        made = previous
+    before = read_if_whole(storage, number - 1)
+    if before is not None and (before.run, before.files) == (run_id, made.files):
+        made = before
     else:
         made = _committed(storage, made)
     pointer = {"release": made.number, "run": made.run}
@@ -125,7 +135,7 @@ def latest(
     Raises
     ------
     DamagedFileError
-        LATEST or a release is not as it was written.
+        LATEST is not as it was written; DamagedReleaseError where that is a release.
     """
     storage = open_output(output, storage_options)
     named = pointed(storage)
@@ -135,9 +145,8 @@ def latest(
     try:
         found = read_release(storage, number)
     except FileNotFoundError as error:
-        raise DamagedFileError(
-            f"{storage.url}/{_name(number)} must be there, as LATEST names it, got none; restore "
-            "it, or remove LATEST to go back to the release before"
+        raise DamagedReleaseError(
+            f"{storage.url}/{_name(number)} must be there, as LATEST names it, got none"
         ) from error
     if named is not None and found.run != named["run"]:
         raise DamagedFileError(
@@ -148,7 +157,13 @@ def latest(
         try:
             found = read_release(storage, found.number + 1)
         except FileNotFoundError:
-            return found
+            break
+    if not found.files:
+        raise DamagedReleaseError(
+            f"{storage.url} must have a release after {_name(found.number)}, whose files were "
+            "removed as those of an old one, got none"
+        )
+    return found
 
 
 def is_pointed_at(
@@ -183,14 +198,14 @@ def read_published(
 
     Raises
     ------
-    DamagedFileError
+    DamagedReleaseError
         It is missing, or other than what was published.
     """
     return read_file(open_output(output, storage_options), name, release.files[name])
 
 
 def read_file(storage: Storage, name: str, sha256: str) -> bytes:
-    """Return a published file, or raise DamagedFileError that says what is wrong with it."""
+    """Return a published file, or raise DamagedReleaseError that says what is wrong with it."""
     problem = "none"
     try:
         data = storage.read(name)
@@ -199,9 +214,8 @@ def read_file(storage: Storage, name: str, sha256: str) -> bytes:
         problem = f"{len(data)} bytes with another checksum"
     except FileNotFoundError:
         pass
-    raise DamagedFileError(
-        f"{storage.url}/{name} must be as it was published (sha256 {sha256[:16]}…), got {problem}; "
-        "restore it from a copy, or run again with other settings for a new release"
+    raise DamagedReleaseError(
+        f"{storage.url}/{name} must be as it was published (sha256 {sha256[:16]}…), got {problem}"
     )
 
 
@@ -216,7 +230,7 @@ def damages(
     def look(named: tuple[str, str]) -> str | None:
         try:
             read_file(storage, *named)
-        except DamagedFileError as error:
+        except DamagedReleaseError as error:
             return str(error)
         return None
 
@@ -227,14 +241,19 @@ def damages(
 
 def _require_all(storage: Storage, files: Mapping[str, str]) -> None:
     """Refuse to publish names of files that are not there."""
-    folders = {os.path.dirname(name) for name in files}
-    there = {f"{folder}/{name}" for folder in folders for name in storage.names(folder)}
-    missing = sorted(files.keys() - there)
-    if missing:
+    if missing := missing_of(storage, files):
         raise DamagedFileError(
             f"all files of a release must lie in {storage.url} before it is published, got none of "
             f"{', '.join(missing[:5])} ({len(missing)} missing); run again"
         )
+
+
+def missing_of(storage: Storage, files: Iterable[str]) -> list[str]:
+    """Return which files of a release are not there, sorted; none is read."""
+    wanted = set(files)
+    folders = {os.path.dirname(name) for name in wanted}
+    there = {f"{folder}/{name}" for folder in folders for name in storage.names(folder)}
+    return sorted(wanted - there)
 
 
 def _folders(files: Iterable[str]) -> list[str]:
@@ -281,7 +300,29 @@ def pointed(storage: Storage) -> dict[str, Any] | None:
 def read_release(storage: Storage, number: int) -> Release:
     """Return a release by its number; FileNotFoundError where there is none."""
     name = _name(number)
-    return Release(**records.unseal(storage.read(name), f"{storage.url}/{name}"))
+    try:
+        return Release(**records.unseal(storage.read(name), f"{storage.url}/{name}"))
+    except DamagedFileError as error:
+        said = str(error).removesuffix(f"; {records.RESTORE}")  # not all that can be done
+        raise DamagedReleaseError(said) from error
+
+
+def read_if_whole(storage: Storage, number: int) -> Release | None:
+    """Return a release by its number, None where there is none that can be read."""
+    try:
+        return read_release(storage, number)
+    except (FileNotFoundError, DamagedReleaseError):
+        return None
+
+
+def retire(storage: Storage, release: Release) -> None:
+    """Take the names of its files out of an old release, before they go.
+
+    Its number stays taken, so a run that was passed over can never publish under it, and what it
+    was stays to be read.
+    """
+    rest = replace(release, files={}, ledger={})
+    storage.write(_name(release.number), records.seal(asdict(rest)))
 
 
 def _name(number: int) -> str:

@@ -299,7 +299,7 @@ class RunDirectory:
             self._storage.delete([answer])
         except OSError as error:  # RunDirectoryError is one
             raise RunDirectoryError(
-                f"run_dir must be a place every worker can read and write, got {self.url} "
+                f"a run must lie where every worker can read and write, got {self.url} "
                 f"(host {socket.gethostname()}: {type(error).__name__}: {error}); give a folder "
                 "that all machines share, or the URL of an object store"
             ) from error
@@ -322,7 +322,7 @@ class RunDirectory:
             elif found != records.round_trip(record):
                 raise RunDirectoryError(
                     f"a run must end once, got another end in {self.url}/FINAL.json; "
-                    "use the result that is there or give another run_dir"
+                    "use the result that is there or give another folder"
                 ) from None
 
     def final(self) -> dict[str, Any] | None:

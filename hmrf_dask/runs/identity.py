@@ -27,15 +27,15 @@ def begin_or_join(
         found = read_sealed(storage, NAME)
     if not resume:
         raise RunDirectoryError(
-            f"run_dir must be new or empty to begin afresh, got {storage.url} with a run in it; "
-            "give another run_dir, or resume"
+            f"a run directory must be new or empty to begin afresh, got {storage.url} with a run "
+            "in it; give another one, or resume"
         )
     lines = records.differences(found, records.round_trip(asked))
     if lines:
         raise RunDirectoryError(
-            f"run_dir must hold the same run, got {storage.url} with another one "
-            f"({'; '.join(lines)}); give another run_dir, ask for what run.json has, or start "
-            "again (on the command line: --fresh)"
+            f"a run directory must hold the same run, got {storage.url} with another one "
+            f"({'; '.join(lines)}); ask for what its run.json has, or start again without this "
+            "folder (remove it, or give another one; with hmrf-dask fit: --fresh)"
         )
 
 
@@ -46,8 +46,8 @@ def _refuse_strangers(storage: Storage) -> None:
     # run.json: another process has made it since we looked, and may have gone further.
     if names and NAME not in names:
         raise RunDirectoryError(
-            f"run_dir must be new, empty or hold a run, got {storage.url} with other files and "
-            f"no run.json ({', '.join(sorted(names)[:5])}); give another run_dir"
+            f"a run directory must be new, empty or hold a run, got {storage.url} with other files "
+            f"and no run.json ({', '.join(sorted(names)[:5])}); give another one"
         )
 
 
@@ -63,6 +63,6 @@ def _begin(storage: Storage, data: bytes) -> bool:
     except FileExistsError:
         return True
     raise RunDirectoryError(
-        f"run_dir must be on a store that can create a file exclusively, got {storage.url}, "
-        "which replaced one; use a newer server or a shared folder"
+        f"a run directory must be on a store that can create a file exclusively, got "
+        f"{storage.url}, which replaced one; use a newer server or a shared folder"
     )

@@ -15,6 +15,7 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 
 Labels = npt.NDArray[np.int32]
 Arrays = Mapping[str, npt.NDArray[Any]]
+RESTORE = "restore it from a copy, never edit it"
 Piece = tuple[str, int, Labels]  # a part, its first row, its labels
 
 
@@ -161,7 +162,7 @@ def unseal(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _damaged(name: str, got: str) -> str:
-    return f"{name} must be as it was written, got {got}; restore it from a copy, never edit it"
+    return f"{name} must be as it was written, got {got}; {RESTORE}"
 
 
 def commit_content(commit: Commit, writer: str) -> dict[str, Any]:

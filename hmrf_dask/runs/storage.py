@@ -20,7 +20,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from hmrf_dask.errors import ConfigurationError, RunDirectoryError
+from hmrf_dask.errors import ConfigurationError, RunDirectoryError, in_words, lacks_credentials
 from hmrf_dask.runs.records import RunUnavailableError
 
 _SECRET = re.compile(
@@ -96,9 +96,9 @@ def refuse_credentials(options: Mapping[str, Any], path: str = "storage_options"
     for key, value in options.items():
         if isinstance(value, Mapping):
             refuse_credentials(value, f"{path}[{key!r}]")
-        elif isinstance(value, str) and _SECRET.search(key):
+        elif isinstance(value, str) and _SECRET.search(str(key)):
             raise ConfigurationError(
-                f"{path} must not hold a credential, got {key!r}; use profile=..., the "
+                f"{path} must not hold a credential, got {key!r}; use a profile, the "
                 "environment, or a role of the machine"
             )
 
@@ -119,12 +119,13 @@ def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError
     except _FOR_GOOD as error:
         raise RunDirectoryError(_unusable(url, action, error)) from error
     except Exception as error:  # botocore, aiohttp and others share no base but this one
-        raise RunUnavailableError(_unusable(url, action, error)) from error
+        kind = RunDirectoryError if lacks_credentials(error) else RunUnavailableError
+        raise kind(_unusable(url, action, error)) from error
 
 
 def _unusable(url: str, action: str, error: BaseException) -> str:
     return (
-        f"{url} must be a place that can be read and written, got {type(error).__name__}: {error} "
+        f"{url} must be a place that can be read and written, got {in_words(error)} "
         f"(cannot {action} on host {socket.gethostname()}); give another place, or mend this one "
         "and run again"
     )

@@ -11,10 +11,12 @@ import json
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 
 from hmrf_dask import Constraints
 from hmrf_dask.documents.builtin import read_builtin
+from hmrf_dask.errors import SourceUnavailableError
 from hmrf_dask.jobs.demo import simulated_answers
 
 FILE = 2000
@@ -36,4 +38,8 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    try:
+        main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    except SourceUnavailableError as error:  # no network: a line, no traceback
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,236 @@
+"""Which release a run goes on from: the last one, or the one a person chose where that is damaged.
+
+Nothing falls back by itself: the clusters of the last release have ids that somebody may have
+written down. An error says what is damaged and which release is whole; `--from-release` takes it.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hmrf_dask.errors import ConfigurationError, HmrfWarning
+from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.jobs.places import ASSIGNMENTS, LINEAGE, REJECTS
+from hmrf_dask.jobs.report import NAME as REPORT
+from hmrf_dask.releases.output import numbers_in, open_output
+from hmrf_dask.releases.release import (
+    FOLDER,
+    DamagedReleaseError,
+    Release,
+    damages,
+    latest,
+    missing_of,
+    pointed,
+    read_file,
+    read_if_whole,
+)
+from hmrf_dask.runs.records import DamagedFileError
+from hmrf_dask.runs.storage import Storage
+
+NEXT_ID = "next_id"
+INPUTS = "inputs"
+
+
+@dataclass(frozen=True)
+class Parent:
+    """Where a run begins.
+
+    Attributes
+    ----------
+    release : Release or None
+        What it goes on from.
+    number : int
+        Of the release that it will make.
+    run_id : str
+    done : bool
+        Whether the release was made of these very inputs.
+    passed_over : range
+        Numbers of later releases that it does not go on from.
+    """
+
+    release: Release | None
+    number: int
+    run_id: str
+    done: bool = False
+    passed_over: range = range(0)
+
+
+def find_parent(inputs: Inputs) -> Parent:
+    """Return where a run of these inputs begins.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no release, and there must be one.
+    DamagedReleaseError
+        It cannot be read.
+    """
+    chosen = inputs.from_release
+    found = _last(inputs) if chosen is None else _chosen(inputs, chosen)
+    if found.release is None and inputs.job.mode == "predict":
+        raise ConfigurationError(
+            f"mode predict must have a model, got {inputs.output} without a release to go on "
+            "from; run with mode fit first"
+        )
+    return found
+
+
+def _last(inputs: Inputs) -> Parent:
+    last = latest(inputs.output)
+    if last is not None and last.ledger.get(INPUTS) == inputs.identity:
+        return Parent(last, last.number + 1, last.run, done=True)
+    number = 1 if last is None else last.number + 1
+    return Parent(last, number, inputs.run_id(_told(last)))
+
+
+def _chosen(inputs: Inputs, chosen: int) -> Parent:
+    """Return the place after all releases that are there, be they damaged.
+
+    The run that made the release after the chosen one of these very inputs is done again: it makes
+    the same files, so what was damaged is whole again.
+    """
+    storage = open_output(inputs.output, None)
+    release = read_if_whole(storage, chosen) if chosen else None
+    newest = _newest(storage)
+    if chosen and not newest:
+        raise ConfigurationError(
+            f"--from-release must name a release, got {chosen} for {inputs.output}, which has none "
+            "yet; leave it out"
+        )
+    if chosen and (release is None or not release.files):
+        raise ConfigurationError(
+            f"--from-release must name a release that can be read and has its files yet, got "
+            f"{chosen}; {_way_out(storage, None)}"
+        )
+    passed_over = range(chosen + 1, newest)
+    run_id = _run_id(inputs, release, passed_over)
+    last = read_if_whole(storage, newest)
+    if newest == chosen or last is None or last.run != run_id:
+        passed_over = range(chosen + 1, newest + 1)
+        run_id = _run_id(inputs, release, passed_over)
+    elif not damages(inputs.output, last):
+        return Parent(last, newest + 1, run_id, done=True)
+    return Parent(release, newest + 1, run_id, passed_over=passed_over)
+
+
+def _run_id(inputs: Inputs, release: Release | None, passed_over: range) -> str:
+    """Return the id of the run from a release when there were later ones."""
+    told = _told(release)
+    return inputs.run_id(f"{told}, passing over {passed_over}" if passed_over else told)
+
+
+def _newest(storage: Storage) -> int:
+    """Return the highest number that a release has or had."""
+    numbers = numbers_in(storage, FOLDER)
+    try:
+        named = pointed(storage)
+    except DamagedFileError:
+        named = None
+    return max([*numbers, *([] if named is None else [named["release"]])], default=0)
+
+
+def _told(release: Release | None) -> str | None:
+    """Return what tells a release from any other, and its model."""
+    return None if release is None else f"{release.number} {release.run} {release.model}"
+
+
+# ---- what is damaged, and the way out
+
+
+@contextmanager
+def damage_explained(output: str, release: Release | None = None) -> Iterator[None]:
+    """Say which release is damaged, and how to go on."""
+    try:
+        yield
+    except DamagedReleaseError as error:
+        storage = open_output(output, None)
+        whose = "" if release is None else f"release {release.number} of {output} is damaged: "
+        below = None if release is None else release.number
+        raise DamagedReleaseError(
+            f"{whose}{error}; restore it from a copy, or {_way_out(storage, below)}"
+        ) from error
+
+
+def _way_out(storage: Storage, below: int | None) -> str:
+    """Return the option that goes on from the newest release that is whole."""
+    numbers = sorted(numbers_in(storage, FOLDER), reverse=True)
+    for number in numbers if below is None else [one for one in numbers if one < below]:
+        release = read_if_whole(storage, number)
+        if release is not None and release.files and not _damaged(storage, release):
+            return (
+                f"go on from release {number}, the last one that is whole: hmrf-dask run JOB "
+                f"--from-release {number} (clusters keep the ids they had there)"
+            )
+    return (
+        "begin anew, as no release is whole: hmrf-dask run JOB --from-release 0 (all clusters get "
+        "new ids)"
+    )
+
+
+def _damaged(storage: Storage, release: Release) -> bool:
+    """Return whether a run cannot go on from a release."""
+    try:
+        check_release(storage, release)
+    except DamagedReleaseError:
+        return True
+    return False
+
+
+def check_release(storage: Storage, release: Release) -> None:
+    """Raise DamagedReleaseError where a file that a run needs is not as it was published.
+
+    Of assignments, which are many, it is only seen whether they are there: each is checked where it
+    is read. Reports and rejects are for people.
+    """
+    needed = {
+        name: sha256
+        for name, sha256 in release.files.items()
+        if name.rpartition("/")[2] != REPORT and f"/{REJECTS}/" not in name
+    }
+    for name in missing_of(storage, needed)[:1]:
+        read_file(storage, name, needed[name])
+    for name, sha256 in needed.items():
+        if f"/{ASSIGNMENTS}/" not in name:
+            read_file(storage, name, sha256)
+
+
+# ---- ids of clusters
+
+
+def next_id_after(output: str, parent: Parent) -> int:
+    """Return the lowest id that no cluster of the releases passed over had; 0 where none was."""
+    storage = open_output(output, None)
+    found = {number: _next_id(storage, number) for number in parent.passed_over}
+    if unknown := [number for number, next_id in found.items() if next_id is None]:
+        some = f"{unknown[0]} to {unknown[-1]}" if len(unknown) > 1 else f"{unknown[0]}"
+        warnings.warn(
+            f"nothing that can be read tells which ids new clusters got in release {some}: they "
+            "may be given again to other clusters",
+            HmrfWarning,
+            stacklevel=2,
+        )
+    return max((one for one in found.values() if one is not None), default=0)
+
+
+def _next_id(storage: Storage, number: int) -> int | None:
+    """Return what the ledger of a release says, or else the lineage of the run that made it."""
+    release = read_if_whole(storage, number)
+    if release is not None and NEXT_ID in release.ledger:
+        return int(release.ledger[NEXT_ID])
+    try:
+        run = release.run if release is not None else _run_pointed_at(storage, number)
+        lineage: dict[str, Any] = json.loads(storage.read(f"runs/{run}/{LINEAGE}"))
+        return int(lineage[NEXT_ID])
+    except (FileNotFoundError, DamagedFileError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _run_pointed_at(storage: Storage, number: int) -> str:
+    """Return the run of a release by what LATEST says, "" where that names another release."""
+    named = pointed(storage)
+    return named["run"] if named is not None and named["release"] == number else ""

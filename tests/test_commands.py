@@ -1,0 +1,289 @@
+"""What all commands promise alike: `--json`, `--quiet`, exit codes, Ctrl-C, empty values."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from click.testing import CliRunner, Result
+
+from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.cli.group import AGAIN
+from hmrf_dask.errors import ClusterError, ConfigurationError, InvalidInputError
+from hmrf_dask.jobs.demo import ClusterSummary, DemoResult
+from tests.job_corpus import JobCorpus
+
+# What does the work of each command. `completion` prints a script for a shell, no result.
+WORK = {
+    "run": "hmrf_dask.jobs.inputs.gather",
+    "check": "hmrf_dask.jobs.check_documents.check_manifest",
+    "inspect": "hmrf_dask.jobs.inspect_output.inspect_output",
+    "fit": "hmrf_dask.jobs.fit_files.fit_files",
+    "predict": "hmrf_dask.jobs.predict_files.predict_files",
+    "evaluate": "hmrf_dask.jobs.evaluate_files.evaluate_files",
+    "demo": "hmrf_dask.jobs.demo.run_demo",
+}
+COLOUR = re.compile(r"\x1b\[[0-9;]*(3[0-8]|4[0-8]|9[0-7])[0-9;]*m")
+all_commands = pytest.mark.parametrize("name", WORK)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(hmrf, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents with a finished job, and rows with a finished fit."""
+    folder = tmp_path_factory.mktemp("world")
+    JobCorpus(folder).write_all(n_documents=45, n_pairs=6)
+    groups = np.repeat(np.arange(3), 20)
+    dense = np.random.default_rng(0).random((60, 30)) * (groups[:, None] == np.arange(30) // 10)
+    sp.save_npz(folder / "rows.npz", sp.csr_array(dense))
+    lines = [f"{row},c{group}" for row, group in enumerate(groups)]
+    (folder / "truth.csv").write_text("\n".join(["id,label", *lines]))
+    for name in ("run", "fit"):
+        assert run(name, *_given(folder, name), "-q").exit_code == 0
+    return folder
+
+
+def _given(folder: Path, name: str) -> list[str]:
+    """Return the smallest arguments of a command that are right."""
+    rows, fitted = str(folder / "rows.npz"), str(folder / "fitted")
+    return {
+        "run": [str(folder / "job.yaml")],
+        "check": [str(folder / "manifest.yaml")],
+        "inspect": [str(folder / "out")],
+        "fit": [rows, "-k3", "--n-init=2", f"--run-dir={fitted}"],
+        "predict": [fitted, rows, f"--out={folder / 'predicted'}"],
+        "evaluate": [fitted, str(folder / "truth.csv")],
+        "demo": [f"--folder={folder / 'demo'}"],
+    }[name]
+
+
+@pytest.fixture(autouse=True)
+def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the demo, which takes its time and has tests of its own, end at once."""
+    cluster = ClusterSummary(0, 1, ["word"], "numpy.fft", 1.0)
+    files = {"rows": "demo/rows", "pairs": "demo/pairs.csv", "run": "demo/run"}
+    no_pairs = {"must_link": 0, "cannot_link": 0}
+    shares = (0.1, 0.2, 0.1, 0.2)
+    result = DemoResult(1, 1, 1, 1, *shares, no_pairs, 1, "settled", [cluster], files, 1.0)
+    monkeypatch.setattr(WORK["demo"], lambda *_, **__: result)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_every_command_is_here() -> None:
+    assert WORK.keys() | {"completion"} == hmrf.commands.keys()
+
+
+@all_commands
+def test_json_is_one_object_and_nothing_else(name: str, world: Path) -> None:
+    result = run(name, *_given(world, name), "--json")
+    assert result.exit_code == 0, result.output
+    assert isinstance(json.loads(result.stdout), dict)
+    assert len(result.stdout.splitlines()) == 1
+
+
+@all_commands
+def test_a_page_is_for_people(name: str, world: Path) -> None:
+    result = run(name, *_given(world, name))
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) > 1
+    assert "\x1b[" not in result.output
+
+
+@all_commands
+def test_quiet_says_nothing_where_all_is_well(name: str, world: Path) -> None:
+    result = run(name, *_given(world, name), "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    told = run(name, *_given(world, name), "--quiet", "--json")
+    assert isinstance(json.loads(told.stdout), dict)
+    assert told.stderr == ""
+
+
+@all_commands
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [(InvalidInputError("bad"), 65), (ClusterError("later"), 75), (ConfigurationError("no"), 78)],
+)
+@pytest.mark.parametrize("more", ["--json", "--quiet"])
+def test_an_error_is_its_exit_code_and_one_line(
+    name: str,
+    error: Exception,
+    exit_code: int,
+    more: str,
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WORK[name], raising(error))
+    result = run(name, *_given(world, name), more)
+    assert (result.exit_code, result.stdout) == (exit_code, "")
+    assert result.stderr == f"error: {error}\n"
+
+
+@all_commands
+def test_wrong_usage_ends_with_2(name: str, world: Path) -> None:
+    for arguments in ([*_given(world, name), "--no-such-option"], ["one", "two", "three", "four"]):
+        result = run(name, *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"hmrf {name}" in result.stderr
+
+
+@all_commands
+def test_empty_values_are_refused(name: str, world: Path) -> None:
+    command, given = hmrf.commands[name], _given(world, name)
+    places = [place for place, text in enumerate(given) if not text.startswith("-")]
+    for place in places:
+        result = run(name, *given[:place], "", *given[place + 1 :])
+        assert result.exit_code == 2
+        assert "must not be empty" in result.stderr
+    texts = [
+        param
+        for param in command.params
+        if isinstance(param, click.Option) and isinstance(param.type, click.types.StringParamType)
+    ]
+    for option in texts:
+        result = run(name, *given, f"{option.opts[0]}=")
+        assert result.exit_code == 2
+        assert f"'{option.opts[0]}': must not be empty" in result.stderr
+
+
+@all_commands
+def test_after_ctrl_c_it_says_what_to_do(
+    name: str, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WORK[name], raising(KeyboardInterrupt()))
+    result = run(name, *_given(world, name))
+    assert result.exit_code == 130
+    assert result.stderr.endswith(
+        f"interrupted; {AGAIN.get(name, 'run it again to have it all')}\n"
+    )
+
+
+@all_commands
+def test_a_shell_is_told_of_options(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_HMRF_DASK_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"hmrf-dask {name} --")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    offered = CliRunner().invoke(hmrf, prog_name="hmrf-dask").stdout.split()
+    assert {"plain,--json", "plain,--quiet"} <= set(offered)
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_no_color_is_kept(no_color: bool) -> None:
+    program = (
+        "from hmrf_dask.cli.progress import shown_progress\n"
+        "with shown_progress(quiet=False) as tell:\n"
+        "    tell({'step': 'count words', 'done': 1, 'of': 3})\n"
+    )
+    environment = {key: text for key, text in os.environ.items() if key != "NO_COLOR"}
+    environment |= {"TERM": "xterm-256color", **({"NO_COLOR": "1"} if no_color else {})}
+    ours, theirs = pty.openpty()
+    finished = subprocess.run([sys.executable, "-c", program], stderr=theirs, env=environment)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert finished.returncode == 0
+    assert "count words" in shown
+    assert bool(COLOUR.search(shown)) != no_color
+
+
+def test_inspect_waits_for_the_end_where_a_program_asks(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hmrf_dask.jobs.inspect_output import inspect_output
+
+    found = inspect_output(str(world / "out"))
+    looks = iter([{**found, "running": True}, {**found, "running": True}, found])
+    monkeypatch.setattr(WORK["inspect"], lambda _: next(looks))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    result = run("inspect", str(world / "out"), "--watch", "--json")
+    assert json.loads(result.stdout) == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "told"),
+    [
+        (("run", "manifest.yaml"), 78, "manifest.yaml is a manifest, not a job: `hmrf-dask check "),
+        (("check", "job.yaml"), 78, "job.yaml is a job, not a manifest: `hmrf-dask run "),
+        (("run", "xyz://a/job.yaml"), 78, "an unknown kind of store, 'xyz'"),
+        (("run", "out"), 78, "a folder where a file must be"),
+        (("run", "job.yaml", "--output=xyz://a"), 78, "an unknown kind of store, 'xyz'"),
+        (("run", "job.yaml", "--output=truth.csv"), 78, "a file where a folder must be"),
+        (("inspect", "truth.csv"), 78, "a file where a folder must be"),
+        (("evaluate", "fitted", "xyz://a.csv"), 78, "an unknown kind of store, 'xyz'"),
+        (("evaluate", "fitted", "none.csv"), 78, "no such file or folder"),
+        (
+            ("evaluate", "fitted", "truth.csv", "--pairs=xyz://a.csv"),
+            65,
+            "an unknown kind of store",
+        ),
+        (("fit", "xyz://a", "-k3", "--run-dir=x"), 78, "an unknown kind of store, 'xyz'"),
+        (("fit", "out.npz", "-k3", "--run-dir=x"), 65, "a folder where a file must be"),
+        (("predict", "xyz://a", "rows.npz", "--out=x"), 78, "an unknown kind of store, 'xyz'"),
+    ],
+)
+def test_what_stores_say_is_told_in_words(
+    arguments: tuple[str, ...],
+    exit_code: int,
+    told: str,
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(world)
+    (world / "out.npz").mkdir(exist_ok=True)
+    result = run(*arguments)
+    assert result.exit_code == exit_code, result.output
+    assert told in result.stderr
+    assert not re.search(r"Error\b|Errno|Protocol", result.stderr)
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_scheduler_file_lies_beside_its_job(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (world / "job.yaml").read_text()
+    elsewhere = world / "elsewhere.yaml"
+    elsewhere.write_text(f"{text}\ncluster: {{scheduler_file: scheduler.json}}\n")
+    monkeypatch.setattr("hmrf_dask.cli.connect.CONNECT_SECONDS", 0.1)
+    result = run("run", str(elsewhere), f"--output={world / 'nothing'}")
+    assert result.exit_code == 75
+    assert f"no scheduler file '{world / 'scheduler.json'}'" in result.stderr
+
+
+def test_a_store_without_credentials_is_not_asked_again(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type("NoCredentialsError", (Exception,), {})  # botocore's
+    monkeypatch.setattr("os.listdir", raising(kind("none found")))
+    result = run("inspect", str(world / "out"))
+    assert result.exit_code == 78
+    assert "got no credentials for it (none found)" in result.stderr
+
+
+def test_swapped_files_name_the_command_with_its_path(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world.parent)
+    job = f"{world.name}/job.yaml"
+    told = run("check", job).stderr
+    assert f"`hmrf-dask run {job}`" in told
+    assert f"`hmrf-dask check {world.name}/manifest.yaml`" in told
+    assert "must not be there" not in told
+    manifest = f"{world.name}/manifest.yaml"
+    assert f"`hmrf-dask check {manifest}`" in run("run", manifest).stderr

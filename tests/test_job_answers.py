@@ -1,0 +1,205 @@
+"""Answers of a job: what is wrong with them is said before documents are read, with its line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import dask
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
+from hmrf_dask.jobs import document_source
+from hmrf_dask.jobs.inputs import gather, load_job
+from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.run_job import run_job
+from tests.job_corpus import JobCorpus
+
+HEADER = b"a,b,kind,weight\n"
+ONE = "space/0000", "space/0003", "space/0006", "motor/0001"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> JobCorpus:
+    return JobCorpus(tmp_path)
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no document be read."""
+
+    def read(*_: Any) -> Any:
+        raise AssertionError("a document was read")
+
+    monkeypatch.setattr(document_source, "read_batches", read)
+
+
+def run(job: Path, **changes: Any) -> Report:
+    with dask.config.set(scheduler="threads", num_workers=2):
+        return run_job(gather(load_job(str(job), changes), str(job)))
+
+
+def rows(*pairs: str) -> bytes:
+    return HEADER + "".join(f"{pair}\n" for pair in pairs).encode()
+
+
+def rejects(report: Report) -> list[dict[str, Any]]:
+    path = Path(report.output) / report.places["rejects"] / "answers.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+FILES: dict[str, tuple[bytes, str]] = {
+    "another header": (b"x,y\n1,2\n", "answers.csv, line 1: the columns must be a, b, kind"),
+    "nothing": (b"", "answers.csv, line 1: the columns must be .* got nothing; give the file"),
+    "other bytes": (HEADER
+                    + b"\xff\xfe,b,must,\n", "answers.csv, line 2: must be UTF-8 text"),
+    "another kind": (rows("a,b,same,"), "answers.csv, line 2: kind must be .*got 'same'"),
+    "a document twice": (rows("a,a,must,"), "line 2: a and b must be two different documents"),
+    "too few fields": (rows("a,b"), "line 2: must have 4 fields .* got 2"),
+    "a weight below 0": (rows("a,b,must,-1"), "line 2: weight must be finite and at least 0"),
+    "two weights": (
+        rows("a,b,must,1", "c,d,must,", "b,a,must,2"),
+        "line 4: a pair must have one weight, got 2 here and 1 in answers.csv, line 2",
+    ),
+    "several": (
+        rows("a,b,same,", "c,d,must,1", "e,,must,"),
+        "answers.csv, line 2: kind must .*; answers.csv, line 4: a and b must name two",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize("what", FILES)
+def test_bad_answers_stop_before_a_document_is_read(what: str, corpus: JobCorpus) -> None:
+    job = corpus.write_all(20, 0)
+    data, words = FILES[what]
+    corpus.write({"answers.csv": data})
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        run(job)
+    assert caught.value.exit_code == 65
+    assert list((corpus.folder / "out" / "runs").iterdir()) == []
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize("name", ["answers.parquet", "answers.jsonl"])
+def test_files_that_cannot_be_read_stop_too(name: str, corpus: JobCorpus) -> None:
+    job = corpus.write_all(20, 0, answers=[name], on_bad_record="quarantine")
+    if name == "answers.parquet":
+        corpus.write({name: b"PAR1 and so on"})
+        with pytest.raises(InvalidInputError, match=r"answers\.parquet: is not a whole Parquet"):
+            run(job)
+    else:
+        corpus.write({name: b'{"a": [1], "b": "x", "kind": "must"}\n{"a": \n'})
+        with pytest.raises(InvalidInputError, match=r"line 1: a and b must be ids.*line 2: must"):
+            run(job, on_bad_record="stop")
+
+
+@pytest.mark.usefixtures("unread")
+def test_contradictions_are_told_with_their_lines(corpus: JobCorpus) -> None:
+    job = corpus.write_all(20, 0)
+    a, b, c, d = ONE
+    corpus.write({"answers.csv": rows(f"{a},{b},must,", f"{a},{d},cannot,", f"{c},{b},must,")})
+    corpus.write({"more.csv": rows(f"{c},{a},cannot,")})
+    words = re.escape("answers.csv, lines 2, 4; more.csv, lines 2: must-links and cannot-links")
+    with pytest.raises(ConflictError, match=words):
+        run(job, answers=["more.csv"])
+    with (
+        pytest.warns(HmrfWarning, match="will stop before the fit unless .*answers.csv, lines 2"),
+        pytest.raises(AssertionError, match="a document was read"),
+    ):
+        run(job, answers=["more.csv"], on_bad_record="quarantine")
+
+
+def test_contradictions_that_may_be_lived_with_stop_nothing(corpus: JobCorpus) -> None:
+    job = corpus.write_all(20, 0, method={"n_clusters": 3, "n_init": 1, "on_conflict": "drop"})
+    a, b, *_ = ONE
+    corpus.write({"answers.csv": rows(f"{a},{b},must,", f"{b},{a},cannot,")})
+    with pytest.warns(HmrfWarning, match="contradict"):
+        assert run(job).status == "done"
+
+
+def test_bad_lines_are_put_aside_with_file_and_line(corpus: JobCorpus) -> None:
+    job = corpus.write_all(40, 0, on_bad_record="quarantine")
+    a, b, _, d = ONE
+    lines = [f"{a},{b},must,", f"{a},{d},differs,", "nobody,noone,must,", f'"{a}" x,b,must,', "a,b"]
+    again = [f"{b},{a},must,3", f"{a},{d},cannot,2"]
+    corpus.write({"answers.csv": rows(*lines, *again)})
+    report = run(job)
+    answers = report.answers
+    assert (answers["pairs"], answers["unknown"], answers["rejected"]) == (2, 1, 4)
+    told = rejects(report)
+    assert [(one["source"], one["line"]) for one in told] == [
+        ("answers.csv", line) for line in (3, 5, 6, 7, 4)
+    ]
+    assert "unknown 'nobody' and 'noone'" in told[-1]["reason"]
+    assert told[-1]["raw"] == "noone,nobody,must" or told[-1]["raw"] == "nobody,noone,must"
+    assert "one weight, got 3 here and none in answers.csv, line 2" in told[3]["reason"]
+    assert report.documents["rejected"] == 0
+
+
+def test_ids_that_are_numbers_are_those_of_documents(corpus: JobCorpus) -> None:
+    corpus.draw(20)
+    for number, one in enumerate(corpus.documents):
+        one["id"] = str(number)
+    corpus.write(corpus.files(corpus.documents))
+    corpus.write({"answers.csv": rows("0,3,must,")})
+    mixed = '{"a": 1, "b": "2", "kind": "cannot"}\n'
+    corpus.write({"more.jsonl": mixed.encode()})
+    table = pa.table({"a": [4], "b": [5], "kind": ["cannot"]})
+    pq.write_table(table, corpus.folder / "more.parquet")
+    job = corpus.write_job(answers=["more.jsonl", "more.parquet"])
+    assert run(job).answers["pairs"] == 3
+
+
+@pytest.mark.parametrize("text", [None, {"kind": "embeddings"}])
+def test_more_clusters_than_documents_stops_before_rows(
+    text: Any, corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def weighed(*_: Any) -> None:
+        raise AssertionError("rows were made")
+
+    monkeypatch.setattr("hmrf_dask.jobs.job_steps.weigh_documents", weighed)
+    columns = None
+    if text:
+        columns = {"text": None, "embedding": "vector"}
+        for number, one in enumerate(corpus.draw(20)):
+            one["vector"] = [1.0, float(number)]
+        corpus.write(corpus.files(corpus.documents))
+        corpus.write({"answers.csv": rows()})
+        job = corpus.write_job(text=text, columns=columns, method={"n_clusters": 21})
+    else:
+        job = corpus.write_all(20, 0, method={"n_clusters": 21})
+    with pytest.raises(InvalidInputError, match=r"n_clusters must .* got 21 for 20 documents"):
+        run(job)
+
+
+def test_the_hash_of_answers_is_checked(corpus: JobCorpus) -> None:
+    job = corpus.write_all(20, 3)
+    manifest = corpus.folder / "manifest.yaml"
+    text = manifest.read_text()
+    manifest.write_text(
+        text.replace("path: answers.csv", f"path: answers.csv\n  hash: md5:{'0' * 32}")
+    )
+    with pytest.raises(InvalidInputError, match=r"answers\.csv: must have the hash that"):
+        run(job)
+
+
+def test_prediction_tells_of_answers_that_wait(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 10)
+    before = (corpus.folder / "answers.csv").read_bytes()
+    run(job)
+    corpus.write(corpus.files(corpus.draw(20), first=50))
+    assert run(job, mode="predict").answers["unused"] == 0
+    corpus.write({"answers.csv": before + b"space/0000,motor/0001,cannot\nbad line\n"})
+    with pytest.warns(HmrfWarning, match="predict uses no answers: 1 answer that the last fit"):
+        report = run(job, mode="predict")
+    assert (report.answers["unused"], report.answers["rejected"]) == (1, 1)
+    assert report.answers["pairs"] == 0
+    assert [one["line"] for one in rejects(report)] == [13]
+    corpus.write({"answers.csv": b"x\n"})
+    with pytest.warns(HmrfWarning, match="the next fit will stop: answers.csv, line 1"):
+        assert run(job, mode="predict").status == "done"

@@ -1,0 +1,129 @@
+"""The pages a person reads after `run`, `check` and `inspect`: what they say, and how."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hmrf_dask.cli.show_findings import show_findings
+from hmrf_dask.cli.show_report import MOST, show_inspection, show_report
+from hmrf_dask.jobs.check_documents import AnswerFindings, Findings
+from hmrf_dask.jobs.report import Report
+
+VOCABULARY = {"terms": 30, "refit": False, "unknown_share": 0.014, "unknown_share_then": 0.0}
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    """Return what a later run of four clusters reports, with its clusters in a file."""
+    rows = [
+        {"cluster": cluster, "size": 7 - cluster, "top_words": [f"word{cluster}", "more"]}
+        for cluster in range(4)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "clusters.parquet")
+    return _report(str(tmp_path))
+
+
+def _report(output: str) -> Report:
+    told: dict[str, Any] = {
+        "status": "done", "run": "abc", "output": output, "parent": "ab", "release": 2,
+        "mode": "fit", "start": "warm",
+        "files": {"all": 3, "new": 1, "changed": 0, "deleted": 0},
+        "documents": {"all": 22, "vectorised": 1, "rejected": 1},
+        "vocabulary": VOCABULARY,
+        "answers": {"pairs": 2, "unknown": 0, "must_link": 1, "cannot_link": 0},
+        "fit": {"J": 7.0, "iterations": 1, "stop_reason": "settled"},
+        "clusters": {"number": 4, "kept": 4, "churn": 0.0},
+        "nmi": None, "seconds": {}, "places": {"clusters": "clusters.parquet"},
+    }  # fmt: skip
+    known = Report.__dataclass_fields__
+    return Report(**{name: told.get(name) for name in known})
+
+
+def test_a_run_is_told_in_words(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    show_report(report)
+    page = capsys.readouterr().out
+    for line in (
+        "22 documents in 3 files: 1 new, 0 changed, 0 deleted; 1 document vectorised, 1 record rej",
+        "30 terms, as they were; 1.4% of the words in new files are not among them (0.0% where",
+        "violated pairs: 1 of 2 (1 must-link, 0 cannot-links)",
+        "J = 7 after 1 iteration from a warm start (settled)",
+        "4 clusters: 4 kept; churn 0.0 %",
+    ):
+        assert line in page
+    words = [line.split() for line in page.splitlines() if "word" in line and "more" in line]
+    assert words[0] == ["0", "7", "word0", "more"]
+    assert len(words) == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": {"all": 3, "new": 0, "changed": 0, "deleted": 1}},
+        {"vocabulary": {**VOCABULARY, "refit": True}},
+    ],
+)
+def test_no_share_of_new_words_where_none_are_new(
+    changes: dict[str, Any], report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_report(replace(report, **changes))
+    page = capsys.readouterr().out
+    assert "30 terms, " in page
+    assert "of the words in new files" not in page
+
+
+def test_a_first_run_tells_of_no_changes(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_report(replace(report, parent=None, clusters={"number": 4, "new": 4, "churn": 0.0}))
+    page = capsys.readouterr().out
+    assert "4 clusters\n" in page
+    assert "; churn" not in page
+
+
+def test_of_many_clusters_the_largest_are_shown(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"cluster": n, "size": n, "top_words": None} for n in range(MOST + 3)]
+    pq.write_table(pa.Table.from_pylist(rows), Path(report.output) / "clusters.parquet")
+    show_report(report)
+    page = capsys.readouterr().out
+    assert "… 3 more in the clusters file" in page
+    assert page.index(f"     {MOST + 2}  ") < page.index(f"     {MOST + 1}  ")
+
+
+def test_one_of_each_is_told_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"file": "a.csv", "line": 3, "id": None, "reason": "no text", "raw": ""}
+    show_findings(
+        Findings(
+            "one", None, 1, 10, {"csv": 1}, files_read=1, documents=1, bad_records=1,
+            first_bad_records=[record], duplicate_ids=1, first_duplicate_ids=["'a' again"],
+            labels=1, answers=AnswerFindings(1, 1, 0, 2, 1, ["b"]),
+        )
+    )  # fmt: skip
+    page = capsys.readouterr().out
+    for line in (
+        "1 file (1 csv), 10 bytes",
+        "1 document (a sample, 1 file opened)",
+        "1 bad record\n  a.csv, line 3: no text",
+        "1 id that comes twice",
+        "1 known class\n",
+        "1 answer (1 must-link, 0 cannot-links) about 2 documents, 1 of them read",
+    ):
+        assert line in page
+
+
+def test_an_output_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {"all": 30, "vectorised": 2, "rejected": 0, "clusters": 3}
+    release = {"number": 2, "run": "abc", "when": "today", "files": 1, "counts": counts}
+    show_inspection(
+        {"kind": "output", "place": "/out", "running": False, "release": release, "holder": None,
+         "progress": None}
+    )  # fmt: skip
+    page = capsys.readouterr().out
+    assert "release 2 of run abc, today, 1 file: 30 documents, 2 vectorised" in page

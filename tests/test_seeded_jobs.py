@@ -1,0 +1,99 @@
+"""Known classes of documents as answers, and the methods whose seeds answers are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.constraints.files import parse_lines, parse_pairs
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.places import assignment_files
+from tests.job_corpus import JobCorpus
+
+LABELLED = [("d1", "x"), ("d2", "y"), ("d3", "x"), ("d4", ""), ("d5", "z"), ("d6", "x")]
+TOGETHER = [["d1", "d3"], ["d3", "d6"]]
+APART = [["d1", "d2"], ["d1", "d5"], ["d2", "d5"]]
+
+
+def encoded(ending: str) -> bytes:
+    if ending == "csv":
+        return "".join(f"{one},{label}\n" for one, label in [("id", "label"), *LABELLED]).encode()
+    rows = [{"id": one, "label": label or None} for one, label in LABELLED]
+    if ending == "jsonl":
+        return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_classes_are_as_few_pairs_as_tell_them(ending: str) -> None:
+    pairs = parse_pairs(encoded(ending), f"classes.{ending}")
+    assert pairs.fingerprint == Constraints(TOGETHER, APART, ids=True).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("d1,y", "line 8: id must be that of a document without a class yet, got 'd1' again"),
+        (",y", "line 8: id must be a text or a whole number, got ''"),
+    ],
+)
+def test_lines_that_tell_no_class(line: str, told: str) -> None:
+    data = encoded("csv") + f"{line}\n".encode()
+    with pytest.raises(InvalidInputError, match=rf"^classes\.csv, {told}"):
+        parse_pairs(data, "classes.csv")
+    lines = parse_lines(data, "classes.csv")
+    assert ([bad.line for bad in lines.bad], len(lines.pairs)) == ([8], 5)
+
+
+def test_classes_that_are_no_labels() -> None:
+    with pytest.raises(InvalidInputError, match=r"line 1: label must be a text .* got \[1\]"):
+        parse_pairs(b'{"id": "a", "label": [1]}\n', "classes.jsonl")
+
+
+def run(job: Path) -> Result:
+    return CliRunner().invoke(hmrf, ["run", str(job), "--json", "--quiet"])
+
+
+@pytest.mark.parametrize("name", ["SeededKMeans", "ConstrainedKMeans"])
+def test_answers_are_the_seeds(name: str, tmp_path: Path) -> None:
+    corpus = JobCorpus(tmp_path)
+    corpus.write_all()
+    # One class on purpose is not that of the texts: held seeds keep it, others do not.
+    seeds = {one["id"]: one["label"] for one in corpus.documents[:30]}
+    odd = corpus.documents[30]["id"]
+    seeds[odd] = next(label for label in seeds.values() if label != corpus.documents[30]["label"])
+    lines = [f"{one},{label}" for one, label in seeds.items()]
+    corpus.write({"answers.csv": "\n".join(["id,label", *lines]).encode()})
+    job = corpus.write_job(method={"name": name, "n_clusters": 3, "refine": False})
+    result = run(job)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["answers"]["pairs"] == 28 + 3
+    tables = [pq.read_table(path) for path in assignment_files(report["output"])]
+    found = pa.concat_tables(tables).to_pydict()
+    clusters = dict(zip(found["doc_id"], found["cluster"], strict=True))
+    of_class = {label: clusters[one] for one, label in seeds.items() if one != odd}
+    assert len(set(of_class.values())) == 3
+    assert all(clusters[one] == of_class[label] for one, label in seeds.items() if one != odd)
+    assert (clusters[odd] == of_class[seeds[odd]]) == (name == "ConstrainedKMeans")
+
+    corpus.write(corpus.files(corpus.draw(20), first=50))
+    again = json.loads(run(job).stdout)
+    assert (again["start"], again["documents"]["vectorised"]) == ("cold", 20)
+    assert again["clusters"]["kept"] == 3
+
+
+def test_seeds_must_be_there(tmp_path: Path) -> None:
+    job = JobCorpus(tmp_path).write_all(30, 0, method={"name": "SeededKMeans", "n_clusters": 3})
+    result = run(job)
+    assert result.exit_code == 65
+    assert "SeededKMeans must have answers" in result.stderr

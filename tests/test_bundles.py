@@ -16,6 +16,7 @@ from hmrf_dask.documents.batches import read_batches
 from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
+from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.jobs import bundles, document_source
 from hmrf_dask.jobs.bundles import Bundle, bundled
 from hmrf_dask.jobs.document_source import DocumentSource
@@ -320,6 +321,21 @@ def test_embeddings_share_a_bundle_too(corpus: JobCorpus, read_files: list[str])
     write_one(corpus, {**corpus.documents[5], "vector": [1.0, 2.0, 3.0, 4.0]})
     with pytest.raises(InvalidInputError, match=r"same length in all files, got 2 in .* 4 in"):
         run(job)
+
+
+def test_half_a_file_of_a_killed_attempt_is_not_released(
+    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = HMRFEstimator.save
+
+    def left(model: HMRFEstimator, folder: str) -> None:
+        save(model, folder)
+        (Path(folder) / ".minimum.npy.0123.temporary").write_bytes(b"half")
+
+    monkeypatch.setattr(HMRFEstimator, "save", left)
+    release = latest(run(one_each(corpus, 30)).output)
+    assert release is not None
+    assert not any("temporary" in name for name in release.files)
 
 
 # ---- counts

@@ -94,7 +94,9 @@ def _last_lineage(run: Run) -> Lineage:
 def _model_files(run: Run) -> Files:
     folder = f"{run.name}/{MODEL}"
     names = open_storage(run.inputs.output, {}, durable=True).names(folder)
-    return hashed(run.inputs.output, [f"{folder}/{name}" for name in sorted(names)])
+    # What begins with a dot is half a file, of an attempt that was killed while it wrote.
+    written = [f"{folder}/{name}" for name in sorted(names) if not name.startswith(".")]
+    return hashed(run.inputs.output, written)
 
 
 def _written(run: Run, name: str, data: bytes) -> Files:

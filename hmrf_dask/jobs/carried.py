@@ -68,12 +68,13 @@ def _rests(run: Run, material: Material, origins: Sequence[str | None], old: Fil
     there = {_called(name): (name, sha256) for name, sha256 in old.items()}
     flow, tasks = DaskFlow(), []
     for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
-        found = there.get((origins[bundle] or "", _called(name)[1]))
-        if found is not None:
+        last = there.get((origins[bundle] or "", _called(name)[1]))
+        if last is not None:
             target = f"{run.name}/{FOLDER}/{name}"
             block = material.corpus.named[part]
-            tasks.append(flow.lazy(_write_rest, block, run.place, *found, target))
-    return {name: sha256 for one in flow.compute(tasks) for name, sha256 in one.items()}
+            tasks.append(flow.lazy(_write_rest, block, run.place, *last, target))
+    found = flow.compute(tasks) if tasks else []
+    return {name: sha256 for one in found for name, sha256 in one.items()}
 
 
 def _write_rest(block: RowBlock, place: Place, name: str, sha256: str, target: str) -> Files:

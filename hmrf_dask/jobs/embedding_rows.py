@@ -14,6 +14,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.store.blocks import BlockFile, write_block
 from hmrf_dask.text.files import ROWS, Place, read_json, write_json
 from hmrf_dask.text.rows import Coverage
+from hmrf_dask.text.together import of_each
 from hmrf_dask.text.vectorise import SourceRows
 
 FOLDER = f"{ROWS}/embeddings"
@@ -31,7 +32,7 @@ def embed_documents(bundles: Sequence[Bundle], place: Place, so_far: SoFar) -> J
     flow, found = DaskFlow(), list[tuple[SourceRows, dict[str, Any]]]()
     place.storage.make_root()
     rests = [one for one in bundles if one.origin is not None]
-    flow.compute([flow.lazy(embed_rest, one, place, FOLDER, _WRITTEN) for one in rests])
+    of_each(flow, embed_rest, rests, [one.n_bytes for one in rests], place, FOLDER, _WRITTEN)
     for first in range(0, len(bundles), AT_ONCE):
         so_far(first, len(bundles))
         some = bundles[first : first + AT_ONCE]

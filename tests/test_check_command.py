@@ -128,6 +128,17 @@ def test_a_sample_is_spread_over_the_files(tmp_path: Path, monkeypatch: pytest.M
     assert (everything.documents, everything.complete, everything.problems) == (400, True, [])
 
 
+def test_large_files_that_cannot_be_cut_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"a.jsonl": lines(0, 40), "b.jsonl.gz": gzip.compress(lines(40, 80))}
+    manifest = written(tmp_path, files)
+    assert not any("one task" in one for one in check_manifest(manifest, everything=True).remarks)
+    monkeypatch.setattr(check_documents, "PART_BYTES", 50)
+    (remark,) = check_manifest(manifest, everything=True).remarks
+    assert "1 large files can be read by one task each, from front to end: b.jsonl.gz" in remark
+
+
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [

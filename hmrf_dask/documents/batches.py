@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.parts import LinesOfSpan
 from hmrf_dask.documents.readers.columnar import read_parquet
 from hmrf_dask.documents.readers.jsonl import read_jsonl
 from hmrf_dask.documents.readers.records import (
@@ -88,6 +89,9 @@ class Batch:
     extra : dict
         "time" and "label" (list of str or None) if the manifest names such columns.
     embeddings : float32 array, shape (n, d), or None
+    n_lines : int
+        Of the last batch of a part of a JSON Lines file: how many lines the part has. Its own
+        lines are counted from the part's beginning on; see `documents.parts.lines_before`.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -96,6 +100,7 @@ class Batch:
     rejects: list[Reject] = field(default_factory=list)
     extra: dict[str, list[str | None]] = field(default_factory=dict)
     embeddings: npt.NDArray[np.float32] | None = None
+    n_lines: int = 0
 
 
 def read_batches(
@@ -127,7 +132,7 @@ def read_batches(
         The content has not the hash that the manifest says.
     """
     builder = _Builder(source, columns)
-    with _records(source, columns, batch_rows, batch_bytes) as records:
+    with _records(source, columns, batch_rows, batch_bytes) as (records, file):
         try:
             for record in records:
                 builder.add(record)
@@ -136,29 +141,36 @@ def read_batches(
         except DamagedFile as error:
             builder.reject(error.line, None, error.reason, "", whole_rest=True)
     # Only now is it known that the file stayed the same: a damaged one may just be being written.
-    if builder.rows:
-        yield builder.finish()
+    n_lines = file.n_lines if isinstance(file, LinesOfSpan) else 0
+    if builder.rows or n_lines:
+        batch = builder.finish()
+        batch.n_lines = n_lines
+        yield batch
 
 
 @contextmanager
 def _records(
     source: Source, columns: Columns, rows: int, size: int
-) -> Iterator[Iterator[Record | BadRecord]]:
+) -> Iterator[tuple[Iterator[Record | BadRecord], WatchedFile | None]]:
     """Open a file, and see before and after that it is the one that was listed."""
     if source.format == "builtin":
-        yield read_installed(source)
+        yield read_installed(source), None
         return
     _same_as_listed(source, "since it was listed")
     algorithm, _, digest = (source.hash or "").partition(":")
     with explained(source.path, "open it"):
         opened = open_file(source.url, dict(source.options))
     with opened:
-        if digest and source.format == "parquet":  # which is not read from front to end
-            _check_digest(source, WatchedFile(opened, source.path, algorithm), digest)
+        if digest and (source.format == "parquet" or source.span):  # not read from front to end
+            if not source.span or not source.span[0]:  # the first part looks for all
+                _check_digest(source, WatchedFile(opened, source.path, algorithm), digest)
             opened.seek(0)
             digest = ""
-        file = WatchedFile(opened, source.path, algorithm if digest else None)
-        yield _READERS[source.format](file, source, columns, rows, size)
+        if source.span and source.format == "jsonl":
+            file: WatchedFile = LinesOfSpan(opened, source.path, source.span)
+        else:
+            file = WatchedFile(opened, source.path, algorithm if digest else None)
+        yield _READERS[source.format](file, source, columns, rows, size), file
         _same_as_listed(source, "while it was read")
         if digest:
             _check_digest(source, file, digest)

@@ -59,6 +59,9 @@ class Source:
         What the content must have, as ``algorithm:hexadecimal``.
     document_id : str
         Of a text file: its path below the folder or below the fixed part of the glob.
+    span : (int, int) or None
+        The bytes of the file that this is a part of: lines that begin in them, or row groups of
+        Parquet. None is the whole file; see `hmrf_dask.documents.parts`.
     """
 
     path: str
@@ -72,6 +75,12 @@ class Source:
     hash: str | None = None
     document_id: str = ""
     options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    span: tuple[int, int] | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """How much of the file this is."""
+        return self.size if self.span is None else self.span[1] - self.span[0]
 
 
 @dataclass(frozen=True)

@@ -192,6 +192,11 @@ def paths_of(corpus: Corpus, names: Sequence[str] | None) -> list[str]:
     return [f"{FOLDER}/{name}" for name in names]
 
 
+def assignments_of(files: Mapping[str, str]) -> dict[str, str]:
+    """Return the assignments among the files of a release, with their sha256."""
+    return {name: sha256 for name, sha256 in files.items() if f"/{FOLDER}/" in name}
+
+
 def _write_part(
     block: RowBlock,
     compared: _Compared,
@@ -209,7 +214,7 @@ def _write_part(
     constrained[rows] = True
     alone = len(called) == 1
     margin = np.zeros(block.n_rows) if alone else compared.nearest - own
-    data = _encoded(
+    data = encode_columns(
         {
             "doc_id": pa.array(block.ids.tolist(), id_type(block.ids)),
             "cluster": column(called[labels], pa.int32()),
@@ -296,7 +301,8 @@ def _joined(parts: Sequence[Assigned]) -> Assigned:
     )
 
 
-def _encoded(columns: Mapping[str, pa.Array]) -> bytes:
+def encode_columns(columns: Mapping[str, pa.Array]) -> bytes:
+    """Return the bytes of a file of assignments."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(dict(columns)), sink, compression="zstd", write_page_checksum=True)
     data: bytes = sink.getvalue().to_pybytes()

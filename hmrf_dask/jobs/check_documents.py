@@ -14,6 +14,7 @@ from hmrf_dask.constraints.files import parse_pairs
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.documents.batches import BATCH_ROWS, Batch, Reject, read_batches
 from hmrf_dask.documents.manifest import Columns, Manifest, base_of, load_manifest
+from hmrf_dask.documents.parts import PART_BYTES, is_cut
 from hmrf_dask.documents.seen import SeenIds
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
@@ -121,6 +122,7 @@ def check_manifest(
     found.complete = reading.whole and len(chosen) == len(sources)
     reading.summarise(manifest.documents)
     _judge(found, manifest.documents)
+    _remark_uncut(found, sources)
     if answers is not None:
         _judge_answers(found, answers, reading)
     return found
@@ -220,6 +222,17 @@ class _Reading:
             "mean": float(lengths.mean()),
             "longest": int(lengths.max()),
         }
+
+
+def _remark_uncut(found: Findings, sources: Sequence[Source]) -> None:
+    """Say which large files one task reads alone, whatever the cluster."""
+    whole = [one for one in sources if one.size >= 2 * PART_BYTES and not is_cut(one)]
+    if whole:
+        shown = ", ".join(f"{one.path} ({one.size / 1e6:.0f} MB)" for one in whole[:SHOWN])
+        found.remarks.append(
+            f"{len(whole)} large files can be read by one task each, from front to end: {shown}; "
+            "Parquet, JSON Lines that are not compressed, or several files are read side by side"
+        )
 
 
 def _judge(found: Findings, columns: Columns) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -13,13 +14,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmrf_dask.dataflow import DaskFlow, tree
+from hmrf_dask.documents.batches import Reject
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.document_source import encode_rejects
+from hmrf_dask.jobs.assignments import assignments_of
+from hmrf_dask.jobs.bundles import encode_rejects, lines_before_of, n_rejects_of, placed
+from hmrf_dask.jobs.carried import REPEATED
 from hmrf_dask.jobs.job_answers import Answers
-from hmrf_dask.jobs.job_results import Files, Results, assignments_of
+from hmrf_dask.jobs.job_results import Files, Results
 from hmrf_dask.jobs.job_rows import JobRows
 from hmrf_dask.jobs.job_steps import MADE_OF, Material, Run
-from hmrf_dask.jobs.ledger import COUNTS_KEY, SOURCES, entries
+from hmrf_dask.jobs.ledger import SOURCES, entries, keys_of
 from hmrf_dask.jobs.parent import INPUTS, NEXT_ID
 from hmrf_dask.jobs.places import LINEAGE, REJECTS, model_of
 from hmrf_dask.jobs.report import NAME, Report
@@ -65,12 +69,9 @@ def release(
 def _ledger(run: Run, material: Material, results: Results) -> dict[str, Any]:
     """Return what the next run must know of this one."""
     rows = material.rows
-    keys = {
-        told["path"]: (key, told["key"]) for told, key in zip(rows.told, rows.keys, strict=True)
-    }
     return {
         INPUTS: run.inputs.identity,
-        SOURCES: entries(run.inputs.sources, keys),
+        SOURCES: entries(run.inputs.sources, rows.file_keys()),
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
         NEXT_ID: results.lineage.next_id,
@@ -87,14 +88,17 @@ def _model_identity(files: Files) -> str:
 def _rejects(run: Run, material: Material, answers: Answers) -> Files:
     """Write every record, document and pair that was put aside, with the reason."""
     flow, files = DaskFlow(), Files()
-    told = [one for one in material.rows.told if one["rejects"]]
+    told = material.rows.told
     tasks = [
-        flow.lazy(_copy, run.place, one["rejects"], f"{run.name}/{REJECTS}/{one['key']}.jsonl")
-        for one in told
+        flow.lazy(
+            _copy, run.place, one["rejects"], n_lines, f"{run.name}/{REJECTS}/{one['key']}.jsonl"
+        )
+        for one, n_lines in zip(told, lines_before_of(told), strict=True)
+        if one["rejects"]
     ]
     for found in flow.compute(tasks) if tasks else []:
         files |= found
-    more = {"repeated-ids.jsonl": encode_rejects(material.repeated)} if material.repeated else {}
+    more = {REPEATED: encode_rejects(material.repeated)} if material.repeated else {}
     if answers.rejects:
         more["answers.jsonl"] = encode_rejects(answers.rejects)
     for name, data in more.items():
@@ -103,8 +107,10 @@ def _rejects(run: Run, material: Material, answers: Answers) -> Files:
     return files
 
 
-def _copy(place: Place, names: list[str], target: str) -> Files:
-    data = b"".join(_kept_beside(place, name) for name in names)
+def _copy(place: Place, names: list[str], n_lines: int, target: str) -> Files:
+    """Bring the rejects of a bundle together, with the lines they have in their whole file."""
+    lines = [line for name in names for line in _kept_beside(place, name).splitlines()]
+    data = encode_rejects(placed(Reject(**json.loads(line)), n_lines) for line in lines)
     place.storage.write(target, data)
     return {target: digest(data)}
 
@@ -119,9 +125,9 @@ def _agreement(run: Run, material: Material, files: Files) -> float | None:
     for name in assignments_of(files):
         written.setdefault(name.rpartition("/")[2].partition("-")[0], []).append(name)
     tasks = [
-        flow.lazy(_compared, run.place, written[key], told["labels"])
+        flow.lazy(_compared, run.place, written[key], [name for name in told["labels"] if name])
         for key, told in zip(material.rows.keys, material.rows.told, strict=True)
-        if told["labels"] and key in written
+        if any(told["labels"]) and key in written
     ]
     if not tasks:
         return None
@@ -170,7 +176,7 @@ def _report(
     nmi: float | None,
 ) -> Report:
     rows, lineage = material.rows, results.lineage
-    n_rejected = sum(told["n_rejects"] for told in rows.told) + len(material.repeated)
+    n_rejected = sum(map(n_rejects_of, rows.told)) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
     vocabulary = rows.vocabulary
     return Report(
@@ -216,14 +222,15 @@ def _report(
 
 def _n_vectorised(run: Run, rows: JobRows) -> int:
     """Return the documents of files that are new or changed, or are read or counted otherwise."""
-    then = {} if run.previous is None else run.previous.ledger[SOURCES]
-    same = {path: then[path][COUNTS_KEY] for path in run.changes.same}
-    found = zip(rows.told, rows.keys, rows.rows, strict=True)
+    last = {one for entry in run.last_files.values() for one in keys_of(entry)}
+    called = {one.bundle: rows.called(one.bundle) for one in last}
+    same = {one.own for one in last if one.counts == called[one.bundle]}
     return sum(
-        file.n_rows
-        for told, key, one in found
-        if same.get(told["path"]) != key
-        for file in one.files
+        n
+        for told in rows.told
+        for documents in told["documents"]
+        for file, n in documents
+        if told["files"][file][1] not in same
     )
 
 

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.written import encode_pairs
-from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.estimators.base import HMRFEstimator
-from hmrf_dask.jobs import assignments, clusters
-from hmrf_dask.jobs.assignments import write_assignments
+from hmrf_dask.jobs import clusters
+from hmrf_dask.jobs.assignments import assignments_of, write_assignments
+from hmrf_dask.jobs.carried import carry, origins_of
 from hmrf_dask.jobs.clusters import write_clusters
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_steps import Material, Run
-from hmrf_dask.jobs.ledger import COUNTS_KEY, SOURCES
 from hmrf_dask.jobs.overlap import count_overlap
 from hmrf_dask.jobs.parent import next_id_after
 from hmrf_dask.jobs.places import ANSWERS, LINEAGE, MODEL, model_of
 from hmrf_dask.releases import Lineage, carried_on, first_lineage, hashed, read_published, trace
-from hmrf_dask.releases.release import read_file
 from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.text.rows import top_words
@@ -98,17 +94,14 @@ def _last_lineage(run: Run) -> Lineage:
 def _model_files(run: Run) -> Files:
     folder = f"{run.name}/{MODEL}"
     names = open_storage(run.inputs.output, {}, durable=True).names(folder)
-    return hashed(run.inputs.output, [f"{folder}/{name}" for name in sorted(names)])
+    # What begins with a dot is half a file, of an attempt that was killed while it wrote.
+    written = [f"{folder}/{name}" for name in sorted(names) if not name.startswith(".")]
+    return hashed(run.inputs.output, written)
 
 
 def _written(run: Run, name: str, data: bytes) -> Files:
     open_storage(run.inputs.output, {}, durable=True).write(f"{run.name}/{name}", data)
     return {f"{run.name}/{name}": digest(data)}
-
-
-def assignments_of(files: Mapping[str, str]) -> Files:
-    """Return the assignments among the files of a release."""
-    return {name: sha256 for name, sha256 in files.items() if f"/{assignments.FOLDER}/" in name}
 
 
 # ---- new documents under the last model
@@ -118,26 +111,12 @@ def write_prediction(run: Run, material: Material) -> Results:
     """Give documents of new and changed files clusters of the last model; others keep theirs."""
     assert run.previous is not None
     model, before = run.last_model, _last_lineage(run)
-    # A file that is the same, but is read in another way, has other rows: none of it is carried.
-    then = run.previous.ledger[SOURCES]
-    last = {path: then[path][COUNTS_KEY] for path in run.changes.same}
-    pairs = zip(material.rows.told, material.rows.keys, strict=True)
-    wanted = [last.get(told["path"]) != key for told, key in pairs]
-    corpus, names = material.of_files(wanted)
-    files, sizes = _carried(run, material, wanted, before)
-    if sizes.sum() + (0 if corpus is None else corpus.n_rows) != material.corpus.n_rows:
+    origins = origins_of(run, material)
+    files, sizes, n_common = _predicted(run, material, model, before, origins)
+    if sizes.sum() != material.corpus.n_rows:
         # Of an id that came twice the first document is gone: a file that is the same has it now.
-        wanted = [True] * len(wanted)
-        corpus, names = material.of_files(wanted)
-        files, sizes = _carried(run, material, wanted, before)
-    n_common = int(sizes.sum())
-    if corpus is not None:
-        with run.watch.step("write assignments"):
-            written = write_assignments(
-                corpus, None, model, run.folder, cluster_ids=before.ids, names=names
-            )
-        sizes += written.sizes
-        files |= {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
+        nothing: list[str | None] = [None] * len(origins)
+        files, sizes, n_common = _predicted(run, material, model, before, nothing)
     lineage = carried_on(before, sizes.tolist(), n_common)
     folder = model_of(run.previous.files)
     kept = (f"{folder}/", f"{folder.removesuffix(MODEL)}{ANSWERS}")
@@ -147,43 +126,25 @@ def write_prediction(run: Run, material: Material) -> Results:
     return Results(files, lineage, {"must_link": 0, "cannot_link": 0})
 
 
-def _carried(
-    run: Run, material: Material, wanted: list[bool], before: Lineage
-) -> tuple[Files, IntArray]:
-    """Return the assignments of files that are not wanted anew, and their sizes by cluster."""
-    assert run.previous is not None
-    kept = {key for key, new in zip(material.rows.keys, wanted, strict=True) if not new}
-    old = assignments_of(run.previous.files)
-    carried = {name: sha256 for name, sha256 in old.items() if _key_of(name) in kept}
-    gone = {name: sha256 for name, sha256 in old.items() if name not in carried}
-    return carried, np.asarray(before.sizes, np.int64) - _sizes(run, gone, before)
-
-
-def _key_of(name: str) -> str:
-    """Return what the rows of a file of assignments are called."""
-    return name.rpartition("/")[2].partition("-")[0]
-
-
-def _sizes(run: Run, files: Files, lineage: Lineage) -> IntArray:
-    """Return how many documents of each label some published assignments have."""
-    if not files:
-        return np.zeros(len(lineage.ids), np.int64)
-    flow, place = DaskFlow(), run.place
-    parts = [flow.lazy(_sizes_of, place, *file, lineage.ids) for file in sorted(files.items())]
-    found: IntArray = flow.compute([tree(flow, _added, parts)])[0]
-    return found
-
-
-def _sizes_of(place: Any, name: str, sha256: str, ids: tuple[int, ...]) -> IntArray:
-    data = read_file(place.storage, name, sha256)
-    called = pq.read_table(io.BytesIO(data), columns=["cluster"])["cluster"].to_numpy()
-    order = np.argsort(ids)
-    places = order[np.searchsorted(np.asarray(ids)[order], called)]
-    return np.bincount(places, minlength=len(ids)).astype(np.int64)
-
-
-def _added(parts: list[IntArray]) -> IntArray:
-    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
+def _predicted(
+    run: Run,
+    material: Material,
+    model: HMRFEstimator,
+    before: Lineage,
+    origins: list[str | None],
+) -> tuple[Files, IntArray, int]:
+    """Return assignments, their sizes by cluster, and how many documents kept theirs."""
+    corpus, names = material.of_files([origin is None for origin in origins])
+    files, sizes = Files(), np.zeros(len(before.ids), np.int64)
+    if corpus is not None:
+        with run.watch.step("write assignments"):
+            written = write_assignments(
+                corpus, None, model, run.folder, cluster_ids=before.ids, names=names
+            )
+        sizes = written.sizes
+        files |= {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
+    carried, kept = carry(run, material, origins, before)  # writes too, beside the others
+    return files | carried, sizes + kept, int(kept.sum())
 
 
 def _resized(run: Run, lineage: Lineage) -> bytes:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.bundles import Bundle, lines_before_of, refuse_rejects
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.job_file import Text
+from hmrf_dask.jobs.ledger import Keys
+from hmrf_dask.jobs.rests import count_rest
+from hmrf_dask.store.blocks import number_of
 from hmrf_dask.text.files import CountedSource, Place
 from hmrf_dask.text.rows import Coverage
 from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.together import of_each
 from hmrf_dask.text.vectorise import (
     SourceRows,
     corpus_of,
     count_more,
     count_sources,
+    counts_key,
     fit_vocabulary,
     rows_of,
 )
 from hmrf_dask.text.vocabulary import Vocabulary
 
 SoFar = Callable[[int, int], None]
-AT_ONCE = 512  # files in one graph, told of when it is done
+Home = list[tuple[str, int]]  # files, and how many documents of each
+AT_ONCE = 512  # bundles in one graph, told of when it is done
 log = logging.getLogger("hmrf_dask")
 
 
@@ -37,15 +44,15 @@ class JobRows:
     Attributes
     ----------
     rows : tuple of SourceRows
-        Of each file, in the order of the files.
+        Of each bundle, in their order.
     told : tuple of dict
-        What each file told when it was read; see `DocumentSource`.
+        What each bundle told when it was read; see `hmrf_dask.jobs.bundles.Told`.
     keys : tuple of str
-        What each file's counts and rows are called.
+        What each bundle's counts and rows are called.
     vocabulary : Vocabulary or None
         None where rows are ready embeddings.
     made_of : tuple of str
-        Keys of the files that the vocabulary was made of.
+        Keys of the bundles that the vocabulary was made of.
     refit : bool
         Whether it was made now.
     coverage : Coverage
@@ -61,59 +68,85 @@ class JobRows:
     coverage: Coverage
 
     def corpus(self, options: dict[str, Any]) -> Corpus:
-        """Return all rows, one partition for each batch of a file."""
+        """Return all rows, one partition for each batch of a bundle."""
         return corpus_of(self.rows, options)
 
     def names(self) -> list[str]:
-        """Return a file name for each partition of the corpus: the same file, the same names."""
+        """Return a file name for each partition of the corpus: the same bundle, the same."""
         return [
-            f"{key}-{number:05d}.parquet"
+            f"{key}-{number_of(file):05d}.parquet"
             for key, one in zip(self.keys, self.rows, strict=True)
-            for number, file in enumerate(one.files)
+            for file in one.files
             if file.n_rows
         ]
 
     def places(self) -> list[int]:
-        """Return the number of the file that each partition of the corpus comes from."""
+        """Return the number of the bundle that each partition of the corpus comes from."""
         return [place for place, one in enumerate(self.rows) for file in one.files if file.n_rows]
+
+    def called(self, bundle: str) -> str:
+        """Return what counts and rows of a bundle are called where they are made as these were."""
+        vocabulary = self.vocabulary
+        return bundle if vocabulary is None else counts_key(bundle, vocabulary.settings)
+
+    def homes(self) -> list[Home]:
+        """Return of each partition of the corpus the files in it, with their documents."""
+        return [
+            [(told["files"][file][0], n) for file, n in documents]
+            for told in self.told
+            for documents in told["documents"]
+            if documents
+        ]
+
+    def file_keys(self) -> dict[str, list[Keys]]:
+        """Return the keys of the parts of each file as the ledger has them, by path."""
+        found: dict[str, list[Keys]] = defaultdict(list)
+        for told, key in zip(self.told, self.keys, strict=True):
+            for path, own, *_ in told["files"]:
+                found[path].append(Keys(key, told["key"], own))
+        return found
 
 
 def count_documents(
-    sources: Sequence[DocumentSource], settings: TextSettings, place: Place, so_far: SoFar
+    bundles: Sequence[Bundle], settings: TextSettings, place: Place, so_far: SoFar
 ) -> list[CountedSource]:
-    """Return the counts of all files; those that are counted already are not read again."""
-    flow, counted = DaskFlow(), count_sources(DaskFlow(), sources[:AT_ONCE], settings, place)
-    for first in range(AT_ONCE, len(sources), AT_ONCE):
-        so_far(first, len(sources))
-        some = sources[first : first + AT_ONCE]
-        counted += count_more(flow, some, settings, place)
-    so_far(len(sources), len(sources))
-    for one, source in zip(counted, sources, strict=True):
-        if source.stop and one.told["n_rejects"]:  # it was counted by a run that put them aside
-            raise InvalidInputError(one.told["first_reject"])
+    """Return the counts of all bundles; files that are counted already are not read again."""
+    flow, rests = DaskFlow(), [one for one in bundles if one.origin is not None]
+    of_each(flow, count_rest, rests, [one.n_bytes for one in rests], settings, place)
+    counted = count_sources(flow, bundles[:AT_ONCE], settings, place)
+    n_files = sum(len(one.files) for one in bundles)
+    for first in range(AT_ONCE, len(bundles), AT_ONCE):
+        so_far(sum(len(one.files) for one in bundles[:first]), n_files)
+        counted += count_more(flow, bundles[first : first + AT_ONCE], settings, place)
+    so_far(n_files, n_files)
+    if any(one.stop for one in bundles):  # it was counted by a run that put them aside
+        refuse_rejects([one.told for one in counted])
     return counted
 
 
 @dataclass(frozen=True)
 class Before:
-    """The vocabulary of the last release, and the keys of the files that it was made of."""
+    """The vocabulary of the last release, and the keys of the bundles that it was made of."""
 
     vocabulary: Vocabulary
     made_of: tuple[str, ...]
 
 
 def weigh_documents(
+    bundles: Sequence[Bundle],
     counted: Sequence[CountedSource],
     new: Sequence[bool],
     text: Text,
     before: Before | None,
     place: Place,
 ) -> JobRows:
-    """Return the rows of counted files, in the vocabulary of before or a new one.
+    """Return the rows of counted bundles, in the vocabulary of before or a new one.
 
     Parameters
     ----------
+    bundles : sequence of Bundle
     counted : sequence of CountedSource
+        Their counts.
     new : sequence of bool
         Which of them the last release was not made of.
     text : Text
@@ -122,18 +155,23 @@ def weigh_documents(
     place : Place
         The output.
     """
-    flow = DaskFlow()
+    flow, settings = DaskFlow(), settings_of(text)
     told, keys = tuple(one.told for one in counted), tuple(one.key for one in counted)
     if before is not None:
         rows = rows_of(flow, counted, before.vocabulary, place)
         known = set(before.made_of)
+        # What is left of a bundle that it was made of, it was made of too.
+        rests = {
+            counts_key(one.key, settings)
+            for one in bundles
+            if one.origin is not None and counts_key(one.origin, settings) in known
+        }
         coverage = _covered(rows, new)
-        since = _covered(rows, [key not in known for key in keys])
+        since = _covered(rows, [key not in known | rests for key in keys])
         if not _is_outdated(text, before.vocabulary, since):
-            return JobRows(
-                tuple(rows), told, keys, before.vocabulary, before.made_of, False, coverage
-            )
-    vocabulary = fit_vocabulary(flow, counted, settings_of(text), place)
+            made_of = tuple(dict.fromkeys((*before.made_of, *sorted(rests))))
+            return JobRows(tuple(rows), told, keys, before.vocabulary, made_of, False, coverage)
+    vocabulary = fit_vocabulary(flow, counted, settings, place)
     rows = rows_of(flow, counted, vocabulary, place)
     if before is None:
         coverage = _covered(rows, [True] * len(rows))
@@ -160,3 +198,18 @@ def _is_outdated(text: Text, before: Vocabulary, coverage: Coverage) -> bool:
         )  # fmt: skip
         return True
     return text.refit == "always"
+
+
+def find_lines(
+    bundles: Sequence[Bundle], rows: JobRows, wanted: Mapping[int, set[str]]
+) -> dict[int, dict[str, int]]:
+    """Return the lines of documents, by partition and id, from the parts of files they are in."""
+    flow, places, before = DaskFlow(), rows.places(), lines_before_of(rows.told)
+    tasks = [
+        flow.lazy(DocumentSource.lines_of, bundles[places[part]].files[0], ids)
+        for part, ids in wanted.items()
+    ]
+    return {
+        part: {one: line + before[places[part]] for one, line in lines.items()}
+        for part, lines in zip(wanted, flow.compute(tasks), strict=True)
+    }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from hmrf_dask.corpus.files import corpus_of_files
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.batches import Reject
+from hmrf_dask.documents.parts import parts_of
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
+from hmrf_dask.jobs.bundles import Bundle, bundled, paths_of
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.embedding_rows import embed_documents
 from hmrf_dask.jobs.inputs import Inputs
@@ -27,8 +29,15 @@ from hmrf_dask.jobs.job_answers import (
 )
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.job_fit import fit_job, warm_centroids
-from hmrf_dask.jobs.job_rows import Before, JobRows, count_documents, settings_of, weigh_documents
-from hmrf_dask.jobs.ledger import SOURCES, Changes, compare
+from hmrf_dask.jobs.job_rows import (
+    Before,
+    JobRows,
+    count_documents,
+    find_lines,
+    settings_of,
+    weigh_documents,
+)
+from hmrf_dask.jobs.ledger import SOURCES, Changes, Entry, compare
 from hmrf_dask.jobs.parent import Parent, check_release
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.repeated_ids import without_repeated
@@ -93,8 +102,25 @@ class Run:
     @cached_property
     def changes(self) -> Changes:
         """What happened to the files since the last release."""
-        before = {} if self.previous is None else self.previous.ledger[SOURCES]
-        return compare(before, self.inputs.sources)
+        return compare(self.last_files, self.inputs.sources)
+
+    @property
+    def last_files(self) -> dict[str, Entry]:
+        """The files of the last release."""
+        return {} if self.previous is None else dict(self.previous.ledger[SOURCES])
+
+    def turn(self, path: str) -> tuple[bool, str]:
+        """Return what files are put in order by: of two documents with one id the first stays.
+
+        In predict mode that is never the new one.
+        """
+        is_last = self.inputs.job.mode == "predict" and path not in self.same
+        return is_last, path
+
+    @cached_property
+    def same(self) -> set[str]:
+        """The files that are as they were then, by path."""
+        return set(self.changes.same)
 
     @cached_property
     def last_model(self) -> HMRFEstimator:
@@ -143,7 +169,7 @@ class Material:
     names : tuple of str
         A file name for each partition.
     files : tuple of int
-        Which file each partition comes from.
+        Which bundle each partition comes from.
     repeated : list of Reject
         Documents left out, whose id another file has.
     """
@@ -155,7 +181,7 @@ class Material:
     repeated: list[Reject]
 
     def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[str]]:
-        """Return the partitions of some files, and their names; None where there are none."""
+        """Return the partitions of some bundles, and their names; None where there are none."""
         chosen = [part for part, file in enumerate(self.files) if wanted[file]]
         names = [self.names[part] for part in chosen]
         sources = [self.corpus.sources[part] for part in chosen]
@@ -211,18 +237,19 @@ def unused_answers(run: Run, given: Given) -> Answers:
 
 def prepare(run: Run) -> Material:
     """Return the rows of all documents; new and changed files alone are read."""
-    rows = _rows(run)
-    places = rows.places()
-    paths = [rows.told[place]["path"] for place in places]
+    bundles = _bundles(run)
+    rows = _rows(run, bundles)
     with run.watch.step("look for ids that come twice"):
         unique = without_repeated(
             rows.corpus(dict(run.place.options)),
-            paths,
+            rows.homes(),
             f"{run.folder}/rows",
+            first=run.turn,
+            find_lines=partial(find_lines, bundles, rows),
             quarantine=run.quarantine,
         )
     _refuse_few(run, unique.corpus.n_rows)
-    return Material(rows, unique.corpus, tuple(rows.names()), tuple(places), unique.rejects)
+    return Material(rows, unique.corpus, tuple(rows.names()), tuple(rows.places()), unique.rejects)
 
 
 def _refuse_few(run: Run, n_documents: int) -> None:
@@ -237,28 +264,27 @@ def _refuse_few(run: Run, n_documents: int) -> None:
         )
 
 
-def _rows(run: Run) -> JobRows:
-    inputs, text = run.inputs, run.text
-    known = set(run.changes.same)
-    # Of two documents with one id the first stays: in predict mode that is never the new one.
-    predicting = inputs.job.mode == "predict"
-    ordered = sorted(
-        inputs.sources, key=lambda one: (predicting and one.path not in known, one.path)
-    )
-    columns = inputs.manifest.documents
-    sources = [DocumentSource(one, columns, run.place, not run.quarantine) for one in ordered]
+def _bundles(run: Run) -> list[Bundle]:
+    ordered = sorted(run.inputs.sources, key=lambda one: run.turn(one.path))
+    columns = run.inputs.manifest.documents
+    files = [DocumentSource(part, columns) for one in ordered for part in parts_of(one)]
+    return bundled(files, run.last_files, run.place, stop=not run.quarantine)
+
+
+def _rows(run: Run, bundles: list[Bundle]) -> JobRows:
+    text = run.text
     if text.kind == "embeddings":
         with run.watch.step("read embeddings") as so_far:
-            return embed_documents(sources, run.place, so_far)
+            return embed_documents(bundles, run.place, so_far)
     before = _vocabulary_to_keep(run, text)
     with run.watch.step("count words") as so_far:
-        found = count_documents(sources, settings_of(text), run.place, so_far)
+        found = count_documents(bundles, settings_of(text), run.place, so_far)
     _refuse_few(run, sum(one.n_texts for one in found))
-    if predicting:
+    if run.inputs.job.mode == "predict":
         text = text.model_copy(update={"refit": "never"})
-    new = [one.path not in known for one in ordered]
+    new = [not run.same.issuperset(paths_of(one.told)) for one in found]
     with run.watch.step("weigh words"):
-        return weigh_documents(found, new, text, before, run.place)
+        return weigh_documents(bundles, found, new, text, before, run.place)
 
 
 def _vocabulary_to_keep(run: Run, text: Text) -> Before | None:

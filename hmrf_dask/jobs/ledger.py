@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hmrf_dask.documents.sources import Source
 
 SOURCES = "sources"
-Entry = list[Any]  # size, etag, what its counts and rows are called, what lies beside them
-COUNTS_KEY, DOCUMENTS_KEY = 2, 3
+Entry = list[Any]  # size, etag, and the keys of each part of the file
+
+
+class Keys(NamedTuple):
+    """What a part of a file is called; most files have one.
+
+    Attributes
+    ----------
+    counts : str
+        The counts and rows of its bundle.
+    bundle : str
+    own : str
+    """
+
+    counts: str
+    bundle: str
+    own: str
 
 
 @dataclass(frozen=True)
@@ -33,9 +48,15 @@ class Changes:
         }
 
 
-def entries(sources: Sequence[Source], keys: Mapping[str, Sequence[str]]) -> dict[str, Entry]:
+def entries(sources: Sequence[Source], keys: Mapping[str, Sequence[Keys]]) -> dict[str, Entry]:
     """Return what the ledger of a release keeps of its files, by path; `keys` by path too."""
-    return {one.path: [one.size, one.etag, *keys[one.path]] for one in sources}
+    return {one.path: [one.size, one.etag, list(keys[one.path])] for one in sources}
+
+
+def keys_of(entry: Entry) -> list[Keys]:
+    """Return the keys of an entry; former versions had others, which name nothing now."""
+    found = entry[2] if len(entry) == 3 else []
+    return [Keys(*keys) for keys in found]
 
 
 def compare(before: Mapping[str, Entry], sources: Sequence[Source]) -> Changes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hmrf_dask.jobs.document_source import FOLDER as DOCUMENTS
-from hmrf_dask.jobs.ledger import COUNTS_KEY, DOCUMENTS_KEY, SOURCES
+from hmrf_dask.jobs.bundles import FOLDER as DOCUMENTS
+from hmrf_dask.jobs.ledger import SOURCES, keys_of
 from hmrf_dask.releases.folders import remove_folder
 from hmrf_dask.runs.storage import Storage, open_storage
 from hmrf_dask.text.files import COUNTS, ROWS, VOCABULARIES
@@ -27,8 +27,8 @@ def sweep(output: str, ledgers: Iterable[dict[str, Any]]) -> None:
 
 def _unnamed(storage: Storage, ledgers: list[dict[str, Any]]) -> Iterator[str]:
     entries = [entry for ledger in ledgers for entry in ledger[SOURCES].values()]
-    documents = {entry[DOCUMENTS_KEY] for entry in entries}
-    counted = {entry[COUNTS_KEY] for entry in entries}
+    keys = [one for entry in entries for one in keys_of(entry)]
+    documents, counted = {one.bundle for one in keys}, {one.counts for one in keys}
     vocabularies = {ledger[VOCABULARY] or EMBEDDINGS for ledger in ledgers}
     for folder, named in (
         (DOCUMENTS, documents),

@@ -151,6 +151,11 @@ def write_block(
     return BlockFile(name, block.n_rows, n_values, block.is_dense, n_bytes, digest, id_bytes)
 
 
+def number_of(file: BlockFile) -> int:
+    """Return the part that `write_block` was told a file is."""
+    return int(file.name.split("-")[1])
+
+
 def read_block(
     url: str, file: BlockFile, n_features: int, storage_options: StorageOptions = None
 ) -> RowBlock:

@@ -47,7 +47,7 @@ def of_each(
 ) -> list[T]:
     """Return function(source, *shared) of every source, small ones together in a task."""
     tasks = [flow.lazy(_abreast, function, sources[some], *shared) for some in together(sizes)]
-    return [one for some in flow.compute(tasks) for one in some]
+    return [one for some in flow.compute(tasks) for one in some] if tasks else []
 
 
 def _abreast(function: Callable[..., T], sources: Sequence[Any], *shared: Any) -> list[T]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -179,14 +180,14 @@ def count_more(
     return of_each(flow, count_source, sources, sizes, settings, place)
 
 
-def counts_key(source: TextSource, settings: TextSettings) -> str:
-    """Return what the counts of a source are found under."""
-    return sha256(f"{settings.counting_identity} {source.key}".encode()).hexdigest()[:24]
+def counts_key(key: str, settings: TextSettings) -> str:
+    """Return what the counts of a source of this key are found under."""
+    return sha256(f"{settings.counting_identity} {key}".encode()).hexdigest()[:24]
 
 
 def count_source(source: TextSource, settings: TextSettings, place: Place) -> CountedSource:
     """Return the counted texts of a source, counted now if they are not there yet."""
-    storage, key = place.storage, counts_key(source, settings)
+    storage, key = place.storage, counts_key(source.key, settings)
     found = read_source(storage, key)
     if found is not None:
         return found
@@ -211,12 +212,11 @@ def fit_vocabulary(
     seed: int = 0,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources, with its components if asked for, and save it."""
-    parts = [
-        flow.lazy(frequencies_of, counted[some], settings, place)
-        for some in together(_sizes(counted))
-    ]
-    if not parts:
+    if not counted:
         raise InvalidInputError("texts must come from at least one source, got none; add one")
+    batches = [batch for source in counted for batch in source.batches]
+    groups = together(_sizes(batches)) or [slice(0)]
+    parts = [flow.lazy(frequencies_of, batches[some], settings, place) for some in groups]
     whole = tree(flow, Frequencies.merge, parts)
     vocabulary: Vocabulary = flow.compute([flow.lazy(make_vocabulary, whole, settings)])[0]
     if settings.lsa is not None:
@@ -229,12 +229,12 @@ def fit_vocabulary(
 
 
 def frequencies_of(
-    sources: Sequence[CountedSource], settings: TextSettings, place: Place
+    batches: Sequence[CountedBatch], settings: TextSettings, place: Place
 ) -> Frequencies:
-    """Return the frequencies of sources, their batches brought together a few at a time."""
+    """Return the frequencies of batches, brought together a few at a time."""
     storage = place.storage
     found = [Frequencies.none(settings)]
-    for batch in (batch for source in sources for batch in source.batches):
+    for batch in batches:
         found.append(_frequencies_of_batch(storage, batch, settings))
         if len(found) > FAN:
             found = [Frequencies.merge(found)]
@@ -254,41 +254,66 @@ def _frequencies_of_batch(storage: Any, batch: CountedBatch, settings: TextSetti
 def rows_of(
     flow: Dataflow, counted: Sequence[CountedSource], vocabulary: Vocabulary, place: Place
 ) -> list[SourceRows]:
-    """Write the rows of counted sources; what is written already is left."""
+    """Write the rows of counted sources; what is written already is left.
+
+    A batch is a task: the batches of one large source are weighed side by side.
+    """
+    folders = [f"{ROWS}/{vocabulary.identity}/{one.key}" for one in counted]
+    found = of_each(flow, read_rows, folders, [0] * len(folders), vocabulary.n_features, place)
+    missing = [number for number, rows in enumerate(found) if rows is None]
+    tasks = [
+        (folders[number], place_in, batch)
+        for number in missing
+        for place_in, batch in enumerate(counted[number].batches)
+    ]
     shared = flow.broadcast(vocabulary)
-    return of_each(flow, rows_of_source, counted, _sizes(counted), shared, place)
+    sizes = _sizes([batch for *_, batch in tasks])
+    made = iter(of_each(flow, _rows_of_batch, tasks, sizes, shared, place))
+    parts = [(folders[one], list(islice(made, len(counted[one].batches)))) for one in missing]
+    ended = of_each(flow, _end_rows, parts, [0] * len(parts), vocabulary.n_features, place)
+    for number, rows in zip(missing, ended, strict=True):
+        found[number] = rows
+    return [rows for rows in found if rows is not None]
 
 
-def _sizes(counted: Sequence[CountedSource]) -> list[int]:
-    """Return the bytes that sources take up as counts: a term, or its number and count, is 8."""
-    return [sum(8 * (one.n_entries + one.n_terms) for one in some.batches) for some in counted]
+def _sizes(batches: Sequence[CountedBatch]) -> list[int]:
+    """Return the bytes that batches take up as counts: a term, or its number and count, is 8."""
+    return [8 * (one.n_entries + one.n_terms) for one in batches]
 
 
-def rows_of_source(source: CountedSource, vocabulary: Vocabulary, place: Place) -> SourceRows:
-    """Return the rows of a source, written now if they are not there yet."""
-    storage = place.storage
-    folder = f"{ROWS}/{vocabulary.identity}/{source.key}"
-    url = f"{storage.url}/{folder}"
-    told = read_json(storage, f"{folder}/{_WRITTEN}")
-    if told is not None:
-        files = tuple(BlockFile(**file) for file in told["files"])
-        return SourceRows(url, files, vocabulary.n_features, Coverage(**told["coverage"]))
-    basis = None
+def read_rows(folder: str, n_features: int, place: Place) -> SourceRows | None:
+    """Return the rows of a source, None if they are not written yet."""
+    told = read_json(place.storage, f"{folder}/{_WRITTEN}")
+    if told is None:
+        return None
+    files = tuple(BlockFile(**file) for file in told["files"])
+    url = f"{place.storage.url}/{folder}"
+    return SourceRows(url, files, n_features, Coverage(**told["coverage"]))
+
+
+def _rows_of_batch(
+    task: tuple[str, int, CountedBatch], vocabulary: Vocabulary, place: Place
+) -> tuple[BlockFile, Coverage]:
+    """Write the rows of a batch."""
+    folder, number, batch = task
+    counted, ids = read_counted(place.storage, batch)
+    block, coverage = to_rows(counted, vocabulary, ids)
     if len(vocabulary.components):
         basis = Basis(np.ascontiguousarray(vocabulary.components.T))
-    blocks: list[BlockFile] = []
-    coverages = []
-    for number, batch in enumerate(source.batches):
-        counted, ids = read_counted(storage, batch)
-        block, coverage = to_rows(counted, vocabulary, ids)
-        if basis is not None:
-            block = project_block(block, basis, normalised=True)
-        blocks.append(write_block(block, url, number, place.options))
-        coverages.append(coverage)
-    found = SourceRows(url, tuple(blocks), vocabulary.n_features, Coverage.total(coverages))
-    written = {"files": [asdict(file) for file in blocks], "coverage": asdict(found.coverage)}
-    write_json(storage, f"{folder}/{_WRITTEN}", written)
-    return found
+        block = project_block(block, basis, normalised=True)
+    return write_block(block, f"{place.storage.url}/{folder}", number, place.options), coverage
+
+
+def _end_rows(
+    part: tuple[str, list[tuple[BlockFile, Coverage]]], n_features: int, place: Place
+) -> SourceRows:
+    """Say that the rows of a source are written: what makes its files count."""
+    folder, made = part
+    blocks = tuple(block for block, _ in made)
+    coverage = Coverage.total([one for _, one in made])
+    written = {"files": [asdict(file) for file in blocks], "coverage": asdict(coverage)}
+    write_json(place.storage, f"{folder}/{_WRITTEN}", written)
+    return SourceRows(f"{place.storage.url}/{folder}", blocks, n_features, coverage)
 
 
 def corpus_of(rows: Sequence[SourceRows], options: Mapping[str, Any]) -> Corpus:

@@ -26,7 +26,7 @@ def read_parquet(
     file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
 ) -> Iterator[Record | BadRecord]:
     """Yield the rows of a Parquet file; `line` is the number of the row, from 1 on."""
-    line = 1
+    line, opened = 1, False
     try:
         table = pq.ParquetFile(
             pa.PythonFile(file, mode="r"),
@@ -39,7 +39,9 @@ def read_parquet(
             raise DamagedFile(0, problem)
         wanted = (columns.id, columns.text, columns.time, columns.label, columns.embedding)
         names = list(dict.fromkeys(name for name in wanted if name is not None))
-        for batch in table.iter_batches(_rows_at_once(table, names, rows, size), columns=names):
+        groups, line = _row_groups(table, source.span)
+        opened, at_once = True, _rows_at_once(table, names, rows, size)
+        for batch in table.iter_batches(at_once, groups, columns=names) if groups else ():
             values = {name: _values(batch.column(name)) for name in names}
             nothing = [None] * len(batch)
             taken = [nothing if name is None else values[name] for name in wanted]
@@ -50,8 +52,24 @@ def read_parquet(
                 else:
                     yield Record(line, id_, text, time, label, embedding, None)
                 line += 1
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise damage(file, line, error) from error
+    except (pa.ArrowException, OSError, EOFError, DamagedFile) as error:
+        if not opened and source.span and source.span[0] and not file.failure:
+            return  # the first part tells it, once
+        raise error if isinstance(error, DamagedFile) else damage(file, line, error) from error
+
+
+def _row_groups(table: pq.ParquetFile, span: tuple[int, int] | None) -> tuple[list[int], int]:
+    """Return the row groups that begin in a span of the file, and the first one's first row."""
+    groups, line = list[int](), 1
+    for number in range(table.num_row_groups):
+        group = table.metadata.row_group(number)
+        first = group.column(0)
+        place = first.dictionary_page_offset or first.data_page_offset
+        if span is None or span[0] <= place < span[1]:
+            groups.append(number)
+        elif not groups:
+            line += group.num_rows
+    return groups, line
 
 
 def _rows_at_once(table: pq.ParquetFile, names: list[str], rows: int, size: int) -> int:

@@ -24,7 +24,7 @@ def read_jsonl(
     decode = _decoder(columns).decode
     longest = columns.max_bytes
     for first, lines in _lines(file, source.compression, longest):
-        if first == 1:
+        if first == 1 and not (source.span and source.span[0]):
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         for number, line in enumerate(lines, first):
             if len(line) > longest:

@@ -1,0 +1,310 @@
+"""Small files of documents in bundles: a million files are not a million partitions.
+
+A bundle is read, counted and weighed as if it were one file. Which files share one follows from
+the last release and from the order of the new files alone. Files that were in a bundle then stay in
+it; where some of them changed or are gone, a bundle of the rest takes its place, and
+`hmrf_dask.jobs.rests` makes that of what is stored. A large file is a bundle of its own.
+
+`documents/<key>/` below the output holds the known classes of a bundle's documents, which no row
+has, and the records that are no documents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject
+from hmrf_dask.documents.parts import lines_before
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.document_source import DocumentSource
+from hmrf_dask.jobs.ledger import Entry, keys_of
+from hmrf_dask.text.files import Place
+
+FOLDER = "documents"
+SMALL = 2**20  # bytes of a file that shares a bundle
+BYTES, FILES = 4 * 2**20, 2048  # of a bundle, at most
+ABREAST = 16  # files read at once: what small ones wait for is the disk or the store
+
+
+@dataclass
+class Bundle:
+    """Files read one after the other; see `hmrf_dask.text.vectorise.TextSource`.
+
+    Attributes
+    ----------
+    files : tuple of DocumentSource
+        Sorted by path.
+    place : Place
+        The output.
+    stop : bool
+        Whether a bad record is an error.
+    origin : str or None
+        The key of a bundle of the last release that had these files, and others.
+    """
+
+    files: tuple[DocumentSource, ...]
+    place: Place
+    stop: bool
+    origin: str | None = None
+    _told: Told = field(init=False, repr=False)
+
+    @property
+    def key(self) -> str:
+        """What the documents depend on."""
+        return sha256(" ".join(one.key for one in self.files).encode()).hexdigest()[:24]
+
+    @property
+    def n_bytes(self) -> int:
+        """How large the files are."""
+        return sum(one.source.n_bytes for one in self.files)
+
+    def read(self) -> Iterator[Batch]:
+        """Yield the documents; a bad record is an error, or goes to a file."""
+        self._told = told = Told(self)
+        waiting: list[tuple[int, Batch]] = []
+        n_rows = n_bytes = 0
+        for number, batch in self._batches():
+            if self.stop and batch.rejects:
+                raise placed(batch.rejects[0], lines_before(self.files[number].source)).as_error()
+            rows, size = len(batch.ids) + len(batch.rejects), sum(map(len, batch.texts))
+            if waiting and rows and (n_rows + rows > BATCH_ROWS or n_bytes + size > BATCH_BYTES):
+                yield told.write(waiting)
+                waiting, n_rows, n_bytes = [], 0, 0
+            waiting.append((number, batch))
+            n_rows, n_bytes = n_rows + rows, n_bytes + size
+        if waiting:
+            yield told.write(waiting)
+
+    def told(self) -> dict[str, Any]:
+        """Return the names of the files beside, and which documents are of which file."""
+        return self._told.as_json()
+
+    def _batches(self) -> Iterator[tuple[int, Batch]]:
+        if len(self.files) == 1:  # it may be large
+            yield from ((0, batch) for batch in self.files[0].read())
+            return
+        with ThreadPoolExecutor(ABREAST) as pool:
+            for first in range(0, len(self.files), ABREAST):
+                some = self.files[first : first + ABREAST]
+                for number, batches in enumerate(pool.map(_read_all, some), first):
+                    yield from ((number, batch) for batch in batches)
+
+
+def _read_all(file: DocumentSource) -> list[Batch]:
+    return list(file.read())
+
+
+class Told:
+    """What reading a bundle tells, and the files that are written beside its rows.
+
+    As JSON: `key`; `files`, of each its path and key, how many records are no documents, what is
+    wrong with the first, and how many lines there are if it is a part of a file; `documents`, for
+    each batch how many documents each file has in it; `rejects`, names of files of records;
+    `labels`, for each batch the name of a file or None.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._key = bundle.key
+        self._storage = bundle.place.storage
+        self._files: list[list[Any]] = [
+            [one.source.path, one.key, 0, None, 0] for one in bundle.files
+        ]
+        self._documents: list[list[list[int]]] = []
+        self._rejects: list[str] = []
+        self._labels: list[str | None] = []
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it all."""
+        return {
+            "key": self._key,
+            "files": self._files,
+            "documents": self._documents,
+            "rejects": self._rejects,
+            "labels": self._labels,
+        }
+
+    def write(self, parts: Sequence[tuple[int, Batch]]) -> Batch:
+        """Return batches, each with the number of its file, as one; what lies beside is written."""
+        documents: dict[int, int] = defaultdict(int)
+        for number, batch in parts:
+            if batch.ids:
+                documents[number] += len(batch.ids)
+            self._files[number][4] += batch.n_lines
+        labelled = any("label" in batch.extra for _, batch in parts)
+        self._require_one_width(parts)
+        whole = _joined([batch for _, batch in parts])
+        labels = whole.extra["label"] if labelled else None
+        self.add([list(one) for one in documents.items()], whole.ids, labels, whole.rejects)
+        return whole
+
+    def add(
+        self,
+        documents: list[list[int]],
+        ids: Sequence[str],
+        labels: Sequence[str | None] | None,
+        rejects: Sequence[Reject],
+    ) -> None:
+        """Take the next batch in."""
+        number = len(self._documents)
+        self._documents.append(documents)
+        self._labels.append(None if labels is None else self._write_labels(number, ids, labels))
+        if rejects:
+            self._note(rejects)
+            name = f"{FOLDER}/{self._key}/rejects-{number:05d}.jsonl"
+            self._storage.write(name, encode_rejects(rejects))
+            self._rejects.append(name)
+
+    def _require_one_width(self, parts: Sequence[tuple[int, Batch]]) -> None:
+        widths = {
+            batch.embeddings.shape[1]: self._files[number][0]
+            for number, batch in parts
+            if batch.embeddings is not None
+        }
+        if len(widths) > 1:
+            refuse_widths(widths)
+
+    def _note(self, rejects: Sequence[Reject]) -> None:
+        files = {one[0]: one for one in self._files}
+        for reject in rejects:
+            file = files[reject.source]
+            file[2] += 1
+            file[3] = file[3] or asdict(reject)
+
+    def _write_labels(self, number: int, ids: Sequence[str], labels: Sequence[str | None]) -> str:
+        columns = {"id": ids, "label": labels}
+        table = pa.table({name: pa.array(one, pa.string()) for name, one in columns.items()})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+        name = f"{FOLDER}/{self._key}/labels-{number:05d}.parquet"
+        self._storage.write(name, sink.getvalue().to_pybytes())
+        return name
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    whole = Batch()
+    for batch in batches:
+        whole.ids += batch.ids
+        whole.texts += batch.texts
+        whole.lines += batch.lines
+        whole.rejects += batch.rejects
+    for name in dict.fromkeys(name for batch in batches for name in batch.extra):
+        whole.extra[name] = [
+            value for one in batches for value in one.extra.get(name, [None] * len(one.ids))
+        ]
+    rows = [batch.embeddings for batch in batches if batch.embeddings is not None]
+    whole.embeddings = np.concatenate(rows) if rows else None
+    return whole
+
+
+def placed(reject: Reject, n_lines: int) -> Reject:
+    """Return a reject of a part of a file with the line it has in the file."""
+    return replace(reject, line=reject.line + n_lines) if n_lines and reject.line else reject
+
+
+def encode_rejects(rejects: Iterable[Reject]) -> bytes:
+    """Return rejects as JSON lines."""
+    lines = (json.dumps(asdict(one), ensure_ascii=False) for one in rejects)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+
+
+def refuse_widths(widths: Mapping[int, str]) -> NoReturn:
+    """Raise InvalidInputError that names a file with embeddings of each length."""
+    shown = ", ".join(f"{width} in {path}" for width, path in sorted(widths.items()))
+    raise InvalidInputError(
+        f"embeddings must have the same length in all files, got {shown}; make those of other "
+        "files with the same model"
+    )
+
+
+# ---- what was told
+
+
+def paths_of(told: Mapping[str, Any]) -> list[str]:
+    """Return the files of a bundle."""
+    return [file[0] for file in told["files"]]
+
+
+def n_rejects_of(told: Mapping[str, Any]) -> int:
+    """Return how many records of a bundle are no documents."""
+    return sum(file[2] for file in told["files"])
+
+
+def lines_before_of(told: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return of each bundle how many lines are in the parts of its file that come before it."""
+    so_far: dict[str, int] = defaultdict(int)
+    found = []
+    for one in told:
+        path, *_, n_lines = one["files"][0]
+        found.append(so_far[path])
+        so_far[path] += n_lines
+    return found
+
+
+def refuse_rejects(told: Sequence[Mapping[str, Any]]) -> None:
+    """Raise InvalidInputError for the first record of bundles that is no document, if any."""
+    for one, n_lines in zip(told, lines_before_of(told), strict=True):
+        for *_, reject, _ in one["files"]:
+            if reject is not None:
+                raise placed(Reject(**reject), n_lines).as_error()
+
+
+# ---- which files share a bundle
+
+
+def bundled(
+    files: Sequence[DocumentSource], before: Mapping[str, Entry], place: Place, *, stop: bool
+) -> list[Bundle]:
+    """Return files in bundles.
+
+    Parameters
+    ----------
+    files : sequence of DocumentSource
+        In the order of their documents.
+    before : mapping
+        The files of the last release; see `hmrf_dask.jobs.ledger.entries`.
+    place : Place
+    stop : bool
+    """
+    last = [one for entry in before.values() for one in keys_of(entry)]
+    sizes, bundle_of = Counter(one.bundle for one in last), {one.own: one.bundle for one in last}
+    stayed: dict[str, list[DocumentSource]] = defaultdict(list)
+    new: list[DocumentSource] = []
+    for file in files:
+        bundle = bundle_of.get(file.key)
+        (new if bundle is None else stayed[bundle]).append(file)
+    found = [
+        Bundle(tuple(some), place, stop, None if len(some) == sizes[key] else key)
+        for key, some in stayed.items()
+    ]
+    found += [Bundle(tuple(some), place, stop) for some in _packed(new)]
+    order = {file.key: number for number, file in enumerate(files)}
+    return sorted(found, key=lambda one: order[one.files[0].key])
+
+
+def _packed(files: Iterable[DocumentSource]) -> list[list[DocumentSource]]:
+    """Return neighbours together: small files, at most `FILES` of at most `BYTES`."""
+    found: list[list[DocumentSource]] = []
+    room, open_one = 0, list[DocumentSource]()
+    for file in files:
+        size = file.source.n_bytes
+        if size > SMALL or file.source.span or file.source.format == "builtin":
+            found.append([file])
+            continue
+        if not open_one or size > room or len(open_one) == FILES:
+            room, open_one = BYTES, []
+            found.append(open_one)
+        open_one.append(file)
+        room -= size
+    return found

@@ -1,0 +1,113 @@
+"""Assignments that documents keep from the last release, where a run only predicts."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hmrf_dask.dataflow import DaskFlow, tree
+from hmrf_dask.jobs.assignments import FOLDER, assignments_of, encode_columns
+from hmrf_dask.jobs.job_steps import Material, Run
+from hmrf_dask.jobs.ledger import SOURCES, keys_of
+from hmrf_dask.releases import Lineage
+from hmrf_dask.releases.release import read_file
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.runs.records import digest
+from hmrf_dask.text.files import Place
+from hmrf_dask.types import IntArray
+
+REPEATED = "repeated-ids.jsonl"  # what a release has if it put documents aside for their ids
+Files = dict[str, str]  # sha256 by name below the output
+
+
+def origins_of(run: Run, material: Material) -> list[str | None]:
+    """Return what the rows of each bundle were called in the last release, None if it had none.
+
+    A file that is the same, but is read in another way, has other rows. Where ids came twice, the
+    first document of one may be gone with a file of a bundle, and the rest has the other.
+    """
+    assert run.previous is not None
+    repeated = any(name.endswith(f"/{REPEATED}") for name in run.previous.files)
+    last = run.previous.ledger[SOURCES]
+    found: list[str | None] = []
+    for told, key in zip(material.rows.told, material.rows.keys, strict=True):
+        then = [
+            {one.own: one.counts for one in keys_of(last[path])}.get(own) if path in last else None
+            for path, own, *_ in told["files"]
+        ]
+        origin, alike = then[0], len(set(then)) == 1
+        found.append(origin if alike and (key == origin or not repeated) else None)
+    return found
+
+
+def carry(
+    run: Run, material: Material, origins: Sequence[str | None], before: Lineage
+) -> tuple[Files, IntArray]:
+    """Return the assignments of bundles that keep theirs, and their sizes by cluster.
+
+    Of a bundle that lost files those of the files that stayed are written anew.
+    """
+    assert run.previous is not None
+    keys = material.rows.keys
+    whole = {key for key, origin in zip(keys, origins, strict=True) if key == origin}
+    old = assignments_of(run.previous.files)
+    carried = {name: sha256 for name, sha256 in old.items() if _called(name)[0] in whole}
+    gone = {name: sha256 for name, sha256 in old.items() if name not in carried}
+    sizes = np.asarray(before.sizes, np.int64) - _sizes(run, gone, before)
+    rests = _rests(run, material, origins, gone)
+    return carried | rests, sizes + _sizes(run, rests, before)
+
+
+def _rests(run: Run, material: Material, origins: Sequence[str | None], old: Files) -> Files:
+    """Write the assignments of what is left of bundles."""
+    there = {_called(name): (name, sha256) for name, sha256 in old.items()}
+    flow, tasks = DaskFlow(), []
+    for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
+        last = there.get((origins[bundle] or "", _called(name)[1]))
+        if last is not None:
+            target = f"{run.name}/{FOLDER}/{name}"
+            block = material.corpus.named[part]
+            tasks.append(flow.lazy(_write_rest, block, run.place, *last, target))
+    found = flow.compute(tasks) if tasks else []
+    return {name: sha256 for one in found for name, sha256 in one.items()}
+
+
+def _write_rest(block: RowBlock, place: Place, name: str, sha256: str, target: str) -> Files:
+    table = pq.read_table(io.BytesIO(read_file(place.storage, name, sha256)))
+    kept = table.filter(pc.is_in(table["doc_id"], pa.array(block.ids.tolist(), pa.string())))
+    data = encode_columns(dict(zip(kept.column_names, kept.columns, strict=True)))
+    place.storage.write(target, data)
+    return {target: digest(data)}
+
+
+def _called(name: str) -> tuple[str, str]:
+    """Return what the rows of a file of assignments are called, and the number of the batch."""
+    key, _, number = name.rpartition("/")[2].partition("-")
+    return key, number
+
+
+def _sizes(run: Run, files: Files, lineage: Lineage) -> IntArray:
+    """Return how many documents of each label some assignments have."""
+    if not files:
+        return np.zeros(len(lineage.ids), np.int64)
+    flow, place = DaskFlow(), run.place
+    parts = [flow.lazy(_sizes_of, place, *file, lineage.ids) for file in sorted(files.items())]
+    found: IntArray = flow.compute([tree(flow, _added, parts)])[0]
+    return found
+
+
+def _sizes_of(place: Place, name: str, sha256: str, ids: tuple[int, ...]) -> IntArray:
+    data = read_file(place.storage, name, sha256)
+    called = pq.read_table(io.BytesIO(data), columns=["cluster"])["cluster"].to_numpy()
+    order = np.argsort(ids)
+    places = order[np.searchsorted(np.asarray(ids)[order], called)]
+    return np.bincount(places, minlength=len(ids)).astype(np.int64)
+
+
+def _added(parts: list[IntArray]) -> IntArray:
+    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))

@@ -1,0 +1,210 @@
+"""Parts of one large file: the documents, lines and errors of reading it from the front."""
+
+from __future__ import annotations
+
+import io
+import json
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dask
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmrf_dask.documents import parts
+from hmrf_dask.documents.batches import read_batches
+from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.parts import LinesOfSpan, lines_before, parts_of
+from hmrf_dask.documents.sources import Source
+from hmrf_dask.documents.streams import state_of
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.bundles import Told
+from hmrf_dask.jobs.inputs import gather, load_job
+from hmrf_dask.jobs.places import assignment_files
+from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.run_job import run_job
+from hmrf_dask.releases import latest
+from tests.job_corpus import JobCorpus
+
+COLUMNS = Columns()
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> JobCorpus:
+    return JobCorpus(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_BYTES", 2000)
+
+
+def source_of(path: Path, kind: str, **more: Any) -> Source:
+    size, etag = state_of(str(path), {})
+    return Source(path.name, str(path), size, etag, kind, **more)
+
+
+def read(source: Source) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
+    """Return ids and rejects, each with its line in the whole file."""
+    before = lines_before(source)
+    documents, rejects = [], []
+    for batch in read_batches(source, COLUMNS, batch_rows=7):
+        lines = [line + before for line in batch.lines]
+        documents += list(zip(batch.ids, lines, strict=True))
+        rejects += [(one.line + before, one.reason) for one in batch.rejects]
+    return documents, rejects
+
+
+def joined(some: list[Source]) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
+    found = [read(one) for one in some]
+    return [one for each, _ in found for one in each], [one for _, each in found for one in each]
+
+
+@given(st.text("ab\n", max_size=30).map(str.encode), st.integers(1, 6), st.integers(1, 5))
+def test_every_line_is_of_the_part_it_begins_in(data: bytes, n_parts: int, at_once: int) -> None:
+    bounds = sorted({len(data) * number // n_parts for number in range(n_parts + 1)})
+    starts = [0, *(place + 1 for place, byte in enumerate(data) if byte == ord("\n"))]
+    for first, last in pairwise(bounds):
+        file = LinesOfSpan(io.BytesIO(data), "x", (first, last))
+        found = b"".join(iter(lambda file=file: file.read(at_once), b""))
+        mine = [place for place in starts if first <= place < last]
+        assert found == b"".join(data[one : data.find(b"\n", one) + 1 or None] for one in mine)
+        assert file.n_lines == found.count(b"\n")
+
+
+def test_lines_of_a_file_in_parts(tmp_path: Path) -> None:
+    rows = [json.dumps({"id": str(n), "text": "moon " * (1 + n % 9)}) for n in range(300)]
+    rows[40], rows[41], rows[299] = "", "{broken", "[1]"
+    rows[150] = json.dumps({"id": "long", "text": "x" * 5000})  # no other line begins in some part
+    path = tmp_path / "large.jsonl"
+    path.write_text("\ufeff" + "\n".join(rows))
+    source = source_of(path, "jsonl")
+    cut = parts_of(source)
+    assert len(cut) > 5
+    assert joined(cut) == read(source)
+    assert read(source)[1][0][0] == 42
+
+
+def test_row_groups_of_a_file_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "large.parquet"
+    rows = {"id": [str(n) for n in range(300)], "text": [f"moon {n} " * 40 for n in range(300)]}
+    rows["text"][111] = None
+    pq.write_table(pa.table(rows), path, row_group_size=17, compression="none")
+    source = source_of(path, "parquet")
+    cut = parts_of(source)
+    assert len(cut) > 5
+    assert joined(cut) == read(source)
+    path.write_bytes(path.read_bytes()[:-9] + b"x" * 9)
+    source = source_of(path, "parquet")
+    (reject,) = joined(parts_of(source))[1]  # told once
+    assert "damaged" in reject[1]
+
+
+def test_what_cannot_be_cut_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 9000)
+    assert len(parts_of(source_of(path, "jsonl"))) == 4
+    for kind, compression in (("jsonl", "gz"), ("jsonl", "zst"), ("csv", "none"), ("text", "none")):
+        source = source_of(path, kind, compression=compression)
+        assert parts_of(source) == [source]
+
+
+# ---- runs
+
+
+def run(job: Path, **changes: Any) -> Report:
+    with dask.config.set(scheduler="threads", num_workers=2):
+        return run_job(gather(load_job(str(job), changes), str(job)))
+
+
+def assigned(report: Report) -> dict[str, Any]:
+    tables = [pq.read_table(path) for path in assignment_files(report.output)]
+    rows = pa.concat_tables(tables).to_pylist()
+    found = {row["doc_id"]: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def write_large(
+    corpus: JobCorpus, documents: list[Any], name: str = "documents/large.jsonl"
+) -> bytes:
+    data = "".join(f"{json.dumps(one)}\n" for one in documents).encode()
+    corpus.write({name: data, "answers.csv": corpus.answers(10)})
+    return data
+
+
+def test_a_large_file_gives_the_bits_of_a_whole_one(
+    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_large(corpus, corpus.draw(90))
+    resource = {"path": "documents/large.jsonl", "hash": f"sha256:{sha256(data).hexdigest()}"}
+    job = corpus.write_job(resource=resource)
+    cut = run(job, output="cut")
+    assert len(assignment_files(cut.output)) == len(data) // 2000
+    assert cut.files["all"] == 1
+    assert run(job, output="cut").status == "up to date"
+    with monkeypatch.context() as whole:
+        whole.setattr(parts, "PART_BYTES", 2**20)
+        alone = run(job, output="whole")
+    assert assigned(cut) == assigned(alone)
+    assert cut.fit["J"] == alone.fit["J"]
+    job = corpus.write_job(resource={**resource, "hash": f"sha256:{'0' * 64}"})
+    with pytest.raises(InvalidInputError, match=r"large\.jsonl: must have the hash"):
+        run(job, output="other")
+
+
+def test_parts_are_read_once(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = corpus.draw(90)
+    write_large(corpus, documents)
+    job = corpus.write_job(start="cold")
+    run(job)
+    written: list[int] = []
+    write = Told.write
+    monkeypatch.setattr(
+        Told, "write", lambda told, batches: written.append(1) or write(told, batches)
+    )
+    corpus.write({"documents/more.jsonl": b'{"id": "new", "text": "orbit moon"}\n'})
+    report = run(job)
+    assert report.documents == {"all": 91, "vectorised": 1, "rejected": 0}
+    assert len(written) == 1
+    predicted = run(job, mode="predict")
+    assert assigned(predicted) == assigned(report)
+    (corpus.folder / "documents/large.jsonl").unlink()
+    corpus.write(
+        {"documents/x.jsonl": "".join(f"{json.dumps(one)}\n" for one in documents).encode()}
+    )
+    assert run(job).files == {"all": 2, "new": 1, "changed": 0, "deleted": 1}
+
+
+def test_bad_records_and_ids_are_told_with_their_lines(corpus: JobCorpus) -> None:
+    documents: list[Any] = corpus.draw(90)
+    documents[70] = {"id": documents[70]["id"]}
+    documents.insert(80, documents[3])
+    write_large(corpus, documents)
+    job = corpus.write_job()
+    with pytest.raises(InvalidInputError, match=r"large\.jsonl, line 71: the text"):
+        run(job)
+    report = run(job, on_bad_record="quarantine")
+    assert report.documents == {"all": 89, "vectorised": 90, "rejected": 2}
+    told = [
+        json.loads(line)
+        for path in (Path(report.output) / report.places["rejects"]).iterdir()
+        for line in path.read_text().splitlines()
+    ]
+    assert {(one["line"], one["id"]) for one in told} == {
+        (71, documents[70]["id"]),
+        (81, documents[3]["id"]),
+    }
+    assert any("an earlier document of this file" in one["reason"] for one in told)
+    with pytest.raises(InvalidInputError, match=r"large\.jsonl, line 71: the text"):
+        run(job, on_bad_record="stop")
+    documents[70] = {"id": "other", "text": "moon orbit"}
+    write_large(corpus, documents)
+    with pytest.raises(InvalidInputError, match=r"'.*/0003' in .*large\.jsonl and .*, line 81;"):
+        run(job)
+    assert latest(report.output).number == 1  # type: ignore[union-attr]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -299,16 +298,6 @@ def test_a_table_that_travelled_is_aligned_and_gives_the_same(name: str) -> None
     assert found(other) == told
     assert finders.finder_of(other).columns.table.ctypes.data % products.LINE == 0
     assert finders.finder_of(other) is finders.finder_of(other)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_table_that_processes_share_is_that_of_one_alone(precision: str) -> None:
-    centroids = np.random.default_rng(0).random((40, 16_384))
-    _, table = used(bound("cosine", centroids), blocks_of(centroids)[0], centroids, np.ones(16_384))
-    own = make_finder(table, half=precision == "half")
-    for _ in range(2):  # the first fills it, the second finds it
-        shared = make_finder(dataclasses.replace(table, name="test"), half=precision == "half")
-        np.testing.assert_equal(tuple(shared), tuple(own))
 
 
 def test_terms_that_all_rows_share_give_the_same() -> None:

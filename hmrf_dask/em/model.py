@@ -13,7 +13,6 @@ import numpy as np
 
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.em.shelf import shelf
-from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.exact import BASE, exact_integer
 from hmrf_dask.kernels.margins import Drift
 from hmrf_dask.kernels.sums import Accumulator
@@ -61,10 +60,6 @@ class Model:
     exponent: int = 43  # sums hold summands times 2**exponent
     shards: tuple[range, ...] = ()  # clusters of a task where all do not fit; see `em.sharding`
     drift: Drift | None = field(default=None, init=False, repr=False, compare=False)
-    sent_as: str = field(default="", init=False, repr=False, compare=False)  # to workers
-    _name: str = field(
-        default_factory=lambda: uuid.uuid4().hex, init=False, repr=False, compare=False
-    )
     _made: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
@@ -87,8 +82,7 @@ class Model:
         with self._lock:  # tasks on other threads wait for the one that makes it
             if not self._made:
                 made = self.distortion.table(self.centroids, self.weights, self.smoothing)
-                named = self.sent_as and isinstance(made, Table)
-                self._made.append(replace(made, name=self.sent_as) if named else made)
+                self._made.append(made)
         return self._made[0]
 
     def moved_from(self, previous: Model) -> Model:
@@ -109,18 +103,17 @@ class Model:
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave the table behind: it is made again faster than it travels."""
         parts = (self.distortion, self.weights, self.centroids, self.smoothing, self.exponent)
-        return _arrived, (parts, self.drift, self.sent_as or self._name)
+        return _with_drift, (*parts, self.drift)
 
     def __sizeof__(self) -> int:
         """Tell Dask the true size, the table included."""
         return self.weights.nbytes + 3 * self.centroids.nbytes + 1024
 
 
-def _arrived(parts: tuple[Any, ...], drift: Drift | None, name: str) -> Model:
-    """Return a model that has travelled: other processes of this machine may have it, too."""
-    model = Model(*parts)
-    object.__setattr__(model, "drift", drift)
-    object.__setattr__(model, "sent_as", name)
+def _with_drift(*parts: Any) -> Model:
+    """Return a model that has travelled."""
+    model = Model(*parts[:-1])
+    object.__setattr__(model, "drift", parts[-1])
     return model
 
 

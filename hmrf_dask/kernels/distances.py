@@ -85,7 +85,6 @@ class Table:
         Of the squared form the metric; of the linear one what norms are taken in, none are all 1:
         √(Σ a x²) of a row, √(Σ t²/a) of a centroid, so that no product is larger than both.
     squared : bool
-    name : what other processes of this machine know the same table by; none: it is this one's alone
     """
 
     exact: FloatArray
@@ -95,7 +94,6 @@ class Table:
     largest_norm: float
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
     squared: bool = False
-    name: str = ""
     _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
 

@@ -17,13 +17,12 @@ from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.machine_room import shared_room
 from hmrf_dask.kernels.plain import distances as plain
 from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.prefetch import prefetch
 from hmrf_dask.kernels.products import LANES, Columns, has_half, layout, store
 from hmrf_dask.kernels.room import room
-from hmrf_dask.types import AnyArray, FloatArray, RowArray
+from hmrf_dask.types import FloatArray, RowArray
 
 TILE = 16  # features that are turned at a time: two lines of each centroid
 RUN = 4096  # features whose bounds are added up together
@@ -146,47 +145,28 @@ def _fill(  # type: ignore[no-untyped-def]
                 tops[h] = size if size > tops[h] else tops[h]
 
 
-def _parts(
-    memory: AnyArray, found: tuple[int, int], moments: tuple[int, int, int], *, half: bool
-) -> tuple[AnyArray, FloatArray]:
-    """Return a table and what its columns are like, one behind the other in memory."""
-    end = math.prod(found) * (2 if half else 4)
-    table = memory[:end].view(np.uint16 if half else np.float32)
-    return table.reshape(found), memory[end:].view(np.float64).reshape(moments)
-
-
 def make_finder(table: Table, *, half: bool, frame: Frame | None = None) -> Finder:
     """Return the finder of a table, which may be a shard of one with that `frame`."""
     n_clusters, n_features = table.exact.shape
     width, vectors = layout(n_clusters, np.float32, frame.n_clusters if frame else 0)
     largest_entry = frame.largest_entry if frame else table.largest_entry
+    found = room((n_features, width), np.uint16 if half else np.float32)
+    found[:, n_clusters:] = 0
     exponent = math.frexp(2.0 * largest_entry)[1]
     unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
     metric = frozen(table.weights if table.squared else np.zeros(0), np.float64)
     shares = frozen(table.shares, np.float64)
     middles = frozen(frame.middles if frame else np.zeros(0), np.float64)
     # By fixed runs of features: slack goes into cost rows, so bounds may not know of threads.
-    shapes = (n_features, width), (-(-n_features // RUN), 3, n_clusters)
+    moments = np.zeros((-(-n_features // RUN), 3, n_clusters))
 
-    def fill(memory: AnyArray) -> None:
-        found, moments = _parts(memory, *shapes, half=half)
-        found[:, n_clusters:] = 0
-        moments[:] = 0.0
+    def some(first: int, last: int) -> None:
+        for number in range(first, last):
+            ends = number * RUN, min((number + 1) * RUN, n_features)
+            given = (table.arrays.exact, metric, shares, middles, unit)
+            _fill(*given, *ends, found, *moments[number])
 
-        def some(first: int, last: int) -> None:
-            for number in range(first, last):
-                ends = number * RUN, min((number + 1) * RUN, n_features)
-                given = (table.arrays.exact, metric, shares, middles, unit)
-                _fill(*given, *ends, found, *moments[number])
-
-        over_ranges(some, len(moments), table.exact.size)
-
-    size = math.prod(shapes[0]) * (2 if half else 4) + math.prod(shapes[1]) * 8
-    memory = shared_room("" if frame else table.name, size, fill)
-    if memory is None:
-        memory = room((size,), np.uint8)
-        fill(memory)
-    found, moments = _parts(memory, *shapes, half=half)
+    over_ranges(some, len(moments), table.exact.size)
     norms, errors, _ = moments.sum(axis=0)
     largest = float(moments[:, 2].max(initial=0.0))
     entry_error = largest * 2.0**-10.99 + 2.0**-14 if half else largest * 2.0**-23.99 + 2.0**-140

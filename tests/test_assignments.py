@@ -17,7 +17,7 @@ import pytest
 
 from hmrf_dask import Constraints, HMRFKMeans, KMeans
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
 from hmrf_dask.estimators import prediction
 from hmrf_dask.jobs import assignments, overlap
 from hmrf_dask.jobs.assignments import write_assignments
@@ -345,6 +345,20 @@ def test_old_assignments_that_changed_are_named(
     (name,) = old.files
     with pytest.raises(DamagedFileError, match=f"{name} must be as it was published"):
         count_overlap(str(tmp_path), {name: "0" * 64}, corpus, labels, 4)
+
+
+def test_a_lost_file_of_old_assignments_leaves_the_others(
+    case: Case, model: HMRFKMeans, tmp_path: Path
+) -> None:
+    corpus = case.corpus(3)
+    labels = fitted_labels(model, corpus)
+    old = write_assignments(corpus, labels, model, str(tmp_path))
+    whole = count_overlap(str(tmp_path), old.files, corpus, labels, 4)
+    lost = dict.fromkeys(sorted(old.files)[:1], "0" * 64)
+    with pytest.warns(HmrfWarning, match="1 of 3 files with the last assignments cannot be read"):
+        found = count_overlap(str(tmp_path), old.files | lost, corpus, labels, 4)
+    assert found.counts.sum() == corpus.n_rows - corpus.row_counts[0]
+    assert found.sizes.tolist() == whole.sizes.tolist()
 
 
 def test_documents_that_travel_stay_aligned() -> None:

@@ -230,7 +230,8 @@ def _remark_uncut(found: Findings, sources: Sequence[Source]) -> None:
     if whole:
         shown = ", ".join(f"{one.path} ({one.size / 1e6:.0f} MB)" for one in whole[:SHOWN])
         found.remarks.append(
-            f"{len(whole)} large files can be read by one task each, from front to end: {shown}; "
+            f"{counted(len(whole), 'large file')} can be read by one task each, from front to end: "
+            f"{shown}; "
             "Parquet, JSON Lines that are not compressed, or several files are read side by side"
         )
 

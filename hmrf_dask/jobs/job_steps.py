@@ -194,7 +194,8 @@ def check_parent(run: Run) -> None:
     """Look at what the run goes on from before hours of work are put into it."""
     if run.previous is not None:
         with run.watch.step("check the last release"):
-            check_release(run.place.storage, run.previous)
+            predicting = run.inputs.job.mode == "predict"
+            check_release(run.place.storage, run.previous, assignments=predicting)
 
 
 def look_at_answers(run: Run) -> Given:

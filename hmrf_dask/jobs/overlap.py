@@ -8,8 +8,9 @@ are joined in buckets by their hash. Counts alone come to the client.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,10 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, Lazy, tree
+from hmrf_dask.errors import HmrfWarning, counted
 from hmrf_dask.jobs.assignments import FOLDER, column, paths_of
 from hmrf_dask.measures.table import Contingency, merge, tabulate
-from hmrf_dask.releases.release import read_file
+from hmrf_dask.releases.release import DamagedReleaseError, read_file
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.ids import hash_ids
 from hmrf_dask.runs.storage import absolute_url, open_storage, refuse_credentials
@@ -50,15 +52,19 @@ class Overlap(NamedTuple):
 
 @dataclass(frozen=True)
 class _Joined:
-    """Two tables of documents joined: the counts, and those without a partner."""
+    """Two tables of documents joined: the counts, and those without a partner.
+
+    `lost` tells how many old files could not be read.
+    """
 
     counts: Contingency
     old: pa.Table
     new: pa.Table
+    lost: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as bytes: Arrow's join wants aligned buffers, and frames often are not."""
-        return _unpacked, (self.counts, _packed(self.old), _packed(self.new))
+        return _unpacked, (self.counts, _packed(self.old), _packed(self.new), self.lost)
 
     def __sizeof__(self) -> int:
         """Tell Dask the true size."""
@@ -73,8 +79,9 @@ def _packed(table: pa.Table) -> bytes:
     return data
 
 
-def _unpacked(counts: Contingency, old: bytes, new: bytes) -> _Joined:
-    return _Joined(counts, *(pa.ipc.open_stream(one).read_all() for one in (old, new)))
+def _unpacked(counts: Contingency, old: bytes, new: bytes, lost: int) -> _Joined:
+    tables = [pa.ipc.open_stream(one).read_all() for one in (old, new)]
+    return _Joined(counts, tables[0], tables[1], lost)
 
 
 @dataclass(frozen=True)
@@ -86,11 +93,16 @@ class _OldFile:
     name: str
     sha256: str
 
-    def read(self) -> pa.Table:
-        """Return ids as text and clusters, or raise DamagedFileError."""
-        storage = open_storage(self.url, self.options, durable=True)
-        data = read_file(storage, self.name, self.sha256)
-        file = pq.ParquetFile(pa.BufferReader(data))
+    def content(self) -> bytes:
+        """Return the file, or raise DamagedReleaseError."""
+        return read_file(open_storage(self.url, self.options, durable=True), self.name, self.sha256)
+
+    def read(self) -> pa.Table | None:
+        """Return ids as text and clusters, None where the file is not as it was published."""
+        try:
+            file = pq.ParquetFile(pa.BufferReader(self.content()))
+        except DamagedReleaseError:
+            return None
         return file.read(["doc_id", "cluster"], use_threads=False).cast(_SCHEMA)
 
 
@@ -140,9 +152,23 @@ def count_overlap(
     lengths, total = flow.compute(
         [tree(flow, _added, [flow.lazy(_left, one) for one in joined]), tree(flow, _added, sizes)]
     )
-    tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths)
+    _tell_lost(files, int(lengths[2]))
+    tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths[:2])
     table: Contingency = flow.compute([tree(flow, merge, tables)])[0]
     return Overlap(table.classes[table.rows], table.clusters[table.columns], table.counts, total)
+
+
+def _tell_lost(files: Sequence[_OldFile], lost: int) -> None:
+    """Warn of files that tell nothing; where none tells anything, ids would be lost: raise."""
+    if lost and lost == len(files):
+        files[0].content()
+    if lost:
+        warnings.warn(
+            f"{lost} of {counted(len(files), 'file')} with the last assignments cannot be read: "
+            "which cluster keeps which id is told by the documents of the others alone",
+            HmrfWarning,
+            stacklevel=2,
+        )
 
 
 def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy]:
@@ -163,14 +189,16 @@ def _join_block(block: RowBlock, labels: LabelArray, old: _OldFile | None) -> _J
     """Join a partition with the old file of its name."""
     ids = pa.array(block.ids.tolist()).cast(pa.string())
     new = pa.table([ids, column(labels, pa.int32())], schema=_SCHEMA)
-    return _join(_SCHEMA.empty_table() if old is None else old.read(), new)
+    before = None if old is None else old.read()
+    joined = _join(_SCHEMA.empty_table() if before is None else before, new)
+    return replace(joined, lost=int(old is not None and before is None))
 
 
 def _read_alone(old: _OldFile) -> _Joined:
     """Return the documents of an old file that no partition has the name of."""
-    return _Joined(
-        _tabulated(_SCHEMA.empty_table(), "cluster", "cluster"), old.read(), _SCHEMA.empty_table()
-    )
+    nothing, before = _SCHEMA.empty_table(), old.read()
+    none = _tabulated(nothing, "cluster", "cluster")
+    return _Joined(none, nothing if before is None else before, nothing, int(before is None))
 
 
 def _join(old: pa.Table, new: pa.Table) -> _Joined:
@@ -217,7 +245,7 @@ def _one_of(parts: Sequence[_Joined], bucket: int) -> _Joined:
 
 
 def _left(joined: _Joined) -> IntArray:
-    return np.asarray([joined.old.num_rows, joined.new.num_rows], np.int64)
+    return np.asarray([joined.old.num_rows, joined.new.num_rows, joined.lost], np.int64)
 
 
 def _sizes(labels: LabelArray, n_clusters: int) -> IntArray:

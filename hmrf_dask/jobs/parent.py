@@ -181,16 +181,18 @@ def _damaged(storage: Storage, release: Release) -> bool:
     return False
 
 
-def check_release(storage: Storage, release: Release) -> None:
+def check_release(storage: Storage, release: Release, *, assignments: bool = True) -> None:
     """Raise DamagedReleaseError where a file that a run needs is not as it was published.
 
     Of assignments, which are many, it is only seen whether they are there: each is checked where it
-    is read. Reports and rejects are for people.
+    is read. A fit can do without some of them. Reports and rejects are for people.
     """
     needed = {
         name: sha256
         for name, sha256 in release.files.items()
-        if name.rpartition("/")[2] != REPORT and f"/{REJECTS}/" not in name
+        if name.rpartition("/")[2] != REPORT
+        and f"/{REJECTS}/" not in name
+        and (assignments or f"/{ASSIGNMENTS}/" not in name)
     }
     for name in missing_of(storage, needed)[:1]:
         read_file(storage, name, needed[name])

@@ -187,5 +187,6 @@ def refuse_block(path: str, what: str) -> NoReturn:
     """Raise InvalidInputError that names the file and what is wrong with it."""
     raise InvalidInputError(
         f"the file {path!r} must be a block of the corpus as it was written, but {what}; "
-        "restore it or write the corpus again"
+        "restore it or write the corpus again; below the output of a job remove its folder, and "
+        "the next run makes it anew"
     )

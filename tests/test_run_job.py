@@ -261,11 +261,19 @@ def test_bad_records_are_put_aside_with_the_reason(corpus: JobCorpus) -> None:
         run(job, on_bad_record="stop")
 
 
-def test_what_was_kept_beside_documents_and_is_lost_is_read_anew(corpus: JobCorpus) -> None:
+@pytest.mark.parametrize("damaged", [None, "labels-*.parquet", "rejects-*.jsonl"])
+def test_what_was_kept_beside_documents_and_is_lost_is_read_anew(
+    damaged: str | None, corpus: JobCorpus
+) -> None:
     job = corpus.write_all(40, 3, on_bad_record="quarantine")
     corpus.write({"documents/bad.jsonl": BAD})
     first = run(job)
-    shutil.rmtree(Path(first.output) / "documents")
+    beside = Path(first.output) / "documents"
+    if damaged is None:
+        shutil.rmtree(beside)
+    else:
+        path = next(beside.glob(f"*/{damaged}"))
+        path.write_bytes(path.read_bytes()[:-20])
     corpus.write({"answers.csv": corpus.answers(5)})
     with pytest.raises(DamagedFileError, match=r"remove .*/counts and .*/rows, then run again"):
         run(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +24,7 @@ from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_results import Files, Results
 from hmrf_dask.jobs.job_rows import JobRows
 from hmrf_dask.jobs.job_steps import MADE_OF, Material, Run
-from hmrf_dask.jobs.ledger import SOURCES, entries, keys_of
+from hmrf_dask.jobs.ledger import CAME, SOURCES, entries, keys_of
 from hmrf_dask.jobs.parent import INPUTS, NEXT_ID
 from hmrf_dask.jobs.places import LINEAGE, REJECTS, model_of
 from hmrf_dask.jobs.report import NAME, Report
@@ -72,6 +73,7 @@ def _ledger(run: Run, material: Material, results: Results) -> dict[str, Any]:
     return {
         INPUTS: run.inputs.identity,
         SOURCES: entries(run.inputs.sources, rows.file_keys()),
+        CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
         NEXT_ID: results.lineage.next_id,
@@ -109,10 +111,14 @@ def _rejects(run: Run, material: Material, answers: Answers) -> Files:
 
 def _copy(place: Place, names: list[str], n_lines: int, target: str) -> Files:
     """Bring the rejects of a bundle together, with the lines they have in their whole file."""
-    lines = [line for name in names for line in _kept_beside(place, name).splitlines()]
-    data = encode_rejects(placed(Reject(**json.loads(line)), n_lines) for line in lines)
+    rejects = [one for name in names for one in _kept_beside(place, name, _rejects_in)]
+    data = encode_rejects(placed(one, n_lines) for one in rejects)
     place.storage.write(target, data)
     return {target: digest(data)}
+
+
+def _rejects_in(data: bytes) -> list[Reject]:
+    return [Reject(**json.loads(line)) for line in data.splitlines()]
 
 
 # ---- known classes
@@ -146,21 +152,30 @@ def _compared(place: Place, written: list[str], labels: list[str]) -> Contingenc
 
 
 def _table(place: Place, names: list[str]) -> pa.Table:
-    tables = [pq.read_table(io.BytesIO(_kept_beside(place, name))) for name in names]
-    return pa.concat_tables(tables)
+    return pa.concat_tables([_kept_beside(place, name, _table_in) for name in names])
 
 
-def _kept_beside(place: Place, name: str) -> bytes:
+def _table_in(data: bytes) -> pa.Table:
+    return pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+
+
+def _kept_beside(place: Place, name: str, decode: Callable[[bytes], Any]) -> Any:
     """Return what was kept of documents that may have been read long ago."""
     storage = place.storage
     try:
-        return storage.read(name)
-    except FileNotFoundError as error:
-        raise DamagedFileError(
-            f"{storage.url}/{name} must be as the run left it that read the documents, got none; "
-            f"remove {storage.url}/{COUNTS} and {storage.url}/{ROWS}, then run again: all "
-            "documents are read anew"
-        ) from error
+        data = storage.read(name)
+    except FileNotFoundError:
+        problem = "none"
+    else:
+        try:
+            return decode(data)
+        except (OSError, pa.ArrowException, ValueError, TypeError) as error:
+            problem = f"something else ({error})"
+    raise DamagedFileError(
+        f"{storage.url}/{name} must be as the run left it that read the documents, got {problem}; "
+        f"remove {storage.url}/{COUNTS} and {storage.url}/{ROWS}, then run again: all documents "
+        "are read anew"
+    )
 
 
 # ---- the report

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
+import json
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,9 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmrf_dask.dataflow import DaskFlow, tree
+from hmrf_dask.documents.batches import Reject
 from hmrf_dask.jobs.assignments import FOLDER, assignments_of, encode_columns
+from hmrf_dask.jobs.bundles import paths_of
 from hmrf_dask.jobs.job_steps import Material, Run
-from hmrf_dask.jobs.ledger import SOURCES, keys_of
+from hmrf_dask.jobs.ledger import keys_of
 from hmrf_dask.releases import Lineage
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
@@ -28,21 +33,82 @@ Files = dict[str, str]  # sha256 by name below the output
 def origins_of(run: Run, material: Material) -> list[str | None]:
     """Return what the rows of each bundle were called in the last release, None if it had none.
 
-    A file that is the same, but is read in another way, has other rows. Where ids came twice, the
-    first document of one may be gone with a file of a bundle, and the rest has the other.
+    Where ids came twice, a bundle may have other documents than it had then, though its files are
+    the same: it is as good as new.
     """
-    assert run.previous is not None
-    repeated = any(name.endswith(f"/{REPEATED}") for name in run.previous.files)
-    last = run.previous.ledger[SOURCES]
+    found = _last_origins(run, material)
+    then, now = _put_aside(run), Counter((one.source, one.id) for one in material.repeated)
+    if not then and not now:
+        return found
+    moved = {one[0] for one in then.keys() | now.keys() if then[one] != now[one]}
+    others = _with_other_copies(material, found, moved) | _with_other_ids(run, material, found)
+    return [None if bundle in others else origin for bundle, origin in enumerate(found)]
+
+
+def _last_origins(run: Run, material: Material) -> list[str | None]:
+    """Return the origins by their files; one that is read in another way has other rows."""
+    last = run.last_files
     found: list[str | None] = []
-    for told, key in zip(material.rows.told, material.rows.keys, strict=True):
+    for told in material.rows.told:
         then = [
             {one.own: one.counts for one in keys_of(last[path])}.get(own) if path in last else None
             for path, own, *_ in told["files"]
         ]
-        origin, alike = then[0], len(set(then)) == 1
-        found.append(origin if alike and (key == origin or not repeated) else None)
+        found.append(then[0] if len(set(then)) == 1 else None)
     return found
+
+
+def _put_aside(run: Run) -> Counter[tuple[str, str | None]]:
+    """Return how many documents of a file and an id the last release put aside."""
+    assert run.previous is not None
+    files = run.previous.files
+    name = next((name for name in files if name.endswith(f"/{REPEATED}")), None)
+    data = b"" if name is None else read_file(run.place.storage, name, files[name])
+    rejects = (Reject(**json.loads(line)) for line in data.splitlines())
+    return Counter((one.source, one.id) for one in rejects)
+
+
+def _with_other_copies(
+    material: Material, origins: Sequence[str | None], moved: set[str]
+) -> set[int]:
+    """Return the bundles with files of which other documents are put aside now.
+
+    Of the same two ids the rows may be those of another file. Only a file alone tells by its ids.
+    """
+    rows = material.rows
+    return {
+        bundle
+        for bundle, (told, key) in enumerate(zip(rows.told, rows.keys, strict=True))
+        if not moved.isdisjoint(paths_of(told))
+        and (len(told["files"]) > 1 or key != origins[bundle])
+    }
+
+
+def _with_other_ids(run: Run, material: Material, origins: Sequence[str | None]) -> set[int]:
+    """Return the bundles whose last assignments are not those of the documents they have now."""
+    assert run.previous is not None
+    there = _by_call(assignments_of(run.previous.files))
+    flow, tasks, bundles, others = DaskFlow(), [], [], set()
+    for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
+        origin = origins[bundle]
+        if origin is None:
+            continue
+        last = there.get((origin, _called(name)[1]))
+        if last is None:
+            others.add(bundle)
+            continue
+        whole = material.rows.keys[bundle] == origin
+        tasks.append(flow.lazy(_has_others, material.corpus.named[part], run.place, *last, whole))
+        bundles.append(bundle)
+    found = flow.compute(tasks) if tasks else []
+    return others.union(itertools.compress(bundles, found))
+
+
+def _has_others(block: RowBlock, place: Place, name: str, sha256: str, whole: bool) -> bool:
+    data = read_file(place.storage, name, sha256)
+    then = set(pq.read_table(io.BytesIO(data), columns=["doc_id"])["doc_id"].to_pylist())
+    now = set(block.ids.tolist())
+    return then != now if whole else not now <= then
 
 
 def carry(
@@ -65,7 +131,7 @@ def carry(
 
 def _rests(run: Run, material: Material, origins: Sequence[str | None], old: Files) -> Files:
     """Write the assignments of what is left of bundles."""
-    there = {_called(name): (name, sha256) for name, sha256 in old.items()}
+    there = _by_call(old)
     flow, tasks = DaskFlow(), []
     for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
         last = there.get((origins[bundle] or "", _called(name)[1]))
@@ -83,6 +149,10 @@ def _write_rest(block: RowBlock, place: Place, name: str, sha256: str, target: s
     data = encode_columns(dict(zip(kept.column_names, kept.columns, strict=True)))
     place.storage.write(target, data)
     return {target: digest(data)}
+
+
+def _by_call(files: Files) -> dict[tuple[str, str], tuple[str, str]]:
+    return {_called(name): (name, sha256) for name, sha256 in files.items()}
 
 
 def _called(name: str) -> tuple[str, str]:

@@ -12,6 +12,14 @@ import numpy as np
 from hmrf_dask.constraints.contradictions import witnesses
 from hmrf_dask.constraints.files import parse_lines, parse_pairs
 from hmrf_dask.constraints.graphs import connected_numbers
+from hmrf_dask.constraints.labels import (
+    Labelled,
+    Said,
+    class_links,
+    refuse_many,
+    said,
+    two_classes,
+)
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow
@@ -22,7 +30,8 @@ from hmrf_dask.jobs.inputs import AnswerFile
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
 
 SHOWN = 5
-Judged = tuple[bool, str, str]  # whether it is a must-link, and its documents, sorted
+RAW = 200  # characters of a bad line that are kept
+UNKNOWN = "answers must name documents, got unknown"
 
 
 @dataclass(frozen=True)
@@ -32,11 +41,15 @@ class Given:
     Attributes
     ----------
     paths : tuple of str
-    pairs : str array, shape (m, 2)
+    pairs : object array, shape (m, 2)
+        Ids as text.
     must : bool array, shape (m,)
     weights : float64 array, shape (m,)
     files, lines : int arrays, shape (m,)
         Where each stands: which of the paths, and the line.
+    labels : list of (int, Labelled)
+        Documents of known classes, each once, and which of the paths names them: they are pairs
+        as soon as it is known which of them are there.
     rejects : list of Reject
         Lines that are no pairs, or judge a pair again in another way.
     """
@@ -47,21 +60,51 @@ class Given:
     weights: FloatArray
     files: IntArray
     lines: IntArray
+    labels: list[tuple[int, Labelled]]
     rejects: list[Reject]
 
     def place(self, row: int) -> tuple[str, int]:
         """Return file and line."""
         return self.paths[self.files[row]], int(self.lines[row])
 
-    def judged(self) -> list[Judged]:
+    def judged(self) -> list[Said]:
         """Return what each line says."""
-        ends = np.sort(self.pairs, axis=1).tolist()
-        return [(kind, *end) for kind, end in zip(self.must.tolist(), ends, strict=True)]
+        rows = zip(self.must.tolist(), self.pairs.tolist(), strict=True)
+        return [said(*ends, must=kind) for kind, ends in rows]
 
-    def some(self, chosen: BoolArray) -> Constraints | None:
-        """Return some of the pairs, None if there are none."""
-        must, cannot = chosen & self.must, chosen & ~self.must
-        if not chosen.any():
+    def chosen(self, rows: BoolArray) -> Given:
+        """Return some of the pairs, and all else."""
+        return replace(
+            self,
+            pairs=self.pairs[rows],
+            must=self.must[rows],
+            weights=self.weights[rows],
+            files=self.files[rows],
+            lines=self.lines[rows],
+        )
+
+    def with_classes(self) -> Given:
+        """Return the pairs that stand there and those that tell the classes."""
+        rows = [one for _, one in self.labels]
+        links = list(class_links(rows, set(self.judged())))
+        if not links:
+            return replace(self, labels=[])
+        told = [row for *_, row in links]
+        pairs = np.array([(other, rows[row].document) for _, other, row in links], dtype=object)
+        return replace(
+            self,
+            pairs=np.concatenate([self.pairs, pairs]),
+            must=np.concatenate([self.must, [must for must, *_ in links]]),
+            weights=np.concatenate([self.weights, np.full(len(links), np.nan)]),
+            files=np.concatenate([self.files, [self.labels[row][0] for row in told]]),
+            lines=np.concatenate([self.lines, [rows[row].line for row in told]]),
+            labels=[],
+        )
+
+    def constraints(self) -> Constraints | None:
+        """Return the pairs, None if there are none."""
+        must, cannot = self.must, ~self.must
+        if not len(must):
             return None
         return Constraints(
             self.pairs[must] if must.any() else None,
@@ -74,11 +117,12 @@ class Given:
 
 NOTHING_GIVEN = Given(
     (),
-    np.empty((0, 2), np.str_),
+    np.empty((0, 2), object),
     np.empty(0, np.bool_),
     np.empty(0),
     np.empty(0, np.int64),
     np.empty(0, np.int64),
+    [],
     [],
 )
 
@@ -95,7 +139,7 @@ class Answers:
     n_unknown : int
         How many of these name a document that is not there.
     n_unused : int
-        New pairs that wait for the next fit.
+        New pairs, and documents of known classes, that wait for the next fit.
     """
 
     used: Constraints | None
@@ -127,9 +171,10 @@ def read_answers(files: Sequence[AnswerFile], *, quarantine: bool) -> Given:
         np.concatenate([one.weights for one in read]),
         np.repeat(np.arange(len(read)), [len(one.lines) for one in read]),
         np.concatenate([one.lines for one in read]),
+        [(file, one) for file, lines in enumerate(read) for one in lines.labels],
         rejects,
     )
-    given = _with_one_weight(given)
+    given = _with_one_class(_with_one_weight(given))
     if given.rejects and not quarantine:
         raise _refused(given.rejects)
     return given
@@ -137,7 +182,7 @@ def read_answers(files: Sequence[AnswerFile], *, quarantine: bool) -> Given:
 
 def _with_one_weight(given: Given) -> Given:
     """Put aside lines that give a pair another weight than the line that names it first."""
-    first: dict[Judged, int] = {}
+    first: dict[Said, int] = {}
     good = np.ones(len(given.lines), np.bool_)
     for row, judged in enumerate(given.judged()):
         before = first.setdefault(judged, row)
@@ -150,14 +195,21 @@ def _with_one_weight(given: Given) -> Given:
                 f"{path}, line {line}"
             )
             given.rejects.append(_reject(given, row, reason))
-    return replace(
-        given,
-        pairs=given.pairs[good],
-        must=given.must[good],
-        weights=given.weights[good],
-        files=given.files[good],
-        lines=given.lines[good],
-    )
+    return given.chosen(good)
+
+
+def _with_one_class(given: Given) -> Given:
+    """Put aside lines that give a document another class than the file that names it first."""
+    first: dict[str, tuple[int, Labelled]] = {}
+    for file, one in given.labels:
+        there, before = first.setdefault(one.document, (file, one))
+        if before.label != one.label:
+            place = f"{given.paths[there]}, line {before.line}"
+            reason = two_classes(one.label, before.label, place)
+            given.rejects.append(_labelled_reject(given, file, one, reason))
+    paths = list(dict.fromkeys(given.paths[file] for file, _ in given.labels))
+    refuse_many(len({one.label for _, one in given.labels}), ", ".join(paths[:SHOWN]))
+    return replace(given, labels=list(first.values()))
 
 
 def _weight(weight: float) -> str:
@@ -168,6 +220,10 @@ def _reject(given: Given, row: int, reason: str) -> Reject:
     path, line = given.place(row)
     kind = "must" if given.must[row] else "cannot"
     return Reject(path, line, None, reason, ",".join([*given.pairs[row].tolist(), kind]))
+
+
+def _labelled_reject(given: Given, file: int, one: Labelled, reason: str) -> Reject:
+    return Reject(given.paths[file], one.line, None, reason, f"{one.document},{one.label}"[:RAW])
 
 
 def _refused(rejects: Sequence[Reject]) -> InvalidInputError:
@@ -184,7 +240,8 @@ def refuse_contradictions(given: Given, *, quarantine: bool) -> None:
     Where pairs of unknown documents will be put aside that is only likely to stop the run, and a
     warning.
     """
-    pairs = given.some(np.ones(len(given.lines), np.bool_))
+    given = given.with_classes()
+    pairs = given.constraints()
     if pairs is None:
         return
     n_documents, cannot = len(pairs.documents), pairs.cannot_nodes
@@ -209,7 +266,7 @@ def _lines_of(given: Given, path: tuple[object, ...]) -> str:
     ends = [(True, *some) for some in pairwise(map(str, path))] + [
         (False, str(path[0]), str(path[-1]))
     ]
-    found: dict[Judged, int] = {}
+    found: dict[Said, int] = {}
     for row, judged in enumerate(given.judged()):
         found.setdefault(judged, row)
     shown: dict[str, list[str]] = {}
@@ -227,18 +284,27 @@ def known_answers(given: Given, corpus: Corpus, *, quarantine: bool) -> Answers:
     InvalidInputError
         Some name unknown documents, and they are not to be put aside.
     """
-    if not len(given.lines):
+    labelled = [one.document for _, one in given.labels]
+    named = np.concatenate([given.pairs.ravel(), np.array(labelled, dtype=object)])
+    if not len(named):
         return Answers(None, given.rejects)
-    documents, nodes = np.unique(given.pairs, return_inverse=True)
-    there = _there(documents, corpus)[nodes.reshape(-1, 2)]
-    known = np.asarray(there.all(axis=1))
+    documents, nodes = np.unique(named, return_inverse=True)
+    there = _there(documents.astype(np.str_), corpus)[nodes]
+    ends, classed = there[: given.pairs.size].reshape(-1, 2), there[given.pairs.size :].tolist()
+    known = np.asarray(ends.all(axis=1))
     unknown = []
     for row in np.flatnonzero(~known).tolist():
-        named = " and ".join(map(repr, given.pairs[row][~there[row]].tolist()))
-        unknown.append(_reject(given, row, f"answers must name documents, got unknown {named}"))
+        named_here = " and ".join(map(repr, given.pairs[row][~ends[row]].tolist()))
+        unknown.append(_reject(given, row, f"{UNKNOWN} {named_here}"))
+    for (file, one), is_there in zip(given.labels, classed, strict=True):
+        if not is_there:
+            reason = f"{UNKNOWN} {one.document!r}"
+            unknown.append(_labelled_reject(given, file, one, reason))
     if unknown and not quarantine:
         raise _refused(unknown)
-    return Answers(given.some(known), [*given.rejects, *unknown], len(unknown))
+    labels = [one for one, is_there in zip(given.labels, classed, strict=True) if is_there]
+    used = replace(given.chosen(known), labels=labels).with_classes().constraints()
+    return Answers(used, [*given.rejects, *unknown], len(unknown))
 
 
 def _there(wanted: AnyArray, corpus: Corpus) -> BoolArray:
@@ -261,9 +327,14 @@ def unused(given: Given, fitted: bytes | None) -> Answers:
     fitted : bytes, optional
         The pairs of the last fit, as `encode_pairs` gives them.
     """
-    before: set[Judged] = set()
+    before: set[Said] = set()
+    documents: set[str] = set()
     if fitted is not None:
         known = parse_pairs(fitted, "answers.parquet").as_text()
+        documents.update(known.documents.tolist())
         for must, pairs in ((True, known.must_link), (False, known.cannot_link)):
-            before |= {(must, *sorted(pair)) for pair in pairs.tolist()}
-    return Answers(None, given.rejects, n_unused=len(set(given.judged()) - before))
+            before |= {said(*pair, must=must) for pair in pairs.tolist()}
+    labels = [one for one in given.labels if one[1].document in documents]
+    now = set(replace(given, labels=labels).with_classes().judged())
+    n_new = len(given.labels) - len(labels)
+    return Answers(None, given.rejects, n_unused=len(now - before) + n_new)

@@ -113,10 +113,6 @@ def write_prediction(run: Run, material: Material) -> Results:
     model, before = run.last_model, _last_lineage(run)
     origins = origins_of(run, material)
     files, sizes, n_common = _predicted(run, material, model, before, origins)
-    if sizes.sum() != material.corpus.n_rows:
-        # Of an id that came twice the first document is gone: a file that is the same has it now.
-        nothing: list[str | None] = [None] * len(origins)
-        files, sizes, n_common = _predicted(run, material, model, before, nothing)
     lineage = carried_on(before, sizes.tolist(), n_common)
     folder = model_of(run.previous.files)
     kept = (f"{folder}/", f"{folder.removesuffix(MODEL)}{ANSWERS}")

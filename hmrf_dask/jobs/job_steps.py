@@ -37,7 +37,7 @@ from hmrf_dask.jobs.job_rows import (
     settings_of,
     weigh_documents,
 )
-from hmrf_dask.jobs.ledger import SOURCES, Changes, Entry, compare
+from hmrf_dask.jobs.ledger import CAME, SOURCES, Changes, Entry, compare
 from hmrf_dask.jobs.parent import Parent, check_release
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.repeated_ids import without_repeated
@@ -109,13 +109,21 @@ class Run:
         """The files of the last release."""
         return {} if self.previous is None else dict(self.previous.ledger[SOURCES])
 
-    def turn(self, path: str) -> tuple[bool, str]:
+    def turn(self, path: str) -> tuple[int, str]:
         """Return what files are put in order by: of two documents with one id the first stays.
 
-        In predict mode that is never the new one.
+        That is never the newer one, until the next fit goes by path alone.
         """
-        is_last = self.inputs.job.mode == "predict" and path not in self.same
-        return is_last, path
+        return self.came.get(path, 0), path
+
+    @cached_property
+    def came(self) -> dict[str, int]:
+        """The releases that files came with since the last fit, by path; none for a fit."""
+        if self.previous is None or self.inputs.job.mode == "fit":
+            return {}
+        last = self.previous.ledger.get(CAME, {})  # former versions kept none
+        kept = {path: last[path] for path in self.changes.same if path in last}
+        return kept | dict.fromkeys((*self.changes.new, *self.changes.changed), self.parent.number)
 
     @cached_property
     def same(self) -> set[str]:
@@ -266,9 +274,8 @@ def _refuse_few(run: Run, n_documents: int) -> None:
 
 
 def _bundles(run: Run) -> list[Bundle]:
-    ordered = sorted(run.inputs.sources, key=lambda one: run.turn(one.path))
     columns = run.inputs.manifest.documents
-    files = [DocumentSource(part, columns) for one in ordered for part in parts_of(one)]
+    files = [DocumentSource(part, columns) for one in run.inputs.sources for part in parts_of(one)]
     return bundled(files, run.last_files, run.place, stop=not run.quarantine)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hmrf_dask.documents.sources import Source
 
 SOURCES = "sources"
+CAME = "came"  # the releases that files came with since the last fit, by path
 Entry = list[Any]  # size, etag, and the keys of each part of the file
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hmrf_dask.constraints import closure as closure_module
 from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.errors import ConflictError, InvalidInputError
+from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 
 # --- the pairs ----------------------------------------------------------------------------------
 
@@ -159,7 +159,9 @@ def test_one_file_may_not_give_a_pair_two_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "line 1: the columns must be a, b, kind .* got nothing"),
+        ("a\n", "line 1: the columns must be a, b, kind .* got a;"),
+        ("a,b,kind\nx,d\0,must\n", r"line 2: an id must have no NUL character, got 'd\\x00'"),
+        (f"a,b,kind\nx,{'y' * 4097},must\n", "line 2: an id must have at most 4,096 .* got 4,097"),
         ("a,b,kind,wieght\n", "line 1: the columns must be .* wieght"),
         ("a,b,kind\nx,y\n", "line 2: must have 3 fields"),
         ("a,b,kind\nx,y,must\nx,z,maybe\n", "line 3: kind must be .* got 'maybe'"),
@@ -178,6 +180,15 @@ def test_bad_lines_are_named(tmp_path: Path, text: str, error: str) -> None:
     path.write_text(text)
     with pytest.raises(InvalidInputError, match=rf"pairs\.csv, .*{error}"):
         Constraints.from_file(path)
+
+
+@pytest.mark.parametrize("data", ["", "\ufeff", "\r\n"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_empty_files_have_no_pairs_yet(tmp_path: Path, data: str, ending: str) -> None:
+    path = tmp_path / f"pairs.{ending}"
+    path.write_text(data)
+    with pytest.warns(HmrfWarning, match=rf"pairs\.{ending} is empty: it has no answers yet"):
+        assert len(Constraints.from_file(path)) == 0
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def rejects(report: Report) -> list[dict[str, Any]]:
 
 FILES: dict[str, tuple[bytes, str]] = {
     "another header": (b"x,y\n1,2\n", "answers.csv, line 1: the columns must be a, b, kind"),
-    "nothing": (b"", "answers.csv, line 1: the columns must be .* got nothing; give the file"),
+    "no header": (b"a\n", "answers.csv, line 1: the columns must be .* got a; give the file"),
+    "one document": (rows("a,b,must,", "5,5,must,"), "answers.csv, line 3: a and b must be two"),
     "other bytes": (HEADER
                     + b"\xff\xfe,b,must,\n", "answers.csv, line 2: must be UTF-8 text"),
     "another kind": (rows("a,b,same,"), "answers.csv, line 2: kind must be .*got 'same'"),
@@ -141,6 +142,77 @@ def test_bad_lines_are_put_aside_with_file_and_line(corpus: JobCorpus) -> None:
     assert report.documents["rejected"] == 0
 
 
+@pytest.mark.parametrize("on_bad_record", ["stop", "quarantine"])
+def test_files_without_answers_yet_stop_nothing(on_bad_record: str, corpus: JobCorpus) -> None:
+    job = corpus.write_all(
+        20, 0, on_bad_record=on_bad_record, method={"n_clusters": 3, "n_init": 1}
+    )
+    assert run(job).answers["pairs"] == 0
+    corpus.write({"answers.csv": b""})
+    with pytest.warns(HmrfWarning, match=r"answers\.csv is empty: it has no answers yet"):
+        assert run(job).status == "done"
+
+
+def labelled(*rows: str) -> bytes:
+    return "".join(f"{row}\n" for row in ("id,label", *rows)).encode()
+
+
+def pairs_of(report: Report) -> list[tuple[Any, ...]]:
+    (name,) = (Path(report.output) / "runs").glob(f"{report.run}/**/answers*.parquet")
+    rows = pq.read_table(name).to_pydict()
+    return sorted(zip(rows["a"], rows["b"], rows["kind"], strict=True))
+
+
+def test_classes_hold_where_documents_are_gone(corpus: JobCorpus) -> None:
+    job = corpus.write_all(40, 0, on_bad_record="quarantine")
+    a, b, c, d = ONE
+    rows = ["gone/1,space", f"{a},space", "gone/2,space", f"{b},space", "gone/3,motor"]
+    corpus.write({"answers.csv": labelled(*rows, f"{d},motor", f"{c},space")})
+    report = run(job)
+    assert pairs_of(report) == [(d, a, "cannot"), (a, b, "must"), (b, c, "must")]
+    assert (report.answers["unknown"], report.answers["rejected"]) == (3, 0)
+    told = [(one["line"], one["reason"].split()[-1], one["raw"]) for one in rejects(report)]
+    assert told == [
+        (2, "'gone/1'", "gone/1,space"),
+        (4, "'gone/2'", "gone/2,space"),
+        (6, "'gone/3'", "gone/3,motor"),
+    ]
+    words = r"answers\.csv, line 2: .* unknown 'gone/1'; answers\.csv, line 4: .*'gone/2'; .*line 6"
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        run(job, on_bad_record="stop")
+    assert "line 3" not in str(caught.value)
+
+
+def test_a_class_is_one_in_all_files(corpus: JobCorpus) -> None:
+    job = corpus.write_all(40, 0, on_bad_record="quarantine", answers=["more.csv", "pairs.csv"])
+    a, b, c, d = ONE
+    corpus.write({"answers.csv": labelled(f"{a},1", f"{d},2")})
+    corpus.write({"more.csv": labelled(f"{a},2", f"{b},1.0", f"{d},2", f"{c},")})
+    corpus.write({"pairs.csv": HEADER + f"{b},{a},must,2\n".encode()})
+    report = run(job)
+    assert pairs_of(report) == [(d, a, "cannot"), (a, b, "must")]
+    (told,) = rejects(report)
+    assert (told["source"].split("/")[-1], told["line"]) == ("more.csv", 2)
+    assert told["reason"] == (
+        "a document must have one class, got '2' here and '1' in answers.csv, line 2"
+    )
+    with pytest.raises(InvalidInputError, match=r"more\.csv, line 2: .* in answers\.csv, line 2"):
+        run(job, on_bad_record="stop")
+    half = [[f"{number},c{number + first}" for number in range(300)] for first in (0, 300)]
+    corpus.write({"answers.csv": labelled(*half[0]), "more.csv": labelled(*half[1])})
+    with pytest.raises(InvalidInputError, match=r"answers\.csv, .*more\.csv: .* got 600 different"):
+        run(job)
+
+
+def test_contradicted_classes_are_told_with_their_lines(corpus: JobCorpus) -> None:
+    job = corpus.write_all(20, 0, answers=["more.csv"])
+    a, b, *_ = ONE
+    corpus.write({"answers.csv": labelled(f"{a},space", f"{b},space")})
+    corpus.write({"more.csv": rows(f"{b},{a},cannot,")})
+    with pytest.raises(ConflictError, match=r"answers\.csv, lines 3; .*more\.csv, lines 2: must"):
+        run(job)
+
+
 def test_ids_that_are_numbers_are_those_of_documents(corpus: JobCorpus) -> None:
     corpus.draw(20)
     for number, one in enumerate(corpus.documents):
@@ -203,3 +275,16 @@ def test_prediction_tells_of_answers_that_wait(corpus: JobCorpus) -> None:
     corpus.write({"answers.csv": b"x\n"})
     with pytest.warns(HmrfWarning, match="the next fit will stop: answers.csv, line 1"):
         assert run(job, mode="predict").status == "done"
+
+
+def test_classes_wait_for_the_next_fit_by_document(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 0)
+    a, b, c, d = ONE
+    corpus.write({"answers.csv": labelled(f"{a},space", f"{b},space", f"{d},motor")})
+    run(job)
+    corpus.write(corpus.files(corpus.draw(20), first=50))
+    assert run(job, mode="predict").answers["unused"] == 0
+    more = labelled(f"{a},space", f"{c},space", f"{b},space", f"{d},motor")
+    corpus.write({"answers.csv": more})
+    with pytest.warns(HmrfWarning, match="predict uses no answers: 1 answer that the last fit"):
+        assert run(job, mode="predict").answers["unused"] == 1

@@ -42,7 +42,7 @@ def test_classes_are_as_few_pairs_as_tell_them(ending: str) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("d1,y", "line 8: id must be that of a document without a class yet, got 'd1' again"),
+        ("d1,y", "line 8: a document must have one class, got 'y' here and 'x' in line 2"),
         (",y", "line 8: id must be a text or a whole number, got ''"),
     ],
 )
@@ -51,12 +51,64 @@ def test_lines_that_tell_no_class(line: str, told: str) -> None:
     with pytest.raises(InvalidInputError, match=rf"^classes\.csv, {told}"):
         parse_pairs(data, "classes.csv")
     lines = parse_lines(data, "classes.csv")
-    assert ([bad.line for bad in lines.bad], len(lines.pairs)) == ([8], 5)
+    assert ([bad.line for bad in lines.bad], len(lines.labels)) == ([8], 5)
 
 
 def test_classes_that_are_no_labels() -> None:
     with pytest.raises(InvalidInputError, match=r"line 1: label must be a text .* got \[1\]"):
         parse_pairs(b'{"id": "a", "label": [1]}\n', "classes.jsonl")
+
+
+def classes_of(*rows: object) -> list[tuple[str, str]]:
+    data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    lines = parse_lines(data, "classes.jsonl")
+    assert lines.bad == []
+    return [(one.document, one.label) for one in lines.labels]
+
+
+def test_classes_are_what_people_mean() -> None:
+    labels = [1, 1.0, "1", "1.0", -2.0, 1.5, "1.50", float("nan"), None, "", "v1.0"]
+    rows = [{"id": number, "label": label} for number, label in enumerate(labels)]
+    told = ["1", "1", "1", "1", "-2", "1.5", "1.50", "v1.0"]
+    numbers = [*map(str, range(7)), "10"]
+    assert classes_of(*rows) == list(zip(numbers, told, strict=True))
+    assert classes_of({"id": 5, "label": "x"}, {"id": "5", "label": "x"}) == [("5", "x")]
+    with pytest.raises(InvalidInputError, match="line 1: label must be a text or a number, got T"):
+        parse_pairs(b'{"id": "a", "label": true}\n', "classes.jsonl")
+
+
+def test_gaps_of_parquet_columns_are_no_class() -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": ["a", "b", "c"], "label": [1.0, float("nan"), 2.0]}), sink)
+    pairs = parse_pairs(bytes(sink.getvalue().to_pybytes()), "classes.parquet")
+    assert (pairs.cannot_link.tolist(), len(pairs)) == ([["a", "c"]], 1)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_more_classes_than_anybody_has_are_refused(swapped: bool) -> None:
+    rows = [(f"x{number % 3}" if swapped else number, f"d{number}") for number in range(501)]
+    data = "".join(f"{one},{label}\n" for one, label in [("id", "label"), *rows]).encode()
+    words = r"^classes\.csv: .* at most 500 .* got 501 different .* id and label swapped\?"
+    for parse in (parse_lines, parse_pairs):
+        with pytest.raises(InvalidInputError, match=words):
+            parse(data, "classes.csv")
+
+
+def test_ids_are_read_as_they_stand() -> None:
+    big = 2**63
+    row = {"a": big, "b": 5, "kind": "must"}
+    data = f"{json.dumps(row)}\n{json.dumps(row | {'a': big + 1})}\n".encode()
+    lines = parse_lines(data, "pairs.jsonl")
+    assert lines.pairs.tolist() == [[str(big), "5"], [str(big + 1), "5"]]
+    bad = [{"a": 5, "b": "5"}, {"a": "d\0", "b": "d"}, {"a": "x" * 5000, "b": "y"}]
+    data = "".join(f"{json.dumps(one | {'kind': 'must'})}\n" for one in bad).encode()
+    reasons = [one.reason for one in parse_lines(data, "pairs.jsonl").bad]
+    assert [reason[:20] for reason in reasons] == [
+        "a and b must be two ",
+        "an id must have no N",
+        "an id must have at m",
+    ]
+    assert all(len(reason) < 100 for reason in reasons)
 
 
 def run(job: Path) -> Result:

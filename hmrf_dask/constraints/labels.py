@@ -1,57 +1,133 @@
-"""Known classes of documents, columns id and label of a file, as the pairs that tell them."""
+"""Known classes of documents, columns id and label of a file, and the pairs that tell them."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from hmrf_dask.errors import InvalidInputError
 
 LABELS = ("id", "label")
+LONGEST_ID = 4096  # characters: in arrays of text every id takes the room of the longest
+MOST_CLASSES = 500  # each two of them are a cannot-link
+Said = tuple[bool, str, str]  # whether it is a must-link, and its documents, sorted
 
 
-class Rows(Protocol):
-    """What takes the rows of a pair file."""
+class Labelled(NamedTuple):
+    """A document, its class, and the line that tells it."""
 
-    def add(self, row: list[Any], place: int) -> None:
-        """Append one row: a, b, kind, weight."""
-
-    def refuse(self, place: int, reason: object, raw: object = "") -> None:
-        """Note a line that is no pair."""
+    document: Any
+    label: str
+    line: int
 
 
 class LabelRows:
-    """Turns documents and their classes into pairs, as few as tell all of them.
+    """Reads documents and their classes; a class has the same name in all files.
 
-    A class is a chain of must-links; its first document is cannot-linked to that of each other.
+    Attributes
+    ----------
+    found : dict of str to Labelled
+        By the id as text, in the order of lines.
     """
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self._seen: set[Any] = set()
-        self._last: dict[Any, Any] = {}  # document of each class
-        self._first: list[Any] = []
+    def __init__(self, refuse: Callable[[int, object, object], None]) -> None:
+        self._refuse = refuse
+        self._labels: set[str] = set()
+        self.found: dict[str, Labelled] = {}
 
     def add(self, row: list[Any], place: int) -> None:
         """Add a document and its class; one without a class tells nothing."""
         document, label = row
-        if label in ("", None):
+        if label in ("", None) or label != label:
             return
         reason = self._problem(document, label)
         if reason:
-            self._rows.refuse(place, reason, f"{document},{label}")
+            self._refuse(place, reason, f"{document},{label}")
             return
-        self._seen.add(document)
-        if label in self._last:
-            self._rows.add([self._last[label], document, "must", None], place)
-        else:
-            for other in self._first:
-                self._rows.add([other, document, "cannot", None], place)
-            self._first.append(document)
-        self._last[label] = document
+        name = _name_of(label)
+        self._labels.add(name)
+        before = self.found.setdefault(str(document), Labelled(document, name, place))
+        if before.label != name:
+            reason = two_classes(name, before.label, f"line {before.line}")
+            self._refuse(place, reason, f"{document},{label}")
+
+    def refuse_many(self, where: str) -> None:
+        """Refuse more classes than anybody has; see `refuse_many`."""
+        refuse_many(len(self._labels), where)
 
     def _problem(self, document: Any, label: Any) -> str:
-        if not isinstance(label, str | int | float):
+        if isinstance(label, bool) or not isinstance(label, str | int | float):
             return f"label must be a text or a number, got {label!r}"
         if isinstance(document, bool) or not isinstance(document, str | int) or document == "":
             return f"id must be a text or a whole number, got {document!r}"
-        if document in self._seen:
-            return f"id must be that of a document without a class yet, got {document!r} again"
-        return ""
+        return id_problem(document)
+
+
+def _name_of(label: str | int | float) -> str:
+    """Return a class as text: 1, 1.0 and their texts are one, as tables with gaps write it."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", str(label))
+
+
+def two_classes(here: str, there: str, place: str) -> str:
+    """Return what is wrong with a second class of a document."""
+    return f"a document must have one class, got {here!r:.80} here and {there!r:.80} in {place}"
+
+
+def refuse_many(n_classes: int, where: str) -> None:
+    """Refuse more classes than anybody has: each two of them would be a cannot-link."""
+    if n_classes > MOST_CLASSES:
+        raise InvalidInputError(
+            f"{where}: documents must be of at most {MOST_CLASSES} known classes, got "
+            f"{n_classes:,} different labels; are the columns id and label swapped?"
+        )
+
+
+def id_problem(document: str | int) -> str:
+    """Return why arrays of text cannot hold an id as it is, nothing if they can."""
+    text = str(document)
+    if len(text) > LONGEST_ID:
+        return f"an id must have at most {LONGEST_ID:,} characters, got {len(text):,}"
+    if "\0" in text:
+        return f"an id must have no NUL character, got {text!r:.80}"
+    return ""
+
+
+def said(first: object, second: object, *, must: bool) -> Said:
+    """Return what a pair says, whichever of its documents comes first."""
+    one, other = sorted((str(first), str(second)))
+    return must, one, other
+
+
+def class_links(
+    rows: Sequence[Labelled], before: Collection[Said]
+) -> Iterator[tuple[bool, Any, int]]:
+    """Yield pairs that tell classes, as few as tell all of them.
+
+    A class is a chain of must-links; its first document is cannot-linked to that of each other.
+
+    Parameters
+    ----------
+    rows : sequence of Labelled
+        Each document once.
+    before : set
+        Pairs that are said already, maybe with a weight of their own: these are left out.
+
+    Yields
+    ------
+    must : bool
+    other : str or int
+        The document that it goes with.
+    row : int
+        Which row told it.
+    """
+    last: dict[str, Any] = {}
+    first: list[Any] = []
+    for row, (document, label, _) in enumerate(rows):
+        must = label in last
+        for other in [last[label]] if must else first:
+            if said(other, document, must=must) not in before:
+                yield must, other, row
+        if not must:
+            first.append(document)
+        last[label] = document

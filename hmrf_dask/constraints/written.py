@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hmrf_dask.constraints.files import COLUMNS, pair_ending
+from hmrf_dask.constraints.rows import COLUMNS, pair_ending
 from hmrf_dask.types import AnyArray
 
 if TYPE_CHECKING:

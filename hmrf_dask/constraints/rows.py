@@ -1,0 +1,181 @@
+"""The rows of pair files as they stand there: CSV, JSONL or Parquet, with their lines."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import warnings
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from hmrf_dask.constraints.labels import LABELS, LabelRows
+from hmrf_dask.errors import HmrfWarning, InvalidInputError
+
+COLUMNS = ("a", "b", "kind", "weight")
+EITHER = "a, b, kind and, if wanted, weight, or id and label"
+RAW = 200  # characters of a bad line that are kept
+NO_TEXT = "must be UTF-8 text, got other bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line (of Parquet a row) of a pair file that is no pair, and why."""
+
+    line: int
+    reason: str
+    raw: str
+
+
+@dataclass(slots=True)
+class Table:
+    """The columns of a pair file, with the place of each row in the file for errors."""
+
+    path: str
+    unit: str
+    first: list[Any] = field(default_factory=list)
+    second: list[Any] = field(default_factory=list)
+    kinds: list[Any] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    bad: list[BadLine] = field(default_factory=list)
+    labels: LabelRows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.labels = LabelRows(self.refuse)
+
+    def refuse(self, place: int, reason: object, raw: object = "") -> None:
+        """Note a line that is no pair."""
+        self.bad.append(BadLine(place, str(reason), str(raw)[:RAW]))
+
+    def add(self, row: list[Any], place: int) -> None:
+        """Append one row: a, b, kind, weight."""
+        columns = (self.first, self.second, self.kinds, self.weights)
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+        self.places.append(place)
+
+
+def pair_ending(address: str) -> str:
+    """Return the ending of a name, which says what a pair file is."""
+    ending = PurePosixPath(address).suffix.lower()
+    if ending not in _READERS:
+        raise InvalidInputError(
+            f"a pair file must be named {', '.join(_READERS)}, got {address!r}: rename it"
+        )
+    return ending
+
+
+def read_rows(data: bytes, address: str) -> Table:
+    """Return all rows of a pair file; one without a byte is that of a project that begins."""
+    read = _READERS[pair_ending(address)]
+    if data.removeprefix(codecs.BOM_UTF8).strip():
+        return read(data, address)
+    warnings.warn(f"{address} is empty: it has no answers yet", HmrfWarning, stacklevel=2)
+    return Table(address, "line")
+
+
+def _text(data: bytes) -> str:
+    """Return bytes as text; what is no UTF-8 stays to be seen, as surrogates."""
+    return data.decode("utf-8-sig", "surrogateescape")
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\udc80" <= one <= "\udcff" for one in text)
+
+
+def _read_jsonl(data: bytes, address: str) -> Table:
+    table = Table(address, "line")
+    for place, line in enumerate(_text(data).split("\n"), 1):
+        if not line.strip():
+            continue
+        raw = line.strip()
+        if not _is_text(line):
+            table.refuse(place, NO_TEXT, raw)
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            table.refuse(place, f"must be JSON, {error}", raw)
+            continue
+        if isinstance(found, dict) and found.keys() == set(LABELS):
+            table.labels.add([found[name] for name in LABELS], place)
+            continue
+        if not isinstance(found, dict) or not set(COLUMNS[:3]) <= found.keys() <= set(COLUMNS):
+            table.refuse(place, f"must be an object with {EITHER}, got {raw:.80}", raw)
+            continue
+        table.add([found.get(name) for name in COLUMNS], place)
+    return table
+
+
+def _read_csv(data: bytes, address: str) -> Table:
+    table = Table(address, "line")
+    reader = csv.reader(io.StringIO(_text(data), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+    except csv.Error as error:
+        raise InvalidInputError(f"{address}, line 1: {error}") from error
+    if not _is_text("".join(header)):
+        raise InvalidInputError(f"{address}, line 1: {NO_TEXT}")
+    order = _column_order(header, f"{address}, line 1")
+    add = table.labels.add if len(order) == len(LABELS) else table.add
+    while True:
+        began = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return table
+        except csv.Error as error:  # the reader goes on with the next line
+            lost = f", and so all lines to {reader.line_num}" if reader.line_num > began else ""
+            table.refuse(began, f"{error}{lost}")
+            continue
+        place, raw = reader.line_num, ",".join(fields)
+        if not fields:
+            continue
+        if not _is_text(raw):
+            table.refuse(place, NO_TEXT, raw)
+        elif len(fields) != len(header):
+            wanted = f"{len(header)} fields ({', '.join(header)})"
+            table.refuse(place, f"must have {wanted}, got {len(fields)}", raw)
+        else:
+            add([fields[column] if column >= 0 else "" for column in order], place)
+
+
+def _column_order(header: list[str], where: str) -> list[int]:
+    """Return the position of each of a, b, kind, weight (-1: no weight column), or id, label."""
+    if sorted(header) == sorted(LABELS):
+        return [header.index(name) for name in LABELS]
+    wrong = set(header) ^ set(COLUMNS) if "weight" in header else set(header) ^ set(COLUMNS[:3])
+    if wrong or len(set(header)) != len(header):
+        raise InvalidInputError(
+            f"{where}: the columns must be {EITHER}, got {', '.join(header) or 'nothing'}; give "
+            "the file such a header"
+        )
+    return [header.index(name) if name in header else -1 for name in COLUMNS]
+
+
+def _read_parquet(data: bytes, address: str) -> Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InvalidInputError(f"{address}: is not a whole Parquet file, {error}") from error
+    order = _column_order(found.column_names, address)
+    table = Table(address, "row")
+    if len(order) == len(LABELS):
+        columns = [found[name].to_pylist() for name in LABELS]
+        for place, row in enumerate(zip(*columns, strict=True), 1):
+            table.labels.add(list(row), place)
+        return table
+    table.first, table.second, table.kinds = (found[name].to_pylist() for name in COLUMNS[:3])
+    table.weights = found["weight"].to_pylist() if "weight" in found.column_names else []
+    table.weights = table.weights or [None] * found.num_rows
+    table.places = list(range(1, found.num_rows + 1))
+    return table
+
+
+_READERS = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}

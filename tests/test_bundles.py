@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from hmrf_dask.documents.batches import read_batches
@@ -20,16 +18,14 @@ from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.jobs import bundles, document_source
 from hmrf_dask.jobs.bundles import Bundle, bundled
 from hmrf_dask.jobs.document_source import DocumentSource
-from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.ledger import Keys, entries
 from hmrf_dask.jobs.places import assignment_files
-from hmrf_dask.jobs.report import Report
-from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.releases import latest
 from hmrf_dask.text.files import Place
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tokens import count_texts
 from tests.job_corpus import JobCorpus
+from tests.job_runs import assigned, note_reads, run
 
 
 @pytest.fixture
@@ -40,28 +36,7 @@ def corpus(tmp_path: Path) -> JobCorpus:
 @pytest.fixture
 def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note the files that are read."""
-    seen: list[str] = []
-
-    def read(source: Any, columns: Any) -> Any:
-        seen.append(source.path)
-        return read_batches(source, columns)
-
-    monkeypatch.setattr(document_source, "read_batches", read)
-    return seen
-
-
-def run(job: Path, **changes: Any) -> Report:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        return run_job(gather(load_job(str(job), changes), str(job)))
-
-
-def assigned(report: Report) -> dict[str, Any]:
-    """Return what is told of every document of the last release, by id."""
-    tables = [pq.read_table(path) for path in assignment_files(report.output)]
-    rows = pa.concat_tables(tables).to_pylist()
-    found = {row["doc_id"]: row for row in rows}
-    assert len(found) == len(rows)
-    return found
+    return note_reads(monkeypatch)
 
 
 def one_each(corpus: JobCorpus, n_documents: int, **job: Any) -> Path:
@@ -114,6 +89,15 @@ def test_small_neighbours_share_a_bundle(monkeypatch: pytest.MonkeyPatch) -> Non
     ]  # fmt: skip
     assert len({one.key for one in found}) == len(found)
     assert all(one.origin is None for one in found)
+
+
+def test_compressed_files_count_for_the_text_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "SMALL", 80)
+    files = [of_size(f"{n}", 11) for n in range(4)]
+    for file in files[:2]:
+        object.__setattr__(file, "source", replace(file.source, compression="gz"))
+    found = bundled(files, {}, Place("out"), stop=True)
+    assert paths(found) == [["0"], ["1"], ["2", "3"]]
 
 
 def test_files_stay_in_their_bundle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,17 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import dask
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from hmrf_dask.jobs import job_release
-from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.ledger import CAME
-from hmrf_dask.jobs.places import assignment_files
-from hmrf_dask.jobs.run_job import run_job
 from tests.job_corpus import JobCorpus
+from tests.job_runs import assigned, run
 
 Rows = dict[str, dict[str, Any]]
 
@@ -41,12 +36,9 @@ class Runs:
 
     def go(self, mode: str = "predict") -> Rows:
         """Return what is told of every document, by id; each is there once."""
-        with dask.config.set(scheduler="threads", num_workers=2):
-            report = run_job(gather(load_job(str(self.job), {"mode": mode}), str(self.job)))
-        tables = [pq.read_table(path) for path in assignment_files(report.output)]
-        rows = pa.concat_tables(tables).to_pylist()
-        found = {row["doc_id"]: row for row in rows}
-        assert len(found) == len(rows) == report.documents["all"]
+        report = run(self.job, mode=mode)
+        found = assigned(report)
+        assert len(found) == report.documents["all"]
         return found
 
 

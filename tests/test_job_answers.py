@@ -7,17 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import dask
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import document_source
-from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.report import Report
-from hmrf_dask.jobs.run_job import run_job
 from tests.job_corpus import JobCorpus
+from tests.job_runs import run
 
 HEADER = b"a,b,kind,weight\n"
 ONE = "space/0000", "space/0003", "space/0006", "motor/0001"
@@ -36,11 +34,6 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a document was read")
 
     monkeypatch.setattr(document_source, "read_batches", read)
-
-
-def run(job: Path, **changes: Any) -> Report:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        return run_job(gather(load_job(str(job), changes), str(job)))
 
 
 def rows(*pairs: str) -> bytes:

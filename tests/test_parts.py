@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import dask
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,12 +23,10 @@ from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import state_of
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.bundles import Told
-from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import assignment_files
-from hmrf_dask.jobs.report import Report
-from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.releases import latest
 from tests.job_corpus import JobCorpus
+from tests.job_runs import assigned, run
 
 COLUMNS = Columns()
 
@@ -115,19 +112,6 @@ def test_what_cannot_be_cut_is_whole(tmp_path: Path) -> None:
 
 
 # ---- runs
-
-
-def run(job: Path, **changes: Any) -> Report:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        return run_job(gather(load_job(str(job), changes), str(job)))
-
-
-def assigned(report: Report) -> dict[str, Any]:
-    tables = [pq.read_table(path) for path in assignment_files(report.output)]
-    rows = pa.concat_tables(tables).to_pylist()
-    found = {row["doc_id"]: row for row in rows}
-    assert len(found) == len(rows)
-    return found
 
 
 def write_large(

@@ -8,24 +8,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from hmrf_dask.documents.batches import read_batches
 from hmrf_dask.errors import ConfigurationError, HeldError, InvalidInputError
-from hmrf_dask.jobs import document_source
 from hmrf_dask.jobs.inputs import gather, load_job
-from hmrf_dask.jobs.places import assignment_files, model_folder
+from hmrf_dask.jobs.places import model_folder
 from hmrf_dask.jobs.report import Report
-from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.jobs.up_to_date import report_if_done
 from hmrf_dask.releases import damages, held, latest
 from hmrf_dask.runs import DamagedFileError, RunUnavailableError
 from tests.job_corpus import JobCorpus, lines
+from tests.job_runs import assigned, note_reads, run
 
 
 @pytest.fixture
@@ -33,30 +29,15 @@ def corpus(tmp_path: Path) -> JobCorpus:
     return JobCorpus(tmp_path)
 
 
-def run(job: Path, **changes: Any) -> Report:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        return run_job(gather(load_job(str(job), changes), str(job)))
-
-
 def assignments(report: Report) -> dict[str, int]:
     """Return the cluster of every document of the last release."""
-    tables = [pq.read_table(path) for path in assignment_files(report.output)]
-    found = pa.concat_tables(tables).to_pydict()
-    assert len(set(found["doc_id"])) == len(found["doc_id"])
-    return dict(zip(found["doc_id"], found["cluster"], strict=True))
+    return {name: row["cluster"] for name, row in assigned(report).items()}
 
 
 @pytest.fixture
 def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note the files that are read."""
-    seen: list[str] = []
-
-    def read(source: Any, columns: Any) -> Any:
-        seen.append(source.path)
-        return read_batches(source, columns)
-
-    monkeypatch.setattr(document_source, "read_batches", read)
-    return seen
+    return note_reads(monkeypatch)
 
 
 def test_a_first_run_gives_every_document_a_cluster(corpus: JobCorpus) -> None:

@@ -33,6 +33,7 @@ from hmrf_dask.text.files import Place
 FOLDER = "documents"
 SMALL = 2**20  # bytes of a file that shares a bundle
 BYTES, FILES = 4 * 2**20, 2048  # of a bundle, at most
+UNPACKED = 8  # times its bytes a compressed file counts: it is its text that takes memory
 ABREAST = 16  # files read at once: what small ones wait for is the disk or the store
 
 
@@ -298,7 +299,7 @@ def _packed(files: Iterable[DocumentSource]) -> list[list[DocumentSource]]:
     found: list[list[DocumentSource]] = []
     room, open_one = 0, list[DocumentSource]()
     for file in files:
-        size = file.source.n_bytes
+        size = file.source.n_bytes * (1 if file.source.compression == "none" else UNPACKED)
         if size > SMALL or file.source.span or file.source.format == "builtin":
             found.append([file])
             continue

@@ -19,9 +19,9 @@ from hmrf_dask.documents.batches import Reject
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.assignments import assignments_of
 from hmrf_dask.jobs.bundles import encode_rejects, lines_before_of, n_rejects_of, placed
-from hmrf_dask.jobs.carried import REPEATED
+from hmrf_dask.jobs.carried import REPEATED, Files
 from hmrf_dask.jobs.job_answers import Answers
-from hmrf_dask.jobs.job_results import Files, Results
+from hmrf_dask.jobs.job_results import Results
 from hmrf_dask.jobs.job_rows import JobRows
 from hmrf_dask.jobs.job_steps import MADE_OF, Material, Run
 from hmrf_dask.jobs.ledger import CAME, SOURCES, entries, keys_of

@@ -14,7 +14,7 @@ from hmrf_dask.constraints.written import encode_pairs
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.jobs import clusters
 from hmrf_dask.jobs.assignments import assignments_of, write_assignments
-from hmrf_dask.jobs.carried import carry, origins_of
+from hmrf_dask.jobs.carried import Files, carry, origins_of
 from hmrf_dask.jobs.clusters import write_clusters
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_steps import Material, Run
@@ -26,8 +26,6 @@ from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.text.rows import top_words
 from hmrf_dask.types import IntArray
-
-Files = dict[str, str]  # sha256 by name below the output
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,45 @@
+"""Runs of a job in this process, and what they left: for tests of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hmrf_dask.documents.batches import read_batches
+from hmrf_dask.jobs import document_source
+from hmrf_dask.jobs.inputs import gather, load_job
+from hmrf_dask.jobs.places import assignment_files
+from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.run_job import run_job
+
+
+def run(job: Path, **changes: Any) -> Report:
+    """Run a job, some of its keys changed, on two threads."""
+    with dask.config.set(scheduler="threads", num_workers=2):
+        return run_job(gather(load_job(str(job), changes), str(job)))
+
+
+def assigned(report: Report) -> dict[str, Any]:
+    """Return what is told of every document of the last release, by id."""
+    tables = [pq.read_table(path) for path in assignment_files(report.output)]
+    rows = pa.concat_tables(tables).to_pylist()
+    found = {row["doc_id"]: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by the path of every file that is read."""
+    seen: list[str] = []
+
+    def read(source: Any, columns: Any) -> Any:
+        seen.append(source.path)
+        return read_batches(source, columns)
+
+    monkeypatch.setattr(document_source, "read_batches", read)
+    return seen

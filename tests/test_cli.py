@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -175,13 +177,31 @@ def test_an_error_is_one_line_and_its_exit_code(
 
 def test_a_warning_is_one_line_on_stderr(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(*_: object, **__: object) -> None:
-        import warnings
-
         warnings.warn("2 rows are\n zero", HmrfWarning, stacklevel=1)
         raise InvalidInputError("stop here")
 
     monkeypatch.setattr("hmrf_dask.jobs.fit_files.fit_files", warn)
     assert fit_blobs(blobs).stderr == "warning: 2 rows are zero\nerror: stop here\n"
+
+
+def test_quiet_shows_warnings_and_json_lists_them(
+    blobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hmrf_dask.jobs import fit_files
+
+    fitted = fit_files.fit_files
+
+    def warn(*given: Any, **named: Any) -> Any:
+        for _ in range(2):
+            warnings.warn("2 rows are\n zero", HmrfWarning, stacklevel=1)
+        warnings.warn("a library will change", UserWarning, stacklevel=1)
+        return fitted(*given, **named)
+
+    assert json.loads(fit_blobs(blobs, "--json").stdout)["warnings"] == []
+    monkeypatch.setattr("hmrf_dask.jobs.fit_files.fit_files", warn)
+    quiet = fit_blobs(blobs, "--quiet", "--json")
+    assert quiet.stderr == "warning: 2 rows are zero\n"
+    assert json.loads(quiet.stdout)["warnings"] == ["2 rows are zero"]
 
 
 def test_progress_is_on_stderr(blobs: Path) -> None:

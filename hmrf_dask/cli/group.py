@@ -15,6 +15,7 @@ from hmrf_dask.errors import HmrfError, HmrfWarning
 P = ParamSpec("P")
 R = TypeVar("R")
 
+WARNED = "hmrf_dask.warned"  # in the context of a command: what it warned of, each text once
 INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 # What to do after Ctrl-C; the other commands leave nothing half done that a second one would use.
 AGAIN = {
@@ -30,20 +31,27 @@ class HmrfGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; end with the exit code of the error's class."""
-        with _warnings_as_lines():
-            try:
-                return super().invoke(ctx)
-            except HmrfError as error:
-                click.echo(f"error: {one_line(error)}", err=True)
-                ctx.exit(error.exit_code)
-            except KeyboardInterrupt:
-                again = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
-                click.echo(f"interrupted; {again}", err=True)
-                ctx.exit(INTERRUPTED)
+        try:
+            return super().invoke(ctx)
+        except HmrfError as error:
+            click.echo(f"error: {one_line(error)}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            again = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
+            click.echo(f"interrupted; {again}", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 class HmrfCommand(click.Command):
-    """A command that takes no empty values: a script's unset variable is not a wish."""
+    """A command whose warnings are lines on stderr, and which takes no empty values.
+
+    An empty value is a script's unset variable, not a wish.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what the package warns of is shown under --quiet too."""
+        with _warnings_as_lines(ctx.meta.setdefault(WARNED, {}), quiet=ctx.params.get("quiet")):
+            return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and refuse arguments and options without anything in them."""
@@ -67,7 +75,8 @@ def one_line(message: object) -> str:
 
 
 @contextmanager
-def _warnings_as_lines() -> Iterator[None]:
+def _warnings_as_lines(warned: dict[str, None], *, quiet: bool | None) -> Iterator[None]:
+    """Print each HmrfWarning as one line, and note it; `quiet` leaves out those of libraries."""
     with warnings.catch_warnings():
         show_as_python_does = warnings.showwarning
 
@@ -80,11 +89,16 @@ def _warnings_as_lines() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, HmrfWarning):
-                click.echo(f"warning: {one_line(message)}", err=True)
+                text = one_line(message)
+                if text not in warned:
+                    warned[text] = None
+                    click.echo(f"warning: {text}", err=True)
             else:
                 show_as_python_does(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show
+        if quiet:
+            warnings.simplefilter("ignore")
         warnings.simplefilter("always", HmrfWarning)
         yield
 
@@ -108,7 +122,9 @@ where_to_run = with_options(
 )
 how_to_tell = with_options(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
-    click.option("--quiet", "-q", is_flag=True, help="Print errors only (with --json, that too)."),
+    click.option(
+        "--quiet", "-q", is_flag=True, help="Print errors and warnings (and --json) only."
+    ),
 )
 
 
@@ -130,8 +146,9 @@ def connected_to(where: dict[str, Any]) -> AbstractContextManager[None]:
 
 
 def print_json(result: Any) -> None:
-    """Print one JSON object: a dataclass's fields, or a dictionary."""
+    """Print one JSON object: a dataclass's fields, or a dictionary, and what was warned of."""
     from dataclasses import asdict, is_dataclass
 
     plain = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
-    click.echo(json.dumps(plain))
+    warned = click.get_current_context().meta.get(WARNED, {})
+    click.echo(json.dumps({**plain, "warnings": list(warned)}))

@@ -6,7 +6,6 @@ import logging
 import math
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,11 +22,11 @@ SETTLED = 1  # documents that move when a fit is all but over
 def shown_progress(*, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Show what is told inside; see `hmrf_dask.jobs.telling`.
 
-    A terminal gets a bar, anything else the lines that the loop logs. `quiet` leaves errors alone.
+    A terminal gets a bar, anything else the lines that the loop logs. `quiet` leaves errors alone;
+    warnings are those of the command (`hmrf_dask.cli.group`).
     """
     if quiet:
-        with warnings.catch_warnings(), _logged(logging.ERROR, sys.stderr):
-            warnings.simplefilter("ignore")
+        with _logged(logging.ERROR, sys.stderr):
             yield nothing
     elif sys.stderr.isatty():
         with _bar() as tell:

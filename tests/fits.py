@@ -16,6 +16,8 @@ from hmrf_dask import Constraints, HMRFKMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from tests.problems import label_pairs, planted_text, string_ids
 
+SIZES = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
+DENSE = {**SIZES, "n_features": 10, "dense": True}
 SCHEDULERS = ("synchronous", "threads", "processes")
 
 
@@ -162,3 +164,27 @@ def one_process_cluster() -> Iterator[None]:
     address = "127.0.0.1:0"  # any port: tests run side by side
     with Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=address):
         yield
+
+
+def chained_case() -> Case:
+    """Return a case with a must-link chain so long that its closure is kept as a table."""
+    case = text_case(**{**SIZES, "n_rows": 200})
+    chain = np.arange(140)
+    must = np.stack([chain[:-1], chain[1:]], axis=1)
+    cannot = np.array([[0, 150], [3, 160], [151, 160], [152, 161]])
+    return replace(case, must=must, cannot=cannot)
+
+
+CASES = {
+    "cosine": text_case(**SIZES),
+    "cosine learned": text_case(**SIZES, learn_weights=True),
+    "cosine potts open": text_case(**{**SIZES, "n_pairs": 150}, penalty="potts", closure=False),
+    "cosine in tables": chained_case(),
+    "euclidean": text_case(**SIZES, distortion="euclidean"),
+    "i-divergence": text_case(**SIZES, distortion="i-divergence", max_iter=4),
+    "kl": text_case(**SIZES, distortion="kl"),
+    "pearson": text_case(**SIZES, distortion="pearson"),
+    "cosine dense": text_case(**DENSE),
+    "euclidean dense": text_case(**DENSE, distortion="euclidean"),
+    "pearson dense": text_case(**DENSE, distortion="pearson"),
+}

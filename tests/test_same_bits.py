@@ -14,12 +14,10 @@ import pytest
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.em import centroids
 from hmrf_dask.kernels import abreast, finders
-from tests.fits import Case, digests, fit, scheduled, text_case
+from tests.fits import CASES, SIZES, Case, digests, fit, scheduled, text_case
 
 PARTITIONS = (1, 2, 3, 8, 24)
 MEMORIES = ("1 GiB", "1 MiB", "8 KiB")  # the last cuts even the components of these sizes
-SIZES = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
-DENSE = {**SIZES, "n_features": 10, "dense": True}
 
 pytestmark = pytest.mark.prove
 
@@ -40,30 +38,6 @@ def same_bits(
 def uneven(case: Case) -> list[int]:
     """Return bounds of empty partitions, partitions of one row and large ones."""
     return [0, 0, 1, 1, 2, 77, 77, case.n_rows - 1, case.n_rows, case.n_rows]
-
-
-def chained_case() -> Case:
-    """Return a case with a must-link chain so long that its closure is kept as a table."""
-    case = text_case(**{**SIZES, "n_rows": 200})
-    chain = np.arange(140)
-    must = np.stack([chain[:-1], chain[1:]], axis=1)
-    cannot = np.array([[0, 150], [3, 160], [151, 160], [152, 161]])
-    return replace(case, must=must, cannot=cannot)
-
-
-CASES = {
-    "cosine": text_case(**SIZES),
-    "cosine learned": text_case(**SIZES, learn_weights=True),
-    "cosine potts open": text_case(**{**SIZES, "n_pairs": 150}, penalty="potts", closure=False),
-    "cosine in tables": chained_case(),
-    "euclidean": text_case(**SIZES, distortion="euclidean"),
-    "i-divergence": text_case(**SIZES, distortion="i-divergence", max_iter=4),
-    "kl": text_case(**SIZES, distortion="kl"),
-    "pearson": text_case(**SIZES, distortion="pearson"),
-    "cosine dense": text_case(**DENSE),
-    "euclidean dense": text_case(**DENSE, distortion="euclidean"),
-    "pearson dense": text_case(**DENSE, distortion="pearson"),
-}
 
 
 @pytest.mark.parametrize("name", CASES)

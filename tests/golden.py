@@ -1,0 +1,258 @@
+"""Digests of what the package computes, recorded: nothing may change an answer by a bit unnoticed.
+
+`make golden` computes every case again and writes golden.json; a change of it needs a line in the
+changelog. Digests are over values, not over files: formats may change, answers may not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pyarrow.parquet as pq
+
+from hmrf_dask import (
+    LSA,
+    ConstrainedKMeans,
+    COPKMeans,
+    HMRFKMeans,
+    KMeans,
+    MPCKMeans,
+    PCKMeans,
+    SeededKMeans,
+    load,
+)
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.releases import latest
+from hmrf_dask.text.counted import Counted
+from hmrf_dask.text.rows import to_rows
+from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.tokens import count_texts
+from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
+from tests.family_fits import blobs, corpus_of, digest_of, some_labels, text_corpus
+from tests.fits import CASES, SIZES, Case, digests, text_case
+from tests.job_corpus import JobCorpus, lines
+from tests.job_runs import assigned, run
+from tests.problems import planted_text
+
+RECORD = Path(__file__).with_name("golden.json")
+# The last budget cuts even the components of these sizes, which are then settled in rounds.
+ROOMY, NARROW = "1 GiB", "8 KiB"
+ROUNDS = ("cosine", "cosine learned", "cosine potts open", "kl", "pearson", "euclidean dense")
+Compute = Callable[[], str]
+
+
+def compute(name: str) -> str:
+    """Return the digest of a case as it is now."""
+    with dask.config.set(scheduler="synchronous"):
+        return CASES_BY_NAME[name]()
+
+
+def recorded() -> dict[str, Any]:
+    """Return what golden.json holds: the kernel path it was made on, and a digest a case."""
+    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def digest(*values: Any) -> str:
+    """Return a hash of arrays by their bytes and of all else as JSON, which keeps every bit."""
+    total = hashlib.sha256()
+    for value in values:
+        if isinstance(value, np.ndarray):
+            total.update(str((value.dtype.str, value.shape)).encode())
+            total.update(np.ascontiguousarray(value).tobytes())
+        else:
+            total.update(json.dumps(value, sort_keys=True).encode())
+    return total.hexdigest()[:16]
+
+
+# ---- fits
+
+
+def _of_fit(case: Case, memory: str) -> str:
+    return next(iter(digests(case, [3], ["synchronous"], memory).values()))
+
+
+def _noisy(case: Case) -> Case:
+    """Return a case whose cannot-links are partly wrong, so that pairs are violated."""
+    wrong = case.must[::4]
+    kept = np.delete(case.must, np.s_[::4], axis=0)
+    return Case(case.X, kept, np.concatenate([case.cannot, wrong]), case.parameters)
+
+
+def _beliefs(penalty: str) -> str:
+    parameters: dict[str, Any] = {"inference": "belief-propagation", "penalty": penalty}
+    case = _noisy(text_case(**SIZES, closure=False, **parameters))
+    return _of_fit(case, ROOMY)
+
+
+def _refined(*, ids: bool, memory: str) -> str:
+    return _of_fit(
+        _noisy(text_case(**SIZES, ids=ids, refine=True, n_init=3, closure=False)), memory
+    )
+
+
+def _seeded(kind: type[Any]) -> str:
+    rows, topics, must, _ = text_corpus()
+    model = kind(3, random_state=0)
+    return digest_of(model.fit(corpus_of(rows, 3), some_labels(topics, 0.2), must_link=must))
+
+
+def _softly_seeded() -> str:
+    rows, topics, *_ = text_corpus()
+    known = some_labels(topics, 0.2)[:, None] >= 0
+    shares = np.where(known, 0.1 + 0.7 * np.eye(3)[topics], 0.0)
+    return digest_of(SeededKMeans(3, random_state=0).fit(corpus_of(rows, 3), shares))
+
+
+def _paired(kind: type[Any], **parameters: Any) -> str:
+    rows, _, must, cannot = text_corpus()
+    model = kind(3, random_state=0, n_init=2, **parameters)
+    return digest_of(model.fit(corpus_of(rows, 3), must_link=must, cannot_link=cannot))
+
+
+def _metric() -> str:
+    rows, hidden = blobs()
+    same, other = np.flatnonzero(hidden == 0), np.flatnonzero(hidden == 1)
+    must, cannot = np.stack([same[:-1], same[1:]], 1)[:8], np.stack([same, other], 1)[:8]
+    model = MPCKMeans(3, random_state=0, n_init=2)
+    return digest_of(model.fit(corpus_of(rows, 3), must_link=must, cannot_link=cannot))
+
+
+def _unpaired() -> str:
+    return digest_of(KMeans(3, random_state=0, n_init=3).fit(corpus_of(text_corpus()[0], 3)))
+
+
+def _predicted() -> str:
+    rows, _, must, cannot = text_corpus()
+    model = HMRFKMeans(3, random_state=0, n_init=2).fit(rows, must_link=must, cannot_link=cannot)
+    return digest(model.predict(rows), model.transform(rows), float(model.score(rows)))
+
+
+# ---- texts
+
+
+def _components() -> str:
+    rows = planted_text(240, 300, 6, 0, words=25)[0]
+    model = LSA(8, random_state=0).fit(rows)
+    return digest(model.components_, model.singular_values_, model.transform(rows))
+
+
+TEXTS = [
+    f"{subject} {verb} the {thing} of {place}, {number} times; naïve café № {number}"
+    for number, (subject, verb, thing, place) in enumerate(
+        (subject, verb, thing, place)
+        for subject in ("Cats", "planets", "engines")
+        for verb in ("see", "turn", "leave")
+        for thing in ("orbit", "wheel")
+        for place in ("Rome", "Łódź", "Mars")
+    )
+]
+
+
+def _rows_of_texts(settings: TextSettings) -> str:
+    counted: Counted = count_texts(TEXTS, settings)
+    vocabulary: Vocabulary = make_vocabulary(Frequencies.of(counted, settings), settings)
+    ids = [str(number) for number in range(len(TEXTS))]
+    rows = to_rows(counted, vocabulary, ids)[0].to_scipy()
+    return digest(rows.data, rows.indices, rows.indptr, vocabulary.identity)
+
+
+# ---- a job
+
+
+@cache
+def _nights() -> dict[str, str]:
+    """Return digests of three nights: new files and answers, one file changed, one gone."""
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = JobCorpus(Path(folder))
+        job = corpus.write_all(120, 30)
+        found = _night("first", job)
+        corpus.write(corpus.files(corpus.draw(40, words="budget pension"), first=6))
+        found |= _night("second", job)
+        (corpus.folder / "documents/part-002.jsonl.gz").unlink()
+        changed = [{**one, "text": f"{one['text']} mission"} for one in corpus.documents[60:80]]
+        corpus.write({"documents/part-003.jsonl.gz": lines(changed)})
+        corpus.documents = corpus.documents[:40] + corpus.documents[60:]
+        corpus.write({"answers.csv": corpus.answers(45, seed=7)})
+        return found | _night("third", job)
+
+
+def _night(name: str, job: Path) -> dict[str, str]:
+    report = run(job)
+    release = latest(report.output)
+    assert release is not None
+    files = {Path(one).name: f"{report.output}/{one}" for one in release.files}
+    model = load(str(Path(files["model.json"]).parent))
+    lineage = json.loads(Path(files["lineage.json"]).read_text(encoding="utf-8"))
+    lineage = lineage.get("content", lineage)
+    answers = Constraints.from_file(files["answers.parquet"]).as_text()
+    documents = sorted(assigned(report).items())
+    clusters = pq.read_table(files["clusters.parquet"]).to_pylist()
+    return {
+        f"job: {name} night, assignments": digest(documents),
+        f"job: {name} night, clusters": digest(clusters),
+        f"job: {name} night, lineage": digest(
+            lineage["ids"], lineage["sizes"], lineage["next_id"], lineage["changes"]
+        ),
+        f"job: {name} night, model": digest(
+            model.cluster_centers_, model.feature_weights_, float(model.objective_)
+        ),
+        f"job: {name} night, answers": digest(
+            sorted(answers.must_link.tolist()), sorted(answers.cannot_link.tolist())
+        ),
+    }
+
+
+NIGHTS = [
+    f"job: {night} night, {part}"
+    for night in ("first", "second", "third")
+    for part in ("assignments", "clusters", "lineage", "model", "answers")
+]
+
+CASES_BY_NAME: Mapping[str, Compute] = {
+    **{f"fit: {name}": partial(_of_fit, case, ROOMY) for name, case in CASES.items()},
+    **{f"rounds: {name}": partial(_of_fit, CASES[name], NARROW) for name in ROUNDS},
+    "fit: ids": partial(_of_fit, text_case(**SIZES, ids=True), ROOMY),
+    "fit: one start": partial(_of_fit, text_case(**SIZES, init="neighborhoods"), ROOMY),
+    "beliefs: distance": partial(_beliefs, "distance"),
+    "beliefs: potts": partial(_beliefs, "potts"),
+    "first variation": partial(_refined, ids=False, memory=ROOMY),
+    "first variation: small tasks": partial(_refined, ids=True, memory="16 KiB"),
+    "seeds: SeededKMeans": partial(_seeded, SeededKMeans),
+    "seeds: ConstrainedKMeans": partial(_seeded, ConstrainedKMeans),
+    "seeds: soft": _softly_seeded,
+    "hard pairs: COPKMeans": partial(_paired, COPKMeans),
+    "family: PCKMeans": partial(_paired, PCKMeans),
+    "family: MPCKMeans": _metric,
+    "family: KMeans": _unpaired,
+    "predict, transform, score": _predicted,
+    "lsa": _components,
+    "texts: words": partial(_rows_of_texts, TextSettings()),
+    "texts: hashing": partial(_rows_of_texts, TextSettings(kind="hashing", n_features=512)),
+    "texts: characters": partial(_rows_of_texts, TextSettings(kind="characters")),
+    **{name: lambda name=name: _nights()[name] for name in NIGHTS},
+}
+
+
+def main() -> None:
+    """Compute everything again and write the record."""
+    found = {}
+    for name in CASES_BY_NAME:
+        found[name] = compute(name)
+        sys.stderr.write(f"{found[name]} {name}\n")
+    content = {"path": kernel_path(), "digests": found}
+    RECORD.write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,13 @@ def model(case: Case) -> HMRFKMeans:
         corpus = case.corpus(1)
         fitted = HMRFKMeans(**case.parameters, must_link_cost=0.3, cannot_link_cost=0.3)
         return fitted.fit(corpus, must_link=case.constraints())
+
+
+def called(model: HMRFKMeans, ids: list[int]) -> HMRFKMeans:
+    """Return the same model, its clusters called by ids."""
+    other = copy(model)
+    other.cluster_ids_ = np.asarray(ids, np.int32)
+    return other
 
 
 def fitted_labels(model: HMRFKMeans, corpus: Corpus) -> Any:
@@ -220,9 +228,8 @@ def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> 
     (tmp_path / "assignments" / "old.parquet").touch()
     plain = write_assignments(corpus, labels, model, str(tmp_path))
     before = read(tmp_path)
-    written = write_assignments(
-        corpus, labels, model, str(tmp_path), cluster_ids=ids, names=["b.parquet", "a.parquet"]
-    )
+    names = ["b.parquet", "a.parquet"]
+    written = write_assignments(corpus, labels, called(model, ids), str(tmp_path), names=names)
     assert sorted(written.files) == ["assignments/a.parquet", "assignments/b.parquet"]
     after = read(tmp_path)
     assert after["cluster"] == [ids[one] for one in before["cluster"]]
@@ -250,8 +257,8 @@ def test_clusters(case: Case, model: HMRFKMeans, tmp_path: Path) -> None:
         labels = fitted_labels(model, corpus)
         folder = str(tmp_path / str(partitions))
         written = write_assignments(corpus, labels, model, folder, n_representatives=3)
-        asked = {"cluster_ids": ids, "words": names, "n_words": 4}
-        (sha256,) = write_clusters(written, model, folder, **asked).values()
+        asked = {"words": names, "n_words": 4}
+        (sha256,) = write_clusters(written, called(model, ids), folder, **asked).values()
         bytes_.add(sha256)
         tables.append(clusters_of(Path(folder)))
     assert len(bytes_) == 1
@@ -312,7 +319,8 @@ def test_overlap_is_the_count_of_shared_documents(
     labels = np.asarray(model.labels_)
     older = Corpus.from_rows(case.X[:70], case.ids[:70], n_partitions=3)
     given = dask.array.from_array(labels[:70], chunks=(older.row_counts,))
-    old = write_assignments(older, given, model, str(tmp_path / "runs/a"), cluster_ids=[5, 6, 7, 9])
+    before = called(model, [5, 6, 7, 9])
+    old = write_assignments(older, given, before, str(tmp_path / "runs/a"))
     # 10 documents gone, 20 added, in another order and other partitions; some clusters changed.
     order = np.random.default_rng(0).permutation(np.arange(10, 90))
     newer = Corpus.from_rows(case.X[order], case.ids[order], n_partitions=4)

@@ -42,13 +42,15 @@ def test_predict_gives_rows_the_clusters_of_the_model(fitted: Path) -> None:
     result = run("predict", str(fitted / "run"), str(fitted / "rows.npz"), f"--out={out}", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    assert (told["n_documents"], told["sizes"]) == (60, [20, 20, 20])
+    assert told["n_documents"] == 60
+    assert told["clusters"] == [{"cluster": one, "size": 20} for one in range(3)]
     first, again = (
         pq.read_table(folder / "assignments").to_pydict() for folder in (fitted / "run", out)
     )
     assert first["cluster"] == again["cluster"]
     shown = run("predict", str(fitted / "run"), str(fitted / "rows.npz"), f"--out={out}")
     assert "60 documents in 3 clusters" in shown.stdout
+    assert "0: 20, 1: 20, 2: 20" in shown.stdout
 
 
 def test_rows_that_are_no_table(fitted: Path) -> None:

@@ -20,7 +20,8 @@ def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where
     """Give every document of ROWS the nearest cluster of MODEL.
 
     MODEL is a folder that `save` wrote, the run directory of a fit, or the output of a job, whose
-    last release counts. ROWS is what `fit` takes. New texts of a job: `run --predict`.
+    last release counts: clusters are called by its ids, which stay from run to run. ROWS is what
+    `fit` takes. New texts of a job: `run --predict`.
     """
     from hmrf_dask.jobs.predict_files import predict_files
 

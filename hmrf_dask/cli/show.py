@@ -100,13 +100,14 @@ def show_fit(result: FitResult) -> None:
 
 
 def show_prediction(result: Prediction) -> None:
-    """Print the sizes of the clusters of new rows, and where the assignments are."""
+    """Print the clusters of new rows with their sizes, and where the assignments are."""
     console = Console(highlight=False)
     console.print(
         f"[bold]{counted(result.n_documents, 'document')}[/] in "
-        f"{counted(len(result.sizes), 'cluster')}, sizes:"
+        f"{counted(len(result.clusters), 'cluster')}, cluster: size"
     )
-    console.print(indent(fill(" ".join(map(str, result.sizes)), console.width - 2), "  "))
+    sizes = [f"{one['cluster']}: {one['size']}" for one in result.clusters]
+    console.print(indent(fill(", ".join(sizes), console.width - 2), "  "))
     _print_files(console, result.files)
 
 

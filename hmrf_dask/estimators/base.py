@@ -152,6 +152,7 @@ class HMRFEstimator(
         self.converged_ = "max_iter" not in fitted.stop
         self.smoothing_ = model.smoothing
         self.seed_ = fitted.problem.settings.seed
+        self.cluster_ids_ = np.arange(len(model.centroids), dtype=np.int32)
         self._n_features_out = len(model.centroids)
         self._distortion = model.distortion
 
@@ -182,10 +183,11 @@ class HMRFEstimator(
         Returns
         -------
         labels : ndarray of int32, shape (n_samples,)
-            A dask array, not computed yet, for a dask array, a Corpus or a path.
+            Of `cluster_ids_`. A dask array, not computed yet, for a dask array, a Corpus or a path.
         """
         check_is_fitted(self)
-        return predict_rows(self.predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
+        corpus = self._corpus(X, fitting=False)
+        return predict_rows(self.predictor(), corpus, self.cluster_ids_, lazy=is_lazy(X))
 
     def transform(self, X: Any) -> Any:
         """Return the distance of each row to each cluster under the learned metric.
@@ -197,7 +199,8 @@ class HMRFEstimator(
         Returns
         -------
         distances : ndarray of float64, shape (n_samples, n_clusters)
-            A dask array, not computed yet, for a dask array, a Corpus or a path.
+            Columns are positions, as rows of `cluster_centers_` are; `cluster_ids_` names them. A
+            dask array, not computed yet, for a dask array, a Corpus or a path.
         """
         check_is_fitted(self)
         return transform_rows(self.predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
@@ -225,7 +228,7 @@ class HMRFEstimator(
         summary["objective_history"] = self.objective_history_.tolist()
         model = SavedModel(
             type(self).__name__, self._saved_parameters(), self.predictor(), summary,
-            None if names is None else list(names),
+            None if names is None else list(names), self.cluster_ids_.tolist(),
         )  # fmt: skip
         save_model(model, path)
 
@@ -253,6 +256,7 @@ class HMRFEstimator(
         self.feature_weights_ = predictor.weights
         self.smoothing_ = predictor.smoothing
         self.n_features_in_ = predictor.centroids.shape[1]
+        self.cluster_ids_ = np.asarray(saved.cluster_ids, np.int32)
         self._n_features_out = len(predictor.centroids)
         self._distortion = predictor.distortion
         for name in SUMMARY:

@@ -60,6 +60,9 @@ class HMRFKMeans(HMRFEstimator):
         For a dask array, a Corpus or a path a dask array of the same row chunks, which reads files.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Of a cluster that is empty, its last centroid.
+    cluster_ids_ : ndarray of int32, shape (n_clusters,)
+        What `predict` calls each cluster: its position, 0 to n_clusters - 1, after a fit. The model
+        of a job's release has the ids that stay from run to run.
     feature_weights_ : ndarray of shape (n_features,)
     objective_ : float
         J, recomputed from rows and pairs.
@@ -248,6 +251,7 @@ def load(path: str | os.PathLike[str]) -> HMRFEstimator:
     -------
     estimator
         Of the class that was saved, without `labels_`, which belong to the rows it was fitted on.
+        The model of a job's release calls clusters by their ids (`cluster_ids_`).
     """
     saved = load_model(path)
     if saved.kind not in ESTIMATORS:

@@ -21,7 +21,7 @@ from hmrf_dask.estimators.prediction import Predictor
 from hmrf_dask.runs.storage import LocalStorage
 from hmrf_dask.types import AnyArray
 
-FORMAT = "hmrf-dask/model/v1"
+FORMAT = "hmrf-dask/model/v2"
 RECORD = "model.json"
 
 
@@ -39,6 +39,8 @@ class SavedModel:
     summary : dict
         Fitted attributes that are JSON, without their last underscore.
     feature_names : list of str or None
+    cluster_ids : list of int
+        What each cluster is called, by position.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class SavedModel:
     predictor: Predictor
     summary: dict[str, Any]
     feature_names: list[str] | None
+    cluster_ids: list[int]
 
 
 def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
@@ -80,6 +83,7 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
         },
         "summary": model.summary,
         "feature_names": model.feature_names,
+        "cluster_ids": model.cluster_ids,
         "sha256": {name: sha256(data).hexdigest() for name, data in files.items()},
     }
     _write(os.fspath(path), files, json.dumps(record, indent=1).encode())
@@ -142,8 +146,17 @@ def _model_of(record: Mapping[str, Any], arrays: dict[str, AnyArray]) -> SavedMo
     distortion = DISTORTIONS[record["distortion"]]().bind(extent)
     predictor = Predictor(distortion, arrays["centroids"], arrays["weights"], record["smoothing"])
     return SavedModel(
-        record["estimator"], parameters, predictor, record["summary"], record["feature_names"]
-    )
+        record["estimator"], parameters, predictor, record["summary"], record["feature_names"],
+        _ids_of(record, len(predictor.centroids)),
+    )  # fmt: skip
+
+
+def _ids_of(record: Mapping[str, Any], n_clusters: int) -> list[int]:
+    ids: list[int] = record["cluster_ids"]
+    known = {one for one in ids if type(one) is int and 0 <= one < 2**31}
+    if len(known) != n_clusters or len(ids) != n_clusters:
+        raise ValueError(f"cluster_ids must be {n_clusters} different ids, got {ids}")
+    return ids
 
 
 def _npy(array: AnyArray) -> bytes:
@@ -164,7 +177,8 @@ def _read_record(filesystem: Any, folder: str) -> Mapping[str, Any]:
     if not isinstance(record, dict) or found != FORMAT:
         raise InvalidInputError(
             f"{folder}/{RECORD} must have the format {FORMAT!r}, got {found!r}; read it with the "
-            "version of hmrf-dask that wrote it, or save the model again"
+            "version of hmrf-dask that wrote it, or save the model again (that of a job's output: "
+            "run it once with start: cold, its clusters keep their ids)"
         )
     return record
 

@@ -110,14 +110,20 @@ def score_of(nearest: Nearest) -> IntArray:
     return exact_sum(nearest.distances)
 
 
-def predict_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
-    """Return the labels: int32, shape (n_rows,)."""
-    parts = lazy_labels(DaskFlow(), predictor, corpus)
+def predict_rows(predictor: Predictor, corpus: Corpus, ids: LabelArray, *, lazy: bool) -> Any:
+    """Return the ids of the nearest clusters: int32, shape (n_rows,)."""
+    flow = DaskFlow()
+    parts = [flow.lazy(named, one, ids) for one in lazy_labels(flow, predictor, corpus)]
     return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy)
 
 
+def named(labels: LabelArray, ids: LabelArray) -> LabelArray:
+    """Return what the clusters of rows are called."""
+    return ids[labels]
+
+
 def lazy_labels(flow: DaskFlow, predictor: Predictor, corpus: Corpus) -> list[Lazy]:
-    """Return the labels of each partition, not computed yet."""
+    """Return the labels of each partition, positions of clusters, not computed yet."""
     if not predictor.shards:
         return over_partitions(flow, labels_of, predictor, corpus)
     found = over_partitions(flow, nearest_of, predictor, corpus)

@@ -105,7 +105,6 @@ def write_assignments(
     folder: str,
     *,
     constraints: Constraints | None = None,
-    cluster_ids: Sequence[int] | None = None,
     names: Sequence[str] | None = None,
     n_representatives: int = 5,
     storage_options: Mapping[str, Any] | None = None,
@@ -125,13 +124,11 @@ def write_assignments(
         In the corpus's own chunks, as `labels_` of an estimator fitted on it is. None: the nearest
         cluster of each row.
     model : HMRFEstimator
-        Fitted.
+        Fitted; its `cluster_ids_` are what clusters are called in the files.
     folder : str
         Local folder or URL that every worker can write.
     constraints : Constraints, optional
         The given pairs. Those of documents that the corpus has not count as kept.
-    cluster_ids : sequence of int, optional
-        What each label is called; without it they are called 0 to K - 1.
     names : sequence of str, optional
         A file name for each partition; the same documents again go best under the same name.
     n_representatives : int
@@ -145,14 +142,14 @@ def write_assignments(
     """
     refuse_credentials(storage_options or {})
     predictor = model.predictor()
-    n_clusters, n_features = predictor.centroids.shape
+    n_features = predictor.centroids.shape[1]
     if corpus.n_features != n_features:  # kernels trust their input
         raise InvalidInputError(
             f"rows must have the {n_features} columns that the model was fitted on, got "
             f"{corpus.n_features}; make them with the same vocabulary"
         )
     url, options = absolute_url(folder), dict(storage_options or {})
-    called = tuple(range(n_clusters) if cluster_ids is None else map(int, cluster_ids))
+    called = tuple(model.cluster_ids_.tolist())
     target = _Target(url, options, called, n_representatives)
     paths = paths_of(corpus, names)
     storage = open_storage(url, options, durable=True)

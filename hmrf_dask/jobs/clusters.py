@@ -16,7 +16,7 @@ from hmrf_dask.jobs.assignments import Assigned, id_type
 from hmrf_dask.kernels.exact import BASE, exact_integer
 from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import absolute_url, open_storage, refuse_credentials
-from hmrf_dask.types import AnyArray, FloatArray
+from hmrf_dask.types import AnyArray, FloatArray, LabelArray
 
 NAME = "clusters.parquet"
 Words = AnyArray | Sequence[str] | Callable[[FloatArray], list[list[str]]]
@@ -27,7 +27,6 @@ def write_clusters(
     model: HMRFEstimator,
     folder: str,
     *,
-    cluster_ids: Sequence[int] | None = None,
     words: Words | None = None,
     n_words: int = 10,
     storage_options: Mapping[str, Any] | None = None,
@@ -43,11 +42,9 @@ def write_clusters(
     assigned : Assigned
         What `write_assignments` returned.
     model : HMRFEstimator
-        Fitted.
+        Fitted; its `cluster_ids_` are what clusters are called.
     folder : str
         Local folder or URL.
-    cluster_ids : sequence of int, optional
-        What each label is called; without it they are called 0 to K - 1.
     words : array of str of shape (n_features,), or callable, optional
         Names of the features: the largest entries of a centroid are its top words. Or what gives
         the words of centroids, shape (K, n_features), one list for each.
@@ -63,17 +60,15 @@ def write_clusters(
     """
     refuse_credentials(storage_options or {})
     storage = open_storage(absolute_url(folder), dict(storage_options or {}), durable=True)
-    data = _encoded(assigned, cluster_ids, _top_words(model.cluster_centers_, words, n_words))
+    top_words = _top_words(model.cluster_centers_, words, n_words)
+    data = _encoded(assigned, model.cluster_ids_, top_words)
     storage.make_root()
     storage.write(NAME, data)
     return {NAME: digest(data)}
 
 
-def _encoded(
-    assigned: Assigned, cluster_ids: Sequence[int] | None, words: list[list[str]] | None
-) -> bytes:
+def _encoded(assigned: Assigned, called: LabelArray, words: list[list[str]] | None) -> bytes:
     n_clusters = len(assigned.sizes)
-    called = np.asarray(range(n_clusters) if cluster_ids is None else cluster_ids)
     order = np.argsort(called, kind="stable").tolist()
     near = [assigned.ids[assigned.labels == label].tolist() for label in range(n_clusters)]
     strings = pa.list_(pa.string())

@@ -51,15 +51,16 @@ def write_fit(run: Run, material: Material, answers: Answers, model: HMRFEstimat
     with run.watch.step("match clusters"):
         lineage = _traced(run, material, model, n_clusters)
     first_id = next_id_after(run.inputs.output, run.parent) if lineage is None else 0
-    called = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
+    ids = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
+    model.cluster_ids_ = np.asarray(ids, np.int32)  # whoever asks it, now or later, gets these
     with run.watch.step("write assignments"):
         written = write_assignments(
             material.corpus, model.labels_, model, run.folder, constraints=answers.used,
-            cluster_ids=called, names=material.names,
+            names=material.names,
         )  # fmt: skip
         vocabulary = material.rows.vocabulary
         words = None if vocabulary is None else partial(top_words, vocabulary=vocabulary)
-        told = write_clusters(written, model, run.folder, cluster_ids=called, words=words)
+        told = write_clusters(written, model, run.folder, words=words)
         model.save(f"{run.folder}/{MODEL}")
     if lineage is None:
         lineage = first_lineage(written.sizes.tolist(), first_id)
@@ -132,9 +133,7 @@ def _predicted(
     files, sizes = Files(), np.zeros(len(before.ids), np.int64)
     if corpus is not None:
         with run.watch.step("write assignments"):
-            written = write_assignments(
-                corpus, None, model, run.folder, cluster_ids=before.ids, names=names
-            )
+            written = write_assignments(corpus, None, model, run.folder, names=names)
         sizes = written.sizes
         files |= {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
     carried, kept = carry(run, material, origins, before)  # writes too, beside the others

@@ -12,10 +12,19 @@ from hmrf_dask.jobs.places import model_folder
 
 @dataclass(frozen=True)
 class Prediction:
-    """How many new documents each cluster has, and where the assignments are."""
+    """How many new documents each cluster has, and where the assignments are.
+
+    Attributes
+    ----------
+    n_documents : int
+    clusters : list of dict
+        `cluster`, what the model calls it (of a job's output the id that stays), and `size`, how
+        many of the documents it has; by id.
+    files : dict of str to str
+    """
 
     n_documents: int
-    sizes: list[int]
+    clusters: list[dict[str, int]]
     files: dict[str, str]
 
 
@@ -35,4 +44,6 @@ def predict_files(model: str, rows: str, out: str) -> Prediction:
     fitted, corpus = load(folder), read_rows(rows)
     assigned = write_assignments(corpus, None, fitted, out)
     files = {"model": folder, "assignments": f"{out}/{FOLDER}"}
-    return Prediction(corpus.n_rows, assigned.sizes.tolist(), files)
+    sizes = sorted(zip(fitted.cluster_ids_.tolist(), assigned.sizes.tolist(), strict=True))
+    clusters = [{"cluster": cluster, "size": size} for cluster, size in sizes]
+    return Prediction(corpus.n_rows, clusters, files)

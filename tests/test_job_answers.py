@@ -54,7 +54,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "another kind": (rows("a,b,same,"), "answers.csv, line 2: kind must be .*got 'same'"),
     "a document twice": (rows("a,a,must,"), "line 2: a and b must be two different documents"),
     "too few fields": (rows("a,b"), "line 2: must have 4 fields .* got 2"),
-    "a weight below 0": (rows("a,b,must,-1"), "line 2: weight must be finite and at least 0"),
+    "a weight below 0": (rows("a,b,must,-1"), "line 2: weight must be 0, or from 1e-12 to 1e"),
     "two weights": (
         rows("a,b,must,1", "c,d,must,", "b,a,must,2"),
         "line 4: a pair must have one weight, got 2 here and 1 in answers.csv, line 2",

@@ -361,10 +361,20 @@ def test_a_copy_is_as_good(copied: Callable[[LSA], LSA]) -> None:
 @pytest.mark.parametrize(
     ("parameters", "X", "error", "text"),
     [
-        ({"n_components": 0}, TEXT, ConfigurationError, "n_components must be an integer >= 1"),
+        ({"n_components": 0}, TEXT, ConfigurationError, "n_components must be an integer from 1"),
         ({"n_components": 301}, TEXT, ConfigurationError, "at most the number of features, 300"),
-        ({"n_iter": -1}, TEXT, ConfigurationError, "n_iter must be an integer >= 0, got -1"),
-        ({"n_iter": 2.0}, TEXT, ConfigurationError, "n_iter must be an integer >= 0, got 2.0"),
+        (
+            {"n_iter": -1},
+            TEXT,
+            ConfigurationError,
+            "n_iter must be an integer from 0 to 1000, got -1",
+        ),
+        (
+            {"n_iter": 2.0},
+            TEXT,
+            ConfigurationError,
+            "n_iter must be an integer from 0 to 1000, got 2.0",
+        ),
         ({"normalize": 1}, TEXT, ConfigurationError, "normalize must be one of True, False"),
         ({"random_state": -1}, TEXT, ConfigurationError, "random_state must be an integer"),
         ({}, np.array([[1.0, np.nan]] * 9), InvalidInputError, "every value must be finite"),

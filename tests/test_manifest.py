@@ -135,7 +135,10 @@ colour: red
         ),
         ({"resources": [{"name": "a", "path": " "}]}, "must be a path or a URL, got nothing"),
         ({"resources": []}, "resources: must have at least one item"),
-        ({"resources": [{"name": "a", "path": "x.csv"}] * 2}, "names must differ, got a twice"),
+        (
+            {"resources": [{"name": "a", "path": "x.csv"} for _ in "ab"]},
+            "names must differ, got a twice",
+        ),
         ({"documents": {"text": None}}, "must have a text or an embedding column"),
         ({"documents": {"id": "text"}}, "must be different columns, got text, text"),
         (

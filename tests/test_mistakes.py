@@ -123,3 +123,67 @@ def test_shipped_files_are_of_their_kind() -> None:
     for path in (*root.glob("data_manifests/*.yaml"), *root.glob("pipelines/*/job.yaml")):
         kind = "job" if path.name == "job.yaml" else "manifest"
         refuse_other_kind(parse_yaml(path.read_bytes(), str(path)), str(path), kind)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"a: &x 1\nb: *x\n", "anchors and aliases"),
+        (b"a: &a [" + b"x, " * 9 + b"x]\n", "anchors and aliases"),
+        (b"a: *nobody\n", "anchors and aliases"),
+        (b"a: !!binary aGk=\n", "tags are not read"),
+        (b"a: !!int x\n", "tags are not read"),
+        (b"a: " + b"[" * 100_000, "nested more than 20 deep"),
+        (b"{" * 100_000, "nested more than 20 deep"),
+        (b"a:\n" + b"".join(b" " * n + b"-\n" for n in range(1, 900)), "nested more than 20 deep"),
+        (b"a: [" + b"1," * 30_000 + b"1]\n", "more than 20,000 values"),
+        (b"a: " + b"x" * 70_000, "more than 65,536 characters"),
+        (b"a: 1\n" * 400_000, "at most 1,048,576 bytes"),
+        (b"? [1, 2]\n: x\n", "a key must be a text, got a list or more"),
+        (b"? {a: 1}\n: x\n", "a key must be a text"),
+        (b"on: x\n", "a key must be a text, got on; put it in quotes"),
+        (b"1: x\n", "a key must be a text, got 1"),
+        (b"a: 1\na: 2\n", "the key 'a' comes twice"),
+        (b"a: 1.0e+400\n", "a number must be finite"),
+        (b'a: "x\\0y"\n', "no NUL"),
+        (b'a: "\\ud800"\n', "half of a character"),
+        (b"a: \x07\n", "no control characters"),
+        (b"a: 1\n---\nb: 2\n", "must be YAML"),
+        ("a: é\n".encode("utf-16"), "must be UTF-8"),
+        ("a: b\n".encode("utf-16-le"), "no control characters"),
+        (b"%YAML 9.9\n--- x\n", "must be YAML"),
+        (b"a: 'x\n", "must be YAML"),
+    ],
+)
+def test_yaml_beyond_plain_values_is_refused_in_words(data: bytes, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^file.*{words}") as caught:
+        parse_yaml(data, "file")
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1:30", "1:30"), ("010", "010"), ("0x10", "0x10"), ("1" * 5000, "1" * 5000),
+        (".inf", ".inf"), (".nan", ".nan"), ("=", "="), ("2026-01-02", "2026-01-02"),
+        ("1_000", 1000), ("-3", -3), ("1.5e-3", 0.0015), ("1.5e3", 1500.0), ("1e3", "1e3"),
+        ("yes", True), ("~", None),
+    ],
+)  # fmt: skip
+def test_what_a_value_without_quotes_is(text: str, value: Any) -> None:
+    assert parse_yaml(f"a: {text}".encode(), "file") == {"a": value}
+
+
+def test_a_merge_is_a_key_like_any_other() -> None:
+    assert parse_yaml(b"<<: {a: 1}", "file") == {"<<": {"a": 1}}
+
+
+@pytest.mark.parametrize("value", [True, False, "3", 3.0, 3.5, None, [3], 10**30, -1])
+def test_a_whole_number_is_nothing_else(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"method\.n_clusters: must be "):
+        validated(Job, _changed(Job, ("method", "n_clusters"), value), "file")
+
+
+def test_a_number_in_quotes_is_told_how_to_be_written() -> None:
+    with pytest.raises(ConfigurationError, match=r"got '1e3' \(write 1000\.0, without quotes\)"):
+        validated(Job, _changed(Job, ("method", "must_link_cost"), "1e3"), "file")

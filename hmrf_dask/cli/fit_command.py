@@ -7,7 +7,9 @@ from typing import Any
 import click
 
 from hmrf_dask.cli.group import (
+    Cost,
     HmrfCommand,
+    Whole,
     connected_to,
     how_to_tell,
     print_json,
@@ -20,7 +22,7 @@ SWITCH = click.Choice(["auto", "on", "off"])
 ON_OFF: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
 
 parameters = with_options(
-    click.option("--n-clusters", "-k", type=click.IntRange(1), required=True),
+    click.option("--n-clusters", "-k", type=Whole("n_clusters"), required=True),
     click.option(
         "--distortion",
         type=click.Choice(["cosine", "i-divergence", "kl", "euclidean", "pearson"]),
@@ -34,8 +36,8 @@ parameters = with_options(
         show_default=True,
         help="A violated pair costs by its distance, or the same whatever it is.",
     ),
-    click.option("--must-link-cost", type=click.FloatRange(0), default=1.0, show_default=True),
-    click.option("--cannot-link-cost", type=click.FloatRange(0), default=1.0, show_default=True),
+    click.option("--must-link-cost", type=Cost(), default=1.0, show_default=True),
+    click.option("--cannot-link-cost", type=Cost(), default=1.0, show_default=True),
     click.option(
         "--learn-weights",
         type=SWITCH,
@@ -49,9 +51,9 @@ parameters = with_options(
         show_default=True,
         help="auto, neighborhoods, k-means++, random, or an .npy file of centroids.",
     ),
-    click.option("--n-init", type=click.IntRange(1), default=10, show_default=True),
+    click.option("--n-init", type=Whole("n_init"), default=10, show_default=True),
     click.option("--refine", type=SWITCH, default="auto", show_default=True),
-    click.option("--max-iter", type=click.IntRange(1), default=100, show_default=True),
+    click.option("--max-iter", type=Whole("max_iter"), default=100, show_default=True),
     click.option(
         "--closure/--no-closure",
         default=True,
@@ -72,7 +74,7 @@ parameters = with_options(
         show_default=True,
         help="Messages between linked documents before the E-step's moves, or moves alone.",
     ),
-    click.option("--random-state", type=click.IntRange(0), default=0, show_default=True),
+    click.option("--random-state", type=Whole("random_state"), default=0, show_default=True),
 )
 
 

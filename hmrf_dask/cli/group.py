@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,6 +12,7 @@ from typing import Any, ParamSpec, TextIO, TypeVar
 import click
 
 from hmrf_dask.errors import HmrfError, HmrfWarning
+from hmrf_dask.limits import RANGES, problem_of_cost
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,9 +116,41 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Callable[P, R]], C
     return add
 
 
+class Whole(click.IntRange):
+    """A whole number, written in digits, in the range of its name."""
+
+    def __init__(self, name: str) -> None:
+        least, most = RANGES[name]
+        super().__init__(int(least), int(most))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; Python itself takes 1_0, too, and no thousand digits."""
+        if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]{1,40}", value.strip()):
+            self.fail(f"must be a whole number, got {value!r:.80}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Cost(click.ParamType[float]):
+    """What a broken pair costs."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        try:
+            cost = float(value)
+        except ValueError:
+            self.fail(f"must be a number, got {value!r:.80}", param, ctx)
+        if problem := problem_of_cost(cost):
+            self.fail(f"{problem}, got {value!r:.80}", param, ctx)
+        return cost
+
+
 where_to_run = with_options(
-    click.option("--threads", type=click.IntRange(1), help="Threads here (the default: all)."),
-    click.option("--processes", type=click.IntRange(1), help="Worker processes here."),
+    click.option("--threads", type=Whole("threads"), help="Threads here (the default: all)."),
+    click.option("--processes", type=Whole("processes"), help="Worker processes here."),
     click.option("--scheduler", metavar="ADDRESS", help="A running dask scheduler."),
     click.option("--scheduler-file", type=click.Path(exists=True), help="File with it."),
 )

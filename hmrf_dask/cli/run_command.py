@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hmrf_dask.cli.group import HmrfCommand, given_way, how_to_tell, print_json, where_to_run
+from hmrf_dask.cli.group import (
+    HmrfCommand,
+    Whole,
+    given_way,
+    how_to_tell,
+    print_json,
+    where_to_run,
+)
 from hmrf_dask.cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--predict", is_flag=True, help="Only give new documents clusters of the last model.")
 @click.option(
     "--from-release",
-    type=click.IntRange(0),
+    type=Whole("release"),
     metavar="N",
     help="Go on from release N, not from the last: where that is damaged or wrong; 0: begin anew.",
 )

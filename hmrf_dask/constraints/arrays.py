@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.limits import COST_MUST_BE, LEAST_COST, RANGES
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
 SHOWN = 5  # how many offenders an error names
@@ -164,7 +165,7 @@ def as_costs(given: object, n_pairs: int, kind: str) -> FloatArray:
         return np.full(n_pairs, np.nan)
     try:
         costs = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"{kind}_costs must be numbers, got {given!r:.80}") from error
     if costs.shape != (n_pairs,):
         raise InvalidInputError(
@@ -175,12 +176,12 @@ def as_costs(given: object, n_pairs: int, kind: str) -> FloatArray:
 
 
 def refuse_bad_costs(costs: FloatArray, kind: str, names: Callable[[int], object]) -> None:
-    """Refuse negative and infinite costs, naming their pairs (NaN is the estimator's cost)."""
-    bad = np.flatnonzero((costs < 0) | np.isinf(costs))
+    """Refuse costs out of range, naming their pairs (NaN is the estimator's cost)."""
+    out = (costs < LEAST_COST) | (costs > RANGES["must_link_cost"].most)
+    bad = np.flatnonzero(out & (costs != 0))
     if len(bad):
         raise InvalidInputError(
-            f"{kind}_costs must be finite and at least 0 (NaN for the estimator's), "
-            f"got {listed(bad, names)}"
+            f"{kind}_costs {COST_MUST_BE} (NaN for the estimator's), got {listed(bad, names)}"
         )
 
 

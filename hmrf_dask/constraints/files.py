@@ -15,6 +15,7 @@ from hmrf_dask.constraints.arrays import SHOWN
 from hmrf_dask.constraints.labels import Labelled, class_links, id_problem, said
 from hmrf_dask.constraints.rows import BadLine, Table, pair_ending, read_rows
 from hmrf_dask.errors import InvalidInputError, in_words
+from hmrf_dask.limits import problem_of_cost
 from hmrf_dask.types import AnyArray
 
 if TYPE_CHECKING:
@@ -147,26 +148,27 @@ def _read(address: str) -> bytes:
 def _problem(first: Any, second: Any, kind: Any, weight: Any) -> str:
     """Return what is wrong with a row, nothing if it is a pair."""
     if kind not in KINDS:
-        return f'kind must be "must" or "cannot", got {kind!r}'
+        return f'kind must be "must" or "cannot", got {kind!r:.80}'
     if first in ("", None) or second in ("", None):
         return "a and b must name two documents, got an empty one"
     for one in (first, second):
         if isinstance(one, bool) or not isinstance(one, str | int):
-            return f"a and b must be ids, text or whole numbers, got {one!r}"
+            return f"a and b must be ids, text or whole numbers, got {one!r:.80}"
     reason = id_problem(first) or id_problem(second)
     if reason:
         return reason
     if str(first) == str(second):
-        return f"a and b must be two different documents, got {first!r} twice"
+        return f"a and b must be two different documents, got {first!r:.80} twice"
     if weight in ("", None):
         return ""
+    if isinstance(weight, bool):
+        return f"weight must be a number, got {weight!r}"
     try:
         number = float(weight)
-    except (TypeError, ValueError):
-        return f"weight must be a number, got {weight!r}"
-    if not 0 <= number < np.inf:
-        return f"weight must be finite and at least 0, got {weight!r}"
-    return ""
+    except (TypeError, ValueError, OverflowError):
+        return f"weight must be a number, got {weight!r:.80}"
+    problem = problem_of_cost(number)
+    return f"weight {problem}, got {weight!r:.80}" if problem else ""
 
 
 def _pairs(table: Table) -> AnyArray:

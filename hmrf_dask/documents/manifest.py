@@ -16,18 +16,22 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     field_validator,
     model_validator,
 )
 
 from hmrf_dask.documents.mistakes import (
     NAME_PATTERN,
+    Words,
     parse_yaml,
+    plain_characters,
     refuse_other_kind,
     validated,
 )
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
 from hmrf_dask.runs.storage import refuse_credentials
 
 SCHEMA = "hmrf-dask/manifest/v1"
@@ -43,7 +47,9 @@ def _checked_url(url: str) -> str:
     if not url:
         raise ValueError("must be a path or a URL, got nothing")
     if "::" in url:
-        raise ValueError(f"must be a plain URL without '::', got {url!r}; compression has a key")
+        raise ValueError(
+            f"must be a plain URL without '::', got {url!r:.80}; compression has a key"
+        )
     protocol, separator, rest = url.partition("://")
     if separator and "@" in rest.partition("/")[0] and protocol not in ("file", "local"):
         raise ValueError(
@@ -60,10 +66,10 @@ def _checked_hash(text: str) -> str:
     algorithm, _, digest = text.lower().rpartition(":")
     algorithm = algorithm or "md5"
     if algorithm not in DIGESTS:
-        raise ValueError(f"must begin with {', '.join(DIGESTS)} and a colon, got {text!r}")
+        raise ValueError(f"must begin with {', '.join(DIGESTS)} and a colon, got {text!r:.80}")
     if not re.fullmatch(rf"[0-9a-f]{{{DIGESTS[algorithm]}}}", digest):
         raise ValueError(
-            f"must have {DIGESTS[algorithm]} hexadecimal digits for {algorithm}, got {text!r}"
+            f"must have {DIGESTS[algorithm]} hexadecimal digits for {algorithm}, got {text!r:.80}"
         )
     return f"{algorithm}:{digest}"
 
@@ -78,13 +84,18 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Url = Annotated[str, AfterValidator(_checked_url)]
+Url = Annotated[
+    str,
+    Field(max_length=PATH_CHARACTERS),
+    AfterValidator(plain_characters),
+    AfterValidator(_checked_url),
+]
 # Not min_length: pydantic tells of it also where members have mistakes, and shows all of these.
 Some = (AfterValidator(_some), Field(json_schema_extra={"minItems": 1}))
-Urls = Annotated[tuple[Url, ...], BeforeValidator(_as_list), *Some]
-Hash = Annotated[str, AfterValidator(_checked_hash)]
+Urls = Annotated[tuple[Url, ...], Field(max_length=LIST_ITEMS), BeforeValidator(_as_list), *Some]
+Hash = Annotated[str, Field(max_length=200), AfterValidator(_checked_hash)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
-Column = Annotated[str, Field(min_length=1)]
+Column = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
 class _Model(BaseModel):
@@ -96,9 +107,9 @@ class _Model(BaseModel):
 class License(_Model):
     """Under which licence the documents may be used."""
 
-    name: str | None = Field(default=None, description="An identifier such as CC-BY-4.0.")
-    title: str | None = None
-    path: str | None = Field(default=None, description="Where its text is.")
+    name: Words | None = Field(default=None, description="An identifier such as CC-BY-4.0.")
+    title: Words | None = None
+    path: Words | None = Field(default=None, description="Where its text is.")
 
     @model_validator(mode="after")
     def _named(self) -> License:
@@ -110,24 +121,24 @@ class License(_Model):
 class Origin(_Model):
     """Where the documents come from."""
 
-    title: str | None = None
-    path: str | None = None
-    email: str | None = None
-    version: str | None = None
+    title: Words | None = None
+    path: Words | None = None
+    email: Words | None = None
+    version: Words | None = None
 
 
 class StorageOptions(_Model):
     """How a store is reached. Never keys: those are in the environment, a profile or a role."""
 
-    profile: str | None = Field(
+    profile: Words | None = Field(
         default=None, description="Name of a profile in the AWS configuration."
     )
     endpoint_url: str | None = Field(
         default=None, description="Of an object store other than the usual."
     )
-    anon: bool | None = Field(default=None, description="Read without credentials.")
-    requester_pays: bool | None = None
-    project: str | None = Field(default=None, description="The project that Google bills.")
+    anon: StrictBool | None = Field(default=None, description="Read without credentials.")
+    requester_pays: StrictBool | None = None
+    project: Words | None = Field(default=None, description="The project that Google bills.")
 
     @model_validator(mode="before")
     @classmethod
@@ -158,11 +169,8 @@ class Columns(_Model):
     empty_text: Literal["reject", "keep"] = Field(
         default="reject", description="Whether a document without any text is a bad record."
     )
-    max_bytes: int = Field(
-        default=16 * 2**20,
-        ge=1024,
-        le=2**30,
-        description="The longest record (a line, a cell, a file).",
+    max_bytes: Annotated[int, Field(**within("record_bytes"))] = Field(
+        default=16 * 2**20, description="The longest record (a line, a cell, a file)."
     )
 
     @model_validator(mode="after")
@@ -181,7 +189,17 @@ class Dialect(_Model):
 
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     quoteChar: str = Field(default='"', min_length=1, max_length=1)  # noqa: N815 (the standard's name)
-    header: bool = Field(default=True, description="False: columns are named 1, 2, 3 …")
+    header: StrictBool = Field(default=True, description="False: columns are named 1, 2, 3 …")
+
+    @model_validator(mode="after")
+    def _tells_apart(self) -> Dialect:
+        marks = (self.delimiter, self.quoteChar)
+        if marks[0] == marks[1] or any(mark in "\r\n\0" for mark in marks):
+            raise ValueError(
+                "delimiter and quoteChar must be two different characters and end no line, got "
+                f"{marks[0]!r} and {marks[1]!r}"
+            )
+        return self
 
 
 class _Files(_Model):
@@ -191,7 +209,9 @@ class _Files(_Model):
     hash: Hash | None = Field(
         default=None, description="md5, or sha256:…; of a resource of one file."
     )
-    bytes: int | None = Field(default=None, ge=0, description="Of a resource of one file.")
+    bytes: Annotated[int, Field(**within("file_bytes"))] | None = Field(
+        default=None, description="Of a resource of one file."
+    )
     storage_options: StorageOptions | None = None
 
 
@@ -199,16 +219,16 @@ class Resource(_Files):
     """Files of one kind that hold documents."""
 
     name: Name
-    title: str | None = None
-    description: str | None = None
+    title: Words | None = None
+    description: Words | None = None
     format: Format | None = Field(
         default=None, description="From the ending of the name if not given."
     )
-    mediatype: str | None = None
+    mediatype: Words | None = None
     compression: Compression | None = Field(
         default=None, description="From the ending if not given."
     )
-    encoding: str = "utf-8"
+    encoding: Annotated[str, Field(max_length=100)] = "utf-8"
     dialect: Dialect = Dialect()
 
     @field_validator("encoding")
@@ -216,8 +236,8 @@ class Resource(_Files):
     def _known_encoding(cls, value: str) -> str:
         try:
             "".encode(value)
-        except LookupError:
-            raise ValueError(f"must be an encoding that Python knows, got {value!r}") from None
+        except (LookupError, ValueError):
+            raise ValueError(f"must be an encoding that Python knows, got {value!r:.80}") from None
         return value
 
     @model_validator(mode="after")
@@ -239,16 +259,16 @@ class Manifest(_Model):
 
     schema_: Literal["hmrf-dask/manifest/v1"] = Field(alias="$schema")
     name: Name
-    title: str | None = None
-    description: str | None = None
-    version: str | None = None
-    homepage: str | None = None
-    created: str | None = None
-    keywords: tuple[str, ...] = ()
-    licenses: tuple[License, ...] = ()
-    sources: tuple[Origin, ...] = ()
-    language: str | None = Field(default=None, description="BCP 47, such as en.")
-    resources: Annotated[tuple[Resource, ...], *Some]
+    title: Words | None = None
+    description: Words | None = None
+    version: Words | None = None
+    homepage: Words | None = None
+    created: Words | None = None
+    keywords: tuple[Words, ...] = Field(default=(), max_length=LIST_ITEMS)
+    licenses: tuple[License, ...] = Field(default=(), max_length=LIST_ITEMS)
+    sources: tuple[Origin, ...] = Field(default=(), max_length=LIST_ITEMS)
+    language: Words | None = Field(default=None, description="BCP 47, such as en.")
+    resources: Annotated[tuple[Resource, ...], Field(max_length=LIST_ITEMS), *Some]
     documents: Columns = Columns()
     answers: Answers | None = None
     storage_options: StorageOptions = StorageOptions()
@@ -275,7 +295,7 @@ def load_manifest(
         How the store of the manifest itself is reached.
     """
     address = os.fspath(url)
-    data = read_whole(address, storage_options or {})
+    data = read_whole(address, storage_options or {}, YAML_BYTES)
     found = parse_yaml(data, address)
     refuse_other_kind(found, address, "manifest")
     return validated(Manifest, found, address)

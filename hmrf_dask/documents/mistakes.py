@@ -9,15 +9,19 @@ import difflib
 import os
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from math import isfinite
+from typing import Annotated, Any, Final, TypeVar
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from hmrf_dask.documents.plain_yaml import read_plain
 from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.limits import PATH_CHARACTERS
 
 M = TypeVar("M", bound=BaseModel)
 _GENERAL = "(the whole file)"
+_LONGEST_MEANT: Final = 100  # characters of a wrong name: comparing takes their square
+_MOST_SHOWN: Final = 50  # mistakes
 _KNOWN: Final = "; known are "
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 # What a value must be, by pydantic's name of the mistake: its own words speak of Python.
@@ -46,17 +50,22 @@ _MUST_BE: Final = {
 _KINDS: Final = {"job": ("manifest", "run"), "manifest": ("resources", "check")}
 
 
+def plain_characters(text: str) -> str:
+    """Return a path or URL, refused where it has control characters: no store has such names."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ValueError(f"must have no control characters, got {text!r:.80}")
+    return text
+
+
+Words = Annotated[str, Field(max_length=10_000)]
+Place = Annotated[
+    str, Field(min_length=1, max_length=PATH_CHARACTERS), AfterValidator(plain_characters)
+]
+
+
 def parse_yaml(data: bytes, name: str) -> dict[str, Any]:
     """Return the mapping in a YAML file of plain values; `name` is its path or URL, for errors."""
-    try:
-        found = yaml.load(data.decode("utf-8-sig"), _Loader)  # a SafeLoader
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{name} must be UTF-8 text, {error}") from error
-    except (yaml.YAMLError, TypeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        told = getattr(error, "problem", None) or error
-        raise ConfigurationError(f"{name}{place}: must be YAML, {told}") from error
+    found = read_plain(data, name)
     if not isinstance(found, dict):
         raise ConfigurationError(
             f"{name} must be a mapping of names to values, got {_kind(found)}; see the README for "
@@ -125,31 +134,8 @@ def validated(model: type[M], found: dict[str, Any], name: str) -> M:
 
 def meant(given: str, known: Iterable[str]) -> str:
     """Return a question after the known name that is nearest to a given one; '' if none is near."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(given[:_LONGEST_MEANT], list(known), n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Reads plain values only, and refuses a key that comes twice, of which one would be lost."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping whose keys come once each."""
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} comes twice; keep one", key_node.start_mark
-                )
-            seen.add(key)
-        return dict(super().construct_mapping(node, deep=deep))
-
-
-# A date is a text to all who read these files; YAML's own would be refused for being none.
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def _places(error: ValidationError, found: Any, model: type[BaseModel]) -> dict[str, str]:
@@ -224,7 +210,18 @@ def _hint(one: Any) -> str:
         return meant(given, words) if len(words) > 1 else ""
     if one["type"] == "string_type" and isinstance(given, bool | int | float):
         return " (put it in quotes; YAML reads no, off, yes and on as true or false)"
+    if one["type"] in ("float_type", "int_type") and isinstance(given, str):
+        return _as_number(given)
     return ""
+
+
+def _as_number(given: str) -> str:
+    """Return how a text is written as a number, "" if it is none: YAML's have a point."""
+    try:
+        number = float(given[:80])
+    except ValueError:
+        return ""
+    return f" (write {number!r}, without quotes)" if len(given) < 80 and isfinite(number) else ""
 
 
 def _short(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -18,6 +19,7 @@ from hmrf_dask.errors import (
     in_words,
     lacks_credentials,
 )
+from hmrf_dask.limits import WHOLE_FILE_BYTES
 
 BLOCK_BYTES = 4 * 2**20
 # Options that a store's file system knows, by protocol; others have none.
@@ -111,14 +113,53 @@ def state_of(url: str, options: Mapping[str, Any]) -> tuple[int, str]:
         return int(info["size"] or 0), etag_of(files, path, info)
 
 
-def read_whole(url: str, options: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a small file."""
+def read_whole(url: str, options: Mapping[str, Any], most: int = WHOLE_FILE_BYTES) -> bytes:
+    """Return the bytes of a small file.
+
+    Raises
+    ------
+    SourceError
+        It has more than `most` bytes, or is no file: a pipe or a device may never end.
+    """
     with explained(url, "read it"):
         if is_local(url):
-            with open(local_path(url), "rb") as file:
-                return file.read()
+            with open_regular(local_path(url)) as file:
+                return _read_all(file, url, most)
         files, path = filesystem(url, options)
-        return bytes(files.cat_file(path))
+        size = files.info(path).get("size")
+        if size is not None:
+            _refuse_more(size, url, most)
+            return bytes(files.cat_file(path))
+        with files.open(path, "rb") as file:
+            return _read_all(file, url, most)
+
+
+def _read_all(file: BinaryIO, url: str, most: int) -> bytes:
+    """Return the bytes of a file, read no further than one beyond those it may have."""
+    chunks, size = list[bytes](), 0
+    while chunk := file.read(min(most + 1 - size, BLOCK_BYTES)):
+        chunks.append(chunk)
+        size += len(chunk)
+        _refuse_more(size, url, most)
+    return b"".join(chunks)
+
+
+def _refuse_more(size: int, url: str, most: int) -> None:
+    if size > most:
+        raise SourceError(f"{url}: must have at most {most:,} bytes, got more; check the path")
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a local file for reading; a pipe or a device, which may never end, is refused."""
+    opened: BinaryIO = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        opened.close()
+        raise ValueError("it must be a file, not a pipe, a socket or a device")
+    return opened
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
 
 
 class WatchedFile(io.RawIOBase):
@@ -180,7 +221,7 @@ def open_file(url: str, options: Mapping[str, Any]) -> BinaryIO:
     """Open a file of any store for reading."""
     opened: BinaryIO
     if is_local(url):
-        opened = open(local_path(url), "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+        opened = open_regular(local_path(url))
     else:
         files, path = filesystem(url, options)
         opened = files.open(path, "rb", block_size=BLOCK_BYTES)

@@ -108,7 +108,7 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def _check_parameters(self) -> None:
         check_count("n_components", self.n_components)
-        check_count("n_iter", self.n_iter, least=0)
+        check_count("n_iter", self.n_iter)
         check_choice("normalize", self.normalize, (True, False))
 
     def transform(self, X: Any) -> Any:

@@ -14,6 +14,7 @@ from hmrf_dask.distortions import Distortion
 from hmrf_dask.distortions.idivergence import KullbackLeibler
 from hmrf_dask.em.model import Settings
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.limits import COST_MUST_BE, RANGES, problem_of_cost
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray
 
@@ -29,10 +30,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "closure": (True, False),
 }
 COSTS = ("must_link_cost", "cannot_link_cost")
-COUNTS = ("n_clusters", "n_init", "max_iter")
+COUNTS = ("n_clusters", "n_init", "max_iter", "retries")
 CHECKED = 16  # given centroids at a time: they are copied to be looked at
-MOST_RETRIES = 255  # orders are counted in eight bits of the random numbers
-PARAMETERS = frozenset((*CHOICES, *COSTS, *COUNTS, "init", "retries", "random_state"))
+PARAMETERS = frozenset((*CHOICES, *COSTS, *COUNTS, "init", "random_state"))
 
 
 def make_settings(
@@ -53,8 +53,6 @@ def make_settings(
             _check_cost(name, value)
         elif name in COUNTS:
             check_count(name, value)
-        elif name == "retries":
-            _check_retries(value)
     init = values.pop("init")
     if isinstance(init, str) and init not in inits:
         raise ConfigurationError(
@@ -71,18 +69,25 @@ def make_settings(
 def draw_seed(random_state: Any) -> int:
     """Return the seed a `random_state` means: an integer as it is, else one draw of it."""
     state = _plain(random_state)
-    if not _is_integer(state):
+    if state is None or state is np.random or isinstance(state, np.random.RandomState):
         return int(check_random_state(state).randint(2**31))
-    if not 0 <= state < 2**64:
+    if not _is_integer(state) or not 0 <= state <= RANGES["random_state"].most:
         raise ConfigurationError(
-            f"random_state must be an integer from 0 to 2**64 - 1, a RandomState or None, got "
-            f"{state}"
+            "random_state must be an integer from 0 to 2**64 - 1, a RandomState or None, got "
+            f"{shown(state)}"
         )
     return int(state)
 
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    """Return a wrong value, not too long; an integer of thousands of digits has no text."""
+    if _is_integer(value) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    return f"{value!r:.80}"
 
 
 def given_centroids(
@@ -149,24 +154,23 @@ def _listed(values: tuple[Any, ...]) -> str:
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise ConfigurationError unless a parameter is one of the values it may have."""
     if not any(type(value) is type(one) and value == one for one in allowed):
-        raise ConfigurationError(f"{name} must be one of {_listed(allowed)}, got {value!r}")
+        raise ConfigurationError(f"{name} must be one of {_listed(allowed)}, got {shown(value)}")
 
 
 def _check_cost(name: str, value: Any) -> None:
-    if not (_is_integer(value) or isinstance(value, float)) or not np.isfinite(value) or value < 0:
-        raise ConfigurationError(f"{name} must be a finite number >= 0, got {value!r}")
+    is_number = _is_integer(value) or isinstance(value, float)
+    problem = problem_of_cost(value) if is_number else COST_MUST_BE
+    if problem:
+        raise ConfigurationError(f"{name} {problem}, got {shown(value)}")
 
 
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise ConfigurationError unless a parameter is an integer that is not too small."""
-    if not _is_integer(_plain(value)) or value < least:
-        raise ConfigurationError(f"{name} must be an integer >= {least}, got {value!r}")
-
-
-def _check_retries(value: Any) -> None:
-    if not _is_integer(value) or not 0 <= value <= MOST_RETRIES:
+def check_count(name: str, value: Any) -> None:
+    """Raise ConfigurationError unless a parameter is an integer in the range of its name."""
+    least, most = RANGES[name]
+    plain = _plain(value)
+    if not _is_integer(plain) or not least <= plain <= most:
         raise ConfigurationError(
-            f"retries must be an integer from 0 to {MOST_RETRIES}, got {value!r}"
+            f"{name} must be an integer from {least} to {most}, got {shown(plain)}"
         )
 
 

@@ -20,6 +20,7 @@ from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import InvalidInputError, counted
 from hmrf_dask.jobs.telling import Tell, nothing
+from hmrf_dask.limits import ANSWER_BYTES
 
 SAMPLE = 100_000  # documents
 SMALLEST_SHARE = 100  # documents of a file: with more files than that allows, not all are read
@@ -266,7 +267,7 @@ def _read_answers(manifest: Manifest, base: str, found: Findings) -> list[Constr
     read = []
     for source in list_answers(manifest, base):
         try:
-            data = read_whole(source.url, dict(source.options))
+            data = read_whole(source.url, dict(source.options), ANSWER_BYTES)
             read.append(parse_pairs(data, source.path).as_text())
         except InvalidInputError as error:
             found.problems.append(str(error))

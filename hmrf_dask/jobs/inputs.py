@@ -17,6 +17,7 @@ from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
 from hmrf_dask.runs.storage import absolute_url
 
 # What a job says that changes no result.
@@ -99,7 +100,7 @@ def gather(job: Job, address: str, from_release: int | None = None) -> Inputs:
     manifest = load_manifest(manifest_url)
     folder = base_of(manifest_url)
     named = [AnswerFile(one.path, _read(one)) for one in list_answers(manifest, folder)]
-    more = [AnswerFile(one, read_whole(beside(base, one), {})) for one in job.answers]
+    more = [AnswerFile(one, read_whole(beside(base, one), {}, ANSWER_BYTES)) for one in job.answers]
     sources = tuple(list_sources(manifest, folder))
     output = output_of(job, address)
     return Inputs(job, manifest, output, sources, (*named, *more), from_release)
@@ -115,7 +116,7 @@ def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
     changes : dict, optional
         Keys of the file that the command line replaces.
     """
-    found = parse_yaml(read_whole(address, {}), address)
+    found = parse_yaml(read_whole(address, {}, YAML_BYTES), address)
     refuse_other_kind(found, address, "job")
     return validated(Job, {**found, **(changes or {})}, address)
 
@@ -139,7 +140,7 @@ def _seen(source: Source) -> list[Any]:
 
 
 def _read(source: Source) -> bytes:
-    data = read_whole(source.url, dict(source.options))
+    data = read_whole(source.url, dict(source.options), ANSWER_BYTES)
     algorithm, _, wanted = (source.hash or "").partition(":")
     if wanted and hashlib.new(algorithm, data, usedforsecurity=False).hexdigest() != wanted:
         raise InvalidInputError(

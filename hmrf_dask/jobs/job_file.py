@@ -7,11 +7,20 @@ here is light: a run that has nothing to do ends before anything else is.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    field_validator,
+    model_validator,
+)
 
-from hmrf_dask.documents.mistakes import NAME_PATTERN, meant
+from hmrf_dask.documents.mistakes import NAME_PATTERN, Place, meant
+from hmrf_dask.limits import LIST_ITEMS, RANGES, problem_of_cost, within
 from hmrf_dask.runs.storage import refuse_credentials
 from hmrf_dask.text.settings import TextSettings
 
@@ -50,8 +59,17 @@ PARAMETERS: dict[str, frozenset[str]] = {
     "KMeans": frozenset((*_SHARED, "distortion")),
     **dict.fromkeys(SEEDED, _SEEDED),
 }
-_REFIT = r"^(never|always|drift>\d+(\.\d+)?%)$"
-_DRIFT = re.compile(r"drift>(\d+(?:\.\d+)?)%")
+_REFIT = r"^(never|always|drift>[0-9]{1,3}(\.[0-9]{1,9})?%)$"
+_DRIFT = re.compile(r"drift>([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
+
+
+def _checked_cost(given: float) -> float:
+    if problem := problem_of_cost(given):
+        raise ValueError(f"{problem}, got {given!r}")
+    return given
+
+
+Cost = Annotated[float, Field(**within("must_link_cost")), AfterValidator(_checked_cost)]
 
 
 class Section(BaseModel):
@@ -73,9 +91,10 @@ class Text(TextSettings):
     @field_validator("refit")
     @classmethod
     def _known(cls, given: str) -> str:
-        if not re.fullmatch(_REFIT, given):
+        drift = _DRIFT.fullmatch(given)
+        if not re.fullmatch(_REFIT, given) or (drift and float(drift[1]) > RANGES["drift"].most):
             raise ValueError(
-                f"must be never, always or a share such as drift>5%, got {given!r}"
+                f"must be never, always or a share such as drift>5%, got {given!r:.80}"
                 + meant(given, ("never", "always", "drift>5%"))
             )
         return given
@@ -103,23 +122,23 @@ class Method(Section):
         description="SeededKMeans and ConstrainedKMeans take their seeds from the answers: "
         "documents that belong together.",
     )
-    n_clusters: int = Field(ge=1)
+    n_clusters: Annotated[int, Field(**within("n_clusters"))]
     distortion: Literal["cosine", "i-divergence", "kl", "euclidean", "pearson"] | None = None
-    learn_weights: bool | Literal["auto"] | None = None
+    learn_weights: StrictBool | Literal["auto"] | None = None
     weight_update: Literal["normalized", "paper"] | None = None
     penalty: Literal["distance", "potts"] | None = None
-    must_link_cost: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    cannot_link_cost: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    must_link_cost: Cost | None = None
+    cannot_link_cost: Cost | None = None
     init: Literal["auto", "neighborhoods", "k-means++", "random"] | None = None
     fill: Literal["k-means++", "perturb", "random"] | None = None
-    refine: bool | Literal["auto"] | None = None
-    closure: bool | None = None
+    refine: StrictBool | Literal["auto"] | None = None
+    closure: StrictBool | None = None
     inference: Literal["icm", "belief-propagation"] | None = None
     on_conflict: Literal["raise", "keep", "drop"] | None = None
-    retries: int | None = Field(default=None, ge=0, le=255)
-    n_init: int | None = Field(default=None, ge=1)
-    max_iter: int | None = Field(default=None, ge=1)
-    random_state: int = Field(default=0, ge=0)
+    retries: Annotated[int, Field(**within("retries"))] | None = None
+    n_init: Annotated[int, Field(**within("n_init"))] | None = None
+    max_iter: Annotated[int, Field(**within("max_iter"))] | None = None
+    random_state: Annotated[int, Field(**within("random_state"))] = 0
 
     @model_validator(mode="after")
     def _only_its_own(self) -> Self:
@@ -139,10 +158,14 @@ class Method(Section):
 class Cluster(Section):
     """Where the work runs: one of five ways; without any, on all threads of this machine."""
 
-    local: int | None = Field(default=None, ge=1, description="Threads of this process.")
-    processes: int | None = Field(default=None, ge=1, description="Worker processes here.")
+    local: Annotated[int, Field(**within("threads"))] | None = Field(
+        default=None, description="Threads of this process."
+    )
+    processes: Annotated[int, Field(**within("processes"))] | None = Field(
+        default=None, description="Worker processes here."
+    )
     address: str | None = Field(default=None, description="Of a scheduler: tcp://host:port.")
-    scheduler_file: str | None = Field(default=None, description="File with the address.")
+    scheduler_file: Place | None = Field(default=None, description="File with the address.")
     cluster_class: str | None = Field(
         default=None,
         alias="class",
@@ -150,14 +173,16 @@ class Cluster(Section):
         description="A Dask cluster to start.",
     )
     kwargs: dict[str, Any] = Field(default={}, description="What the class is made with.")
-    workers: int | None = Field(default=None, ge=1, description="Workers the class starts.")
+    workers: Annotated[int, Field(**within("workers"))] | None = Field(
+        default=None, description="Workers the class starts."
+    )
 
     @field_validator("cluster_class")
     @classmethod
     def _listed(cls, given: str | None) -> str | None:
         if given is not None and given not in CLUSTER_CLASSES:
             raise ValueError(
-                f"must be one of {', '.join(CLUSTER_CLASSES)}, got {given!r}"
+                f"must be one of {', '.join(CLUSTER_CLASSES)}, got {given!r:.80}"
                 + meant(given, CLUSTER_CLASSES)
             )
         return given
@@ -191,9 +216,9 @@ class Job(Section):
     """
 
     schema_: Literal["hmrf-dask/job/v1"] = Field(default=SCHEMA, alias="$schema")
-    name: str = Field(default="job", pattern=NAME_PATTERN)
-    manifest: str = Field(min_length=1)
-    answers: tuple[str, ...] = ()
+    name: str = Field(default="job", pattern=NAME_PATTERN, max_length=100)
+    manifest: Place
+    answers: tuple[Place, ...] = Field(default=(), max_length=LIST_ITEMS)
     text: Text | None = None
     method: Method
     mode: Literal["fit", "predict"] = Field(
@@ -204,12 +229,13 @@ class Job(Section):
     )
     on_bad_record: Literal["stop", "quarantine"] = "stop"
     cluster: Cluster = Cluster()
-    output: str = Field(
-        min_length=1,
+    output: Place = Field(
         description="A folder or URL. Its store is reached as the environment says: AWS_PROFILE, "
         "AWS_ENDPOINT_URL_S3 and the like.",
     )
-    keep: int = Field(default=3, ge=1, description="How many releases stay readable.")
+    keep: Annotated[int, Field(**within("keep"))] = Field(
+        default=3, description="How many releases stay readable."
+    )
 
     @field_validator("output", mode="before")
     @classmethod

@@ -7,10 +7,15 @@ import unicodedata
 from hashlib import sha256
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
 
-Count = Annotated[int, Field(strict=True, ge=1)]
-Share = Annotated[float, Field(strict=True, ge=0.0, le=1.0)]
+from hmrf_dask.limits import LIST_ITEMS, within
+
+Count = Annotated[int, Field(**within("document_count"))]
+Columns = Annotated[int, Field(**within("columns"))]
+Length = Annotated[int, Field(**within("ngram"))]
+Share = Annotated[float, Field(**within("share"))]
+Word = Annotated[str, Field(max_length=1_000)]
 STOP_WORD_LANGUAGES = ("english",)
 # What a batch's counts depend on; everything else can change without reading a text again.
 _COUNTING = ("lowercase", "strip_accents", "stop_words", "ngram_range")
@@ -52,17 +57,17 @@ class TextSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["words", "characters", "hashing", "embeddings"] = "words"
-    lowercase: bool = True
+    lowercase: StrictBool = True
     strip_accents: Literal["ascii", "unicode"] | None = None
-    stop_words: str | tuple[str, ...] | None = None
-    ngram_range: tuple[Count, Count] = (1, 1)
+    stop_words: Word | Annotated[tuple[Word, ...], Field(max_length=LIST_ITEMS)] | None = None
+    ngram_range: tuple[Length, Length] = (1, 1)
     min_df: Count | Share = 1
     max_df: Count | Share = 1.0
-    max_features: Count | None = None
-    n_features: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)] = 2**18
-    sublinear_tf: bool = False
+    max_features: Columns | None = None
+    n_features: Columns = 2**18
+    sublinear_tf: StrictBool = False
     norm: Literal["l2", "l1"] | None = "l2"
-    lsa: Count | None = None
+    lsa: Annotated[int, Field(**within("n_components"))] | None = None
 
     @field_validator("stop_words")
     @classmethod

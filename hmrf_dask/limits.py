@@ -1,0 +1,87 @@
+"""The range of every number and the bound of every stream that a user gives, each once.
+
+Estimators, job files, manifests and the command line read them here. Each end has its reason: what
+an integer of the kernels holds, what can be waited for, or what nobody has meant so far.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+LARGEST_INT32: Final = 2**31 - 1
+
+
+class Range(NamedTuple):
+    """The least and the most that a number may be."""
+
+    least: float
+    most: float
+
+
+RANGES: Final[dict[str, Range]] = {
+    "n_clusters": Range(1, 1_000_000),
+    "n_init": Range(1, 1_000),  # starts one after the other
+    "max_iter": Range(1, 1_000_000),
+    "retries": Range(0, 255),  # orders are counted in eight bits of the random numbers
+    "random_state": Range(0, 2**64 - 1),
+    # A document's costs and distances are integers below 2**61 together; `em.scale` has the rest.
+    "must_link_cost": Range(0.0, 1e12),
+    "cannot_link_cost": Range(0.0, 1e12),
+    "n_components": Range(1, 10_000),
+    "n_iter": Range(0, 1_000),
+    "ngram": Range(1, 10),
+    "document_count": Range(1, 10**12),  # min_df, max_df as whole numbers
+    "share": Range(0.0, 1.0),
+    "columns": Range(1, LARGEST_INT32),  # numbers of features are int32
+    "drift": Range(0.0, 100.0),
+    "keep": Range(1, 10_000),
+    "threads": Range(1, 4_096),
+    "processes": Range(1, 1_024),  # each is a Python of its own on this machine
+    "workers": Range(1, 100_000),
+    "release": Range(0, LARGEST_INT32),
+    "record_bytes": Range(1024, 2**30),
+    "file_bytes": Range(0, 2**63 - 1),
+}
+LEAST_COST: Final = 1e-12  # of a cost that is not zero: as far below 1 as the largest is above
+COST_MUST_BE: Final = "must be 0, or from 1e-12 to 1e+12"
+
+# What a person writes by hand.
+YAML_BYTES: Final = 2**20
+YAML_VALUES: Final = 20_000
+YAML_DEPTH: Final = 20
+YAML_CHARACTERS: Final = 65_536  # of one value
+LIST_ITEMS: Final = 10_000  # answers files, paths, stop words
+PATH_CHARACTERS: Final = 4_096
+# Files that are read whole.
+ANSWER_BYTES: Final = 2**28  # ten million answers
+WHOLE_FILE_BYTES: Final = 2**30
+SCHEDULER_FILE_BYTES: Final = 2**20
+# Streams of documents.
+BYTES_WITHOUT_RECORD: Final = 2**27
+MOST_RATIO: Final = 10_000  # of what a compressed file holds to its size: text comes to 10 or 20
+RATIO_FROM_BYTES: Final = 2**27  # below it no ratio is a burden
+
+
+def within(name: str) -> dict[str, Any]:
+    """Return how a field of a model says that it takes this number: no text, no true or false.
+
+    Examples
+    --------
+    >>> within("n_clusters")
+    {'strict': True, 'ge': 1, 'le': 1000000}
+    """
+    least, most = RANGES[name]
+    whole = {} if isinstance(most, int) else {"allow_inf_nan": False}
+    return {"strict": True, "ge": least, "le": most, **whole}
+
+
+def problem_of_cost(cost: float) -> str:
+    """Return what is wrong with the cost of a pair, "" if nothing is; NaN is no cost.
+
+    Examples
+    --------
+    >>> problem_of_cost(1e308)
+    'must be 0, or from 1e-12 to 1e+12'
+    """
+    most = RANGES["must_link_cost"].most
+    return "" if cost == 0 or LEAST_COST <= cost <= most else COST_MUST_BE

@@ -6,13 +6,59 @@ import errno
 
 _IN_WORDS = {
     errno.EACCES: "no permission",
+    errno.EDQUOT: "no space left in your quota",
     errno.EEXIST: "something that is there already",
     errno.EISDIR: "a folder where a file must be",
+    errno.ELOOP: "links that lead in a circle",
+    errno.ENAMETOOLONG: "a name that is too long",
     errno.ENOENT: "no such file or folder",
+    errno.ENOSPC: "no space left",
     errno.ENOTDIR: "a file where a folder must be",
     errno.EPERM: "no permission",
     errno.EROFS: "a store that cannot be written",
 }
+# Of a store's errors trying again is no help against these; all others may pass.
+_FOR_GOOD_NUMBERS = _IN_WORDS.keys() - {errno.EDQUOT, errno.ENOSPC} | {
+    errno.EFBIG,
+    errno.EINVAL,
+    errno.EMSGSIZE,
+    errno.ENODEV,
+    errno.ENOSYS,
+    errno.ENOTEMPTY,
+    errno.ENOTSUP,
+    errno.ENXIO,
+    errno.EXDEV,
+}
+_FOR_GOOD_CLASSES = (
+    FileExistsError,  # fsspec raises these without a number
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    ImportError,
+    TypeError,
+    ValueError,
+    NotImplementedError,
+)
+_PASSING_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
+_PASSING_CODES = {  # of S3, with a status that would say otherwise
+    "BadDigest",
+    "IncompleteBody",
+    "RequestTimeout",
+    "SlowDown",
+    "Throttling",
+    "XAmzContentSHA256Mismatch",
+}
+_REFUSED_HERE = {  # botocore's: the request was not even sent
+    "ConfigNotFound",
+    "ConfigParseError",
+    "InvalidConfigError",
+    "InvalidRegionError",
+    "NoRegionError",
+    "ParamValidationError",
+    "UnauthorizedSSOTokenError",
+}
+_STORES = ("aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "s3fs")
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}  # botocore's
 _UNKNOWN_STORE = "Protocol not known: "
 
@@ -114,6 +160,10 @@ class HeldError(HmrfError, RuntimeError):
     exit_code = 75
 
 
+class NoAnswerError(ConnectionError):
+    """A store gave no answer that helps, however often it was asked, until its time was over."""
+
+
 class HmrfWarning(UserWarning):
     """Something a person should know that does not stop the run."""
 
@@ -121,6 +171,44 @@ class HmrfWarning(UserWarning):
 def lacks_credentials(error: BaseException) -> bool:
     """Tell whether a store was not even asked, for want of credentials: trying again is no help."""
     return type(error).__name__ in _NO_CREDENTIALS
+
+
+def is_of_a_store(error: BaseException) -> bool:
+    """Tell whether a file system or a store's library raised an error."""
+    kinds = type(error).__mro__
+    return isinstance(error, OSError) or any(
+        kind.__module__.partition(".")[0] in _STORES for kind in kinds
+    )
+
+
+def may_pass(error: BaseException) -> bool:
+    """Tell whether trying again may help against what a store raised: exit code 75, else 78.
+
+    Examples
+    --------
+    >>> may_pass(TimeoutError()), may_pass(OSError(28, "No space left on device"))
+    (True, True)
+    >>> may_pass(OSError(30, "Read-only file system")), may_pass(FileNotFoundError("b"))
+    (False, False)
+    """
+    answer = _answered(error) or _answered(error.__cause__)
+    if answer is not None:  # more than what s3fs makes of it
+        status, code = answer
+        return status in _PASSING_STATUS or code in _PASSING_CODES
+    if lacks_credentials(error) or type(error).__name__ in _REFUSED_HERE:
+        return False
+    for_good = isinstance(error, OSError) and error.errno in _FOR_GOOD_NUMBERS
+    return not (for_good or isinstance(error, _FOR_GOOD_CLASSES))
+
+
+def _answered(error: BaseException | None) -> tuple[int, str] | None:
+    """Return the HTTP status that a store answered with, and S3's code; None without an answer."""
+    response = getattr(error, "response", None)  # of botocore
+    if isinstance(response, dict):
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return int(status), str(response.get("Error", {}).get("Code", ""))
+    status = getattr(error, "status", None) or getattr(error, "code", None)  # aiohttp, gcsfs
+    return (status, "") if isinstance(status, int) and status >= 300 else None
 
 
 def in_words(error: BaseException) -> str:
@@ -141,8 +229,10 @@ def in_words(error: BaseException) -> str:
         return f"{_IN_WORDS[error.errno]}{place}"
     if lacks_credentials(error):
         return f"no credentials for it ({text})"
-    if isinstance(error, ImportError):
+    if isinstance(error, ImportError | NoAnswerError):
         return text
+    if type(error).__name__ == "ParamValidationError":  # botocore's, with a heading of its own
+        return text.partition("failed:")[2].strip() or text
     return f"{type(error).__name__}: {text}"
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from hmrf_dask.constraints.arrays import SHOWN
 from hmrf_dask.constraints.labels import Labelled, class_links, id_problem, said
 from hmrf_dask.constraints.rows import BadLine, Table, pair_ending, read_rows
-from hmrf_dask.errors import InvalidInputError, in_words
+from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.limits import problem_of_cost
+from hmrf_dask.remote import explained, open_files
 from hmrf_dask.types import AnyArray
 
 if TYPE_CHECKING:
@@ -131,18 +132,12 @@ def _read_table(data: bytes, address: str) -> tuple[Table, AnyArray]:
 
 
 def _read(address: str) -> bytes:
-    import fsspec
-
-    try:
-        filesystem, inside = fsspec.core.url_to_fs(address)
-        return bytes(filesystem.cat_file(inside))
-    except FileNotFoundError as error:
-        raise InvalidInputError(f"there is no pair file {address!r}: check the path") from error
-    except (OSError, ValueError, ImportError) as error:
-        raise InvalidInputError(
-            f"a pair file must be one that can be read, got {address!r}, {in_words(error)}; check "
-            "the path"
-        ) from error
+    with explained(address, "read the pairs"):
+        try:
+            filesystem, inside = open_files(address)
+            return bytes(filesystem.cat_file(inside))
+        except FileNotFoundError as error:
+            raise InvalidInputError(f"there is no pair file {address!r}: check the path") from error
 
 
 def _problem(first: Any, second: Any, kind: Any, weight: Any) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hmrf_dask.constraints.rows import COLUMNS, pair_ending
+from hmrf_dask.remote import explained, open_files
 from hmrf_dask.types import AnyArray
 
 if TYPE_CHECKING:
@@ -23,11 +24,14 @@ def write_pairs(constraints: Constraints, path: str | os.PathLike[str]) -> None:
     The bytes are complete before the first one is written, and a local file is replaced whole: a
     killed program leaves the old answers, not half of the new ones.
     """
-    import fsspec
-
     address = os.fspath(path)
     data = _WRITERS[pair_ending(address)](constraints)
-    filesystem, inside = fsspec.core.url_to_fs(address)
+    with explained(address, "write it"):
+        _put(address, data)
+
+
+def _put(address: str, data: bytes) -> None:
+    filesystem, inside = open_files(address)
     if type(filesystem).__name__ != "LocalFileSystem":
         filesystem.pipe_file(inside, data)
         return

@@ -25,9 +25,10 @@ from hmrf_dask.documents.readers.table import read_csv
 from hmrf_dask.documents.readers.texts import read_installed, read_text
 from hmrf_dask.documents.seen import SeenIds
 from hmrf_dask.documents.sources import Source
-from hmrf_dask.documents.streams import WatchedFile, explained, open_file, state_of
+from hmrf_dask.documents.streams import WatchedFile, open_file, state_of
 from hmrf_dask.documents.values import as_row, problem_of_document, problem_of_word
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
+from hmrf_dask.remote import explained
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 16 * 2**20

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from hmrf_dask.documents.sources import Source
-from hmrf_dask.documents.streams import BLOCK_BYTES, WatchedFile, explained, open_file
+from hmrf_dask.documents.streams import BLOCK_BYTES, WatchedFile, open_file
+from hmrf_dask.remote import explained
 
 PART_BYTES = 64 * 2**20
 

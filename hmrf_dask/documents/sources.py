@@ -20,8 +20,9 @@ from hmrf_dask.documents.manifest import (
     Resource,
     StorageOptions,
 )
-from hmrf_dask.documents.streams import etag_of, explained, filesystem, is_local, local_path
+from hmrf_dask.documents.streams import etag_of, filesystem, is_local, local_path
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.remote import explained
 
 _FORMATS = {
     ".jsonl": "jsonl",

@@ -6,20 +6,12 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-import fsspec
-
-from hmrf_dask.errors import (
-    HmrfError,
-    SourceError,
-    SourceUnavailableError,
-    in_words,
-    lacks_credentials,
-)
+from hmrf_dask.errors import SourceError
 from hmrf_dask.limits import WHOLE_FILE_BYTES
+from hmrf_dask.remote import explained, open_files
 
 BLOCK_BYTES = 4 * 2**20
 # Options that a store's file system knows, by protocol; others have none.
@@ -29,44 +21,6 @@ _KNOWN_OPTIONS = {
 }
 _SAME_PROTOCOL = {"s3a": "s3", "gcs": "gs"}
 _LOCAL = ("", "file", "local")
-# Trying again does not help against these.
-_FOR_GOOD = (
-    FileNotFoundError,
-    PermissionError,
-    NotADirectoryError,
-    IsADirectoryError,
-    ImportError,
-    ValueError,
-)
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-
-
-@contextmanager
-def explained(url: str, action: str) -> Iterator[None]:
-    """Turn what a file system raises into a SourceError, unavailable (75) if it may pass."""
-    try:
-        yield
-    except HmrfError:
-        raise
-    except Exception as error:  # botocore, aiohttp and others share no base but this one
-        for_good = isinstance(error, _FOR_GOOD) or lacks_credentials(error)
-        kind = SourceError if for_good else SourceUnavailableError
-        raise kind(f"{url}: cannot {action}: {_problem(url, error)}") from error
-
-
-def _problem(url: str, error: Exception) -> str:
-    protocol = url.partition("://")[0]
-    if isinstance(error, FileNotFoundError):
-        named = error.filename if isinstance(error.filename, str) and error.filename != url else ""
-        return f"there is no such file or folder{named and f' ({named})'}; check the path"
-    if isinstance(error, PermissionError):
-        return f"no permission ({error}); check the profile or the rights of the file"
-    if isinstance(error, ImportError) and protocol in _EXTRAS:
-        return f"install hmrf-dask[{_EXTRAS[protocol]}]"
-    if lacks_credentials(error):
-        return f"{error}; give credentials in the environment or a profile, or say anon: true"
-    advice = "check the path" if isinstance(error, _FOR_GOOD) else "run again later"
-    return f"{in_words(error)}; {advice}"
 
 
 def is_local(url: str) -> bool:
@@ -87,9 +41,7 @@ def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     given = {key: value for key, value in options.items() if key in known and value is not None}
     if protocol in ("gs", "gcs") and given.pop("anon", False):
         given["token"] = "anon"
-    # A cached listing would hide what other processes wrote.
-    files, path = fsspec.url_to_fs(url, **{"use_listings_cache": False, **given})
-    return files, str(path)
+    return open_files(url, given)
 
 
 def etag_of(files: Any, path: str, info: Mapping[str, Any]) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-import fsspec
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
@@ -18,6 +17,7 @@ from hmrf_dask.distortions import DISTORTIONS, Extent
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
+from hmrf_dask.remote import explained, open_files
 from hmrf_dask.runs.storage import LocalStorage
 from hmrf_dask.types import AnyArray
 
@@ -91,14 +91,15 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
 
 def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
     """Write arrays, then the record; into a folder so that they outlast a power cut."""
-    filesystem, folder = fsspec.core.url_to_fs(path)
-    filesystem.makedirs(folder, exist_ok=True)
-    if filesystem.exists(f"{folder}/{RECORD}"):
-        filesystem.rm_file(f"{folder}/{RECORD}")
-    if not isinstance(filesystem, LocalFileSystem):
-        for name, data in {**files, RECORD: record}.items():
-            filesystem.pipe_file(f"{folder}/{name}", data)
-        return
+    with explained(path, "write the model"):
+        filesystem, folder = open_files(path)
+        filesystem.makedirs(folder, exist_ok=True)
+        if filesystem.exists(f"{folder}/{RECORD}"):
+            filesystem.rm_file(f"{folder}/{RECORD}")
+        if not isinstance(filesystem, LocalFileSystem):
+            for name, data in {**files, RECORD: record}.items():
+                filesystem.pipe_file(f"{folder}/{name}", data)
+            return
     storage = LocalStorage(folder, durable=True)
     for name, data in files.items():
         storage.write(name, data)
@@ -109,7 +110,8 @@ def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
 
 def load_model(path: str | os.PathLike[str]) -> SavedModel:
     """Read a model; raise InvalidInputError naming what is wrong with the folder."""
-    filesystem, folder = fsspec.core.url_to_fs(os.fspath(path))
+    with explained(os.fspath(path), "open it"):
+        filesystem, folder = open_files(os.fspath(path))
     record = _read_record(filesystem, folder)
     try:
         arrays = {
@@ -167,8 +169,8 @@ def _npy(array: AnyArray) -> bytes:
 
 def _read_record(filesystem: Any, folder: str) -> Mapping[str, Any]:
     try:
-        record = json.loads(filesystem.cat_file(f"{folder}/{RECORD}"))
-    except (OSError, ValueError) as error:
+        record = json.loads(_read(filesystem, folder, RECORD))
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise InvalidInputError(
             f"path must be a folder that save() wrote, got {folder}, where {RECORD} cannot be read "
             f"({type(error).__name__}: {error}); check the path, or save the model again"
@@ -183,10 +185,16 @@ def _read_record(filesystem: Any, folder: str) -> Mapping[str, Any]:
     return record
 
 
+def _read(filesystem: Any, folder: str, name: str) -> bytes:
+    """Return a file; FileNotFoundError where there is none is for the caller to explain."""
+    with explained(folder, f"read {name}", FileNotFoundError, NotADirectoryError):
+        return bytes(filesystem.cat_file(f"{folder}/{name}"))
+
+
 def _read_array(filesystem: Any, folder: str, name: str, checksum: str) -> AnyArray:
     try:
-        data = filesystem.cat_file(f"{folder}/{name}")
-    except OSError as error:
+        data = _read(filesystem, folder, name)
+    except FileNotFoundError as error:
         raise InvalidInputError(
             f"{folder} must hold {name}, which {RECORD} names, got none ({error}); save the model "
             "again"

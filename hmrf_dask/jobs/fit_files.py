@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
-import fsspec
 import numpy as np
 import scipy.sparse as sp
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
-from hmrf_dask.documents.streams import explained
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError, in_words
 from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.telling import Tell, nothing
+from hmrf_dask.remote import explained, open_files
 
 MODEL = "model"
 # What a run writes into its directory.
@@ -122,7 +121,7 @@ def read_rows(path: str) -> Corpus:
     suffix = Path(path).suffix
     if suffix not in (".npz", ".npy"):
         with explained(path, "read it"):
-            filesystem, inside = fsspec.core.url_to_fs(path)
+            filesystem, inside = open_files(path)
             is_folder = filesystem.isdir(inside)
         if is_folder:
             return Corpus.from_parquet(path)
@@ -154,15 +153,17 @@ def _read_matrix(path: str) -> Any:
 
 def start_afresh(run_dir: str) -> None:
     """Remove what a run wrote into its directory; refuse where anything else lies there too."""
-    filesystem, inside = fsspec.core.url_to_fs(run_dir)
-    if not filesystem.exists(inside):
-        return
-    paths = filesystem.ls(inside, detail=False)
+    with explained(run_dir, "start afresh"):
+        filesystem, inside = open_files(run_dir)
+        if not filesystem.exists(inside):
+            return
+        paths = filesystem.ls(inside, detail=False)
     found = {str(path).rstrip("/").rpartition("/")[2]: path for path in paths}
     if foreign := sorted(found.keys() - set(RUN_NAMES)):
         raise RunDirectoryError(
             f"only a run directory can be started afresh, got {run_dir!r}, where "
             f"{', '.join(foreign[:5])} of no run lies; move it, or name another run directory"
         )
-    for path in found.values():
-        filesystem.rm(path, recursive=True)
+    with explained(run_dir, "start afresh"):
+        for path in found.values():
+            filesystem.rm(path, recursive=True)

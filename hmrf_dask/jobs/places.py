@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import fsspec
-
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.releases.release import DamagedReleaseError, Release, latest, read_file
+from hmrf_dask.remote import explained, open_files
 from hmrf_dask.runs.storage import absolute_url, open_storage
 
 ASSIGNMENTS = "assignments"
@@ -69,10 +68,11 @@ def model_folder(place: str) -> str:
                 if name.startswith(f"{folder}/"):
                     read_file(storage, name, sha256)
         return f"{root}/{folder}"
-    filesystem, inside = fsspec.core.url_to_fs(root)
-    for folder in ("", f"/{MODEL}"):
-        if filesystem.exists(f"{inside}{folder}/model.json"):
-            return f"{root}{folder}"
+    with explained(root, "read it"):
+        filesystem, inside = open_files(root)
+        for folder in ("", f"/{MODEL}"):
+            if filesystem.exists(f"{inside}{folder}/model.json"):
+                return f"{root}{folder}"
     raise InvalidInputError(
         f"a model must be a folder that save() wrote, a run directory or a job's output, got "
         f"{place!r} without model.json; check the path"

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-import fsspec
-
 from hmrf_dask.releases.holder import Hold
 from hmrf_dask.releases.output import numbers_in, open_output
 from hmrf_dask.releases.release import FOLDER, pointed, read_if_whole, retire
+from hmrf_dask.remote import open_files
 from hmrf_dask.runs.records import DamagedFileError
 from hmrf_dask.runs.storage import Storage
 
@@ -25,9 +24,7 @@ def remove_folder(
 ) -> bool:
     """Remove a folder; one that stays is no reason to fail when all else is done."""
     try:
-        files, root = fsspec.url_to_fs(
-            storage.url, **{"use_listings_cache": False, **(storage_options or {})}
-        )
+        files, root = open_files(storage.url, storage_options)
         files.rm(f"{root}/{folder}", recursive=True)
     except FileNotFoundError:
         pass

@@ -15,12 +15,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-import fsspec
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from hmrf_dask.errors import ConfigurationError, RunDirectoryError, in_words, lacks_credentials
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HmrfError,
+    RunDirectoryError,
+    in_words,
+    may_pass,
+)
+from hmrf_dask.remote import open_files
 from hmrf_dask.runs.records import RunUnavailableError
 
 _SECRET = re.compile(
@@ -28,16 +34,6 @@ _SECRET = re.compile(
 )
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.temporary")
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-# Trying again does not help against these.
-_FOR_GOOD = (
-    FileNotFoundError,
-    PermissionError,
-    NotADirectoryError,
-    IsADirectoryError,
-    FileExistsError,
-    ImportError,
-    ValueError,
-)
 _memory_lock = threading.Lock()
 
 
@@ -114,12 +110,10 @@ def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError
     """Turn what a file system raises into words, but for `passing`, which the caller expects."""
     try:
         yield
-    except (RunDirectoryError, passing):
+    except (HmrfError, passing):
         raise
-    except _FOR_GOOD as error:
-        raise RunDirectoryError(_unusable(url, action, error)) from error
     except Exception as error:  # botocore, aiohttp and others share no base but this one
-        kind = RunDirectoryError if lacks_credentials(error) else RunUnavailableError
+        kind = RunUnavailableError if may_pass(error) else RunDirectoryError
         raise kind(_unusable(url, action, error)) from error
 
 
@@ -279,10 +273,7 @@ class ObjectStorage:
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self.url = url
         with _explained(url, "open it"):
-            # A cached listing would hide what other processes wrote.
-            self.files, self.root = fsspec.url_to_fs(
-                url, **{"use_listings_cache": False, **options}
-            )
+            self.files, self.root = open_files(url, options)
         if not _creates_exclusively(self.files):
             raise RunDirectoryError(
                 f"{url} must be a folder or an object store that can create a file exclusively, "

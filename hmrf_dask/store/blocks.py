@@ -10,10 +10,10 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.remote import explained, open_files
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.store.encoding import FORMAT, VERSION, decode_block, encode_block, refuse_block
 
@@ -140,12 +140,13 @@ def write_block(
     block: RowBlock, url: str, part: int, storage_options: StorageOptions = None
 ) -> BlockFile:
     """Write one block under a name made of its place and content, so that a retry adds no file."""
-    filesystem, folder = fsspec.core.url_to_fs(url, **(storage_options or {}))
     content = encode_block(block)
     digest = sha256(content).hexdigest()
     name = f"part-{part:05d}-{digest[:16]}.parquet"
-    filesystem.makedirs(folder, exist_ok=True)
-    _put(filesystem, f"{folder}/{name}", content)
+    with explained(url, f"write {name}"):
+        filesystem, folder = open_files(url, storage_options)
+        filesystem.makedirs(folder, exist_ok=True)
+        _put(filesystem, f"{folder}/{name}", content)
     n_values, n_bytes = len(block.values), len(content)
     id_bytes = block.ids.nbytes - 8 * block.n_rows if block.ids.dtype.kind == "U" else 0
     return BlockFile(name, block.n_rows, n_values, block.is_dense, n_bytes, digest, id_bytes)
@@ -188,13 +189,14 @@ def _fetched(url: str, file: BlockFile, storage_options: StorageOptions) -> Fetc
     pages do not cover headers and footer, where 282 of 1500 flipped bits went unseen. They are what
     later reads go by.
     """
-    filesystem, folder = fsspec.core.url_to_fs(url, **(storage_options or {}))
-    path = f"{folder}/{file.name}"
-    try:
-        changed = os.stat(path).st_mtime_ns if isinstance(filesystem, LocalFileSystem) else 0
-        content: bytes = filesystem.cat_file(path)
-    except FileNotFoundError:
-        refuse_block(path, "it is missing")
+    with explained(url, f"read {file.name}"):
+        filesystem, folder = open_files(url, storage_options)
+        path = f"{folder}/{file.name}"
+        try:
+            changed = os.stat(path).st_mtime_ns if isinstance(filesystem, LocalFileSystem) else 0
+            content: bytes = filesystem.cat_file(path)
+        except FileNotFoundError:
+            refuse_block(path, "it is missing")
     stamp = (file.sha256, changed)
     before = _VERIFIED.get(path) == stamp
     same = len(content) == file.n_bytes
@@ -215,19 +217,19 @@ def write_manifest(manifest: Manifest, url: str, storage_options: StorageOptions
     """
     if manifest.is_dense and any(f.n_values and not f.is_dense for f in manifest.files):
         raise InvalidInputError("rows must be all sparse or all dense, got both; convert one kind")
-    filesystem, folder = fsspec.core.url_to_fs(url, **(storage_options or {}))
-    filesystem.makedirs(folder, exist_ok=True)
     described = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     content = json.dumps(described, indent=1).encode()
-    path = f"{folder}/{MANIFEST_NAME}"
-    try:
-        _create(filesystem, path, content)
-    except FileExistsError:
-        if read_manifest(url, storage_options) != manifest:
-            raise InvalidInputError(
-                f"the folder to write to must be empty, got {url!r}, which holds another corpus; "
-                "name another folder"
-            ) from None
+    with explained(url, f"write {MANIFEST_NAME}"):
+        filesystem, folder = open_files(url, storage_options)
+        filesystem.makedirs(folder, exist_ok=True)
+        try:
+            _create(filesystem, f"{folder}/{MANIFEST_NAME}", content)
+        except FileExistsError:
+            if read_manifest(url, storage_options) != manifest:
+                raise InvalidInputError(
+                    f"the folder to write to must be empty, got {url!r}, which holds another "
+                    "corpus; name another folder"
+                ) from None
 
 
 def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
@@ -238,19 +240,22 @@ def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
     InvalidInputError
         There is no manifest, or it is not one of this format and version.
     """
-    filesystem, folder = fsspec.core.url_to_fs(url, **(storage_options or {}))
-    path = f"{folder}/{MANIFEST_NAME}"
+    with explained(url, f"read {MANIFEST_NAME}"):
+        filesystem, folder = open_files(url, storage_options)
+        path = f"{folder}/{MANIFEST_NAME}"
+        try:
+            data = filesystem.cat_file(path)
+        except FileNotFoundError:
+            raise InvalidInputError(
+                f"a corpus must be a folder with {MANIFEST_NAME}, got {url!r} without one; "
+                "write it with Corpus.to_parquet"
+            ) from None
     try:
-        described = json.loads(filesystem.cat_file(path))
+        described = json.loads(data)
         if (described["format"], described["version"]) != (FORMAT, VERSION):
             raise ValueError(f"format {described['format']!r}, version {described['version']!r}")
         files = tuple(BlockFile(**file) for file in described["files"])
         return Manifest(int(described["n_features"]), bool(described["has_ids"]), files)
-    except FileNotFoundError:
-        raise InvalidInputError(
-            f"a corpus must be a folder with {MANIFEST_NAME}, got {url!r} without one; "
-            "write it with Corpus.to_parquet"
-        ) from None
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(
             f"{path!r} must be a manifest of {FORMAT}, version {VERSION}, got {error}; "

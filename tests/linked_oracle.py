@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
 
 
 @dataclass
@@ -114,3 +118,45 @@ def starting_labels(rng: np.random.Generator, component: Component) -> np.ndarra
     """Return random labels, in half of the cases the same within a group."""
     labels = rng.integers(0, component.n_clusters, component.n).astype(np.int32)
     return labels[np.array(component.groups)] if rng.random() < 0.5 else labels
+
+
+# ---- messages of belief propagation, all at once
+
+
+def exchange_messages(edges: Any, beliefs: Integers, messages: Integers, damped: bool) -> int:
+    """Renew every message from the beliefs of before; return how many numbers changed."""
+    before = messages.copy()
+    for side, senders in enumerate((edges.first, edges.second)):
+        wanted = _wanted(beliefs[senders] - before[:, 1 - side], edges.cost[:, None])
+        step = wanted - before[:, side]
+        half = np.where(step >= 0, step // 2, -(-step // 2))
+        messages[:, side] = wanted - half if damped else wanted
+    return int((messages != before).sum())
+
+
+def _wanted(values: Integers, cost: Integers) -> Integers:
+    """Return undamped messages of senders to whom their clusters cost these values."""
+    least, second = np.partition(values, 1, axis=1)[:, :2].T
+    apart = values - least[:, None]
+    rival = np.where(apart > 0, 0, np.minimum((second - least)[:, None], cost))
+    return np.asarray(np.where(cost < 0, np.minimum(apart, -cost), rival), np.int64)
+
+
+def add_messages(
+    edges: Any,
+    costs: NDArray[Any],
+    shift: int,
+    messages: Integers,
+    beliefs: Integers,
+) -> None:
+    """Write what each cluster costs a point and, by their messages, its neighbours."""
+    beliefs[:] = costs.astype(np.int64) << shift
+    np.add.at(beliefs, edges.second, messages[:, 0])
+    np.add.at(beliefs, edges.first, messages[:, 1])
+
+
+def settle_labels(beliefs: Integers, labels: NDArray[Any]) -> None:
+    """Give each point its cheapest cluster: a tie goes to the present one, then to the lowest."""
+    least = beliefs.min(axis=1)
+    leave: NDArray[np.bool_] = beliefs[np.arange(len(labels)), labels] > least
+    labels[leave] = beliefs[leave].argmin(axis=1)

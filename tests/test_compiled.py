@@ -1,4 +1,4 @@
-"""Compiled kernels: kept on disk, never stale, never in the way, one signature each; or plain."""
+"""Compiled kernels: kept on disk, never stale, never in the way, one signature each; or Python."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import pytest
 
 import hmrf_dask
 from hmrf_dask.kernels import compiled
+from tests import golden
 
 PACKAGE = Path(hmrf_dask.__file__).parent
-needs_numba = pytest.mark.skipif(not compiled.COMPILED, reason="kernels are not compiled here")
-
 KERNEL = """
 def add(values):
     total = 0
@@ -58,7 +57,6 @@ def came_from_disk(kernel: Any) -> bool:
     return sum(kernel.stats.cache_hits.values()) == 1
 
 
-@needs_numba
 def test_code_is_kept_and_compiled_anew_when_its_source_changes(kernel_file: Path) -> None:
     for expected, kept in ((6, False), (6, True)):
         kernel = loaded(kernel_file)
@@ -72,7 +70,6 @@ def test_code_is_kept_and_compiled_anew_when_its_source_changes(kernel_file: Pat
     assert len(list(folder.iterdir())) == 1  # the code of the old source is gone
 
 
-@needs_numba
 @pytest.mark.parametrize("damage", [b"", b"no code", None])
 def test_code_that_cannot_be_read_is_compiled_anew(kernel_file: Path, damage: bytes | None) -> None:
     assert loaded(kernel_file)((1, 2, 3)) == 6
@@ -84,7 +81,6 @@ def test_code_that_cannot_be_read_is_compiled_anew(kernel_file: Path, damage: by
         assert came_from_disk(kernel) is kept
 
 
-@needs_numba
 def test_a_full_disk_stops_nothing(kernel_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> int:
         raise OSError(28, "No space left on device")
@@ -103,7 +99,6 @@ def _products(one, other, out):  # type: ignore[no-untyped-def]
                 out[j] -= one[j]
 
 
-@needs_numba
 def test_options_are_not_compared_at_every_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     import numba
     from numba.core.targetconfig import TargetConfig
@@ -125,7 +120,6 @@ def test_options_are_not_compared_at_every_look_up(monkeypatch: pytest.MonkeyPat
     assert found[3] < found[2] / 3
 
 
-@needs_numba
 def test_equal_options_are_one_object_and_others_another() -> None:
     from numba.core.compiler import Flags
 
@@ -159,7 +153,7 @@ def run(code: str, home: Path, **environment: str) -> list[str]:
     clean = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HMRF_KERNELS", "NUMBA_DISABLE_JIT")
+        if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "NUMBA_DISABLE_JIT")
     }
     nowhere = {"HOME": "/dev/null/home", "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
@@ -188,7 +182,6 @@ def copied(tmp_path: Path) -> Path:
     return home
 
 
-@needs_numba
 def test_code_is_compiled_anew_when_a_function_it_calls_changes(
     copied: Path, tmp_path: Path
 ) -> None:
@@ -200,7 +193,6 @@ def test_code_is_compiled_anew_when_a_function_it_calls_changes(
     assert run(ENERGY, copied, **cache) == ["43", "0"]
 
 
-@needs_numba
 def test_kernels_run_where_neither_package_nor_home_can_be_written(
     copied: Path, tmp_path: Path
 ) -> None:
@@ -217,7 +209,6 @@ def test_kernels_run_where_neither_package_nor_home_can_be_written(
     assert run(ENERGY, copied, TMPDIR=str(temporary)) == ["42", "0"]
 
 
-@needs_numba
 def test_without_any_temporary_folder_code_lies_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +223,6 @@ def test_without_any_temporary_folder_code_lies_elsewhere(
     assert code_cache.folders(tmp_path)[0] == tmp_path / "__pycache__"
 
 
-@needs_numba
 def test_processes_that_compile_at_once_share_a_cache(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", ENERGY]
@@ -288,7 +278,6 @@ assert tokens._enter.signatures  # the table of words has grown
 """
 
 
-@needs_numba
 def test_every_kernel_is_compiled_for_one_signature() -> None:
     environment = {
         name: os.environ[name] for name in ("NUMBA_CACHE_DIR", "HOME") if name in os.environ
@@ -304,19 +293,27 @@ class Hidden:
             raise ModuleNotFoundError("No module named " + name, name=name)
 sys.meta_path.insert(0, Hidden())
 """
-PLAIN = """
-from hmrf_dask.kernels.compiled import COMPILED
-print(COMPILED, "numba" in sys.modules)
+
+
+def test_without_numba_it_is_said_what_to_install() -> None:
+    code = """
+from hmrf_dask.errors import HmrfError
+try:
+    import hmrf_dask.kernels.sums
+except ImportError as error:
+    print(isinstance(error, HmrfError), error.exit_code, "install numba" in str(error))
 """
+    assert run(HIDE_NUMBA + code, PACKAGE.parent) == ["True", "78", "True"]
 
 
-def test_a_fit_runs_without_numba() -> None:
-    options = "options = dict(init='random', n_init=1, learn_weights=True)"
-    assert run(HIDE_NUMBA + options + FITS + PLAIN, PACKAGE.parent) == ["False", "False"]
-
-
-@needs_numba
-@pytest.mark.parametrize("switch", ["HMRF_KERNELS=plain", "NUMBA_DISABLE_JIT=1"])
-def test_kernels_stay_plain_when_asked_to(switch: str) -> None:
-    name, value = switch.split("=")
-    assert run("import sys" + PLAIN, PACKAGE.parent, **{name: value})[0] == "False"
+def test_kernels_run_as_python_to_the_same_bits() -> None:
+    code = """
+import warnings
+warnings.simplefilter("ignore")  # the corpus of the tests is drawn by a kernel, whose sums overflow
+from hmrf_dask.kernels.compiled import COMPILED
+from tests import golden
+print(COMPILED, *[golden.compute(f"fit: {name}") for name in ("cosine", "euclidean dense")])
+"""
+    found = run(code, PACKAGE.parent, NUMBA_DISABLE_JIT="1")
+    digests = golden.recorded()["digests"]
+    assert found == ["False", digests["fit: cosine"], digests["fit: euclidean dense"]]

@@ -20,15 +20,12 @@ from hmrf_dask.em.model import Model
 from hmrf_dask.em.parts import KeptTerms
 from hmrf_dask.em.scale import Scale, make_scale
 from hmrf_dask.kernels import cost_rows
-from hmrf_dask.kernels.compiled import COMPILED
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs.memory import MemoryRun
 from tests.loop_driver import make_bench, turns
 from tests.test_rounds import tangled
-
-pytestmark = pytest.mark.skipif(not COMPILED, reason="float64 alone where nothing is compiled")
 
 
 def make_case(seed: int, *, n: int = 60, d: int = 200, k: int = 5, **how: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.kernels import abreast, exact, gradients, moves, pairs, random, sums
 from hmrf_dask.kernels.abreast import threads_allowed
-from hmrf_dask.kernels.compiled import COMPILED, njit
+from hmrf_dask.kernels.closed import closed_distances
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import Terms, spread
 from hmrf_dask.kernels.exact import BASE, exact_integer, exact_sum, exact_value, exact_zero
 from hmrf_dask.kernels.gradients import rows_by_cluster, squares_by_length, weighted_squares
@@ -456,7 +457,6 @@ def test_quantised_rows_far_from_nought_stay_within_int32() -> None:
 # --- compilation ---------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
     rows = np.random.default_rng(0).random((9, 4)).astype(np.float32)
     distortion = make_distortion("cosine").bind(bound("cosine", rows).extent)
@@ -494,3 +494,23 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
         exact._add_all,
     )
     assert [len(kernel.signatures) for kernel in kernels] == [1] * len(kernels)
+
+
+def test_the_sum_of_distances_has_twice_the_digits_of_float64() -> None:
+    rng = np.random.default_rng(4)
+    rows, unit = rng.random((60, 23)).astype(np.float32), 2.0**-40
+    distortion = make_distortion("cosine").bind(bound("cosine", rows).extent)
+    table = distortion.table(rng.uniform(0.05, 1.0, (5, 23)), rng.uniform(0.2, 2.0, 23))
+    totals, features = rng.integers(-(2**58), 2**58, (5, 24)), rng.uniform(0.5, 2.0, 23)
+    found = closed_distances(table, features, totals, np.arange(5), 40)
+    lines = np.asarray(table.exact) / features
+    wanted = sum(
+        (
+            -Fraction(int(amount)) * Fraction(float(number)) * Fraction(unit)
+            for amounts, numbers in zip(totals[:, :-1], lines, strict=True)
+            for amount, number in zip(amounts, numbers, strict=True)
+        ),
+        sum(map(Fraction, (np.arange(5) * table.bias).tolist()), Fraction(0)),
+    ) - sum(map(Fraction, (totals[:, -1] * unit * table.extra).tolist()), Fraction(0))
+    size = np.abs(totals.astype(np.float64)).sum() * unit
+    assert abs(float(found * Fraction(1, 2**BASE) - wanted)) < 1e-28 * size

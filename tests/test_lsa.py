@@ -24,10 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from hmrf_dask import LSA, Corpus, HMRFKMeans
 from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError, MemoryPlanError
-from hmrf_dask.kernels import bases, sketches
 from hmrf_dask.kernels.bases import eigenvectors, inner_products, orthonormal, turned
-from hmrf_dask.kernels.compiled import COMPILED
-from hmrf_dask.kernels.plain import sketches as plain
 from hmrf_dask.kernels.sketches import Basis, add_sketch, project, sketch_exponent
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.text.passes import look_at, scaling_of, strips
@@ -231,26 +228,6 @@ def test_sums_as_large_as_the_scale_allows_do_not_overflow() -> None:
         add_sketch(block, Basis(np.ones((1, 1))), scaling.exponent, scaling.constant, out)
         assert out[0, 0] * 2.0**-scaling.exponent == pytest.approx(n * 9e14, rel=1e-9)
         assert scaling.exponent == sketch_exponent(n, 9e14)
-
-
-@pytest.mark.skipif(not COMPILED, reason="plain kernels are all there are")
-@pytest.mark.parametrize("X", [TEXT, DENSE], ids=["sparse", "dense"])
-def test_plain_kernels_give_the_same_bits(X: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = fitted(X, n_iter=2)
-    rows = wanted.set_params(normalize=True).transform(X)
-    for module, name, standin in (
-        (sketches, "_add_sketch", plain.add_sketch),
-        (sketches, "_project", plain.project),
-        (bases, "_add_products", plain.add_products),
-        (bases, "_turn", plain.turn),
-        (bases, "_jacobi", bases._jacobi.py_func),
-        (bases, "_rotate", plain.rotate),
-    ):
-        monkeypatch.setattr(module, name, standin)
-    found = fitted(X, n_iter=2, normalize=True)
-    np.testing.assert_allclose(found.singular_values_, wanted.singular_values_, rtol=1e-12)
-    assert digest(found) == digest(wanted)
-    assert found.transform(X).tobytes() == rows.tobytes()
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12))

@@ -12,7 +12,6 @@ import pytest
 from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.em.model import Model
 from hmrf_dask.kernels import nearest as nearest_rows
-from hmrf_dask.kernels.compiled import COMPILED
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.margins import Drift, Margins, Watch
 from hmrf_dask.rows.block import RowBlock
@@ -21,7 +20,6 @@ from tests.test_distortions import bound
 from tests.test_nearest import text_like
 
 N, D = 400, 60
-spares = pytest.mark.skipif(not COMPILED, reason="the plain path compares all rows")
 
 
 def models(name: str, K: int, seed: int, rows: Any, *, pace: float) -> list[Model]:
@@ -66,8 +64,7 @@ def test_what_is_spared_would_have_changed_nothing(
             assert found.tolist() == told.tolist()
             assert changed.tolist() == change.tolist()
             labels = found
-    if COMPILED:
-        assert min(compared) < N / 3
+    assert min(compared) < N / 3
     assert max(compared) == N - len(range(0, N, 9))
 
 
@@ -77,7 +74,6 @@ def far_rows() -> tuple[Any, RowBlock, Any]:
     return bound("cosine", rows), block, np.eye(2, D) + 0.01
 
 
-@spares
 def test_margins_hold_for_the_model_and_the_labels_they_were_noted_with() -> None:
     distortion, block, centroids = far_rows()
     labels = np.repeat([0, 1], 5).astype(np.int32)

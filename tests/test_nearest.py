@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 
 from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.kernels import distances, finders, means, nearest, products
-from hmrf_dask.kernels.compiled import COMPILED
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED, Table, Terms, spread
 from hmrf_dask.kernels.finders import make_finder
 from hmrf_dask.kernels.products import aligned, entries, has_half, layout
@@ -23,7 +22,7 @@ from tests import problems
 from tests.test_distortions import blocks_of, bound, check_nearest, expected_nearest, used
 
 NAMES = sorted(DISTORTIONS)
-PRECISIONS = ["single", "half"] if COMPILED and has_half() else ["single"]
+PRECISIONS = ["single", "half"] if has_half() else ["single"]
 anything = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -62,7 +61,6 @@ def near_ties(K: int, d: int, seed: int) -> Any:
 # --- products ------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not COMPILED, reason="the plain path multiplies with scipy")
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("K", [1, 16, 17, 64, 70, 128, 129, 270])
 def test_products_of_a_row_with_columns_of_any_number(kind: Any, K: int) -> None:
@@ -351,7 +349,6 @@ def test_rows_taken_cluster_by_cluster_have_the_same_distances(
             assert not none.any()
 
 
-@pytest.mark.skipif(not COMPILED, reason="nothing is compiled for a machine")
 def test_half_floats_are_used_where_the_machine_converts_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

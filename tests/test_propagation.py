@@ -20,11 +20,21 @@ from hmrf_dask.errors import ConfigurationError, RunDirectoryError
 from hmrf_dask.kernels import messages
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.links import adjacency
-from hmrf_dask.kernels.plain import messages as plain_messages
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes
 from hmrf_dask.runs import RunDirectory
 from tests.fits import Case, digests, fit, text_case
-from tests.linked_oracle import Component, random_component, starting_labels
+from tests.linked_oracle import (
+    Component,
+    add_messages,
+    exchange_messages,
+    random_component,
+    settle_labels,
+    starting_labels,
+)
+    Component,
+    random_component,
+    starting_labels,
+)
 from tests.loop_driver import make_bench
 from tests.problems import DISTORTIONS, random_problem
 from tests.test_energy import check_energy, kept_turns
@@ -173,13 +183,20 @@ def test_numpy_sends_the_same_messages() -> None:
         if component.n_clusters == 1:
             continue
         labels, found = starting_labels(rng, component), []
-        for module in (messages, plain_messages):
+        for believe, exchange, settle in (
+            (messages.believe, messages.exchange, messages.settle),
+            (
+                add_messages,
+                exchange_messages,
+                settle_labels,
+            ),
+        ):
             sent = np.zeros((len(edges.first), 2, component.n_clusters), np.int64)
             beliefs, after, counts = np.empty(costs.shape, np.int64), labels.copy(), []
             for damped in (False, False, True, True):
-                module.believe(edges, costs, shift, sent, beliefs)
-                counts.append(module.exchange(edges, beliefs, sent, damped))
-            module.settle(beliefs, after)
+                believe(edges, costs, shift, sent, beliefs)
+                counts.append(exchange(edges, beliefs, sent, damped))
+            settle(beliefs, after)
             found.append([np.array(counts), sent, beliefs, after])
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)

@@ -24,7 +24,6 @@ from hmrf_dask.em.memory_plan import shards_of as shards_that_fit
 from hmrf_dask.em.model import Model, Settings
 from hmrf_dask.em.shelf import shelf
 from hmrf_dask.errors import MemoryPlanError, RunDirectoryError
-from hmrf_dask.kernels.compiled import COMPILED
 from hmrf_dask.kernels.finders import frame_of, make_finder
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs.memory import MemoryRun
@@ -42,7 +41,6 @@ def shards_of(n_clusters: int, each: int) -> list[range]:
 # ---- linked rows: what finds their costs rounds as the whole table does
 
 
-@pytest.mark.skipif(not COMPILED, reason="float64 alone where nothing is compiled")
 @pytest.mark.parametrize(
     ("n_clusters", "each"), [(3, 1), (20, 7), (50, 16), (70, 33), (100, 48), (130, 16), (300, 144)]
 )
@@ -76,7 +74,6 @@ def test_cost_rows_by_shard_are_those_of_the_whole_table(
     )
 
 
-@pytest.mark.skipif(not COMPILED, reason="tables of another form")
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(("n_clusters", "each"), [(37, 5), (100, 16)])
 def test_finders_of_shards_hold_the_columns_of_the_whole_one(

@@ -16,9 +16,6 @@ from pydantic import ValidationError
 from sklearn.feature_extraction.text import CountVectorizer
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.kernels import tokens as kernels
-from hmrf_dask.kernels.compiled import COMPILED
-from hmrf_dask.kernels.plain import tokens as plain_kernels
 from hmrf_dask.text.counted import Counted
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tokens import count_texts, stray_stop_words
@@ -148,36 +145,6 @@ def test_embeddings_are_not_counted() -> None:
 
 
 # ---- kernels
-
-
-@pytest.mark.skipif(not COMPILED, reason="kernels are not compiled here")
-@given(st.lists(st.text(st.sampled_from(ASCII + "éß"), max_size=30), max_size=6), st.booleans())
-def test_plain_kernels_are_the_compiled_ones(texts: list[str], lowercase: bool) -> None:
-    encoded = [text.encode() for text in texts]
-    text = np.frombuffer(b"".join(encoded), np.uint8)
-    starts = np.cumsum([0, *map(len, encoded)])
-    table = kernels.letter_table(lowercase=lowercase)
-    one, other = (
-        read(text, starts, table) for read in (kernels.read_words, plain_kernels.read_words)
-    )
-    for ours, plain in zip(one, other, strict=True):
-        assert (ours.dtype, ours.tolist()) == (plain.dtype, plain.tolist())
-    rows = np.repeat(np.arange(len(texts), dtype=np.int32), np.diff(one.ends))
-    arguments = rows, one.numbers, len(texts), len(one.bounds) - 1
-    for ours, plain in zip(
-        kernels.count_entries(*arguments), plain_kernels.count_entries(*arguments), strict=True
-    ):
-        assert (ours.dtype, ours.tolist()) == (plain.dtype, plain.tolist())
-
-
-def test_plain_words_are_counted_as_by_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmrf_dask.text import tokens
-
-    monkeypatch.setattr(tokens, "read_words", plain_kernels.read_words)
-    monkeypatch.setattr(tokens, "count_entries", plain_kernels.count_entries)
-    texts = many_words(50)
-    options: dict[str, Any] = {"ngram_range": (1, 2), "stop_words": "english"}
-    assert_same(count_texts(texts, TextSettings(**options)), *theirs(texts, options))
 
 
 # ---- settings

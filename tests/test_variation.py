@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from hmrf_dask.kernels import set_moves, variation
-from hmrf_dask.kernels.compiled import COMPILED
 from hmrf_dask.kernels.distances import spread
 from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.kernels.sums import fixed_point_exponent
@@ -213,7 +212,6 @@ def test_summands_are_entry_for_entry_what_sums_add() -> None:
             assert np.array_equal(told, sums)
 
 
-@pytest.mark.skipif(not COMPILED, reason="kernels are not compiled here")
 def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
     for frozen in (False, True):
         case = make_case("pearson", 0, False, True)

@@ -14,8 +14,6 @@ from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import Table, Terms
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import sums as plain
 from hmrf_dask.kernels.products import entries
 from hmrf_dask.kernels.room import room
 from hmrf_dask.rows.block import RowBlock, named_rows
@@ -27,7 +25,6 @@ LEAST = 1e-300
 ROUNDED = 2.0**-20  # leaves room for what was rounded
 
 
-@instead(plain.entropies)
 @njit(nogil=True, cache=True)
 def _entropies(rows, factor, weights, out):  # type: ignore[no-untyped-def]
     for i in range(out.shape[0]):
@@ -41,7 +38,6 @@ def _entropies(rows, factor, weights, out):  # type: ignore[no-untyped-def]
         out[i] = total
 
 
-@instead(plain.feature_entropies)
 @njit(nogil=True, cache=True)
 def _feature_entropies(rows, factor, units, out):  # type: ignore[no-untyped-def]
     for i in range(factor.shape[0]):

@@ -10,7 +10,6 @@ import numpy as np
 from hmrf_dask.em.model import Model
 from hmrf_dask.em.parts import KeptTerms
 from hmrf_dask.em.scale import Scale, cost_rows
-from hmrf_dask.kernels.compiled import COMPILED
 from hmrf_dask.kernels.cost_rows import (
     Quick,
     Ties,
@@ -121,7 +120,7 @@ def look_at(
     files : labels of all partitions of the bundle
     """
     table = model.table()
-    if not (COMPILED and isinstance(table, Table)):
+    if not isinstance(table, Table):
         return Looked(linked_costs(block, model, scale))
     terms = model.distortion.terms(block, model.weights) if kept is None else kept.terms
     single = in_single(bundle, model)

@@ -20,7 +20,6 @@ from hmrf_dask.em.model import Model, State
 from hmrf_dask.em.parts import Step
 from hmrf_dask.em.rounds import settle_in_rounds
 from hmrf_dask.em.shelf import shelf
-from hmrf_dask.kernels.compiled import COMPILED
 from hmrf_dask.kernels.finders import frame_of
 from hmrf_dask.kernels.sums import add_sums, joined
 from hmrf_dask.types import IntArray
@@ -68,7 +67,7 @@ class ShardEngine(Engine):
 
     def _frame(self, state: State) -> Lazy:
         """Return what finders of all shards share, where linked rows need it; else None."""
-        if not COMPILED or all(one.mode != "heap" for one in self.problem.bundles):
+        if all(one.mode != "heap" for one in self.problem.bundles):
             return None
         return self.flow.share(frame_of(piece.model.table() for piece in state.pieces()))
 

@@ -12,8 +12,6 @@ import numpy as np
 from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import sketches as plain
 from hmrf_dask.types import FloatArray
 
 SWEEPS = 60  # Jacobi needs about ten
@@ -24,7 +22,6 @@ DIGITS = 2.0**-54
 NOUGHT = 2.0**-100  # of the whole matrix
 
 
-@instead(plain.add_products)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _add_products(left, right, first, out):  # type: ignore[no-untyped-def]
     out[:] = 0.0
@@ -47,7 +44,6 @@ def inner_products(left: FloatArray, right: FloatArray) -> FloatArray:
     return out
 
 
-@instead(plain.turn)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _turn(vectors, matrix, out):  # type: ignore[no-untyped-def]
     out[:] = 0.0
@@ -70,7 +66,6 @@ def turned(vectors: FloatArray, matrix: FloatArray) -> FloatArray:
     return out
 
 
-@instead(plain.rotate)
 @inner()
 def _rotate(matrix, vectors, p, q, c, s):  # type: ignore[no-untyped-def]
     """Rotate rows and columns p and q of a symmetric matrix, and rows of the vectors."""

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from hmrf_dask.kernels import stand_ins
 from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import COMPILED, inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.exact import exact_integer, exact_sum
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import centroids as plain
-from hmrf_dask.kernels.plain import instead
 from hmrf_dask.types import FloatArray, IntArray
 
 LANES = 16  # independent sums: one chain of additions would wait for itself
@@ -37,6 +36,9 @@ if COMPILED:
         number: Any = types.float64
         return number(number, number, number), code
 
+else:
+    _multiply_add = stand_ins.multiply_add
+
 
 @inner()
 def _add_product(whole, t, high, low, lane):  # type: ignore[no-untyped-def]
@@ -52,7 +54,6 @@ def _add_product(whole, t, high, low, lane):  # type: ignore[no-untyped-def]
     low[lane] += ((before - (after - moved)) + (product - moved)) + error
 
 
-@instead(plain.linear_products)
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
 def _products(sums, table, features, out):  # type: ignore[no-untyped-def]
     """Write Σ_m S_hm T_hm / f_m of each cluster as `LANES` numbers and their errors."""

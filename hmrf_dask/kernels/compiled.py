@@ -1,33 +1,43 @@
-"""How kernels are compiled: by numba where it can run, else they stay plain Python."""
+"""How kernels are compiled: by numba; with NUMBA_DISABLE_JIT=1 they run as Python."""
 
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+
+from hmrf_dask.errors import HmrfError
 
 __all__ = ["COMPILED", "inner", "njit"]
 
 
-def _numba_runs() -> bool:
-    """Return whether kernels are compiled in this process."""
-    if os.environ.get("HMRF_KERNELS") == "plain":
-        return False
+class CompilerError(HmrfError, ImportError):
+    """Numba, which compiles the kernels, cannot be imported."""
+
+    exit_code = 78
+
+
+def _compiles() -> bool:
+    """Return whether kernels are compiled in this process: not with NUMBA_DISABLE_JIT=1."""
     try:
         import numba
-    except (ImportError, OSError):  # not installed; refused by numpy's release; llvmlite's library
-        return False
+    except (ImportError, OSError) as error:  # refused by numpy's release; llvmlite's library
+        raise CompilerError(
+            f"hmrf_dask must have numba to compile its kernels, got {type(error).__name__}: "
+            f"{error}; install numba and a numpy that it takes (pip install 'hmrf-dask')"
+        ) from error
     return not numba.config.DISABLE_JIT
 
 
-COMPILED: bool = _numba_runs()  # False: the kernels of rows are those of scipy, ICM is plain Python
+COMPILED: bool = _compiles()  # False: kernels run as Python, to be debugged
 
 
 def njit(
     *, cache: bool = False, makes_arrays: bool = True, **options: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a kernel that Python calls, or leave it as it is where `COMPILED` is False.
+    """Compile a kernel that Python calls, or leave it as Python where `COMPILED` is False.
 
     Parameters
     ----------
@@ -41,8 +51,8 @@ def njit(
     """
 
     def compile_or_leave(function: Callable[..., Any]) -> Any:
-        if not COMPILED:
-            return function
+        if not COMPILED:  # numpy's integers overflow as the machine's do, but warn of it
+            return np.errstate(all="ignore")(function)
         import numba
 
         from hmrf_dask.kernels.compiler import KernelCompiler

@@ -19,8 +19,6 @@ from hmrf_dask.kernels.distances import Table, Terms, of_row
 from hmrf_dask.kernels.finders import finder_of
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.nearest import WIDEST, Bounds, slack_of
-from hmrf_dask.kernels.plain import distances as plain
-from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.products import LANES, Columns, aligned, entries, multiply_row
 from hmrf_dask.kernels.scores import score
 from hmrf_dask.kernels.stream import stream
@@ -158,7 +156,6 @@ def _take(known, scores):  # type: ignore[no-untyped-def]
     return least
 
 
-@instead(plain.quick_costs)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _quick(  # type: ignore[no-untyped-def]
     rows, columns, parts, factors, ties, known, per_step, room, begin, out, near

@@ -19,8 +19,6 @@ import numpy as np
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.moves import moves_by_cluster
-from hmrf_dask.kernels.plain import distances as plain
-from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.prefetch import AHEAD, prefetch_row
 from hmrf_dask.kernels.products import Columns, aligned, entries, layout, multiply_row
 from hmrf_dask.kernels.terms import Terms, frozen_terms, of_row, spread
@@ -131,7 +129,6 @@ class Table:
         return 2 * self.exact.nbytes + self.weights.nbytes + 1024
 
 
-@instead(plain.moments)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _moments(rows, weights, out):  # type: ignore[no-untyped-def]
     for i in range(rows.indptr.shape[0] - 1):
@@ -169,7 +166,6 @@ def _size(row, features, dense, weights, p):  # type: ignore[no-untyped-def]
     return weight * x * x, abs(x)
 
 
-@instead(plain.sizes)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _sizes(rows, weights, out):  # type: ignore[no-untyped-def]
     values, indices, dense = rows.values, rows.indices, rows.dense
@@ -202,7 +198,6 @@ def sizes(block: RowBlock, weights: FloatArray) -> FloatArray:
     return out
 
 
-@instead(plain.centred_squares)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _centred(rows, weights, weight_sum, means, out):  # type: ignore[no-untyped-def]
     for i in range(out.shape[0]):
@@ -261,7 +256,6 @@ def distance(rows, terms, table, i, h):  # type: ignore[no-untyped-def]
     return _finish(total, rows, terms, table, i, h)
 
 
-@instead(plain.own_distances)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _own(rows, terms, table, labels, order, out):  # type: ignore[no-untyped-def]
     if order.shape[0] == 0:
@@ -312,7 +306,6 @@ def _all_squares(rows, weights, columns, i, sums):  # type: ignore[no-untyped-de
                 sums[h] += weighted * (x - 2.0 * column[h])
 
 
-@instead(plain.all_distances)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _all(rows, terms, table, columns, sums, out):  # type: ignore[no-untyped-def]
     for i in range(out.shape[0]):

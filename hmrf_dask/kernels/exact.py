@@ -13,8 +13,6 @@ from fractions import Fraction
 import numpy as np
 
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import numbers as plain
 from hmrf_dask.types import FloatArray, IntArray
 
 LIMBS = 20
@@ -58,7 +56,6 @@ def carry(limbs):  # type: ignore[no-untyped-def]
         limbs[place] &= 0xFFFFFFFF
 
 
-@instead(plain.add_exactly)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _add_all(limbs, values):  # type: ignore[no-untyped-def]
     for value in values:

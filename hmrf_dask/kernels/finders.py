@@ -17,8 +17,6 @@ from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import distances as plain
-from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.prefetch import prefetch
 from hmrf_dask.kernels.products import LANES, Columns, has_half, layout, store
 from hmrf_dask.kernels.room import room
@@ -110,7 +108,6 @@ def frame_of(shards: Iterable[Table]) -> Frame:
     return Frame(n_clusters, lanes[0] / n_clusters, largest_entry)
 
 
-@instead(plain.fill_finder)
 @njit(nogil=True, cache=True)
 def _fill(  # type: ignore[no-untyped-def]
     exact, metric, shares, middles, unit, begin, n_features, table, norms, errors, tops

@@ -22,8 +22,6 @@ from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.means import LANES, squared_length
 from hmrf_dask.kernels.moves import Moved, line_up, moved_rows, moves_by_cluster
 from hmrf_dask.kernels.pairs import Side
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import sums as plain
 from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.products import entries
 from hmrf_dask.rows.block import RowBlock
@@ -93,7 +91,6 @@ def _squares_in_line(lined, table, overall, strength, unit, first, last, out):  
             _add_squares(row, features, dense, f, e, near * unit, out)
 
 
-@instead(plain.weighted_squares)
 def _weighted_squares(
     blocks: Sequence[Moved],
     table: tuple[FloatArray, FloatArray],
@@ -150,7 +147,6 @@ def weighted_squares(
     return out
 
 
-@instead(plain.squares_by_length)
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
 def _squares_by_length(sums, roots, row, lanes, out):  # type: ignore[no-untyped-def]
     out[:] = 0.0
@@ -186,7 +182,6 @@ def squares_by_length(sums: IntArray, roots: FloatArray) -> FloatArray:
     return np.asarray(totals.sum(axis=0))
 
 
-@instead(plain.feature_squares)
 @njit(nogil=True, cache=True)
 def _feature_squares(rows, units, out):  # type: ignore[no-untyped-def]
     for i in range(rows.indptr.shape[0] - 1):
@@ -204,7 +199,6 @@ def feature_squares(block: RowBlock, units: FloatArray) -> IntArray:
     return out
 
 
-@instead(plain.member_products)
 @njit(nogil=True, cache=True)
 def _member_products(rows, roots, length, tables, start, member, out):  # type: ignore[no-untyped-def]
     values, indices, indptr, dense = rows.values, rows.indices, rows.indptr, rows.dense
@@ -251,7 +245,6 @@ def member_products(
     return out
 
 
-@instead(plain.member_squares)
 @njit(nogil=True, cache=True)
 def _member_squares(rows, member, coefficients, units, out):  # type: ignore[no-untyped-def]
     values, indices, indptr = rows.values, rows.indices, rows.indptr

@@ -15,8 +15,6 @@ from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import LINKED, Table, Terms
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import distances as plain
-from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.terms import of_row
 from hmrf_dask.types import FloatArray, LabelArray, RowArray
 
@@ -94,7 +92,6 @@ class Watch(NamedTuple):
             margins.model, margins.labels, margins.gaps = self.drift.after, labels, gaps
 
 
-@instead(plain.lengths_between)
 @njit(nogil=True, cache=True, makes_arrays=False, fastmath={"reassoc", "contract"})
 def _lengths_between(one, other, metric, out):  # type: ignore[no-untyped-def]
     for h in range(out.shape[0]):
@@ -134,7 +131,6 @@ def falls_between(before: Table, after: Table) -> FloatArray:
     return LOOSE * np.stack([_with_others(one) for one in (lengths, *plain_falls)])
 
 
-@instead(plain.rows_to_compare)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _rows_to_compare(norm, shift, slack, falls, labels, gaps, out, todo):  # type: ignore[no-untyped-def]
     count = 0

@@ -9,8 +9,6 @@ import numpy as np
 from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import centroids as plain
-from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.room import room
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
@@ -42,7 +40,6 @@ def squared_length(row, lanes):  # type: ignore[no-untyped-def]
     return _fold(lanes)
 
 
-@instead(plain.directions)
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
 def _directions(sums, roots, lanes, decided, out):  # type: ignore[no-untyped-def]
     n_features = out.shape[1]
@@ -67,7 +64,6 @@ def _directions(sums, roots, lanes, decided, out):  # type: ignore[no-untyped-de
                 target[m] = target[m] * inverse / roots[m]
 
 
-@instead(plain.means)
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
 def _means(sums, counts, unit, smoothing, uniform, out):  # type: ignore[no-untyped-def]
     drawn, whole = smoothing * uniform, 1.0 + smoothing
@@ -163,7 +159,6 @@ def _top(most):  # type: ignore[no-untyped-def]
     return top
 
 
-@instead(plain.lengths)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _lengths(centroids, lanes, most, lengths, tops):  # type: ignore[no-untyped-def]
     for h in range(lengths.shape[0]):
@@ -171,7 +166,6 @@ def _lengths(centroids, lanes, most, lengths, tops):  # type: ignore[no-untyped-
         tops[h] = _top(most)
 
 
-@instead(plain.weigh)
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
 def _weigh(centroids, weights, lanes, most, tops, out):  # type: ignore[no-untyped-def]
     """Write a∘μ/‖μ‖_A, nought without a direction, and its largest entry."""

@@ -17,8 +17,6 @@ from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.limbs import add_limbs
 from hmrf_dask.kernels.links import best_cluster, frozen
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import messages as plain
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 # Passes as they come: a tree of at most this diameter is exact. Loops begin to swing, and are
@@ -65,7 +63,6 @@ def _wanted(apart, second, cost):  # type: ignore[no-untyped-def]
     return second if second < cost else cost
 
 
-@instead(plain.exchange)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def exchange(edges, beliefs, messages, damped):  # type: ignore[no-untyped-def]
     """Renew every message from the beliefs of before; return how many numbers changed.
@@ -104,7 +101,6 @@ def exchange(edges, beliefs, messages, damped):  # type: ignore[no-untyped-def]
     return changed
 
 
-@instead(plain.believe)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def believe(edges, costs, shift, messages, beliefs):  # type: ignore[no-untyped-def]
     """Write what each cluster costs a point and, by their messages, its neighbours."""
@@ -118,7 +114,6 @@ def believe(edges, costs, shift, messages, beliefs):  # type: ignore[no-untyped-
             beliefs[one, h] += messages[edge, 1, h]
 
 
-@instead(plain.settle)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def settle(beliefs, labels):  # type: ignore[no-untyped-def]
     """Give each point its cheapest cluster: a tie goes to the present one, then to the lowest."""

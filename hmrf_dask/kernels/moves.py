@@ -10,8 +10,6 @@ import numpy as np
 from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import sums as plain
 from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.products import Entries, entries
 from hmrf_dask.kernels.terms import Terms, of_row
@@ -45,7 +43,6 @@ def _by_cluster(indptr, before, after, start, sizes, counts, filled, moves):  # 
                     filled[h] += 1
 
 
-@instead(plain.moves_by_cluster)
 def moves_by_cluster(
     indptr: AnyArray, before: LabelArray, after: LabelArray, n_clusters: int
 ) -> tuple[LabelArray, IntArray, IntArray, IntArray]:
@@ -179,7 +176,6 @@ def _scatter(lined, features, sizes, first, last, aside, out):  # type: ignore[n
                 aside[m] = 0
 
 
-@instead(plain.scatter)
 def scatter(
     blocks: Sequence[Moved], features: FloatArray, sizes: IntArray, unit: float, out: IntArray
 ) -> None:
@@ -253,7 +249,6 @@ def _emit(lined, features, sizes, aside, places, amounts):  # type: ignore[no-un
     return filled
 
 
-@instead(plain.emit)
 def emit(
     blocks: Sequence[Moved],
     features: FloatArray,

@@ -21,8 +21,6 @@ from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.finders import Finder, finder_of
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.margins import Margins, Watch, rows_to_compare
-from hmrf_dask.kernels.plain import distances as plain
-from hmrf_dask.kernels.plain import instead
 from hmrf_dask.kernels.prefetch import prefetch_row
 from hmrf_dask.kernels.products import aligned, entries, multiply_row
 from hmrf_dask.kernels.scores import count_within, least_beyond, score
@@ -125,7 +123,6 @@ def _decide(rows, terms, table, scores, limit, i, current, change):  # type: ign
 
 
 # Arrays are taken out of their tuples before the loops: numba counts references at every access.
-@instead(plain.nearest)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _nearest(rows, terms, table, finder, factors, slack, todo, labels, scores, gaps, out, change):  # type: ignore[no-untyped-def]
     columns, bias, extra = finder.columns, finder.bias, finder.extra

@@ -17,8 +17,6 @@ import numpy as np
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Terms, spread
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import pairs as plain
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
@@ -124,7 +122,6 @@ def _by_feature(divergence, left, right, i, j, weights):  # type: ignore[no-unty
     return total, rest
 
 
-@instead(plain.values)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _values(form, left, right, first, second, weights, weight_sum, maximum, out, complement):  # type: ignore[no-untyped-def]
     for t in range(first.shape[0]):
@@ -171,7 +168,6 @@ def _quantise_row(rows, i, features, unit, factor, extra, values):  # type: igno
     return total
 
 
-@instead(plain.quantise)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _quantise(rows, features, length, unit, squared, half, values, centring, own):  # type: ignore[no-untyped-def]
     for i in range(own.shape[0]):
@@ -218,7 +214,6 @@ def quantise(
     return out
 
 
-@instead(plain.integers)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _integers(left, right, q_left, q_right, first, second, kappa, out):  # type: ignore[no-untyped-def]
     for t in range(first.shape[0]):
@@ -293,7 +288,6 @@ def _add_gradient(form, left, right, i, j, signed, weights, similarity, units, o
         out[m] += np.int64(np.rint(change * units[m]))
 
 
-@instead(plain.gradient)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _gradient(form, left, right, first, second, signed, weights, weight_sum, units, out):  # type: ignore[no-untyped-def]
     last = out.shape[0] - 1

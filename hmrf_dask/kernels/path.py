@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from functools import cache
 from importlib.metadata import version
 
-import numpy as np
-
 from hmrf_dask.kernels.compiled import COMPILED
 
-LIBRARIES = ("numpy", "scipy")  # their releases may sum differently
-COMPILERS = ("numba", "llvmlite")  # theirs may compile differently
+# Releases of these may add up, or compile, in another way.
+LIBRARIES = ("numpy", "scipy", "numba", "llvmlite")
 
 
 def kernel_path() -> dict[str, str]:
@@ -20,7 +17,7 @@ def kernel_path() -> dict[str, str]:
 
     Examples
     --------
-    >>> kernel_path()["path"] in ("numba", "scipy")
+    >>> kernel_path()["path"] in ("numba", "python")
     True
     """
     return dict(_kernel_path())
@@ -28,33 +25,17 @@ def kernel_path() -> dict[str, str]:
 
 @cache
 def _kernel_path() -> tuple[tuple[str, str], ...]:
-    found = _compiled_path() if COMPILED else _scipy_path()
-    libraries = LIBRARIES + COMPILERS if COMPILED else LIBRARIES
-    return tuple((found | {name: version(name) for name in libraries}).items())
-
-
-def _scipy_path() -> dict[str, str]:
-    """Return what numpy chooses its loops by."""
-    vectors = np.show_config(mode="dicts")["SIMD Extensions"]  # of the machine, not of the build
-    features = ",".join(vectors["baseline"] + vectors.get("found", []))
-    return {
-        "path": "scipy",
-        "cpu": platform.machine(),
-        "features": hashlib.sha256(features.encode()).hexdigest()[:16],
-    }
-
-
-def _compiled_path() -> dict[str, str]:
     import llvmlite.binding
     import numba
 
     features = llvmlite.binding.get_host_cpu_features().flatten()
     asked = numba.config.CPU_FEATURES  # NUMBA_CPU_FEATURES, in place of what the machine has
-    return {
-        "path": "numba",
+    found = {
+        "path": "numba" if COMPILED else "python",
         "cpu": numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
         "features": hashlib.sha256((asked or features).encode()).hexdigest()[:16],
     }
+    return tuple((found | {name: version(name) for name in LIBRARIES}).items())
 
 
 def path_differences(path: dict[str, str], own: dict[str, str]) -> str:

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels import stand_ins
 from hmrf_dask.kernels.compiled import COMPILED, inner
 from hmrf_dask.kernels.room import room
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray
 
-if COMPILED:  # else `kernels.plain` multiplies
+if COMPILED:
     from llvmlite import ir
     from numba import types
     from numba.extending import intrinsic
@@ -93,8 +94,6 @@ def layout(n_columns: int, sums: type[np.generic], of: int = 0) -> tuple[int, tu
     A row is gone through as few times as registers allow. Columns of a table `of` more give the
     products they would give there: entries are added up in as many chains.
     """
-    if not COMPILED:  # scipy takes any width, and time for every column
-        return n_columns, (0,)
     most = 16 if "+avx512f" in _features() else 6
     if sums is np.float64:
         most //= 2
@@ -248,8 +247,8 @@ def _product(dense: bool) -> Any:
     return product
 
 
-_sparse_product: Any = _product(dense=False) if COMPILED else None
-_dense_product: Any = _product(dense=True) if COMPILED else None
+_sparse_product: Any = _product(dense=False) if COMPILED else stand_ins.product(False, LANES)
+_dense_product: Any = _product(dense=True) if COMPILED else stand_ins.product(True, LANES)
 
 
 @inner(inline="always")
@@ -292,4 +291,4 @@ def _make_store() -> Any:
     return store
 
 
-store: Any = _make_store() if COMPILED else None
+store: Any = _make_store() if COMPILED else stand_ins.store

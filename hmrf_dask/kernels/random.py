@@ -11,8 +11,6 @@ import numpy as np
 
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import numbers as plain
 from hmrf_dask.types import FloatArray, KeyArray
 
 PURPOSES = {"k-means++": 1, "random": 2, "perturb": 3, "sample": 4, "order": 5, "sketch": 6}
@@ -35,7 +33,6 @@ def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
     return c0, c1, c2, c3
 
 
-@instead(plain.uniforms)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _uniforms(keys, seed, place, counter, out):  # type: ignore[no-untyped-def]
     for i in range(keys.shape[0]):
@@ -47,7 +44,6 @@ def _uniforms(keys, seed, place, counter, out):  # type: ignore[no-untyped-def]
         out[i] = (np.float64(bits) + 0.5) * 2.0**-52
 
 
-@instead(plain.exponentials)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _exponentials(numbers):  # type: ignore[no-untyped-def]
     for i in range(numbers.shape[0]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hmrf_dask.kernels import stand_ins
 from hmrf_dask.kernels.compiled import COMPILED
 from hmrf_dask.kernels.products import LANES
 
@@ -136,8 +137,8 @@ def _make_least_beyond() -> Any:
 
 # score(products, bias, extra, scale, shift): turn products into scores, which are distances but for
 # the row's own part, and return the least; lengths are whole vectors, and all are float32.
-score: Any = _make_score() if COMPILED else None
+score: Any = _make_score() if COMPILED else stand_ins.score
 # count_within(scores, limit): return how many are not above.
-count_within: Any = _make_count_within() if COMPILED else None
+count_within: Any = _make_count_within() if COMPILED else stand_ins.count_within
 # least_beyond(scores, limit): return the least that is above.
-least_beyond: Any = _make_least_beyond() if COMPILED else None
+least_beyond: Any = _make_least_beyond() if COMPILED else stand_ins.least_beyond

@@ -12,8 +12,6 @@ import threading
 import numpy as np
 
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import sketches as plain
 from hmrf_dask.kernels.products import Columns, aligned, entries, layout, multiply_row
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
@@ -74,7 +72,6 @@ def power_below(size: float) -> float:
     return 2.0 ** math.floor(math.log2(size)) if size > 0.0 else 1.0
 
 
-@instead(plain.add_sketch)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _add_sketch(rows, columns, unit, constant, scaled, shifted, bits, out):  # type: ignore[no-untyped-def]
     last = out.shape[1] - 1
@@ -117,7 +114,6 @@ def add_sketch(
     _add_sketch(entries(block), columns, *numbers, scaled, shifted, shifted.view(np.int64), out)
 
 
-@instead(plain.project)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _project(rows, columns, normalised, found, out):  # type: ignore[no-untyped-def]
     for i in range(out.shape[0]):

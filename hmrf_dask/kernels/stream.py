@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hmrf_dask.kernels import stand_ins
 from hmrf_dask.kernels.compiled import COMPILED, inner
 
 LINE = 64  # bytes of a line of the cache
@@ -13,7 +14,7 @@ _NUMBERS = 16  # of four bytes in a line
 def _make_store() -> Any:
     """Return the instruction as a function of two int32 arrays and where in them a line begins."""
     if not COMPILED:
-        return _copy_line
+        return stand_ins.copy_line
     from llvmlite import ir
     from numba import types
     from numba.extending import intrinsic
@@ -37,10 +38,6 @@ def _make_store() -> Any:
         return types.void(source, types.int64, target, types.int64), code
 
     return store_line
-
-
-def _copy_line(source: Any, first: int, target: Any, place: int) -> None:
-    target[place : place + _NUMBERS] = source[first : first + _NUMBERS]
 
 
 _store_line = _make_store()

@@ -13,8 +13,6 @@ from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import Terms
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.moves import Moved, emit, moved_rows, moves_by_cluster, scatter
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import sums as plain
 from hmrf_dask.kernels.products import entries
 from hmrf_dask.kernels.room import room
 from hmrf_dask.rows.block import RowBlock
@@ -84,7 +82,6 @@ class Sums:
         return places[first][kept], total[kept]
 
 
-@instead(plain.add_entries)
 @njit(nogil=True, cache=True)
 def _add_entries(places, values, out):  # type: ignore[no-untyped-def]
     for t in range(places.shape[0]):
@@ -207,7 +204,7 @@ class Accumulator:
         """Let go of blocks that may not be held: their rows are added up."""
         if self._lasting:
             return
-        whole = self._sums[0].dense if len(self._sums) == 1 else np.zeros(0)
+        whole = self._sums[0].dense if len(self._sums) == 1 else np.zeros(0, np.int64)
         if self._blocks and whole.size:  # made here, by the line below
             scatter(self._blocks, self._factors, self._sizes, self._unit, whole)
         else:

@@ -13,14 +13,40 @@ import numpy as np
 
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import tokens as plain
-from hmrf_dask.kernels.plain.tokens import Entries, Words
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 _LEAST_SLOTS = 1 << 12
 _BEGIN, _FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
 _HALF = np.uint64(32)
+
+
+class Words(NamedTuple):
+    """The words of some texts.
+
+    Attributes
+    ----------
+    numbers : int32 array
+        Of every word in turn, text after text.
+    ends : int64 array, shape (n_texts + 1,)
+        Where the words of each text begin in `numbers`, and at the end their number.
+    letters : uint8 array
+        Of the distinct words, one after the other.
+    bounds : int64 array, shape (n_distinct + 1,)
+        Where each begins in `letters`.
+    """
+
+    numbers: LabelArray
+    ends: IntArray
+    letters: AnyArray
+    bounds: IntArray
+
+
+class Entries(NamedTuple):
+    """Counts as CSR: the terms of a text ascend."""
+
+    indptr: IntArray
+    indices: LabelArray
+    counts: LabelArray
 
 
 class Book(NamedTuple):
@@ -118,7 +144,6 @@ def _with_room(book: Book, n_found: int) -> Book:
     return Book(slots, hashes, bounds, book.letters)
 
 
-@instead(plain.read_words)
 def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
     """Return the words of texts.
 
@@ -177,7 +202,6 @@ def _count(rows, terms, start, places, fill, indices, counts):  # type: ignore[n
         first = start[term]
 
 
-@instead(plain.count_entries)
 def count_entries(rows: LabelArray, terms: LabelArray, n_rows: int, n_terms: int) -> Entries:
     """Return how often each text has each term.
 

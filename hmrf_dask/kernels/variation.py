@@ -10,8 +10,6 @@ import numpy as np
 
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import refinement as plain
 from hmrf_dask.kernels.set_moves import Moves, apply_moves, group_gains
 from hmrf_dask.kernels.worths import (
     ACCEPT,
@@ -73,7 +71,6 @@ def _best_target(own, length, products, costs, squares, counts, directional):  #
     return best, target
 
 
-@instead(plain.single_gains)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _single_gains(  # type: ignore[no-untyped-def]
     rows,

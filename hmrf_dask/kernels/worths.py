@@ -13,8 +13,6 @@ import numpy as np
 
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import refinement as plain
 from hmrf_dask.kernels.products import Entries
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
@@ -64,7 +62,6 @@ def worth_of(directional, square, count):  # type: ignore[no-untyped-def]
     return square / count if count > 0 else 0.0
 
 
-@instead(plain.cluster_squares)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _squares(sums, metric, unit, out):  # type: ignore[no-untyped-def]
     for h in range(sums.shape[0]):
@@ -82,7 +79,6 @@ def cluster_squares(sums: IntArray, metric: FloatArray, exponent: int) -> FloatA
     return out
 
 
-@instead(plain.summands)
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _summands(rows, factor, extra, features, centred, unit, start, column, entry):  # type: ignore[no-untyped-def]
     filled = 0

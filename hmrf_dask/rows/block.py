@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike
 
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.plain import instead
-from hmrf_dask.kernels.plain import numbers as plain
 from hmrf_dask.rows.canonical import as_float32, canonical_csr, require_int32, require_matrix
 from hmrf_dask.rows.ids import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray, RowArray
@@ -287,7 +285,6 @@ def _mix(z):  # type: ignore[no-untyped-def]
     return z ^ (z >> np.uint64(31))
 
 
-@instead(plain.sum_row_hashes)
 @njit(nogil=True, cache=True)
 def _sum_row_hashes(bits, indices, indptr, keys, dense, first_row):  # type: ignore[no-untyped-def]
     golden, half = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)

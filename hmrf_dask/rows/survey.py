@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import COMPILED, njit
-from hmrf_dask.kernels.plain.pieces import pieces, silent
-from hmrf_dask.kernels.products import entries
+from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray, FloatArray, RowArray
 
@@ -34,7 +32,7 @@ class Survey(NamedTuple):
 
 
 def survey(block: RowBlock) -> Survey:
-    """Return the facts of a block; 1 ns an entry where kernels are compiled.
+    """Return the facts of a block; 1 ns an entry.
 
     Examples
     --------
@@ -47,10 +45,7 @@ def survey(block: RowBlock) -> Survey:
     """
     ranges = _empty_ranges(block)
     rows = np.zeros((2, block.n_rows))
-    if COMPILED:
-        _survey(block.values, block.indices, block.indptr, block.is_dense, ranges, rows)
-    else:
-        _survey_plain(block, ranges, rows)
+    _survey(block.values, block.indices, block.indptr, block.is_dense, ranges, rows)
     return Survey(ranges[:, 0].copy(), ranges[:, 1].copy(), rows[0], rows[1])
 
 
@@ -96,15 +91,3 @@ def _survey(values, indices, indptr, dense, ranges, out):  # type: ignore[no-unt
             ranges[m, 1] = max(ranges[m, 1], value)
         out[0, i] = total
         out[1, i] = mass
-
-
-@silent
-def _survey_plain(block: RowBlock, ranges: RowArray, out: FloatArray) -> None:
-    for piece in pieces(entries(block)):
-        out[0, piece.rows] = piece.sums(piece.values)
-        out[1, piece.rows] = piece.sums(np.abs(piece.values))
-    if not block.n_rows:
-        return
-    matrix: Any = block.to_dense() if block.is_dense else block.to_scipy()
-    for side, extreme in enumerate((matrix.min(axis=0), matrix.max(axis=0))):
-        ranges[:, side] = extreme if block.is_dense else extreme.toarray().ravel()

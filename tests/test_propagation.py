@@ -31,10 +31,6 @@ from tests.linked_oracle import (
     settle_labels,
     starting_labels,
 )
-    Component,
-    random_component,
-    starting_labels,
-)
 from tests.loop_driver import make_bench
 from tests.problems import DISTORTIONS, random_problem
 from tests.test_energy import check_energy, kept_turns

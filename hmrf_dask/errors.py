@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
+from collections.abc import Iterable
 
 _IN_WORDS = {
     errno.EACCES: "no permission",
@@ -60,6 +62,7 @@ _REFUSED_HERE = {  # botocore's: the request was not even sent
 }
 _STORES = ("aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "s3fs")
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}  # botocore's
+_LONGEST_MEANT = 100  # characters of a wrong name: comparing takes their square
 _UNKNOWN_STORE = "Protocol not known: "
 
 
@@ -245,3 +248,15 @@ def counted(number: int, one: str, many: str = "") -> str:
     ('1 bad record', '2 bad records')
     """
     return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"
+
+
+def meant(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a question after the known name that is nearest to a given one; "" if none is near.
+
+    Examples
+    --------
+    >>> meant("knd", ["a", "b", "kind"])
+    " (did you mean 'kind'?)"
+    """
+    close = difflib.get_close_matches(given[:_LONGEST_MEANT], list(known), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -223,6 +223,14 @@ def test_an_interrupt_is_one_line(blobs: Path, monkeypatch: pytest.MonkeyPatch) 
     )
 
 
+def test_kinds_and_notes_of_pairs_are_those_that_people_write(blobs: Path) -> None:
+    fitted = json.loads(fit_blobs(blobs, "--json").stdout)
+    lines = "0,1,1,me\n20,21,True,me\n0,20,DIFFERENT,\n1,40,no,\n"
+    (blobs / "pairs.csv").write_text(f"a,b,kind,annotator\n{lines}")
+    again = json.loads(fit_blobs(blobs, "--json").stdout)
+    assert (again["n_pairs"], again["objective"]) == (4, fitted["objective"])
+
+
 def test_contradictions_can_be_dropped(blobs: Path) -> None:
     with (blobs / "pairs.csv").open("a") as file:
         file.write("0,21,must\n")

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
 from hmrf_dask.constraints import closure as closure_module
 from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.files import parse_lines
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 
@@ -166,8 +171,15 @@ def test_one_file_may_not_give_a_pair_two_weights(tmp_path: Path) -> None:
         ("a,b,kind\nx,d\0,must\n", r"line 2: an id must have no NUL character, got 'd\\x00'"),
         (f"a,b,kind\nx,{'y' * 4097},must\n", "line 2: an id must have at most 4,096 .* got 4,097"),
         ("a,b,kind,wieght\n", "line 1: the columns must be .* wieght"),
+        ("a,b,knd\n", r"line 1: the columns must be .* got a, b, knd \(did you mean 'kind'\?\)"),
+        ("A,b,kind,a\n", "line 1: each column must have a name of its own, got A, b, kind, a"),
+        ("a,b,kind,\n", "line 1: each column must have a name of its own, got a, b, kind,"),
         ("a,b,kind\nx,y\n", "line 2: must have 3 fields"),
-        ("a,b,kind\nx,y,must\nx,z,maybe\n", "line 3: kind must be .* got 'maybe'"),
+        (
+            "a,b,kind\nx,y,must\nx,z,maybe\n",
+            r"line 3: kind must be must .* got 'maybe'",
+        ),
+        ("a,b,kind,trust\nx,y,must,2\n", "line 2: trust must be a number from 0 to 1, got '2'"),
         ("a,b,kind\n,y,must\n", "line 2: a and b must name two documents"),
         ('a,b,kind\n"x\ny",z,must\nq,q,must\n', "line 4: .* two different documents, got 'q'"),
         ("a,b,kind,weight\nx,y,must,heavy\n", "line 2: weight must be a number, got 'heavy'"),
@@ -183,6 +195,87 @@ def test_bad_lines_are_named(tmp_path: Path, text: str, error: str) -> None:
     path.write_text(text)
     with pytest.raises(InvalidInputError, match=rf"pairs\.csv, .*{error}"):
         Constraints.from_file(path)
+
+
+MUST = ["must", "MUST", "must-link", "Must_Link", "mustlink", "same", "1", "1.0", "true", "Yes"]
+CANNOT = ["cannot", " Cannot ", "cannot link", "different", "0", "0.0", "FALSE", "No"]
+
+
+def kinds_file(folder: Path, ending: str, kinds: list[Any]) -> Path:
+    """Write a pair for each kind, beside notes, and return the path."""
+    path = folder / f"pairs.{ending}"
+    rows = [
+        {"A": f"x{n}", " b": f"y{n}", "Kind": kind, "trust": 1, "page": "p"}
+        for n, kind in enumerate(kinds)
+    ]
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif ending == "jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        table = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(table))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("ending", "kinds"),
+    [
+        ("csv", [*MUST, *CANNOT]),
+        ("jsonl", [True, 1, 1.0, *MUST, False, 0, 0.0, *CANNOT]),
+        ("parquet", [*MUST, *CANNOT]),
+        ("parquet", [True, False]),
+        ("parquet", [1, 0]),
+        ("parquet", [1.0, 0.0]),
+    ],
+)
+def test_kinds_are_read_as_people_write_them(ending: str, kinds: list[Any], tmp_path: Path) -> None:
+    pairs = Constraints.from_file(kinds_file(tmp_path, ending, kinds))
+    first = next(n for n, kind in enumerate(kinds) if str(kind)[0].lower() in "c0f")
+    assert sorted(pairs.must_link[:, 0]) == sorted(f"x{n}" for n in range(first))
+    assert sorted(pairs.cannot_link[:, 0]) == sorted(f"x{n}" for n in range(first, len(kinds)))
+
+
+@pytest.mark.parametrize("kind", [None, 2, -1, 0.5, float("nan"), "", "si", [1], {}])
+def test_other_kinds_are_bad_lines(kind: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"line 2: kind must be must \(must-link, same, 1"):
+        Constraints.from_file(kinds_file(tmp_path, "jsonl", [1, kind]))
+
+
+def test_other_columns_are_notes() -> None:
+    head = "B,a,kind,Annotator,TRUST,time,comment,Sheet no\n"
+    lines = [
+        'y,x,same,anna,0.5,2024-05-01T10:00,"sure, yes",7',
+        "y,z,1,,,,,",
+        "y,v,0,bob,high,,,",
+    ]
+    found = parse_lines((head + "\n".join(lines)).encode(), "pairs.csv")
+    notes = {"annotator": "anna", "trust": 0.5, "time": "2024-05-01T10:00", "comment": "sure, yes"}
+    assert found.notes.tolist() == [{**notes, "Sheet no": "7"}, None]
+    assert [(one.line, one.reason) for one in found.bad] == [
+        (4, "trust must be a number from 0 to 1, got 'high'")
+    ]
+    rows = [
+        {"id": "x", "label": "1", "trust": 1, "boxes": [1, float("nan")]},
+        {"id": "y", "label": "1", "time": True},
+        {"id": "z", "label": "1", "annotator": ["anna"]},
+        {"a": "x", "b": "y", "kind": 1, "id": 17, "wieght": 3},
+    ]
+    found = parse_lines("\n".join(map(json.dumps, rows)).encode(), "pairs.jsonl")
+    assert [one.notes for one in found.labels] == [{"trust": 1.0, "boxes": [1, "NaN"]}]
+    assert [one.reason.split(",")[0] for one in found.bad[:2]] == [
+        "time must be a text",
+        "annotator must be a text or a whole number",
+    ]
+    assert "did you mean 'weight'?" in found.bad[2].reason
+
+
+def test_timestamps_of_parquet_are_notes() -> None:
+    sink = pa.BufferOutputStream()
+    when = pa.array([1_700_000_000_000_000_001], pa.timestamp("ns"))
+    pq.write_table(pa.table({"a": [1], "b": [2], "kind": [True], "time": when}), sink)
+    (notes,) = parse_lines(sink.getvalue().to_pybytes(), "pairs.parquet").notes
+    assert notes == {"time": "2023-11-14 22:13:20.000000001"}
 
 
 @pytest.mark.parametrize("data", ["", "\ufeff", "\r\n"])

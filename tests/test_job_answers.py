@@ -51,7 +51,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "one document": (rows("a,b,must,", "5,5,must,"), "answers.csv, line 3: a and b must be two"),
     "other bytes": (HEADER
                     + b"\xff\xfe,b,must,\n", "answers.csv, line 2: must be UTF-8 text"),
-    "another kind": (rows("a,b,same,"), "answers.csv, line 2: kind must be .*got 'same'"),
+    "another kind": (rows("a,b,sane,"), "answers.csv, line 2: kind must be .*got 'sane'"),
     "a document twice": (rows("a,a,must,"), "line 2: a and b must be two different documents"),
     "too few fields": (rows("a,b"), "line 2: must have 4 fields .* got 2"),
     "a weight below 0": (rows("a,b,must,-1"), "line 2: weight must be 0, or from 1e-12 to 1e"),
@@ -60,7 +60,7 @@ FILES: dict[str, tuple[bytes, str]] = {
         "line 4: a pair must have one weight, got 2 here and 1 in answers.csv, line 2",
     ),
     "several": (
-        rows("a,b,same,", "c,d,must,1", "e,,must,"),
+        rows("a,b,sane,", "c,d,must,1", "e,,must,"),
         "answers.csv, line 2: kind must .*; answers.csv, line 4: a and b must name two",
     ),
 }  # fmt: skip

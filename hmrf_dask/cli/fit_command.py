@@ -102,8 +102,9 @@ def fit(
     """Fit HMRF-KMeans on ROWS and write a cluster for every document.
 
     ROWS is a scipy sparse matrix (.npz), a dense array (.npy) or a folder of Parquet blocks. The
-    pairs name document ids or, for .npz and .npy, row numbers; their kind is must or cannot. The
-    same command again goes on where a killed run stopped.
+    pairs name document ids or, for .npz and .npy, row numbers; their kind is must (same, 1, true,
+    yes) or cannot (different, 0, false, no). The same command again goes on where a killed run
+    stopped.
     """
     from hmrf_dask.jobs import fit_files
 

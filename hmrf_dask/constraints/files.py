@@ -1,4 +1,4 @@
-"""Pair files, CSV, JSONL or Parquet with columns a, b, kind, weight: errors name the line.
+"""Pair files, CSV, JSONL or Parquet with columns a, b, kind, weight, notes: errors name the line.
 
 Known classes of documents, columns id and label, are pairs as soon as all of them are known.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hmrf_dask.constraints.arrays import SHOWN
+from hmrf_dask.constraints.kinds import CANNOT, MUST, kind_of, unknown_kind
 from hmrf_dask.constraints.labels import Labelled, class_links, id_problem, said
 from hmrf_dask.constraints.rows import BadLine, Table, pair_ending, read_rows
 from hmrf_dask.errors import InvalidInputError
@@ -21,8 +22,6 @@ from hmrf_dask.types import AnyArray
 
 if TYPE_CHECKING:
     from hmrf_dask.constraints.pairs import Constraints
-
-KINDS = ("must", "cannot")
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class PairLines:
     weights : float64 array, shape (m,)
         NaN where none is given.
     lines : int array, shape (m,)
+    notes : object array, shape (m,)
+        What other columns hold, by their names; None where they hold nothing.
     labels : list of Labelled
         Documents and their classes, which are no pairs yet.
     bad : list of BadLine
@@ -46,6 +47,7 @@ class PairLines:
     must: AnyArray
     weights: AnyArray
     lines: AnyArray
+    notes: AnyArray
     labels: list[Labelled]
     bad: list[BadLine]
 
@@ -69,7 +71,7 @@ def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
     weights = np.concatenate([weights, np.full(_add_classes(table), np.nan)])
     text = pair_ending(address) == ".csv"
     pairs = _as_integers(_pairs(table), table, required=not ids, text=text)
-    must = np.array(table.kinds) == "must"
+    must = np.array(table.kinds) == MUST
     if not len(pairs):
         return Constraints(ids=ids)
     try:
@@ -96,19 +98,22 @@ def parse_lines(data: bytes, address: str) -> PairLines:
     # Text before there is an array: one of whole numbers makes those from 2**63 on floats.
     ends = [list(map(str, table.first)), list(map(str, table.second))]
     pairs = np.array(ends, dtype=object).T.reshape(-1, 2)
-    must = np.array(table.kinds, np.str_) == "must"
+    must = np.array(table.kinds, np.str_) == MUST
+    notes = np.empty(len(table.notes), object)
+    notes[:] = table.notes
     labels = [one._replace(document=name) for name, one in table.labels.found.items()]
-    return PairLines(pairs, must, weights, np.array(table.places, np.int64), labels, table.bad)
+    lines = np.array(table.places, np.int64)
+    return PairLines(pairs, must, weights, lines, notes, labels, table.bad)
 
 
 def _add_classes(table: Table) -> int:
     """Append the pairs that tell the classes; return how many."""
     rows = list(table.labels.found.values())
     ends = zip(table.first, table.second, table.kinds, strict=True)
-    before = {said(one, other, must=kind == "must") for one, other, kind in ends}
+    before = {said(one, other, must=kind == MUST) for one, other, kind in ends}
     n_before = len(table.places)
     for must, other, row in class_links(rows, before):
-        kind = "must" if must else "cannot"
+        kind = MUST if must else CANNOT
         table.add([other, rows[row].document, kind, None], rows[row].line)
     return len(table.places) - n_before
 
@@ -120,13 +125,16 @@ def _read_table(data: bytes, address: str) -> tuple[Table, AnyArray]:
     table.labels = found.labels
     table.labels.refuse_many(address)
     columns = (found.first, found.second, found.kinds, found.weights)
-    for row, place in zip(zip(*columns, strict=True), found.places, strict=True):
-        problem = _problem(*row)
+    rows = zip(*columns, found.places, found.notes, strict=True)
+    for first, second, given_kind, weight, place, notes in rows:
+        kind = kind_of(given_kind)
+        problem = unknown_kind(given_kind) if kind is None else _problem(first, second, weight)
         if problem:
+            row = (first, second, given_kind, weight)
             table.refuse(place, problem, ",".join("" if one is None else str(one) for one in row))
         else:
-            table.add(list(row), place)
-            weights.append(np.nan if row[3] in ("", None) else float(row[3]))
+            table.add((first, second, kind, weight), place, notes)
+            weights.append(np.nan if weight in ("", None) else float(weight))
     table.bad.sort(key=lambda one: one.line)
     return table, np.array(weights, np.float64)
 
@@ -140,10 +148,8 @@ def _read(address: str) -> bytes:
             raise InvalidInputError(f"there is no pair file {address!r}: check the path") from error
 
 
-def _problem(first: Any, second: Any, kind: Any, weight: Any) -> str:
-    """Return what is wrong with a row, nothing if it is a pair."""
-    if kind not in KINDS:
-        return f'kind must be "must" or "cannot", got {kind!r:.80}'
+def _problem(first: Any, second: Any, weight: Any) -> str:
+    """Return what is wrong with a row of a known kind, nothing if it is a pair."""
     if first in ("", None) or second in ("", None):
         return "a and b must name two documents, got an empty one"
     for one in (first, second):

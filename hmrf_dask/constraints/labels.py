@@ -6,20 +6,21 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from hmrf_dask.constraints.columns import Notes
 from hmrf_dask.errors import InvalidInputError
 
-LABELS = ("id", "label")
 LONGEST_ID = 4096  # characters: in arrays of text every id takes the room of the longest
 MOST_CLASSES = 500  # each two of them are a cannot-link
 Said = tuple[bool, str, str]  # whether it is a must-link, and its documents, sorted
 
 
 class Labelled(NamedTuple):
-    """A document, its class, and the line that tells it."""
+    """A document, its class, the line that says so, and what is noted there."""
 
     document: Any
     label: str
     line: int
+    notes: Notes | None = None
 
 
 class LabelRows:
@@ -36,7 +37,7 @@ class LabelRows:
         self._labels: set[str] = set()
         self.found: dict[str, Labelled] = {}
 
-    def add(self, row: list[Any], place: int) -> None:
+    def add(self, row: list[Any], place: int, notes: Notes | None = None) -> None:
         """Add a document and its class; one without a class tells nothing."""
         document, label = row
         if label in ("", None) or label != label:
@@ -47,7 +48,7 @@ class LabelRows:
             return
         name = _name_of(label)
         self._labels.add(name)
-        before = self.found.setdefault(str(document), Labelled(document, name, place))
+        before = self.found.setdefault(str(document), Labelled(document, name, place, notes))
         if before.label != name:
             reason = two_classes(name, before.label, f"line {before.line}")
             self._refuse(place, reason, f"{document},{label}")
@@ -123,7 +124,7 @@ def class_links(
     """
     last: dict[str, Any] = {}
     first: list[Any] = []
-    for row, (document, label, _) in enumerate(rows):
+    for row, (document, label, *_) in enumerate(rows):
         must = label in last
         for other in [last[label]] if must else first:
             if said(other, document, must=must) not in before:

@@ -160,7 +160,7 @@ class Constraints:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, ids: bool = True) -> Constraints:
-        """Read a pair file: columns a, b, kind ("must" or "cannot") and, if wanted, weight.
+        """Read a pair file: columns a, b, kind and, if wanted, weight; all others are notes.
 
         Parameters
         ----------
@@ -175,6 +175,10 @@ class Constraints:
 
         Notes
         -----
+        A kind is must, must-link, same, 1, true or yes, or cannot, cannot-link, different, 0, false
+        or no, in any case. Notes (`annotator`, `trust`, `time`, `comment` are checked) are no part
+        of constraints. A file with columns id and label has known classes, which become pairs.
+
         CSV has no types: its ids are integers when every one of them is written exactly as Python
         writes an integer, text otherwise; `as_text` loses nothing on the way back.
         """

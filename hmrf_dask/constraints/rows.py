@@ -7,15 +7,15 @@ import csv
 import io
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from hmrf_dask.constraints.labels import LABELS, LabelRows
+from hmrf_dask.constraints.columns import EITHER, Columns, Notes, columns_of
+from hmrf_dask.constraints.labels import LabelRows
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 
-COLUMNS = ("a", "b", "kind", "weight")
-EITHER = "a, b, kind and, if wanted, weight, or id and label"
 RAW = 200  # characters of a bad line that are kept
 NO_TEXT = "must be UTF-8 text, got other bytes"
 
@@ -40,6 +40,7 @@ class Table:
     kinds: list[Any] = field(default_factory=list)
     weights: list[Any] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+    notes: list[Notes | None] = field(default_factory=list)
     bad: list[BadLine] = field(default_factory=list)
     labels: LabelRows = field(init=False)
 
@@ -50,12 +51,27 @@ class Table:
         """Note a line that is no pair."""
         self.bad.append(BadLine(place, str(reason), str(raw)[:RAW]))
 
-    def add(self, row: list[Any], place: int) -> None:
+    def add(self, row: Sequence[Any], place: int, notes: Notes | None = None) -> None:
         """Append one row: a, b, kind, weight."""
         columns = (self.first, self.second, self.kinds, self.weights)
         for column, value in zip(columns, row, strict=True):
             column.append(value)
         self.places.append(place)
+        self.notes.append(notes)
+
+    def read(self, row: Sequence[Any], columns: Columns, place: int, raw: object = "") -> None:
+        """Take a row of the file in: a pair, or a document and its class."""
+        notes, reason = columns.notes_of(row) if columns.notes else (None, "")
+        if reason:
+            self.refuse(place, reason, raw or ",".join(map(_as_text, row)))
+        elif columns.labelled:
+            self.labels.add(columns.values(row), place, notes)
+        else:
+            self.add(columns.values(row), place, notes)
+
+
+def _as_text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def pair_ending(address: str) -> str:
@@ -100,13 +116,15 @@ def _read_jsonl(data: bytes, address: str) -> Table:
         except (ValueError, RecursionError) as error:
             table.refuse(place, f"must be JSON, {error}", raw)
             continue
-        if isinstance(found, dict) and found.keys() == set(LABELS):
-            table.labels.add([found[name] for name in LABELS], place)
-            continue
-        if not isinstance(found, dict) or not set(COLUMNS[:3]) <= found.keys() <= set(COLUMNS):
+        if not isinstance(found, dict):
             table.refuse(place, f"must be an object with {EITHER}, got {raw:.80}", raw)
             continue
-        table.add([found.get(name) for name in COLUMNS], place)
+        try:
+            columns = columns_of(tuple(found))
+        except InvalidInputError as error:
+            table.refuse(place, error, raw)
+            continue
+        table.read(list(found.values()), columns, place, raw)
     return table
 
 
@@ -114,13 +132,12 @@ def _read_csv(data: bytes, address: str) -> Table:
     table = Table(address, "line")
     reader = csv.reader(io.StringIO(_text(data), newline=""), strict=True)
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = next(reader, [])
     except csv.Error as error:
         raise InvalidInputError(f"{address}, line 1: {error}") from error
     if not _is_text("".join(header)):
         raise InvalidInputError(f"{address}, line 1: {NO_TEXT}")
-    order = _column_order(header, f"{address}, line 1")
-    add = table.labels.add if len(order) == len(LABELS) else table.add
+    columns = _columns(header, f"{address}, line 1")
     while True:
         began = reader.line_num + 1
         try:
@@ -140,20 +157,14 @@ def _read_csv(data: bytes, address: str) -> Table:
             wanted = f"{len(header)} fields ({', '.join(header)})"
             table.refuse(place, f"must have {wanted}, got {len(fields)}", raw)
         else:
-            add([fields[column] if column >= 0 else "" for column in order], place)
+            table.read(fields, columns, place, raw)
 
 
-def _column_order(header: list[str], where: str) -> list[int]:
-    """Return the position of each of a, b, kind, weight (-1: no weight column), or id, label."""
-    if sorted(header) == sorted(LABELS):
-        return [header.index(name) for name in LABELS]
-    wrong = set(header) ^ set(COLUMNS) if "weight" in header else set(header) ^ set(COLUMNS[:3])
-    if wrong or len(set(header)) != len(header):
-        raise InvalidInputError(
-            f"{where}: the columns must be {EITHER}, got {', '.join(header) or 'nothing'}; give "
-            "the file such a header"
-        )
-    return [header.index(name) if name in header else -1 for name in COLUMNS]
+def _columns(header: Sequence[str], where: str) -> Columns:
+    try:
+        return columns_of(tuple(header))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}; give the file such a header") from None
 
 
 def _read_parquet(data: bytes, address: str) -> Table:
@@ -164,18 +175,21 @@ def _read_parquet(data: bytes, address: str) -> Table:
         found = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidInputError(f"{address}: is not a whole Parquet file, {error}") from error
-    order = _column_order(found.column_names, address)
+    columns = _columns(found.column_names, address)
+    values = [_values(column) for column in found.columns]
     table = Table(address, "row")
-    if len(order) == len(LABELS):
-        columns = [found[name].to_pylist() for name in LABELS]
-        for place, row in enumerate(zip(*columns, strict=True), 1):
-            table.labels.add(list(row), place)
-        return table
-    table.first, table.second, table.kinds = (found[name].to_pylist() for name in COLUMNS[:3])
-    table.weights = found["weight"].to_pylist() if "weight" in found.column_names else []
-    table.weights = table.weights or [None] * found.num_rows
-    table.places = list(range(1, found.num_rows + 1))
+    for place, row in enumerate(zip(*values, strict=True), 1):
+        table.read(row, columns, place)
     return table
+
+
+def _values(column: Any) -> list[Any]:
+    """Return a column's values; timestamps as text, which Python's own may be too coarse for."""
+    import pyarrow as pa
+
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.string())
+    return list(column.to_pylist())
 
 
 _READERS = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hmrf_dask.constraints.rows import COLUMNS, pair_ending
+from hmrf_dask.constraints.columns import PAIR
+from hmrf_dask.constraints.rows import pair_ending
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.types import AnyArray
 
@@ -61,7 +62,7 @@ def _csv_bytes(constraints: Constraints) -> bytes:
     text = io.StringIO(newline="")
     # Python 3.11 quotes a carriage return inside an id only when lines end with one (RFC 4180).
     writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(PAIR)
     writer.writerows(zip(*pairs.T.tolist(), kinds, written, strict=True))
     return text.getvalue().encode()
 

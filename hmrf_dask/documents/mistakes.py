@@ -5,22 +5,20 @@ Manifests and job files are read this way.
 
 from __future__ import annotations
 
-import difflib
 import os
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from hmrf_dask.documents.plain_yaml import read_plain
-from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.errors import ConfigurationError, meant
 from hmrf_dask.limits import PATH_CHARACTERS
 
 M = TypeVar("M", bound=BaseModel)
 _GENERAL = "(the whole file)"
-_LONGEST_MEANT: Final = 100  # characters of a wrong name: comparing takes their square
 _MOST_SHOWN: Final = 50  # mistakes
 _KNOWN: Final = "; known are "
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
@@ -130,12 +128,6 @@ def validated(model: type[M], found: dict[str, Any], name: str) -> M:
         places = _places(error, found, model)
         count = "a mistake" if len(places) == 1 else f"{len(places)} mistakes"
         raise ConfigurationError(f"{name} has {count}: {'; '.join(_lines(places))}") from None
-
-
-def meant(given: str, known: Iterable[str]) -> str:
-    """Return a question after the known name that is nearest to a given one; '' if none is near."""
-    close = difflib.get_close_matches(given[:_LONGEST_MEANT], list(known), n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _places(error: ValidationError, found: Any, model: type[BaseModel]) -> dict[str, str]:

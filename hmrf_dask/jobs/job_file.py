@@ -19,7 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.documents.mistakes import NAME_PATTERN, Place, meant
+from hmrf_dask.documents.mistakes import NAME_PATTERN, Place
+from hmrf_dask.errors import meant
 from hmrf_dask.limits import LIST_ITEMS, RANGES, problem_of_cost, within
 from hmrf_dask.runs.storage import refuse_credentials
 from hmrf_dask.text.settings import TextSettings

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.mistakes import meant
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile
+from hmrf_dask.errors import meant
 
 EXCERPT = 200  # characters of a bad record that are kept
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from typing import Self
+
+from hmrf_dask.redaction import without_secrets
 
 _IN_WORDS = {
     errno.EACCES: "no permission",
@@ -67,9 +70,15 @@ _UNKNOWN_STORE = "Protocol not known: "
 
 
 class HmrfError(Exception):
-    """Base of all errors of this package; `exit_code` is what the command line ends with."""
+    """Base of all errors of this package; `exit_code` is what the command line ends with.
+
+    Its text has no secrets, whatever it repeats: see `hmrf_dask.redaction`.
+    """
 
     exit_code = 1
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(without_secrets(one) if isinstance(one, str) else one for one in args))
 
 
 class InvalidInputError(HmrfError, ValueError):
@@ -132,6 +141,10 @@ class MemoryPlanError(HmrfError, MemoryError):
 
     exit_code = 78
 
+    def __new__(cls, *args: object) -> Self:
+        """Make one: what Dask unpickles errors with finds MemoryError's, which refuses."""
+        return Exception.__new__(cls, *args)
+
 
 class RunDirectoryError(HmrfError, OSError):
     """A run directory belongs to another run, is damaged, or cannot be reached."""
@@ -169,6 +182,9 @@ class NoAnswerError(ConnectionError):
 
 class HmrfWarning(UserWarning):
     """Something a person should know that does not stop the run."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(without_secrets(one) if isinstance(one, str) else one for one in args))
 
 
 def lacks_credentials(error: BaseException) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 import fsspec
 from fsspec.asyn import sync_wrapper
 
+from hmrf_dask.addresses import plain_url
 from hmrf_dask.errors import (
     ConfigurationError,
     HmrfError,
@@ -75,6 +76,7 @@ def open_files(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any,
     options : mapping, optional
         For fsspec.
     """
+    url = plain_url(url, "a path or URL")
     # A cached listing would hide what other processes wrote.
     known = {"use_listings_cache": False, **(options or {})}
     protocol = url.partition("://")[0]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from hmrf_dask.addresses import refuse_credentials
 from hmrf_dask.errors import ConfigurationError, RunDirectoryError
 from hmrf_dask.runs import (
     DamagedFileError,
     RunUnavailableError,
-    storage,
 )
 from tests import run_stores
 from tests.run_stores import (
@@ -152,4 +152,4 @@ def test_credentials_are_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match="must not hold a credential"):
             opener(("memory://x", options))()
-    storage.refuse_credentials({"profile": "x", "s3_additional_kwargs": {"SSEKMSKeyId": "alias"}})
+    refuse_credentials({"profile": "x", "s3_additional_kwargs": {"SSEKMSKeyId": "alias"}})

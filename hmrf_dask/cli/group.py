@@ -13,6 +13,7 @@ import click
 
 from hmrf_dask.errors import HmrfError, HmrfWarning
 from hmrf_dask.limits import RANGES, problem_of_cost
+from hmrf_dask.redaction import shortened
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,7 +127,7 @@ class Whole(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; Python itself takes 1_0, too, and no thousand digits."""
         if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]{1,40}", value.strip()):
-            self.fail(f"must be a whole number, got {value!r:.80}", param, ctx)
+            self.fail(f"must be a whole number, got {shortened(value)}", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -142,9 +143,9 @@ class Cost(click.ParamType[float]):
         try:
             cost = float(value)
         except ValueError:
-            self.fail(f"must be a number, got {value!r:.80}", param, ctx)
+            self.fail(f"must be a number, got {shortened(value)}", param, ctx)
         if problem := problem_of_cost(cost):
-            self.fail(f"{problem}, got {value!r:.80}", param, ctx)
+            self.fail(f"{problem}, got {shortened(value)}", param, ctx)
         return cost
 
 

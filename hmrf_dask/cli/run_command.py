@@ -118,6 +118,6 @@ def _detach(inputs: Inputs, way: dict[str, Any]) -> dict[str, str]:
 
 def _from_here(output: str) -> str:
     """Return an output as an absolute one: on the command line it is seen from the folder."""
-    from hmrf_dask.runs.storage import absolute_url
+    from hmrf_dask.addresses import absolute_url
 
     return absolute_url(output)

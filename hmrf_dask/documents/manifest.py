@@ -21,18 +21,18 @@ from pydantic import (
     model_validator,
 )
 
+from hmrf_dask.addresses import link_problem, refuse_credentials, store_problem
 from hmrf_dask.documents.mistakes import (
     NAME_PATTERN,
     Words,
     parse_yaml,
-    plain_characters,
     refuse_other_kind,
     validated,
 )
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
-from hmrf_dask.runs.storage import refuse_credentials
+from hmrf_dask.redaction import shortened
 
 SCHEMA = "hmrf-dask/manifest/v1"
 Format = Literal["jsonl", "parquet", "csv", "text", "builtin"]
@@ -42,22 +42,27 @@ BUILTIN = "builtin://"
 
 
 def _checked_url(url: str) -> str:
-    """Refuse what would carry a secret or hide what is new; return the URL without its spaces."""
+    """Refuse what may carry a secret or reach elsewhere; return the URL without its spaces."""
     url = url.strip()
     if not url:
         raise ValueError("must be a path or a URL, got nothing")
-    if "::" in url:
-        raise ValueError(
-            f"must be a plain URL without '::', got {url!r:.80}; compression has a key"
-        )
-    protocol, separator, rest = url.partition("://")
-    if separator and "@" in rest.partition("/")[0] and protocol not in ("file", "local"):
-        raise ValueError(
-            f"must not hold a user or a password, got {protocol}://…@…; use "
-            "storage_options.profile or the environment"
-        )
-    if separator and re.search(r"[?&][^=]*(signature|token|secret|key)[^=]*=", rest, re.IGNORECASE):
-        raise ValueError("must not be a signed URL, its signature is a secret; use s3:// or gs://")
+    if problem := store_problem(url):
+        raise ValueError(problem)
+    return url
+
+
+def _checked_link(link: str) -> str:
+    """Refuse a link for people that holds a secret."""
+    if problem := link_problem(link):
+        raise ValueError(problem)
+    return link
+
+
+def _checked_endpoint(url: str) -> str:
+    """Refuse what is no plain address of the web."""
+    url = _checked_url(url)
+    if not url.lower().startswith(("http://", "https://")):
+        raise ValueError(f"must begin with http:// or https://, got {shortened(url)}")
     return url
 
 
@@ -66,10 +71,11 @@ def _checked_hash(text: str) -> str:
     algorithm, _, digest = text.lower().rpartition(":")
     algorithm = algorithm or "md5"
     if algorithm not in DIGESTS:
-        raise ValueError(f"must begin with {', '.join(DIGESTS)} and a colon, got {text!r:.80}")
+        raise ValueError(f"must begin with {', '.join(DIGESTS)} and a colon, got {shortened(text)}")
     if not re.fullmatch(rf"[0-9a-f]{{{DIGESTS[algorithm]}}}", digest):
         raise ValueError(
-            f"must have {DIGESTS[algorithm]} hexadecimal digits for {algorithm}, got {text!r:.80}"
+            f"must have {DIGESTS[algorithm]} hexadecimal digits for {algorithm}, "
+            f"got {shortened(text)}"
         )
     return f"{algorithm}:{digest}"
 
@@ -87,7 +93,6 @@ def _as_list(value: Any) -> Any:
 Url = Annotated[
     str,
     Field(max_length=PATH_CHARACTERS),
-    AfterValidator(plain_characters),
     AfterValidator(_checked_url),
 ]
 # Not min_length: pydantic tells of it also where members have mistakes, and shows all of these.
@@ -95,12 +100,17 @@ Some = (AfterValidator(_some), Field(json_schema_extra={"minItems": 1}))
 Urls = Annotated[tuple[Url, ...], Field(max_length=LIST_ITEMS), BeforeValidator(_as_list), *Some]
 Hash = Annotated[str, Field(max_length=200), AfterValidator(_checked_hash)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
+Link = Annotated[Words, AfterValidator(_checked_link)]
 Column = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, coerce_numbers_to_str=False
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        coerce_numbers_to_str=False,
+        hide_input_in_errors=True,
     )
 
 
@@ -109,7 +119,7 @@ class License(_Model):
 
     name: Words | None = Field(default=None, description="An identifier such as CC-BY-4.0.")
     title: Words | None = None
-    path: Words | None = Field(default=None, description="Where its text is.")
+    path: Link | None = Field(default=None, description="Where its text is.")
 
     @model_validator(mode="after")
     def _named(self) -> License:
@@ -122,7 +132,7 @@ class Origin(_Model):
     """Where the documents come from."""
 
     title: Words | None = None
-    path: Words | None = None
+    path: Link | None = None
     email: Words | None = None
     version: Words | None = None
 
@@ -153,7 +163,7 @@ class StorageOptions(_Model):
     @field_validator("endpoint_url")
     @classmethod
     def _plain(cls, value: str | None) -> str | None:
-        return value if value is None else _checked_url(value)
+        return value if value is None else _checked_endpoint(value)
 
 
 class Columns(_Model):
@@ -237,7 +247,9 @@ class Resource(_Files):
         try:
             "".encode(value)
         except (LookupError, ValueError):
-            raise ValueError(f"must be an encoding that Python knows, got {value!r:.80}") from None
+            raise ValueError(
+                f"must be an encoding that Python knows, got {shortened(value)}"
+            ) from None
         return value
 
     @model_validator(mode="after")
@@ -262,7 +274,7 @@ class Manifest(_Model):
     title: Words | None = None
     description: Words | None = None
     version: Words | None = None
-    homepage: Words | None = None
+    homepage: Link | None = None
     created: Words | None = None
     keywords: tuple[Words, ...] = Field(default=(), max_length=LIST_ITEMS)
     licenses: tuple[License, ...] = Field(default=(), max_length=LIST_ITEMS)

@@ -13,9 +13,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from hmrf_dask.addresses import store_problem
 from hmrf_dask.documents.plain_yaml import read_plain
 from hmrf_dask.errors import ConfigurationError, meant
 from hmrf_dask.limits import PATH_CHARACTERS
+from hmrf_dask.redaction import shortened
 
 M = TypeVar("M", bound=BaseModel)
 _GENERAL = "(the whole file)"
@@ -48,16 +50,16 @@ _MUST_BE: Final = {
 _KINDS: Final = {"job": ("manifest", "run"), "manifest": ("resources", "check")}
 
 
-def plain_characters(text: str) -> str:
-    """Return a path or URL, refused where it has control characters: no store has such names."""
-    if any(ord(character) < 32 or ord(character) == 127 for character in text):
-        raise ValueError(f"must have no control characters, got {text!r:.80}")
+def _checked_place(text: str) -> str:
+    """Refuse a path or URL that may carry a secret, or reach out to where nobody expects it."""
+    if problem := store_problem(text):
+        raise ValueError(problem)
     return text
 
 
 Words = Annotated[str, Field(max_length=10_000)]
 Place = Annotated[
-    str, Field(min_length=1, max_length=PATH_CHARACTERS), AfterValidator(plain_characters)
+    str, Field(min_length=1, max_length=PATH_CHARACTERS), AfterValidator(_checked_place)
 ]
 
 
@@ -219,8 +221,7 @@ def _as_number(given: str) -> str:
 def _short(value: Any) -> str:
     """Return a value as YAML writes it, not too long."""
     plain = {None: "nothing", True: "true", False: "false"}
-    text = plain[value] if value is None or isinstance(value, bool) else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return plain[value] if value is None or isinstance(value, bool) else shortened(value)
 
 
 def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

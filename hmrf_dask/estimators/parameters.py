@@ -15,6 +15,7 @@ from hmrf_dask.distortions.idivergence import KullbackLeibler
 from hmrf_dask.em.model import Settings
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.limits import COST_MUST_BE, RANGES, problem_of_cost
+from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray
 
@@ -87,7 +88,7 @@ def shown(value: Any) -> str:
     """Return a wrong value, not too long; an integer of thousands of digits has no text."""
     if _is_integer(value) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
-    return f"{value!r:.80}"
+    return shortened(value)
 
 
 def given_centroids(
@@ -104,7 +105,7 @@ def given_centroids(
         given = np.ascontiguousarray(dense, np.float64)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"init must be one of {_listed(INITS)} or an array of numbers, got {init!r:.80}"
+            f"init must be one of {_listed(INITS)} or an array of numbers, got {shortened(init)}"
         ) from error
     if given.shape != (n_clusters, n_features) or not np.isfinite(given).all():
         raise ConfigurationError(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hmrf_dask.addresses import absolute_url, refuse_credentials
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, share_array, tree
@@ -20,7 +21,7 @@ from hmrf_dask.jobs.given_pairs import NO_PAIRS, count_violations
 from hmrf_dask.kernels.exact import LIMBS, exact_sum
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs.records import digest
-from hmrf_dask.runs.storage import absolute_url, open_storage, refuse_credentials
+from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 FOLDER = "assignments"

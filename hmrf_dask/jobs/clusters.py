@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hmrf_dask.addresses import absolute_url, refuse_credentials
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.jobs.assignments import Assigned, id_type
 from hmrf_dask.kernels.exact import BASE, exact_integer
 from hmrf_dask.runs.records import digest
-from hmrf_dask.runs.storage import absolute_url, open_storage, refuse_credentials
+from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.types import AnyArray, FloatArray, LabelArray
 
 NAME = "clusters.parquet"

@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 from sklearn.metrics import normalized_mutual_info_score
 
+from hmrf_dask.addresses import absolute_url
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.docstrings import SUBPACKAGES, Document, read_docstrings
@@ -26,7 +27,7 @@ from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.fit_files import start_afresh
-from hmrf_dask.runs.storage import absolute_url, open_storage
+from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 N_ANSWERS = 300

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from hmrf_dask.addresses import absolute_url
 from hmrf_dask.documents.manifest import Manifest, base_of, load_manifest
 from hmrf_dask.documents.mistakes import parse_yaml, refuse_other_kind, validated
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
@@ -18,7 +19,6 @@ from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
-from hmrf_dask.runs.storage import absolute_url
 
 # What a job says that changes no result.
 _BESIDE = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep"}

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from hmrf_dask.addresses import absolute_url
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.report import NAME as REPORT
@@ -14,7 +15,7 @@ from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.watch import PROGRESS
 from hmrf_dask.releases.holder import holder_of
 from hmrf_dask.runs.commits import CommitLog
-from hmrf_dask.runs.storage import Storage, absolute_url, open_storage
+from hmrf_dask.runs.storage import Storage, open_storage
 
 
 def inspect_output(place: str) -> dict[str, Any]:

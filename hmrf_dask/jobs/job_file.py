@@ -19,10 +19,11 @@ from pydantic import (
     model_validator,
 )
 
+from hmrf_dask.addresses import refuse_credentials
 from hmrf_dask.documents.mistakes import NAME_PATTERN, Place
 from hmrf_dask.errors import meant
 from hmrf_dask.limits import LIST_ITEMS, RANGES, problem_of_cost, within
-from hmrf_dask.runs.storage import refuse_credentials
+from hmrf_dask.redaction import shortened
 from hmrf_dask.text.settings import TextSettings
 
 SCHEMA: Final = "hmrf-dask/job/v1"
@@ -76,7 +77,7 @@ Cost = Annotated[float, Field(**within("must_link_cost")), AfterValidator(_check
 class Section(BaseModel):
     """A part of the file: unknown names are mistakes, and nothing changes once it was read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class Text(TextSettings):
@@ -95,7 +96,7 @@ class Text(TextSettings):
         drift = _DRIFT.fullmatch(given)
         if not re.fullmatch(_REFIT, given) or (drift and float(drift[1]) > RANGES["drift"].most):
             raise ValueError(
-                f"must be never, always or a share such as drift>5%, got {given!r:.80}"
+                f"must be never, always or a share such as drift>5%, got {shortened(given)}"
                 + meant(given, ("never", "always", "drift>5%"))
             )
         return given
@@ -183,7 +184,7 @@ class Cluster(Section):
     def _listed(cls, given: str | None) -> str | None:
         if given is not None and given not in CLUSTER_CLASSES:
             raise ValueError(
-                f"must be one of {', '.join(CLUSTER_CLASSES)}, got {given!r:.80}"
+                f"must be one of {', '.join(CLUSTER_CLASSES)}, got {shortened(given)}"
                 + meant(given, CLUSTER_CLASSES)
             )
         return given

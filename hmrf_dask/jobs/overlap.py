@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hmrf_dask.addresses import absolute_url, refuse_credentials
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.errors import HmrfWarning, counted
@@ -26,7 +27,7 @@ from hmrf_dask.measures.table import Contingency, merge, tabulate
 from hmrf_dask.releases.release import DamagedReleaseError, read_file
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.ids import hash_ids
-from hmrf_dask.runs.storage import absolute_url, open_storage, refuse_credentials
+from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.types import IntArray, LabelArray
 
 _BUCKET = 2**22  # documents of one side

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from hmrf_dask.addresses import absolute_url
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.releases.release import DamagedReleaseError, Release, latest, read_file
 from hmrf_dask.remote import explained, open_files
-from hmrf_dask.runs.storage import absolute_url, open_storage
+from hmrf_dask.runs.storage import open_storage
 
 ASSIGNMENTS = "assignments"
 LINEAGE = "lineage.json"

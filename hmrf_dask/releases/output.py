@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hmrf_dask.runs.storage import Storage, absolute_url, open_storage, refuse_credentials
+from hmrf_dask.addresses import absolute_url, refuse_credentials
+from hmrf_dask.runs.storage import Storage, open_storage
 
 _NUMBERED = re.compile(r"(\d{5,})\.json")
 

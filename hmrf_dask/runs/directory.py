@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy.typing as npt
 
+from hmrf_dask.addresses import absolute_url, refuse_credentials
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.runs import contents, identity, records
 from hmrf_dask.runs.commits import CommitLog, padded
 from hmrf_dask.runs.files import LastRead, read_checked, read_sealed
 from hmrf_dask.runs.records import Arrays, Commit, DamagedFileError, Labels, LabelsFile, Piece
-from hmrf_dask.runs.storage import Storage, absolute_url, open_storage, refuse_credentials
+from hmrf_dask.runs.storage import Storage, open_storage
 
 _READ = LastRead()
 

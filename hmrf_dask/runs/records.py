@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
+from hmrf_dask.redaction import shortened
 
 Labels = npt.NDArray[np.int32]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -203,5 +204,4 @@ _NOTHING = object()
 
 
 def _short(value: object) -> str:
-    text = "nothing" if value is _NOTHING else repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return "nothing" if value is _NOTHING else shortened(value, 100)

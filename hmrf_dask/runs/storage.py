@@ -20,7 +20,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from hmrf_dask.errors import (
-    ConfigurationError,
     HmrfError,
     RunDirectoryError,
     in_words,
@@ -29,9 +28,6 @@ from hmrf_dask.errors import (
 from hmrf_dask.remote import open_files
 from hmrf_dask.runs.records import RunUnavailableError
 
-_SECRET = re.compile(
-    r"(^|_)(key|password|token|credential)$|secret|access_key|connection_string", re.IGNORECASE
-)
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.temporary")
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _memory_lock = threading.Lock()
@@ -69,34 +65,8 @@ class Storage(Protocol):
 
 
 def open_storage(url: str, options: Mapping[str, Any], durable: bool) -> Storage:
-    """Return the storage of an absolute path or a URL as `absolute_url` gives it."""
+    """Return the storage of an absolute path or a URL as `addresses.absolute_url` gives it."""
     return ObjectStorage(url, options) if "://" in url else LocalStorage(url, durable)
-
-
-def absolute_url(url: str | os.PathLike[str]) -> str:
-    """Return an absolute local path, or the URL of an object store: the same on every worker."""
-    text = os.fspath(url)
-    protocol, separator, path = text.partition("://")
-    if not separator or protocol in ("file", "local"):
-        return os.path.abspath(os.path.expanduser(path or text))
-    # fsspec expands these in names to delete, and "::" chains a cache that hides new files.
-    if "::" in text or any(character in path for character in "*?["):
-        raise ConfigurationError(
-            f"a folder must be a plain URL without '::', '*', '?' and '[', got {text}; rename it"
-        )
-    return text.rstrip("/")
-
-
-def refuse_credentials(options: Mapping[str, Any], path: str = "storage_options") -> None:
-    """Refuse secrets: these options are pickled into every task and shown by dashboards."""
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            refuse_credentials(value, f"{path}[{key!r}]")
-        elif isinstance(value, str) and _SECRET.search(str(key)):
-            raise ConfigurationError(
-                f"{path} must not hold a credential, got {key!r}; use a profile, the "
-                "environment, or a role of the machine"
-            )
 
 
 def temporary_target(name: str) -> str | None:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hmrf_dask.runs.storage import Storage, absolute_url, open_storage, refuse_credentials
+from hmrf_dask.addresses import absolute_url, refuse_credentials
+from hmrf_dask.runs.storage import Storage, open_storage
 from hmrf_dask.store.encoding import as_arrow, as_numpy
 from hmrf_dask.text.counted import (
     Counted,

@@ -1,0 +1,141 @@
+"""Texts without the secrets in them: what errors, warnings, logs and the command line pass through.
+
+It knows secrets by their form: the user part, the query and the fragment of a URL, values behind
+names such as `password`, keys of clouds, tokens. A text without any comes back as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Final
+
+HIDDEN: Final = "…"
+# Stores in whose addresses "?" is a wildcard, not the beginning of a query.
+GLOB_STORES: Final = frozenset(
+    ("", "file", "local", "s3", "s3a", "gs", "gcs", "memory", "hdfs", "builtin")
+)
+_SECRET_NAME = re.compile(
+    r"(^|_)(key|pass|pwd|pw|token|sig|sas|auth|bearer|cookies?|jwt)$"
+    r"|secret|passw(or)?d|passphrase|credential|signature|authori[sz]ation"
+    r"|(access|account|api|shared|private|signing|encryption|security)_?(key|token)"
+    r"|connection_?string"
+)
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SCHEME = r"(?:(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{2,}+:[\\/]++|(?<![\w:/\\.])//)"
+_QUOTED_URL = re.compile(
+    rf"(?P<quote>['\"`])(?P<scheme>(?:\w+::)*{_SCHEME})(?P<rest>[^\n]{{0,2000}}?)(?P=quote)(?![\w/@?#&=])"
+)
+_BARE_URL = re.compile(rf"(?P<quote>)(?P<scheme>{_SCHEME})(?P<rest>\S+)")
+_CLOSING = ";,:.)]}'\"`>"
+# me:password@host without a scheme.
+_NO_SCHEME = re.compile(
+    r"(?<![\w/@.:%+-])(?!mailto:)([A-Za-z][\w.%+-]*):(?!/)[^\s@'\",]+@(?=[\w\[])"
+)
+_AT = re.compile(r"@|%(?:25)*40")
+_COLON = re.compile(r":|%(?:25)*3[aA]")
+_BEHIND = re.compile(r"\?|#|%(?:25)*3[fF]|%(?:25)*23")
+# 'password': 'x' of a mapping, password=x of a query, an option or a connection string.
+_VALUE = r"(?:'[^'\n]*'?|\"[^\"\n]*\"?|[^\s,;&'\")\]}]+)"
+_IN_MAPPING = re.compile(rf"(?P<name>['\"][\w.-]+['\"]\s*:\s*)(?P<value>b?{_VALUE})")
+_ASSIGNED = re.compile(rf"(?P<name>(?<![\w.-])[\w.-]++\\?['\"]?\s?=\s?)(?P<value>{_VALUE})")
+_NOT_ASSIGNED = frozenset(("key", "pass", "auth"))  # ordinary words before "="
+_HEADER = re.compile(
+    r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{0,60}(?:token|key|signature|secret))"
+    r"(['\"]?\s*:\s*)(?:(?:bearer|basic|digest|negotiate|token)\s+)?['\"]?[^\s'\"]+"
+)
+_BY_FORM = (
+    re.compile(r"(?P<shown>\b(?:AKIA|ASIA))[A-Z0-9]{16}\b"),
+    re.compile(r"(?P<shown>(?<![\w-])eyJ)[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*)?"),  # a JSON Web Token
+    re.compile(r"(?P<shown>(?i:\bbearer\s+))[\w.~+/=-]{16,}"),
+    re.compile(r"(?P<shown>-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?:-----END|$)"),
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether what has this name is a secret: `password`, `accountKey`, `x-api-key`, `sig`.
+
+    Examples
+    --------
+    >>> is_secret_name("AccountKey"), is_secret_name("SSEKMSKeyId"), is_secret_name("profile")
+    (True, False, False)
+    """
+    plain = _CAPITAL.sub("_", name).lower().replace("-", "_").replace(".", "_")
+    return _SECRET_NAME.search(plain) is not None
+
+
+def has_secret_form(text: str) -> bool:
+    """Tell whether a text holds a key of a cloud, a token or a private key, by its form."""
+    return any(pattern.search(text) for pattern in _BY_FORM)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with what may be a secret replaced by "…".
+
+    Examples
+    --------
+    >>> without_secrets("no answer from https://me:hunter2@example.org/a?sig=9f#top; check it")
+    'no answer from https://…@example.org/a?…; check it'
+    >>> without_secrets("document 'a@b' at 12:30, /data/a@b.jsonl, s3://bucket/part-?.jsonl")
+    "document 'a@b' at 12:30, /data/a@b.jsonl, s3://bucket/part-?.jsonl"
+    """
+    text = _QUOTED_URL.sub(_masked_url, text)
+    text = _BARE_URL.sub(_masked_url, text)
+    text = _NO_SCHEME.sub(rf"\1:{HIDDEN}@", text)
+    text = _HEADER.sub(rf"\1\2{HIDDEN}", text)
+    text = _IN_MAPPING.sub(_masked_value, text)
+    text = _ASSIGNED.sub(_masked_value, text)
+    for pattern in _BY_FORM:
+        text = pattern.sub(rf"\g<shown>{HIDDEN}", text)
+    return text
+
+
+def shortened(value: object, length: int = 80) -> str:
+    """Return a value as Python writes it, without secrets and not longer than `length`."""
+    text = without_secrets(repr(value))
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def masked_rest(scheme: str, rest: str) -> str:
+    """Return what follows the scheme of a URL without user part, query and fragment."""
+    authority = re.split(r"[/\\?#]", rest, maxsplit=1)[0]
+    if _AT.search(authority) or (_COLON.search(authority) and _AT.search(rest)):
+        rest = f"{HIDDEN}@{_AT.split(rest)[-1]}"
+    for mark in _BEHIND.finditer(rest):
+        behind = rest[mark.end() :]
+        wildcard = scheme in GLOB_STORES and mark[0] != "#" and not mark[0].endswith("23")
+        if behind and not (wildcard and not re.match(r"[^/?]*=", behind)):
+            return f"{rest[: mark.start()]}{mark[0]}{HIDDEN}"
+    return rest
+
+
+def _masked_url(found: re.Match[str]) -> str:
+    quote, scheme, rest = found["quote"], found["scheme"], found["rest"]
+    end = ""
+    if not quote:  # punctuation of the sentence around it
+        end = rest[len(rest.rstrip(_CLOSING)) :]
+        rest = rest[: len(rest) - len(end)]
+    name = scheme.rstrip("/\\").rstrip(":").rpartition(":")[2].lower()
+    return f"{quote}{scheme}{masked_rest(name, rest)}{end}{quote}"
+
+
+def _masked_value(found: re.Match[str]) -> str:
+    name = re.sub(r"[^\w.-]", "", found["name"])
+    assigned = "=" in found["name"]
+    if not is_secret_name(name) or (assigned and name.lower() in _NOT_ASSIGNED):
+        return found[0]
+    quote = found["value"][0] if found["value"][0] in "'\"" else ""
+    return f"{found['name']}{quote}{HIDDEN}{quote}"
+
+
+class WithoutSecrets(logging.Filter):
+    """Takes secrets out of log records, their tracebacks too."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record through, without secrets."""
+        record.msg, record.args = without_secrets(record.getMessage()), None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = without_secrets(record.exc_text)
+        return True

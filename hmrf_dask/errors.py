@@ -276,3 +276,15 @@ def meant(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """
     close = difflib.get_close_matches(given[:_LONGEST_MEANT], list(known), n=1, cutoff=cutoff)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def rows_moved(iteration: int, moved: int) -> str:
+    """Return in words how many rows an iteration moved; iteration 0 gives them their first cluster.
+
+    Examples
+    --------
+    >>> rows_moved(0, 120), rows_moved(3, 1)
+    ('120 rows got their first cluster', '1 row changed cluster')
+    """
+    first = iteration == 0 and moved
+    return f"{counted(moved, 'row')} {'got their first' if first else 'changed'} cluster"

@@ -105,7 +105,7 @@ def news_from_a_bucket() -> Figures:
         "again_seconds": again_seconds,
         "added_seconds": added_seconds,
         "vectorised": added["documents"]["vectorised"],
-        "kept_percent": 100.0 - added["clusters"]["churn"],
+        "kept_share": 1.0 - added["documents"]["moved_share"],
         "answers_seconds": answers_seconds,
         "warm_iterations": answered["fit"]["iterations"],
         "cold_iterations": cold["fit"]["iterations"],
@@ -117,7 +117,7 @@ def _from_a_bucket_holds(found: Figures) -> bool:
         found["again"] == "up to date"
         and found["again_seconds"] < 3
         and found["vectorised"] == N_ADDED
-        and found["kept_percent"] >= 95
+        and found["kept_share"] >= 0.95
         and found["warm_iterations"] < found["cold_iterations"]
     )
 

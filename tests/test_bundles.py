@@ -166,8 +166,8 @@ def test_of_a_bundle_only_changed_files_are_read_again(
     name = write_one(corpus, {**changed, "text": "orbit moon rocket people time"})
     report = run(job)
     assert read_files == [name]
-    assert report.files == {"all": 59, "new": 0, "changed": 1, "deleted": 1}
-    assert report.documents == {"all": 59, "vectorised": 1, "rejected": 0}
+    assert report.files == {"all": 59, "new": 0, "changed": 1, "gone": 1}
+    assert report.documents.items() >= {"all": 59, "vectorised": 1, "quarantined": 0}.items()
     found = assigned(report)
     if refit == "always":  # then nothing is left of the run before
         fresh = run(job, output="fresh")
@@ -207,10 +207,10 @@ def test_who_is_left_keeps_records_and_classes(
             file.write(f"{name}\n")
     with pytest.raises(InvalidInputError, match=rf"{names[1]}, line 2: not JSON"):
         run(job, on_bad_record="stop", output="stopped")
-    assert run(job).documents == {"all": 30, "vectorised": 30, "rejected": 2}
+    assert run(job).documents.items() >= {"all": 30, "vectorised": 30, "quarantined": 2}.items()
     (corpus.folder / names[1]).unlink()
     report = run(job)
-    assert report.documents == {"all": 29, "vectorised": 0, "rejected": 1}
+    assert report.documents.items() >= {"all": 29, "vectorised": 0, "quarantined": 1}.items()
     assert report.nmi == pytest.approx(1.0)
     release = latest(report.output)
     assert release is not None

@@ -50,7 +50,7 @@ def test_a_detached_run_commits_without_its_client(
     release = until(lambda: latest(output))
     assert damages(output, release) == []
     looked = json.loads(hmrf("inspect", output, "--json").stdout)
-    assert looked["release"]["counts"]["all"] == 60
+    assert looked["release"]["counts"]["documents"] == 60
 
 
 @pytest.mark.cluster

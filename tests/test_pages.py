@@ -33,12 +33,18 @@ def _report(output: str) -> Report:
     told: dict[str, Any] = {
         "status": "done", "run": "abc", "output": output, "parent": "ab", "release": 2,
         "mode": "fit", "start": "warm",
-        "files": {"all": 3, "new": 1, "changed": 0, "deleted": 0},
-        "documents": {"all": 22, "vectorised": 1, "rejected": 1},
+        "files": {"all": 3, "new": 1, "changed": 0, "gone": 2},
+        "documents": {
+            "all": 22, "new": 2, "changed": 3, "gone": 1300, "moved": 1, "moved_share": 0.05,
+            "vectorised": 1, "quarantined": 1,
+        },
         "vocabulary": VOCABULARY,
-        "answers": {"pairs": 2, "unknown": 0, "must_link": 1, "cannot_link": 0},
+        "answers": {
+            "pairs": {"must": 1, "cannot": 2}, "violated": {"must": 1, "cannot": 0},
+            "unknown": 0, "rejected": 0, "unused": 0,
+        },
         "fit": {"J": 7.0, "iterations": 1, "stop_reason": "settled"},
-        "clusters": {"number": 4, "kept": 4, "churn": 0.0},
+        "clusters": {"number": 4, "kept": 4},
         "nmi": None, "seconds": {}, "places": {"clusters": "clusters.parquet"},
     }  # fmt: skip
     known = Report.__dataclass_fields__
@@ -49,11 +55,12 @@ def test_a_run_is_told_in_words(report: Report, capsys: pytest.CaptureFixture[st
     show_report(report)
     page = capsys.readouterr().out
     for line in (
-        "22 documents in 3 files: 1 new, 0 changed, 0 deleted; 1 document vectorised, 1 record rej",
+        "22 documents: 2 new, 3 changed, 1,300 gone; 1 vectorised, 1 record quarantined\n3",
+        "1 of the 20 documents that the last release had are in another cluster (5.00%)",
         "30 terms, as they were; 1.4% of the words in new files are not among them (0.0% where",
-        "violated pairs: 1 of 2 (1 must-link, 0 cannot-links)",
+        "violated: 1 of 1 must-link, 0 of 2 cannot-links",
         "J = 7 after 1 iteration from a warm start (settled)",
-        "4 clusters: 4 kept; churn 0.0 %",
+        "4 clusters: 4 kept\n",
     ):
         assert line in page
     words = [line.split() for line in page.splitlines() if "word" in line and "more" in line]
@@ -64,7 +71,7 @@ def test_a_run_is_told_in_words(report: Report, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "changes",
     [
-        {"files": {"all": 3, "new": 0, "changed": 0, "deleted": 1}},
+        {"files": {"all": 3, "new": 0, "changed": 0, "gone": 1}},
         {"vocabulary": {**VOCABULARY, "refit": True}},
     ],
 )
@@ -80,10 +87,10 @@ def test_no_share_of_new_words_where_none_are_new(
 def test_a_first_run_tells_of_no_changes(
     report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_report(replace(report, parent=None, clusters={"number": 4, "new": 4, "churn": 0.0}))
+    show_report(replace(report, parent=None, clusters={"number": 4, "new": 4}))
     page = capsys.readouterr().out
     assert "4 clusters\n" in page
-    assert "; churn" not in page
+    assert "the last release" not in page
 
 
 def test_of_many_clusters_the_largest_are_shown(
@@ -119,11 +126,11 @@ def test_one_of_each_is_told_in_the_singular(capsys: pytest.CaptureFixture[str])
 
 
 def test_an_output_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
-    counts = {"all": 30, "vectorised": 2, "rejected": 0, "clusters": 3}
+    counts = {"documents": 30, "clusters": 3}
     release = {"number": 2, "run": "abc", "when": "today", "files": 1, "counts": counts}
     show_inspection(
         {"kind": "output", "place": "/out", "running": False, "release": release, "holder": None,
          "progress": None}
     )  # fmt: skip
     page = capsys.readouterr().out
-    assert "release 2 of run abc, today, 1 file: 30 documents, 2 vectorised" in page
+    assert "release 2 of run abc, today, 1 file: 30 documents, 3 clusters" in page

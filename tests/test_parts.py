@@ -154,7 +154,7 @@ def test_parts_are_read_once(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch)
     )
     corpus.write({"documents/more.jsonl": b'{"id": "new", "text": "orbit moon"}\n'})
     report = run(job)
-    assert report.documents == {"all": 91, "vectorised": 1, "rejected": 0}
+    assert report.documents.items() >= {"all": 91, "vectorised": 1, "quarantined": 0}.items()
     assert len(written) == 1
     predicted = run(job, mode="predict")
     assert assigned(predicted) == assigned(report)
@@ -162,7 +162,7 @@ def test_parts_are_read_once(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch)
     corpus.write(
         {"documents/x.jsonl": "".join(f"{json.dumps(one)}\n" for one in documents).encode()}
     )
-    assert run(job).files == {"all": 2, "new": 1, "changed": 0, "deleted": 1}
+    assert run(job).files == {"all": 2, "new": 1, "changed": 0, "gone": 1}
 
 
 def test_bad_records_and_ids_are_told_with_their_lines(corpus: JobCorpus) -> None:
@@ -174,7 +174,7 @@ def test_bad_records_and_ids_are_told_with_their_lines(corpus: JobCorpus) -> Non
     with pytest.raises(InvalidInputError, match=r"large\.jsonl, line 71: the text"):
         run(job)
     report = run(job, on_bad_record="quarantine")
-    assert report.documents == {"all": 89, "vectorised": 90, "rejected": 2}
+    assert report.documents.items() >= {"all": 89, "vectorised": 90, "quarantined": 2}.items()
     told = [
         json.loads(line)
         for path in (Path(report.output) / report.places["rejects"]).iterdir()

@@ -35,7 +35,7 @@ def test_the_bar_shows_steps_and_iterations() -> None:
         bar.tell({"phase": "fit", "iteration": 2, "J": 1234.5, "moved": 17})
         task = progress.tasks[0]
         assert (task.description, task.total) == ("fit", None)
-        assert task.fields["told"] == "iteration 2, J 1234.5, 17 moved"
+        assert task.fields["told"] == "iteration 2, J 1234.5, 17 rows changed cluster"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hmrf_dask.errors import rows_moved
 from hmrf_dask.jobs.telling import nothing
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ class Bar:
         else:
             self._enter(event["phase"])
             self.seen.append((time.monotonic(), event["moved"]))
-            told = f"iteration {event['iteration']}, J {event['J']:.6g}, {event['moved']} moved"
+            moved = rows_moved(event["iteration"], event["moved"])
+            told = f"iteration {event['iteration']}, J {event['J']:.6g}, {moved}"
             eta = remaining(self.seen)
         self.progress.update(self.task, told=told, eta=eta)
 

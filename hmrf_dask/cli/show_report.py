@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hmrf_dask.errors import counted
+from hmrf_dask.errors import counted, rows_moved
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.report import Report
@@ -30,6 +30,8 @@ def show_report(report: Report) -> None:
 def _lines(report: Report) -> list[str]:
     lines = [
         _documents(report),
+        _since(report.files, "file"),
+        _moved(report),
         _words(report),
         _answers(report),
         _fit(report),
@@ -40,14 +42,27 @@ def _lines(report: Report) -> list[str]:
 
 
 def _documents(report: Report) -> str:
-    files, documents = report.files, report.documents
-    told = (
-        f"{counted(documents['all'], 'document')} in {counted(files['all'], 'file')}: "
-        f"{files['new']} new, {files['changed']} changed, {files['deleted']} deleted; "
-        f"{counted(documents['vectorised'], 'document')} vectorised"
+    documents = report.documents
+    told = f"{_since(documents, 'document')}; {documents['vectorised']:,} vectorised"
+    quarantined = documents["quarantined"]
+    return f"{told}, {counted(quarantined, 'record')} quarantined" if quarantined else told
+
+
+def _since(counts: dict[str, Any], what: str) -> str:
+    """Return how many there are, and what happened to them since the last release."""
+    since = ", ".join(f"{counts[kind]:,} {kind}" for kind in ("new", "changed", "gone"))
+    return f"{counted(counts['all'], what)}: {since}"
+
+
+def _moved(report: Report) -> str | None:
+    documents = report.documents
+    if report.parent is None or (report.mode == "predict" and not documents["changed"]):
+        return None
+    both = counted(documents["all"] - documents["new"], "document")
+    return (
+        f"{documents['moved']:,} of the {both} that the last release had are in another cluster "
+        f"({documents['moved_share']:.2%})"
     )
-    rejected = documents["rejected"]
-    return f"{told}, {counted(rejected, 'record')} rejected" if rejected else told
 
 
 def _words(report: Report) -> str | None:
@@ -66,16 +81,15 @@ def _words(report: Report) -> str | None:
 
 def _answers(report: Report) -> str | None:
     answers = report.answers
-    rejected, unused = answers.get("rejected", 0), answers.get("unused", 0)  # new in run.json
+    rejected, unused = answers["rejected"], answers["unused"]
     if unused:
         return f"{counted(unused, 'new answer')} not used: they wait for the next fit"
-    if not answers["pairs"] and not answers["unknown"] and not rejected:
+    pairs, violated = answers["pairs"], answers["violated"]
+    if not any(pairs.values()) and not answers["unknown"] and not rejected:
         return None
-    violated = answers["must_link"] + answers["cannot_link"]
     told = (
-        f"violated pairs: {violated} of {answers['pairs']} "
-        f"({counted(answers['must_link'], 'must-link')}, "
-        f"{counted(answers['cannot_link'], 'cannot-link')})"
+        f"violated: {violated['must']:,} of {counted(pairs['must'], 'must-link')}, "
+        f"{violated['cannot']:,} of {counted(pairs['cannot'], 'cannot-link')}"
     )
     if unknown := answers["unknown"]:
         told = f"{told}; {unknown} more with a document that is not there"
@@ -98,7 +112,7 @@ def _clusters(report: Report) -> str:
         return number
     kinds = ("kept", "split", "merged", "new", "vanished")
     told = ", ".join(f"{clusters[kind]} {kind}" for kind in kinds if clusters.get(kind))
-    return f"{number}: {told}; churn {clusters['churn']:.1f} %"
+    return f"{number}: {told}"
 
 
 def _print_clusters(console: Console, report: Report) -> None:
@@ -152,8 +166,7 @@ def _print_job_run(console: Console, found: dict[str, Any]) -> None:
 def _release(release: dict[str, Any] | None) -> str:
     if release is None:
         return "no release yet"
-    called = {"all": "documents"}
-    counts = ", ".join(f"{n} {called.get(name, name)}" for name, n in release["counts"].items())
+    counts = ", ".join(f"{n} {name}" for name, n in release["counts"].items())
     return (
         f"release {release['number']} of run {release['run']}, {release['when']}, "
         f"{counted(release['files'], 'file')}: {counts}"
@@ -179,6 +192,7 @@ def _progress(progress: dict[str, Any]) -> list[str]:
     if fit:
         ended = f", {fit['stop']}" if fit["stop"] else ""
         lines.append(
-            f"fit: {fit['phase']} {fit['iteration']}, J {fit['J']:.6g}, {fit['moved']} moved{ended}"
+            f"fit: {fit['phase']} {fit['iteration']}, J {fit['J']:.6g}, "
+            f"{rows_moved(fit['iteration'], fit['rows_moved'])}{ended}"
         )
     return lines

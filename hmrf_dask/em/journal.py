@@ -15,6 +15,7 @@ from hmrf_dask.em.phases import Turn
 from hmrf_dask.em.shard_files import write_kept
 from hmrf_dask.em.starts import Candidate
 from hmrf_dask.em.weights import FLOOR, effective_share
+from hmrf_dask.errors import rows_moved
 from hmrf_dask.kernels.links import frozen
 from hmrf_dask.runs import Commit, RunStore
 
@@ -121,7 +122,8 @@ class Journal:
         if (weights != 1.0).any():
             seen["floors"] = int((weights <= FLOOR).sum())
             seen["effective_share"] = effective_share(weights)
-        log.info("%s %d: J %.9g, %d moved", phase, iteration, state.energy.value, turn.moved)
+        moved = rows_moved(iteration, turn.moved)
+        log.info("%s %d: J %.9g, %s", phase, iteration, state.energy.value, moved)
         event = {"event": "iteration", "commit": self.committed, "phase": phase}
         event |= {"iteration": iteration, "moved": turn.moved, "stop": turn.stop}
         steps = dict(turn.steps)

@@ -117,6 +117,12 @@ def predict_rows(predictor: Predictor, corpus: Corpus, ids: LabelArray, *, lazy:
     return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy)
 
 
+def nearest_rows(predictor: Predictor, corpus: Corpus) -> Any:
+    """Return the positions of the nearest clusters: a dask array that is computed once."""
+    parts = lazy_labels(DaskFlow(), predictor, corpus)
+    return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy=True).persist()
+
+
 def named(labels: LabelArray, ids: LabelArray) -> LabelArray:
     """Return what the clusters of rows are called."""
     return ids[labels]

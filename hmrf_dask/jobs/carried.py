@@ -119,14 +119,21 @@ def carry(
     Of a bundle that lost files those of the files that stayed are written anew.
     """
     assert run.previous is not None
-    keys = material.rows.keys
-    whole = {key for key, origin in zip(keys, origins, strict=True) if key == origin}
+    gone = not_carried(run, material, origins)
     old = assignments_of(run.previous.files)
-    carried = {name: sha256 for name, sha256 in old.items() if _called(name)[0] in whole}
-    gone = {name: sha256 for name, sha256 in old.items() if name not in carried}
+    carried = {name: sha256 for name, sha256 in old.items() if name not in gone}
     sizes = np.asarray(before.sizes, np.int64) - _sizes(run, gone, before)
     rests = _rests(run, material, origins, gone)
     return carried | rests, sizes + _sizes(run, rests, before)
+
+
+def not_carried(run: Run, material: Material, origins: Sequence[str | None]) -> Files:
+    """Return the last assignments of bundles that are not as they were."""
+    assert run.previous is not None
+    keys = material.rows.keys
+    whole = {key for key, origin in zip(keys, origins, strict=True) if key == origin}
+    old = assignments_of(run.previous.files)
+    return {name: sha256 for name, sha256 in old.items() if _called(name)[0] not in whole}
 
 
 def _rests(run: Run, material: Material, origins: Sequence[str | None], old: Files) -> Files:

@@ -18,6 +18,7 @@ from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.jobs.report import FORMAT
 from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
 
 # What a job says that changes no result.
@@ -73,6 +74,7 @@ class Inputs:
                 "language": self.manifest.language,
                 "sources": [_seen(source) for source in self.sources],
                 "answers": sorted(one.digest for one in self.answers),
+                "report": FORMAT,  # one that another version wrote cannot be shown again
             }
         )
 

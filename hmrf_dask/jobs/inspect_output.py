@@ -86,9 +86,13 @@ def run_progress(output: str, run: str) -> dict[str, Any]:
 
 
 def fit_progress(run_dir: str) -> dict[str, Any] | None:
-    """Return the last commit of a fit in words and numbers, None before the first."""
+    """Return the last commit of a fit in words and numbers, None before the first.
+
+    `rows_moved` are those that this iteration gave another cluster; iteration 0 their first one.
+    """
     commit = CommitLog(open_storage(run_dir, {}, durable=False)).newest()
     if commit is None:
         return None
-    told = {name: commit.record[name] for name in ("phase", "iteration", "J", "moved", "stop")}
-    return {"commit": commit.number, **told}
+    record = commit.record
+    told = {name: record[name] for name in ("phase", "iteration", "J", "stop")}
+    return {"commit": commit.number, **told, "rows_moved": record["moved"]}

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.errors import InvalidInputError
@@ -36,6 +37,8 @@ from hmrf_dask.releases.release import read_if_whole
 from hmrf_dask.runs.records import DamagedFileError, digest
 from hmrf_dask.text.files import COUNTS, ROWS, Place
 
+KINDS = ("must", "cannot")
+
 
 def release(
     run: Run,
@@ -56,7 +59,8 @@ def release(
         ledger = _ledger(run, material, results)
         publish(
             run.inputs.output, run.hold, run_id=run.run_id, previous=run.previous, files=files,
-            ledger=ledger, counts={**report.documents, "clusters": report.clusters["number"]},
+            ledger=ledger,
+            counts={"documents": report.documents["all"], "clusters": report.clusters["number"]},
             model=_model_identity(results.files), number=run.parent.number,
         )  # fmt: skip
         # What a person went back to stays, so that the same command may be given again.
@@ -191,7 +195,7 @@ def _report(
     nmi: float | None,
 ) -> Report:
     rows, lineage = material.rows, results.lineage
-    n_rejected = sum(map(n_rejects_of, rows.told)) + len(material.repeated)
+    n_quarantined = sum(map(n_rejects_of, rows.told)) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
     vocabulary = rows.vocabulary
     return Report(
@@ -205,8 +209,13 @@ def _report(
         files=run.changes.counted(),
         documents={
             "all": sum(lineage.sizes),
+            "new": lineage.n_added,
+            "changed": results.n_changed,
+            "gone": lineage.n_gone,
+            "moved": lineage.n_moved,
+            "moved_share": lineage.moved_share,
             "vectorised": _n_vectorised(run, rows),
-            "rejected": n_rejected,
+            "quarantined": n_quarantined,
         },
         vocabulary={}
         if vocabulary is None
@@ -217,22 +226,25 @@ def _report(
             "unknown_share_then": vocabulary.unknown_share,
         },
         answers={
-            "pairs": 0 if answers.used is None else len(answers.used),
+            "pairs": _by_kind(answers.used),
+            "violated": {kind: results.violations[f"{kind}_link"] for kind in KINDS},
             "unknown": answers.n_unknown,
             "rejected": len(answers.rejects) - answers.n_unknown,
             "unused": answers.n_unused,
-            **results.violations,
         },
         fit=fit,
-        clusters={
-            "number": len(lineage.ids),
-            **dict(sorted(kinds.items())),
-            "churn": lineage.churn,
-        },
+        clusters={"number": len(lineage.ids), **dict(sorted(kinds.items()))},
         nmi=nmi,
         seconds=dict(run.watch.seconds),
-        places=_places(run, results, rejected=bool(n_rejected or answers.rejects)),
+        places=_places(run, results, rejected=bool(n_quarantined or answers.rejects)),
     )
+
+
+def _by_kind(pairs: Constraints | None) -> dict[str, int]:
+    """Return how many pairs of each kind there are."""
+    if pairs is None:
+        return dict.fromkeys(KINDS, 0)
+    return {kind: len(getattr(pairs, f"{kind}_link")) for kind in KINDS}
 
 
 def _n_vectorised(run: Run, rows: JobRows) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +14,15 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.written import encode_pairs
 from hmrf_dask.estimators.base import HMRFEstimator
+from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.jobs import clusters
 from hmrf_dask.jobs.assignments import assignments_of, write_assignments
-from hmrf_dask.jobs.carried import Files, carry, origins_of
+from hmrf_dask.jobs.bundles import paths_of
+from hmrf_dask.jobs.carried import Files, carry, not_carried, origins_of
 from hmrf_dask.jobs.clusters import write_clusters
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_steps import Material, Run
-from hmrf_dask.jobs.overlap import count_overlap
+from hmrf_dask.jobs.overlap import Overlap, count_overlap
 from hmrf_dask.jobs.parent import next_id_after
 from hmrf_dask.jobs.places import ANSWERS, LINEAGE, MODEL, model_of
 from hmrf_dask.releases import Lineage, carried_on, first_lineage, hashed, read_published, trace
@@ -38,18 +42,21 @@ class Results:
         The sha256 of all files of the release so far, by their names below the output.
     lineage : Lineage
     violations : dict of str to int
+    n_changed : int
+        Documents that the last release had too, in files that are new or changed since.
     """
 
     files: Files
     lineage: Lineage
     violations: dict[str, int]
+    n_changed: int
 
 
 def write_fit(run: Run, material: Material, answers: Answers, model: HMRFEstimator) -> Results:
     """Write the results of a fit."""
     n_clusters = len(model.cluster_centers_)
     with run.watch.step("match clusters"):
-        lineage = _traced(run, material, model, n_clusters)
+        lineage, n_changed = _traced(run, material, model, n_clusters)
     first_id = next_id_after(run.inputs.output, run.parent) if lineage is None else 0
     ids = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
     model.cluster_ids_ = np.asarray(ids, np.int32)  # whoever asks it, now or later, gets these
@@ -68,18 +75,29 @@ def write_fit(run: Run, material: Material, answers: Answers, model: HMRFEstimat
     files |= _model_files(run) | _written(run, LINEAGE, lineage.to_json())
     if answers.used is not None:
         files |= _written(run, ANSWERS, encode_pairs(answers.used))
-    return Results(files, lineage, written.violations)
+    return Results(files, lineage, written.violations, n_changed)
 
 
-def _traced(run: Run, material: Material, model: HMRFEstimator, n_clusters: int) -> Lineage | None:
-    """Return the lineage after the last release; None where there is none."""
+def _traced(
+    run: Run, material: Material, model: HMRFEstimator, n_clusters: int
+) -> tuple[Lineage | None, int]:
+    """Return the lineage after the last release, None where there is none, and `n_changed`."""
     if run.previous is None:
-        return None
+        return None, 0
     old = assignments_of(run.previous.files)
-    output, names = run.inputs.output, material.names
-    shared = count_overlap(output, old, material.corpus, model.labels_, n_clusters, names=names)
+    shared = count_overlap(
+        run.inputs.output, old, material.corpus, model.labels_, n_clusters, names=material.names,
+        changed=_in_changed_files(run, material),
+    )  # fmt: skip
     sizes = shared.sizes.tolist()
-    return trace(_last_lineage(run), shared.old, shared.new, shared.counts, sizes)
+    lineage = trace(_last_lineage(run), shared.old, shared.new, shared.counts, sizes)
+    return lineage, shared.n_changed
+
+
+def _in_changed_files(run: Run, material: Material) -> list[bool]:
+    """Return of each partition whether its files are new or changed since the last release."""
+    changed = [not run.same.issuperset(paths_of(told)) for told in material.rows.told]
+    return [changed[bundle] for bundle in material.files]
 
 
 def _last_lineage(run: Run) -> Lineage:
@@ -111,14 +129,32 @@ def write_prediction(run: Run, material: Material) -> Results:
     assert run.previous is not None
     model, before = run.last_model, _last_lineage(run)
     origins = origins_of(run, material)
-    files, sizes, n_common = _predicted(run, material, model, before, origins)
-    lineage = carried_on(before, sizes.tolist(), n_common)
+    files, sizes, shared = _predicted(run, material, model, before, origins)
+    lineage = carried_on(before, sizes.tolist(), shared.n_common, shared.n_moved)
     folder = model_of(run.previous.files)
     kept = (f"{folder}/", f"{folder.removesuffix(MODEL)}{ANSWERS}")
     files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(kept)}
     files |= _written(run, clusters.NAME, _resized(run, lineage))
     files |= _written(run, LINEAGE, lineage.to_json())
-    return Results(files, lineage, {"must_link": 0, "cannot_link": 0})
+    return Results(files, lineage, {"must_link": 0, "cannot_link": 0}, shared.n_changed)
+
+
+class _Shared(NamedTuple):
+    """Documents that the last release had too.
+
+    Attributes
+    ----------
+    n_common : int
+        All of them.
+    n_changed : int
+        Those in files that are new or changed since.
+    n_moved : int
+        Those that are in another cluster now.
+    """
+
+    n_common: int
+    n_changed: int
+    n_moved: int
 
 
 def _predicted(
@@ -127,17 +163,35 @@ def _predicted(
     model: HMRFEstimator,
     before: Lineage,
     origins: list[str | None],
-) -> tuple[Files, IntArray, int]:
-    """Return assignments, their sizes by cluster, and how many documents kept theirs."""
-    corpus, names = material.of_files([origin is None for origin in origins])
-    files, sizes = Files(), np.zeros(len(before.ids), np.int64)
+) -> tuple[Files, IntArray, _Shared]:
+    """Return assignments, their sizes by cluster, and what they share with the last release."""
+    wanted = [origin is None for origin in origins]
+    corpus, names = material.of_files(wanted)
+    files, sizes, shared = Files(), np.zeros(len(before.ids), np.int64), _Shared(0, 0, 0)
     if corpus is not None:
+        old = not_carried(run, material, origins)
         with run.watch.step("write assignments"):
-            written = write_assignments(corpus, None, model, run.folder, names=names)
+            labels = nearest_rows(model.predictor(), corpus) if old else None
+            written = write_assignments(corpus, labels, model, run.folder, names=names)
+        if old:
+            parts = zip(_in_changed_files(run, material), material.files, strict=True)
+            changed = [one for one, bundle in parts if wanted[bundle]]
+            shared = _shared(
+                count_overlap(
+                    run.inputs.output, old, corpus, labels, len(before.ids), changed=changed
+                ),
+                before.ids,
+            )
         sizes = written.sizes
         files |= {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
     carried, kept = carry(run, material, origins, before)  # writes too, beside the others
-    return files | carried, sizes + kept, int(kept.sum())
+    n_common = shared.n_common + int(kept.sum())
+    return files | carried, sizes + kept, shared._replace(n_common=n_common)
+
+
+def _shared(found: Overlap, ids: Sequence[int]) -> _Shared:
+    moved = found.old != np.asarray(ids)[found.new]
+    return _Shared(int(found.counts.sum()), found.n_changed, int(found.counts[moved].sum()))
 
 
 def _resized(run: Run, lineage: Lineage) -> bytes:

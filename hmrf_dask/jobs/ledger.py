@@ -36,7 +36,7 @@ class Changes:
     new: tuple[str, ...]
     changed: tuple[str, ...]
     same: tuple[str, ...]
-    deleted: tuple[str, ...]
+    gone: tuple[str, ...]
 
     def counted(self) -> dict[str, int]:
         """Return how many there are of each kind, and of all that are there."""
@@ -45,7 +45,7 @@ class Changes:
             "all": there,
             "new": len(self.new),
             "changed": len(self.changed),
-            "deleted": len(self.deleted),
+            "gone": len(self.gone),
         }
 
 
@@ -76,5 +76,5 @@ def compare(before: Mapping[str, Entry], sources: Sequence[Source]) -> Changes:
         new=tuple(sorted(now.keys() - before.keys())),
         changed=tuple(path for path in both if list(before[path][:2]) != now[path]),
         same=tuple(path for path in both if list(before[path][:2]) == now[path]),
-        deleted=tuple(sorted(before.keys() - now.keys())),
+        gone=tuple(sorted(before.keys() - now.keys())),
     )

@@ -40,15 +40,19 @@ class Overlap(NamedTuple):
     Attributes
     ----------
     old, new, counts : int arrays, shape (n_cells,)
-        Stable id of an old cluster, label of a new one, and the documents they share.
+        Stable id of an old cluster, label of a new one, and the documents they share: those of
+        `changed` partitions have cells of their own.
     sizes : int64 array, shape (K,)
         All documents of each new label.
+    n_changed : int
+        Shared documents of `changed` partitions.
     """
 
     old: IntArray
     new: IntArray
     counts: IntArray
     sizes: IntArray
+    n_changed: int
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ def count_overlap(
     n_clusters: int,
     *,
     names: Sequence[str] | None = None,
+    changed: Sequence[bool] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Overlap:
     """Return how many documents each old cluster shares with each new label.
@@ -134,6 +139,8 @@ def count_overlap(
     names : sequence of str, optional
         What `write_assignments` will be given: partitions are first compared with old files of
         their names.
+    changed : sequence of bool, optional
+        Of each partition, whether its shared documents are counted in `n_changed`.
     storage_options : mapping, optional
         For fsspec, without credentials.
     """
@@ -144,8 +151,10 @@ def count_overlap(
     flow = DaskFlow()
     own = [path.removeprefix(f"{FOLDER}/") for path in paths_of(corpus, names)]
     found = list(labels.to_delayed().ravel())
-    parts = zip(corpus.named, found, own, strict=True)
-    joined = [flow.lazy(_join_block, *part[:2], old.get(part[2])) for part in parts]
+    # Labels of changed partitions are counted apart, as K more.
+    shifts = [n_clusters if one else 0 for one in changed or [False] * corpus.n_partitions]
+    parts = zip(corpus.named, found, map(old.get, own), shifts, strict=True)
+    joined = [flow.lazy(_join_block, *part) for part in parts]
     taken = {old[name].name for name in own if name in old}
     joined += [flow.lazy(_read_alone, file) for file in files if file.name not in taken]
     joined = flow.persist(joined)
@@ -156,7 +165,10 @@ def count_overlap(
     _tell_lost(files, int(lengths[2]))
     tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths[:2])
     table: Contingency = flow.compute([tree(flow, merge, tables)])[0]
-    return Overlap(table.classes[table.rows], table.clusters[table.columns], table.counts, total)
+    labels = table.clusters[table.columns]
+    n_changed = int(table.counts[labels >= n_clusters].sum())
+    known = table.classes[table.rows], labels % n_clusters, table.counts
+    return Overlap(*known, total, n_changed)
 
 
 def _tell_lost(files: Sequence[_OldFile], lost: int) -> None:
@@ -186,10 +198,10 @@ def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy
     ]
 
 
-def _join_block(block: RowBlock, labels: LabelArray, old: _OldFile | None) -> _Joined:
-    """Join a partition with the old file of its name."""
+def _join_block(block: RowBlock, labels: LabelArray, old: _OldFile | None, shift: int) -> _Joined:
+    """Join a partition with the old file of its name; `shift` is added to its labels."""
     ids = pa.array(block.ids.tolist()).cast(pa.string())
-    new = pa.table([ids, column(labels, pa.int32())], schema=_SCHEMA)
+    new = pa.table([ids, column(labels + np.int32(shift), pa.int32())], schema=_SCHEMA)
     before = None if old is None else old.read()
     joined = _join(_SCHEMA.empty_table() if before is None else before, new)
     return replace(joined, lost=int(old is not None and before is None))

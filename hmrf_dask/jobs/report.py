@@ -8,7 +8,7 @@ from typing import Any
 
 from hmrf_dask.errors import InvalidInputError
 
-FORMAT = "hmrf-dask/run/v1"
+FORMAT = "hmrf-dask/run/v2"
 NAME = "run.json"
 
 
@@ -27,20 +27,24 @@ class Report:
     start : {"cold", "warm"} or None
         None where nothing was fitted.
     files : dict
-        Number of files with documents: all, new, changed, deleted.
+        Number of files with documents: `all` that are there; `new`, `changed` and `gone` since the
+        last release.
     documents : dict
-        Number of documents: all, vectorised now, rejected in all files.
+        Number of documents by their ids: `all`; `new` and `gone` since the last release; `changed`,
+        those that it had too, in a file that is new or changed; `moved`, those that it had too, in
+        another cluster, and `moved_share`, 0 to 1, of those that it had too. Beside them
+        `vectorised` in this run, and `quarantined` records of all files.
     vocabulary : dict
         `terms`, whether it was made anew (`refit`), the share of words it does not know in the
         files that are new (`unknown_share`), and in those it was made of (`unknown_share_then`).
     answers : dict
-        `pairs` used, those that name unknown documents (`unknown`), lines that are no pairs
-        (`rejected`), those that wait for the next fit (`unused`, in predict mode), violated ones by
-        kind.
+        `pairs` used and those of them that are `violated`, both by kind (`must`, `cannot`); those
+        that name unknown documents (`unknown`), lines that are no pairs (`rejected`), those that
+        wait for the next fit (`unused`, in predict mode).
     fit : dict
         `J`, `iterations`, `stop_reason`, `converged`; empty where nothing was fitted.
     clusters : dict
-        `number`, and how many were kept, split, merged, new, vanished; `churn` in per cent.
+        `number`, and how many were kept, split, merged, new, vanished.
     nmi : float or None
         With the label column, where the manifest names one.
     seconds : dict
@@ -57,9 +61,9 @@ class Report:
     mode: str
     start: str | None
     files: dict[str, int]
-    documents: dict[str, int]
+    documents: dict[str, Any]
     vocabulary: dict[str, Any]
-    answers: dict[str, int]
+    answers: dict[str, Any]
     fit: dict[str, Any]
     clusters: dict[str, Any]
     nmi: float | None
@@ -77,13 +81,13 @@ class Report:
         """Return what `to_json` wrote."""
         try:
             content = json.loads(data)
-            if content.pop("format") != FORMAT:
-                raise ValueError("another format")
+            if (found := content.pop("format")) != FORMAT:
+                raise ValueError(f"the format {found!r} of another version of hmrf-dask")
             return Report(output=output, **content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInputError(
                 f"{NAME} must be as it was written ({FORMAT}), got something else in {output} "
-                f"({type(error).__name__}: {error}); restore it"
+                f"({type(error).__name__}: {error}); restore it, or run the job again"
             ) from error
 
     def up_to_date(self) -> Report:

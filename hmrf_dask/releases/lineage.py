@@ -18,7 +18,7 @@ import numpy as np
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.types import AnyArray, IntArray
 
-FORMAT = "hmrf-dask/lineage/v1"
+FORMAT = "hmrf-dask/lineage/v2"
 LEAST_SHARE = 0.25
 _MOST = 0.5  # of the documents of a cluster
 _TOLD = 0.05  # smaller shares are not listed
@@ -83,20 +83,25 @@ class Lineage:
         The lowest id that no cluster ever had.
     changes : tuple of Change
         One for each cluster of this run and of the one before, by id.
-    churn : float
-        Per cent of the documents that both runs know whose stable cluster changed.
     n_common, n_gone, n_added : int
         Documents of both runs, of the old alone, of the new alone.
+    n_moved : int
+        Documents of both runs whose stable cluster is another one than before.
     """
 
     ids: tuple[int, ...]
     sizes: tuple[int, ...]
     next_id: int
     changes: tuple[Change, ...]
-    churn: float
     n_common: int
     n_gone: int
     n_added: int
+    n_moved: int
+
+    @property
+    def moved_share(self) -> float:
+        """Return `n_moved` as a share of `n_common`, 0 to 1; 0 where both runs share nothing."""
+        return self.n_moved / self.n_common if self.n_common else 0.0
 
     def to_json(self) -> bytes:
         """Return lineage.json."""
@@ -107,7 +112,9 @@ class Lineage:
         """Return what `to_json` wrote."""
         try:
             content = json.loads(data)
-            if content.pop("format") != FORMAT:
+            if (found := content.pop("format")) == "hmrf-dask/lineage/v1":
+                content["n_moved"] = round(content.pop("churn") * content["n_common"] / 100)
+            elif found != FORMAT:
                 raise ValueError("another format")
             content["changes"] = tuple(_change(one) for one in content["changes"])
             content["ids"], content["sizes"] = tuple(content["ids"]), tuple(content["sizes"])
@@ -127,10 +134,10 @@ def first_lineage(sizes: Sequence[int], first_id: int = 0) -> Lineage:
     given = tuple(int(size) for size in sizes)
     ids = tuple(range(first_id, first_id + len(given)))
     changes = tuple(Change(one, "new", 0, size) for one, size in zip(ids, given, strict=True))
-    return Lineage(ids, given, first_id + len(given), changes, 0.0, 0, 0, sum(given))
+    return Lineage(ids, given, first_id + len(given), changes, 0, 0, sum(given), 0)
 
 
-def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int) -> Lineage:
+def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int, n_moved: int = 0) -> Lineage:
     """Return the lineage of a run under the same model: every cluster keeps its id.
 
     Parameters
@@ -138,14 +145,14 @@ def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int) -> Lineag
     previous : Lineage
     sizes : sequence of int
         Documents of each label now.
-    n_common : int
-        Documents that both runs know; their clusters are the same.
+    n_common, n_moved : int
+        Documents that both runs know, and those of them that changed and went to another cluster.
     """
     given = tuple(int(size) for size in sizes)
     each = sorted(zip(previous.ids, previous.sizes, given, strict=True))
     changes = tuple(Change(one, "kept", before, after) for one, before, after in each)
     gone, added = sum(previous.sizes) - n_common, sum(given) - n_common
-    return Lineage(previous.ids, given, previous.next_id, changes, 0.0, n_common, gone, added)
+    return Lineage(previous.ids, given, previous.next_id, changes, n_common, gone, added, n_moved)
 
 
 def trace(
@@ -164,7 +171,7 @@ def trace(
     previous : Lineage
         Of the run before.
     old, new : int arrays, shape (n_cells,)
-        Stable id of an old cluster and label of a new one; each two at most once.
+        Stable id of an old cluster and label of a new one. What two share may be in parts.
     counts : int array, shape (n_cells,)
         How many documents each two share.
     sizes : sequence of int
@@ -197,10 +204,10 @@ def trace(
         sizes=given,
         next_id=previous.next_id + len(fresh),
         changes=_changes(previous, known, table, ids, given),
-        churn=100.0 * (n_common - stayed) / n_common if n_common else 0.0,
         n_common=n_common,
         n_gone=sum(previous.sizes) - n_common,
         n_added=sum(given) - n_common,
+        n_moved=n_common - stayed,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import dask
 import psutil
@@ -100,17 +101,22 @@ def test_kwargs_that_a_class_does_not_take(monkeypatch: pytest.MonkeyPatch) -> N
 
     module = SimpleNamespace(SLURMCluster=refuse)
     monkeypatch.setattr(connect, "import_module", lambda name: module)
-    asked = {"class": "dask_jobqueue.SLURMCluster", "kwargs": {"cors": 2}}
+    asked = {"class": "dask_jobqueue.SLURMCluster", "kwargs": {"cores": 2}}
     with (
-        pytest.raises(ConfigurationError, match=r"kwargs must be what .* \(unexpected cors\)"),
+        pytest.raises(ConfigurationError, match=r"kwargs must be what .* \(unexpected cores,"),
         connected(cluster=Cluster(**asked)),
     ):
         pass
 
 
 @pytest.mark.cluster
-def test_processes_listen_on_loopback_only() -> None:
-    with connected(processes=1):
+@pytest.mark.parametrize("cluster", [None, {"class": "distributed.LocalCluster"}])
+def test_processes_listen_on_loopback_only(cluster: dict[str, Any] | None) -> None:
+    asked = {"n_workers": 1, "threads_per_worker": 1}
+    way: dict[str, Any] = {"processes": 1}
+    if cluster is not None:
+        way = {"cluster": Cluster(**cluster, kwargs=asked)}
+    with connected(**way):
         assert get_client().submit(sum, [1, 2]).result(timeout=60) == 3
         processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
         addresses = {

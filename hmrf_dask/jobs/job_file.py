@@ -19,32 +19,15 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.addresses import refuse_credentials
+from hmrf_dask.addresses import url_problem
 from hmrf_dask.documents.mistakes import NAME_PATTERN, Place
 from hmrf_dask.errors import meant
+from hmrf_dask.jobs.cluster_classes import CLASSES, arguments_problem
 from hmrf_dask.limits import LIST_ITEMS, RANGES, problem_of_cost, within
 from hmrf_dask.redaction import shortened
 from hmrf_dask.text.settings import TextSettings
 
 SCHEMA: Final = "hmrf-dask/job/v1"
-CLUSTER_CLASSES = (  # nothing else is imported because a file says so
-    "coiled.Cluster",
-    "dask_cloudprovider.aws.EC2Cluster",
-    "dask_cloudprovider.aws.FargateCluster",
-    "dask_cloudprovider.azure.AzureVMCluster",
-    "dask_cloudprovider.gcp.GCPCluster",
-    "dask_gateway.GatewayCluster",
-    "dask_jobqueue.HTCondorCluster",
-    "dask_jobqueue.LSFCluster",
-    "dask_jobqueue.OARCluster",
-    "dask_jobqueue.PBSCluster",
-    "dask_jobqueue.SGECluster",
-    "dask_jobqueue.SLURMCluster",
-    "dask_kubernetes.operator.KubeCluster",
-    "dask_yarn.YarnCluster",
-    "distributed.LocalCluster",
-    "distributed.SSHCluster",
-)
 _SHARED = ("init", "refine", "n_init", "max_iter", "random_state")
 _PRICED = ("must_link_cost", "cannot_link_cost")
 SEEDED = ("SeededKMeans", "ConstrainedKMeans")  # answers are their seeds
@@ -171,7 +154,7 @@ class Cluster(Section):
     cluster_class: str | None = Field(
         default=None,
         alias="class",
-        json_schema_extra={"enum": [*CLUSTER_CLASSES]},
+        json_schema_extra={"enum": [*CLASSES]},
         description="A Dask cluster to start.",
     )
     kwargs: dict[str, Any] = Field(default={}, description="What the class is made with.")
@@ -182,17 +165,18 @@ class Cluster(Section):
     @field_validator("cluster_class")
     @classmethod
     def _listed(cls, given: str | None) -> str | None:
-        if given is not None and given not in CLUSTER_CLASSES:
+        if given is not None and given not in CLASSES:
             raise ValueError(
-                f"must be one of {', '.join(CLUSTER_CLASSES)}, got {shortened(given)}"
-                + meant(given, CLUSTER_CLASSES)
+                f"must be one of {', '.join(CLASSES)}, got {shortened(given)}"
+                + meant(given, CLASSES)
             )
         return given
 
-    @field_validator("kwargs")
+    @field_validator("address")
     @classmethod
-    def _without_secrets(cls, given: dict[str, Any]) -> dict[str, Any]:
-        refuse_credentials(given, "kwargs")
+    def _plain(cls, given: str | None) -> str | None:
+        if given is not None and (problem := url_problem(given)):
+            raise ValueError(problem)
         return given
 
     @model_validator(mode="after")
@@ -203,6 +187,8 @@ class Cluster(Section):
             raise ValueError(f"must be one way to run, got {' and '.join(given)}; keep one")
         if self.cluster_class is None and (self.kwargs or self.workers):
             raise ValueError("kwargs and workers must go with a class, got none; name one")
+        if self.cluster_class and (problem := arguments_problem(self.cluster_class, self.kwargs)):
+            raise ValueError(problem)
         return self
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import typing
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from math import isfinite
 from typing import Annotated, Any, Final, TypeVar
 
@@ -21,7 +22,7 @@ from hmrf_dask.redaction import shortened
 
 M = TypeVar("M", bound=BaseModel)
 _GENERAL = "(the whole file)"
-_MOST_SHOWN: Final = 50  # mistakes
+_MOST_SHOWN: Final = 20  # mistakes
 _KNOWN: Final = "; known are "
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 # What a value must be, by pydantic's name of the mistake: its own words speak of Python.
@@ -129,7 +130,9 @@ def validated(model: type[M], found: dict[str, Any], name: str) -> M:
     except ValidationError as error:
         places = _places(error, found, model)
         count = "a mistake" if len(places) == 1 else f"{len(places)} mistakes"
-        raise ConfigurationError(f"{name} has {count}: {'; '.join(_lines(places))}") from None
+        first = dict(islice(places.items(), _MOST_SHOWN))
+        more = "; …" if len(places) > len(first) else ""
+        raise ConfigurationError(f"{name} has {count}: {'; '.join(_lines(first))}{more}") from None
 
 
 def _places(error: ValidationError, found: Any, model: type[BaseModel]) -> dict[str, str]:
@@ -137,7 +140,7 @@ def _places(error: ValidationError, found: Any, model: type[BaseModel]) -> dict[
     places: dict[str, list[str]] = {}
     for one in error.errors(include_url=False):
         kept = _in_file(one["loc"], found, missing=one["type"] == "missing")
-        path = ".".join(map(str, kept)) or _GENERAL
+        path = ".".join(f"{step!s:.100}" for step in kept) or _GENERAL
         places.setdefault(path, []).append(_told(one, kept, model))
     return {path: _joined(list(dict.fromkeys(told))) for path, told in places.items()}
 

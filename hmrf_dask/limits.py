@@ -56,6 +56,9 @@ PATH_CHARACTERS: Final = 4_096
 ANSWER_BYTES: Final = 2**28  # ten million answers
 WHOLE_FILE_BYTES: Final = 2**30
 SCHEDULER_FILE_BYTES: Final = 2**20
+# A .npz: what it may unpack to; matrices of text come to 5 times their size, of ones to 30.
+NPZ_RATIO: Final = 200
+NPZ_FREE_BYTES: Final = 2**28  # below it no ratio is a burden
 # Streams of documents.
 BYTES_WITHOUT_RECORD: Final = 2**27
 MOST_RATIO: Final = 10_000  # of what a compressed file holds to its size: text comes to 10 or 20

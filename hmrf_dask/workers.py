@@ -262,7 +262,7 @@ def memory_of_a_task() -> tuple[int, str]:
             return min(shares), "the smallest worker's memory limit shared by its threads"
     threads = local_threads()
     shared = f" shared by {threads} threads" if threads > 1 else ""
-    return _machine_memory() // threads, f"this machine's memory limit{shared}"
+    return machine_memory() // threads, f"this machine's memory limit{shared}"
 
 
 def memory_of_all() -> int:
@@ -270,10 +270,10 @@ def memory_of_all() -> int:
     client = active_client()
     limits = [] if client is None else [int(one["memory_limit"] or 0) for one in _workers(client)]
     limited = [limit for limit in limits if limit]
-    return sum(max(0, limit - PROCESS) for limit in limited or [_machine_memory()])
+    return sum(max(0, limit - PROCESS) for limit in limited or [machine_memory()])
 
 
-def _machine_memory() -> int:
+def machine_memory() -> int:
     """Return the memory of this machine, or what its container may have of it."""
     limits = [int(psutil.virtual_memory().total)]
     for file in CONTAINER_LIMITS:

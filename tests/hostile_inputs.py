@@ -173,7 +173,8 @@ JOB_WHOLE = (
     "text.max_features", "text.n_features", "text.lsa",
 )  # fmt: skip
 JOB_FLAGS = (
-    "method.learn_weights", "method.refine", "method.closure", "text.lowercase", "text.sublinear_tf",
+    "method.learn_weights", "method.refine", "method.closure", "text.lowercase",
+    "text.sublinear_tf",
 )  # fmt: skip
 JOB_TEXTS = (
     "manifest", "output", "mode", "start", "on_bad_record", "method.name", "method.distortion",
@@ -343,9 +344,7 @@ def options() -> Iterator[Case]:
     wrong = ("yes", "-1", "3.0", str(10**30), "7" * 5000, "inf", "nan", "²", "1_0", "0x1", "--")
     for option in ("-k", "--n-init", "--max-iter", "--random-state", "--threads", "--processes"):
         for value in wrong:
-            command = (*FIT[:2], option, value, *FIT[2:])
-            place = "" if option == "-k" and value == "--" else option
-            yield Case(f"option {option} {value:.10}", command, place=place)
+            yield Case(f"option {option} {value:.10}", (*FIT, option, value), place=option)
     for option in ("--must-link-cost", "--cannot-link-cost"):
         for value in ("1e308", "inf", "nan", "-1", "1e-300", "x", "1" * 5000, ""):
             yield Case(f"option {option} {value:.10}", (*FIT, option, value), place=option)
@@ -523,9 +522,9 @@ ROWS = (
 
 
 def documents(name: str, content: Content, file: str = "bad.jsonl", **more: Any) -> Case:
-    """Return a file of documents beside good ones; `check --all` reads it."""
+    """Return a file of documents beside good ones, that stops a run or does it no harm."""
     place = more.pop("place", file)
-    return Case(f"documents: {name}", CHECK, {f"documents/{file}": content}, place, **more)
+    return Case(f"documents: {name}", RUN, {f"documents/{file}": content}, place, **more)
 
 
 def gz(unit: bytes, times: int, head: bytes = b"", tail: bytes = b"") -> Callable[[Path], None]:
@@ -574,7 +573,8 @@ DOCUMENTS = (
     documents("newlines of 300 MB", lambda path: path.write_bytes(b"\n" * (300 * MIB)), apart=True),
     documents("nested 100,000 deep", b"[" * 100_000),
     documents("objects nested 100,000 deep", b'{"a":' * 100_000),
-    documents("nested in the text", b'{"id": "a", "text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    documents("nested in the text",
+              b'{"id": "a", "text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     documents("a million keys", b'{"id": "a", "text": "x", ' + b",".join(
         b'"k%d": 1' % n for n in range(10**6)) + b"}\n", fine=True),
     documents("a number of 5,000 digits", b'{"id": ' + b"7" * 5000 + b', "text": "x"}\n'),
@@ -589,13 +589,13 @@ DOCUMENTS = (
     documents("an embedding of objects", b'{"id": "a", "text": {"b": 1}}\n'),
     documents("UTF-16", '{"id": "a"}'.encode("utf-16")),
     documents("random bytes", np.random.default_rng(1).bytes(10_000)),
-    documents("no columns", b"\n\n", "bad.csv"),
+    documents("no columns", b"\n\n", "bad.csv", fine=True),
     documents("a million columns", b",".join(b"c%d" % n for n in range(10**6)) + b"\n", "bad.csv"),
     documents("a header of 20 MB", b"x" * (20 * MIB) + b"\n", "bad.csv"),
     documents("a quote left open", b'id,text,label\na,"b' + b"x\n" * 10**6, "bad.csv"),
     documents("a quote left open for 100 MB",
-              lambda path: path.write_bytes(b'id,text,label\na,"b' + b"x\n" * (50 * MIB)), "bad.csv",
-              apart=True),
+              lambda path: path.write_bytes(b'id,text,label\na,"b' + b"x\n" * (50 * MIB)),
+              "bad.csv", apart=True),
     documents("a million cells", b"id,text,label\n" + b"," * 10**6 + b"\n", "bad.csv"),
     documents("two columns of a name", b"id,id,text,label\n1,2,x,y\n", "bad.csv"),
     documents("carriage returns", b"id,text,label\r" * 100_000, "bad.csv"),
@@ -619,7 +619,8 @@ DOCUMENTS = (
     documents("a pipe", lambda path: os.mkfifo(path)),
     documents("a device", lambda path: path.symlink_to("/dev/zero")),
     documents("a link to nothing", lambda path: path.symlink_to("/nowhere")),
-    documents("a link to its own folder", lambda path: path.symlink_to(path.parent), "loop"),
+    documents("a link to its own folder", lambda path: path.symlink_to(path.parent), "loop",
+              fine=True),
     documents("nothing", b"", fine=True),
     documents("an ending nobody knows", b"x", "bad.docx"),
 )  # fmt: skip

@@ -19,6 +19,8 @@ from hmrf_dask.addresses import plain_url
 from hmrf_dask.errors import ClusterError, ConfigurationError, in_words
 from hmrf_dask.jobs.cluster_classes import CLASSES, arguments_of
 from hmrf_dask.jobs.job_file import Cluster
+from hmrf_dask.limits import SCHEDULER_FILE_BYTES
+from hmrf_dask.whole_files import read_bounded
 
 CONNECT_SECONDS = 20
 
@@ -137,7 +139,7 @@ def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]
             named = (
                 scheduler if "://" in scheduler or ":" not in scheduler else f"tcp://{scheduler}"
             )
-            get_address_host_port(named, strict=True)
+            _check_address(named)
         client = Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS)
     except ValueError as error:
         raise ConfigurationError(
@@ -163,15 +165,31 @@ def _refuse_other_files(scheduler_file: str) -> None:
             )
         time.sleep(0.1)
     for _ in range(10):  # a scheduler that is just starting may have written half of it
-        try:
-            found = json.loads(Path(scheduler_file).read_text())
-        except (OSError, ValueError):
-            found = None
-        if isinstance(found, dict) and "address" in found:
-            plain_url(str(found["address"]), f"the address in {scheduler_file}")
+        if _names_a_scheduler(scheduler_file):
             return
         time.sleep(0.1)
     raise ConfigurationError(
         f"a scheduler file must be what `dask scheduler --scheduler-file` wrote, "
         f"got {scheduler_file!r}; check the path, or give --scheduler ADDRESS"
     )
+
+
+def _names_a_scheduler(scheduler_file: str) -> bool:
+    """Tell whether a file has the address of a scheduler; one with a secret is an error."""
+    try:
+        found = json.loads(read_bounded(scheduler_file, most=SCHEDULER_FILE_BYTES))["address"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
+    plain_url(str(found), f"the address in {scheduler_file}")
+    try:
+        _check_address(found)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _check_address(address: str) -> None:
+    """Raise ValueError unless it is one that a Client can try."""
+    _, port = get_address_host_port(address, strict=True)
+    if not 0 < port < 2**16:
+        raise ValueError(f"the port must be from 1 to 65535, got {port}")

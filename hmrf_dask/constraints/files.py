@@ -16,9 +16,10 @@ from hmrf_dask.constraints.kinds import CANNOT, MUST, kind_of, unknown_kind
 from hmrf_dask.constraints.labels import Labelled, class_links, id_problem, said
 from hmrf_dask.constraints.rows import BadLine, Table, pair_ending, read_rows
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import problem_of_cost
-from hmrf_dask.remote import explained, open_files
+from hmrf_dask.limits import ANSWER_BYTES, problem_of_cost
+from hmrf_dask.remote import explained
 from hmrf_dask.types import AnyArray
+from hmrf_dask.whole_files import read_bounded
 
 if TYPE_CHECKING:
     from hmrf_dask.constraints.pairs import Constraints
@@ -142,8 +143,7 @@ def _read_table(data: bytes, address: str) -> tuple[Table, AnyArray]:
 def _read(address: str) -> bytes:
     with explained(address, "read the pairs"):
         try:
-            filesystem, inside = open_files(address)
-            return bytes(filesystem.cat_file(inside))
+            return read_bounded(address, most=ANSWER_BYTES)
         except FileNotFoundError as error:
             raise InvalidInputError(f"there is no pair file {address!r}: check the path") from error
 

@@ -59,9 +59,11 @@ class LabelRows:
 
     def _problem(self, document: Any, label: Any) -> str:
         if isinstance(label, bool) or not isinstance(label, str | int | float):
-            return f"label must be a text or a number, got {label!r}"
+            return f"label must be a text or a number, got {label!r:.80}"
         if isinstance(document, bool) or not isinstance(document, str | int) or document == "":
-            return f"id must be a text or a whole number, got {document!r}"
+            return f"id must be a text or a whole number, got {document!r:.80}"
+        if len(str(label)) > LONGEST_ID:
+            return f"label must have at most {LONGEST_ID:,} characters, got {len(str(label)):,}"
         return id_problem(document)
 
 

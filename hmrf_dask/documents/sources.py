@@ -20,9 +20,10 @@ from hmrf_dask.documents.manifest import (
     Resource,
     StorageOptions,
 )
-from hmrf_dask.documents.streams import etag_of, filesystem, is_local, local_path
+from hmrf_dask.documents.streams import etag_of, filesystem
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.remote import explained
+from hmrf_dask.whole_files import is_local, local_path
 
 _FORMATS = {
     ".jsonl": "jsonl",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import stat
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from hmrf_dask.errors import SourceError
 from hmrf_dask.limits import WHOLE_FILE_BYTES
 from hmrf_dask.remote import explained, open_files
+from hmrf_dask.whole_files import is_local, local_path, open_regular, read_bounded
 
 BLOCK_BYTES = 4 * 2**20
 # Options that a store's file system knows, by protocol; others have none.
@@ -20,28 +20,21 @@ _KNOWN_OPTIONS = {
     "gs": {"project", "endpoint_url", "anon", "requester_pays"},
 }
 _SAME_PROTOCOL = {"s3a": "s3", "gcs": "gs"}
-_LOCAL = ("", "file", "local")
-
-
-def is_local(url: str) -> bool:
-    """Tell whether a path or URL means a file of this machine."""
-    protocol, separator, _ = url.partition("://")
-    return not separator or protocol in _LOCAL
-
-
-def local_path(url: str) -> str:
-    """Return the absolute path of a local path or a file:// URL."""
-    return os.path.abspath(os.path.expanduser(url.partition("://")[2] or url))
 
 
 def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, with the options it knows, and the path in it."""
+    return open_files(url, known_options(url, options))
+
+
+def known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the store of a URL knows."""
     protocol = url.partition("://")[0] if "://" in url else ""
     known = _KNOWN_OPTIONS.get(_SAME_PROTOCOL.get(protocol, protocol), set())
     given = {key: value for key, value in options.items() if key in known and value is not None}
     if protocol in ("gs", "gcs") and given.pop("anon", False):
         given["token"] = "anon"
-    return open_files(url, given)
+    return given
 
 
 def etag_of(files: Any, path: str, info: Mapping[str, Any]) -> str:
@@ -66,52 +59,9 @@ def state_of(url: str, options: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def read_whole(url: str, options: Mapping[str, Any], most: int = WHOLE_FILE_BYTES) -> bytes:
-    """Return the bytes of a small file.
-
-    Raises
-    ------
-    SourceError
-        It has more than `most` bytes, or is no file: a pipe or a device may never end.
-    """
+    """Return the bytes of a small file; see `read_bounded`."""
     with explained(url, "read it"):
-        if is_local(url):
-            with open_regular(local_path(url)) as file:
-                return _read_all(file, url, most)
-        files, path = filesystem(url, options)
-        size = files.info(path).get("size")
-        if size is not None:
-            _refuse_more(size, url, most)
-            return bytes(files.cat_file(path))
-        with files.open(path, "rb") as file:
-            return _read_all(file, url, most)
-
-
-def _read_all(file: BinaryIO, url: str, most: int) -> bytes:
-    """Return the bytes of a file, read no further than one beyond those it may have."""
-    chunks, size = list[bytes](), 0
-    while chunk := file.read(min(most + 1 - size, BLOCK_BYTES)):
-        chunks.append(chunk)
-        size += len(chunk)
-        _refuse_more(size, url, most)
-    return b"".join(chunks)
-
-
-def _refuse_more(size: int, url: str, most: int) -> None:
-    if size > most:
-        raise SourceError(f"{url}: must have at most {most:,} bytes, got more; check the path")
-
-
-def open_regular(path: str) -> BinaryIO:
-    """Open a local file for reading; a pipe or a device, which may never end, is refused."""
-    opened: BinaryIO = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-        opened.close()
-        raise ValueError("it must be a file, not a pipe, a socket or a device")
-    return opened
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
+        return read_bounded(url, known_options(url, options), most)
 
 
 class WatchedFile(io.RawIOBase):

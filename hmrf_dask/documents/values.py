@@ -47,6 +47,8 @@ def problem_of_word(name: str, value: Any) -> str:
     """Return what is wrong with a time or a label: those are shown, never computed with."""
     if isinstance(value, bool | bytes | list | dict | np.ndarray):
         return f"the {name} must be a text or a number, got {kind_of(value)}"
+    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+        return f"the {name} must have at most {MOST_CHARACTERS} characters, got {len(value)}"
     return ""
 
 

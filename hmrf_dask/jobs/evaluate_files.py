@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.documents.values import MOST_CHARACTERS
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.places import assignment_files
 from hmrf_dask.measures import adjusted_rand, completeness, homogeneity, normalized_mutual_info
@@ -122,18 +123,35 @@ def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Ta
     data = read_whole(path, {})
     try:
         found = READERS[ending](io.BytesIO(data))
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise InvalidInputError(f"{path}: is not a whole {ending} file, {error}") from error
     if id_column is None:
         id_column = next((one for one in ID_COLUMNS if one in found.column_names), ID_COLUMNS[0])
     for name in (id_column, label_column):
-        if name not in found.column_names:
+        if found.column_names.count(name) != 1:
             raise InvalidInputError(
-                f"{path} must have the columns {id_column!r} and {label_column!r}, got "
-                f"{', '.join(found.column_names)}; name them with --id-column and --label-column"
+                f"{path} must have the columns {id_column!r} and {label_column!r}, once each, got "
+                f"{', '.join(found.column_names)[:300]}; name them with --id-column and "
+                "--label-column"
             )
-    columns = [found[name].cast(pa.string()) for name in (id_column, label_column)]
+    try:
+        columns = [found[name].cast(pa.string()) for name in (id_column, label_column)]
+    except pa.ArrowException as error:
+        raise InvalidInputError(
+            f"{path}: ids and classes must be texts or numbers, got {error}"
+        ) from error
+    _refuse_long(columns, path)
     return pa.table(columns, ["id", "label"]).drop_null()
+
+
+def _refuse_long(columns: list[Any], path: str) -> None:
+    """Refuse names in arrays of which all would be as long as the longest."""
+    longest = max(pc.max(pc.utf8_length(column)).as_py() or 0 for column in columns)
+    if longest > MOST_CHARACTERS:
+        raise InvalidInputError(
+            f"{path}: ids and classes must have at most {MOST_CHARACTERS:,} characters, got "
+            f"{longest:,}"
+        )
 
 
 def _compared(path: str, known: pa.Table, asked: Any) -> tuple[int, Contingency, Contingency]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
-
-import numpy as np
-import scipy.sparse as sp
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
-from hmrf_dask.errors import InvalidInputError, RunDirectoryError, in_words
+from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
+from hmrf_dask.jobs.matrix_files import read_matrix
 from hmrf_dask.jobs.telling import Tell, nothing
 from hmrf_dask.remote import explained, open_files
 
@@ -79,7 +76,7 @@ def fit_files(
     """
     corpus = read_rows(rows)
     if str(parameters.get("init", "")).endswith(".npy"):
-        parameters["init"] = _read_matrix(parameters["init"])
+        parameters["init"] = read_matrix(parameters["init"])
     constraints = Constraints.from_file(pairs, ids=corpus.has_ids) if pairs else None
     if fresh:
         start_afresh(run_dir)
@@ -129,26 +126,13 @@ def read_rows(path: str) -> Corpus:
             f"rows must be a .npz or .npy file or a folder of Parquet blocks, got {path!r}; "
             "check the path"
         )
-    matrix = _read_matrix(path)
+    matrix = read_matrix(path)
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise InvalidInputError(
             f"rows must be a table of numbers, got {path!r} of shape {matrix.shape} and type "
             f"{matrix.dtype}; write one row for each document"
         )
     return as_corpus(matrix)
-
-
-def _read_matrix(path: str) -> Any:
-    suffix = Path(path).suffix
-    try:
-        return sp.load_npz(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InvalidInputError(f"there is no file {path!r}: check the path") from error
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise InvalidInputError(
-            f"{path!r} cannot be read as a {suffix} file ({in_words(error)}); "
-            "write it with scipy.sparse.save_npz or numpy.save"
-        ) from error
 
 
 def start_afresh(run_dir: str) -> None:

@@ -1,0 +1,44 @@
+"""The row of the proof table about hostile inputs: every one of them ends in words."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from tests.hostile_inputs import CASES, SECONDS, check, make_world
+from tests.proof_rows import Figures, Row
+
+
+def hostile() -> Figures:
+    """Run every hostile input; what is wrong is named."""
+    wrong, slowest = list[str](), ("", 0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        world, here = Path(folder) / "world", Path(folder) / "here"
+        world.mkdir()
+        make_world(world)
+        for case in CASES:
+            began = time.monotonic()
+            if problem := check(case, world, here):
+                wrong.append(problem[:300])
+            shutil.rmtree(here, ignore_errors=True)
+            slowest = max(slowest, (case.name, time.monotonic() - began), key=lambda one: one[1])
+    return {
+        "cases": len(CASES),
+        "refused": sum(not case.fine for case in CASES),
+        "in a process of capped memory": sum(case.apart for case in CASES),
+        "slowest": f"{slowest[0]}, {slowest[1]:.1f} s with writing its files",
+        "allowed seconds": SECONDS,
+        "wrong": wrong,
+    }
+
+
+HOSTILE_ROWS = (
+    Row(
+        "hostile",
+        "hostile values, YAML, options, rows, documents, answers: one line, an exit code, bounds",
+        hostile,
+        lambda f: f["cases"] >= 300 and not f["wrong"],
+    ),
+)

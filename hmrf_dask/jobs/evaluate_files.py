@@ -130,7 +130,7 @@ def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Ta
     for name in (id_column, label_column):
         if found.column_names.count(name) != 1:
             raise InvalidInputError(
-                f"{path} must have the columns {id_column!r} and {label_column!r}, once each, got "
+                f"{path} must have the columns {id_column!r} and {label_column!r}, got "
                 f"{', '.join(found.column_names)[:300]}; name them with --id-column and "
                 "--label-column"
             )

@@ -106,7 +106,7 @@ def _too_large(n_bytes: int) -> MemoryPlanError:
 
 
 def _read_npz(file: BinaryIO) -> Any:
-    with zipfile.ZipFile(io.BufferedReader(file)) as archive:  # type: ignore[type-var]
+    with io.BufferedReader(file) as whole, zipfile.ZipFile(whole) as archive:  # type: ignore[type-var]
         members = _members(archive, os.fstat(file.fileno()).st_size)
         kind = _kind(_array(archive, members, "format"))
         shape = _shape(_array(archive, members, "shape"))

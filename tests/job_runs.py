@@ -17,6 +17,9 @@ from hmrf_dask.jobs.places import assignment_files
 from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.run_job import run_job
 
+# Of a test about something else; tests/test_rejected.py has the warnings.
+QUARANTINED = pytest.mark.filterwarnings("ignore:quarantined. :hmrf_dask.errors.HmrfWarning")
+
 
 def run(job: Path, **changes: Any) -> Report:
     """Run a job, some of its keys changed, on two threads."""

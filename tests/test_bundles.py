@@ -25,7 +25,7 @@ from hmrf_dask.text.files import Place
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tokens import count_texts
 from tests.job_corpus import JobCorpus
-from tests.job_runs import assigned, note_reads, run
+from tests.job_runs import QUARANTINED, assigned, note_reads, run
 
 
 @pytest.fixture
@@ -197,10 +197,11 @@ def test_lost_counts_of_a_bundle_are_made_again(
     assert set(assigned(report)) == set(expected) - {corpus.documents[3]["id"]}
 
 
+@QUARANTINED
 def test_who_is_left_keeps_records_and_classes(
     corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = one_each(corpus, 30, on_bad_record="quarantine")
+    job = one_each(corpus, 30, on_bad_record="quarantine", max_rejected=0.1)
     names = names_of(corpus, [3, 4])
     for name in names:  # a line that is no document
         with (corpus.folder / name).open("a") as file:
@@ -221,6 +222,7 @@ def test_who_is_left_keeps_records_and_classes(
         run(job, on_bad_record="stop")
 
 
+@QUARANTINED
 def test_an_id_of_two_files_of_a_bundle(corpus: JobCorpus) -> None:
     job = one_each(corpus, 30)
     twice = corpus.documents[7]

@@ -11,9 +11,10 @@ import pytest
 from hmrf_dask.jobs import job_release
 from hmrf_dask.jobs.ledger import CAME
 from tests.job_corpus import JobCorpus
-from tests.job_runs import assigned, run
+from tests.job_runs import QUARANTINED, assigned, run
 
 Rows = dict[str, dict[str, Any]]
+pytestmark = QUARANTINED
 
 
 class Runs:

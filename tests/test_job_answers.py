@@ -102,7 +102,7 @@ def test_contradictions_are_told_with_their_lines(corpus: JobCorpus) -> None:
     with pytest.raises(ConflictError, match=words):
         run(job, answers=["more.csv"])
     with (
-        pytest.warns(HmrfWarning, match="will stop before the fit unless .*answers.csv, lines 2"),
+        pytest.warns(HmrfWarning, match="the fit will stop unless .*answers.csv, lines 2"),
         pytest.raises(AssertionError, match="a document was read"),
     ):
         run(job, answers=["more.csv"], on_bad_record="quarantine")
@@ -117,15 +117,16 @@ def test_contradictions_that_may_be_lived_with_stop_nothing(corpus: JobCorpus) -
 
 
 def test_bad_lines_are_put_aside_with_file_and_line(corpus: JobCorpus) -> None:
-    job = corpus.write_all(40, 0, on_bad_record="quarantine")
+    job = corpus.write_all(40, 0, on_bad_record="quarantine", max_rejected=0.8)
     a, b, _, d = ONE
     lines = [f"{a},{b},must,", f"{a},{d},differs,", "nobody,noone,must,", f'"{a}" x,b,must,', "a,b"]
     again = [f"{b},{a},must,3", f"{a},{d},cannot,2"]
     corpus.write({"answers.csv": rows(*lines, *again)})
-    report = run(job)
+    with pytest.warns(HmrfWarning, match=r"^quarantined: 5 answers, listed .*/rejects$"):
+        report = run(job)
     answers = report.answers
     assert sum(answers["pairs"].values()) == 2
-    assert (answers["unknown"], answers["rejected"]) == (1, 4)
+    assert (answers["unknown"], answers["quarantined"]) == (1, 5)
     told = rejects(report)
     assert [(one["source"], one["line"]) for one in told] == [
         ("answers.csv", line) for line in (3, 5, 6, 7, 4)
@@ -158,13 +159,15 @@ def pairs_of(report: Report) -> list[tuple[Any, ...]]:
 
 
 def test_classes_hold_where_documents_are_gone(corpus: JobCorpus) -> None:
-    job = corpus.write_all(40, 0, on_bad_record="quarantine")
+    job = corpus.write_all(40, 0, on_bad_record="quarantine", max_rejected=0.5)
     a, b, c, d = ONE
     rows = ["gone/1,space", f"{a},space", "gone/2,space", f"{b},space", "gone/3,motor"]
     corpus.write({"answers.csv": labelled(*rows, f"{d},motor", f"{c},space")})
-    report = run(job)
+    with pytest.warns(HmrfWarning, match="quarantined: 3 answers"):
+        report = run(job)
     assert pairs_of(report) == [(d, a, "cannot"), (a, b, "must"), (b, c, "must")]
-    assert (report.answers["unknown"], report.answers["rejected"]) == (3, 0)
+    assert (report.answers["unknown"], report.answers["quarantined"]) == (3, 3)
+
     told = [(one["line"], one["reason"].split()[-1], one["raw"]) for one in rejects(report)]
     assert told == [
         (2, "'gone/1'", "gone/1,space"),
@@ -178,12 +181,16 @@ def test_classes_hold_where_documents_are_gone(corpus: JobCorpus) -> None:
 
 
 def test_a_class_is_one_in_all_files(corpus: JobCorpus) -> None:
-    job = corpus.write_all(40, 0, on_bad_record="quarantine", answers=["more.csv", "pairs.csv"])
+    job = corpus.write_all(
+        40, 0, on_bad_record="quarantine", max_rejected=0.5, answers=["more.csv", "pairs.csv"]
+    )
+
     a, b, c, d = ONE
     corpus.write({"answers.csv": labelled(f"{a},1", f"{d},2")})
     corpus.write({"more.csv": labelled(f"{a},2", f"{b},1.0", f"{d},2", f"{c},")})
     corpus.write({"pairs.csv": HEADER + f"{b},{a},must,2\n".encode()})
-    report = run(job)
+    with pytest.warns(HmrfWarning, match="quarantined: 1 answer, "):
+        report = run(job)
     assert pairs_of(report) == [(d, a, "cannot"), (a, b, "must")]
     (told,) = rejects(report)
     assert (told["source"].split("/")[-1], told["line"]) == ("more.csv", 2)
@@ -261,9 +268,13 @@ def test_prediction_tells_of_answers_that_wait(corpus: JobCorpus) -> None:
     corpus.write(corpus.files(corpus.draw(20), first=50))
     assert run(job, mode="predict").answers["unused"] == 0
     corpus.write({"answers.csv": before + b"space/0000,motor/0001,cannot\nbad line\n"})
-    with pytest.warns(HmrfWarning, match="predict uses no answers: 1 answer that the last fit"):
+    with (
+        pytest.warns(HmrfWarning, match="predict uses no answers: 1 answer that the last fit"),
+        pytest.warns(HmrfWarning, match=r"the next fit will stop: answers\.csv, line 13: must"),
+        pytest.warns(HmrfWarning, match="quarantined: 1 answer, "),
+    ):
         report = run(job, mode="predict")
-    assert (report.answers["unused"], report.answers["rejected"]) == (1, 1)
+    assert (report.answers["unused"], report.answers["quarantined"]) == (1, 1)
     assert report.answers["pairs"] == {"must": 0, "cannot": 0}
     assert [one["line"] for one in rejects(report)] == [13]
     corpus.write({"answers.csv": b"x\n"})

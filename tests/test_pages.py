@@ -41,7 +41,7 @@ def _report(output: str) -> Report:
         "vocabulary": VOCABULARY,
         "answers": {
             "pairs": {"must": 1, "cannot": 2}, "violated": {"must": 1, "cannot": 0},
-            "unknown": 0, "rejected": 0, "unused": 0,
+            "quarantined": 0, "unknown": 0, "waiting": 0, "unused": 0,
         },
         "fit": {"J": 7.0, "iterations": 1, "stop_reason": "settled"},
         "clusters": {"number": 4, "kept": 4},

@@ -26,7 +26,7 @@ from hmrf_dask.jobs.bundles import Told
 from hmrf_dask.jobs.places import assignment_files
 from hmrf_dask.releases import latest
 from tests.job_corpus import JobCorpus
-from tests.job_runs import assigned, run
+from tests.job_runs import QUARANTINED, assigned, run
 
 COLUMNS = Columns()
 
@@ -165,6 +165,7 @@ def test_parts_are_read_once(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch)
     assert run(job).files == {"all": 2, "new": 1, "changed": 0, "gone": 1}
 
 
+@QUARANTINED
 def test_bad_records_and_ids_are_told_with_their_lines(corpus: JobCorpus) -> None:
     documents: list[Any] = corpus.draw(90)
     documents[70] = {"id": documents[70]["id"]}

@@ -21,7 +21,7 @@ from hmrf_dask.jobs.up_to_date import report_if_done
 from hmrf_dask.releases import damages, held, latest
 from hmrf_dask.runs import DamagedFileError, RunUnavailableError
 from tests.job_corpus import JobCorpus, lines
-from tests.job_runs import assigned, note_reads, run
+from tests.job_runs import QUARANTINED, assigned, note_reads, run
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_first_run_gives_every_document_a_cluster(corpus: JobCorpus) -> None:
     assert (report.status, report.release, report.start) == ("done", 1, "cold")
     assert report.nmi == pytest.approx(1.0)
     assert sum(report.answers.pop("pairs").values()) == 30
-    nothing = dict.fromkeys(("unknown", "rejected", "unused"), 0)
+    nothing = dict.fromkeys(("quarantined", "unknown", "waiting", "unused"), 0)
     assert report.answers == {"violated": {"must": 0, "cannot": 0}, **nothing}
     release = latest(report.output)
     assert release is not None
@@ -183,6 +183,7 @@ def test_predict_loses_no_document_whose_file_is_read_in_another_way(corpus: Job
     assert report.documents["all"] == len(before)
 
 
+@QUARANTINED
 def test_predict_finds_the_other_document_of_an_id_whose_first_is_gone(corpus: JobCorpus) -> None:
     job = corpus.write_all(on_bad_record="quarantine")
     twice = corpus.documents[0]
@@ -211,8 +212,9 @@ def test_a_bad_record_stops_the_run_naming_file_and_line(corpus: JobCorpus) -> N
     assert latest(corpus.folder / "out") is None
 
 
+@QUARANTINED
 def test_bad_records_are_put_aside_with_the_reason(corpus: JobCorpus) -> None:
-    job = corpus.write_all(40, 3, on_bad_record="quarantine")
+    job = corpus.write_all(40, 3, on_bad_record="quarantine", max_rejected=0.5)
     corpus.write({"documents/bad.jsonl": BAD})
     corpus.write({"documents/again.jsonl.gz": lines([corpus.documents[0]])})
     with (corpus.folder / "answers.csv").open("a") as file:
@@ -243,11 +245,12 @@ def test_bad_records_are_put_aside_with_the_reason(corpus: JobCorpus) -> None:
         run(job, on_bad_record="stop")
 
 
+@QUARANTINED
 @pytest.mark.parametrize("damaged", [None, "labels-*.parquet", "rejects-*.jsonl"])
 def test_what_was_kept_beside_documents_and_is_lost_is_read_anew(
     damaged: str | None, corpus: JobCorpus
 ) -> None:
-    job = corpus.write_all(40, 3, on_bad_record="quarantine")
+    job = corpus.write_all(40, 3, on_bad_record="quarantine", max_rejected=0.5)
     corpus.write({"documents/bad.jsonl": BAD})
     first = run(job)
     beside = Path(first.output) / "documents"
@@ -280,7 +283,9 @@ def test_pairs_that_name_unknown_documents_stop_the_run(corpus: JobCorpus) -> No
     job = corpus.write_all(20, 3)
     with (corpus.folder / "answers.csv").open("a") as file:
         file.write("nobody,space/0000,must\n")
-    with pytest.raises(InvalidInputError, match=r"answers\.csv, line 5: .* unknown 'nobody'; mend"):
+    with pytest.raises(
+        InvalidInputError, match=r"answers\.csv, line 5: .* unknown 'nobody'; correct"
+    ):
         run(job)
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.report import Report
 
 MOST = 20  # clusters shown
+WAITING = "of answers waiting for a document that is gone"
 
 
 def show_report(report: Report) -> None:
@@ -81,19 +82,22 @@ def _words(report: Report) -> str | None:
 
 def _answers(report: Report) -> str | None:
     answers = report.answers
-    rejected, unused = answers["rejected"], answers["unused"]
-    if unused:
-        return f"{counted(unused, 'new answer')} not used: they wait for the next fit"
+    beside = [
+        f"{counted(answers[name], 'line')} {words}"
+        for name, words in (("quarantined", "of answers quarantined"), ("waiting", WAITING))
+        if answers[name]
+    ]
+    if unused := answers["unused"]:
+        told = f"{counted(unused, 'new answer')} not used: they wait for the next fit"
+        return "; ".join([told, *beside])
     pairs, violated = answers["pairs"], answers["violated"]
-    if not any(pairs.values()) and not answers["unknown"] and not rejected:
-        return None
+    if not any(pairs.values()):
+        return "; ".join(beside) or None
     told = (
         f"violated: {violated['must']:,} of {counted(pairs['must'], 'must-link')}, "
         f"{violated['cannot']:,} of {counted(pairs['cannot'], 'cannot-link')}"
     )
-    if unknown := answers["unknown"]:
-        told = f"{told}; {unknown} more with a document that is not there"
-    return f"{told}; {counted(rejected, 'line')} of answers rejected" if rejected else told
+    return "; ".join([told, *beside])
 
 
 def _fit(report: Report) -> str | None:

@@ -179,7 +179,8 @@ class Told:
         for reject in rejects:
             file = files[reject.source]
             file[2] += 1
-            file[3] = file[3] or asdict(reject)
+            if file[3] is None or (reject.whole_rest and not file[3]["whole_rest"]):
+                file[3] = asdict(reject)  # that a file breaks off is worse than a bad record
 
     def _write_labels(self, number: int, ids: Sequence[str], labels: Sequence[str | None]) -> str:
         columns = {"id": ids, "label": labels}
@@ -253,12 +254,23 @@ def lines_before_of(told: Sequence[Mapping[str, Any]]) -> list[int]:
     return found
 
 
-def refuse_rejects(told: Sequence[Mapping[str, Any]]) -> None:
-    """Raise InvalidInputError for the first record of bundles that is no document, if any."""
+def n_documents_of(told: Mapping[str, Any]) -> int:
+    """Return how many documents a bundle has."""
+    return sum(n for batch in told["documents"] for _, n in batch)
+
+
+def first_rejects(told: Sequence[Mapping[str, Any]]) -> Iterator[Reject]:
+    """Yield what is wrong with each file, where something is: its first bad record, or its end."""
     for one, n_lines in zip(told, lines_before_of(told), strict=True):
         for *_, reject, _ in one["files"]:
             if reject is not None:
-                raise placed(Reject(**reject), n_lines).as_error()
+                yield placed(Reject(**reject), n_lines)
+
+
+def refuse_rejects(told: Sequence[Mapping[str, Any]]) -> None:
+    """Raise InvalidInputError for the first record of bundles that is no document, if any."""
+    for reject in first_rejects(told):
+        raise reject.as_error()
 
 
 # ---- which files share a bundle

@@ -19,6 +19,7 @@ from hmrf_dask.jobs.assignments import FOLDER, assignments_of, encode_columns
 from hmrf_dask.jobs.bundles import paths_of
 from hmrf_dask.jobs.job_steps import Material, Run
 from hmrf_dask.jobs.ledger import keys_of
+from hmrf_dask.jobs.places import REPEATED
 from hmrf_dask.releases import Lineage
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
@@ -26,7 +27,6 @@ from hmrf_dask.runs.records import digest
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import IntArray
 
-REPEATED = "repeated-ids.jsonl"  # what a release has if it put documents aside for their ids
 Files = dict[str, str]  # sha256 by name below the output
 
 

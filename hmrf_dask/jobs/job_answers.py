@@ -1,17 +1,20 @@
-"""The answers of a job: lines of pair files put together, and those that are put aside."""
+"""The answers of a job: lines of pair files put together, and those that are rejected or wait."""
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hmrf_dask.constraints.contradictions import witnesses
-from hmrf_dask.constraints.files import parse_lines, parse_pairs
+from hmrf_dask.constraints.files import PairLines, parse_lines, parse_pairs
 from hmrf_dask.constraints.graphs import connected_numbers
+from hmrf_dask.constraints.kinds import CANNOT, MUST
 from hmrf_dask.constraints.labels import (
     Labelled,
     Said,
@@ -21,17 +24,18 @@ from hmrf_dask.constraints.labels import (
     two_classes,
 )
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.documents.batches import Reject
-from hmrf_dask.em.prepare import find_ids
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs.inputs import AnswerFile
+from hmrf_dask.jobs.job_file import Method
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from hmrf_dask.jobs.former import Documents
+
 
 SHOWN = 5
 RAW = 200  # characters of a bad line that are kept
-UNKNOWN = "answers must name documents, got unknown"
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,15 @@ class Given:
     weights : float64 array, shape (m,)
     files, lines : int arrays, shape (m,)
         Where each stands: which of the paths, and the line.
+    notes : object array, shape (m,)
+        What stands beside each, None where that is nothing.
     labels : list of (int, Labelled)
         Documents of known classes, each once, and which of the paths names them: they are pairs
         as soon as it is known which of them are there.
     rejects : list of Reject
         Lines that are no pairs, or judge a pair again in another way.
+    n_answers : int
+        How many lines say something, rejected ones among them.
     """
 
     paths: tuple[str, ...]
@@ -60,12 +68,18 @@ class Given:
     weights: FloatArray
     files: IntArray
     lines: IntArray
+    notes: AnyArray
     labels: list[tuple[int, Labelled]]
     rejects: list[Reject]
+    n_answers: int
 
     def place(self, row: int) -> tuple[str, int]:
         """Return file and line."""
         return self.paths[self.files[row]], int(self.lines[row])
+
+    def named(self) -> list[str]:
+        """Return the documents that are named, some of them more than once."""
+        return [*self.pairs.ravel().tolist(), *(one.document for _, one in self.labels)]
 
     def judged(self) -> list[Said]:
         """Return what each line says."""
@@ -81,6 +95,7 @@ class Given:
             weights=self.weights[rows],
             files=self.files[rows],
             lines=self.lines[rows],
+            notes=self.notes[rows],
         )
 
     def with_classes(self) -> Given:
@@ -98,6 +113,7 @@ class Given:
             weights=np.concatenate([self.weights, np.full(len(links), np.nan)]),
             files=np.concatenate([self.files, [self.labels[row][0] for row in told]]),
             lines=np.concatenate([self.lines, [rows[row].line for row in told]]),
+            notes=np.concatenate([self.notes, np.full(len(links), None)]),
             labels=[],
         )
 
@@ -122,8 +138,10 @@ NOTHING_GIVEN = Given(
     np.empty(0),
     np.empty(0, np.int64),
     np.empty(0, np.int64),
+    np.empty(0, object),
     [],
     [],
+    0,
 )
 
 
@@ -135,49 +153,61 @@ class Answers:
     ----------
     used : Constraints or None
     rejects : list of Reject
-        Lines that are put aside.
+        Lines that are quarantined.
+    waiting : list of Reject
+        Lines about a document that is gone, which a former release had.
     n_unknown : int
-        How many of these name a document that is not there.
+        How many of the rejects name a document that no release had.
     n_unused : int
         New pairs, and documents of known classes, that wait for the next fit.
+    notes, gone : bytes
+        Files of the release: what stands beside answers, and the documents that are gone.
     """
 
     used: Constraints | None
     rejects: list[Reject] = field(default_factory=list)
+    waiting: list[Reject] = field(default_factory=list)
     n_unknown: int = 0
     n_unused: int = 0
+    notes: bytes = b""
+    gone: bytes = b""
 
 
-def read_answers(files: Sequence[AnswerFile], *, quarantine: bool) -> Given:
+def read_answers(files: Sequence[AnswerFile]) -> Given:
     """Return the lines of all files; ids are text, as those of documents are.
 
     Raises
     ------
     InvalidInputError
-        A file cannot be read at all, or a line of it, and these are not put aside.
+        A file cannot be read at all; lines that are no answers are rejects.
     """
+    return put_together([(one.path, parse_lines(one.data, one.path)) for one in files])
+
+
+def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
+    """Return the lines of files that were read; a pair has one weight, a document one class."""
     if not files:
         return NOTHING_GIVEN
-    read = [parse_lines(one.data, one.path) for one in files]
+    read = [lines for _, lines in files]
     rejects = [
-        Reject(one.path, bad.line, None, bad.reason, bad.raw)
-        for one, lines in zip(files, read, strict=True)
+        Reject(path, bad.line, None, bad.reason, bad.raw)
+        for path, lines in files
         for bad in lines.bad
     ]
+    labels = [(file, one) for file, lines in enumerate(read) for one in lines.labels]
     given = Given(
-        tuple(one.path for one in files),
+        tuple(path for path, _ in files),
         np.concatenate([one.pairs for one in read]),
         np.concatenate([one.must for one in read]),
         np.concatenate([one.weights for one in read]),
         np.repeat(np.arange(len(read)), [len(one.lines) for one in read]),
         np.concatenate([one.lines for one in read]),
-        [(file, one) for file, lines in enumerate(read) for one in lines.labels],
+        np.concatenate([one.notes for one in read]),
+        labels,
         rejects,
+        sum(len(one.lines) for one in read) + len(labels) + len(rejects),
     )
-    given = _with_one_class(_with_one_weight(given))
-    if given.rejects and not quarantine:
-        raise _refused(given.rejects)
-    return given
+    return _with_one_class(_with_one_weight(given))
 
 
 def _with_one_weight(given: Given) -> Given:
@@ -218,7 +248,7 @@ def _weight(weight: float) -> str:
 
 def _reject(given: Given, row: int, reason: str) -> Reject:
     path, line = given.place(row)
-    kind = "must" if given.must[row] else "cannot"
+    kind = MUST if given.must[row] else CANNOT
     return Reject(path, line, None, reason, ",".join([*given.pairs[row].tolist(), kind]))
 
 
@@ -226,19 +256,24 @@ def _labelled_reject(given: Given, file: int, one: Labelled, reason: str) -> Rej
     return Reject(given.paths[file], one.line, None, reason, f"{one.document},{one.label}"[:RAW])
 
 
-def _refused(rejects: Sequence[Reject]) -> InvalidInputError:
+def refused(rejects: Sequence[Reject]) -> InvalidInputError:
+    """Return the error that names the first lines that are no answers."""
     shown = "; ".join(f"{one.source}, line {one.line}: {one.reason}" for one in rejects[:SHOWN])
     more = f"; … ({len(rejects)} in all)" if len(rejects) > SHOWN else ""
     return InvalidInputError(
-        f"{shown}{more}; mend the answers, or keep such lines aside with on_bad_record: quarantine"
+        f"{shown}{more}; correct the answers, or leave such lines out by on_bad_record: quarantine"
     )
 
 
-def refuse_contradictions(given: Given, *, quarantine: bool) -> None:
+def refuses_contradictions(method: Method) -> bool:
+    """Return whether a fit stops at contradictions."""
+    return method.name != "KMeans" and method.on_conflict in (None, "raise")
+
+
+def refuse_contradictions(given: Given, *, certain: bool) -> None:
     """Refuse must-links that lead from one end of a cannot-link to the other.
 
-    Where pairs of unknown documents will be put aside that is only likely to stop the run, and a
-    warning.
+    Where pairs may be left out yet for want of their documents that is not certain, and a warning.
     """
     given = given.with_classes()
     pairs = given.constraints()
@@ -252,10 +287,10 @@ def refuse_contradictions(given: Given, *, quarantine: bool) -> None:
         witnesses(n_documents, pairs.must_nodes, inside, names.__getitem__, "raise")
     except ConflictError as error:
         said = f"{_lines_of(given, error.witness)}: {error}"
-        if not quarantine:
+        if certain:
             raise ConflictError(said, error.witness) from None
         warnings.warn(
-            f"the run will stop before the fit unless one of these documents is unknown: {said}",
+            f"the fit will stop unless one of these documents is gone or unknown: {said}",
             HmrfWarning,
             stacklevel=2,
         )
@@ -276,57 +311,104 @@ def _lines_of(given: Given, path: tuple[object, ...]) -> str:
     return "; ".join(f"{where}, lines {', '.join(some)}" for where, some in shown.items())
 
 
-def known_answers(given: Given, corpus: Corpus, *, quarantine: bool) -> Answers:
-    """Split pairs by whether the corpus has their documents.
+@dataclass(frozen=True)
+class Split:
+    """Answers by what is known of their documents.
 
-    Raises
-    ------
-    InvalidInputError
-        Some name unknown documents, and they are not to be put aside.
-    """
-    labelled = [one.document for _, one in given.labels]
-    named = np.concatenate([given.pairs.ravel(), np.array(labelled, dtype=object)])
-    if not len(named):
-        return Answers(None, given.rejects)
-    documents, nodes = np.unique(named, return_inverse=True)
-    there = _there(documents.astype(np.str_), corpus)[nodes]
-    ends, classed = there[: given.pairs.size].reshape(-1, 2), there[given.pairs.size :].tolist()
-    known = np.asarray(ends.all(axis=1))
-    unknown = []
-    for row in np.flatnonzero(~known).tolist():
-        named_here = " and ".join(map(repr, given.pairs[row][~ends[row]].tolist()))
-        unknown.append(_reject(given, row, f"{UNKNOWN} {named_here}"))
-    for (file, one), is_there in zip(given.labels, classed, strict=True):
-        if not is_there:
-            reason = f"{UNKNOWN} {one.document!r}"
-            unknown.append(_labelled_reject(given, file, one, reason))
-    if unknown and not quarantine:
-        raise _refused(unknown)
-    labels = [one for one, is_there in zip(given.labels, classed, strict=True) if is_there]
-    used = replace(given.chosen(known), labels=labels).with_classes().constraints()
-    return Answers(used, [*given.rejects, *unknown], len(unknown))
-
-
-def _there(wanted: AnyArray, corpus: Corpus) -> BoolArray:
-    """Return which of the documents named the corpus has."""
-    flow = DaskFlow()
-    documents = flow.share(wanted)
-    found = flow.compute([flow.lazy(find_ids, block, documents) for block in corpus.named])
-    there = np.zeros(len(wanted), np.bool_)
-    for places, _ in found:
-        there[places] = True
-    return there
-
-
-def unused(given: Given, fitted: bytes | None) -> Answers:
-    """Return answers of which none is used: those that the last fit had not are counted.
-
-    Parameters
+    Attributes
     ----------
-    given : Given
-    fitted : bytes, optional
-        The pairs of the last fit, as `encode_pairs` gives them.
+    given, known : Given
+        All, and those whose documents are there.
+    documents : Documents
+    waiting, unknown : list of Reject
+        Lines that name a document that is gone; those that name one that no release had.
     """
+
+    given: Given
+    known: Given
+    documents: Documents
+    waiting: list[Reject]
+    unknown: list[Reject]
+
+    @property
+    def rejects(self) -> list[Reject]:
+        """All lines that are rejected."""
+        return [*self.given.rejects, *self.unknown]
+
+    def for_use(self) -> Answers:
+        """Return the answers of a fit."""
+        return self._answers(self.known.with_classes().constraints())
+
+    def without_use(self, fitted: bytes | None) -> Answers:
+        """Return answers of which none is used: those that the last fit had not are counted.
+
+        Parameters
+        ----------
+        fitted : bytes, optional
+            The pairs of the last fit, as `encode_pairs` gives them.
+        """
+        return replace(self._answers(None), n_unused=_n_new(self.known, fitted), notes=b"")
+
+    def _answers(self, used: Constraints | None) -> Answers:
+        gone = self.documents.encode_gone() if self.documents.gone.any() else b""
+        return Answers(
+            used, self.rejects, self.waiting, len(self.unknown), 0, _notes(self.given), gone
+        )
+
+
+def split_answers(given: Given, documents: Documents) -> Split:
+    """Split answers by whether their documents are there, are gone, or never were."""
+    ends = documents.places(given.pairs.ravel()).reshape(-1, 2)
+    there, gone = documents.there[ends], documents.gone[ends]
+    known = np.asarray(there.all(axis=1))
+    waiting, unknown, labels = list[Reject](), list[Reject](), list[tuple[int, Labelled]]()
+    for row in np.flatnonzero(~known).tolist():
+        names, never = given.pairs[row], ~there[row] & ~gone[row]
+        if never.any():
+            unknown.append(_reject(given, row, _unknown(names[never].tolist())))
+        else:
+            waiting.append(_reject(given, row, _gone(names[~there[row]].tolist())))
+    places = documents.places(np.array([one.document for _, one in given.labels], object))
+    for place, (file, one) in zip(places.tolist(), given.labels, strict=True):
+        name = [one.document]
+        if documents.there[place]:
+            labels.append((file, one))
+        elif documents.gone[place]:
+            waiting.append(_labelled_reject(given, file, one, _gone(name)))
+        else:
+            unknown.append(_labelled_reject(given, file, one, _unknown(name)))
+    chosen = replace(given.chosen(known), labels=labels)
+    return Split(given, chosen, documents, waiting, unknown)
+
+
+def _unknown(names: Sequence[str]) -> str:
+    return f"answers must name documents, got unknown {' and '.join(map(repr, names))}"
+
+
+def _gone(names: Sequence[str]) -> str:
+    return f"waits for {' and '.join(map(repr, names))}: gone since a former release"
+
+
+def _notes(given: Given) -> bytes:
+    """Return what stands beside answers, a JSON line for each."""
+    return "".join(f"{json.dumps(one)}\n" for one in _noted(given)).encode()
+
+
+def _noted(given: Given) -> Iterator[dict[str, Any]]:
+    for row in np.flatnonzero(given.notes.astype(np.bool_)).tolist():
+        path, line = given.place(row)
+        first, second = given.pairs[row].tolist()
+        kind = MUST if given.must[row] else CANNOT
+        yield {"source": path, "line": line, "a": first, "b": second, "kind": kind,
+               "notes": given.notes[row]}  # fmt: skip
+    for file, one in given.labels:
+        if one.notes:
+            yield {"source": given.paths[file], "line": one.line, "id": one.document,
+                   "label": one.label, "notes": one.notes}  # fmt: skip
+
+
+def _n_new(given: Given, fitted: bytes | None) -> int:
+    """Return how many answers the last fit had not, by pair or by document of a known class."""
     before: set[Said] = set()
     documents: set[str] = set()
     if fitted is not None:
@@ -336,5 +418,4 @@ def unused(given: Given, fitted: bytes | None) -> Answers:
             before |= {said(*pair, must=must) for pair in pairs.tolist()}
     labels = [one for one in given.labels if one[1].document in documents]
     now = set(replace(given, labels=labels).with_classes().judged())
-    n_new = len(given.labels) - len(labels)
-    return Answers(None, given.rejects, n_unused=len(now - before) + n_new)
+    return len(now - before) + len(given.labels) - len(labels)

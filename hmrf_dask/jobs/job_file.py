@@ -216,6 +216,11 @@ class Job(Section):
         default="warm", description="warm: a later fit begins with the last centroids."
     )
     on_bad_record: Literal["stop", "quarantine"] = "stop"
+    max_rejected: Annotated[float, Field(**within("share"))] = Field(
+        default=0.05,
+        description="The largest share of records, and of answers, that quarantine leaves out: a "
+        "run that would reject more of either, or all, ends with 65.",
+    )
     cluster: Cluster = Cluster()
     output: Place = Field(
         description="A folder or URL. Its store is reached as the environment says: AWS_PROFILE, "

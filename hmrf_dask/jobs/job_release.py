@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,26 +14,26 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, tree
-from hmrf_dask.documents.batches import Reject
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.assignments import assignments_of
-from hmrf_dask.jobs.bundles import encode_rejects, lines_before_of, n_rejects_of, placed
-from hmrf_dask.jobs.carried import REPEATED, Files
+from hmrf_dask.jobs.bundles import n_rejects_of
+from hmrf_dask.jobs.carried import Files
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_results import Results
 from hmrf_dask.jobs.job_rows import JobRows
 from hmrf_dask.jobs.job_steps import MADE_OF, Material, Run
 from hmrf_dask.jobs.ledger import CAME, SOURCES, entries, keys_of
 from hmrf_dask.jobs.parent import INPUTS, NEXT_ID
-from hmrf_dask.jobs.places import LINEAGE, REJECTS, model_of
+from hmrf_dask.jobs.places import GONE, LINEAGE, NOTES, REJECTS, model_of
+from hmrf_dask.jobs.rejected import read_beside, warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.report import NAME, Report
 from hmrf_dask.jobs.sweep import VOCABULARY, sweep
 from hmrf_dask.measures import normalized_mutual_info
 from hmrf_dask.measures.table import Contingency, merge, tabulate
 from hmrf_dask.releases import clean, publish
 from hmrf_dask.releases.release import read_if_whole
-from hmrf_dask.runs.records import DamagedFileError, digest
-from hmrf_dask.text.files import COUNTS, ROWS, Place
+from hmrf_dask.runs.records import digest
+from hmrf_dask.text.files import Place
 
 KINDS = ("must", "cannot")
 
@@ -50,7 +48,7 @@ def release(
 ) -> Report:
     """Publish what a run made, and return its report."""
     with run.watch.step("write the report"):
-        files = results.files | _rejects(run, material, answers)
+        files = results.files | _rejects(run, material, answers) | _answer_files(run, answers)
         nmi = _agreement(run, material, results.files)
         report = _report(run, material, answers, results, start, fit, nmi)
         report, data = _kept(run, report)
@@ -68,6 +66,7 @@ def release(
         clean(run.inputs.output, run.hold, keep=run.inputs.job.keep, also=also)
         before = [] if run.previous is None else [run.previous.ledger]
         sweep(run.inputs.output, [ledger, *before])
+    warn_of_rejects(run, report.documents["quarantined"], answers)
     return report
 
 
@@ -92,37 +91,20 @@ def _model_identity(files: Files) -> str:
 
 
 def _rejects(run: Run, material: Material, answers: Answers) -> Files:
-    """Write every record, document and pair that was put aside, with the reason."""
-    flow, files = DaskFlow(), Files()
-    told = material.rows.told
-    tasks = [
-        flow.lazy(
-            _copy, run.place, one["rejects"], n_lines, f"{run.name}/{REJECTS}/{one['key']}.jsonl"
-        )
-        for one, n_lines in zip(told, lines_before_of(told), strict=True)
-        if one["rejects"]
-    ]
-    for found in flow.compute(tasks) if tasks else []:
-        files |= found
-    more = {REPEATED: encode_rejects(material.repeated)} if material.repeated else {}
-    if answers.rejects:
-        more["answers.jsonl"] = encode_rejects(answers.rejects)
-    for name, data in more.items():
-        run.place.storage.write(f"{run.name}/{REJECTS}/{name}", data)
-        files[f"{run.name}/{REJECTS}/{name}"] = digest(data)
+    """List what was quarantined, with the reasons, and answers that wait for documents."""
+    records = write_records(run, material.rows.told, material.repeated)
+    return records | write_answers(run, answers.rejects, answers.waiting)
+
+
+def _answer_files(run: Run, answers: Answers) -> Files:
+    """Write what stands beside the answers, and which documents they name are gone."""
+    written = {NOTES: answers.notes, GONE: answers.gone}
+    files = Files()
+    for name, data in written.items():
+        if data:
+            run.place.storage.write(f"{run.name}/{name}", data)
+            files[f"{run.name}/{name}"] = digest(data)
     return files
-
-
-def _copy(place: Place, names: list[str], n_lines: int, target: str) -> Files:
-    """Bring the rejects of a bundle together, with the lines they have in their whole file."""
-    rejects = [one for name in names for one in _kept_beside(place, name, _rejects_in)]
-    data = encode_rejects(placed(one, n_lines) for one in rejects)
-    place.storage.write(target, data)
-    return {target: digest(data)}
-
-
-def _rejects_in(data: bytes) -> list[Reject]:
-    return [Reject(**json.loads(line)) for line in data.splitlines()]
 
 
 # ---- known classes
@@ -156,30 +138,11 @@ def _compared(place: Place, written: list[str], labels: list[str]) -> Contingenc
 
 
 def _table(place: Place, names: list[str]) -> pa.Table:
-    return pa.concat_tables([_kept_beside(place, name, _table_in) for name in names])
+    return pa.concat_tables([read_beside(place, name, _table_in) for name in names])
 
 
 def _table_in(data: bytes) -> pa.Table:
     return pq.read_table(io.BytesIO(data), page_checksum_verification=True)
-
-
-def _kept_beside(place: Place, name: str, decode: Callable[[bytes], Any]) -> Any:
-    """Return what was kept of documents that may have been read long ago."""
-    storage = place.storage
-    try:
-        data = storage.read(name)
-    except FileNotFoundError:
-        problem = "none"
-    else:
-        try:
-            return decode(data)
-        except (OSError, pa.ArrowException, ValueError, TypeError) as error:
-            problem = f"something else ({error})"
-    raise DamagedFileError(
-        f"{storage.url}/{name} must be as the run left it that read the documents, got {problem}; "
-        f"remove {storage.url}/{COUNTS} and {storage.url}/{ROWS}, then run again: all documents "
-        "are read anew"
-    )
 
 
 # ---- the report
@@ -228,15 +191,18 @@ def _report(
         answers={
             "pairs": _by_kind(answers.used),
             "violated": {kind: results.violations[f"{kind}_link"] for kind in KINDS},
+            "quarantined": len(answers.rejects),
             "unknown": answers.n_unknown,
-            "rejected": len(answers.rejects) - answers.n_unknown,
+            "waiting": len(answers.waiting),
             "unused": answers.n_unused,
         },
         fit=fit,
         clusters={"number": len(lineage.ids), **dict(sorted(kinds.items()))},
         nmi=nmi,
         seconds=dict(run.watch.seconds),
-        places=_places(run, results, rejected=bool(n_quarantined or answers.rejects)),
+        places=_places(
+            run, results, listed=bool(n_quarantined or answers.rejects or answers.waiting)
+        ),
     )
 
 
@@ -261,7 +227,7 @@ def _n_vectorised(run: Run, rows: JobRows) -> int:
     )
 
 
-def _places(run: Run, results: Results, *, rejected: bool) -> dict[str, str]:
+def _places(run: Run, results: Results, *, listed: bool) -> dict[str, str]:
     folders = {name.rpartition("/")[0] for name in assignments_of(results.files)}
     found = {
         "assignments": ", ".join(sorted(folders)),
@@ -270,7 +236,7 @@ def _places(run: Run, results: Results, *, rejected: bool) -> dict[str, str]:
         "model": model_of(results.files),
         "report": f"{run.name}/{NAME}",
     }
-    return found | ({"rejects": f"{run.name}/{REJECTS}"} if rejected else {})
+    return found | ({"rejects": f"{run.name}/{REJECTS}"} if listed else {})
 
 
 def _kept(run: Run, report: Report) -> tuple[Report, bytes]:

@@ -24,7 +24,7 @@ from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_steps import Material, Run
 from hmrf_dask.jobs.overlap import Overlap, count_overlap
 from hmrf_dask.jobs.parent import next_id_after
-from hmrf_dask.jobs.places import ANSWERS, LINEAGE, MODEL, model_of
+from hmrf_dask.jobs.places import ANSWERS, LINEAGE, MODEL, NOTES, model_of
 from hmrf_dask.releases import Lineage, carried_on, first_lineage, hashed, read_published, trace
 from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import open_storage
@@ -132,7 +132,8 @@ def write_prediction(run: Run, material: Material) -> Results:
     files, sizes, shared = _predicted(run, material, model, before, origins)
     lineage = carried_on(before, sizes.tolist(), shared.n_common, shared.n_moved)
     folder = model_of(run.previous.files)
-    kept = (f"{folder}/", f"{folder.removesuffix(MODEL)}{ANSWERS}")
+    fitted = folder.removesuffix(MODEL)
+    kept = (f"{folder}/", f"{fitted}{ANSWERS}", f"{fitted}{NOTES}")
     files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(kept)}
     files |= _written(run, clusters.NAME, _resized(run, lineage))
     files |= _written(run, LINEAGE, lineage.to_json())

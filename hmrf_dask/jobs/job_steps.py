@@ -17,15 +17,17 @@ from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs.bundles import Bundle, bundled, paths_of
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.embedding_rows import embed_documents
+from hmrf_dask.jobs.former import look_up
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_answers import (
     NOTHING_GIVEN,
     Answers,
     Given,
-    known_answers,
     read_answers,
     refuse_contradictions,
-    unused,
+    refused,
+    refuses_contradictions,
+    split_answers,
 )
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.job_fit import fit_job, warm_centroids
@@ -40,6 +42,7 @@ from hmrf_dask.jobs.job_rows import (
 from hmrf_dask.jobs.ledger import CAME, SOURCES, Changes, Entry, compare
 from hmrf_dask.jobs.parent import Parent, check_release
 from hmrf_dask.jobs.places import ANSWERS, model_of
+from hmrf_dask.jobs.rejected import check_answers, check_records
 from hmrf_dask.jobs.repeated_ids import without_repeated
 from hmrf_dask.jobs.sweep import VOCABULARY
 from hmrf_dask.jobs.watch import Watch
@@ -96,7 +99,7 @@ class Run:
 
     @property
     def quarantine(self) -> bool:
-        """Whether bad records are put aside."""
+        """Whether bad records are quarantined."""
         return self.inputs.job.on_bad_record == "quarantine"
 
     @cached_property
@@ -207,33 +210,47 @@ def check_parent(run: Run) -> None:
 
 
 def look_at_answers(run: Run) -> Given:
-    """Return the answers; what is wrong with them alone is said before any document is read."""
-    method = run.inputs.job.method
+    """Return the answers; what is wrong with them alone is said before any document is read.
+
+    A prediction uses none, so nothing stops it: what would stop the next fit is a warning.
+    """
     with run.watch.step("read answers"):
-        if run.inputs.job.mode == "predict":
-            return _look_only(run)
-        given = read_answers(run.inputs.answers, quarantine=run.quarantine)
-        if method.name != "KMeans" and method.on_conflict in (None, "raise"):
-            refuse_contradictions(given, quarantine=run.quarantine)
-    return given
+        if run.inputs.job.mode != "predict":
+            given = read_answers(run.inputs.answers)
+            _check_answers(run, given)
+            return given
+        given = NOTHING_GIVEN
+        try:
+            given = read_answers(run.inputs.answers)
+            _check_answers(run, given)
+        except InvalidInputError as error:
+            warnings.warn(f"the next fit will stop: {error}", HmrfWarning, stacklevel=2)
+        return given
 
 
-def _look_only(run: Run) -> Given:
-    """Return answers that will not be used, so what is wrong with them stops nothing yet."""
-    try:
-        return read_answers(run.inputs.answers, quarantine=True)
-    except InvalidInputError as error:
-        warnings.warn(f"the next fit will stop: {error}", HmrfWarning, stacklevel=2)
-        return NOTHING_GIVEN
+def _check_answers(run: Run, given: Given) -> None:
+    if run.quarantine:
+        check_answers(run, given, given.rejects)
+    elif given.rejects:
+        raise refused(given.rejects)
+    if refuses_contradictions(run.inputs.job.method):
+        refuse_contradictions(given, certain=_all_are_used(run))
 
 
-def unused_answers(run: Run, given: Given) -> Answers:
+def _all_are_used(run: Run) -> bool:
+    """Return whether no answer may be left out for want of a document."""
+    return not (run.quarantine or run.previous is not None or run.parent.passed_over)
+
+
+def unused_answers(run: Run, material: Material, given: Given) -> Answers:
     """Return the answers of a prediction, and tell of those that wait for the next fit."""
     assert run.previous is not None
     files = run.previous.files
     name = next((name for name in files if name.endswith(f"/{ANSWERS}")), None)
     fitted = None if name is None else read_file(run.place.storage, name, files[name])
-    answers = unused(given, fitted)
+    with run.watch.step("look up answers"):
+        split = split_answers(given, look_up(run, material.corpus, given.named()))
+    answers = split.without_use(fitted)
     if answers.n_unused:
         warnings.warn(
             f"mode predict uses no answers: {counted(answers.n_unused, 'answer')} that the last "
@@ -257,6 +274,8 @@ def prepare(run: Run) -> Material:
             find_lines=partial(find_lines, bundles, rows),
             quarantine=run.quarantine,
         )
+    if unique.rejects:
+        check_records(run, rows.told, unique.rejects)
     _refuse_few(run, unique.corpus.n_rows)
     return Material(rows, unique.corpus, tuple(rows.names()), tuple(rows.places()), unique.rejects)
 
@@ -283,10 +302,13 @@ def _rows(run: Run, bundles: list[Bundle]) -> JobRows:
     text = run.text
     if text.kind == "embeddings":
         with run.watch.step("read embeddings") as so_far:
-            return embed_documents(bundles, run.place, so_far)
+            rows = embed_documents(bundles, run.place, so_far)
+        check_records(run, rows.told)
+        return rows
     before = _vocabulary_to_keep(run, text)
     with run.watch.step("count words") as so_far:
         found = count_documents(bundles, settings_of(text), run.place, so_far)
+    check_records(run, [one.told for one in found])
     _refuse_few(run, sum(one.n_texts for one in found))
     if run.inputs.job.mode == "predict":
         text = text.model_copy(update={"refit": "never"})
@@ -309,9 +331,16 @@ def _vocabulary_to_keep(run: Run, text: Text) -> Before | None:
 
 
 def find_answers(run: Run, material: Material, given: Given) -> Answers:
-    """Return the pairs of documents that are there; others are an error or put aside."""
+    """Return the pairs of documents that are there; others wait, or are rejected."""
     with run.watch.step("look up answers"):
-        return known_answers(given, material.corpus, quarantine=run.quarantine)
+        split = split_answers(given, look_up(run, material.corpus, given.named()))
+        if run.quarantine:
+            check_answers(run, given, split.rejects)
+        elif split.unknown:
+            raise refused(split.unknown)
+        if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
+            refuse_contradictions(split.known, certain=True)
+        return split.for_use()
 
 
 def fit_all(run: Run, material: Material, answers: Answers) -> tuple[HMRFEstimator, str]:

@@ -15,7 +15,10 @@ ASSIGNMENTS = "assignments"
 LINEAGE = "lineage.json"
 ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
+NOTES = "notes.jsonl"  # what stood beside them in other columns
+GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
+REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined documents for their ids
 
 
 def last_release(place: str) -> Release | None:

@@ -38,9 +38,10 @@ class Report:
         `terms`, whether it was made anew (`refit`), the share of words it does not know in the
         files that are new (`unknown_share`), and in those it was made of (`unknown_share_then`).
     answers : dict
-        `pairs` used and those of them that are `violated`, both by kind (`must`, `cannot`); those
-        that name unknown documents (`unknown`), lines that are no pairs (`rejected`), those that
-        wait for the next fit (`unused`, in predict mode).
+        `pairs` used and those of them that are `violated`, both by kind (`must`, `cannot`); lines
+        that were `quarantined`, and those of them that name documents that never were (`unknown`);
+        lines that are `waiting` for a document that a former release had; those that wait for the
+        next fit (`unused`, in predict mode).
     fit : dict
         `J`, `iterations`, `stop_reason`, `converged`; empty where nothing was fitted.
     clusters : dict

@@ -25,6 +25,7 @@ from hmrf_dask.jobs.job_steps import (
     unused_answers,
 )
 from hmrf_dask.jobs.parent import damage_explained, find_parent
+from hmrf_dask.jobs.rejected import TooManyRejectedError
 from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.telling import Tell, nothing
 from hmrf_dask.jobs.up_to_date import report_of
@@ -83,7 +84,7 @@ def _work(run: Run) -> Report:
         material = prepare(run)
         if run.inputs.job.mode == "predict":
             results = write_prediction(run, material)
-            answers = unused_answers(run, given)
+            answers = unused_answers(run, material, given)
             return release(run, material, answers, results, None, {})
         answers = find_answers(run, material, given)
         model, start = fit_all(run, material, answers)
@@ -103,6 +104,8 @@ def _left_tidy(run: Run) -> Iterator[None]:
         clean(run.inputs.output, run.hold, keep=run.inputs.job.keep, also=also)
     try:
         yield
+    except TooManyRejectedError:
+        raise  # its folder lists what was rejected, until the next run begins
     except (InvalidInputError, ConfigurationError):
         last = read_if_whole(run.place.storage, run.parent.number - 1)
         if last is None or last.run != run.run_id:

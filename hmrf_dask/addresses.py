@@ -142,7 +142,8 @@ def refuse_credentials(options: Mapping[str, Any], path: str = "storage_options"
             raise ConfigurationError(
                 f"{place}[{key!r}] must not hold a credential, got what looks like one; {_INSTEAD}"
             )
-        if "://" in value and (problem := url_problem(value)):
+        problem = url_problem(value) if "://" in value else link_problem(value)
+        if problem:
             raise ConfigurationError(f"{place}[{key!r}] {problem}")
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 HIDDEN: Final = "…"
 # Stores in whose addresses "?" is a wildcard, not the beginning of a query.
@@ -128,14 +130,21 @@ def _masked_value(found: re.Match[str]) -> str:
     return f"{found['name']}{quote}{HIDDEN}{quote}"
 
 
-class WithoutSecrets(logging.Filter):
-    """Takes secrets out of log records, their tracebacks too."""
+@contextmanager
+def logs_without_secrets() -> Iterator[None]:
+    """Take secrets out of whatever this process logs within, tracebacks too."""
+    made_before = logging.getLogRecordFactory()
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record through, without secrets."""
+    def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = made_before(*args, **kwargs)
         record.msg, record.args = without_secrets(record.getMessage()), None
-        if record.exc_info and not record.exc_text:
-            record.exc_text = logging.Formatter().formatException(record.exc_info)
-        if record.exc_text:
-            record.exc_text = without_secrets(record.exc_text)
-        return True
+        if record.exc_info:
+            told = logging.Formatter().formatException(record.exc_info)
+            record.exc_text = without_secrets(told)  # which formatters take as it is
+        return record
+
+    logging.setLogRecordFactory(make)
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(made_before)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from hmrf_dask.cli.group import HmrfCommand, how_to_tell, print_json
+from hmrf_dask.cli.group import HmrfCommand, Place, how_to_tell, print_json
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.errors import InvalidInputError
 
 
 @click.command(cls=HmrfCommand, short_help="Look at the documents and answers of a manifest.")
-@click.argument("manifest")
+@click.argument("manifest", type=Place())
 @click.option("--all", "everything", is_flag=True, help="Read every document, not a sample.")
 @how_to_tell
 @click.pass_context

@@ -7,13 +7,24 @@ from typing import Any
 
 import click
 
-from hmrf_dask.cli.group import HmrfCommand, connected_to, how_to_tell, print_json, where_to_run
+from hmrf_dask.cli.group import (
+    HmrfCommand,
+    Place,
+    connected_to,
+    how_to_tell,
+    print_json,
+    where_to_run,
+)
 from hmrf_dask.cli.progress import shown_progress
 
 
 @click.command(cls=HmrfCommand, short_help="Cluster docstrings that are installed.")
 @click.option(
-    "--folder", default="hmrf-demo", show_default=True, help="Where rows, answers and the run go."
+    "--folder",
+    type=Place(),
+    default="hmrf-demo",
+    show_default=True,
+    help="Where rows, answers and the run go.",
 )
 @click.option("--fresh/--resume", default=True, show_default=True, help="Start again, or go on.")
 @how_to_tell

@@ -6,16 +6,25 @@ from typing import Any
 
 import click
 
-from hmrf_dask.cli.group import HmrfCommand, connected_to, how_to_tell, print_json, where_to_run
+from hmrf_dask.cli.group import (
+    HmrfCommand,
+    Place,
+    connected_to,
+    how_to_tell,
+    print_json,
+    where_to_run,
+)
 from hmrf_dask.cli.progress import shown_progress
 
 
 @click.command(cls=HmrfCommand, short_help="Compare assignments with known classes.")
-@click.argument("assignments")
-@click.argument("truth")
+@click.argument("assignments", type=Place())
+@click.argument("truth", type=Place())
 @click.option("--id-column", help="Of the known classes.  [default: doc_id, or else id]")
 @click.option("--label-column", default="label", show_default=True, help="Of the known classes.")
-@click.option("--pairs", help="Pair file: tell of the documents that no pair names, too.")
+@click.option(
+    "--pairs", type=Place(), help="Pair file: tell of the documents that no pair names, too."
+)
 @how_to_tell
 @where_to_run
 def evaluate(

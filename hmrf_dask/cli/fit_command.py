@@ -9,6 +9,7 @@ import click
 from hmrf_dask.cli.group import (
     Cost,
     HmrfCommand,
+    Place,
     Whole,
     connected_to,
     how_to_tell,
@@ -47,6 +48,7 @@ parameters = with_options(
     ),
     click.option(
         "--init",
+        type=Place(),
         default="auto",
         show_default=True,
         help="auto, neighborhoods, k-means++, random, or an .npy file of centroids.",
@@ -79,9 +81,13 @@ parameters = with_options(
 
 
 @click.command(cls=HmrfCommand, short_help="Cluster rows (.npz, .npy, Parquet blocks).")
-@click.argument("rows")
-@click.option("--pairs", help="CSV, JSONL or Parquet, path or URL: a, b, kind, maybe weight.")
-@click.option("--run-dir", required=True, help="Where every iteration and the result are kept.")
+@click.argument("rows", type=Place())
+@click.option(
+    "--pairs", type=Place(), help="CSV, JSONL or Parquet, path or URL: a, b, kind, maybe weight."
+)
+@click.option(
+    "--run-dir", type=Place(), required=True, help="Where every iteration and the result are kept."
+)
 @parameters
 @click.option("--fresh/--resume", default=False, show_default=True, help="Start again, or go on.")
 @how_to_tell

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,9 +12,10 @@ from typing import Any, ParamSpec, TextIO, TypeVar
 
 import click
 
+from hmrf_dask.addresses import plain_url
 from hmrf_dask.errors import HmrfError, HmrfWarning
 from hmrf_dask.limits import RANGES, problem_of_cost
-from hmrf_dask.redaction import shortened
+from hmrf_dask.redaction import logs_without_secrets, shortened, without_secrets
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +37,8 @@ class HmrfGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; end with the exit code of the error's class."""
         try:
-            return super().invoke(ctx)
+            with logs_without_secrets():
+                return super().invoke(ctx)
         except HmrfError as error:
             click.echo(f"error: {one_line(error)}", err=True)
             ctx.exit(error.exit_code)
@@ -43,6 +46,14 @@ class HmrfGroup(click.Group):
             again = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
             click.echo(f"interrupted; {again}", err=True)
             ctx.exit(INTERRUPTED)
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except click.ClickException as error:  # repeats what was given
+            error.message = without_secrets(error.message)  # type: ignore[misc]
+            raise
+        except Exception:  # a fault of ours: shown as Python would
+            click.echo(without_secrets(traceback.format_exc()), err=True, nl=False)
+            ctx.exit(1)
 
 
 class HmrfCommand(click.Command):
@@ -97,7 +108,8 @@ def _warnings_as_lines(warned: dict[str, None], *, quiet: bool | None) -> Iterat
                     warned[text] = None
                     click.echo(f"warning: {text}", err=True)
             else:
-                show_as_python_does(message, category, filename, lineno, file, line)
+                text = without_secrets(str(message))
+                show_as_python_does(text, category, filename, lineno, file, line)
 
         warnings.showwarning = show
         if quiet:
@@ -115,6 +127,31 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Callable[P, R]], C
         return command
 
     return add
+
+
+class Place(click.ParamType[str]):
+    """A path or a URL, which carries no secret."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it, refused in words that do not show the secret."""
+        return plain_url(value, _called(param))
+
+
+class PlaceOfFile(click.Path):
+    """A path of a file that is there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return it; click would repeat a secret."""
+        return super().convert(plain_url(value, _called(param)), param, ctx)
+
+
+def _called(param: click.Parameter | None) -> str:
+    """Return what a person calls an option or an argument."""
+    if param is None:
+        return "a path or URL"
+    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
 
 
 class Whole(click.IntRange):
@@ -152,8 +189,8 @@ class Cost(click.ParamType[float]):
 where_to_run = with_options(
     click.option("--threads", type=Whole("threads"), help="Threads here (the default: all)."),
     click.option("--processes", type=Whole("processes"), help="Worker processes here."),
-    click.option("--scheduler", metavar="ADDRESS", help="A running dask scheduler."),
-    click.option("--scheduler-file", type=click.Path(exists=True), help="File with it."),
+    click.option("--scheduler", metavar="ADDRESS", type=Place(), help="A running dask scheduler."),
+    click.option("--scheduler-file", type=PlaceOfFile(exists=True), help="File with it."),
 )
 how_to_tell = with_options(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),

@@ -6,11 +6,11 @@ import time
 
 import click
 
-from hmrf_dask.cli.group import HmrfCommand, how_to_tell, print_json
+from hmrf_dask.cli.group import HmrfCommand, Place, how_to_tell, print_json
 
 
 @click.command(cls=HmrfCommand, short_help="Tell of an output: releases, how far a run is.")
-@click.argument("place", metavar="OUTPUT_OR_RUN")
+@click.argument("place", metavar="OUTPUT_OR_RUN", type=Place())
 @click.option("--watch", is_flag=True, help="Look every two seconds until the run ends.")
 @how_to_tell
 def inspect(place: str, watch: bool, as_json: bool, quiet: bool) -> None:

@@ -6,14 +6,21 @@ from typing import Any
 
 import click
 
-from hmrf_dask.cli.group import HmrfCommand, connected_to, how_to_tell, print_json, where_to_run
+from hmrf_dask.cli.group import (
+    HmrfCommand,
+    Place,
+    connected_to,
+    how_to_tell,
+    print_json,
+    where_to_run,
+)
 from hmrf_dask.cli.progress import shown_progress
 
 
 @click.command(cls=HmrfCommand, short_help="Give new rows the clusters of a model.")
-@click.argument("model")
-@click.argument("rows")
-@click.option("--out", required=True, help="Folder or URL for assignments/*.parquet.")
+@click.argument("model", type=Place())
+@click.argument("rows", type=Place())
+@click.option("--out", type=Place(), required=True, help="Folder or URL for assignments/*.parquet.")
 @how_to_tell
 @where_to_run
 def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where: Any) -> None:

@@ -9,6 +9,7 @@ import click
 
 from hmrf_dask.cli.group import (
     HmrfCommand,
+    Place,
     Whole,
     given_way,
     how_to_tell,
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=HmrfCommand, short_help="Do what a job file says: documents to clusters.")
-@click.argument("job_file", metavar="JOB")
-@click.option("--output", help="Write there, not where the job file says.")
+@click.argument("job_file", metavar="JOB", type=Place())
+@click.option("--output", type=Place(), help="Write there, not where the job file says.")
 @click.option("--predict", is_flag=True, help="Only give new documents clusters of the last model.")
 @click.option(
     "--from-release",

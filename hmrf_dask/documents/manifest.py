@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.addresses import link_problem, refuse_credentials, store_problem
+from hmrf_dask.addresses import link_problem, plain_url, refuse_credentials, store_problem
 from hmrf_dask.documents.mistakes import (
     NAME_PATTERN,
     Words,
@@ -32,7 +32,7 @@ from hmrf_dask.documents.mistakes import (
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
-from hmrf_dask.redaction import shortened
+from hmrf_dask.redaction import shortened, without_secrets
 
 SCHEMA = "hmrf-dask/manifest/v1"
 Format = Literal["jsonl", "parquet", "csv", "text", "builtin"]
@@ -56,6 +56,13 @@ def _checked_link(link: str) -> str:
     if problem := link_problem(link):
         raise ValueError(problem)
     return link
+
+
+def _checked_column(name: str) -> str:
+    """Refuse a column whose name, which is repeated for each bad record, looks like a secret."""
+    if (plain := without_secrets(name)) != name:
+        raise ValueError(f"must be the name of a column, got what holds a secret, {plain!r}")
+    return name
 
 
 def _checked_endpoint(url: str) -> str:
@@ -101,7 +108,7 @@ Urls = Annotated[tuple[Url, ...], Field(max_length=LIST_ITEMS), BeforeValidator(
 Hash = Annotated[str, Field(max_length=200), AfterValidator(_checked_hash)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
 Link = Annotated[Words, AfterValidator(_checked_link)]
-Column = Annotated[str, Field(min_length=1, max_length=1_000)]
+Column = Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(_checked_column)]
 
 
 class _Model(BaseModel):
@@ -285,6 +292,13 @@ class Manifest(_Model):
     answers: Answers | None = None
     storage_options: StorageOptions = StorageOptions()
 
+    @field_validator("language")
+    @classmethod
+    def _language_tag(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8}){0,9}", value):
+            raise ValueError(f"must be a tag of BCP 47 such as en or pt-BR, got {shortened(value)}")
+        return value
+
     @model_validator(mode="after")
     def _names_differ(self) -> Manifest:
         names = [resource.name for resource in self.resources]
@@ -306,7 +320,7 @@ def load_manifest(
     storage_options : dict, optional
         How the store of the manifest itself is reached.
     """
-    address = os.fspath(url)
+    address = plain_url(url, "a manifest")
     data = read_whole(address, storage_options or {}, YAML_BYTES)
     found = parse_yaml(data, address)
     refuse_other_kind(found, address, "manifest")

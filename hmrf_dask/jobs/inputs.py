@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from hmrf_dask.addresses import absolute_url
+from hmrf_dask.addresses import absolute_url, plain_url
 from hmrf_dask.documents.manifest import Manifest, base_of, load_manifest
 from hmrf_dask.documents.mistakes import parse_yaml, refuse_other_kind, validated
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
@@ -118,6 +118,7 @@ def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
     changes : dict, optional
         Keys of the file that the command line replaces.
     """
+    address = plain_url(address, "a job")
     found = parse_yaml(read_whole(address, {}, YAML_BYTES), address)
     refuse_other_kind(found, address, "job")
     return validated(Job, {**found, **(changes or {})}, address)

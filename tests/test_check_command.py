@@ -72,6 +72,7 @@ def test_it_says_what_is_there(tmp_path: Path) -> None:
         "documents": 4,
         "documents_found": 4,
         "not_found": [],
+        "bad_lines": 0,
     }
     assert (found["problems"], found["remarks"]) == ([], [])
     shown = check(manifest)
@@ -156,6 +157,44 @@ def test_answers_that_cannot_be_read_are_problems(
     found = check_manifest(manifest)
     assert message in found.problems[0]
     assert check(manifest).exit_code == 65
+
+
+def test_contradictions_are_found_with_their_lines(tmp_path: Path) -> None:
+    pairs = b"a,b,kind\nd1,d2,same\nd3,d2,1\nd1,d3,different\n"
+    manifest = written(
+        tmp_path, {"a.jsonl": lines(0, 9), "pairs.csv": pairs}, answers={"path": "pairs.csv"}
+    )
+    (problem,) = check_manifest(manifest).problems
+    assert problem.startswith("pairs.csv, lines 2, 3, 4: must-links and cannot-links must not")
+    result = check(manifest)
+    assert result.exit_code == 65
+    assert "3 answers (2 must-links, 1 cannot-link)" in result.stdout
+
+
+def test_answers_of_all_files_are_put_together(tmp_path: Path) -> None:
+    files = {
+        "a.jsonl": lines(0, 9),
+        "pairs-1.csv": b"id,label\nd1,x\nd2,y\n",
+        "pairs-2.csv": b"id,label\nd3,x\nd1,y\n",
+        "pairs-3.csv": b"a,b,kind,weight\nd1,d2,0,2\nd2,d1,0,3\nd1,d5,huh,\n",
+    }
+    found = check_manifest(written(tmp_path, files, answers={"path": "pairs-*.csv"}))
+    (problem,) = found.problems
+    for words in (
+        "pairs-2.csv, line 3: a document must have one class, got 'y' here and 'x' in pairs-1.csv",
+        "pairs-3.csv, line 3: a pair must have one weight, got 3 here and 2 in pairs-3.csv, line 2",
+        "pairs-3.csv, line 4: kind must be must (",
+    ):
+        assert words in problem
+    assert found.answers is not None
+    assert (found.answers.bad_lines, found.answers.must_links, found.answers.files) == (3, 1, 3)
+
+
+def test_the_hash_of_answers_is_checked(tmp_path: Path) -> None:
+    files = {"a.jsonl": lines(0, 3), "pairs.csv": b"a,b,kind\n"}
+    answers = {"path": "pairs.csv", "hash": f"md5:{'0' * 32}"}
+    (problem,) = check_manifest(written(tmp_path, files, answers=answers)).problems
+    assert "pairs.csv: must have the hash that the manifest says" in problem
 
 
 def test_integers_in_answers_are_the_ids_of_documents(tmp_path: Path) -> None:

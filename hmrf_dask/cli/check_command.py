@@ -23,8 +23,9 @@ def check(
 ) -> None:
     """Read a sample of what a MANIFEST names and say what was found; nothing is written.
 
-    Files, bytes, lengths, bad records with file and line, ids that come twice, and whether answers
-    name documents that are there. It ends with exit code 65 if a run would stop at what was found.
+    Files, bytes, lengths, bad records with file and line, ids that come twice; bad lines and
+    contradictions of answers, and whether they name documents that are there. It ends with exit
+    code 65 if a run would stop at what was found.
     """
     from hmrf_dask.jobs.check_documents import check_manifest
 

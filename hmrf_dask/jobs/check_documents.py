@@ -10,34 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.constraints.files import parse_pairs
-from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.documents.batches import BATCH_ROWS, Batch, Reject, read_batches
-from hmrf_dask.documents.manifest import Columns, Manifest, base_of, load_manifest
+from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
 from hmrf_dask.documents.parts import PART_BYTES, is_cut
 from hmrf_dask.documents.seen import SeenIds
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
-from hmrf_dask.documents.streams import read_whole
-from hmrf_dask.errors import InvalidInputError, counted
+from hmrf_dask.errors import counted
+from hmrf_dask.jobs.check_answers import (
+    AnswerFindings,
+    answer_findings,
+    problem_of_missing,
+    survey_answers,
+)
+from hmrf_dask.jobs.job_answers import Given
 from hmrf_dask.jobs.telling import Tell, nothing
-from hmrf_dask.limits import ANSWER_BYTES
 
 SAMPLE = 100_000  # documents
 SMALLEST_SHARE = 100  # documents of a file: with more files than that allows, not all are read
 SHOWN = 5
 EXCERPT = 80  # characters of a text
-
-
-@dataclass
-class AnswerFindings:
-    """The answers: how many, about how many documents, and how many of these were found."""
-
-    files: int
-    must_links: int
-    cannot_links: int
-    documents: int
-    documents_found: int
-    not_found: list[str]
 
 
 @dataclass
@@ -113,9 +104,10 @@ def check_manifest(
         sum(source.size for source in sources),
         dict(sorted(Counter(_kind(source) for source in sources).items())),
     )
-    answers = _read_answers(manifest, base, found)
+    files = [] if manifest.answers is None else list_answers(manifest, base)
+    answers, n_read = survey_answers(files, found.problems)
     chosen, share = _sample(sources, sample) if not everything else (sources, None)
-    reading = _Reading(found, _named_in(answers), manifest.documents)
+    reading = _Reading(found, set(answers.named()), manifest.documents)
     for number, source in enumerate(chosen):
         tell({"step": "reading documents", "done": number, "of": len(chosen)})
         reading.read(source, share)
@@ -124,8 +116,8 @@ def check_manifest(
     reading.summarise(manifest.documents)
     _judge(found, manifest.documents)
     _remark_uncut(found, sources)
-    if answers is not None:
-        _judge_answers(found, answers, reading)
+    if manifest.answers is not None:
+        _judge_answers(found, answers, n_read, reading)
     return found
 
 
@@ -260,40 +252,11 @@ def _judge(found: Findings, columns: Columns) -> None:
         found.remarks.append("a sample was read; --all reads every document")
 
 
-def _read_answers(manifest: Manifest, base: str, found: Findings) -> list[Constraints] | None:
-    """Return the pairs of every answer file that can be read, None if the manifest names none."""
-    if manifest.answers is None:
-        return None
-    read = []
-    for source in list_answers(manifest, base):
-        try:
-            data = read_whole(source.url, dict(source.options), ANSWER_BYTES)
-            read.append(parse_pairs(data, source.path).as_text())
-        except InvalidInputError as error:
-            found.problems.append(str(error))
-    return read
-
-
-def _named_in(answers: list[Constraints] | None) -> set[str]:
-    return {id_ for one in answers or () for id_ in one.documents.tolist()}
-
-
-def _judge_answers(found: Findings, answers: list[Constraints], reading: _Reading) -> None:
+def _judge_answers(found: Findings, given: Given, n_files: int, reading: _Reading) -> None:
     missing = sorted(reading.named - reading.named_found)
-    found.answers = AnswerFindings(
-        len(answers),
-        sum(len(one.must_nodes) for one in answers),
-        sum(len(one.cannot_nodes) for one in answers),
-        len(reading.named),
-        len(reading.named_found),
-        missing[:SHOWN],
-    )
+    found.answers = answer_findings(given, n_files, missing)
     if missing and found.complete:
-        shown = ", ".join(map(repr, missing[:SHOWN])) + (", …" if len(missing) > SHOWN else "")
-        found.problems.append(
-            "answers must name documents that are there, got "
-            f"{counted(len(missing), 'other')}: {shown}"
-        )
+        found.problems.append(problem_of_missing(missing))
     elif missing:
         found.remarks.append(
             f"answers name {counted(len(missing), 'document')} that the sample does not have"

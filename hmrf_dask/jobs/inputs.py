@@ -101,7 +101,7 @@ def gather(job: Job, address: str, from_release: int | None = None) -> Inputs:
     manifest_url = beside(base, job.manifest)
     manifest = load_manifest(manifest_url)
     folder = base_of(manifest_url)
-    named = [AnswerFile(one.path, _read(one)) for one in list_answers(manifest, folder)]
+    named = [read_answer_file(one) for one in list_answers(manifest, folder)]
     more = [AnswerFile(one, read_whole(beside(base, one), {}, ANSWER_BYTES)) for one in job.answers]
     sources = tuple(list_sources(manifest, folder))
     output = output_of(job, address)
@@ -135,22 +135,23 @@ def beside(base: str, path: str) -> str:
     return path if "://" in path or os.path.isabs(path) else f"{base}/{path}"
 
 
-def _seen(source: Source) -> list[Any]:
-    """Return what tells that a file is the same, and is read the same way."""
-    dialect = source.dialect.model_dump(mode="json")
-    how = [source.format, source.compression, source.encoding, dialect]
-    return [source.path, source.size, source.etag, how]
-
-
-def _read(source: Source) -> bytes:
+def read_answer_file(source: Source) -> AnswerFile:
+    """Return a pair file, which must have the hash that the manifest says."""
     data = read_whole(source.url, dict(source.options), ANSWER_BYTES)
     algorithm, _, wanted = (source.hash or "").partition(":")
     if wanted and hashlib.new(algorithm, data, usedforsecurity=False).hexdigest() != wanted:
         raise InvalidInputError(
             f"{source.path}: must have the hash that the manifest says ({source.hash}), got another"
-            "; fetch the file again, or mend answers.hash"
+            "; fetch the file again, or correct answers.hash"
         )
-    return data
+    return AnswerFile(source.path, data)
+
+
+def _seen(source: Source) -> list[Any]:
+    """Return what tells that a file is the same, and is read the same way."""
+    dialect = source.dialect.model_dump(mode="json")
+    how = [source.format, source.compression, source.encoding, dialect]
+    return [source.path, source.size, source.etag, how]
 
 
 def _hashed(content: Any) -> str:

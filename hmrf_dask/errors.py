@@ -105,6 +105,26 @@ class ConflictError(InvalidInputError):
         return type(self), (str(self), self.witness)
 
 
+class UnreadableFileError(InvalidInputError):
+    """A file that was made of documents is missing or damaged: it can be made of them again.
+
+    Attributes
+    ----------
+    path : str
+        Of the file, as its store calls it.
+    what : str
+        What is wrong with it.
+    """
+
+    def __init__(self, message: str, path: str = "", what: str = "") -> None:
+        super().__init__(message)
+        self.path, self.what = path, what
+
+    def __reduce__(self) -> tuple[type[UnreadableFileError], tuple[str, str, str]]:
+        """Keep the path when the error crosses a process boundary."""
+        return type(self), (str(self), self.path, self.what)
+
+
 class InfeasibleError(InvalidInputError):
     """Hard pairs leave some documents no cluster, in any of the orders that were tried.
 

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -41,7 +42,7 @@ def model_output(tmp_path_factory: pytest.TempPathFactory) -> JobCorpus:
 def released(model_output: JobCorpus, tmp_path: Path) -> JobCorpus:
     """Give a copy of the three releases, whose times are kept, so nothing is new in it."""
     shutil.copytree(model_output.folder, tmp_path, dirs_exist_ok=True)
-    return JobCorpus(tmp_path, documents=[*model_output.documents])
+    return JobCorpus(tmp_path, documents=model_output.documents[:-20])  # the last are not there
 
 
 def command(*arguments: str) -> Result:
@@ -96,8 +97,8 @@ def test_a_damaged_file_is_named_and_the_advice_works(
     before = lineage(corpus)
     path = file_of(corpus, 3, ending)
     path.unlink() if how == "gone" else path.write_bytes(b"damaged")
-    if more:
-        corpus.write(corpus.files(corpus.draw(20), first=60))
+    if more:  # with other answers nobody can make the release again
+        corpus.write({"answers.csv": corpus.answers(12)})
         failed = command("run", str(job))
         assert failed.exit_code == 78
         assert f"release 3 of {corpus.folder}/out is damaged" in failed.stderr
@@ -170,7 +171,7 @@ def test_without_a_whole_release_all_begins_anew_with_new_ids(corpus: JobCorpus)
     job = corpus.write_all(60, 10, keep=1)
     assert command("run", str(job)).exit_code == 0
     file_of(corpus, 1, "model/model.json").unlink()
-    corpus.write(corpus.files(corpus.draw(20), first=50))
+    corpus.write({"answers.csv": corpus.answers(12)})
     failed = command("run", str(job))
     assert failed.exit_code == 78
     assert "all clusters get new ids" in failed.stderr
@@ -207,35 +208,81 @@ def test_numbers_of_old_releases_stay_and_name_no_files(released: JobCorpus) -> 
     assert "go on from release 4, the last one that is whole" in failed.stderr
 
 
-def test_a_damaged_report_is_named(released: JobCorpus) -> None:
+def outcome(corpus: JobCorpus) -> dict[str, Any]:
+    """Return the cluster of every document of the last release."""
+    release = latest(corpus.folder / "out", verify=True)
+    assert release is not None
+    names = [name for name in release.files if "/assignments/" in name]
+    tables = [pq.read_table(corpus.folder / "out" / name).to_pylist() for name in names]
+    return {row["doc_id"]: row for rows in tables for row in rows}
+
+
+def flip(path: Path, place: float = 0.5) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * place)] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize(
+    "ending", ["00000.parquet", "centroids.npy", "lineage.json", "clusters.parquet", "/run.json"]
+)
+def test_a_damaged_release_is_made_again(ending: str, more: bool, released: JobCorpus) -> None:
     corpus, job = released, released.folder / "job.yaml"
-    file_of(corpus, 3, "/run.json").write_bytes(b"{}")
-    failed = command("run", str(job))
-    assert failed.exit_code == 78
-    done = command("run", str(job), *advised(failed.stderr))
+    before, ids = outcome(corpus), lineage(corpus)["ids"]
+    flip(file_of(corpus, 3, ending))
+    if more:
+        corpus.write(corpus.files(corpus.draw(20), first=60))
+    done = command("run", str(job))
     assert done.exit_code == 0, done.output
+    assert "release 3 is made again from what it was made of" in str(done.output)
     check_whole(corpus)
-    assert json.loads(command("run", str(job)).stdout)["status"] == "up to date"
+    assert lineage(corpus)["ids"] == ids
+    if not more:
+        assert json.loads(done.stdout)["status"] == "up to date"
+        assert outcome(corpus) == before
+    else:
+        assert len(outcome(corpus)) == len(before) + 20
+    again = command("run", str(job))
+    assert json.loads(again.stdout)["status"] == "up to date"
+    assert "made again" not in again.output
 
 
 @pytest.mark.parametrize("how", ["gone", "cut off"])
-def test_a_lost_vocabulary_is_made_anew_and_clusters_keep_their_ids(
-    how: str, released: JobCorpus
-) -> None:
+def test_a_lost_vocabulary_is_made_again_the_same(how: str, released: JobCorpus) -> None:
     corpus, job = released, released.folder / "job.yaml"
-    for path in (corpus.folder / "out" / "vocabularies").rglob("*.*"):
+    (folder,) = (corpus.folder / "out" / "vocabularies").iterdir()
+    for path in folder.iterdir():
         path.unlink() if how == "gone" else path.write_bytes(path.read_bytes()[:50])
     corpus.write(corpus.files(corpus.draw(20), first=60))
-    before = lineage(corpus)
-    failed = command("run", str(job), "--predict")
-    assert failed.exit_code == 78
-    assert "mode predict must have the vocabulary of the last fit" in failed.stderr
-    done = CliRunner().invoke(hmrf, ["run", str(job), "--threads=2", "--json"])
+    done = command("run", str(job))
     assert done.exit_code == 0, done.output
-    assert "warning: the vocabulary of the last release cannot be read" in done.stderr
+    assert "the vocabulary of release 3 cannot be read" in done.output
+    assert "it was made again, the same" in done.output
     told = json.loads(done.stdout)
-    assert (told["vocabulary"]["refit"], told["start"]) == (True, "cold")
-    assert sorted(lineage(corpus)["ids"]) == sorted(before["ids"])
+    assert (told["vocabulary"]["refit"], told["start"]) == (False, "warm")
+    assert [path.name for path in (corpus.folder / "out" / "vocabularies").iterdir()] == [
+        folder.name
+    ]
+
+
+def test_a_vocabulary_that_cannot_be_made_again_stops_the_run(released: JobCorpus) -> None:
+    corpus, job = released, released.folder / "job.yaml"
+    out = corpus.folder / "out"
+    for path in (*(out / "vocabularies").rglob("*.*"), *(out / "counts").rglob("counts.json")):
+        path.write_bytes(path.read_bytes()[:50])
+    corpus.write(corpus.files(corpus.draw(20), first=60))
+    before = lineage(corpus)["ids"]
+    for option in ("--threads=1", "--predict"):
+        failed = command("run", str(job), option)
+        assert failed.exit_code == 78
+        assert "the vocabulary of release 3 cannot be read" in failed.stderr
+        assert "run once with text.refit always and start cold in the job" in failed.stderr
+    corpus.write_job(text={"refit": "always"}, start="cold")
+    done = command("run", str(job))
+    assert done.exit_code == 0, done.output
+    assert sorted(lineage(corpus)["ids"]) == sorted(before)
+    assert json.loads(done.stdout)["start"] == "cold"
 
 
 @pytest.mark.parametrize("arguments", [["predict", "out", "rows.npz", "--out", "p"], ["inspect"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import scipy.sparse as sp
 
 from hmrf_dask import HMRFKMeans, KMeans, MPCKMeans, load
 from hmrf_dask.errors import DistortionError, InvalidInputError
+from hmrf_dask.runs.records import digest, seal_for_people, unseal
 from tests.test_estimators import DISTORTIONS, counts, pairs_of
 from tests.test_own_distortion import Hellinger
 
@@ -123,8 +123,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def change(folder: Path, **fields: Any) -> None:
+    """Write another record, sealed again."""
     file = folder / "model.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    content = unseal(file.read_bytes(), "model.json")
+    file.write_bytes(seal_for_people(content | fields))
 
 
 @pytest.mark.parametrize("name", ["centroids.npy", "weights.npy", "minimum.npy", "maximum.npy"])
@@ -161,8 +163,8 @@ def test_another_json_is_refused(folder: Path, text: str) -> None:
     [
         {"distortion": "hellinger"},
         {"corpus": {}},
-        {"sha256": {}},
-        {"sha256": None},
+        {"files": {}},
+        {"files": None},
         {"parameters": 3},
         {"summary": {}},
         {"parameters": {"n_clusterz": 3}},
@@ -170,7 +172,47 @@ def test_another_json_is_refused(folder: Path, text: str) -> None:
 )
 def test_a_record_that_lacks_something_is_refused(folder: Path, fields: dict[str, Any]) -> None:
     change(folder, **fields)
-    with pytest.raises(InvalidInputError, match=r"must be as save\(\) wrote it"):
+    with pytest.raises(InvalidInputError, match=r"must be as .*; save the model again"):
+        load(folder)
+
+
+def test_a_changed_digit_of_the_record_is_not_believed(folder: Path) -> None:
+    file = folder / "model.json"
+    data = file.read_bytes()
+    place = data.index(b'"n_rows": ') + 10
+    file.write_bytes(data[:place] + b"9" + data[place:])
+    with pytest.raises(InvalidInputError, match=r"does not match its checksum; save the model"):
+        load(folder)
+
+
+def header(shape: str, dtype: str = "<f8") -> bytes:
+    """Return an .npy file that claims a shape and holds 24 numbers."""
+    said = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(said).to_bytes(2, "little") + said.encode() + bytes(192)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x93NUMPY",
+        header("(1000000000000,)"),
+        header("(3, 1000000000000)"),
+        header("(-1, 8)"),
+        header("(3, 9)"),
+        header("(24,)", "|O"),
+        header("(24,)", "|V0"),
+        header("(24,)"),  # whole, but no centroids
+        header("(3, 8)", "<i8"),
+    ],
+)
+def test_a_lying_array_is_refused_whatever_names_it(folder: Path, data: bytes) -> None:
+    (folder / "centroids.npy").write_bytes(data)
+    with pytest.raises(InvalidInputError, match=r"centroids\.npy must be the file .* other bytes"):
+        load(folder)
+    files = unseal((folder / "model.json").read_bytes(), "model.json")["files"]
+    change(folder, files=files | {"centroids.npy": digest(data)})
+    with pytest.raises(InvalidInputError, match=r"save the model again"):
         load(folder)
 
 

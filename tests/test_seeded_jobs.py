@@ -130,7 +130,7 @@ def test_answers_are_the_seeds(name: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["answers"]["pairs"] == {"must": 28, "cannot": 3}
-    tables = [pq.read_table(path) for path in assignment_files(report["output"])]
+    tables = [pq.read_table(file.path) for file in assignment_files(report["output"])]
     found = pa.concat_tables(tables).to_pydict()
     clusters = dict(zip(found["doc_id"], found["cluster"], strict=True))
     of_class = {label: clusters[one] for one, label in seeds.items() if one != odd}

@@ -6,7 +6,7 @@ import os
 from typing import Any, Self
 
 from hmrf_dask.distortions import Distortion
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import HmrfError, InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.family import ConstrainedKMeans, COPKMeans, PCKMeans, SeededKMeans
 from hmrf_dask.estimators.files import load_model, not_as_saved
@@ -261,7 +261,9 @@ def load(path: str | os.PathLike[str]) -> HMRFEstimator:
         )
     try:
         return ESTIMATORS[saved.kind](**saved.parameters)._restore(saved)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, HmrfError):
+            raise
         raise not_as_saved(path, error) from error
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,12 @@ from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
 from hmrf_dask.remote import explained, open_files
+from hmrf_dask.runs.arrays import decode_npy, encode_npy
+from hmrf_dask.runs.records import RESTORE, DamagedFileError, digest, seal_for_people, unseal_as
 from hmrf_dask.runs.storage import LocalStorage
 from hmrf_dask.types import AnyArray
 
-FORMAT = "hmrf-dask/model/v2"
+FORMAT = "hmrf-dask/model/v3"
 RECORD = "model.json"
 
 
@@ -51,6 +52,31 @@ class SavedModel:
     cluster_ids: list[int]
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What model.json holds of the rows that were fitted."""
+
+    n_rows: int
+    n_features: int
+    mean_mass: float
+    largest_mass: float
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What model.json holds; `files` has the sha256 of every array's file."""
+
+    estimator: str
+    parameters: dict[str, Any]
+    distortion: str
+    smoothing: float
+    corpus: _Facts
+    summary: dict[str, Any]
+    feature_names: list[str] | None
+    cluster_ids: list[int]
+    files: dict[str, str]
+
+
 def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
     """Write a model into a folder, local or an fsspec URL.
 
@@ -68,7 +94,7 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
     }
     if not isinstance(parameters.get("init", ""), str):
         arrays["init"] = np.asarray(parameters.pop("init"))
-    files = {f"{name}.npy": _npy(array) for name, array in arrays.items()}
+    files = {f"{name}.npy": encode_npy(array) for name, array in arrays.items()}
     record = {
         "format": FORMAT,
         "estimator": model.kind,
@@ -84,9 +110,9 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
         "summary": model.summary,
         "feature_names": model.feature_names,
         "cluster_ids": model.cluster_ids,
-        "sha256": {name: sha256(data).hexdigest() for name, data in files.items()},
+        "files": {name: digest(data) for name, data in files.items()},
     }
-    _write(os.fspath(path), files, json.dumps(record, indent=1).encode())
+    _write(os.fspath(path), files, seal_for_people(record))
 
 
 def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
@@ -113,11 +139,12 @@ def load_model(path: str | os.PathLike[str]) -> SavedModel:
     with explained(os.fspath(path), "open it"):
         filesystem, folder = open_files(os.fspath(path))
     record = _read_record(filesystem, folder)
+    arrays = {
+        name.removesuffix(".npy"): _read_array(filesystem, folder, name, checksum)
+        for name, checksum in record.files.items()
+    }
     try:
-        arrays = {
-            name.removesuffix(".npy"): _read_array(filesystem, folder, name, checksum)
-            for name, checksum in record["sha256"].items()
-        }
+        _require_shapes(arrays, record.corpus.n_features)
         return _model_of(record, arrays)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InvalidInputError):
@@ -133,56 +160,77 @@ def not_as_saved(path: str | os.PathLike[str], error: Exception) -> InvalidInput
     )
 
 
-def _model_of(record: Mapping[str, Any], arrays: dict[str, AnyArray]) -> SavedModel:
-    facts, parameters = record["corpus"], dict(record["parameters"])
+def _require_shapes(arrays: Mapping[str, AnyArray], n_features: int) -> None:
+    """Raise ValueError where arrays are not those of a model: kernels trust what they are given."""
+    centroids = arrays["centroids"]
+    rows = {name: arrays[name] for name in ("weights", "minimum", "maximum")}
+    shapes = {name: array.shape for name, array in rows.items()}
+    if any(shape != (n_features,) for shape in shapes.values()) or not len(centroids):
+        raise ValueError(f"arrays of {n_features} features have the shapes {shapes}")
+    if centroids.ndim != 2 or centroids.shape[1] != n_features:
+        raise ValueError(f"centroids of {n_features} features have the shape {centroids.shape}")
+    for name, array in {**rows, "centroids": centroids}.items():
+        if array.dtype != np.float64 or not np.isfinite(array).all():
+            raise ValueError(f"{name} has other values than finite float64")
+
+
+def _model_of(record: _Record, arrays: dict[str, AnyArray]) -> SavedModel:
+    facts, parameters = record.corpus, dict(record.parameters)
     if "init" in arrays:
         parameters["init"] = arrays["init"]
     extent = Extent(
-        n_rows=facts["n_rows"],
-        n_features=facts["n_features"],
+        n_rows=facts.n_rows,
+        n_features=facts.n_features,
         minimum=arrays["minimum"],
         maximum=arrays["maximum"],
-        mean_mass=facts["mean_mass"],
-        largest_mass=facts["largest_mass"],
+        mean_mass=facts.mean_mass,
+        largest_mass=facts.largest_mass,
     )
-    distortion = DISTORTIONS[record["distortion"]]().bind(extent)
-    predictor = Predictor(distortion, arrays["centroids"], arrays["weights"], record["smoothing"])
+    distortion = DISTORTIONS[record.distortion]().bind(extent)
+    predictor = Predictor(distortion, arrays["centroids"], arrays["weights"], record.smoothing)
     return SavedModel(
-        record["estimator"], parameters, predictor, record["summary"], record["feature_names"],
+        record.estimator, parameters, predictor, record.summary, record.feature_names,
         _ids_of(record, len(predictor.centroids)),
     )  # fmt: skip
 
 
-def _ids_of(record: Mapping[str, Any], n_clusters: int) -> list[int]:
-    ids: list[int] = record["cluster_ids"]
-    known = {one for one in ids if type(one) is int and 0 <= one < 2**31}
+def _ids_of(record: _Record, n_clusters: int) -> list[int]:
+    ids = record.cluster_ids
+    known = {one for one in ids if 0 <= one < 2**31}
     if len(known) != n_clusters or len(ids) != n_clusters:
         raise ValueError(f"cluster_ids must be {n_clusters} different ids, got {ids}")
     return ids
 
 
-def _npy(array: AnyArray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _read_record(filesystem: Any, folder: str) -> Mapping[str, Any]:
+def _read_record(filesystem: Any, folder: str) -> _Record:
+    path = f"{folder}/{RECORD}"
     try:
-        record = json.loads(_read(filesystem, folder, RECORD))
+        data = _read(filesystem, folder, RECORD)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise InvalidInputError(
             f"path must be a folder that save() wrote, got {folder}, where {RECORD} cannot be read "
             f"({type(error).__name__}: {error}); check the path, or save the model again"
         ) from error
+    _refuse_other_format(data, path)
+    try:
+        return unseal_as(_Record, data, path, FORMAT)
+    except DamagedFileError as error:
+        said = str(error).removesuffix(f"; {RESTORE}")
+        raise InvalidInputError(f"{said}; save the model again") from error
+
+
+def _refuse_other_format(data: bytes, path: str) -> None:
+    """Refuse a whole record of another version, which may be sealed in another way, or not."""
+    record = None
+    with suppress(ValueError, RecursionError):
+        record = json.loads(data)
     found = record.get("format") if isinstance(record, dict) else None
-    if not isinstance(record, dict) or found != FORMAT:
+    if isinstance(found, str) and found != FORMAT:
         raise InvalidInputError(
-            f"{folder}/{RECORD} must have the format {FORMAT!r}, got {found!r}; read it with the "
+            f"{path} must have the format {FORMAT!r}, got {found!r:.80}; read it with the "
             "version of hmrf-dask that wrote it, or save the model again (that of a job's output: "
             "run it once with start: cold, its clusters keep their ids)"
         )
-    return record
 
 
 def _read(filesystem: Any, folder: str, name: str) -> bytes:
@@ -199,10 +247,12 @@ def _read_array(filesystem: Any, folder: str, name: str, checksum: str) -> AnyAr
             f"{folder} must hold {name}, which {RECORD} names, got none ({error}); save the model "
             "again"
         ) from error
-    if sha256(data).hexdigest() != checksum:
+    if digest(data) != checksum:
         raise InvalidInputError(
             f"{folder}/{name} must be the file that {RECORD} names, got other bytes; save the "
             "model again"
         )
-    array: AnyArray = np.load(io.BytesIO(data), allow_pickle=False)
-    return array
+    try:
+        return decode_npy(data, f"{folder}/{name}")
+    except DamagedFileError as error:
+        raise InvalidInputError(f"{error}; save the model again") from error

@@ -11,13 +11,14 @@ has, and the records that are no documents.
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +29,14 @@ from hmrf_dask.documents.parts import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.ledger import Entry, keys_of
+from hmrf_dask.runs.records import digest
+from hmrf_dask.runs.storage import Storage
+from hmrf_dask.text.counted import refuse_file
 from hmrf_dask.text.files import Place
 
+T = TypeVar("T")
 FOLDER = "documents"
+_HASH = 16  # digits of the sha256 in names of what lies beside rows
 SMALL = 2**20  # bytes of a file that shares a bundle
 BYTES, FILES = 4 * 2**20, 2048  # of a bundle, at most
 UNPACKED = 8  # times its bytes a compressed file counts: it is its text that takes memory
@@ -161,9 +167,8 @@ class Told:
         self._labels.append(None if labels is None else self._write_labels(number, ids, labels))
         if rejects:
             self._note(rejects)
-            name = f"{FOLDER}/{self._key}/rejects-{number:05d}.jsonl"
-            self._storage.write(name, encode_rejects(rejects))
-            self._rejects.append(name)
+            data = encode_rejects(rejects)
+            self._rejects.append(self._write(f"rejects-{number:05d}", "jsonl", data))
 
     def _require_one_width(self, parts: Sequence[tuple[int, Batch]]) -> None:
         widths = {
@@ -187,9 +192,41 @@ class Told:
         table = pa.table({name: pa.array(one, pa.string()) for name, one in columns.items()})
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-        name = f"{FOLDER}/{self._key}/labels-{number:05d}.parquet"
-        self._storage.write(name, sink.getvalue().to_pybytes())
+        return self._write(f"labels-{number:05d}", "parquet", sink.getvalue().to_pybytes())
+
+    def _write(self, stem: str, ending: str, data: bytes) -> str:
+        """Write what lies beside the rows under a name with its hash: who names it knows it."""
+        name = f"{FOLDER}/{self._key}/{stem}-{digest(data)[:_HASH]}.{ending}"
+        self._storage.write(name, data)
         return name
+
+
+def read_beside(storage: Storage, name: str, decode: Callable[[bytes], T]) -> T:
+    """Return what lies beside the rows of a bundle, or raise UnreadableFileError naming the file.
+
+    Its documents may have been read long ago; its name holds the hash that it must have.
+    """
+    path = f"{storage.url}/{name}"
+    try:
+        data = storage.read(name)
+    except FileNotFoundError:
+        refuse_file(path, "it is missing")
+    if digest(data)[:_HASH] != name.rpartition("-")[2].partition(".")[0]:
+        refuse_file(path, f"the hash of its {len(data)} bytes is not the one in its name")
+    try:
+        return decode(data)
+    except (OSError, pa.ArrowException, ValueError, TypeError) as error:
+        refuse_file(path, f"it cannot be read ({error})")
+
+
+def read_rejects(data: bytes) -> list[Reject]:
+    """Return what `encode_rejects` was given."""
+    return [Reject(**json.loads(line)) for line in data.splitlines()]
+
+
+def read_table(data: bytes) -> pa.Table:
+    """Return the table of a Parquet file."""
+    return pq.read_table(io.BytesIO(data), page_checksum_verification=True)
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:

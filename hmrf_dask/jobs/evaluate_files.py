@@ -19,10 +19,12 @@ from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.values import MOST_CHARACTERS
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.places import assignment_files
+from hmrf_dask.jobs.places import AssignmentFile, assignment_files, explained_to_readers
 from hmrf_dask.measures import adjusted_rand, completeness, homogeneity, normalized_mutual_info
 from hmrf_dask.measures.scores import pairs_within
 from hmrf_dask.measures.table import Contingency, merge, tabulate
+from hmrf_dask.releases.release import read_file
+from hmrf_dask.runs.storage import open_storage
 
 ID_COLUMNS = ("doc_id", "id")  # of known classes, where it is not said: assignments' or documents'
 READERS = {
@@ -84,7 +86,7 @@ def evaluate_files(
     known = flow.lazy(_known_classes, truth, id_column, label_column)
     asked = [] if pairs is None else Constraints.from_file(pairs).as_text().documents.tolist()
     shared = flow.share(pa.array(asked, pa.string()))
-    counted = [flow.lazy(_compared, path, known, shared) for path in assignment_files(assignments)]
+    counted = [flow.lazy(_compared, file, known, shared) for file in assignment_files(assignments)]
     n_documents, table, unasked = flow.compute([tree(flow, _added, counted)])[0]
     if not table.n_rows:
         raise InvalidInputError(
@@ -154,9 +156,11 @@ def _refuse_long(columns: list[Any], path: str) -> None:
         )
 
 
-def _compared(path: str, known: pa.Table, asked: Any) -> tuple[int, Contingency, Contingency]:
+def _compared(
+    file: AssignmentFile, known: pa.Table, asked: Any
+) -> tuple[int, Contingency, Contingency]:
     """Return how many documents a file has, and tables of all and of those nobody asked about."""
-    found = pq.read_table(io.BytesIO(read_whole(path, {})), columns=["doc_id", "cluster"])
+    found = _read(file, ["doc_id", "cluster"])
     ids = found["doc_id"].cast(pa.string())
     places = pc.index_in(ids, value_set=known["id"])
     compared = pc.is_valid(places).to_numpy()
@@ -167,6 +171,23 @@ def _compared(path: str, known: pa.Table, asked: Any) -> tuple[int, Contingency,
         tabulate(classes[rows].astype(np.str_), clusters[rows]) for rows in (compared, unasked)
     )
     return found.num_rows, every, rest
+
+
+def _read(file: AssignmentFile, columns: list[str]) -> pa.Table:
+    """Return columns of a file, which is as it was published."""
+    storage = open_storage(file.url, {}, durable=False)
+    if file.sha256 is None:
+        data = storage.read(file.name)
+    else:
+        with explained_to_readers():
+            data = read_file(storage, file.name, file.sha256)
+    try:
+        return pq.read_table(io.BytesIO(data), columns=columns, page_checksum_verification=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"{file.path} must be a whole Parquet file with the columns {', '.join(columns)}, got "
+            f"something else ({error}); make the assignments again"
+        ) from error
 
 
 def _added(

@@ -9,17 +9,26 @@ from typing import Any
 
 from hmrf_dask.addresses import absolute_url
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.places import last_release
+from hmrf_dask.jobs.places import explained_to_readers, last_release
 from hmrf_dask.jobs.report import NAME as REPORT
 from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.watch import PROGRESS
+from hmrf_dask.releases import Release, check_files
 from hmrf_dask.releases.holder import holder_of
+from hmrf_dask.releases.nightly import small_of
 from hmrf_dask.runs.commits import CommitLog
 from hmrf_dask.runs.storage import Storage, open_storage
 
 
-def inspect_output(place: str) -> dict[str, Any]:
+def inspect_output(place: str, *, verify: bool = False) -> dict[str, Any]:
     """Return what a job's output or a run directory holds.
+
+    Parameters
+    ----------
+    place : str
+    verify : bool
+        Whether every file of the release is hashed; else sizes are looked at, and what is small is
+        hashed.
 
     Returns
     -------
@@ -33,7 +42,7 @@ def inspect_output(place: str) -> dict[str, Any]:
     storage = open_storage(url, {}, durable=False)
     names = set(storage.names(""))
     if {"LATEST", "releases", "holders", "runs"} & names:
-        return _of_output(url, storage)
+        return _of_output(url, storage, verify)
     if PROGRESS in names:
         return _of_job_run(url, storage)
     if "commits" in names or "run.json" in names:
@@ -46,7 +55,7 @@ def inspect_output(place: str) -> dict[str, Any]:
     )
 
 
-def _of_output(url: str, storage: Storage) -> dict[str, Any]:
+def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
     release, holder = last_release(url), holder_of(url)
     told: dict[str, Any] = {"kind": "output", "place": url, "running": holder is not None}
     told["release"] = None
@@ -58,12 +67,21 @@ def _of_output(url: str, storage: Storage) -> dict[str, Any]:
             "when": release.when,
             "counts": release.counts,
             "files": len(release.files),
+            "hashed": _checked(storage, release, verify),
         }
     told["holder"] = None if holder is None else asdict(holder)
     unfinished = sorted(set(storage.names("runs")) - {release.run if release else ""})
     run = holder.run if holder is not None else (unfinished[-1] if not release else None)
     told["progress"] = None if run is None else run_progress(url, run)
     return told
+
+
+def _checked(storage: Storage, release: Release, verify: bool) -> int:
+    """Return how many files of a release were hashed; one that is damaged is an error."""
+    hashed = list(release.files) if verify else small_of(release.sizes)
+    with explained_to_readers():
+        check_files(storage, release, hashed)
+    return len(hashed)
 
 
 def _of_job_run(url: str, storage: Storage) -> dict[str, Any]:
@@ -79,10 +97,17 @@ def _of_job_run(url: str, storage: Storage) -> dict[str, Any]:
 def run_progress(output: str, run: str) -> dict[str, Any]:
     """Return the last step that a run of a job told of, and how far its fit is."""
     folder = f"{output}/runs/{run}"
-    step = None
-    with suppress(FileNotFoundError, ValueError):
-        step = json.loads(open_storage(folder, {}, durable=False).read(PROGRESS))
-    return {"run": run, "step": step, "fit": fit_progress(f"{folder}/fit")}
+    return {"run": run, "step": _step(folder), "fit": fit_progress(f"{folder}/fit")}
+
+
+def _step(folder: str) -> dict[str, Any] | None:
+    """Return the last step, None where nothing tells it: it is for people, so it is not sealed."""
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        told = json.loads(open_storage(folder, {}, durable=False).read(PROGRESS))
+        words, numbers = (told["step"], told["since"]), (told["done"], told["of"])
+        if all(type(one) is str for one in words) and all(type(one) is int for one in numbers):
+            return {key: told[key] for key in ("step", "done", "of", "since")}
+    return None
 
 
 def fit_progress(run_dir: str) -> dict[str, Any] | None:
@@ -94,5 +119,5 @@ def fit_progress(run_dir: str) -> dict[str, Any] | None:
     if commit is None:
         return None
     record = commit.record
-    told = {name: record[name] for name in ("phase", "iteration", "J", "stop")}
-    return {"commit": commit.number, **told, "rows_moved": record["moved"]}
+    told = {name: record.get(name) for name in ("phase", "iteration", "J", "stop")}
+    return {"commit": commit.number, **told, "rows_moved": record.get("moved")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -10,29 +9,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, tree
-from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.assignments import assignments_of
-from hmrf_dask.jobs.bundles import n_rejects_of
+from hmrf_dask.jobs.bundles import n_rejects_of, read_beside, read_table
 from hmrf_dask.jobs.carried import Files
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_results import Results
 from hmrf_dask.jobs.job_rows import JobRows
-from hmrf_dask.jobs.job_steps import MADE_OF, Material, Run
-from hmrf_dask.jobs.ledger import CAME, SOURCES, entries, keys_of
+from hmrf_dask.jobs.job_steps import Material, Run
+from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, VOCABULARY, entries, keys_of
 from hmrf_dask.jobs.parent import INPUTS, NEXT_ID
 from hmrf_dask.jobs.places import GONE, LINEAGE, NOTES, REJECTS, model_of
-from hmrf_dask.jobs.rejected import read_beside, warn_of_rejects, write_answers, write_records
+from hmrf_dask.jobs.rejected import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.report import NAME, Report
-from hmrf_dask.jobs.sweep import VOCABULARY, sweep
+from hmrf_dask.jobs.sweep import sweep
 from hmrf_dask.measures import normalized_mutual_info
 from hmrf_dask.measures.table import Contingency, merge, tabulate
 from hmrf_dask.releases import clean, publish
-from hmrf_dask.releases.release import read_if_whole
-from hmrf_dask.runs.records import digest
+from hmrf_dask.releases.release import read_file, read_if_whole
+from hmrf_dask.runs.records import DamagedFileError, digest
 from hmrf_dask.text.files import Place
 
 KINDS = ("must", "cannot")
@@ -113,9 +110,9 @@ def _answer_files(run: Run, answers: Answers) -> Files:
 def _agreement(run: Run, material: Material, files: Files) -> float | None:
     """Return the NMI with the label column; None where no document has a label."""
     flow = DaskFlow()
-    written: dict[str, list[str]] = {}
-    for name in assignments_of(files):
-        written.setdefault(name.rpartition("/")[2].partition("-")[0], []).append(name)
+    written: dict[str, list[tuple[str, str]]] = {}
+    for named in assignments_of(files).items():
+        written.setdefault(named[0].rpartition("/")[2].partition("-")[0], []).append(named)
     tasks = [
         flow.lazy(_compared, run.place, written[key], [name for name in told["labels"] if name])
         for key, told in zip(material.rows.keys, material.rows.told, strict=True)
@@ -127,22 +124,16 @@ def _agreement(run: Run, material: Material, files: Files) -> float | None:
     return normalized_mutual_info(table) if table.n_rows else None
 
 
-def _compared(place: Place, written: list[str], labels: list[str]) -> Contingency:
+def _compared(place: Place, written: list[tuple[str, str]], labels: list[str]) -> Contingency:
     """Return how many documents of a file each class has in each cluster."""
-    known = _table(place, labels).drop_null()
-    found = _table(place, written).select(["doc_id", "cluster"])
+    storage = place.storage
+    known = pa.concat_tables([read_beside(storage, name, read_table) for name in labels])
+    known = known.drop_null()
+    found = pa.concat_tables([read_table(read_file(storage, *named)) for named in written])
     places = pc.index_in(found["doc_id"], value_set=known["id"])
     there = pc.is_valid(places)
     classes = known["label"].take(places.filter(there)).to_numpy()
     return tabulate(np.asarray(classes, np.str_), found["cluster"].filter(there).to_numpy())
-
-
-def _table(place: Place, names: list[str]) -> pa.Table:
-    return pa.concat_tables([read_beside(place, name, _table_in) for name in names])
-
-
-def _table_in(data: bytes) -> pa.Table:
-    return pq.read_table(io.BytesIO(data), page_checksum_verification=True)
 
 
 # ---- the report
@@ -251,7 +242,7 @@ def _kept(run: Run, report: Report) -> tuple[Report, bytes]:
         return report, data
     except FileExistsError:
         there = storage.read(name)
-    with suppress(InvalidInputError):
+    with suppress(DamagedFileError):
         found = Report.from_json(there, run.inputs.output)
         made = read_if_whole(storage, found.release)
         if found.release == report.release or (made is not None and made.run == run.run_id):

@@ -16,6 +16,7 @@ from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs.bundles import Bundle, bundled, paths_of
 from hmrf_dask.jobs.document_source import DocumentSource
+from hmrf_dask.jobs.embedding_rows import FOLDER as EMBEDDINGS
 from hmrf_dask.jobs.embedding_rows import embed_documents
 from hmrf_dask.jobs.former import look_up
 from hmrf_dask.jobs.inputs import Inputs
@@ -39,19 +40,18 @@ from hmrf_dask.jobs.job_rows import (
     settings_of,
     weigh_documents,
 )
-from hmrf_dask.jobs.ledger import CAME, SOURCES, Changes, Entry, compare
+from hmrf_dask.jobs.last_vocabulary import read_vocabulary
+from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, Changes, Entry, compare
 from hmrf_dask.jobs.parent import Parent, check_release
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.rejected import check_answers, check_records
 from hmrf_dask.jobs.repeated_ids import without_repeated
-from hmrf_dask.jobs.sweep import VOCABULARY
 from hmrf_dask.jobs.watch import Watch
 from hmrf_dask.releases import Hold, Release
 from hmrf_dask.releases.release import read_file
-from hmrf_dask.text.files import Place, load_vocabulary
+from hmrf_dask.text.files import COUNTED, COUNTS, Place
+from hmrf_dask.text.vectorise import WRITTEN, counts_key
 from hmrf_dask.text.vocabulary import Vocabulary
-
-MADE_OF = "made_of"
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,12 @@ class Run:
         """The output, as tasks are told of it."""
         return Place(self.inputs.output)
 
+    def record_of(self, bundle: str) -> str:
+        """Return the file below the output that says that the documents of a bundle were read."""
+        if self.text.kind == "embeddings":
+            return f"{EMBEDDINGS}/{bundle}/{WRITTEN}"
+        return f"{COUNTS}/{counts_key(bundle, settings_of(self.text))}/{COUNTED}"
+
     @property
     def quarantine(self) -> bool:
         """Whether bad records are quarantined."""
@@ -141,17 +147,12 @@ class Run:
 
     @cached_property
     def last_vocabulary(self) -> Vocabulary | None:
-        """The vocabulary of the last release; None without one, where it is lost, or of no use."""
-        named = None if self.previous is None else self.previous.ledger[VOCABULARY]
-        try:
-            return None if named is None else load_vocabulary(named, self.place)
-        except InvalidInputError as error:
-            warnings.warn(
-                f"the vocabulary of the last release cannot be read and is made anew ({error})",
-                HmrfWarning,
-                stacklevel=2,
-            )
+        """The vocabulary of the last release; None without one, or where it is of no use."""
+        if self.previous is None:
             return None
+        job, text = self.inputs.job, self.text
+        needed = job.mode == "predict" or job.start == "warm" or text.refit != "always"
+        return read_vocabulary(self.previous, self.place, settings_of(text), needed=needed)
 
     @property
     def text(self) -> Text:
@@ -206,7 +207,7 @@ def check_parent(run: Run) -> None:
     if run.previous is not None:
         with run.watch.step("check the last release"):
             predicting = run.inputs.job.mode == "predict"
-            check_release(run.place.storage, run.previous, assignments=predicting)
+            check_release(run.place.storage, run.previous, predicting=predicting)
 
 
 def look_at_answers(run: Run) -> Given:

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hmrf_dask.documents.sources import Source
+from hmrf_dask.releases.release import DamagedReleaseError, Release, latest
+from hmrf_dask.runs.records import RESTORE, DamagedFileError, typed
 
 SOURCES = "sources"
+VOCABULARY = "vocabulary"  # its identity, None where rows are ready embeddings
+MADE_OF = "made_of"  # keys of the counts that the vocabulary was made of
 CAME = "came"  # the releases that files came with since the last fit, by path
 Entry = list[Any]  # size, etag, and the keys of each part of the file
 
@@ -27,6 +31,30 @@ class Keys(NamedTuple):
     counts: str
     bundle: str
     own: str
+
+
+@dataclass(frozen=True)
+class _Ledger:
+    """What the ledger of a release has at least."""
+
+    inputs: str
+    sources: dict[str, tuple[Any, Any, list[tuple[str, str, str]]]]
+    vocabulary: str | None
+    made_of: list[str]
+    next_id: int
+    came: dict[str, int]
+
+
+def last_release(output: str) -> Release | None:
+    """Return the last release of a job's output, with a ledger that a run can go on from."""
+    found = latest(output)
+    if found is not None:
+        name = f"the ledger of release {found.number} of {output}"
+        try:
+            typed(_Ledger, found.ledger, name)
+        except DamagedFileError as error:
+            raise DamagedReleaseError(str(error).removesuffix(f"; {RESTORE}")) from error
+    return found
 
 
 @dataclass(frozen=True)

@@ -6,27 +6,26 @@ written down. An error says what is damaged and which release is whole; `--from-
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from hmrf_dask.errors import ConfigurationError, HmrfWarning
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.places import ASSIGNMENTS, LINEAGE, REJECTS
+from hmrf_dask.jobs.ledger import last_release
+from hmrf_dask.jobs.places import LINEAGE, MODEL, REJECTS
 from hmrf_dask.jobs.report import NAME as REPORT
+from hmrf_dask.releases.lineage import Lineage
+from hmrf_dask.releases.nightly import hashed_in, tonight
 from hmrf_dask.releases.output import numbers_in, open_output
 from hmrf_dask.releases.release import (
     FOLDER,
     DamagedReleaseError,
     Release,
+    check_files,
     damages,
-    latest,
-    missing_of,
     pointed,
-    read_file,
     read_if_whole,
 )
 from hmrf_dask.runs.records import DamagedFileError
@@ -81,7 +80,7 @@ def find_parent(inputs: Inputs) -> Parent:
 
 
 def _last(inputs: Inputs) -> Parent:
-    last = latest(inputs.output)
+    last = last_release(inputs.output)
     if last is not None and last.ledger.get(INPUTS) == inputs.identity:
         return Parent(last, last.number + 1, last.run, done=True)
     number = 1 if last is None else last.number + 1
@@ -174,31 +173,63 @@ def _way_out(storage: Storage, below: int | None) -> str:
 
 def _damaged(storage: Storage, release: Release) -> bool:
     """Return whether a run cannot go on from a release."""
+    from hmrf_dask.jobs.last_vocabulary import check_vocabulary  # much is imported to read one
+
     try:
         check_release(storage, release)
-    except DamagedReleaseError:
+        check_vocabulary(storage, release)
+    except DamagedFileError:
         return True
     return False
 
 
-def check_release(storage: Storage, release: Release, *, assignments: bool = True) -> None:
+# ---- a release that is made again
+
+
+def parent_again(inputs: Inputs, last: Release) -> Parent | None:
+    """Return where the run began that made a release of these inputs, None where that is gone.
+
+    What it makes again from there are the same files.
+    """
+    storage = open_output(inputs.output, None)
+    before = None
+    if last.parent is not None:
+        found = (read_if_whole(storage, number) for number in range(last.number - 1, 0, -1))
+        before = next((one for one in found if one is not None and one.run == last.parent), None)
+        if before is None or not before.files or _damaged(storage, before):
+            return None
+    passed_over = range(1 if before is None else before.number + 1, last.number)
+    if last.ledger.get(INPUTS) != inputs.identity:
+        return None
+    if _run_id(inputs, before, passed_over) != last.run:
+        return None
+    return Parent(before, last.number + 1, last.run, passed_over=passed_over)
+
+
+def check_release(storage: Storage, release: Release, *, predicting: bool = True) -> None:
     """Raise DamagedReleaseError where a file that a run needs is not as it was published.
 
-    Of assignments, which are many, it is only seen whether they are there: each is checked where it
-    is read. A fit can do without some of them. Reports and rejects are for people.
+    A fit needs lineage and model, and can do without some of the assignments, which it checks where
+    it reads them. A prediction publishes assignments again without reading them, so their sizes are
+    looked at, and a share of them is hashed.
     """
-    needed = {
-        name: sha256
-        for name, sha256 in release.files.items()
-        if name.rpartition("/")[2] != REPORT
-        and f"/{REJECTS}/" not in name
-        and (assignments or f"/{ASSIGNMENTS}/" not in name)
-    }
-    for name in missing_of(storage, needed)[:1]:
-        read_file(storage, name, needed[name])
-    for name, sha256 in needed.items():
-        if f"/{ASSIGNMENTS}/" not in name:
-            read_file(storage, name, sha256)
+    hashed = [name for name in release.files if _is_needed(name)]
+    if not predicting:
+        check_files(storage, release, hashed, hashed)
+        return
+    needed = [name for name in release.files if _is_carried(name)]
+    share = set(hashed_in(tonight(), {name: release.sizes[name] for name in needed}))
+    check_files(storage, release, sorted(share.union(hashed)), [*hashed, *needed])
+
+
+def _is_needed(name: str) -> bool:
+    """Return whether any run needs a file of the last release."""
+    return name.endswith(f"/{LINEAGE}") or f"/{MODEL}/" in name
+
+
+def _is_carried(name: str) -> bool:
+    """Return whether a prediction needs a file too; reports and rejects are for people."""
+    return not (_is_needed(name) or f"/{REJECTS}/" in name or name.endswith(f"/{REPORT}"))
 
 
 # ---- ids of clusters
@@ -222,13 +253,12 @@ def next_id_after(output: str, parent: Parent) -> int:
 def _next_id(storage: Storage, number: int) -> int | None:
     """Return what the ledger of a release says, or else the lineage of the run that made it."""
     release = read_if_whole(storage, number)
-    if release is not None and NEXT_ID in release.ledger:
+    if release is not None and isinstance(release.ledger.get(NEXT_ID), int):
         return int(release.ledger[NEXT_ID])
     try:
         run = release.run if release is not None else _run_pointed_at(storage, number)
-        lineage: dict[str, Any] = json.loads(storage.read(f"runs/{run}/{LINEAGE}"))
-        return int(lineage[NEXT_ID])
-    except (FileNotFoundError, DamagedFileError, ValueError, KeyError, TypeError):
+        return Lineage.from_json(storage.read(f"runs/{run}/{LINEAGE}")).next_id
+    except (FileNotFoundError, DamagedFileError):
         return None
 
 

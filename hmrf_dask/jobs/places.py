@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from hmrf_dask.addresses import absolute_url
 from hmrf_dask.errors import InvalidInputError
@@ -21,15 +22,39 @@ REJECTS = "rejects"
 REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined documents for their ids
 
 
+@dataclass(frozen=True)
+class AssignmentFile:
+    """A file of assignments.
+
+    Attributes
+    ----------
+    url : str
+        The place: an output, a run directory or a folder.
+    name : str
+        Below it.
+    sha256 : str or None
+        What it was published with; None where nothing recorded that.
+    """
+
+    url: str
+    name: str
+    sha256: str | None
+
+    @property
+    def path(self) -> str:
+        """Path or URL of the file."""
+        return f"{self.url}/{self.name}"
+
+
 def last_release(place: str) -> Release | None:
     """Return the last release where a place is the output of a job, else None."""
     names = open_storage(absolute_url(place), {}, durable=False).names("")
-    with _explained():
+    with explained_to_readers():
         return latest(place) if {"LATEST", "releases"} & set(names) else None
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained_to_readers() -> Iterator[None]:
     """Say whom to ask how to go on where a release is damaged."""
     try:
         yield
@@ -39,12 +64,13 @@ def _explained() -> Iterator[None]:
         ) from error
 
 
-def assignment_files(place: str) -> list[str]:
+def assignment_files(place: str) -> list[AssignmentFile]:
     """Return the Parquet files with the assignments of a job's output, a run, or a folder."""
     root = absolute_url(place)
     release = last_release(place)
+    published = {} if release is None else release.files
     if release is not None:
-        names = [name for name in release.files if _folder(name) == ASSIGNMENTS]
+        names = [name for name in published if _folder(name) == ASSIGNMENTS]
     else:
         storage = open_storage(root, {}, durable=False)
         for folder in (ASSIGNMENTS, ""):
@@ -57,7 +83,7 @@ def assignment_files(place: str) -> list[str]:
             f"assignments must be a job's output, a run directory or a folder of .parquet files, "
             f"got {place!r} without any; check the path"
         )
-    return [f"{root}/{name}" for name in names]
+    return [AssignmentFile(root, name, published.get(name)) for name in names]
 
 
 def model_folder(place: str) -> str:
@@ -67,7 +93,7 @@ def model_folder(place: str) -> str:
     if release is not None:
         folder = model_of(release.files)
         storage = open_storage(root, {}, durable=False)
-        with _explained():
+        with explained_to_readers():
             for name, sha256 in release.files.items():
                 if name.startswith(f"{folder}/"):
                     read_file(storage, name, sha256)

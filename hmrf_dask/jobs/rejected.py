@@ -6,14 +6,11 @@ wrong: a column of another meaning, a store half copied, answers to another coll
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.documents.batches import Reject
@@ -25,10 +22,12 @@ from hmrf_dask.jobs.bundles import (
     n_documents_of,
     n_rejects_of,
     placed,
+    read_beside,
+    read_rejects,
 )
 from hmrf_dask.jobs.places import REJECTS, REPEATED
-from hmrf_dask.runs.records import DamagedFileError, digest
-from hmrf_dask.text.files import COUNTS, ROWS, Place
+from hmrf_dask.runs.records import digest
+from hmrf_dask.text.files import Place
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.job_answers import Answers, Given
@@ -148,30 +147,7 @@ def _listed(run: Run, name: str, rejects: Sequence[Reject]) -> Files:
 
 def _copy(place: Place, names: list[str], n_lines: int, target: str) -> Files:
     """Bring the rejects of a bundle together, with the lines they have in their whole file."""
-    rejects = [one for name in names for one in read_beside(place, name, _rejects_in)]
+    rejects = [one for name in names for one in read_beside(place.storage, name, read_rejects)]
     data = encode_rejects(placed(one, n_lines) for one in rejects)
     place.storage.write(target, data)
     return {target: digest(data)}
-
-
-def _rejects_in(data: bytes) -> list[Reject]:
-    return [Reject(**json.loads(line)) for line in data.splitlines()]
-
-
-def read_beside(place: Place, name: str, decode: Callable[[bytes], Any]) -> Any:
-    """Return what was written beside documents that may have been read long ago."""
-    storage = place.storage
-    try:
-        data = storage.read(name)
-    except FileNotFoundError:
-        problem = "none"
-    else:
-        try:
-            return decode(data)
-        except (OSError, pa.ArrowException, ValueError, TypeError) as error:
-            problem = f"something else ({error})"
-    raise DamagedFileError(
-        f"{storage.url}/{name} must be as the run left it that read the documents, got {problem}; "
-        f"remove {storage.url}/{COUNTS} and {storage.url}/{ROWS}, then run again: all documents "
-        "are read anew"
-    )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.runs.records import DamagedFileError, seal_for_people, typed, unseal
 
 FORMAT = "hmrf-dask/run/v2"
 NAME = "run.json"
@@ -75,21 +74,16 @@ class Report:
         """Return run.json. The output may be moved, so it is not in there."""
         content = asdict(self)
         del content["output"]
-        return f"{json.dumps({'format': FORMAT, **content}, indent=1)}\n".encode()
+        return seal_for_people({"format": FORMAT, **content})
 
     @staticmethod
     def from_json(data: bytes, output: str) -> Report:
         """Return what `to_json` wrote."""
-        try:
-            content = json.loads(data)
-            if (found := content.pop("format")) != FORMAT:
-                raise ValueError(f"the format {found!r} of another version of hmrf-dask")
-            return Report(output=output, **content)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidInputError(
-                f"{NAME} must be as it was written ({FORMAT}), got something else in {output} "
-                f"({type(error).__name__}: {error}); restore it, or run the job again"
-            ) from error
+        name = f"{NAME} of a run in {output}"
+        content = unseal(data, name)
+        if content.pop("format", None) != FORMAT:
+            raise DamagedFileError(f"{name} must have the format {FORMAT}, got another; run again")
+        return typed(Report, {**content, "output": output}, name)
 
     def up_to_date(self) -> Report:
         """Return the same report of a run that had nothing to do."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hmrf_dask.documents.batches import Reject
-from hmrf_dask.jobs.bundles import FOLDER, Bundle, Told, paths_of
+from hmrf_dask.errors import UnreadableFileError
+from hmrf_dask.jobs.bundles import (
+    FOLDER,
+    Bundle,
+    Told,
+    paths_of,
+    read_beside,
+    read_rejects,
+    read_table,
+)
 from hmrf_dask.runs.storage import Storage
 from hmrf_dask.store.blocks import BlockFile, BlockSource, number_of, write_block
 from hmrf_dask.text.files import (
@@ -21,14 +27,14 @@ from hmrf_dask.text.files import (
     CountedSource,
     Place,
     read_counted,
-    read_json,
-    read_source,
+    read_record,
+    source_or_damage,
     write_counted,
-    write_json,
+    write_record,
     write_source,
 )
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.vectorise import counts_key
+from hmrf_dask.text.vectorise import WRITTEN, counts_key
 from hmrf_dask.types import BoolArray
 
 
@@ -36,9 +42,9 @@ def count_rest(bundle: Bundle, settings: TextSettings, place: Place) -> None:
     """Take the counts of a bundle out of those of its origin, unless one or the other is gone."""
     assert bundle.origin is not None
     storage, key = place.storage, counts_key(bundle.key, settings)
-    if read_source(storage, key) is not None:
+    if source_or_damage(storage, key)[0] is not None:
         return
-    whole = read_source(storage, counts_key(bundle.origin, settings))
+    whole, _ = source_or_damage(storage, counts_key(bundle.origin, settings))
     if whole is None or not _is_whole(storage, whole.told):  # then its files are read
         return
     rest = _Rest(bundle, whole.told, storage)
@@ -51,30 +57,47 @@ def count_rest(bundle: Bundle, settings: TextSettings, place: Place) -> None:
     write_source(storage, CountedSource(key, tuple(batches), rest.told.as_json()))
 
 
-def embed_rest(bundle: Bundle, place: Place, folder: str, name: str) -> None:
+@dataclass(frozen=True)
+class EmbeddingsRecord:
+    """What rows.json holds of a bundle of embeddings."""
+
+    files: tuple[BlockFile, ...]
+    n_features: int
+    told: dict[str, Any]
+
+
+def embeddings_or_damage(storage: Storage, folder: str) -> tuple[EmbeddingsRecord | None, str]:
+    """Return what is known of embeddings, and what is wrong with the file that tells it."""
+    try:
+        return read_record(storage, f"{folder}/{WRITTEN}", EmbeddingsRecord), ""
+    except UnreadableFileError as error:
+        return None, f"{error.path} {error.what}"
+
+
+def embed_rest(bundle: Bundle, place: Place, folder: str) -> None:
     """Take the embeddings of a bundle out of those of its origin, as `count_rest` does counts."""
     storage = place.storage
     mine, whole = f"{folder}/{bundle.key}", f"{folder}/{bundle.origin}"
-    stored = read_json(storage, f"{whole}/{name}")
-    if stored is None or read_json(storage, f"{mine}/{name}") is not None:
+    stored, _ = embeddings_or_damage(storage, whole)
+    if stored is None or embeddings_or_damage(storage, mine)[0] is not None:
         return
-    if not _is_whole(storage, stored["told"]):
+    if not _is_whole(storage, stored.told):
         return
-    rest = _Rest(bundle, stored["told"], storage)
-    files, left = [], iter(stored["files"])
+    rest = _Rest(bundle, stored.told, storage)
+    files, left = list[BlockFile](), iter(stored.files)
     for number, kept in enumerate(rest.kept()):
         names: list[str] = []
         if len(kept):  # a batch of records that are no documents has no file
-            file, width = BlockFile(**next(left)), stored["n_features"]
+            file, width = next(left), stored.n_features
             source = BlockSource(f"{storage.url}/{whole}", file, width, dict(place.options))
             block = source.read().take(np.flatnonzero(kept))
             names = block.ids.tolist()
             if names:
                 url = f"{storage.url}/{mine}"
-                files.append(asdict(write_block(block, url, number_of(file), place.options)))
+                files.append(write_block(block, url, number_of(file), place.options))
         rest.add(number, kept, names)
-    known = {"files": files, "n_features": stored["n_features"], "told": rest.told.as_json()}
-    write_json(storage, f"{mine}/{name}", known)
+    known = EmbeddingsRecord(tuple(files), stored.n_features, rest.told.as_json())
+    write_record(storage, f"{mine}/{WRITTEN}", asdict(known))
 
 
 def _is_whole(storage: Storage, told: Mapping[str, Any]) -> bool:
@@ -113,13 +136,12 @@ class _Rest:
         name = self._whole["labels"][number]
         if name is None:
             return None
-        table = pq.read_table(io.BytesIO(self._storage.read(name)))
+        table = read_beside(self._storage, name, read_table)
         labels: list[str | None] = table["label"].filter(pa.array(kept)).to_pylist()
         return labels
 
     def _rejects(self, number: int) -> list[Reject]:
-        end = f"/rejects-{number:05d}.jsonl"
-        names = [name for name in self._whole["rejects"] if name.endswith(end)]
-        lines = [line for name in names for line in self._storage.read(name).splitlines()]
-        found = [Reject(**json.loads(line)) for line in lines]
+        stem = f"/rejects-{number:05d}-"
+        names = [name for name in self._whole["rejects"] if stem in name]
+        found = [one for name in names for one in read_beside(self._storage, name, read_rejects)]
         return [one for one in found if one.source in self._paths]

@@ -7,10 +7,12 @@ a run that was killed anywhere is resumed by running it again, to the same bits.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, HmrfError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_release import release
 from hmrf_dask.jobs.job_results import write_fit, write_prediction
@@ -24,8 +26,10 @@ from hmrf_dask.jobs.job_steps import (
     prepare,
     unused_answers,
 )
-from hmrf_dask.jobs.parent import damage_explained, find_parent
+from hmrf_dask.jobs.parent import Parent, damage_explained, find_parent
 from hmrf_dask.jobs.rejected import TooManyRejectedError
+from hmrf_dask.jobs.remake import remake_of
+from hmrf_dask.jobs.repair import repaired
 from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.telling import Tell, nothing
 from hmrf_dask.jobs.up_to_date import report_of
@@ -53,12 +57,27 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
     HeldError
         Another run holds the output.
     """
+    with damage_explained(inputs.output):
+        again = remake_of(inputs)
+    if again is not None:
+        warnings.warn(
+            f"{again.damage}; release {again.parent.number - 1} is made again from what it was "
+            "made of",
+            HmrfWarning,
+            stacklevel=2,
+        )
+        _run(again.inputs, lambda _: again.parent, tell)
+    return _run(inputs, find_parent, tell)
+
+
+def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report:
+    """Do one run, from where it is to begin, as the only one that holds the output."""
     while True:
         with damage_explained(inputs.output):
-            parent = find_parent(inputs)
+            parent = find(inputs)
         with held(inputs.output, parent.run_id) as hold:
             with damage_explained(inputs.output):
-                if find_parent(inputs) != parent:
+                if find(inputs) != parent:
                     continue
             if parent.release is not None and parent.done:
                 _point_at(inputs.output, hold, parent.release)
@@ -66,7 +85,7 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
             watch = Watch(open_storage(inputs.output, {}, durable=True), parent.run_id, tell)
             run = Run(inputs, parent, hold, watch)
             with _left_tidy(run), _space_explained(inputs.output):
-                return _work(run)
+                return repaired(partial(_work, run), run.place.storage, run.record_of)
 
 
 def _point_at(output: str, hold: Hold, release: Release) -> None:

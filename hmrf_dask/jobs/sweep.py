@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hmrf_dask.jobs.bundles import FOLDER as DOCUMENTS
-from hmrf_dask.jobs.ledger import SOURCES, keys_of
+from hmrf_dask.jobs.ledger import SOURCES, VOCABULARY, keys_of
 from hmrf_dask.releases.folders import remove_folder
 from hmrf_dask.runs.storage import Storage, open_storage
 from hmrf_dask.text.files import COUNTS, ROWS, VOCABULARIES
 
-VOCABULARY = "vocabulary"
 EMBEDDINGS = "embeddings"
 
 

@@ -8,6 +8,7 @@ from hmrf_dask.releases.lineage import Change, Lineage, carried_on, first_lineag
 from hmrf_dask.releases.release import (
     DamagedReleaseError,
     Release,
+    check_files,
     damages,
     hashed,
     is_pointed_at,
@@ -23,6 +24,7 @@ __all__ = [
     "Lineage",
     "Release",
     "carried_on",
+    "check_files",
     "clean",
     "damages",
     "first_lineage",

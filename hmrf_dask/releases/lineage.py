@@ -8,7 +8,6 @@ id, and no id is ever given twice.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.runs.records import DamagedFileError, seal_for_people, unseal_as
 from hmrf_dask.types import AnyArray, IntArray
 
 FORMAT = "hmrf-dask/lineage/v2"
@@ -105,25 +105,18 @@ class Lineage:
 
     def to_json(self) -> bytes:
         """Return lineage.json."""
-        return f"{json.dumps({'format': FORMAT, **asdict(self)}, indent=1)}\n".encode()
+        return seal_for_people({"format": FORMAT, **asdict(self)})
 
     @staticmethod
-    def from_json(data: bytes) -> Lineage:
-        """Return what `to_json` wrote."""
-        try:
-            content = json.loads(data)
-            if (found := content.pop("format")) == "hmrf-dask/lineage/v1":
-                content["n_moved"] = round(content.pop("churn") * content["n_common"] / 100)
-            elif found != FORMAT:
-                raise ValueError("another format")
-            content["changes"] = tuple(_change(one) for one in content["changes"])
-            content["ids"], content["sizes"] = tuple(content["ids"]), tuple(content["sizes"])
-            return Lineage(**content)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidInputError(
-                f"lineage.json must be as it was written ({FORMAT}), got something else "
-                f"({type(error).__name__}: {error}); restore it"
-            ) from error
+    def from_json(data: bytes, name: str = "lineage.json") -> Lineage:
+        """Return what `to_json` wrote, or raise DamagedFileError naming the file."""
+        found = unseal_as(Lineage, data, name, FORMAT)
+        if len(found.ids) != len(found.sizes) or len(set(found.ids)) != len(found.ids):
+            raise DamagedFileError(
+                f"{name} must have one size for each cluster, and each id once, got "
+                f"{len(found.sizes)} sizes for {len(found.ids)} ids"
+            )
+        return found
 
 
 def first_lineage(sizes: Sequence[int], first_id: int = 0) -> Lineage:
@@ -313,8 +306,3 @@ def _flows(table: Any, names: IntArray, others: IntArray) -> dict[int, tuple[Flo
             if counts[one] >= _TOLD * total
         )
     return flows
-
-
-def _change(content: dict[str, Any]) -> Change:
-    flows = {name: tuple(Flow(**one) for one in content[name]) for name in ("came_from", "went_to")}
-    return Change(**{**content, **flows})

@@ -10,7 +10,8 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,9 +22,11 @@ from hmrf_dask.runs import records
 from hmrf_dask.runs.records import DamagedFileError
 from hmrf_dask.runs.storage import Storage
 
+FORMAT = "hmrf-dask/release/v2"
 LATEST = "LATEST"
 FOLDER = "releases"
 _READERS = 8
+_MOST = 10**9  # numbers of releases; a longer one is damage
 
 
 class DamagedReleaseError(DamagedFileError):
@@ -45,6 +48,8 @@ class Release:
         When it was published, in ISO 8601, UTC.
     files : dict of str to str
         The sha256 of every file, by its name below the output.
+    sizes : dict of str to int
+        The bytes of every file.
     ledger : dict
         Which sources it was made of.
     counts : dict
@@ -57,6 +62,21 @@ class Release:
     parent: str | None
     when: str
     files: dict[str, str]
+    sizes: dict[str, int]
+    ledger: Any
+    counts: dict[str, Any]
+    model: str
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A release as its file has it; of each of its files the bytes and the sha256."""
+
+    number: int
+    run: str
+    parent: str | None
+    when: str
+    files: dict[str, tuple[int, str]]
     ledger: Any
     counts: dict[str, Any]
     model: str
@@ -102,7 +122,7 @@ def publish(
         Another run took the output over, or published meanwhile.
     """
     storage = open_output(output, storage_options)
-    _require_all(storage, files)
+    sizes = _sizes_of_all(storage, files, previous)
     if number is None:
         number = 1 if previous is None else previous.number + 1
     made = Release(
@@ -111,6 +131,7 @@ def publish(
         parent=None if previous is None else previous.run,
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         files=dict(sorted(files.items())),
+        sizes=sizes,
         ledger=ledger,
         counts=dict(counts),
         model=model,
@@ -128,14 +149,27 @@ def publish(
 
 
 def latest(
-    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    output: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    verify: bool = False,
 ) -> Release | None:
     """Return the newest release, None where there is none yet.
+
+    Parameters
+    ----------
+    output : str or path
+        Folder or URL.
+    storage_options : mapping, optional
+        For fsspec, without credentials.
+    verify : bool
+        Whether every file that it names is read and hashed first.
 
     Raises
     ------
     DamagedFileError
-        LATEST is not as it was written; DamagedReleaseError where that is a release.
+        LATEST is not as it was written; DamagedReleaseError where that is a release, or, with
+        `verify`, one of its files.
     """
     storage = open_output(output, storage_options)
     named = pointed(storage)
@@ -163,6 +197,8 @@ def latest(
             f"{storage.url} must have a release after {_name(found.number)}, whose files were "
             "removed as those of an old one, got none"
         )
+    if verify:
+        check_files(storage, found)
     return found
 
 
@@ -225,35 +261,99 @@ def damages(
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return what is wrong with the files of a release, in words; nothing if it is whole."""
-    storage = open_output(output, storage_options)
+    return damages_in(open_output(output, storage_options), release, release.files, release.files)
 
-    def look(named: tuple[str, str]) -> str | None:
+
+def damages_in(
+    storage: Storage, release: Release, names: Iterable[str], hashed: Iterable[str]
+) -> list[str]:
+    """Return what is wrong with the sizes of some files of a release, and the hashes of some."""
+    found = size_damages(storage, release, names)
+
+    def look(name: str) -> str | None:
         try:
-            read_file(storage, *named)
+            read_file(storage, name, release.files[name])
         except DamagedReleaseError as error:
             return str(error)
         return None
 
     # A few files at a time: never all of them in memory, yet not one slow reply after another.
     with ThreadPoolExecutor(_READERS) as pool:
-        return [found for found in pool.map(look, release.files.items()) if found is not None]
+        wrong = pool.map(look, [name for name in hashed if name not in found])
+        return [*found.values(), *(one for one in wrong if one is not None)]
 
 
-def _require_all(storage: Storage, files: Mapping[str, str]) -> None:
-    """Refuse to publish names of files that are not there."""
-    if missing := missing_of(storage, files):
+def size_damages(storage: Storage, release: Release, names: Iterable[str]) -> dict[str, str]:
+    """Return which files of a release are missing or of another size, with the words for it."""
+    there = _sizes_in(storage, names := sorted(names))
+    return {
+        name: (
+            f"{storage.url}/{name} must be as it was published ({release.sizes[name]} bytes), got "
+            f"{f'{there[name]} bytes' if name in there else 'none'}"
+        )
+        for name in names
+        if there.get(name) != release.sizes[name]
+    }
+
+
+def check_files(
+    storage: Storage,
+    release: Release,
+    hashed: Iterable[str] | None = None,
+    names: Iterable[str] | None = None,
+) -> None:
+    """Raise DamagedReleaseError where files of a release are damaged.
+
+    Parameters
+    ----------
+    storage : Storage
+    release : Release
+    hashed : iterable of str, optional
+        The files that are read and hashed; without it all.
+    names : iterable of str, optional
+        The files that are there and as long as they were; without it all.
+    """
+    files = release.files
+    wrong = damages_in(
+        storage, release, files if names is None else names, files if hashed is None else hashed
+    )
+    if wrong:
+        more = f" (and {len(wrong) - 1} more of its files)" if len(wrong) > 1 else ""
+        raise DamagedReleaseError(f"{wrong[0]}{more}")
+
+
+def _sizes_of_all(
+    storage: Storage, files: Mapping[str, str], previous: Release | None
+) -> dict[str, int]:
+    """Return the sizes of files to publish; refuse names of files that are not there, or changed.
+
+    A file of the last release that is not read again must at least be as long as it was.
+    """
+    there = _sizes_in(storage, files)
+    if missing := sorted(files.keys() - there.keys()):
         raise DamagedFileError(
             f"all files of a release must lie in {storage.url} before it is published, got none of "
             f"{', '.join(missing[:5])} ({len(missing)} missing); run again"
         )
+    same = [] if previous is None else sorted(files.items() & previous.files.items())
+    if previous is not None and same:
+        for said in size_damages(storage, previous, [name for name, _ in same]).values():
+            raise DamagedReleaseError(said)
+    return {name: there[name] for name in sorted(files)}
 
 
-def missing_of(storage: Storage, files: Iterable[str]) -> list[str]:
-    """Return which files of a release are not there, sorted; none is read."""
+def _sizes_in(storage: Storage, files: Iterable[str]) -> dict[str, int]:
+    """Return the sizes of files that are there, by one listing of each folder."""
     wanted = set(files)
-    folders = {os.path.dirname(name) for name in wanted}
-    there = {f"{folder}/{name}" for folder in folders for name in storage.names(folder)}
-    return sorted(wanted - there)
+    folders = sorted({os.path.dirname(name) for name in wanted})
+    with ThreadPoolExecutor(_READERS) as pool:
+        listed = list(pool.map(storage.sizes, folders))
+    return {
+        name: size
+        for folder, sizes in zip(folders, listed, strict=True)
+        for base, size in sizes.items()
+        if (name := f"{folder}/{base}" if folder else base) in wanted
+    }
 
 
 def _folders(files: Iterable[str]) -> list[str]:
@@ -268,7 +368,7 @@ def _folders(files: Iterable[str]) -> list[str]:
 def _committed(storage: Storage, made: Release) -> Release:
     """Return the release that has this number now: this one, or the same from before a kill."""
     try:
-        storage.create(_name(made.number), records.seal(asdict(made)), _folders(made.files))
+        storage.create(_name(made.number), _encoded(made), _folders(made.files))
     except FileExistsError:
         found = read_release(storage, made.number)
         if (found.run, found.parent, found.files) != (made.run, made.parent, made.files):
@@ -282,29 +382,45 @@ def _committed(storage: Storage, made: Release) -> Release:
 
 
 def pointed(storage: Storage) -> dict[str, Any] | None:
-    """Return what LATEST holds, None where there is none."""
+    """Return what LATEST holds, None where there is none; its release must name the same run."""
     try:
         data = storage.read(LATEST)
     except FileNotFoundError:
         return None
-    try:
+    with suppress(ValueError, RecursionError):
         found = json.loads(data)
-        return {"release": int(found["release"]), "run": str(found["run"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(
-            f"{storage.url}/{LATEST} must name a release and its run, got {data[:80]!r}; remove "
-            "it: the newest release is found without it"
-        ) from error
+        if isinstance(found, dict):
+            number, run = found.get("release"), found.get("run")
+            if type(number) is int and 0 < number < _MOST and isinstance(run, str):
+                return {"release": number, "run": run}
+    raise DamagedFileError(
+        f"{storage.url}/{LATEST} must name a release and its run, got {data[:80]!r}; remove "
+        "it: the newest release is found without it"
+    )
+
+
+def _encoded(release: Release) -> bytes:
+    """Return the content of the file of a release."""
+    files = {name: [release.sizes[name], sha256] for name, sha256 in release.files.items()}
+    content = {"format": FORMAT, **vars(release), "files": files}
+    del content["sizes"]
+    return records.seal(content)
 
 
 def read_release(storage: Storage, number: int) -> Release:
     """Return a release by its number; FileNotFoundError where there is none."""
     name = _name(number)
+    path = f"{storage.url}/{name}"
     try:
-        return Release(**records.unseal(storage.read(name), f"{storage.url}/{name}"))
+        found = records.unseal_as(_Written, storage.read(name), path, FORMAT)
+        if found.number != number:
+            raise DamagedFileError(f"{path} must hold release {number}, got {found.number}")
     except DamagedFileError as error:
         said = str(error).removesuffix(f"; {records.RESTORE}")  # not all that can be done
         raise DamagedReleaseError(said) from error
+    files = {one: sha256 for one, (_, sha256) in found.files.items()}
+    sizes = {one: size for one, (size, _) in found.files.items()}
+    return Release(**{**vars(found), "files": files, "sizes": sizes})
 
 
 def read_if_whole(storage: Storage, number: int) -> Release | None:
@@ -321,8 +437,8 @@ def retire(storage: Storage, release: Release) -> None:
     Its number stays taken, so a run that was passed over can never publish under it, and what it
     was stays to be read.
     """
-    rest = replace(release, files={}, ledger={})
-    storage.write(_name(release.number), records.seal(asdict(rest)))
+    rest = replace(release, files={}, sizes={}, ledger={})
+    storage.write(_name(release.number), _encoded(rest))
 
 
 def _name(number: int) -> str:

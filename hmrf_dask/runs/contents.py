@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.runs.arrays import decode_npz
 from hmrf_dask.runs.records import Arrays, DamagedFileError, Labels, LabelsFile, Piece
 
 _PART = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -95,10 +96,9 @@ def encode_state(state: Arrays) -> bytes:
     return sink.getvalue()
 
 
-def decode_state(data: bytes) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of an npz."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+def decode_state(data: bytes, name: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of an npz, or raise DamagedFileError naming the file."""
+    return decode_npz(data, name)
 
 
 def read_range(

@@ -255,7 +255,7 @@ class RunDirectory:
     def load_state(self, commit: Commit) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of a commit, or raise DamagedFileError naming the file."""
         data = read_checked(self._storage, commit.state_name, commit.state_sha256)
-        return contents.decode_state(data)
+        return contents.decode_state(data, f"{self.url}/{commit.state_name}")
 
     def clean(self, keep: int | None = None) -> None:
         """Remove labels and state of old iterations, those of killed attempts included.

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from hmrf_dask.redaction import shortened
 
 Labels = npt.NDArray[np.int32]
 Arrays = Mapping[str, npt.NDArray[Any]]
+Form = TypeVar("Form")
 RESTORE = "restore it from a copy, never edit it"
 Piece = tuple[str, int, Labels]  # a part, its first row, its labels
 
@@ -149,17 +150,63 @@ def seal(content: Mapping[str, Any]) -> bytes:
     return f'{{"sha256":"{digest(text.encode())}","content":{text}}}\n'.encode()
 
 
+def seal_for_people(content: Mapping[str, Any]) -> bytes:
+    """Return `content` as indented JSON whose last key is its checksum; `unseal` reads it too."""
+    whole = {**content, "sha256": digest(to_json(content).encode())}
+    return f"{json.dumps(whole, indent=1, default=_plain)}\n".encode()
+
+
 def unseal(data: bytes, name: str) -> dict[str, Any]:
     """Return the content of sealed JSON, or raise DamagedFileError naming the file."""
     try:
-        envelope = json.loads(data)
-        content: dict[str, Any] = envelope["content"]
-        whole = digest(to_json(content).encode()) == envelope["sha256"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedFileError(_damaged(name, f"no readable record ({error})")) from error
+        envelope: dict[str, Any] = json.loads(data)
+        sha256 = envelope.pop("sha256")
+        content = envelope["content"] if envelope.keys() == {"content"} else envelope
+        whole = isinstance(content, dict) and digest(to_json(content).encode()) == sha256
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFileError(
+            _damaged(name, f"no readable record ({type(error).__name__}: {error})")
+        ) from error
     if not whole:
         raise DamagedFileError(_damaged(name, "a record that does not match its checksum"))
-    return content
+    found: dict[str, Any] = content
+    return found
+
+
+def unseal_as(form: type[Form], data: bytes, name: str, written_as: str | None = None) -> Form:
+    """Return sealed JSON as the dataclass it was made of, every field of its own type.
+
+    Parameters
+    ----------
+    form : type
+        The dataclass; keys that it has not are left out.
+    data : bytes
+    name : str
+        Of the file, for errors.
+    written_as : str, optional
+        What its key `format` must be.
+
+    Raises
+    ------
+    DamagedFileError
+        It is damaged, of another format, or other keys were sealed.
+    """
+    content = unseal(data, name)
+    if written_as is not None and (found := content.pop("format", None)) != written_as:
+        raise DamagedFileError(_damaged(name, f"the format {found!r:.80}, not {written_as}"))
+    return typed(form, content, name)
+
+
+def typed(form: type[Form], content: object, name: str) -> Form:
+    """Return JSON values as a dataclass, or raise DamagedFileError naming the file."""
+    from pydantic import TypeAdapter, ValidationError  # tasks that read no record need none of it
+
+    try:
+        return TypeAdapter(form).validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "all"
+        raise DamagedFileError(_damaged(name, f"{place}: {first['msg']}")) from None
 
 
 def _damaged(name: str, got: str) -> str:
@@ -178,12 +225,21 @@ def commit_content(commit: Commit, writer: str) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class _Written:
+    """What `commit_content` gives."""
+
+    number: int
+    record: dict[str, Any]
+    state: tuple[str, str]
+    files: list[tuple[str, str, int, int, str, int]]
+
+
 def read_commit(data: bytes, name: str) -> Commit:
     """Return the commit in sealed JSON, or raise DamagedFileError naming the file."""
-    content = unseal(data, name)
-    state_name, state_sha256 = content["state"]
-    files = tuple(LabelsFile(*entry) for entry in content["files"])
-    return Commit(content["number"], content["record"], state_name, state_sha256, files)
+    found = unseal_as(_Written, data, name)
+    files = tuple(LabelsFile(*entry) for entry in found.files)
+    return Commit(found.number, found.record, *found.state, files)
 
 
 def differences(have: object, asked: object, path: str = "") -> list[str]:

@@ -8,6 +8,7 @@ import inspect
 import os
 import re
 import socket
+import stat
 import threading
 import time
 import uuid
@@ -56,6 +57,9 @@ class Storage(Protocol):
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly inside `folder` (without it), none if it does not exist."""
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of each file directly inside `folder`, by name; one listing."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, those already gone included, and folders that became empty."""
@@ -163,6 +167,17 @@ class LocalStorage:
         with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
             return os.listdir(self._path(folder))
         return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of the files in a folder."""
+        found = {}
+        with _explained(self.url, f"list {folder}"):
+            for name in self.names(folder):
+                with contextlib.suppress(FileNotFoundError):  # a link to nothing, or just gone
+                    seen = os.stat(self._path(f"{folder}/{name}".lstrip("/")))
+                    if stat.S_ISREG(seen.st_mode):
+                        found[name] = seen.st_size
+        return found
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files and the folders that became empty."""
@@ -285,6 +300,17 @@ class ObjectStorage:
                 str(n).rstrip("/").rpartition("/")[2] for n in self.files.ls(path, detail=False)
             ]
         return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of the objects below a prefix."""
+        path = self._path(folder)
+        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
+            return {
+                str(one["name"]).rpartition("/")[2]: int(one["size"] or 0)
+                for one in self.files.ls(path, detail=True)
+                if one["type"] == "file"
+            }
+        return {}
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects."""

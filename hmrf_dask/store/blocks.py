@@ -15,7 +15,14 @@ from fsspec.implementations.local import LocalFileSystem
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.store.encoding import FORMAT, VERSION, decode_block, encode_block, refuse_block
+from hmrf_dask.store.encoding import (
+    FORMAT,
+    VERSION,
+    decode_block,
+    differs,
+    encode_block,
+    refuse_block,
+)
 
 StorageOptions = Mapping[str, Any] | None
 
@@ -202,7 +209,7 @@ def _fetched(url: str, file: BlockFile, storage_options: StorageOptions) -> Fetc
     same = len(content) == file.n_bytes
     if not same or not (before or sha256(content).hexdigest() == file.sha256):
         _VERIFIED.pop(path, None)
-        refuse_block(path, f"its {len(content)} bytes are not the {file.n_bytes} bytes written")
+        refuse_block(path, differs(len(content), file.n_bytes))
     _VERIFIED[path] = stamp
     return Fetched(path, content, before)
 

@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import UnreadableFileError
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray
 
@@ -102,7 +102,9 @@ def decode_block(
         wanted = [name for name in schema.names if not ids_only or name in ("id", "key")]
         table = file.read(wanted, use_threads=False)
         columns = {name: table.column(name).combine_chunks() for name in wanted}
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, UnreadableFileError):
+            raise
         refuse_block(path, f"it cannot be read as Parquet ({error})")
     if has_strings:
         ids = np.array(columns["id"].to_pylist(), dtype=np.str_)
@@ -183,10 +185,27 @@ def as_arrow(array: AnyArray, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(array), [None, data])
 
 
+def differs(n_bytes: int, n_written: int) -> str:
+    """Return how the bytes of a file differ from those written.
+
+    Examples
+    --------
+    >>> differs(3, 3)
+    'its hash differs, though it has the 3 bytes that were written'
+    >>> differs(3, 4)
+    'it has 3 bytes, not the 4 that were written'
+    """
+    if n_bytes == n_written:
+        return f"its hash differs, though it has the {n_bytes} bytes that were written"
+    return f"it has {n_bytes} bytes, not the {n_written} that were written"
+
+
 def refuse_block(path: str, what: str) -> NoReturn:
-    """Raise InvalidInputError that names the file and what is wrong with it."""
-    raise InvalidInputError(
+    """Raise UnreadableFileError that names the file and what is wrong with it."""
+    raise UnreadableFileError(
         f"the file {path!r} must be a block of the corpus as it was written, but {what}; "
         "restore it or write the corpus again; below the output of a job remove its folder, and "
-        "the next run makes it anew"
+        "the next run makes it anew",
+        path,
+        what,
     )

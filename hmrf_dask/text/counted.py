@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import scipy.sparse
 
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import UnreadableFileError
 from hmrf_dask.store.encoding import as_arrow, as_numpy
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
@@ -167,10 +167,12 @@ def decode_table(content: bytes, schema: pa.Schema, path: str) -> list[pa.Array]
 
 
 def refuse_file(path: str, what: str) -> NoReturn:
-    """Raise InvalidInputError that names a file and what is wrong with it."""
-    raise InvalidInputError(
+    """Raise UnreadableFileError that names a file and what is wrong with it."""
+    raise UnreadableFileError(
         f"the file {path!r} must be as vectorising wrote it, but {what}; restore it, or remove "
-        "its folder and run again"
+        "its folder and run again",
+        path,
+        what,
     )
 
 

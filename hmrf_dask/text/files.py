@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from hmrf_dask.addresses import absolute_url, refuse_credentials
+from hmrf_dask.errors import HmrfWarning, UnreadableFileError
+from hmrf_dask.runs.records import RESTORE, DamagedFileError, Form, seal_for_people, unseal_as
 from hmrf_dask.runs.storage import Storage, open_storage
-from hmrf_dask.store.encoding import as_arrow, as_numpy
+from hmrf_dask.store.encoding import as_arrow, as_numpy, differs
 from hmrf_dask.text.counted import (
     Counted,
     decode_rows,
@@ -28,9 +31,9 @@ from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.vocabulary import Vocabulary
 from hmrf_dask.types import IntArray
 
-VERSION = 1
+VERSION = 2
 COUNTS, VOCABULARIES, ROWS = "counts", "vocabularies", "rows"
-_COUNTED, _STATE = "counts.json", "vocabulary.json"
+COUNTED, _STATE = "counts.json", "vocabulary.json"
 _TERMS = pa.schema([pa.field("term", pa.large_string()), pa.field("idf", pa.float32(), False)])
 
 
@@ -89,11 +92,14 @@ class CountedSource:
     batches : tuple of CountedBatch
     told : dict
         What the source said of itself when it was read.
+    damage : str
+        What was wrong with the file that told of it before; it was counted again.
     """
 
     key: str
     batches: tuple[CountedBatch, ...]
     told: dict[str, Any]
+    damage: str = field(default="", compare=False)
 
     @property
     def n_texts(self) -> int:
@@ -117,7 +123,7 @@ def read_file(storage: Storage, file: File) -> bytes:
     except FileNotFoundError:
         refuse_file(path, "it is missing")
     if sha256(content).hexdigest() != file.sha256:
-        refuse_file(path, f"its {len(content)} bytes are not the {file.n_bytes} bytes written")
+        refuse_file(path, differs(len(content), file.n_bytes))
     return content
 
 
@@ -152,22 +158,37 @@ def read_terms(storage: Storage, batch: CountedBatch) -> tuple[pa.Array, IntArra
 
 def write_source(storage: Storage, source: CountedSource) -> None:
     """Say that a source is counted: what makes its files count."""
-    write_json(storage, f"{COUNTS}/{source.key}/{_COUNTED}", asdict(source))
+    told = asdict(source)
+    del told["damage"]
+    write_record(storage, f"{COUNTS}/{source.key}/{COUNTED}", told)
 
 
 def read_source(storage: Storage, key: str) -> CountedSource | None:
     """Return what is known of a counted source, None where it is not counted yet."""
-    found = read_json(storage, f"{COUNTS}/{key}/{_COUNTED}")
-    if found is None:
-        return None
-    batches = tuple(
-        CountedBatch(**one | {name: File(**one[name]) for name in ("rows", "terms")})
-        for one in found["batches"]
-    )
-    return CountedSource(key, batches, found["told"])
+    return read_record(storage, f"{COUNTS}/{key}/{COUNTED}", CountedSource)
+
+
+def source_or_damage(storage: Storage, key: str) -> tuple[CountedSource | None, str]:
+    """Return what is known of a counted source, and what is wrong with the file that tells it."""
+    try:
+        return read_source(storage, key), ""
+    except UnreadableFileError as error:
+        return None, f"{error.path} {error.what}"
 
 
 # ---- vocabularies
+
+
+@dataclass(frozen=True)
+class _VocabularyRecord:
+    """What vocabulary.json holds; `files` has "terms", and "components" where there are any."""
+
+    identity: str
+    settings: dict[str, Any]
+    n_documents: int
+    n_known: int
+    n_occurrences: int
+    files: dict[str, File]
 
 
 def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
@@ -180,15 +201,15 @@ def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
     if len(vocabulary.components):
         table = _table_of_components(vocabulary)
         files["components"] = write_file(storage, folder, "components", encode_table(table))
-    told = {
-        "identity": identity,
-        "settings": vocabulary.settings.model_dump(mode="json"),
-        "n_documents": vocabulary.n_documents,
-        "n_known": vocabulary.n_known,
-        "n_occurrences": vocabulary.n_occurrences,
-        "files": {name: asdict(file) for name, file in files.items()},
-    }
-    write_json(storage, f"{folder}/{_STATE}", told)
+    told = _VocabularyRecord(
+        identity,
+        vocabulary.settings.model_dump(mode="json"),
+        vocabulary.n_documents,
+        vocabulary.n_known,
+        vocabulary.n_occurrences,
+        files,
+    )
+    write_record(storage, f"{folder}/{_STATE}", asdict(told))
     return identity
 
 
@@ -197,34 +218,39 @@ def load_vocabulary(identity: str, place: Place) -> Vocabulary:
 
     Raises
     ------
-    InvalidInputError
+    UnreadableFileError
         It is missing or damaged.
     """
     storage, name = place.storage, f"{VOCABULARIES}/{identity}/{_STATE}"
     path = f"{storage.url}/{name}"
-    told = read_json(storage, name)
+    told = read_record(storage, name, _VocabularyRecord)
     if told is None:
         refuse_file(path, "it is missing")
-    files = {key: File(**file) for key, file in told["files"].items()}
-    terms, idf = decode_table(read_file(storage, files["terms"]), _TERMS, path)
+    terms, idf = decode_table(read_file(storage, told.files["terms"]), _TERMS, path)
     components = np.empty((0, len(idf)))
-    if "components" in files:
+    if "components" in told.files:
         schema = _schema_of_components(len(idf))
-        (found,) = decode_table(read_file(storage, files["components"]), schema, path)
+        (found,) = decode_table(read_file(storage, told.files["components"]), schema, path)
         components = as_numpy(found.flatten(), np.float64).reshape(-1, len(idf))
-    settings = TextSettings.model_validate(told["settings"])
     vocabulary = Vocabulary(
-        settings,
+        _settings(told, path),
         terms,
         as_numpy(idf, np.float32),
-        told["n_documents"],
-        told["n_known"],
-        told["n_occurrences"],
+        told.n_documents,
+        told.n_known,
+        told.n_occurrences,
         components,
     )
     if vocabulary.identity != identity:
         refuse_file(path, "what it holds is not what its name says")
     return vocabulary
+
+
+def _settings(told: _VocabularyRecord, path: str) -> TextSettings:
+    try:
+        return TextSettings.model_validate(told.settings)
+    except ValueError as error:
+        refuse_file(path, f"its settings are none ({error})")
 
 
 def _schema_of_components(n_terms: int) -> pa.Schema:
@@ -239,27 +265,42 @@ def _table_of_components(vocabulary: Vocabulary) -> pa.Table:
     return pa.Table.from_arrays([column], schema=schema)
 
 
-# ---- JSON
+# ---- records
 
 
-def write_json(storage: Storage, name: str, told: Mapping[str, Any]) -> None:
-    """Write a small file that makes the files it names count."""
+def write_record(storage: Storage, name: str, told: Mapping[str, Any]) -> None:
+    """Write a small sealed file that makes the files it names count."""
     folder = name.rpartition("/")[0]
     if storage.names(folder):
         storage.settle([folder])  # what it names is there before it is, even if the power fails
-    storage.write(name, json.dumps({"version": VERSION, **told}, indent=1).encode())
+    storage.write(name, seal_for_people({"format": _format_of(name), **told}))
     storage.settle([folder])
 
 
-def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
-    """Return what was written, None where nothing was."""
-    path = f"{storage.url}/{name}"
+def read_record(storage: Storage, name: str, form: type[Form]) -> Form | None:
+    """Return what was written as a dataclass, None where nothing was.
+
+    Raises
+    ------
+    UnreadableFileError
+        It is damaged, or of a former version.
+    """
     try:
-        told: dict[str, Any] = json.loads(storage.read(name))
+        return unseal_as(form, storage.read(name), name, _format_of(name))
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        refuse_file(path, f"it is no JSON ({error})")
-    if told.pop("version", None) != VERSION:
-        refuse_file(path, f"it is not of version {VERSION}")
-    return told
+    except DamagedFileError as error:
+        said = str(error).removesuffix(f"; {RESTORE}")
+        refuse_file(f"{storage.url}/{name}", said.removeprefix(f"{name} "))
+
+
+def tell_remade(damages: Sequence[str]) -> None:
+    """Warn of damaged files that are made again of the documents."""
+    if damages:
+        more = f" (and {len(damages) - 1} more like it)" if len(damages) > 1 else ""
+        warnings.warn(f"{damages[0]}{more}: made again of the documents", HmrfWarning, stacklevel=2)
+
+
+def _format_of(name: str) -> str:
+    """Return the format of counts.json, rows.json and vocabulary.json."""
+    return f"hmrf-dask/{PurePosixPath(name).stem}/v{VERSION}"

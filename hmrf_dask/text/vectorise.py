@@ -18,7 +18,7 @@ import numpy as np
 from hmrf_dask.corpus.files import corpus_of_files
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import FAN, Dataflow, tree
-from hmrf_dask.errors import HmrfWarning, InvalidInputError
+from hmrf_dask.errors import HmrfWarning, InvalidInputError, UnreadableFileError
 from hmrf_dask.kernels.sketches import Basis
 from hmrf_dask.store.blocks import BlockFile, BlockSource, write_block
 from hmrf_dask.text.files import (
@@ -27,12 +27,13 @@ from hmrf_dask.text.files import (
     CountedSource,
     Place,
     read_counted,
-    read_json,
-    read_source,
+    read_record,
     read_terms,
     save_vocabulary,
+    source_or_damage,
+    tell_remade,
     write_counted,
-    write_json,
+    write_record,
     write_source,
 )
 from hmrf_dask.text.lsa import decompose, project_block
@@ -43,7 +44,7 @@ from hmrf_dask.text.tokens import Texts, count_texts, stray_stop_words
 from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
 
 LSA_ITERATIONS = 7
-_WRITTEN = "rows.json"
+WRITTEN = "rows.json"
 
 
 class TextBatch(Protocol):
@@ -92,6 +93,14 @@ class SourceRows:
     url: str
     files: tuple[BlockFile, ...]
     n_features: int
+    coverage: Coverage
+
+
+@dataclass(frozen=True)
+class _RowsRecord:
+    """What rows.json holds."""
+
+    files: tuple[BlockFile, ...]
     coverage: Coverage
 
 
@@ -177,7 +186,9 @@ def count_more(
 ) -> list[CountedSource]:
     """Count further sources, after some went through `count_sources`, which looks at settings."""
     sizes = [one.n_bytes for one in sources]
-    return of_each(flow, count_source, sources, sizes, settings, place)
+    found = of_each(flow, count_source, sources, sizes, settings, place)
+    tell_remade([one.damage for one in found if one.damage])
+    return found
 
 
 def counts_key(key: str, settings: TextSettings) -> str:
@@ -188,14 +199,14 @@ def counts_key(key: str, settings: TextSettings) -> str:
 def count_source(source: TextSource, settings: TextSettings, place: Place) -> CountedSource:
     """Return the counted texts of a source, counted now if they are not there yet."""
     storage, key = place.storage, counts_key(source.key, settings)
-    found = read_source(storage, key)
-    if found is not None:
-        return found
+    known, damage = source_or_damage(storage, key)
+    if known is not None:
+        return known
     batches: list[CountedBatch] = []
     for batch in source.read():
         counted = count_texts(batch.texts, settings)
         batches.append(write_counted(storage, key, len(batches), counted, batch.ids))
-    found = CountedSource(key, tuple(batches), source.told())
+    found = CountedSource(key, tuple(batches), source.told(), damage)
     write_source(storage, found)
     return found
 
@@ -212,6 +223,20 @@ def fit_vocabulary(
     seed: int = 0,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources, with its components if asked for, and save it."""
+    vocabulary = make_vocabulary_of(flow, counted, settings, place, seed=seed)
+    save_vocabulary(vocabulary, place)
+    return vocabulary
+
+
+def make_vocabulary_of(
+    flow: Dataflow,
+    counted: Sequence[CountedSource],
+    settings: TextSettings,
+    place: Place,
+    *,
+    seed: int = 0,
+) -> Vocabulary:
+    """Make the vocabulary of counted sources: the same counts give the same, to the bit."""
     if not counted:
         raise InvalidInputError("texts must come from at least one source, got none; add one")
     batches = [batch for source in counted for batch in source.batches]
@@ -224,7 +249,6 @@ def fit_vocabulary(
         corpus = corpus_of(rows, place.options)
         found = decompose(flow, corpus, settings.lsa, LSA_ITERATIONS, seed)
         vocabulary = replace(vocabulary, components=found.components)
-    save_vocabulary(vocabulary, place)
     return vocabulary
 
 
@@ -259,7 +283,10 @@ def rows_of(
     A batch is a task: the batches of one large source are weighed side by side.
     """
     folders = [f"{ROWS}/{vocabulary.identity}/{one.key}" for one in counted]
-    found = of_each(flow, read_rows, folders, [0] * len(folders), vocabulary.n_features, place)
+    sizes = [0] * len(folders)
+    read = of_each(flow, _rows_or_damage, folders, sizes, vocabulary.n_features, place)
+    tell_remade([damage for _, damage in read if damage])
+    found = [rows for rows, _ in read]
     missing = [number for number, rows in enumerate(found) if rows is None]
     tasks = [
         (folders[number], place_in, batch)
@@ -283,12 +310,18 @@ def _sizes(batches: Sequence[CountedBatch]) -> list[int]:
 
 def read_rows(folder: str, n_features: int, place: Place) -> SourceRows | None:
     """Return the rows of a source, None if they are not written yet."""
-    told = read_json(place.storage, f"{folder}/{_WRITTEN}")
+    told = read_record(place.storage, f"{folder}/{WRITTEN}", _RowsRecord)
     if told is None:
         return None
-    files = tuple(BlockFile(**file) for file in told["files"])
-    url = f"{place.storage.url}/{folder}"
-    return SourceRows(url, files, n_features, Coverage(**told["coverage"]))
+    return SourceRows(f"{place.storage.url}/{folder}", told.files, n_features, told.coverage)
+
+
+def _rows_or_damage(folder: str, n_features: int, place: Place) -> tuple[SourceRows | None, str]:
+    """Return the rows of a source, and what is wrong with the file that tells of them."""
+    try:
+        return read_rows(folder, n_features, place), ""
+    except UnreadableFileError as error:
+        return None, f"{error.path} {error.what}"
 
 
 def _rows_of_batch(
@@ -311,8 +344,8 @@ def _end_rows(
     folder, made = part
     blocks = tuple(block for block, _ in made)
     coverage = Coverage.total([one for _, one in made])
-    written = {"files": [asdict(file) for file in blocks], "coverage": asdict(coverage)}
-    write_json(place.storage, f"{folder}/{_WRITTEN}", written)
+    written = asdict(_RowsRecord(blocks, coverage))
+    write_record(place.storage, f"{folder}/{WRITTEN}", written)
     return SourceRows(f"{place.storage.url}/{folder}", blocks, n_features, coverage)
 
 

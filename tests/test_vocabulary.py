@@ -20,6 +20,7 @@ from sklearn.feature_extraction.text import (
 )
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.runs.records import seal_for_people, unseal
 from hmrf_dask.text.files import Place, load_vocabulary, save_vocabulary
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tokens import count_texts
@@ -192,12 +193,20 @@ def test_damaged_files_are_refused(vocabulary: Vocabulary, tmp_path: Path) -> No
                 load_vocabulary(identity, place)
         path.write_bytes(content)
     state = folder / "vocabulary.json"
-    state.write_text(state.read_text().replace('"n_documents": 2', '"n_documents": 3'))
-    with pytest.raises(InvalidInputError, match="not what its name says"):
+    content = unseal(state.read_bytes(), "")
+    state.write_bytes(state.read_bytes().replace(b'"n_documents": 2', b'"n_documents": 3'))
+    with pytest.raises(InvalidInputError, match="does not match its checksum"):
         load_vocabulary(identity, place)
-    state.write_text(state.read_text().replace('"version": 1', '"version": 7'))
-    with pytest.raises(InvalidInputError, match="not of version 1"):
-        load_vocabulary(identity, place)
+    for other, said in (
+        ({"n_documents": 3}, "not what its name says"),
+        ({"format": "hmrf-dask/vocabulary/v7"}, "vocabulary/v7', not hmrf-dask/vocabulary/v2"),
+        ({"files": {}}, "names no terms"),
+        ({"files": {"terms": 3}}, "files.terms"),
+        ({"settings": {"kind": "songs"}}, "its settings are none"),
+    ):
+        state.write_bytes(seal_for_people(content | other))
+        with pytest.raises(InvalidInputError, match=said):
+            load_vocabulary(identity, place)
 
 
 def test_a_place_takes_no_credentials() -> None:

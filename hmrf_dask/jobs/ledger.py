@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hmrf_dask.documents.sources import Source
@@ -42,7 +42,7 @@ class _Ledger:
     vocabulary: str | None
     made_of: list[str]
     next_id: int
-    came: dict[str, int]
+    came: dict[str, int] = field(default_factory=dict)  # former versions kept none
 
 
 def last_release(output: str) -> Release | None:

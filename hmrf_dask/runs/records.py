@@ -232,7 +232,7 @@ class _Written:
     number: int
     record: dict[str, Any]
     state: tuple[str, str]
-    files: list[tuple[str, str, int, int, str, int]]
+    files: list[tuple[str, str, int, int, str, int] | tuple[str, str, int, int, str]]
 
 
 def read_commit(data: bytes, name: str) -> Commit:

@@ -226,6 +226,8 @@ def load_vocabulary(identity: str, place: Place) -> Vocabulary:
     told = read_record(storage, name, _VocabularyRecord)
     if told is None:
         refuse_file(path, "it is missing")
+    if "terms" not in told.files:
+        refuse_file(path, "it names no terms")
     terms, idf = decode_table(read_file(storage, told.files["terms"]), _TERMS, path)
     components = np.empty((0, len(idf)))
     if "components" in told.files:
@@ -290,8 +292,8 @@ def read_record(storage: Storage, name: str, form: type[Form]) -> Form | None:
     except FileNotFoundError:
         return None
     except DamagedFileError as error:
-        said = str(error).removesuffix(f"; {RESTORE}")
-        refuse_file(f"{storage.url}/{name}", said.removeprefix(f"{name} "))
+        said = str(error).removesuffix(f"; {RESTORE}").partition(", got ")[2]
+        refuse_file(f"{storage.url}/{name}", f"it holds {said}")
 
 
 def tell_remade(damages: Sequence[str]) -> None:

@@ -212,7 +212,7 @@ def test_inspect_waits_for_the_end_where_a_program_asks(
 
     found = inspect_output(str(world / "out"))
     looks = iter([{**found, "running": True}, {**found, "running": True}, found])
-    monkeypatch.setattr(WORK["inspect"], lambda _: next(looks))
+    monkeypatch.setattr(WORK["inspect"], lambda _, **__: next(looks))
     monkeypatch.setattr("time.sleep", lambda _: None)
     result = run("inspect", str(world / "out"), "--watch", "--json")
     assert json.loads(result.stdout) == found

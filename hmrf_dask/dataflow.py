@@ -37,7 +37,6 @@ from hmrf_dask.workers import (
 
 log = logging.getLogger("hmrf_dask")
 FAN = 8  # children of a node of a reduction tree
-NARROW = 3  # where a task that has them must be no larger than one with a table of centroids
 SMALL = 4096  # bytes of an array that may travel as an argument
 Lazy = Any  # a Delayed under DaskFlow, the value itself under Inline
 

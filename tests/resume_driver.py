@@ -26,7 +26,6 @@ def make_case(name: str, scale: int = 1) -> Case:
         "cosine": {"n_init": 1},
         "kl": {"distortion": "kl", "init": "neighborhoods"},
         "euclidean": {"distortion": "euclidean", "init": "k-means++"},
-        "sharded": {"n_clusters": 24, "init": "k-means++", "n_init": 1, "refine": False},
     }
     return text_case(**{**sizes, **parameters[name]})
 

@@ -19,7 +19,6 @@ import pytest
 from hmrf_dask import Constraints, HMRFKMeans, KMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
-from hmrf_dask.estimators import prediction
 from hmrf_dask.jobs import assignments, overlap
 from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.clusters import write_clusters
@@ -118,33 +117,6 @@ def test_rows_of_another_width_are_refused(
     told = f"must have the 120 columns that the model was fitted on, got {n_features}"
     with pytest.raises(InvalidInputError, match=told):
         write_assignments(corpus, None, model, str(tmp_path))
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_shards_of_clusters_give_the_same_bytes(
-    case: Case, model: HMRFKMeans, tmp_path: Path, given: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = case.corpus(3)
-    labels = fitted_labels(model, corpus) if given else None
-    pairs = case.constraints()
-    whole = write_assignments(corpus, labels, model, str(tmp_path / "a"), constraints=pairs)
-    lengths: list[int] = []
-
-    def shards(n_clusters: int, n_features: int, room: int) -> tuple[range, ...]:
-        return tuple(range(first, min(first + 2, n_clusters)) for first in range(0, n_clusters, 2))
-
-    def distances(*arguments: Any) -> Any:
-        found = compare(*arguments)
-        lengths.append(found.shape[1])
-        return found
-
-    compare = model._distortion.distances
-    monkeypatch.setattr(prediction, "shards_of", shards)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(model._distortion), "distances", lambda self, *some: distances(*some))
-        split = write_assignments(corpus, labels, model, str(tmp_path / "b"), constraints=pairs)
-    assert split.files == whole.files
-    assert max(lengths) == 2
 
 
 @pytest.mark.parametrize("partitions", [1, 7, (0, 0, 1, 40, 40, 90)])

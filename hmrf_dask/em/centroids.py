@@ -9,7 +9,7 @@ import numpy as np
 from hmrf_dask.dataflow import share_array, tree
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import Model, State
-from hmrf_dask.em.parts import labels_of, within
+from hmrf_dask.em.parts import labels_of
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
@@ -20,10 +20,6 @@ LOOK = 1024  # columns that show whether a cluster has a direction, nearly alway
 
 def centroids_of(state: State) -> FloatArray:
     """Return the centroids the state's sums ask for; undecided clusters keep theirs."""
-    return state.by_piece(_centroids)
-
-
-def _centroids(state: State) -> FloatArray:
     model = state.model
     return model.distortion.centroids(
         state.sums,
@@ -39,13 +35,9 @@ def centroids_beside_sums(state: State) -> BoolArray:
     """Return which centroids the sums alone do not give."""
     if state.optimal:
         return vacant_clusters(state)
-    return np.concatenate([_beside_sums(piece) for piece in state.pieces()])
-
-
-def _beside_sums(state: State) -> BoolArray:
     model = state.model
     alone = replace(state, model=replace(model, centroids=np.zeros_like(model.centroids)))
-    return np.asarray((_centroids(alone) != model.centroids).any(axis=1))
+    return np.asarray((centroids_of(alone) != model.centroids).any(axis=1))
 
 
 def maximisation(engine: Engine, state: State, *, moved: int | None = None) -> State:
@@ -55,7 +47,7 @@ def maximisation(engine: Engine, state: State, *, moved: int | None = None) -> S
     """
     model = replace(state.model, centroids=centroids_of(state))
     near = moved is not None and FEW * moved < engine.problem.extent.n_rows
-    if near and not model.shards:  # else rows are compared anew: margins are of one table
+    if near:
         model = model.moved_from(state.model)
     engine.send(model)  # on its way while Σ D is computed
     after = replace(state, model=model, optimal=True)
@@ -65,10 +57,6 @@ def maximisation(engine: Engine, state: State, *, moved: int | None = None) -> S
 
 def vacant_clusters(state: State) -> BoolArray:
     """Return which clusters have no row, or none with a direction where rows may have none."""
-    return np.concatenate([_vacant(piece) for piece in state.pieces()])
-
-
-def _vacant(state: State) -> BoolArray:
     vacant = np.asarray(state.counts == 0)
     if state.model.distortion.zero_rows == "undecided":
         suspects = np.flatnonzero(~state.sums[:, :LOOK].any(axis=1))
@@ -89,21 +77,17 @@ class Far:
 def farthest(
     block: RowBlock,
     model: Model,
-    first: int,
     counts: IntArray,
     run: RunStore,
     file: LabelsFile,
     most: int,
 ) -> Far:
-    """Return the farthest free rows of a part, those left out that are alone in their cluster.
-
-    Only clusters of the model count: it may be a shard, whose `first` cluster is given.
-    """
-    labels = within(run.read_labels(file), first, model.n_clusters)
+    """Return the farthest free rows of a part, those left out that are alone in their cluster."""
+    labels = run.read_labels(file)
     terms = model.distortion.terms(block, model.weights)
     distances = model.distortion.own_distances(block, terms, model.table(), labels)
     distances = distances - model.distortion.least_distances(terms)
-    free = np.flatnonzero((labels >= 0) & (distances > 0) & (counts[labels + first] > 1))
+    free = np.flatnonzero((labels >= 0) & (distances > 0) & (counts[labels] > 1))
     return _first(Far(distances[free], block.ids[free], free + file.first_row, most))
 
 
@@ -138,19 +122,17 @@ def reseed(engine: Engine, state: State, pricing: Pricing) -> State | None:
     if not len(empty):
         return None
     flow, problem = engine.flow, engine.problem
-    counts, found = share_array(flow, state.counts), []
-    for first, model in engine.models(state.model):
-        lists = [
-            flow.lazy(farthest, part.block, model, first, counts, engine.run, file, len(empty))
-            for part, file in zip(problem.free, state.free, strict=True)
-        ]
-        found += flow.compute([tree(flow, merge_farthest, lists)])
-    far: Far = merge_farthest(found)
+    counts, model = share_array(flow, state.counts), engine.send(state.model)
+    lists = [
+        flow.lazy(farthest, part.block, model, counts, engine.run, file, len(empty))
+        for part, file in zip(problem.free, state.free, strict=True)
+    ]
+    far: Far = flow.compute([tree(flow, merge_farthest, lists)])[0]
     if not len(far.rows):
         return None
     rows, targets = share_array(flow, far.rows), share_array(flow, empty[: len(far.rows)])
     after = [flow.lazy(move_rows, engine.run, file, rows, targets) for file in state.free]
     after += [flow.lazy(labels_of, engine.run, file) for file in state.linked]
-    moved, _ = engine.move(state, after, pricing, engine.send(state.model))
+    moved, _ = engine.move(state, after, pricing, model)
     seeded = maximisation(engine, moved)
     return seeded if seeded.energy.total < state.energy.total else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,11 +13,10 @@ from hmrf_dask.dataflow import Dataflow, Lazy, tree
 from hmrf_dask.em import bundles, parts
 from hmrf_dask.em.kept_rows import Group, Rows, grouped, look_at_rows, planned_terms
 from hmrf_dask.em.model import Energy, Model, State, exact, gather_energy
-from hmrf_dask.em.parts import Part, Step, add_limbs
+from hmrf_dask.em.parts import Part, add_limbs
 from hmrf_dask.em.problem import Problem
 from hmrf_dask.em.scale import Scale, make_scale
 from hmrf_dask.kernels.exact import exact_integer
-from hmrf_dask.kernels.room import room
 from hmrf_dask.kernels.sums import add_sums, add_to, joined
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray
@@ -62,21 +61,8 @@ class Engine:
     def send(self, model: Model) -> Lazy:
         """Return a model for the tasks of passes to come; it is sent once, from now on."""
         if self._sent is None or self._sent[0] is not model:
-            self._sent = model, self.flow.broadcast(model.without_centroids())
+            self._sent = model, self.flow.broadcast(model)
         return self._sent[1]
-
-    def models(self, model: Model) -> Iterator[tuple[int, Lazy]]:
-        """Yield the model of each shard for tasks, and its first cluster; of one shard, itself.
-
-        A shard is let go of before the next one: none may be held across turns.
-        """
-        if not model.shards:
-            yield 0, self.send(model)
-        for clusters in model.shards:
-            piece = model.piece(clusters)
-            rows = room(piece.centroids.shape, np.float64)
-            np.copyto(rows, piece.centroids)  # what lies on disk may leave memory in between
-            yield clusters.start, self.flow.broadcast(replace(piece, centroids=rows))
 
     def rows(self, weights: FloatArray) -> Rows:
         """Return what is known of the rows under these weights; that of the last two is kept."""
@@ -123,7 +109,7 @@ class Engine:
         weights, priced = self._priced or (None, None)
         if priced is not None and weights is model.weights and priced.scale == scale:
             return priced
-        shared = self.flow.share(model.without_centroids())
+        shared = self.flow.share(model)
         blocks = [
             self.flow.lazy(
                 bundles.price_pairs, problem.linked[pair.parts[0]].block,
@@ -219,19 +205,14 @@ class Engine:
         """Return the exact Σ D of a state: from its sums where D is linear, else from every row."""
         model, flow = state.model, self.flow
         if self.problem.distortion.linear:
-            return self.rows(model.weights).offsets + sum(map(_closed, state.pieces()))
+            return self.rows(model.weights).offsets + _closed(state)
         free, linked = self.groups(state)
-        found: list[IntArray] = []
-        for first, shared in self.models(model):
-            limbs = [
-                flow.lazy(
-                    parts.measure, one.blocks, list(one.kept), shared, first, self.run,
-                    list(one.files),
-                )
-                for one in [*free, *linked]
-            ]  # fmt: skip
-            found += flow.compute([tree(flow, add_limbs, limbs)])
-        return exact_integer(add_limbs(found))
+        shared = self.send(model)
+        limbs = [
+            flow.lazy(parts.measure, one.blocks, list(one.kept), shared, self.run, list(one.files))
+            for one in [*free, *linked]
+        ]
+        return exact_integer(flow.compute([tree(flow, add_limbs, limbs)])[0])
 
     def energy(self, state: State, pricing: Pricing, prior: float) -> Energy:
         """Return J of a state, its distances and every pair computed anew."""
@@ -308,18 +289,14 @@ class Engine:
             linked=tuple(files[part.name] for part in problem.linked),
             optimal=False,
         )
-        sums, counts = self.sums_after(state, after, whole)
-        after = replace(after, sums=sums, counts=counts)
+        sums = add_to(state.sums, whole.sums)
+        after = replace(after, sums=sums, counts=state.counts + whole.sums.counts)
         if problem.distortion.linear or whole.change is None:
             distortion = self.distortion_sum(after)
         else:  # the moved rows' exact differences: Σ D computed anew to the last bit
             distortion = state.energy.distortion + exact_integer(whole.change)
         energy = replace(gather_energy(distortion, costs, 0.0), prior=state.energy.prior)
         return replace(after, energy=energy), whole.n_moved
-
-    def sums_after(self, before: State, after: State, step: Step) -> tuple[IntArray, IntArray]:
-        """Return sums and counts under the labels after a step."""
-        return add_to(before.sums, step.sums), before.counts + step.sums.counts
 
 
 def _closed(state: State) -> int:

@@ -11,13 +11,10 @@ from hmrf_dask.em import bundles, hard, looks, parts
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.model import State
 from hmrf_dask.em.rounds import settle_in_rounds
-from hmrf_dask.em.sharding import ShardEngine
 
 
 def expectation(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
     """Return the state after an E-step at frozen centroids and weights, and how many rows moved."""
-    if isinstance(engine, ShardEngine):
-        return engine.expectation(state, pricing)
     flow = engine.flow
     if flow.shares_memory:  # by all threads now, or by the first task while the others wait for it
         engine.problem.distortion.make_ready(state.model.table())

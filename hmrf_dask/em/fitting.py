@@ -27,18 +27,14 @@ from hmrf_dask.em.journal import Journal, Progress
 from hmrf_dask.em.loop import Fit
 from hmrf_dask.em.memory_plan import (
     check_memory,
-    plan_shards,
     plan_tasks,
-    shards_of,
     table_task,
-    widest,
 )
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.prepare import Facts, Pairs
 from hmrf_dask.em.problem import ENTRY_BYTES, ROW_BYTES, lay_out
 from hmrf_dask.em.refine import wanted
 from hmrf_dask.em.seeds import Seeds, seeded_centroids, sow
-from hmrf_dask.em.sharding import ShardEngine
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
 from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.path import kernel_path
@@ -91,13 +87,11 @@ def fit_corpus(
         Called with the record of every commit.
     """
     prepare.check_settings(settings, corpus.n_rows)
-    wide = shards_of(settings.n_clusters, corpus.n_features, settings.task_memory)
     run: RunDirectory | MemoryRun
     if run_dir is not None:
         run = RunDirectory.at(run_dir, storage_options)
-    elif corpus.in_client and in_this_process() and not wide:
-        # Labels are few beside rows that lie here too; what shards leave between them is not.
-        run = MemoryRun()
+    elif corpus.in_client and in_this_process():
+        run = MemoryRun()  # labels are few beside rows that lie here too
     else:
         run = RunDirectory.scratch(setting("scratch-directory", None))
     with _removed_if_stopped(run if run_dir is None else None):
@@ -148,7 +142,6 @@ class _Work:
     given: Pairs | None
     seeds: Seeds | None = None
     groups: list[list[int]] | None = None  # partitions that lie in one place, by number
-    shards: tuple[range, ...] = ()  # clusters of a task, where not all
 
     @property
     def fingerprint(self) -> str:
@@ -187,11 +180,7 @@ def _look(
     flow = DaskFlow()
     known_to_fit = corpus.in_client or _files_fit(corpus)
     corpus = corpus.persist()  # rows of this process travel once
-    shards, whole = plan_shards(
-        corpus, settings, distortion, constrained=bool(constraints), seeded=seeds is not None
-    )
-    largest = widest(shards) or settings.n_clusters
-    check_memory([table_task(largest, corpus.n_features)], whole)  # before anything of size d
+    check_memory([table_task(settings.n_clusters, corpus.n_features)])  # before anything of size d
     if known_to_fit:
         corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
     # Of a corpus of tasks only a look tells whether it fits; files that do not are read each time.
@@ -213,16 +202,12 @@ def _look(
         _warn_of_conflicts(given, settings)
     if seeds is not None:
         seeds, pairs = sow(flow, corpus, seeds, given, settings.n_clusters)
-    if shards and pairs is not None and pairs.graph.table_components.any():
-        shards, whole = (), "closures in table form (closure=False)"
-    looked = flow, corpus, constraints, settings, bound, facts, pairs, given, seeds
-    work = _Work(*looked, shards=shards)
+    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs, given, seeds)
     needed = plan_tasks(
         facts, settings, corpus.n_features, pairs=pairs,
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
-        shards=shards,
     )  # fmt: skip
-    check_memory(needed, whole)
+    check_memory(needed)
     if groups is not None:
         return replace(work, groups=groups)
     if facts.nbytes <= memory_of_all() // 2:
@@ -257,8 +242,7 @@ def _run(
         work.flow, work.settings, work.distortion, extent, corpus.blocks, corpus.row_counts,
         row_bytes=work.row_bytes, groups=work.groups, **linked,
     )  # fmt: skip
-    problem = replace(problem, shards=work.shards)
-    engine = (ShardEngine if work.shards else Engine)(work.flow, problem, run)
+    engine = Engine(work.flow, problem, run)
     ground = partial(prepare_ground, work.flow, corpus, problem)
     fit = Fit(
         engine,
@@ -286,7 +270,7 @@ def _given_first(
 ) -> Callable[[], FloatArray] | None:
     """Return what makes the first centroids, None for a pool of starts."""
     if given is not None:
-        return partial(starts.smoothed, work.distortion, given, work.shards)
+        return partial(starts.smoothed, work.distortion, given)
     if work.seeds is not None:
         return partial(seeded_centroids, engine, work.seeds, ground)
     return None

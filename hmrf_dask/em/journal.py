@@ -12,7 +12,6 @@ import numpy as np
 from hmrf_dask.em.centroids import centroids_beside_sums
 from hmrf_dask.em.model import Energy, State
 from hmrf_dask.em.phases import Turn
-from hmrf_dask.em.shard_files import write_kept
 from hmrf_dask.em.starts import Candidate
 from hmrf_dask.em.weights import FLOOR, effective_share
 from hmrf_dask.errors import rows_moved
@@ -77,11 +76,7 @@ class Journal:
             "strength": state.prior.strength,
             "offset": state.prior.offset,
         }
-        files, arrays, model = [*state.free, *state.linked], state_arrays(state), state.model
-        if model.shards:
-            kept = arrays["kept"]
-            files += write_kept(self.run, self.next, model.centroids, model.shards, kept)
-        self.run.commit(self.next, record, arrays, files)
+        self.run.commit(self.next, record, state_arrays(state), [*state.free, *state.linked])
         self.committed += 1
         seen = self._tell(phase, iteration, turn)
         self.run.clean()
@@ -146,8 +141,7 @@ def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
     """
     model = state.model
     rows = np.flatnonzero(centroids_beside_sums(state))
-    some = rows[:0] if model.shards else rows  # those of shards are in files of their own
-    centroids = model.centroids[some] if len(some) < model.n_clusters else model.centroids
+    centroids = model.centroids[rows] if len(rows) < model.n_clusters else model.centroids
     return {
         "weights": model.weights,
         "kept": rows,

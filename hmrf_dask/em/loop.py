@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hmrf_dask.dataflow import Lazy
-from hmrf_dask.em import phases, shard_starts, starts
+from hmrf_dask.em import phases, starts
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.journal import Journal
 from hmrf_dask.em.model import Settings, State
@@ -105,8 +105,6 @@ class Fit:
             return self._from_centroids(self.given())
         names = starts.candidate_names(self.settings, self.constrained)
         ground = self.ground()
-        if self.engine.problem.shards:
-            return self._from_centroids(shard_starts.first_centroids(self.engine, ground, names[0]))
         if len(names) == 1:
             flow = self.engine.flow
             first = flow.lazy(starts.first_centroids, ground, names[0])

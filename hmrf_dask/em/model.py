@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
 
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.em.shelf import shelf
 from hmrf_dask.kernels.exact import BASE, exact_integer
 from hmrf_dask.kernels.margins import Drift
 from hmrf_dask.kernels.sums import Accumulator
@@ -58,7 +57,6 @@ class Model:
     centroids: FloatArray
     smoothing: float = 0.0
     exponent: int = 43  # sums hold summands times 2**exponent
-    shards: tuple[range, ...] = ()  # clusters of a task where all do not fit; see `em.sharding`
     drift: Drift | None = field(default=None, init=False, repr=False, compare=False)
     _made: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
@@ -67,15 +65,6 @@ class Model:
     def n_clusters(self) -> int:
         """K."""
         return len(self.centroids)
-
-    def piece(self, clusters: range) -> Model:
-        """Return the model of some of the clusters; it shows their centroids."""
-        rows = self.centroids[clusters.start : clusters.stop]
-        return replace(self, centroids=rows, shards=())
-
-    def without_centroids(self) -> Model:
-        """Return what tasks may know of a model in shards: a task that needs some is sent those."""
-        return self.piece(range(0)) if self.shards else self
 
     def table(self) -> Any:
         """Return the centroids as the distortion's kernels use them, made once in a process."""
@@ -202,21 +191,3 @@ class State:
     energy: Energy
     prior: WeightPrior = field(default_factory=WeightPrior)
     optimal: bool = False  # whether the centroids are those of the sums, but for vacant clusters
-
-    def pieces(self) -> Iterator[State]:
-        """Yield the state of one shard of clusters after the other; all of it where it has none."""
-        if not self.model.shards:
-            yield self
-        for clusters in self.model.shards:
-            chosen = slice(clusters.start, clusters.stop)
-            model = self.model.piece(clusters)
-            yield replace(self, model=model, sums=self.sums[chosen], counts=self.counts[chosen])
-
-    def by_piece(self, make: Callable[[State], FloatArray]) -> FloatArray:
-        """Return the rows that `make` gives for the clusters of each shard, end to end."""
-        if not self.model.shards:
-            return make(self)
-        out: FloatArray = shelf(self.model.centroids.shape, np.float64)
-        for clusters, piece in zip(self.model.shards, self.pieces(), strict=True):
-            out[clusters.start : clusters.stop] = make(piece)
-        return out

@@ -223,12 +223,6 @@ def labels_of(run: RunStore, file: LabelsFile) -> LabelArray:
     return run.read_labels(file)
 
 
-def within(labels: LabelArray, first: int, n_clusters: int) -> LabelArray:
-    """Return labels as the clusters of a shard are counted from its `first` one, -1 elsewhere."""
-    inside = (labels >= first) & (labels < first + n_clusters)
-    return np.where(inside, labels - np.int32(first), np.int32(-1))
-
-
 def total(
     blocks: Blocks,
     kept: Sequence[KeptTerms | None],
@@ -251,15 +245,14 @@ def measure(
     blocks: Blocks,
     kept: Sequence[KeptTerms | None],
     model: Model,
-    first: int,
     run: RunStore,
     files: Sequence[LabelsFile],
 ) -> IntArray:
-    """Return Σ D exactly of the rows in the clusters of a model, every row computed anew."""
+    """Return Σ D exactly, every row computed anew."""
     table, limbs = model.table(), [exact_zero()]
     for block, known, labels in zip(blocks, kept, run.read_group(files), strict=True):
-        terms, own = terms_of(block, known, model), within(labels, first, model.n_clusters)
-        limbs.append(exact_sum(model.distortion.own_distances(block, terms, table, own)))
+        terms = terms_of(block, known, model)
+        limbs.append(exact_sum(model.distortion.own_distances(block, terms, table, labels)))
     return add_limbs(limbs)
 
 

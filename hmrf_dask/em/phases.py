@@ -16,7 +16,6 @@ from hmrf_dask.em.estep import expectation, settle_linked
 from hmrf_dask.em.model import Energy, Model, State, WeightPrior
 from hmrf_dask.em.problem import begin_labels
 from hmrf_dask.em.refine import vary
-from hmrf_dask.em.shelf import noughts
 from hmrf_dask.em.weights import (
     first_prior,
     held_prior,
@@ -72,14 +71,14 @@ def begin(
     problem = engine.problem
     weights = np.ones(problem.extent.n_features)
     exponent = fixed_point_exponent(problem.extent.n_rows, engine.summand_bound(weights))
-    model = Model(problem.distortion, weights, centroids, smoothing, exponent, problem.shards)
+    model = Model(problem.distortion, weights, centroids, smoothing, exponent)
     undecided: tuple[tuple[LabelsFile, ...], tuple[LabelsFile, ...]] = ((), ())
     if free is None or linked is None:
         undecided = begin_labels(engine.flow, problem, engine.run)
     n_clusters, n_columns = len(centroids), problem.extent.n_features + 1
     state = State(
         model,
-        noughts((n_clusters, n_columns), np.int64, shelved=bool(problem.shards)),
+        np.zeros((n_clusters, n_columns), np.int64),
         np.zeros(n_clusters, np.int64),
         undecided[0] if free is None else free,
         undecided[1] if linked is None else linked,

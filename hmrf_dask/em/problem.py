@@ -78,7 +78,6 @@ class Problem:
     row_bytes: int = 1024  # of an average row of the corpus
     groups: tuple[tuple[int, ...], ...] = ()  # free parts that one task takes, by number
     held: tuple[Lazy, ...] = ()  # of each linked part, the labels its rows keep; then no bundles
-    shards: tuple[range, ...] = ()  # clusters that a task takes at a time; none: all
 
     @property
     def potts(self) -> bool:

@@ -12,8 +12,6 @@ from hmrf_dask.em import starts
 from hmrf_dask.em.centroids import centroids_of
 from hmrf_dask.em.engine import Engine
 from hmrf_dask.em.model import Energy, Model, State, WeightPrior
-from hmrf_dask.em.shard_files import take_kept
-from hmrf_dask.em.shelf import noughts
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.runs import Commit, LabelsFile, RunStore
@@ -32,10 +30,9 @@ def restore(engine: Engine, commit: Commit) -> State:
     model = Model(
         problem.distortion,
         arrays["weights"],
-        noughts((n_clusters, n_features), np.float64, shelved=bool(problem.shards)),
+        np.zeros((n_clusters, n_features)),
         record["smoothing"],
         record["exponent"],
-        problem.shards,
     )
     state = State(
         model,
@@ -49,10 +46,7 @@ def restore(engine: Engine, commit: Commit) -> State:
     sums, counts = engine.total_sums(model, state)
     state = replace(state, sums=sums, counts=counts)
     centroids = centroids_of(state)
-    if problem.shards:
-        take_kept(centroids, arrays["kept"], engine.run, commit.files)
-    else:
-        centroids[arrays["kept"]] = arrays["centroids"]
+    centroids[arrays["kept"]] = arrays["centroids"]
     return replace(state, model=replace(model, centroids=centroids))
 
 

@@ -6,7 +6,6 @@ far below plain K-means with as many starts; neighbourhood starts find what only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -28,7 +27,6 @@ from hmrf_dask.em.neighbourhoods import (
 from hmrf_dask.em.phases import Steps, Turn
 from hmrf_dask.em.problem import lay_out, whole_labels
 from hmrf_dask.em.refine import POOL_ROWS_PER_CLUSTER, wanted
-from hmrf_dask.em.shelf import shelf
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
@@ -180,23 +178,12 @@ def first_smoothing(distortion: Distortion) -> float:
     return steps[0] if steps else 0.0
 
 
-def smoothed(distortion: Distortion, means: FloatArray, shards: Sequence[range] = ()) -> FloatArray:
-    """Return first centroids for means that the user gave."""
-    if not first_smoothing(distortion):
+def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
+    """Return first centroids for means that the user gave: drawn to the uniform row."""
+    smoothing = first_smoothing(distortion)
+    if not smoothing:
         return means
-    parts = [means[one.start : one.stop] for one in shards] or [means]
-    largest = max(float(np.abs(one).max(initial=0.0)) for one in parts)
-    if not shards:
-        return _drawn(distortion, means, largest)
-    out: FloatArray = shelf(means.shape, np.float64)
-    for clusters, one in zip(shards, parts, strict=True):
-        out[clusters.start : clusters.stop] = _drawn(distortion, one, largest)
-    return out
-
-
-def _drawn(distortion: Distortion, means: FloatArray, largest: float) -> FloatArray:
-    """Return means drawn to the uniform row; `largest` is the largest entry of all means."""
-    smoothing, exponent = first_smoothing(distortion), fixed_point_exponent(1, largest)
+    exponent = fixed_point_exponent(1, float(np.abs(means).max(initial=0.0)))
     sums = np.rint(means * 2.0**exponent).astype(np.int64)
     sums = np.column_stack([sums, np.zeros(len(means), np.int64)])
     one, plain = np.ones(len(means), np.int64), np.ones(means.shape[1])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hmrf_dask.corpus.chunks import lazy_array
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow, Lazy, task_memory, tree
+from hmrf_dask.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.distortions.own import OwnDistortion
-from hmrf_dask.em.memory_plan import shards_of
 from hmrf_dask.em.parts import add_limbs
 from hmrf_dask.em.problem import Problem
 from hmrf_dask.kernels.distances import UNDECIDED
@@ -31,14 +29,6 @@ class Predictor:
     weights: FloatArray
     smoothing: float
 
-    @property
-    def shards(self) -> tuple[range, ...]:
-        """The clusters that a task takes at a time; none: all."""
-        if isinstance(self.distortion, OwnDistortion):
-            return ()
-        n_clusters, n_features = self.centroids.shape
-        return shards_of(n_clusters, n_features, task_memory())
-
     def terms(self, block: RowBlock) -> Any:
         """Return what distances need of the rows, or raise what is wrong with them."""
         check_finite(block)
@@ -46,26 +36,12 @@ class Predictor:
         return self.distortion.terms(block, self.weights)
 
 
-def table_of(predictor: Predictor, after: Sequence[None] = ()) -> Any:
-    """Return the centroids as the distortion's kernels use them, `after` others are done."""
+def table_of(predictor: Predictor) -> Any:
+    """Return the centroids as the distortion's kernels use them."""
     return predictor.distortion.table(predictor.centroids, predictor.weights, predictor.smoothing)
 
 
-@dataclass(frozen=True)
-class Nearest:
-    """The nearest cluster of each row of those it was compared with, and how far it is."""
-
-    labels: LabelArray
-    distances: FloatArray
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.labels.nbytes + self.distances.nbytes + 128
-
-
-def labels_of(
-    block: RowBlock, predictor: Predictor, table: Any, first: int = 0, known: None = None
-) -> LabelArray:
+def labels_of(block: RowBlock, predictor: Predictor, table: Any) -> LabelArray:
     """Return the nearest cluster of each row; ties go to the lowest."""
     return _nearest(block, predictor, predictor.terms(block), table)
 
@@ -75,39 +51,16 @@ def _nearest(block: RowBlock, predictor: Predictor, terms: Any, table: Any) -> L
     return predictor.distortion.nearest(block, terms, table, undecided)[0]
 
 
-def nearest_of(
-    block: RowBlock, predictor: Predictor, table: Any, first: int, known: Nearest | None
-) -> Nearest:
-    """Return the nearest cluster of each row, counted from `first`; ties go to the lowest.
+def distances_of(block: RowBlock, predictor: Predictor, table: Any) -> FloatArray:
+    """Return the distance of each row to each cluster."""
+    return predictor.distortion.distances(block, predictor.terms(block), table)
 
-    What is `known` of clusters before them counts too.
-    """
+
+def score_of(block: RowBlock, predictor: Predictor, table: Any) -> IntArray:
+    """Return the exact sum of distances to the nearest cluster, as limbs."""
     terms = predictor.terms(block)
     labels = _nearest(block, predictor, terms, table)
-    distances = predictor.distortion.own_distances(block, terms, table, labels)
-    if known is None:
-        return Nearest(labels, distances)
-    nearer = distances < known.distances
-    labels = np.where(nearer, labels + np.int32(first), known.labels)
-    return Nearest(labels, np.where(nearer, distances, known.distances))
-
-
-def distances_of(
-    block: RowBlock, predictor: Predictor, table: Any, first: int, known: FloatArray | None
-) -> FloatArray:
-    """Return the distance of each row to each cluster, beside those `known`."""
-    found = predictor.distortion.distances(block, predictor.terms(block), table)
-    return found if known is None else np.concatenate([known, found], axis=1)
-
-
-def labels_kept(nearest: Nearest) -> LabelArray:
-    """Return the labels."""
-    return nearest.labels
-
-
-def score_of(nearest: Nearest) -> IntArray:
-    """Return the exact sum of distances to the nearest cluster, as limbs."""
-    return exact_sum(nearest.distances)
+    return exact_sum(predictor.distortion.own_distances(block, terms, table, labels))
 
 
 def predict_rows(predictor: Predictor, corpus: Corpus, ids: LabelArray, *, lazy: bool) -> Any:
@@ -130,10 +83,7 @@ def named(labels: LabelArray, ids: LabelArray) -> LabelArray:
 
 def lazy_labels(flow: DaskFlow, predictor: Predictor, corpus: Corpus) -> list[Lazy]:
     """Return the labels of each partition, positions of clusters, not computed yet."""
-    if not predictor.shards:
-        return over_partitions(flow, labels_of, predictor, corpus)
-    found = over_partitions(flow, nearest_of, predictor, corpus)
-    return [flow.lazy(labels_kept, one) for one in found]
+    return over_partitions(flow, labels_of, predictor, corpus)
 
 
 def transform_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
@@ -146,8 +96,7 @@ def transform_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
 def score_rows(predictor: Predictor, corpus: Corpus) -> float:
     """Return minus the sum of distances to nearest clusters."""
     flow = DaskFlow()
-    found = over_partitions(flow, nearest_of, predictor, corpus)
-    limbs = [flow.lazy(score_of, one) for one in found]
+    limbs = over_partitions(flow, score_of, predictor, corpus)
     return -exact_value(flow.compute([tree(flow, add_limbs, limbs)])[0])
 
 
@@ -162,30 +111,19 @@ def over_partitions(
     function: Callable[..., Any],
     predictor: Predictor,
     corpus: Corpus,
-    known: Sequence[Lazy] | None = None,
+    *known: Sequence[Lazy],
 ) -> list[Lazy]:
-    """Return what each partition has of all clusters, which come in shards where they are many.
+    """Return what `function` gives for each partition.
 
-    `function` takes a block, the predictor and the table of a shard, its first cluster, and what it
-    returned of the shards before; of the first one what is `known` of the partition. A shard's
-    table is not made before all partitions are done with the one before it.
+    It takes a block, the predictor, the table of its centroids, and what is `known` of the
+    partition.
     """
-    centroids, shards = predictor.centroids, predictor.shards
-    found: list[Lazy] = [None] * len(corpus.blocks) if known is None else list(known)
-    for clusters in shards or (range(len(centroids)),):
-        rows = centroids[clusters.start : clusters.stop] if shards else centroids
-        shared = flow.share(replace(predictor, centroids=rows))
-        done = [flow.lazy(nothing_of, one) for one in found] if clusters.start else []
-        table = flow.lazy(table_of, shared, done)
-        found = [
-            flow.lazy(function, block, shared, table, clusters.start, known)
-            for block, known in zip(corpus.blocks, found, strict=True)
-        ]
-    return found
-
-
-def nothing_of(value: Any) -> None:
-    """Return nothing: whoever waits for it knows that the value is there."""
+    shared = flow.share(predictor)
+    table = flow.lazy(table_of, shared)
+    return [
+        flow.lazy(function, block, shared, table, *more)
+        for block, *more in zip(corpus.blocks, *known, strict=True)
+    ]
 
 
 def whole(

@@ -239,35 +239,25 @@ def _write_part(
     )
 
 
-def _compared(
-    block: RowBlock, predictor: Predictor, table: Any, first: int, known: LabelArray | _Compared
-) -> _Compared:
-    """Compare rows with a shard of clusters, counted from `first`.
+def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> _Compared:
+    """Compare rows with their own cluster and the nearest other one.
 
-    What is `known` are the labels, or what was found in the shards before. The distances are those
-    of `transform`; ties go to the lowest cluster, as in `predict`.
+    The distances are those of `transform`; ties go to the lowest cluster, as in `predict`.
     """
-    if not isinstance(known, _Compared):
-        n_rows = len(known)
-        nothing = np.empty(n_rows), np.zeros(n_rows, np.int32), np.full(n_rows, np.inf)
-        known = _Compared(known, *nothing)
-    own, runner_up, nearest = known.own.copy(), known.runner_up.copy(), known.nearest.copy()
-    n_clusters = len(predictor.centroids)
+    n_rows, n_clusters = block.n_rows, len(predictor.centroids)
+    own, nearest = np.empty(n_rows), np.empty(n_rows)
+    runner_up = np.zeros(n_rows, np.int32)
     step = max(1, _BATCH_BYTES // (8 * n_clusters))
-    for start in range(0, block.n_rows, step):
-        some = slice(start, min(start + step, block.n_rows))
+    for start in range(0, n_rows, step):
+        some = slice(start, min(start + step, n_rows))
         rows = block.rows(some.start, some.stop)
         matrix = predictor.distortion.distances(rows, predictor.terms(rows), table)
-        here = known.labels[some] - first
-        mine = np.flatnonzero((here >= 0) & (here < n_clusters))
-        own[some][mine] = matrix[mine, here[mine]]
-        matrix[mine, here[mine]] = np.inf
-        best = matrix.argmin(axis=1)
-        distances = matrix[np.arange(rows.n_rows), best]
-        nearer = distances < nearest[some]
-        runner_up[some][nearer] = first + best[nearer]
-        nearest[some][nearer] = distances[nearer]
-    return _Compared(known.labels, own, runner_up, nearest)
+        every = np.arange(rows.n_rows)
+        own[some] = matrix[every, labels[some]]
+        matrix[every, labels[some]] = np.inf
+        runner_up[some] = matrix.argmin(axis=1)
+        nearest[some] = matrix[every, runner_up[some]]
+    return _Compared(labels, own, runner_up, nearest)
 
 
 def _nearest(

@@ -8,7 +8,6 @@ nought in all others. What rounding loses is measured column by column while the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.prefetch import prefetch
 from hmrf_dask.kernels.products import LANES, Columns, has_half, layout, store
 from hmrf_dask.kernels.room import room
-from hmrf_dask.types import FloatArray, RowArray
+from hmrf_dask.types import RowArray
 
 TILE = 16  # features that are turned at a time: two lines of each centroid
 RUN = 4096  # features whose bounds are added up together
@@ -54,27 +53,9 @@ class Finder(NamedTuple):
     entry_error: float
 
 
-class Frame(NamedTuple):
-    """What the finders of shards of one table share, so that their columns are those of its own.
-
-    Attributes
-    ----------
-    n_clusters : int
-        Of the table.
-    middles : float64 array, shape (d,)
-        What columns are centred by.
-    largest_entry : float
-        Of `Table`.
-    """
-
-    n_clusters: int
-    middles: FloatArray
-    largest_entry: float
-
-
 @inner()
 def _mean(line, lanes):  # type: ignore[no-untyped-def]
-    """Return the mean, every 16th number in a sum of its own, as `frame_of` adds them up."""
+    """Return the mean, every 16th number in a sum of its own."""
     n_clusters = line.shape[0]
     whole = n_clusters - n_clusters % LANES
     lanes[:] = 0.0
@@ -91,26 +72,9 @@ def _mean(line, lanes):  # type: ignore[no-untyped-def]
     return lanes[0] / n_clusters
 
 
-def frame_of(shards: Iterable[Table]) -> Frame:
-    """Return the frame of a table whose shards come one after the other."""
-    lanes: FloatArray | None = None
-    n_clusters, largest_entry = 0, 0.0
-    for table in shards:
-        if lanes is None:
-            lanes = np.zeros((LANES, table.exact.shape[1]))
-        for row in table.exact:
-            lanes[n_clusters % LANES] += row
-            n_clusters += 1
-        largest_entry = max(largest_entry, table.largest_entry)
-    assert lanes is not None
-    while len(lanes) > 1:
-        lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
-    return Frame(n_clusters, lanes[0] / n_clusters, largest_entry)
-
-
 @njit(nogil=True, cache=True)
 def _fill(  # type: ignore[no-untyped-def]
-    exact, metric, shares, middles, unit, begin, n_features, table, norms, errors, tops
+    exact, metric, shares, unit, begin, n_features, table, norms, errors, tops
 ):
     """Write features `begin` to `n_features` of a table; tell what its columns are like.
 
@@ -129,7 +93,7 @@ def _fill(  # type: ignore[no-untyped-def]
                 tile[t, h] = row[first + t]
         for t in range(count):
             line = tile[t]
-            middle = _mean(line, lanes) if middles.shape[0] == 0 else middles[first + t]
+            middle = _mean(line, lanes)
             scale = unit if metric.shape[0] == 0 else unit * metric[first + t]
             share = 1.0 if shares.shape[0] == 0 else shares[first + t]
             for h in range(n_clusters):
@@ -142,25 +106,23 @@ def _fill(  # type: ignore[no-untyped-def]
                 tops[h] = size if size > tops[h] else tops[h]
 
 
-def make_finder(table: Table, *, half: bool, frame: Frame | None = None) -> Finder:
-    """Return the finder of a table, which may be a shard of one with that `frame`."""
+def make_finder(table: Table, *, half: bool) -> Finder:
+    """Return the finder of a table."""
     n_clusters, n_features = table.exact.shape
-    width, vectors = layout(n_clusters, np.float32, frame.n_clusters if frame else 0)
-    largest_entry = frame.largest_entry if frame else table.largest_entry
+    width, vectors = layout(n_clusters, np.float32)
     found = room((n_features, width), np.uint16 if half else np.float32)
     found[:, n_clusters:] = 0
-    exponent = math.frexp(2.0 * largest_entry)[1]
+    exponent = math.frexp(2.0 * table.largest_entry)[1]
     unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
     metric = frozen(table.weights if table.squared else np.zeros(0), np.float64)
     shares = frozen(table.shares, np.float64)
-    middles = frozen(frame.middles if frame else np.zeros(0), np.float64)
     # By fixed runs of features: slack goes into cost rows, so bounds may not know of threads.
     moments = np.zeros((-(-n_features // RUN), 3, n_clusters))
 
     def some(first: int, last: int) -> None:
         for number in range(first, last):
             ends = number * RUN, min((number + 1) * RUN, n_features)
-            given = (table.arrays.exact, metric, shares, middles, unit)
+            given = (table.arrays.exact, metric, shares, unit)
             _fill(*given, *ends, found, *moments[number])
 
     over_ranges(some, len(moments), table.exact.size)
@@ -184,9 +146,7 @@ def make_finder(table: Table, *, half: bool, frame: Frame | None = None) -> Find
     )
 
 
-def finder_of(table: Table, *, single: bool = False, frame: Frame | None = None) -> Finder:
+def finder_of(table: Table, *, single: bool = False) -> Finder:
     """Return the finder of a table in the precision that is the fastest here, or in `single`."""
-    n_clusters = frame.n_clusters if frame else len(table.exact)
-    half = has_half() and n_clusters > SMALL and not single
-    name = ("half" if half else "single") + (" in frame" if frame else "")
-    return table.once(name, lambda: make_finder(table, half=half, frame=frame))
+    half = has_half() and len(table.exact) > SMALL and not single
+    return table.once("half" if half else "single", lambda: make_finder(table, half=half))

@@ -88,11 +88,10 @@ def has_half() -> bool:
     return bool(_features() & {"+f16c", "+fullfp16"})
 
 
-def layout(n_columns: int, sums: type[np.generic], of: int = 0) -> tuple[int, tuple[int, ...]]:
+def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]]:
     """Return the width of a table of so many columns, and its `vectors`, for sums of that type.
 
-    A row is gone through as few times as registers allow. Columns of a table `of` more give the
-    products they would give there: entries are added up in as many chains.
+    A row is gone through as few times as registers allow.
     """
     most = 16 if "+avx512f" in _features() else 6
     if sums is np.float64:
@@ -100,10 +99,6 @@ def layout(n_columns: int, sums: type[np.generic], of: int = 0) -> tuple[int, tu
     needed = max(1, -(-n_columns // LANES))
     passes = -(-needed // most)
     each = -(-needed // passes)
-    if of > n_columns:
-        twice = len(layout(of, sums)[1]) <= FEW
-        each = min(each, FEW) if twice else max(each, FEW + 1)
-        passes = -(-needed // each)
     return passes * each * LANES, (0,) * each
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from itertools import islice
 from typing import Self
 
 from hmrf_dask.redaction import without_secrets
@@ -66,6 +67,7 @@ _REFUSED_HERE = {  # botocore's: the request was not even sent
 _STORES = ("aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "s3fs")
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}  # botocore's
 _LONGEST_MEANT = 100  # characters of a wrong name: comparing takes their square
+_MOST_MEANT = 1_000  # known names
 _UNKNOWN_STORE = "Protocol not known: "
 
 
@@ -294,7 +296,8 @@ def meant(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     >>> meant("knd", ["a", "b", "kind"])
     " (did you mean 'kind'?)"
     """
-    close = difflib.get_close_matches(given[:_LONGEST_MEANT], list(known), n=1, cutoff=cutoff)
+    near = list(islice(known, _MOST_MEANT))
+    close = difflib.get_close_matches(given[:_LONGEST_MEANT], near, n=1, cutoff=cutoff)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

@@ -53,16 +53,24 @@ YAML_CHARACTERS: Final = 65_536  # of one value
 LIST_ITEMS: Final = 10_000  # answers files, paths, stop words
 PATH_CHARACTERS: Final = 4_096
 # Files that are read whole.
-ANSWER_BYTES: Final = 2**28  # ten million answers
+ANSWER_BYTES: Final = 2**28
+ANSWER_COLUMNS: Final = 1_000
+ANSWER_LINES: Final = 10_000_000
+BAD_ANSWERS: Final = 100_000  # lines that are none: then it is another kind of file
 WHOLE_FILE_BYTES: Final = 2**30
 SCHEDULER_FILE_BYTES: Final = 2**20
 # A .npz: what it may unpack to; matrices of text come to 5 times their size, of ones to 30.
 NPZ_RATIO: Final = 200
 NPZ_FREE_BYTES: Final = 2**28  # below it no ratio is a burden
 # Streams of documents.
-BYTES_WITHOUT_RECORD: Final = 2**27
-MOST_RATIO: Final = 10_000  # of what a compressed file holds to its size: text comes to 10 or 20
-RATIO_FROM_BYTES: Final = 2**27  # below it no ratio is a burden
+BYTES_WITHOUT_RECORD: Final = 2**26
+LINES_WITHOUT_RECORD: Final = 1_000_000
+MOST_RATIO: Final = 1_000  # of what a compressed file holds to its size: text comes to 10 or 20
+RATIO_FREE_BYTES: Final = 2**27  # below it no ratio is a burden
+CSV_COLUMNS: Final = 100_000
+MOST_FILES: Final = 1_000_000
+REJECTS_LISTED: Final = 10_000  # of a file: the others are counted
+CELLS_BYTES: Final = 2**28  # of Parquet: what rows read at once may come to at worst
 
 
 def within(name: str) -> dict[str, Any]:

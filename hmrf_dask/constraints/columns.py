@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from hmrf_dask.errors import InvalidInputError, meant
+from hmrf_dask.limits import ANSWER_COLUMNS
 
 PAIR = ("a", "b", "kind", "weight")
 LABELS = ("id", "label")
@@ -70,6 +71,10 @@ def columns_of(header: tuple[str, ...]) -> Columns:
     InvalidInputError
         They name neither pairs nor classes, two columns are called the same, or one has no name.
     """
+    if len(header) > ANSWER_COLUMNS:
+        raise InvalidInputError(
+            f"there must be at most {ANSWER_COLUMNS} columns, got {len(header)}"
+        )
     names = [name.strip().casefold() for name in header]
     shown = ", ".join(name.strip() for name in header)[:400] or "nothing"
     is_pair = set(PAIR[:3]) <= set(names)

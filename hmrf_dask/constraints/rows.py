@@ -15,6 +15,7 @@ from typing import Any
 from hmrf_dask.constraints.columns import EITHER, Columns, Notes, columns_of
 from hmrf_dask.constraints.labels import LabelRows
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
+from hmrf_dask.limits import ANSWER_LINES, BAD_ANSWERS
 
 RAW = 200  # characters of a bad line that are kept
 NO_TEXT = "must be UTF-8 text, got other bytes"
@@ -48,7 +49,12 @@ class Table:
         self.labels = LabelRows(self.refuse)
 
     def refuse(self, place: int, reason: object, raw: object = "") -> None:
-        """Note a line that is no pair."""
+        """Note a line that is no pair; so many of them are another kind of file."""
+        if len(self.bad) >= BAD_ANSWERS:
+            raise InvalidInputError(
+                f"{self.path}: must have at most {BAD_ANSWERS:,} {self.unit}s that are no answers, "
+                f"got more up to {self.unit} {place}; is it an answers file?"
+            )
         self.bad.append(BadLine(place, str(reason), str(raw)[:RAW]))
 
     def add(self, row: Sequence[Any], place: int, notes: Notes | None = None) -> None:
@@ -88,9 +94,19 @@ def read_rows(data: bytes, address: str) -> Table:
     """Return all rows of a pair file; one without a byte is that of a project that begins."""
     read = _READERS[pair_ending(address)]
     if data.removeprefix(codecs.BOM_UTF8).strip():
+        n_lines = 0 if read is _read_parquet else data.count(b"\n")
+        _refuse_many(n_lines, "lines", address)
         return read(data, address)
     warnings.warn(f"{address} is empty: it has no answers yet", HmrfWarning, stacklevel=2)
     return Table(address, "line")
+
+
+def _refuse_many(number: int, what: str, address: str) -> None:
+    if number > ANSWER_LINES:
+        raise InvalidInputError(
+            f"{address}: must have at most {ANSWER_LINES:,} {what}, got {number:,}; cut it into "
+            "several files"
+        )
 
 
 def _text(data: bytes) -> str:
@@ -154,7 +170,7 @@ def _read_csv(data: bytes, address: str) -> Table:
         if not _is_text(raw):
             table.refuse(place, NO_TEXT, raw)
         elif len(fields) != len(header):
-            wanted = f"{len(header)} fields ({', '.join(header)})"
+            wanted = f"{len(header)} fields ({', '.join(header)[:RAW]})"
             table.refuse(place, f"must have {wanted}, got {len(fields)}", raw)
         else:
             table.read(fields, columns, place, raw)
@@ -172,8 +188,10 @@ def _read_parquet(data: bytes, address: str) -> Table:
     import pyarrow.parquet as pq
 
     try:
-        found = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError) as error:
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        _refuse_many(file.metadata.num_rows, "rows", address)
+        found = file.read()
+    except (pa.ArrowException, OSError) as error:
         raise InvalidInputError(f"{address}: is not a whole Parquet file, {error}") from error
     columns = _columns(found.column_names, address)
     values = [_values(column) for column in found.columns]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from hmrf_dask.errors import SourceError
-from hmrf_dask.limits import WHOLE_FILE_BYTES
+from hmrf_dask.limits import MOST_RATIO, RATIO_FREE_BYTES, WHOLE_FILE_BYTES
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.whole_files import is_local, local_path, open_regular, read_bounded
 
@@ -76,6 +76,7 @@ class WatchedFile(io.RawIOBase):
         self._name = name
         self._digest = hashlib.new(algorithm, usedforsecurity=False) if algorithm else None
         self.failure: SourceError | None = None
+        self.n_read = 0
 
     def readable(self) -> bool:
         """Say yes."""
@@ -99,6 +100,7 @@ class WatchedFile(io.RawIOBase):
         except SourceError as error:
             self.failure = error
             raise
+        self.n_read += len(data)
         if self._digest:
             self._digest.update(data)
         return data
@@ -137,4 +139,33 @@ def decompressed(file: WatchedFile, compression: str) -> Any:
     import pyarrow as pa  # here, because listing files need not wait for it
 
     codec = {"gz": "gzip", "zst": "zstd"}[compression]
-    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+    return _Unpacked(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec), file)
+
+
+class _Unpacked(io.RawIOBase):
+    """What a compressed file holds, as long as that is in proportion to its size."""
+
+    def __init__(self, stream: Any, file: WatchedFile) -> None:
+        self._stream = stream
+        self._file = file
+        self._n_read = 0
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, as far as there is something."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        data: bytes = self._stream.read(size)
+        self._n_read += len(data)
+        if self._n_read > max(RATIO_FREE_BYTES, MOST_RATIO * self._file.n_read):
+            raise ValueError(
+                f"it unpacks to more than {MOST_RATIO:,} times its size; that is no text"
+            )
+        return data

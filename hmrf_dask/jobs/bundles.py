@@ -29,6 +29,7 @@ from hmrf_dask.documents.parts import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.ledger import Entry, keys_of
+from hmrf_dask.limits import REJECTS_LISTED
 from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import Storage
 from hmrf_dask.text.counted import refuse_file
@@ -165,9 +166,8 @@ class Told:
         number = len(self._documents)
         self._documents.append(documents)
         self._labels.append(None if labels is None else self._write_labels(number, ids, labels))
-        if rejects:
-            self._note(rejects)
-            data = encode_rejects(rejects)
+        if listed := self._note(rejects):
+            data = encode_rejects(listed)
             self._rejects.append(self._write(f"rejects-{number:05d}", "jsonl", data))
 
     def _require_one_width(self, parts: Sequence[tuple[int, Batch]]) -> None:
@@ -179,13 +179,17 @@ class Told:
         if len(widths) > 1:
             refuse_widths(widths)
 
-    def _note(self, rejects: Sequence[Reject]) -> None:
-        files = {one[0]: one for one in self._files}
+    def _note(self, rejects: Sequence[Reject]) -> list[Reject]:
+        """Count what is no document; return what is listed, of each file the first ones."""
+        files, listed = {one[0]: one for one in self._files}, list[Reject]()
         for reject in rejects:
             file = files[reject.source]
             file[2] += 1
             if file[3] is None or (reject.whole_rest and not file[3]["whole_rest"]):
                 file[3] = asdict(reject)  # that a file breaks off is worse than a bad record
+            if file[2] <= REJECTS_LISTED:
+                listed.append(reject)
+        return listed
 
     def _write_labels(self, number: int, ids: Sequence[str], labels: Sequence[str | None]) -> str:
         columns = {"id": ids, "label": labels}
@@ -289,6 +293,15 @@ def lines_before_of(told: Sequence[Mapping[str, Any]]) -> list[int]:
         found.append(so_far[path])
         so_far[path] += n_lines
     return found
+
+
+def not_listed(told: Mapping[str, Any]) -> list[Reject]:
+    """Return for each file with more bad records than are listed how many more there are."""
+    return [
+        Reject(path, 0, None, f"{more:,} more records are no documents, and are not listed", "")
+        for path, _, n_rejects, *_ in told["files"]
+        if (more := n_rejects - REJECTS_LISTED) > 0
+    ]
 
 
 def n_documents_of(told: Mapping[str, Any]) -> int:

@@ -21,6 +21,7 @@ from hmrf_dask.jobs.bundles import (
     lines_before_of,
     n_documents_of,
     n_rejects_of,
+    not_listed,
     placed,
     read_beside,
     read_rejects,
@@ -120,9 +121,7 @@ def write_records(run: Run, told: Told, repeated: Sequence[Reject]) -> Files:
     """List the records that are no documents, a file for each bundle, and those with a used id."""
     flow = DaskFlow()
     tasks = [
-        flow.lazy(
-            _copy, run.place, one["rejects"], n_lines, f"{run.name}/{REJECTS}/{one['key']}.jsonl"
-        )
+        flow.lazy(_copy, run.place, one, n_lines, f"{run.name}/{REJECTS}/{one['key']}.jsonl")
         for one, n_lines in zip(told, lines_before_of(told), strict=True)
         if one["rejects"]
     ]
@@ -145,9 +144,10 @@ def _listed(run: Run, name: str, rejects: Sequence[Reject]) -> Files:
     return {path: digest(data)}
 
 
-def _copy(place: Place, names: list[str], n_lines: int, target: str) -> Files:
+def _copy(place: Place, told: Mapping[str, Any], n_lines: int, target: str) -> Files:
     """Bring the rejects of a bundle together, with the lines they have in their whole file."""
-    rejects = [one for name in names for one in read_beside(place.storage, name, read_rejects)]
-    data = encode_rejects(placed(one, n_lines) for one in rejects)
+    names = told["rejects"]
+    listed = [one for name in names for one in read_beside(place.storage, name, read_rejects)]
+    data = encode_rejects(placed(one, n_lines) for one in [*listed, *not_listed(told)])
     place.storage.write(target, data)
     return {target: digest(data)}

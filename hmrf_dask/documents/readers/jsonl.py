@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.readers.records import BadRecord, Record, damage, excerpt
+from hmrf_dask.documents.readers.records import BadRecord, Nothing, Record, damage, excerpt
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
 from hmrf_dask.documents.values import too_long
@@ -23,18 +23,22 @@ def read_jsonl(
     """Yield the objects of a JSON Lines file; empty lines are none."""
     decode = _decoder(columns).decode
     longest = columns.max_bytes
-    for first, lines in _lines(file, source.compression, longest):
+    nothing = Nothing(longest)
+    for first, lines in _lines(file, source.compression, longest, nothing):
         if first == 1 and not (source.span and source.span[0]):
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         for number, line in enumerate(lines, first):
+            if not line or line.isspace():
+                nothing.add(len(line) + 1, 1, number)
+                continue
+            nothing.clear()
             if len(line) > longest:
                 yield BadRecord(number, too_long(longest), excerpt(line))
                 continue
             try:
                 found = decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                if line.strip():
-                    yield BadRecord(number, _reason(error), excerpt(line))
+                yield BadRecord(number, _reason(error), excerpt(line))
                 continue
             yield Record(
                 number, found.id, found.text, found.time, found.label, found.embedding, line
@@ -69,7 +73,9 @@ def _reason(error: Exception) -> str:
     return f"not JSON: {problem[0].lower()}{problem[1:]}"
 
 
-def _lines(file: WatchedFile, compression: str, longest: int) -> Iterator[tuple[int, list[bytes]]]:
+def _lines(
+    file: WatchedFile, compression: str, longest: int, nothing: Nothing
+) -> Iterator[tuple[int, list[bytes]]]:
     """Yield (number of the first line, lines); too long ones are cut one byte above the limit."""
     stream = decompressed(file, compression)
     number, unfinished, size = 1, [b""], 0
@@ -80,7 +86,14 @@ def _lines(file: WatchedFile, compression: str, longest: int) -> Iterator[tuple[
             raise damage(file, number, error) from error
         if not chunk:
             break
+        if not size and chunk.isspace():  # a hundred times as fast as line by line
+            n_lines = chunk.count(b"\n")
+            nothing.add(len(chunk), n_lines, number)
+            number += n_lines
+            continue
         lines = chunk.split(b"\n")
+        if len(lines) == 1 and size > longest:
+            nothing.add(len(chunk), 0, number)
         begun = lines[0][: longest + 1 - size]
         unfinished.append(begun)
         size += len(begun)

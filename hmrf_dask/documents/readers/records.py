@@ -9,6 +9,7 @@ from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile
 from hmrf_dask.errors import meant
+from hmrf_dask.limits import BYTES_WITHOUT_RECORD, LINES_WITHOUT_RECORD
 
 EXCERPT = 200  # characters of a bad record that are kept
 
@@ -40,6 +41,29 @@ class DamagedFile(Exception):  # noqa: N818 (no error of the program: it becomes
         super().__init__(reason)
         self.line = line
         self.reason = reason
+
+
+class Nothing:
+    """How much of a file was read since its last record: a stream of newlines must end."""
+
+    def __init__(self, longest: int) -> None:
+        self._most = BYTES_WITHOUT_RECORD + longest
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin again: there was a record."""
+        self._bytes = self._lines = 0
+
+    def add(self, n_bytes: int, n_lines: int, line: int) -> None:
+        """Count what is no record; `line` is where the next one begins."""
+        self._bytes += n_bytes
+        self._lines += n_lines
+        if self._bytes > self._most or self._lines > LINES_WITHOUT_RECORD:
+            raise DamagedFile(
+                line,
+                f"{self._bytes:,} bytes and {self._lines:,} lines without a record before it; "
+                "cut them out",
+            )
 
 
 class Reader(Protocol):

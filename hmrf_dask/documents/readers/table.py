@@ -11,6 +11,7 @@ from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.readers.records import (
     BadRecord,
     DamagedFile,
+    Nothing,
     Record,
     damage,
     excerpt,
@@ -18,6 +19,7 @@ from hmrf_dask.documents.readers.records import (
 )
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
+from hmrf_dask.limits import CSV_COLUMNS
 
 _MOST_CELLS = 2**31 - 1
 
@@ -34,6 +36,8 @@ def read_csv(
         lines, delimiter=dialect.delimiter, quotechar=dialect.quoteChar, strict=True
     )
     names, first = _header(parsed, lines, dialect.header)
+    if len(names) > CSV_COLUMNS:
+        raise DamagedFile(1, f"must have at most {CSV_COLUMNS:,} columns, got {len(names):,}")
     problem = missing_columns(columns, names) if names else ""
     if problem:
         raise DamagedFile(1, problem)
@@ -119,13 +123,13 @@ class _Lines:
     def __init__(self, file: WatchedFile, source: Source, longest: int) -> None:
         self._file = file
         self._longest = longest
+        self._nothing = Nothing(longest)
         self.number = 0
         self.excerpt = ""
         stream = decompressed(file, source.compression)
         encoding = source.encoding.lower()
-        buffered = io.BufferedReader(stream, 2**18) if stream is file else stream
         self._text = io.TextIOWrapper(
-            buffered,
+            io.BufferedReader(stream, 2**18),
             encoding="utf-8-sig" if encoding in ("utf-8", "utf8") else encoding,
             errors="surrogateescape",
             newline="",
@@ -142,6 +146,10 @@ class _Lines:
         if not line:
             raise StopIteration
         self.number += 1
+        if line.isspace():
+            self._nothing.add(len(line), 1, self.number)
+        else:
+            self._nothing.clear()
         if len(line) > self._longest:
             raise DamagedFile(self.number, f"a line longer than {self._longest} characters")
         self.excerpt = self.excerpt or excerpt(line)

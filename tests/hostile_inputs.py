@@ -272,7 +272,7 @@ FURTHER_VALUES = (
     job("method.must_link_cost", "1.0e+12"),
     job("method.cannot_link_cost", "1.0e-12", fine=True),
     job("text.lsa", "10000", said="n_components"),
-    job("text.n_features", "2147483647", fine=True, apart=True),
+    job("text.n_features", "2147483647", said="memory", apart=True),
     job("keep", "10000", fine=True),
     manifest("resources.0.path", "/dev/zero", said="/dev/zero"),
     manifest("resources.0.path", '"documents\\0"'),

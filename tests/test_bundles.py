@@ -342,3 +342,19 @@ def test_counts_of_some_texts_are_those_of_counting_them(kept: list[int]) -> Non
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
     assert taken.terms.equals(again.terms)
+
+
+@QUARANTINED
+def test_of_many_bad_records_the_first_are_listed_and_all_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hmrf_dask.jobs.bundles.REJECTS_LISTED", 5)
+    corpus = JobCorpus(tmp_path)
+    job = corpus.write_all(45, 0, on_bad_record="quarantine", max_rejected=1.0)
+    corpus.write({"documents/bad.jsonl": b"no\n" * 12})
+    report = run(job)
+    assert report.documents["quarantined"] == 12
+    folder = Path(report.output) / report.places["rejects"]
+    listed = [json.loads(line) for one in folder.iterdir() for line in one.read_text().splitlines()]
+    assert [one["line"] for one in listed] == [1, 2, 3, 4, 5, 0]
+    assert listed[-1]["reason"].startswith("7 more records are no documents")

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TextIO, TypeVar
 import click
 
 from hmrf_dask.addresses import plain_url
-from hmrf_dask.errors import HmrfError, HmrfWarning
+from hmrf_dask.errors import HmrfError, HmrfWarning, MemoryPlanError
 from hmrf_dask.limits import RANGES, problem_of_cost
 from hmrf_dask.redaction import logs_without_secrets, shortened, without_secrets
 
@@ -42,6 +42,13 @@ class HmrfGroup(click.Group):
         except HmrfError as error:
             click.echo(f"error: {one_line(error)}", err=True)
             ctx.exit(error.exit_code)
+        except MemoryError as error:
+            click.echo(
+                f"error: there must be more memory for this, got {one_line(error) or 'no more'}; "
+                "ask for less (clusters, features, threads), or run it where there is more",
+                err=True,
+            )
+            ctx.exit(MemoryPlanError.exit_code)
         except KeyboardInterrupt:
             again = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
             click.echo(f"interrupted; {again}", err=True)

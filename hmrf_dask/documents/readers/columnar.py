@@ -18,8 +18,10 @@ from hmrf_dask.documents.readers.records import (
 )
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile
+from hmrf_dask.limits import CELLS_BYTES
 
 _UNDECODABLE = object()
+_PAGE_HEADER = 32  # bytes of it that are read
 
 
 def read_parquet(
@@ -41,6 +43,7 @@ def read_parquet(
         names = list(dict.fromkeys(name for name in wanted if name is not None))
         groups, line = _row_groups(table, source.span)
         opened, at_once = True, _rows_at_once(table, names, rows, size)
+        at_once = max(1, min(at_once, CELLS_BYTES // max(1, _largest_cell(file, table, names))))
         for batch in table.iter_batches(at_once, groups, columns=names) if groups else ():
             values = {name: _values(batch.column(name)) for name in names}
             nothing = [None] * len(batch)
@@ -82,6 +85,36 @@ def _rows_at_once(table: pq.ParquetFile, names: list[str], rows: int, size: int)
         total = sum(column.total_uncompressed_size for column in wanted)
         heaviest = max(heaviest, total / max(found.num_rows, 1))
     return max(1, min(rows, int(size / heaviest)))
+
+
+def _largest_cell(file: WatchedFile, table: pq.ParquetFile, names: list[str]) -> int:
+    """Return how many bytes one word of a dictionary may have: any number of rows can share it."""
+    largest = 0
+    for group in range(table.num_row_groups):
+        found = table.metadata.row_group(group)
+        for column in map(found.column, range(found.num_columns)):
+            if column.path_in_schema.split(".")[0] in names and column.has_dictionary_page:
+                file.seek(column.dictionary_page_offset)
+                largest = max(largest, _page_bytes(file.read(_PAGE_HEADER)))
+    return largest
+
+
+def _page_bytes(header: bytes) -> int:
+    """Return what a page unpacks to: field 2 of its header, in Thrift's compact form.
+
+    Each of the fields 1 and 2 is 0x15 and a number in groups of seven bits, times two.
+    """
+    place, number = 0, 0
+    for _ in range(2):
+        if header[place : place + 1] != b"\x15":
+            return 0  # Arrow says what is wrong with it
+        place, shift, number = place + 1, 0, 0
+        while place < len(header):
+            number |= (header[place] & 0x7F) << shift
+            place, shift = place + 1, shift + 7
+            if header[place - 1] < 0x80:
+                break
+    return number // 2
 
 
 def _values(column: pa.Array) -> list[Any]:

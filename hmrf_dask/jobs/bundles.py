@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
+from itertools import chain, islice
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -104,12 +105,14 @@ class Bundle:
         with ThreadPoolExecutor(ABREAST) as pool:
             for first in range(0, len(self.files), ABREAST):
                 some = self.files[first : first + ABREAST]
-                for number, batches in enumerate(pool.map(_read_all, some), first):
+                for number, batches in enumerate(pool.map(_begun, some), first):
                     yield from ((number, batch) for batch in batches)
 
 
-def _read_all(file: DocumentSource) -> list[Batch]:
-    return list(file.read())
+def _begun(file: DocumentSource) -> Iterator[Batch]:
+    """Return the batches of a small file, read; of one that holds more than it seems the first."""
+    batches = iter(file.read())
+    return chain(list(islice(batches, 2)), batches)
 
 
 class Told:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.job_corpus import JobCorpus
 from tests.killed_jobs import killed_jobs
 
-KILLS = 4
+KILLS, STOPS = 4, 2
 
 
 def test_killed_anywhere_and_run_again_gives_the_same_bits(tmp_path: Path) -> None:
@@ -19,3 +19,17 @@ def test_killed_anywhere_and_run_again_gives_the_same_bits(tmp_path: Path) -> No
         assert not one["half"], one
         assert one["resumed"], one
         assert one["same"], one
+
+
+def test_a_run_that_was_stopped_and_wakes_ends_and_changes_nothing(tmp_path: Path) -> None:
+    job = JobCorpus(tmp_path).write_all(60, 10, method={"n_clusters": 3, "n_init": 1})
+    found = killed_jobs(job, STOPS, seed=1, how="stopped")
+    assert len(found["kills"]) == STOPS
+    for one in found["kills"]:
+        assert one["stopped"], one
+        assert one["taken"], one
+        assert one["as_undisturbed"], one
+        assert one["code"] == 75, one
+        assert "another run took over" in one["words"], one
+        assert one["same"], one
+        assert not one["changed"], one

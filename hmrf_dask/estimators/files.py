@@ -18,6 +18,7 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.runs.arrays import decode_npy, encode_npy
+from hmrf_dask.runs.fences import refuse_if_lost
 from hmrf_dask.runs.records import RESTORE, DamagedFileError, digest, seal_for_people, unseal_as
 from hmrf_dask.runs.storage import LocalStorage
 from hmrf_dask.types import AnyArray
@@ -117,6 +118,7 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
 
 def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
     """Write arrays, then the record; into a folder so that they outlast a power cut."""
+    refuse_if_lost(path)
     with explained(path, "write the model"):
         filesystem, folder = open_files(path)
         filesystem.makedirs(folder, exist_ok=True)

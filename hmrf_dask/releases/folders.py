@@ -12,6 +12,7 @@ from hmrf_dask.releases.holder import Hold
 from hmrf_dask.releases.output import numbers_in, open_output
 from hmrf_dask.releases.release import FOLDER, pointed, read_if_whole, retire
 from hmrf_dask.remote import open_files
+from hmrf_dask.runs.fences import refuse_if_lost
 from hmrf_dask.runs.records import DamagedFileError
 from hmrf_dask.runs.storage import Storage
 
@@ -23,6 +24,7 @@ def remove_folder(
     storage: Storage, folder: str, storage_options: Mapping[str, Any] | None = None
 ) -> bool:
     """Remove a folder; one that stays is no reason to fail when all else is done."""
+    refuse_if_lost(storage.url)
     try:
         files, root = open_files(storage.url, storage_options)
         files.rm(f"{root}/{folder}", recursive=True)

@@ -2,8 +2,10 @@
 
 Whoever holds an output made ``holders/00007.json``, which only one process can make, and writes
 ``00007.beat`` every few seconds; ``00007.done`` ends it. The highest number counts. It is passed
-over, by making the next one, when it is done or its process is gone: on this machine that is seen
-at once, of another one when it gave no sign for its lease.
+over, by making the next one, when it is done, its process is gone, which is seen at once on the
+same machine, or it gave no sign for its lease: it was stopped, its machine is lost, or it hangs,
+for a run that does nothing gives no signs. Before a process that gave none for a while writes
+again, it looks whether it was passed over.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hmrf_dask.errors import HeldError, RunDirectoryError
-from hmrf_dask.releases.machine import Process, is_alive, this_process
+from hmrf_dask.releases.machine import Activity, Process, is_alive, seconds, this_process
 from hmrf_dask.releases.output import numbers_in, open_output
+from hmrf_dask.remote import seconds_of
 from hmrf_dask.runs import records
+from hmrf_dask.runs.fences import fenced
 from hmrf_dask.runs.storage import Storage
 
 FOLDER = "holders"
-LEASE = 60.0
-BEAT = 10.0
+LEASE, HUNG_AFTER = "60 s", "10 minutes"
 _KEPT = 20  # numbers of former holders; more would be listed at every start for ever
 log = logging.getLogger("hmrf_dask")
 
@@ -68,9 +71,12 @@ class Holder:
 class Hold:
     """An output that this process holds; `held` makes it."""
 
-    def __init__(self, storage: Storage, holder: Holder) -> None:
+    def __init__(self, storage: Storage, holder: Holder, activity: Activity) -> None:
         self.holder = holder
         self._storage = storage
+        self._activity = activity
+        self._signed = seconds()
+        self._loss = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._live, name="hmrf-holder", daemon=True)
 
@@ -78,12 +84,18 @@ class Hold:
         """Raise HeldError where another run took the output over, as this one gave no sign."""
         number = max(numbers_in(self._storage, FOLDER), default=0)
         if number > self.holder.number:
-            other = _read(self._storage, number)
-            raise HeldError(
+            self._loss = (
                 f"a run must give a sign every {self.holder.lease:.0f} s, got none of this one "
-                f"for longer, so {_named(other)} took over {self._storage.url}; let that one "
-                "finish, then run again"
+                f"for longer, so another run took over {self._storage.url}: "
+                f"{_named(_read(self._storage, number))}; let that one finish, then run again"
             )
+        if self._loss:
+            raise HeldError(self._loss)
+
+    def check_if_late(self) -> None:
+        """Do as `check` does, but ask the store only where others may have missed a sign."""
+        if self._loss or self._is_late():
+            self.check()
 
     def begin(self) -> None:
         """Give the first sign of life and go on giving them."""
@@ -95,6 +107,8 @@ class Hold:
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
+        if self._loss:
+            return
         try:
             self._storage.write(_name(self.holder.number, "done"), _now().encode())
         except RunDirectoryError as error:  # what the run did or how it failed says more
@@ -102,14 +116,26 @@ class Hold:
 
     def _live(self) -> None:
         while not self._ended.wait(self.holder.beat):
+            if not self._activity.goes_on():
+                continue  # so others may have the output
             try:
                 self._sign()
+            except HeldError:
+                return
             except RunDirectoryError as error:  # a later one may get through
                 log.debug("no sign of life could be given: %s", error)
 
+    def _is_late(self) -> bool:
+        # Where clocks differ, others watch for this long before they pass a process over.
+        return seconds() - self._signed > min(2 * self.holder.beat, self.holder.lease / 2)
+
     def _sign(self) -> None:
+        late, now = self._is_late(), seconds()
         sign = json.dumps({"time": time.time(), "token": uuid.uuid4().hex})
         self._storage.write(_name(self.holder.number, "beat"), sign.encode())
+        if late:  # whoever took over before the sign is seen now, whoever wants to later sees it
+            self.check()
+        self._signed = now
 
 
 @contextlib.contextmanager
@@ -118,10 +144,12 @@ def held(
     run_id: str,
     *,
     storage_options: Mapping[str, Any] | None = None,
-    lease: float = LEASE,
-    beat: float = BEAT,
+    lease: float | None = None,
+    beat: float | None = None,
 ) -> Iterator[Hold]:
     """Hold an output while what is inside runs; it is given free however that ends.
+
+    Nothing below the output is written inside once another run has taken it over.
 
     Parameters
     ----------
@@ -131,23 +159,42 @@ def held(
         What others are told.
     storage_options : mapping, optional
         For fsspec, without credentials.
-    lease, beat : float
-        Seconds without a sign after which processes on other machines count this one as gone, and
-        between two signs.
+    lease, beat : float, optional
+        Seconds without a sign after which others count this process as gone (`hmrf.lease`), and
+        between two signs (a sixth of them).
 
     Raises
     ------
     HeldError
-        Another run holds it.
+        Another run holds it, or took it over.
     """
     storage = open_output(output, storage_options)
     storage.make_root()
-    hold = Hold(storage, _take(storage, run_id, lease, beat))
+    lease = seconds_of("lease", LEASE, least=1.0) if lease is None else lease
+    activity = Activity(seconds_of("hung-after", HUNG_AFTER, least=1.0))
+    beat = lease / 6 if beat is None else beat
+    hold = Hold(storage, _take(storage, run_id, lease, beat), activity)
     try:
-        hold.begin()
-        yield hold
+        with fenced(storage.url, hold.check_if_late):
+            hold.begin()
+            yield hold
+    except HeldError:
+        raise
+    except Exception as error:  # files may be missing only because they are another's now
+        _explain_by_loss(hold, error)
+        raise
     finally:
         hold.end()
+
+
+def _explain_by_loss(hold: Hold, error: Exception) -> None:
+    """Raise HeldError in place of an error of a run that was passed over."""
+    try:
+        hold.check()
+    except HeldError as loss:
+        raise loss from error
+    except RunDirectoryError:
+        return
 
 
 def holder_of(
@@ -157,7 +204,7 @@ def holder_of(
     storage = open_output(output, storage_options)
     number = max(numbers_in(storage, FOLDER), default=0)
     holder = _read(storage, number) if number and not _is_done(storage, number) else None
-    return holder if holder is not None and _holds(storage, holder) else None
+    return holder if holder is not None and _last_words(storage, holder) is None else None
 
 
 def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
@@ -166,7 +213,8 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
     while True:
         number = max(numbers_in(storage, FOLDER), default=0)
         last = _read(storage, number) if number and not _is_done(storage, number) else None
-        if last is not None and _holds(storage, last):
+        sign = None if last is None else _last_words(storage, last)
+        if last is not None and sign is None:
             raise HeldError(
                 f"an output must have one run at a time, got {storage.url} held by "
                 f"{_named(last)}{_last_sign(storage, last)}; wait until it ends, or stop it, and "
@@ -179,24 +227,29 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
             # Ours where a store answered only a second try of the same request.
             if _read(storage, own.number).token != token:
                 continue
-        if max(numbers_in(storage, FOLDER), default=0) <= own.number:
+        woke = last is not None and _sign_of(storage, last) != sign
+        if not woke and max(numbers_in(storage, FOLDER), default=0) <= own.number:
             _forget(storage, own.number - _KEPT)
             return own
-        storage.delete([_name(own.number, "json")])  # an old number, which was removed meanwhile
+        # The last one woke just now, or it is an old number, which was removed meanwhile.
+        storage.delete([_name(own.number, "json")])
 
 
-def _holds(storage: Storage, holder: Holder) -> bool:
-    """Return whether a holder is still there: this may take a few of its beats to find out."""
-    if _is_done(storage, holder.number):
-        return False
-    if (alive := is_alive(holder.process)) is not None:
-        return alive
+def _last_words(storage: Storage, holder: Holder) -> dict[str, Any] | None:
+    """Return the last sign of a holder that is gone, None where it is still there.
+
+    This may take a few of its beats to find out.
+    """
     sign = _sign_of(storage, holder)
-    # Clocks of two machines differ, so what looks old is watched before it is believed.
-    if abs(time.time() - sign["time"]) < holder.lease:
-        return True
-    time.sleep(min(2.5 * holder.beat, holder.lease))
-    return _sign_of(storage, holder) != sign and not _is_done(storage, holder.number)
+    if _is_done(storage, holder.number) or is_alive(holder.process) is False:
+        return sign
+    # Clocks jump, and those of two machines differ: what looks old is watched before it is
+    # believed.
+    if abs(time.time() - sign["time"]) >= holder.lease:
+        time.sleep(min(2.5 * holder.beat, holder.lease))
+        if _sign_of(storage, holder) == sign or _is_done(storage, holder.number):
+            return sign
+    return None
 
 
 def _is_done(storage: Storage, number: int) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,9 @@ import psutil
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
+_WAITED = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
+_LEAST_SHARE = 0.01  # of a processor: signs of life alone need a tenth of that
+_LEAST_WAKES, _RARELY = 3.0, 20.0  # wakes, and seconds between two of them
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,49 @@ def is_alive(process: Process) -> bool | None:
         return abs(_started(found) - process.started) < 1.0
     except psutil.NoSuchProcess:
         return False
+
+
+def seconds() -> float:
+    """Return a time in seconds that goes on while the machine sleeps, and never jumps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Activity:
+    """Whether the work of the thread that makes this object goes on.
+
+    A thread that waits for ever, for a lock or a disk that is gone, neither wakes nor computes, and
+    neither does anything else in its process. A thread that waits for a cluster wakes to see how it
+    is, and one that waits for other threads has a process that computes.
+
+    Parameters
+    ----------
+    patience : float
+        Seconds in which some of this must be seen.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._status = Path(f"/proc/self/task/{threading.get_native_id()}/status")
+        self._since = seconds()
+        self._seen = self._measured()
+
+    def goes_on(self) -> bool:
+        """Return whether enough was done since that was last so, or it is not long ago."""
+        now, measured = seconds(), self._measured()
+        elapsed = now - self._since
+        computed, woke = (new - old for new, old in zip(measured, self._seen, strict=True))
+        if computed >= _LEAST_SHARE * elapsed or woke >= max(_LEAST_WAKES, elapsed / _RARELY):
+            self._since, self._seen = now, measured
+            return True
+        return elapsed < self.patience
+
+    def _measured(self) -> tuple[float, float]:
+        """Return the seconds that the process computed, and how often the thread waited."""
+        try:
+            found = _WAITED.search(self._status.read_text())
+        except OSError:  # no Linux
+            found = None
+        return time.process_time(), float(found[1]) if found else 0.0
 
 
 def _started(process: psutil.Process) -> float:

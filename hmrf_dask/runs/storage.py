@@ -27,6 +27,7 @@ from hmrf_dask.errors import (
     may_pass,
 )
 from hmrf_dask.remote import open_files
+from hmrf_dask.runs.fences import refuse_if_lost
 from hmrf_dask.runs.records import RunUnavailableError
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.temporary")
@@ -80,6 +81,14 @@ def temporary_target(name: str) -> str | None:
 
 
 @contextlib.contextmanager
+def _changing(url: str, action: str, passing: type[OSError] = RunDirectoryError) -> Iterator[None]:
+    """Do as `_explained` does, unless the folder is another's now."""
+    refuse_if_lost(url)
+    with _explained(url, action, passing):
+        yield
+
+
+@contextlib.contextmanager
 def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError) -> Iterator[None]:
     """Turn what a file system raises into words, but for `passing`, which the caller expects."""
     try:
@@ -130,15 +139,22 @@ class LocalStorage:
         with contextlib.suppress(FileNotFoundError):
             if self.read(name) == data:
                 return
-        with _explained(self.url, f"write {name}"):
+        with _changing(self.url, f"write {name}"):
             temporary = self._write_temporary(name, data)
-            os.replace(temporary, self._path(name))
+            try:
+                refuse_if_lost(self.url)  # the disk may have taken long, or this process stopped
+                os.replace(temporary, self._path(name))
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
 
     def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
         """Link a finished file to a name that must be new."""
-        with _explained(self.url, f"create {name}", FileExistsError):
+        with _changing(self.url, f"create {name}", FileExistsError):
             temporary = self._write_temporary(name, data, after)
             try:
+                refuse_if_lost(self.url)
                 # A link appears whole and never replaces; O_EXCL would show a file being written.
                 os.link(temporary, self._path(name))
             except OSError as error:
@@ -155,7 +171,7 @@ class LocalStorage:
 
     def append(self, name: str, data: bytes) -> None:
         """Add lines to the end of a file."""
-        with _explained(self.url, f"write {name}"), open(self._path(name), "ab+") as file:
+        with _changing(self.url, f"write {name}"), open(self._path(name), "ab+") as file:
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # the last line of a writer that was killed
@@ -182,7 +198,7 @@ class LocalStorage:
     def delete(self, names: Iterable[str]) -> None:
         """Remove files and the folders that became empty."""
         folders = set()
-        with _explained(self.url, "remove old files"):
+        with _changing(self.url, "remove old files"):
             for name in names:
                 folders.add(os.path.dirname(name))
                 with contextlib.suppress(FileNotFoundError):
@@ -276,15 +292,15 @@ class ObjectStorage:
 
     def write(self, name: str, data: bytes) -> None:
         """Put an object."""
-        with _explained(self.url, f"write {name}"):
+        with _changing(self.url, f"write {name}"):
             self.files.pipe_file(self._path(name), data)
 
     def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
         """Put an object whose name must be new."""
         # In memory fsspec looks and then writes; the lock makes that one step.
         lock = _memory_lock if isinstance(self.files, MemoryFileSystem) else None
-        explained = _explained(self.url, f"create {name}", FileExistsError)
-        with explained, lock or contextlib.nullcontext():
+        changing = _changing(self.url, f"create {name}", FileExistsError)
+        with changing, lock or contextlib.nullcontext():
             self.files.pipe_file(self._path(name), data, mode="create")
 
     def append(self, name: str, data: bytes) -> None:
@@ -315,7 +331,7 @@ class ObjectStorage:
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects."""
         paths = [self._path(name) for name in names]
-        with _explained(self.url, "remove old files"), contextlib.suppress(FileNotFoundError):
+        with _changing(self.url, "remove old files"), contextlib.suppress(FileNotFoundError):
             if paths:
                 self.files.rm(paths)
 

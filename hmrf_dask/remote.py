@@ -66,7 +66,9 @@ def seconds_of(name: str, default: str, *, least: float) -> float:
     return seconds
 
 
-def open_files(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+def open_files(
+    url: str, options: Mapping[str, Any] | None = None, *, listed: bool = False
+) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, and the path in it.
 
     Parameters
@@ -75,8 +77,11 @@ def open_files(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any,
         A path or a URL.
     options : mapping, optional
         For fsspec.
+    listed : bool
+        Whether it was checked before, or is the name of a file as its store lists it.
     """
-    url = plain_url(url, "a path or URL")
+    if not listed:
+        url = plain_url(url, "a path or URL")
     # A cached listing would hide what other processes wrote.
     known = {"use_listings_cache": False, **(options or {})}
     protocol = url.partition("://")[0]

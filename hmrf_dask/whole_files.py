@@ -27,7 +27,11 @@ def local_path(url: str) -> str:
 
 
 def read_bounded(
-    url: str, options: Mapping[str, Any] | None = None, most: int = WHOLE_FILE_BYTES
+    url: str,
+    options: Mapping[str, Any] | None = None,
+    most: int = WHOLE_FILE_BYTES,
+    *,
+    listed: bool = False,
 ) -> bytes:
     """Return the bytes of a small file; what a store raises is for `remote.explained`.
 
@@ -39,6 +43,8 @@ def read_bounded(
         For fsspec.
     most : int
         How many bytes it may have.
+    listed : bool
+        See `remote.open_files`.
 
     Raises
     ------
@@ -48,7 +54,7 @@ def read_bounded(
     if is_local(url):
         with open_regular(local_path(url)) as file:
             return _read_all(file, url, most)
-    files, path = open_files(url, options)
+    files, path = open_files(url, options, listed=listed)
     size = files.info(path).get("size")
     if size is not None:
         _refuse_more(size, url, most)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import io
 import json
 import logging
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -247,6 +249,40 @@ def test_what_is_unexpected_is_shown_without_it(
     assert "no answer from https://…@127.0.0.1:9/a" in result.output
     assert "lost https://…@127.0.0.1:9/a" in seen.getvalue()
     refuse_canary(world, result.output + seen.getvalue())
+
+
+class Index(http.server.BaseHTTPRequestHandler):
+    """A page that links to files by signed addresses."""
+
+    def do_GET(self) -> None:
+        page = f'<a href="a.jsonl?sig={CANARY}">a</a> <a href="b.jsonl">b</a>'.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(page)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *given: object) -> None:
+        """Print nothing."""
+
+
+def test_addresses_that_a_page_lists_have_no_secret(world: Path) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        path = f"http://127.0.0.1:{server.server_port}/in/*"
+        resource = {"name": "r", "path": path, "format": "jsonl"}
+        write(world, {}, {"resources": [resource]})
+        result = run("run", "job.yaml", "--threads=1")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert result.exit_code == 78, result.output
+    assert "must have no query" in result.output
+    refuse_canary(world, result.output)
 
 
 @pytest.mark.cluster

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from hmrf_dask import addresses
+from hmrf_dask.documents import streams
 from hmrf_dask.documents.manifest import SCHEMA, Manifest, base_of, json_schema, load_manifest
 from hmrf_dask.documents.sources import list_answers, list_sources
 from hmrf_dask.errors import (
@@ -275,6 +276,16 @@ def test_an_etag_tells_of_every_change_of_a_local_file(tmp_path: Path) -> None:
     assert int(after.etag, 16) - int(before.etag, 16) == 1
 
 
+def test_names_of_objects_may_have_any_sign() -> None:
+    files = fsspec.filesystem("memory")
+    for name in ("a#1.jsonl", "a?b=c.jsonl", "me:x@y.jsonl"):
+        files.pipe(f"/signs/{name}", b"{}\n")
+    sources = list_sources(manifest_of("memory://signs/*.jsonl"), "/")
+    assert len(sources) == 3
+    for source in sources:
+        assert streams.read_whole(source.url, {}) == b"{}\n"
+
+
 def test_a_store_without_documents(tmp_path: Path, s3_options: dict[str, Any]) -> None:
     (tmp_path / "empty").mkdir()
     for path in ("empty", "*.jsonl"):
@@ -348,19 +359,18 @@ def test_a_store_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
 def test_options_reach_only_stores_that_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
-    def note(url: str, **options: Any) -> Any:
+    def note(url: str, options: dict[str, Any], **_: Any) -> Any:
         asked[url] = options
         raise FileNotFoundError(url)
 
-    monkeypatch.setattr(fsspec, "url_to_fs", note)
+    monkeypatch.setattr(streams, "open_files", note)
     options = {"profile": "me", "anon": True, "project": "ours"}
     for url in ("s3://b/a.csv", "gs://b/a.csv", "memory://b/a.csv"):
         with pytest.raises(SourceError):
             names(manifest_of(url, storage_options=options), "/")
-    fresh = {"use_listings_cache": False}
-    assert asked["s3://b/a.csv"] == {**fresh, "profile": "me", "anon": True}
-    assert asked["gs://b/a.csv"] == {**fresh, "project": "ours", "token": "anon"}
-    assert asked["memory://b/a.csv"] == fresh
+    assert asked["s3://b/a.csv"] == {"profile": "me", "anon": True}
+    assert asked["gs://b/a.csv"] == {"project": "ours", "token": "anon"}
+    assert asked["memory://b/a.csv"] == {}
 
 
 def test_sizes_and_hashes_are_those_of_one_file(tmp_path: Path) -> None:

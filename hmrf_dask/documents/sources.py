@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hmrf_dask.addresses import store_problem
 from hmrf_dask.documents import builtin
 from hmrf_dask.documents.manifest import (
     BUILTIN,
@@ -22,6 +23,7 @@ from hmrf_dask.documents.manifest import (
 )
 from hmrf_dask.documents.streams import etag_of, filesystem
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.redaction import GLOB_STORES
 from hmrf_dask.remote import explained
 from hmrf_dask.whole_files import is_local, local_path
 
@@ -302,6 +304,11 @@ def _remote(
             if info["type"] == "directory" or one.endswith("/"):
                 continue
             url = one if "://" in one else f"{protocol}://{one.lstrip('/')}"
+            # Names of objects may have any sign; a page of the web may link to signed addresses.
+            if protocol not in GLOB_STORES and (problem := store_problem(url)):
+                raise ConfigurationError(f"{pattern}: what it lists {problem}")
+            if info["size"] is None:  # pages do not say it
+                info = files.info(one)
             below = one.removeprefix(root).lstrip("/")
             found.append(_Found(url, url, int(info["size"]), etag_of(files, one, info), below))
     return found

@@ -24,7 +24,7 @@ _SAME_PROTOCOL = {"s3a": "s3", "gcs": "gs"}
 
 def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, with the options it knows, and the path in it."""
-    return open_files(url, known_options(url, options))
+    return open_files(url, known_options(url, options), listed=True)
 
 
 def known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def state_of(url: str, options: Mapping[str, Any]) -> tuple[int, str]:
 def read_whole(url: str, options: Mapping[str, Any], most: int = WHOLE_FILE_BYTES) -> bytes:
     """Return the bytes of a small file; see `read_bounded`."""
     with explained(url, "read it"):
-        return read_bounded(url, known_options(url, options), most)
+        return read_bounded(url, known_options(url, options), most, listed=True)
 
 
 class WatchedFile(io.RawIOBase):

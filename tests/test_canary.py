@@ -228,7 +228,7 @@ def test_a_run_that_ends_well_keeps_nothing_of_options_and_environment(world: Pa
 def test_what_is_unexpected_is_shown_without_it(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*given: object) -> None:
+    def fail(*given: object, **more: object) -> None:
         warnings.warn(HmrfWarning(f"at {SPELLINGS[0]}"), stacklevel=1)
         warnings.warn(f"password={CANARY}", stacklevel=1)
         logging.getLogger("distributed.core").error("lost %s", SPELLINGS[0])

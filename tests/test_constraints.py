@@ -173,7 +173,6 @@ def test_one_file_may_not_give_a_pair_two_weights(tmp_path: Path) -> None:
         ("a,b,kind,wieght\n", "line 1: the columns must be .* wieght"),
         ("a,b,knd\n", r"line 1: the columns must be .* got a, b, knd \(did you mean 'kind'\?\)"),
         ("A,b,kind,a\n", "line 1: each column must have a name of its own, got A, b, kind, a"),
-        ("a,b,kind,\n", "line 1: each column must have a name of its own, got a, b, kind,"),
         ("a,b,kind\nx,y\n", "line 2: must have 3 fields"),
         (
             "a,b,kind\nx,y,must\nx,z,maybe\n",
@@ -268,6 +267,26 @@ def test_other_columns_are_notes() -> None:
         "annotator must be a text or a whole number",
     ]
     assert "did you mean 'weight'?" in found.bad[2].reason
+    found = parse_lines(b",a,b,kind,\n0,x,y,1,\n1,x,z,1,seen\n", "index.csv")
+    assert found.notes.tolist() == [{"column 1": "0"}, {"column 1": "1", "column 5": "seen"}]
+
+
+def test_hostile_notes_and_names_are_bad_lines() -> None:
+    nested = "[" * 900 + "]" * 900
+    lines = [
+        f'{{"a": "x", "b": "y", "kind": 1, "boxes": {nested}}}',
+        '{"a": "x", "b": "\\ud800", "kind": 1}',
+        '{"a": "x", "b": "y", "kind": 1, "trust": 1e400}',
+        '{"a": "x", "b": "y", "kind": "%s"}' % ("yes" * 10**6),
+        *(f'{{"name {number}": 1, "knd": 2}}' for number in range(300)),
+    ]
+    found = parse_lines("\n".join(lines).encode(), "pairs.jsonl")
+    assert len(found.bad) + len(found.lines) == 304
+    reasons = [one.reason for one in found.bad]
+    assert "an id must be text that UTF-8 can write" in reasons[-303]
+    assert reasons[-302] == "trust must be a number from 0 to 1, got inf"
+    assert reasons[-301].startswith("kind must be must (")
+    assert [("did you mean" in reason) for reason in reasons[-300::299]] == [True, False]
 
 
 def test_timestamps_of_parquet_are_notes() -> None:

@@ -230,6 +230,23 @@ def test_an_answer_that_comes_late_finds_its_document_in_old_assignments(
     nights.answer((nights.ids[0], nights.gone, "must"), (nights.ids[0], "never", "must"))
     with pytest.raises(InvalidInputError, match=r"^answers\.csv, line 3: .*'never'; correct"):
         run(nights.job)
+    nights.answer((nights.ids[0], nights.gone, "must"))
+    result = command(nights.job, "--json", "--from-release", "0")
+    assert json.loads(result.stdout)["answers"]["waiting"] == 1
+
+
+def test_damaged_assignments_are_told_where_they_would_have_been_asked(corpus: JobCorpus) -> None:
+    nights = Nights(corpus)
+    report = run(nights.job)
+    for path in Path(report.output).glob("runs/*/assignments/*"):
+        path.write_bytes(path.read_bytes()[:-9])
+    nights.without()
+    nights.answer((nights.ids[0], nights.gone, "must"))
+    with (
+        pytest.warns(HmrfWarning, match="some assignments of release 1 are damaged: documents"),
+        pytest.raises(InvalidInputError, match=f"got unknown {nights.gone!r}"),
+    ):
+        run(nights.job)
 
 
 def test_predictions_remember_documents_that_go(corpus: JobCorpus) -> None:

@@ -1,6 +1,7 @@
 """The columns of pair files: a, b, kind, weight, or id, label; all others are notes.
 
-Names are compared without regard to case and to spaces around them. A note is what somebody wrote
+Names are compared without regard to case and to spaces around them; a column without one is called
+by its number. A note is what somebody wrote
 beside an answer; no result depends on it. `annotator`, `trust`, `time` and `comment` are reserved:
 their values must be of a sensible kind.
 """
@@ -14,13 +15,15 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from hmrf_dask.errors import InvalidInputError, meant
+from hmrf_dask.errors import meant
 from hmrf_dask.limits import ANSWER_COLUMNS
 
 PAIR = ("a", "b", "kind", "weight")
 LABELS = ("id", "label")
 RESERVED = ("annotator", "trust", "time", "comment")
 EITHER = "a, b, kind and, if wanted, weight, or id and label"
+SHOWN = 400  # characters of a header
+MOST_COMPARED = 20  # names of a header that may be meant for known ones
 ALIKE = 0.8  # as much as a name is like weight when that was meant: costs would be lost
 Notes = dict[str, Any]  # plain values by the name of their column
 
@@ -58,37 +61,39 @@ class Columns(NamedTuple):
             reason = _problem(name, value)
             if reason:
                 return None, reason
-            found[name] = _plain(name, value)
+            try:
+                found[name] = _plain(name, value)
+            except RecursionError:
+                return None, f"{name} must be a plain value, got one that is nested too deeply"
         return found or None, ""
 
 
 @lru_cache(maxsize=64)  # JSON Lines have names in each line, the same ones as a rule
-def columns_of(header: tuple[str, ...]) -> Columns:
-    """Return where the values are by the names of the columns.
+def columns_of(header: tuple[str, ...], *, suggest: bool = True) -> Columns | str:
+    """Return where the values are by the names of the columns, or what is wrong with these.
 
-    Raises
-    ------
-    InvalidInputError
-        They name neither pairs nor classes, two columns are called the same, or one has no name.
+    Parameters
+    ----------
+    header : tuple of str
+    suggest : bool
+        Whether a wrong name is compared with those known, which takes a while.
     """
     if len(header) > ANSWER_COLUMNS:
-        raise InvalidInputError(
-            f"there must be at most {ANSWER_COLUMNS} columns, got {len(header)}"
-        )
-    names = [name.strip().casefold() for name in header]
-    shown = ", ".join(name.strip() for name in header)[:400] or "nothing"
+        return f"there must be at most {ANSWER_COLUMNS} columns, got {len(header)}"
+    names = [name.strip().casefold() or f"column {n}" for n, name in enumerate(header, 1)]
+    shown = ", ".join(name.strip() for name in header)[:SHOWN] or "nothing"
     is_pair = set(PAIR[:3]) <= set(names)
     wanted: tuple[str, ...] = PAIR if is_pair else LABELS
     others = [name for name in names if name not in wanted]
     if not is_pair and not set(LABELS) <= set(names):
-        near = _near(others, sorted({*PAIR[:3], *LABELS} - set(names)))
-        raise InvalidInputError(f"the columns must be {EITHER}, got {shown}{near}")
+        near = _near(others if suggest else [], sorted({*PAIR[:3], *LABELS} - set(names)))
+        return f"the columns must be {EITHER}, got {shown}{near}"
     if is_pair and "weight" not in names and (near := _near(others, ["weight"], ALIKE)):
-        raise InvalidInputError(f"the columns must be {EITHER}, got {shown}{near}")
-    if "" in names or len(set(names)) != len(names):
-        raise InvalidInputError(f"each column must have a name of its own, got {shown}")
+        return f"the columns must be {EITHER}, got {shown}{near}"
+    if len(set(names)) != len(names):
+        return f"each column must have a name of its own, got {shown}"
     notes = [
-        (name if name in RESERVED else header[place].strip(), place)
+        (name if name in RESERVED else header[place].strip() or name, place)
         for place, name in enumerate(names)
         if name not in wanted
     ]
@@ -97,7 +102,7 @@ def columns_of(header: tuple[str, ...]) -> Columns:
 
 def _near(names: Sequence[str], missing: Sequence[str], cutoff: float = 0.6) -> str:
     """Return a question after the first missing column that a name is like, or ""."""
-    return next(filter(None, (meant(name, missing, cutoff) for name in names)), "")
+    return next(filter(None, (meant(name, missing, cutoff) for name in names[:MOST_COMPARED])), "")
 
 
 def _problem(name: str, value: Any) -> str:

@@ -11,6 +11,7 @@ KNOWN: Final = {
     MUST: ("must", "must-link", "same", "1", "true", "yes"),
     CANNOT: ("cannot", "cannot-link", "different", "0", "false", "no"),
 }
+LONGEST: Final = 40  # characters of a kind, spaces among them
 _BETWEEN_WORDS = re.compile(r"[\s_-]+")
 _BY_SPELLING: Final = {
     word.replace("-", ""): kind for kind, words in KNOWN.items() for word in words
@@ -26,7 +27,7 @@ def kind_of(value: Any) -> str | None:
     >>> [kind_of(value) for value in (" Must_Link ", True, 1.0, "NO", 0, "maybe")]
     ['must', 'must', 'must', 'cannot', 'cannot', None]
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and len(value) <= LONGEST:
         return _BY_SPELLING.get(value) or _BY_SPELLING.get(
             _BETWEEN_WORDS.sub("", value.strip().casefold())
         )

@@ -93,6 +93,8 @@ def id_problem(document: str | int) -> str:
         return f"an id must have at most {LONGEST_ID:,} characters, got {len(text):,}"
     if "\0" in text:
         return f"an id must have no NUL character, got {text!r:.80}"
+    if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
+        return f"an id must be text that UTF-8 can write, got {text!r:.80}"
     return ""
 
 

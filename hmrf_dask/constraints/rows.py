@@ -18,6 +18,7 @@ from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.limits import ANSWER_LINES, BAD_ANSWERS
 
 RAW = 200  # characters of a bad line that are kept
+SUGGESTED = 20  # bad lines whose names are compared with those known
 NO_TEXT = "must be UTF-8 text, got other bytes"
 
 
@@ -135,12 +136,11 @@ def _read_jsonl(data: bytes, address: str) -> Table:
         if not isinstance(found, dict):
             table.refuse(place, f"must be an object with {EITHER}, got {raw:.80}", raw)
             continue
-        try:
-            columns = columns_of(tuple(found))
-        except InvalidInputError as error:
-            table.refuse(place, error, raw)
-            continue
-        table.read(list(found.values()), columns, place, raw)
+        columns = columns_of(tuple(found), suggest=len(table.bad) < SUGGESTED)
+        if isinstance(columns, str):
+            table.refuse(place, columns, raw)
+        else:
+            table.read(list(found.values()), columns, place, raw)
     return table
 
 
@@ -177,10 +177,10 @@ def _read_csv(data: bytes, address: str) -> Table:
 
 
 def _columns(header: Sequence[str], where: str) -> Columns:
-    try:
-        return columns_of(tuple(header))
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{where}: {error}; give the file such a header") from None
+    columns = columns_of(tuple(header))
+    if isinstance(columns, str):
+        raise InvalidInputError(f"{where}: {columns}; give the file such a header")
+    return columns
 
 
 def _read_parquet(data: bytes, address: str) -> Table:
@@ -194,7 +194,10 @@ def _read_parquet(data: bytes, address: str) -> Table:
     except (pa.ArrowException, OSError) as error:
         raise InvalidInputError(f"{address}: is not a whole Parquet file, {error}") from error
     columns = _columns(found.column_names, address)
-    values = [_values(column) for column in found.columns]
+    try:
+        values = [_values(column) for column in found.columns]
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # times out of every range
+        raise InvalidInputError(f"{address}: its values must be plain ones, {error}") from error
     table = Table(address, "row")
     for place, row in enumerate(zip(*values, strict=True), 1):
         table.read(row, columns, place)

@@ -7,6 +7,7 @@ former release had (`gone.parquet`); others are looked up in the assignments tha
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from hmrf_dask.constraints.files import parse_pairs
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.em.prepare import find_ids
+from hmrf_dask.errors import HmrfWarning
 from hmrf_dask.jobs.assignments import assignments_of
 from hmrf_dask.jobs.places import ANSWERS, GONE
 from hmrf_dask.releases.output import numbers_in
@@ -136,21 +138,34 @@ def _remembered(run: Run, releases: Sequence[Release]) -> set[str]:
 
 
 def _in_assignments(place: Place, release: Release, wanted: AnyArray) -> BoolArray:
-    """Return which documents a release had; a file of it that is damaged tells of none."""
+    """Return which documents a release had."""
     flow = DaskFlow()
     shared = flow.share(wanted)
     tasks = [
         flow.lazy(_found, place, name, sha256, shared)
         for name, sha256 in assignments_of(release.files).items()
     ]
-    return np.logical_or.reduce(flow.compute(tasks)) if tasks else np.zeros(len(wanted), np.bool_)
+    read = flow.compute(tasks) if tasks else []
+    if any(one is None for one in read):
+        warnings.warn(
+            f"some assignments of release {release.number} are damaged: documents that no other "
+            "release has count as unknown where answers name them",
+            HmrfWarning,
+            stacklevel=2,
+        )
+    known = np.zeros(len(wanted), np.bool_)
+    for one in read:
+        if one is not None:
+            known |= one
+    return known
 
 
-def _found(place: Place, name: str, sha256: str, wanted: AnyArray) -> BoolArray:
+def _found(place: Place, name: str, sha256: str, wanted: AnyArray) -> BoolArray | None:
+    """Return which documents a file names, None where it is damaged."""
     try:
         data = read_file(place.storage, name, sha256)
     except DamagedReleaseError:
-        return np.zeros(len(wanted), np.bool_)
+        return None
     known = pq.read_table(io.BytesIO(data), columns=[COLUMN])[COLUMN]
     values = pa.array(wanted.tolist(), pa.string())
     return np.asarray(pc.is_in(values, value_set=known.combine_chunks()).to_numpy(False))

@@ -15,8 +15,9 @@ from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.estimators.base import HMRFEstimator
-from hmrf_dask.jobs import bundles, document_source
-from hmrf_dask.jobs.bundles import Bundle, bundled
+from hmrf_dask.jobs import bundles, bundling, document_source
+from hmrf_dask.jobs.bundles import Bundle
+from hmrf_dask.jobs.bundling import bundled
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.ledger import Keys, entries
 from hmrf_dask.jobs.places import assignment_files
@@ -78,9 +79,9 @@ def ledger(found: list[Bundle]) -> dict[str, Any]:
 
 
 def test_small_neighbours_share_a_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "FILES", 3)
-    monkeypatch.setattr(bundles, "BYTES", 100)
-    monkeypatch.setattr(bundles, "SMALL", 60)
+    monkeypatch.setattr(bundling, "FILES", 3)
+    monkeypatch.setattr(bundling, "BYTES", 100)
+    monkeypatch.setattr(bundling, "SMALL", 60)
     files = [of_size(f"{n:02}", size) for n, size in enumerate([0, 5, 5, 5, 61, 50, 60, 40, 1])]
     files.append(of_size("builtin://x", 0, "builtin"))
     found = bundled(files, {}, Place("out"), stop=True)
@@ -88,11 +89,11 @@ def test_small_neighbours_share_a_bundle(monkeypatch: pytest.MonkeyPatch) -> Non
         ["00", "01", "02"], ["03", "05"], ["04"], ["06", "07"], ["08"], ["builtin://x"]
     ]  # fmt: skip
     assert len({one.key for one in found}) == len(found)
-    assert all(one.origin is None for one in found)
+    assert all(not one.origins for one in found)
 
 
 def test_compressed_files_count_for_the_text_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "SMALL", 80)
+    monkeypatch.setattr(bundling, "SMALL", 80)
     files = [of_size(f"{n}", 11) for n in range(4)]
     for file in files[:2]:
         object.__setattr__(file, "source", replace(file.source, compression="gz"))
@@ -101,7 +102,7 @@ def test_compressed_files_count_for_the_text_in_them(monkeypatch: pytest.MonkeyP
 
 
 def test_files_stay_in_their_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "FILES", 3)
+    monkeypatch.setattr(bundling, "FILES", 3)
     files = [of_size(f"{n:02}", 5) for n in range(6)]
     first = bundled(files, {}, Place("out"), stop=True)
     more = [of_size("001", 5), *files, of_size("07", 5)]
@@ -110,16 +111,16 @@ def test_files_stay_in_their_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [*files[:4], of_size("04", 6)]  # the sixth is gone
     found = bundled(changed, ledger(first), Place("out"), stop=True)
     assert paths(found) == [["00", "01", "02"], ["03"], ["04"]]
-    assert [one.origin for one in found] == [None, first[1].key, None]
+    assert [one.origins for one in found] == [(), (first[1].key,), ()]
     assert found[0].key == first[0].key
     again = bundled(changed, ledger(found), Place("out"), stop=True)
-    assert [(one.key, one.origin) for one in again] == [(one.key, None) for one in found]
+    assert [(one.key, one.origins) for one in again] == [(one.key, ()) for one in found]
 
 
 def test_a_ledger_of_former_versions_tells_of_no_bundles() -> None:
     files = [of_size("a", 5)]
     found = bundled(files, {"a": [5, "1", "counts", "documents"]}, Place("out"), stop=True)
-    assert [(paths([one]), one.origin) for one in found] == [([["a"]], None)]
+    assert [(paths([one]), one.origins) for one in found] == [([["a"]], ())]
 
 
 # ---- runs
@@ -131,10 +132,10 @@ def test_bundles_give_the_bits_of_files_alone(
     job = one_each(corpus, 60)
     together = run(job, output="together")
     assert len(assignment_files(together.output)) == 1
-    monkeypatch.setattr(bundles, "FILES", 1)
+    monkeypatch.setattr(bundling, "FILES", 1)
     alone = run(job, output="alone")
     assert len(assignment_files(alone.output)) == 60
-    monkeypatch.setattr(bundles, "FILES", 7)
+    monkeypatch.setattr(bundling, "FILES", 7)
     some = run(job, output="some")
     assert len(assignment_files(some.output)) == 9
     assert assigned(together) == assigned(alone) == assigned(some)
@@ -157,7 +158,7 @@ def test_a_batch_ends_before_it_is_too_large(
 def test_of_a_bundle_only_changed_files_are_read_again(
     refit: str, corpus: JobCorpus, read_files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundles, "FILES", 16)
+    monkeypatch.setattr(bundling, "FILES", 16)
     job = one_each(corpus, 60, text={"refit": refit}, start="cold")
     run(job)
     gone, changed = corpus.documents[6], corpus.documents[30]

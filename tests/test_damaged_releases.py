@@ -206,6 +206,13 @@ def test_numbers_of_old_releases_stay_and_name_no_files(released: JobCorpus) -> 
     failed = command("run", str(job), "--from-release", "1")
     assert failed.exit_code == 78
     assert "go on from release 4, the last one that is whole" in failed.stderr
+    given = lineage(corpus)["next_id"]
+    names[2].unlink()  # what was passed over tells of ids, whatever became of those before it
+    job.write_text(f"{job.read_text()}start: cold\n")
+    done = command("run", str(job), "--from-release", "0")
+    assert done.exit_code == 0, done.output
+    assert "may be given again" not in done.stderr
+    assert min(lineage(corpus)["ids"]) >= given
 
 
 def outcome(corpus: JobCorpus) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hmrf_dask.releases import (
     Release,
     clean,
     damages,
+    folders,
     hashed,
     held,
     latest,
@@ -192,6 +193,26 @@ def test_old_runs_go_and_what_is_named_stays(place: Place) -> None:
     with held(url, "e", storage_options=options) as hold:
         assert clean(url, hold, 1, options) == ["d"]
     assert sorted(storage.names("runs")) == ["c", "e"]
+
+
+def test_records_of_old_releases_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "HISTORY", 5)
+    place = (str(tmp_path), {})
+    for number in range(12):
+        release(place, f"run-{number}", keep=2)
+        assert check_whole(str(tmp_path)) == f"run-{number}"
+    names = sorted(path.name for path in (tmp_path / "releases").iterdir())
+    assert names == [f"{number:05}.json" for number in range(8, 13)]
+    # Numbers stay taken: one that slept for all this time publishes nothing.
+    with pytest.raises(HeldError, match="got number 3 where there is 12"):
+        release(place, "slept", number=3)
+    assert sorted(path.name for path in (tmp_path / "releases").iterdir()) == names
+    assert check_whole(str(tmp_path)) == "run-11"
+    # What is no record of an old release stays.
+    mine = tmp_path / "releases" / "00002.json"
+    mine.write_text("mine")
+    release(place, "last", keep=2)
+    assert mine.read_text() == "mine"
 
 
 def test_cleaning_leaves_the_run_that_goes_on(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.report import FORMAT, Report
 from hmrf_dask.releases import latest
+from hmrf_dask.runs.records import DamagedFileError, seal_for_people
 from tests.job_corpus import JobCorpus, lines
 from tests.job_runs import assigned
 
@@ -142,6 +142,6 @@ def test_people_read_what_is_counted(corpus: JobCorpus) -> None:
 
 
 def test_a_report_of_another_version_says_so() -> None:
-    data = json.dumps({"format": FORMAT.replace("v2", "v1"), "status": "done"}).encode()
-    with pytest.raises(InvalidInputError, match=r"of another version of hmrf-dask.*run the job"):
+    data = seal_for_people({"format": FORMAT.replace("v2", "v1"), "status": "done"})
+    with pytest.raises(DamagedFileError, match=r"must have the format .*, got another; run again"):
         Report.from_json(data, "out")

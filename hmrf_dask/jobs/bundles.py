@@ -1,9 +1,7 @@
 """Small files of documents in bundles: a million files are not a million partitions.
 
-A bundle is read, counted and weighed as if it were one file. Which files share one follows from
-the last release and from the order of the new files alone. Files that were in a bundle then stay in
-it; where some of them changed or are gone, a bundle of the rest takes its place, and
-`hmrf_dask.jobs.rests` makes that of what is stored. A large file is a bundle of its own.
+A bundle is read, counted and weighed as if it were one file. Which files share one:
+`hmrf_dask.jobs.bundling`. A large file is a bundle of its own.
 
 `documents/<key>/` below the output holds the known classes of a bundle's documents, which no row
 has, and the records that are no documents.
@@ -13,7 +11,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -29,7 +27,6 @@ from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject
 from hmrf_dask.documents.parts import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.document_source import DocumentSource
-from hmrf_dask.jobs.ledger import Entry, keys_of
 from hmrf_dask.limits import REJECTS_LISTED
 from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import Storage
@@ -39,9 +36,6 @@ from hmrf_dask.text.files import Place
 T = TypeVar("T")
 FOLDER = "documents"
 _HASH = 16  # digits of the sha256 in names of what lies beside rows
-SMALL = 2**20  # bytes of a file that shares a bundle
-BYTES, FILES = 4 * 2**20, 2048  # of a bundle, at most
-UNPACKED = 8  # times its bytes a compressed file counts: it is its text that takes memory
 ABREAST = 16  # files read at once: what small ones wait for is the disk or the store
 
 
@@ -57,14 +51,15 @@ class Bundle:
         The output.
     stop : bool
         Whether a bad record is an error.
-    origin : str or None
-        The key of a bundle of the last release that had these files, and others.
+    origins : tuple of str
+        The keys of bundles of the last release that it takes the place of: of one that had these
+        files and others, or of several that are brought together. None: it is as it was, or new.
     """
 
     files: tuple[DocumentSource, ...]
     place: Place
     stop: bool
-    origin: str | None = None
+    origins: tuple[str, ...] = ()
     _told: Told = field(init=False, repr=False)
 
     @property
@@ -324,53 +319,3 @@ def refuse_rejects(told: Sequence[Mapping[str, Any]]) -> None:
     """Raise InvalidInputError for the first record of bundles that is no document, if any."""
     for reject in first_rejects(told):
         raise reject.as_error()
-
-
-# ---- which files share a bundle
-
-
-def bundled(
-    files: Sequence[DocumentSource], before: Mapping[str, Entry], place: Place, *, stop: bool
-) -> list[Bundle]:
-    """Return files in bundles.
-
-    Parameters
-    ----------
-    files : sequence of DocumentSource
-        In the order of their documents.
-    before : mapping
-        The files of the last release; see `hmrf_dask.jobs.ledger.entries`.
-    place : Place
-    stop : bool
-    """
-    last = [one for entry in before.values() for one in keys_of(entry)]
-    sizes, bundle_of = Counter(one.bundle for one in last), {one.own: one.bundle for one in last}
-    stayed: dict[str, list[DocumentSource]] = defaultdict(list)
-    new: list[DocumentSource] = []
-    for file in files:
-        bundle = bundle_of.get(file.key)
-        (new if bundle is None else stayed[bundle]).append(file)
-    found = [
-        Bundle(tuple(some), place, stop, None if len(some) == sizes[key] else key)
-        for key, some in stayed.items()
-    ]
-    found += [Bundle(tuple(some), place, stop) for some in _packed(new)]
-    order = {file.key: number for number, file in enumerate(files)}
-    return sorted(found, key=lambda one: order[one.files[0].key])
-
-
-def _packed(files: Iterable[DocumentSource]) -> list[list[DocumentSource]]:
-    """Return neighbours together: small files, at most `FILES` of at most `BYTES`."""
-    found: list[list[DocumentSource]] = []
-    room, open_one = 0, list[DocumentSource]()
-    for file in files:
-        size = file.source.n_bytes * (1 if file.source.compression == "none" else UNPACKED)
-        if size > SMALL or file.source.span or file.source.format == "builtin":
-            found.append([file])
-            continue
-        if not open_one or size > room or len(open_one) == FILES:
-            room, open_one = BYTES, []
-            found.append(open_one)
-        open_one.append(file)
-        room -= size
-    return found

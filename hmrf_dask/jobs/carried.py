@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +30,14 @@ from hmrf_dask.types import IntArray
 Files = dict[str, str]  # sha256 by name below the output
 
 
-def origins_of(run: Run, material: Material) -> list[str | None]:
+Origin = frozenset[str]  # what the rows of a bundle were called in the last release
+
+
+def origins_of(run: Run, material: Material) -> list[Origin | None]:
     """Return what the rows of each bundle were called in the last release, None if it had none.
 
-    Where ids came twice, a bundle may have other documents than it had then, though its files are
-    the same: it is as good as new.
+    One that others were brought together in has several. Where ids came twice, a bundle may have
+    other documents than it had then, though its files are the same: it is as good as new.
     """
     found = _last_origins(run, material)
     then, now = _put_aside(run), Counter((one.source, one.id) for one in material.repeated)
@@ -45,16 +48,13 @@ def origins_of(run: Run, material: Material) -> list[str | None]:
     return [None if bundle in others else origin for bundle, origin in enumerate(found)]
 
 
-def _last_origins(run: Run, material: Material) -> list[str | None]:
+def _last_origins(run: Run, material: Material) -> list[Origin | None]:
     """Return the origins by their files; one that is read in another way has other rows."""
-    last = run.last_files
-    found: list[str | None] = []
+    last = {one.own: one.counts for entry in run.last_files.values() for one in keys_of(entry)}
+    found: list[Origin | None] = []
     for told in material.rows.told:
-        then = [
-            {one.own: one.counts for one in keys_of(last[path])}.get(own) if path in last else None
-            for path, own, *_ in told["files"]
-        ]
-        found.append(then[0] if len(set(then)) == 1 else None)
+        then = {last.get(own, "") for _, own, *_ in told["files"]}
+        found.append(None if "" in then else Origin(then))
     return found
 
 
@@ -69,7 +69,7 @@ def _put_aside(run: Run) -> Counter[tuple[str, str | None]]:
 
 
 def _with_other_copies(
-    material: Material, origins: Sequence[str | None], moved: set[str]
+    material: Material, origins: Sequence[Origin | None], moved: set[str]
 ) -> set[int]:
     """Return the bundles with files of which other documents are put aside now.
 
@@ -80,43 +80,43 @@ def _with_other_copies(
         bundle
         for bundle, (told, key) in enumerate(zip(rows.told, rows.keys, strict=True))
         if not moved.isdisjoint(paths_of(told))
-        and (len(told["files"]) > 1 or key != origins[bundle])
+        and (len(told["files"]) > 1 or origins[bundle] != Origin({key}))
     }
 
 
-def _with_other_ids(run: Run, material: Material, origins: Sequence[str | None]) -> set[int]:
+def _with_other_ids(run: Run, material: Material, origins: Sequence[Origin | None]) -> set[int]:
     """Return the bundles whose last assignments are not those of the documents they have now."""
     assert run.previous is not None
-    there = _by_call(assignments_of(run.previous.files))
+    there = _by_key(assignments_of(run.previous.files))
     flow, tasks, bundles, others = DaskFlow(), [], [], set()
     for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
         origin = origins[bundle]
         if origin is None:
             continue
-        last = there.get((origin, _called(name)[1]))
-        if last is None:
+        whole = origin == {material.rows.keys[bundle]}
+        last = _last_of(name if whole else None, origin, there)
+        if not last:
             others.add(bundle)
             continue
-        whole = material.rows.keys[bundle] == origin
-        tasks.append(flow.lazy(_has_others, material.corpus.named[part], run.place, *last, whole))
+        tasks.append(flow.lazy(_has_others, material.corpus.named[part], run.place, last, whole))
         bundles.append(bundle)
     found = flow.compute(tasks) if tasks else []
     return others.union(itertools.compress(bundles, found))
 
 
-def _has_others(block: RowBlock, place: Place, name: str, sha256: str, whole: bool) -> bool:
-    data = read_file(place.storage, name, sha256)
-    then = set(pq.read_table(io.BytesIO(data), columns=["doc_id"])["doc_id"].to_pylist())
+def _has_others(block: RowBlock, place: Place, last: Files, whole: bool) -> bool:
+    then = set(_table_of(place, last, ["doc_id"])["doc_id"].to_pylist())
     now = set(block.ids.tolist())
     return then != now if whole else not now <= then
 
 
 def carry(
-    run: Run, material: Material, origins: Sequence[str | None], before: Lineage
+    run: Run, material: Material, origins: Sequence[Origin | None], before: Lineage
 ) -> tuple[Files, IntArray]:
     """Return the assignments of bundles that keep theirs, and their sizes by cluster.
 
-    Of a bundle that lost files those of the files that stayed are written anew.
+    Of a bundle that lost files, and of bundles that are brought together, those of the files that
+    stayed are written anew.
     """
     assert run.previous is not None
     gone = not_carried(run, material, origins)
@@ -127,39 +127,60 @@ def carry(
     return carried | rests, sizes + _sizes(run, rests, before)
 
 
-def not_carried(run: Run, material: Material, origins: Sequence[str | None]) -> Files:
+def not_carried(run: Run, material: Material, origins: Sequence[Origin | None]) -> Files:
     """Return the last assignments of bundles that are not as they were."""
     assert run.previous is not None
     keys = material.rows.keys
-    whole = {key for key, origin in zip(keys, origins, strict=True) if key == origin}
+    whole = {key for key, origin in zip(keys, origins, strict=True) if origin == Origin({key})}
     old = assignments_of(run.previous.files)
     return {name: sha256 for name, sha256 in old.items() if _called(name)[0] not in whole}
 
 
-def _rests(run: Run, material: Material, origins: Sequence[str | None], old: Files) -> Files:
-    """Write the assignments of what is left of bundles."""
-    there = _by_call(old)
+def _rests(run: Run, material: Material, origins: Sequence[Origin | None], old: Files) -> Files:
+    """Write the assignments of what is left of bundles, or is brought together."""
+    there = _by_key(old)
     flow, tasks = DaskFlow(), []
     for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
-        last = there.get((origins[bundle] or "", _called(name)[1]))
-        if last is not None:
+        last = _last_of(None, origins[bundle] or Origin(), there)
+        if last:
             target = f"{run.name}/{FOLDER}/{name}"
             block = material.corpus.named[part]
-            tasks.append(flow.lazy(_write_rest, block, run.place, *last, target))
+            tasks.append(flow.lazy(_write_rest, block, run.place, last, target))
     found = flow.compute(tasks) if tasks else []
     return {name: sha256 for one in found for name, sha256 in one.items()}
 
 
-def _write_rest(block: RowBlock, place: Place, name: str, sha256: str, target: str) -> Files:
-    table = pq.read_table(io.BytesIO(read_file(place.storage, name, sha256)))
+def _write_rest(block: RowBlock, place: Place, last: Files, target: str) -> Files:
+    table = _table_of(place, last)
     kept = table.filter(pc.is_in(table["doc_id"], pa.array(block.ids.tolist(), pa.string())))
     data = encode_columns(dict(zip(kept.column_names, kept.columns, strict=True)))
     place.storage.write(target, data)
     return {target: digest(data)}
 
 
-def _by_call(files: Files) -> dict[tuple[str, str], tuple[str, str]]:
-    return {_called(name): (name, sha256) for name, sha256 in files.items()}
+def _table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa.Table:
+    """Return some files of assignments as one table."""
+    found = [
+        pq.read_table(io.BytesIO(read_file(place.storage, *file)), columns=columns)
+        for file in sorted(files.items())
+    ]
+    return pa.concat_tables(found)
+
+
+def _by_key(files: Files) -> dict[str, Files]:
+    """Return files of assignments by what their rows are called."""
+    found: dict[str, Files] = defaultdict(dict)
+    for name, sha256 in files.items():
+        found[_called(name)[0]][name] = sha256
+    return found
+
+
+def _last_of(named: str | None, origin: Origin, there: Mapping[str, Files]) -> Files:
+    """Return the last assignments of a bundle, or of it those of one name."""
+    found = {name: sha256 for key in origin for name, sha256 in there.get(key, {}).items()}
+    if named is None:
+        return found
+    return {name: sha256 for name, sha256 in found.items() if name.endswith(f"/{named}")}
 
 
 def _called(name: str) -> tuple[str, str]:

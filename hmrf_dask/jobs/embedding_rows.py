@@ -30,7 +30,7 @@ def embed_documents(bundles: Sequence[Bundle], place: Place, so_far: SoFar) -> J
     """
     flow, found = DaskFlow(), list[Embedded]()
     place.storage.make_root()
-    rests = [one for one in bundles if one.origin is not None]
+    rests = [one for one in bundles if len(one.origins) == 1]
     of_each(flow, embed_rest, rests, [one.n_bytes for one in rests], place, FOLDER)
     for first in range(0, len(bundles), AT_ONCE):
         so_far(first, len(bundles))

@@ -205,17 +205,20 @@ def _by_kind(pairs: Constraints | None) -> dict[str, int]:
 
 
 def _n_vectorised(run: Run, rows: JobRows) -> int:
-    """Return the documents of files that are new or changed, or are read or counted otherwise."""
+    """Return the documents of files that were read or counted now.
+
+    They are new or changed, read or counted in another way, or of bundles brought together.
+    """
     last = {one for entry in run.last_files.values() for one in keys_of(entry)}
     called = {one.bundle: rows.called(one.bundle) for one in last}
-    same = {one.own for one in last if one.counts == called[one.bundle]}
-    return sum(
-        n
-        for told in rows.told
-        for documents in told["documents"]
-        for file, n in documents
-        if told["files"][file][1] not in same
-    )
+    same = {one.own: one.bundle for one in last if one.counts == called[one.bundle]}
+    n_vectorised = 0
+    for told in rows.told:
+        origins = [same.get(own) for _, own, *_ in told["files"]]
+        joined = len(set(origins)) > 1
+        counts = [n for documents in told["documents"] for n in documents]
+        n_vectorised += sum(n for file, n in counts if joined or origins[file] is None)
+    return n_vectorised
 
 
 def _places(run: Run, results: Results, *, listed: bool) -> dict[str, str]:

@@ -18,7 +18,7 @@ from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.jobs import clusters
 from hmrf_dask.jobs.assignments import assignments_of, write_assignments
 from hmrf_dask.jobs.bundles import paths_of
-from hmrf_dask.jobs.carried import Files, carry, not_carried, origins_of
+from hmrf_dask.jobs.carried import Files, Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.clusters import write_clusters
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_steps import Material, Run
@@ -163,7 +163,7 @@ def _predicted(
     material: Material,
     model: HMRFEstimator,
     before: Lineage,
-    origins: list[str | None],
+    origins: list[Origin | None],
 ) -> tuple[Files, IntArray, _Shared]:
     """Return assignments, their sizes by cluster, and what they share with the last release."""
     wanted = [origin is None for origin in origins]

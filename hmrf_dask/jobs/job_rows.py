@@ -111,7 +111,7 @@ def count_documents(
     bundles: Sequence[Bundle], settings: TextSettings, place: Place, so_far: SoFar
 ) -> list[CountedSource]:
     """Return the counts of all bundles; files that are counted already are not read again."""
-    flow, rests = DaskFlow(), [one for one in bundles if one.origin is not None]
+    flow, rests = DaskFlow(), [one for one in bundles if len(one.origins) == 1]
     of_each(flow, count_rest, rests, [one.n_bytes for one in rests], settings, place)
     counted = count_sources(flow, bundles[:AT_ONCE], settings, place)
     n_files = sum(len(one.files) for one in bundles)
@@ -160,16 +160,16 @@ def weigh_documents(
     if before is not None:
         rows = rows_of(flow, counted, before.vocabulary, place)
         known = set(before.made_of)
-        # What is left of a bundle that it was made of, it was made of too.
-        rests = {
+        # What takes the place of bundles that it was made of, it was made of too.
+        known |= {
             counts_key(one.key, settings)
             for one in bundles
-            if one.origin is not None and counts_key(one.origin, settings) in known
+            if one.origins and known.issuperset(counts_key(key, settings) for key in one.origins)
         }
         coverage = _covered(rows, new)
-        since = _covered(rows, [key not in known | rests for key in keys])
+        since = _covered(rows, [key not in known for key in keys])
         if not _is_outdated(text, before.vocabulary, since):
-            made_of = tuple(dict.fromkeys((*before.made_of, *sorted(rests))))
+            made_of = tuple(key for key in keys if key in known)
             return JobRows(tuple(rows), told, keys, before.vocabulary, made_of, False, coverage)
     vocabulary = fit_vocabulary(flow, counted, settings, place)
     rows = rows_of(flow, counted, vocabulary, place)

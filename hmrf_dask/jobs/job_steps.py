@@ -14,7 +14,8 @@ from hmrf_dask.documents.parts import parts_of
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
-from hmrf_dask.jobs.bundles import Bundle, bundled, paths_of
+from hmrf_dask.jobs.bundles import Bundle, paths_of
+from hmrf_dask.jobs.bundling import bundled
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.embedding_rows import FOLDER as EMBEDDINGS
 from hmrf_dask.jobs.embedding_rows import embed_documents
@@ -296,7 +297,8 @@ def _refuse_few(run: Run, n_documents: int) -> None:
 def _bundles(run: Run) -> list[Bundle]:
     columns = run.inputs.manifest.documents
     files = [DocumentSource(part, columns) for one in run.inputs.sources for part in parts_of(one)]
-    return bundled(files, run.last_files, run.place, stop=not run.quarantine)
+    made_of = () if run.previous is None else run.previous.ledger[MADE_OF]
+    return bundled(files, run.last_files, run.place, stop=not run.quarantine, made_of=made_of)
 
 
 def _rows(run: Run, bundles: list[Bundle]) -> JobRows:

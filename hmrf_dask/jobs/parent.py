@@ -239,7 +239,9 @@ def next_id_after(output: str, parent: Parent) -> int:
     """Return the lowest id that no cluster of the releases passed over had; 0 where none was."""
     storage = open_output(output, None)
     found = {number: _next_id(storage, number) for number in parent.passed_over}
-    if unknown := [number for number, next_id in found.items() if next_id is None]:
+    # One that can be read had ids above those of all before it.
+    last_known = max((number for number, one in found.items() if one is not None), default=0)
+    if unknown := [number for number in found if number > last_known]:
         some = f"{unknown[0]} to {unknown[-1]}" if len(unknown) > 1 else f"{unknown[0]}"
         warnings.warn(
             f"nothing that can be read tells which ids new clusters got in release {some}: they "

@@ -40,11 +40,11 @@ from hmrf_dask.types import BoolArray
 
 def count_rest(bundle: Bundle, settings: TextSettings, place: Place) -> None:
     """Take the counts of a bundle out of those of its origin, unless one or the other is gone."""
-    assert bundle.origin is not None
+    (origin,) = bundle.origins
     storage, key = place.storage, counts_key(bundle.key, settings)
     if source_or_damage(storage, key)[0] is not None:
         return
-    whole, _ = source_or_damage(storage, counts_key(bundle.origin, settings))
+    whole, _ = source_or_damage(storage, counts_key(origin, settings))
     if whole is None or not _is_whole(storage, whole.told):  # then its files are read
         return
     rest = _Rest(bundle, whole.told, storage)
@@ -77,7 +77,8 @@ def embeddings_or_damage(storage: Storage, folder: str) -> tuple[EmbeddingsRecor
 def embed_rest(bundle: Bundle, place: Place, folder: str) -> None:
     """Take the embeddings of a bundle out of those of its origin, as `count_rest` does counts."""
     storage = place.storage
-    mine, whole = f"{folder}/{bundle.key}", f"{folder}/{bundle.origin}"
+    (origin,) = bundle.origins
+    mine, whole = f"{folder}/{bundle.key}", f"{folder}/{origin}"
     stored, _ = embeddings_or_damage(storage, whole)
     if stored is None or embeddings_or_damage(storage, mine)[0] is not None:
         return

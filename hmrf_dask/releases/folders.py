@@ -10,13 +10,14 @@ from typing import Any
 
 from hmrf_dask.releases.holder import Hold
 from hmrf_dask.releases.output import numbers_in, open_output
-from hmrf_dask.releases.release import FOLDER, pointed, read_if_whole, retire
+from hmrf_dask.releases.release import FOLDER, name_of, pointed, read_if_whole, retire
 from hmrf_dask.remote import open_files
 from hmrf_dask.runs.fences import refuse_if_lost
 from hmrf_dask.runs.records import DamagedFileError
 from hmrf_dask.runs.storage import Storage
 
 RUNS = "runs"
+HISTORY = 100  # numbers; more files of releases would be listed at every start for ever
 log = logging.getLogger("hmrf_dask")
 
 
@@ -48,7 +49,7 @@ def clean(
 
     What LATEST names stays, and so does the run that holds the output. Runs that were killed and
     given up go. Older release files stay without the names of files that are gone: they are the
-    history of the output, and their numbers are taken.
+    history of the output, the last `HISTORY` numbers of it.
 
     Parameters
     ----------
@@ -72,7 +73,9 @@ def clean(
     for release in newest:
         # A release may name files of the runs before it.
         kept |= {release.run, *(_run_of(name) for name in release.files)}
-    _retire(storage, [one for one in older if one not in others])
+    retired = [one for one in older if one not in others]
+    _retire(storage, retired)
+    _forget(storage, [one for one in retired if one <= numbers[0] - HISTORY])
     old = sorted(set(storage.names(RUNS)) - kept)
     return [run for run in old if remove_folder(storage, f"{RUNS}/{run}", storage_options)]
 
@@ -93,6 +96,14 @@ def _retire(storage: Storage, older: list[int]) -> None:
             return
         if release is not None:
             retire(storage, release)
+
+
+def _forget(storage: Storage, older: list[int]) -> None:
+    """Remove the files of releases that were retired long ago."""
+    for number in older:
+        release = read_if_whole(storage, number)
+        if release is not None and not release.files:
+            storage.delete([name_of(number)])
 
 
 def _run_of(name: str) -> str:

@@ -180,7 +180,7 @@ def latest(
         found = read_release(storage, number)
     except FileNotFoundError as error:
         raise DamagedReleaseError(
-            f"{storage.url}/{_name(number)} must be there, as LATEST names it, got none"
+            f"{storage.url}/{name_of(number)} must be there, as LATEST names it, got none"
         ) from error
     if named is not None and found.run != named["run"]:
         raise DamagedFileError(
@@ -194,7 +194,7 @@ def latest(
             break
     if not found.files:
         raise DamagedReleaseError(
-            f"{storage.url} must have a release after {_name(found.number)}, whose files were "
+            f"{storage.url} must have a release after {name_of(found.number)}, whose files were "
             "removed as those of an old one, got none"
         )
     if verify:
@@ -368,7 +368,7 @@ def _folders(files: Iterable[str]) -> list[str]:
 def _committed(storage: Storage, made: Release) -> Release:
     """Return the release that has this number now: this one, or the same from before a kill."""
     try:
-        storage.create(_name(made.number), _encoded(made), _folders(made.files))
+        storage.create(name_of(made.number), _encoded(made), _folders(made.files))
     except FileExistsError:
         found = read_release(storage, made.number)
         if (found.run, found.parent, found.files) != (made.run, made.parent, made.files):
@@ -378,6 +378,12 @@ def _committed(storage: Storage, made: Release) -> Release:
                 f"({found.when}); run again to go on from it"
             ) from None
         return found
+    if (newest := max(numbers_in(storage, FOLDER))) > made.number:
+        storage.delete([name_of(made.number)])  # of an old number, which was removed meanwhile
+        raise HeldError(
+            f"a run must publish after the last release, got number {made.number} where there is "
+            f"{newest} in {storage.url}; run again to go on from it"
+        )
     return made
 
 
@@ -409,7 +415,7 @@ def _encoded(release: Release) -> bytes:
 
 def read_release(storage: Storage, number: int) -> Release:
     """Return a release by its number; FileNotFoundError where there is none."""
-    name = _name(number)
+    name = name_of(number)
     path = f"{storage.url}/{name}"
     try:
         found = records.unseal_as(_Written, storage.read(name), path, FORMAT)
@@ -438,8 +444,9 @@ def retire(storage: Storage, release: Release) -> None:
     was stays to be read.
     """
     rest = replace(release, files={}, sizes={}, ledger={})
-    storage.write(_name(release.number), _encoded(rest))
+    storage.write(name_of(release.number), _encoded(rest))
 
 
-def _name(number: int) -> str:
+def name_of(number: int) -> str:
+    """Return the file of a release, below the output."""
     return f"{FOLDER}/{number:05d}.json"

@@ -19,21 +19,12 @@ from dask.base import get_scheduler
 from dask.delayed import Delayed
 from dask.utils import parse_bytes
 
+from hmrf_dask.cluster.clients import active_client, in_this_process, known_scheduler, setting
+from hmrf_dask.cluster.watch import LostWorkError, fetch, futures_of, wait_for
 from hmrf_dask.graphs import Constant, Guarded, Known, Planned, Sent, Slot, fed, merged, planned
 from hmrf_dask.kernels.path import kernel_path
 from hmrf_dask.types import AnyArray
-from hmrf_dask.workers import (
-    LostWorkError,
-    active_client,
-    fetch,
-    futures_of,
-    in_this_process,
-    known_scheduler,
-    reaches_workers,
-    setting,
-    together,
-    wait_for,
-)
+from hmrf_dask.workers import reaches_workers, together
 
 log = logging.getLogger("hmrf_dask")
 FAN = 8  # children of a node of a reduction tree
@@ -181,6 +172,10 @@ class DaskFlow:
         self.computes += 1
         return _submitted(client, [planned(one) for one in values])
 
+    def settle(self) -> None:
+        """Wait for values that are on their way though nothing wants them any more."""
+        self._sent.settle()
+
     def neighbours(self, values: Sequence[Lazy]) -> list[list[int]]:
         """Return a few groups a thread of those that lie on one worker, in their order."""
         return [
@@ -238,7 +233,8 @@ class DaskFlow:
 
 
 def _gathered(client: Any, tasks: Sequence[Planned]) -> list[Any]:
-    return fetch(client, [one.layer[one.key] for one in _submitted(client, tasks)])
+    futures = [one.layer[one.key] for one in _submitted(client, tasks)]
+    return fetch(client, futures, direct=reaches_workers(client))
 
 
 def _submitted(client: Any, tasks: Sequence[Planned]) -> list[Planned]:
@@ -246,7 +242,7 @@ def _submitted(client: Any, tasks: Sequence[Planned]) -> list[Planned]:
     # The model travels in the graph, once a pass: that is what Dask would warn of.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
         kept = list(client.persist(list(tasks), retries=setting("retries", 3)))
-    wait_for(client, futures_of(client, kept))
+    wait_for(client, futures_of(client, kept), list(merged(tasks)))
     return kept
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import dask.threaded
 from dask.delayed import Delayed
 
+from hmrf_dask.cluster.life import report_life
+from hmrf_dask.cluster.questions import begin, no_progress, patience
 from hmrf_dask.errors import ClusterError
 from hmrf_dask.kernels.path import kernel_path
 from hmrf_dask.store.blocks import BlockSource
 from hmrf_dask.store.reading import InTurn
-from hmrf_dask.workers import ANSWER, other_path, patience
+from hmrf_dask.workers import ANSWER, other_path
 
 log = logging.getLogger("hmrf_dask")
 
@@ -35,6 +38,7 @@ class Guarded:
 
     def __call__(self, *values: Any) -> Any:
         """Return function(*arguments), or raise ClusterError on a machine of another kind."""
+        report_life()
         own = kernel_path()
         if tuple(own.items()) != self.path:
             raise ClusterError(other_path("a worker that joined", own, dict(self.path)))
@@ -161,20 +165,25 @@ class Sent:
 
     def __init__(self) -> None:
         self._futures: WeakKeyDictionary[Planned, Future[Any]] = WeakKeyDictionary()
-        self._last: Future[Any] | None = None
+        self._under_way: list[Future[Any]] = []
 
     def send(self, client: Any, shared: Planned, value: Any) -> None:
         """Begin to send the value of a constant, as long as that is held."""
         key = shared.key.replace("shared", "sent")
-        pool = ThreadPoolExecutor(1)
-        self._futures[shared] = self._last = pool.submit(_scatter, client, key, value)
-        pool.shutdown(wait=False)
+        sending = begin(client, partial(_scatter, client, key, value))
+        self._futures[shared] = sending
+        self._under_way.append(sending)
+
+    def settle(self) -> None:
+        """Wait until all have arrived; what nobody wants any more leaves errors in logs if not."""
+        _, late = wait(self._under_way, min(patience(), no_progress()))
+        for one in late:  # a worker that takes nothing: there is the way through the scheduler
+            one.cancel()
+        self._under_way = []
 
     def taken(self, tasks: Sequence[Planned]) -> dict[str, Any]:
         """Return what tasks need of them, by the key of the constant."""
-        if self._last is not None:  # none may arrive when nobody wants it any more
-            wait([self._last], patience())
-            self._last = None
+        self.settle()
         waiting, seen, found = list(tasks), set[str](), {}
         while waiting:
             one = waiting.pop()
@@ -183,16 +192,18 @@ class Sent:
             seen.add(one.key)
             waiting.extend(one.needs)
             sent = self._futures.get(one)
-            future = sent.result() if sent is not None and sent.done() else None
+            arrived = sent is not None and sent.done() and not sent.cancelled()
+            future = sent.result() if sent is not None and arrived else None
             if future is not None and future.status == "finished":
                 found[one.key] = future
         return found
 
 
-def _scatter(client: Any, key: str, value: Any) -> Any:
+async def _scatter(client: Any, key: str, value: Any) -> Any:
     """Return a value's future on all workers, None where it cannot be sent."""
     try:
-        return client.scatter({key: value}, direct=True, broadcast=True, timeout=ANSWER)[key]
+        sent = await client.scatter({key: value}, direct=True, broadcast=True, timeout=ANSWER)
+        return sent[key]
     except Exception as error:  # whatever it was: there is the way through the scheduler
         log.debug("a value could not be sent to all workers: %s", error)
         return None

@@ -19,12 +19,14 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Status, wait
 
-from hmrf_dask import workers
+from hmrf_dask.cluster import watch
+from hmrf_dask.cluster.clients import active_client
+from hmrf_dask.cluster.watch import wait_for
 from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.errors import ClusterError, InvalidInputError, MemoryPlanError, RunDirectoryError
 from hmrf_dask.kernels.path import kernel_path
 from hmrf_dask.runs import RunDirectory
-from hmrf_dask.workers import active_client, memory_of_a_task, wait_for
+from hmrf_dask.workers import PROCESS, memory_of_a_task, reaches_workers
 from tests.fits import fit, text_case
 
 CASE = text_case(120, 150, 3, 60, distortion="euclidean")
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Look often, and give up soon."""
-    monkeypatch.setattr(workers, "POLL", 0.1)
+    monkeypatch.setattr(watch, "POLL", 0.1)
     with dask.config.set({"hmrf.no-workers-timeout": "1500 ms"}):
         yield
 
@@ -234,13 +236,13 @@ def test_a_client_that_cannot_reach_the_workers_uses_the_scheduler(
     process_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_client, "direct_to_workers", False)
-    assert not workers.reaches_workers(process_client)
+    assert not reaches_workers(process_client)
     flow = DaskFlow()
     shared = flow.broadcast(np.arange(1000.0))
     assert flow.compute([flow.lazy(np.sum, shared)]) == [499500.0]
     assert keys_sent(process_client) == []
     monkeypatch.undo()
-    assert workers.reaches_workers(process_client)
+    assert reaches_workers(process_client)
 
 
 def test_a_worker_gets_one_task_a_thread(process_client: Client) -> None:
@@ -384,10 +386,11 @@ def test_a_worker_of_another_kind_that_joins_later(process_client: Client) -> No
 
 
 def test_memory_of_a_task_is_that_of_the_worker(threaded_client: Client) -> None:
-    assert memory_of_a_task() == (
-        4 * 2**30,
-        "the smallest worker's memory limit shared by its threads",
-    )
+    share, words = memory_of_a_task()
+    assert share == 4 * 2**30 - PROCESS
+    assert words.startswith("100 % of the smallest worker's memory limit")
+    with dask.config.set({"distributed.worker.memory.pause": 0.8}):
+        assert memory_of_a_task()[0] == int(0.8 * 4 * 2**30) - PROCESS
     with dask.config.set(scheduler="synchronous"):
         one, words = memory_of_a_task()
     with dask.config.set(scheduler="threads", num_workers=4):
@@ -398,7 +401,7 @@ def test_memory_of_a_task_is_that_of_the_worker(threaded_client: Client) -> None
 def test_a_plan_beyond_a_worker_is_refused(threaded_client: Client, tmp_path: Path) -> None:
     rows = text_case(1500, 400_000, 3, 10)
     large = replace(rows, parameters={**rows.parameters, "n_clusters": 1200})
-    words = r"4,096.0 MiB \(the smallest worker"
+    words = r"3,776.0 MiB \(100 % of the smallest worker"
     scratch = {"hmrf.scratch-directory": str(tmp_path)}
     with dask.config.set(scratch), pytest.raises(MemoryPlanError, match=words) as caught:
         fit(large, 2)

@@ -6,17 +6,21 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
 from distributed.comm.addressing import get_address_host_port
 
 from hmrf_dask.addresses import plain_url
-from hmrf_dask.errors import ClusterError, ConfigurationError, in_words
+from hmrf_dask.cluster.ends import closed_in_time, silence_dask
+from hmrf_dask.cluster.questions import within
+from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfError, in_words
 from hmrf_dask.jobs.cluster_classes import CLASSES, arguments_of
 from hmrf_dask.jobs.job_file import Cluster
 from hmrf_dask.limits import SCHEDULER_FILE_BYTES
@@ -47,6 +51,7 @@ def connected(
     cluster : Cluster, optional
         What a job file says.
     """
+    silence_dask()
     with ExitStack() as stack:
         if cluster is not None and cluster.cluster_class is not None:
             stack.enter_context(_started(cluster))
@@ -58,33 +63,30 @@ def connected(
         if threads is not None:
             stack.enter_context(dask.config.set(scheduler="threads", num_workers=threads))
         elif processes is not None:
-            stack.enter_context(_local_processes(processes))
+            _local_processes(stack, processes)
         elif scheduler is not None or scheduler_file is not None:
-            stack.enter_context(_client(scheduler, scheduler_file))
+            _client(stack, scheduler, scheduler_file)
         yield
 
 
-@contextmanager
-def _local_processes(n_workers: int) -> Iterator[None]:
+def _local_processes(stack: ExitStack, n_workers: int) -> None:
     # Ctrl-C is for this process, which then ends the workers; threads and processes started
     # while the signal is blocked never get it, and one that comes meanwhile is not lost.
     resource_tracker.ensure_running()  # it would unblock the signal where it is started
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         # Any port on loopback: with None it would take port 8787, or warn that it is taken.
-        cluster = LocalCluster(
+        make = partial(
+            LocalCluster,
             n_workers=n_workers,
             threads_per_worker=1,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
         )
-    except BaseException:
+        cluster = stack.enter_context(closed_in_time("a cluster of processes here", make))
+    finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise
-    with cluster:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        with Client(cluster):
-            yield
+    stack.enter_context(_client_of(cluster))
 
 
 @contextmanager
@@ -102,15 +104,24 @@ def _started(asked: Cluster) -> Iterator[None]:
             f"cluster.class {asked.cluster_class} must be installed, got {error}; install "
             f"{module.partition('.')[0].replace('_', '-')} where the job is started"
         ) from error
-    try:
-        cluster = kind(**arguments_of(asked.cluster_class, asked.kwargs, configured))
-    except Exception as error:  # of classes that are not ours
-        raise _not_started(asked, error) from error
-    with cluster:
+    with ExitStack() as stack:
+        try:
+            arguments = arguments_of(asked.cluster_class, asked.kwargs, configured)
+            made = closed_in_time(asked.cluster_class, partial(kind, **arguments))
+            cluster = stack.enter_context(made)
+        except HmrfError:
+            raise
+        except Exception as error:  # of classes that are not ours
+            raise _not_started(asked, error) from error
         if asked.workers is not None:
-            cluster.scale(asked.workers)
-        with Client(cluster):
-            yield
+            scaled = partial(cluster.scale, asked.workers)
+            within(f"{asked.cluster_class} must start workers, got nothing", scaled)
+        stack.enter_context(_client_of(cluster))
+        yield
+
+
+def _client_of(cluster: Any) -> AbstractContextManager[Client]:
+    return closed_in_time("a client", partial(Client, cluster))
 
 
 def _not_started(asked: Cluster, error: BaseException) -> ClusterError | ConfigurationError:
@@ -128,8 +139,7 @@ def _not_started(asked: Cluster, error: BaseException) -> ClusterError | Configu
     )
 
 
-@contextmanager
-def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]:
+def _client(stack: ExitStack, scheduler: str | None, scheduler_file: str | None) -> None:
     if scheduler_file is not None:
         _refuse_other_files(scheduler_file)
     if scheduler is not None:
@@ -140,7 +150,8 @@ def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]
                 scheduler if "://" in scheduler or ":" not in scheduler else f"tcp://{scheduler}"
             )
             _check_address(named)
-        client = Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS)
+        make = partial(Client, scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS)
+        stack.enter_context(closed_in_time("a client", make))
     except ValueError as error:
         raise ConfigurationError(
             f"the scheduler's address must look like tcp://host:port, got {scheduler!r} ({error})"
@@ -150,8 +161,6 @@ def _client(scheduler: str | None, scheduler_file: str | None) -> Iterator[None]
             f"no Dask scheduler answered at {scheduler or scheduler_file} within "
             f"{CONNECT_SECONDS} s ({error}); start one, or check the address"
         ) from error
-    with client:
-        yield
 
 
 def _refuse_other_files(scheduler_file: str) -> None:

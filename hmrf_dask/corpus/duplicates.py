@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from dask.base import compute as dask_compute
 from dask.delayed import delayed
 
+from hmrf_dask.cluster.watch import compute as compute_all
 from hmrf_dask.corpus.partitioned import Compute, Corpus
 from hmrf_dask.corpus.partitions import ids_with_keys, keys_in_bucket, repeated_keys
 
@@ -26,7 +26,7 @@ def find_duplicate_ids(
     *,
     blocks: Sequence[Any] | None = None,
     lazy: Callable[..., Any] = _delayed_call,
-    compute: Compute = dask_compute,
+    compute: Compute = compute_all,
 ) -> list[str | int]:
     """Return some of the ids that more than one row has, sorted; empty if there are none.
 

@@ -13,11 +13,11 @@ from typing import Any
 import dask.config
 import numpy as np
 import scipy.sparse
-from dask.base import compute as dask_compute
 from dask.base import persist as dask_persist
 from dask.delayed import Delayed, delayed
 from numpy.typing import ArrayLike
 
+from hmrf_dask.cluster.watch import compute as compute_all
 from hmrf_dask.corpus.chunks import (
     delayed_chunks,
     ids_by_partition,
@@ -149,7 +149,8 @@ class Corpus:
         Examples
         --------
         >>> import numpy as np
-        >>> from hmrf_dask.corpus.partitioned import Corpus
+        >>> from hmrf_dask.cluster.watch import compute as compute_all
+        from hmrf_dask.corpus.partitioned import Corpus
         >>> Corpus.from_rows(np.eye(5), n_partitions=2).row_counts
         (2, 3)
         """
@@ -172,7 +173,7 @@ class Corpus:
         return Corpus(parts, n_features, tuple(b.n_rows for b in blocks), ids is not None, True)
 
     @staticmethod
-    def from_dask(array: Any, ids: Any = None, *, compute: Compute = dask_compute) -> Corpus:
+    def from_dask(array: Any, ids: Any = None, *, compute: Compute = compute_all) -> Corpus:
         """Take the row chunks of a dask array as partitions.
 
         Parameters
@@ -212,7 +213,7 @@ class Corpus:
         row_counts: Sequence[int] | None = None,
         *,
         has_ids: bool = True,
-        compute: Compute = dask_compute,
+        compute: Compute = compute_all,
     ) -> Corpus:
         """Take tasks that give row blocks; without `row_counts` they are computed once.
 
@@ -244,7 +245,7 @@ class Corpus:
         return Corpus(parts, width, counts, found.has_ids, sources=sources)
 
     def to_parquet(
-        self, url: str, storage_options: StorageOptions = None, *, compute: Compute = dask_compute
+        self, url: str, storage_options: StorageOptions = None, *, compute: Compute = compute_all
     ) -> Corpus:
         """Write one file for each partition, then the manifest; return the corpus read from there.
 
@@ -317,7 +318,7 @@ class Corpus:
         return lazy_array(parts, self.row_counts, (self.n_features,), empty.dtype, meta)
 
 
-def as_corpus(X: Any, ids: Any = None, *, compute: Compute = dask_compute) -> Corpus:
+def as_corpus(X: Any, ids: Any = None, *, compute: Compute = compute_all) -> Corpus:
     """Make a corpus of whatever holds rows.
 
     Parameters

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hmrf_dask.cluster.clients import in_this_process, local_threads, setting
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.duplicates import find_duplicate_ids
 from hmrf_dask.corpus.partitioned import Corpus
@@ -41,13 +42,7 @@ from hmrf_dask.kernels.path import kernel_path
 from hmrf_dask.kernels.room import kept_for_a_fit
 from hmrf_dask.runs import MemoryRun, RunDirectory
 from hmrf_dask.types import FloatArray
-from hmrf_dask.workers import (
-    check_workers,
-    in_this_process,
-    local_threads,
-    memory_of_all,
-    setting,
-)
+from hmrf_dask.workers import check_workers, memory_of_all
 
 
 def unwatched(record: dict[str, Any]) -> None:
@@ -255,6 +250,7 @@ def _run(
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()), kept_for_a_fit():
         state, stop = fit.run()
+        work.flow.settle()
     journal = fit.journal
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
     if run.final() is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hmrf_dask.cluster.clients import local_threads
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import Dataflow, Lazy
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
@@ -23,7 +24,6 @@ from hmrf_dask.kernels.sketches import Basis, project
 from hmrf_dask.rows.block import RowBlock, check_finite
 from hmrf_dask.text.passes import Rows, lay_rows
 from hmrf_dask.types import FloatArray, RowArray
-from hmrf_dask.workers import local_threads
 
 OVERSAMPLES = 10  # columns beyond those asked for: the first then settle sooner
 

@@ -11,6 +11,7 @@ import ipaddress
 import os
 import re
 import socket
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -22,8 +23,9 @@ from hmrf_dask.redaction import without_secrets as without_secrets
 # The stores that a job or a manifest may name. Others run programs (ssh), follow a file to
 # anywhere (reference, zip) or take files from whoever answers (github).
 STORES: Final = frozenset((*GLOB_STORES - {""}, "az", "abfs", "abfss", "http", "https"))
+# Whatever is before a colon, not what a scheme may be: the odd ones are repeated by errors as well.
 _SCHEME = re.compile(
-    r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):)?(?P<slashes>[/\\]*)(?P<rest>.*)", re.S
+    r"(?:(?P<scheme>[^:/\\?#]{2,}|[^:/\\?#]?(?=:[/\\]{2})):)?(?P<slashes>[/\\]*)(?P<rest>.*)", re.S
 )
 _PORT = re.compile(r"(\[[^\]]*\]|[^:]*)(:\d*)?")
 _PARAMETER = re.compile(r"[?#][^/?#]*=")
@@ -169,7 +171,7 @@ def shown(address: str) -> str:
     >>> shown("S3://me:pass?word@host/a"), shown("https://host/a?sig=9f")
     ('S3://…', 'https://host/a?…')
     """
-    plain = _NOT_PRINTED.sub("", address)
+    plain = _NOT_PRINTED.sub("", unicodedata.normalize("NFKC", address))
     parts = _parts(plain)
     begin = plain[: len(plain) - len(parts.rest)] if parts.is_url else parts.slashes
     rest = parts.rest if begin else plain
@@ -189,6 +191,7 @@ def _parts(text: str) -> _Parts:
 
 def _decodings(text: str) -> Iterator[str]:
     """Yield a text, and what it is when percent signs are read, once and again."""
+    text = unicodedata.normalize("NFKC", text)  # other at signs and slashes are read as these
     for _ in range(4):
         yield text
         decoded = unquote(text)

@@ -24,7 +24,7 @@ _SECRET_NAME = re.compile(
     r"|connection_?string"
 )
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_SCHEME = r"(?:(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{2,}+:[\\/]++|(?<![\w:/\\.])//)"
+_SCHEME = r"(?:(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{2,}+:[\\/]++|:[\\/]{2,}+|(?<![\w:/\\.])//)"
 _QUOTED_URL = re.compile(
     rf"(?P<quote>['\"`])(?P<scheme>(?:\w+::)*{_SCHEME})(?P<rest>[^\n]{{0,2000}}?)(?P=quote)(?![\w/@?#&=])"
 )

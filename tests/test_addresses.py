@@ -42,6 +42,11 @@ WITH_SECRETS = [
     "https:/user:CANARY5ecret@host/a",
     "https:\\\\user:CANARY5ecret@host\\a",
     "https:user:CANARY5ecret@host",
+    "https\u200b://user:CANARY5ecret@host",
+    "été://user:CANARY5ecret@host",
+    "my_store://user:CANARY5ecret@host",
+    "://user:CANARY5ecret@host",
+    "s://user:CANARY5ecret@host",
     "user:CANARY5ecret@host:8786",
     "user:pa/CANARY5ecret@host",
     "tcp://user:CANARY5ecret@host:8786",
@@ -130,6 +135,16 @@ def test_a_text_that_repeats_an_address_has_no_secret_any_more(address: str, quo
 )
 def test_a_value_behind_a_secret_name_is_masked(text: str) -> None:
     assert CANARY not in without_secrets(text)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://CANARY5ecret\uff20host/a", "me too:CANARY5ecret@host", "~me:CANARY5ecret@host"],
+)
+def test_an_address_that_looks_like_another_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="must not hold a user") as caught:
+        plain_url(address, "output")
+    assert CANARY not in str(caught.value)
 
 
 def test_keys_and_tokens_are_known_by_their_form() -> None:

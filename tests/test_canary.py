@@ -114,6 +114,9 @@ def everywhere(secret: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
         {"mode": secret},
         {"keep": secret},
         {"$schema": secret},
+        {secret: 1},
+        {"cluster": {"class": cluster, "kwargs": {secret: 1}}},
+        {"method": {"n_clusters": 3, secret: 1}},
     ]
     manifests: list[dict[str, Any]] = [
         {"resources": [{**resource, "path": secret}]},
@@ -138,6 +141,8 @@ def everywhere(secret: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
         {"description": secret},
         {"language": secret},
         {"documents": {"id": secret}},
+        {"storage_options": {secret: "x"}},
+        {secret: secret},
     ]
     return [(f"job {one}", one, {}) for one in jobs] + [
         (f"manifest {one}", {}, one) for one in manifests

@@ -10,6 +10,7 @@ import yaml
 
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.limits import YAML_BYTES, YAML_CHARACTERS, YAML_DEPTH, YAML_VALUES
+from hmrf_dask.redaction import shortened, without_secrets
 
 _TAG: Final = "tag:yaml.org,2002:"
 # What a value without quotes is. Numbers are those of JSON and with _ between digits: YAML's own
@@ -65,7 +66,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             raise _problem("anchors and aliases (&, *) are not read; write it out", event)
         if event.tag is not None:
-            raise _problem(f"tags are not read, got {event.tag!r:.80}; leave it out", event)
+            raise _problem(f"tags are not read, got {shortened(event.tag)}; leave it out", event)
         self._count += 1
         if self._count > YAML_VALUES:
             raise _problem(f"there are more than {YAML_VALUES:,} values", event)
@@ -89,7 +90,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         """Return a number; what float64 cannot hold is none."""
         value = float(super().construct_yaml_float(node))
         if not math.isfinite(value):
-            raise _problem(f"a number must be finite, got {node.value!r:.80}", node)
+            raise _problem(f"a number must be finite, got {shortened(node.value)}", node)
         return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -101,9 +102,12 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
                 given = (
                     key_node.value if isinstance(key_node, yaml.ScalarNode) else "a list or more"
                 )
-                raise _problem(f"a key must be a text, got {given:.80}; put it in quotes", key_node)
+                raise _problem(
+                    f"a key must be a text, got {without_secrets(given)[:80]}; put it in quotes",
+                    key_node,
+                )
             if key in seen:
-                raise _problem(f"the key {key!r:.80} comes twice; keep one", key_node)
+                raise _problem(f"the key {shortened(key)} comes twice; keep one", key_node)
             seen.add(key)
         return dict(super().construct_mapping(node, deep=deep))
 

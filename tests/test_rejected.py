@@ -78,7 +78,7 @@ def test_too_many_bad_answers_end_with_65_before_a_document_is_read(
     result = command(job, "--quiet")
     assert result.exit_code == 65
     assert f"got {n_bad} of 100: answers.csv, line 2: kind must be must (" in result.stderr
-    assert "/rejects lists all of them" in result.stderr
+    assert "/rejects lists them" in result.stderr
     assert result.stderr.count("\n") == 1
     assert [one["line"] for one in listed(corpus.folder, "answers.jsonl")] == [*range(2, n_bad + 2)]
     assert not (corpus.folder / "out" / "LATEST").exists()

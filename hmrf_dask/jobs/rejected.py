@@ -87,11 +87,11 @@ def _too_many(
 ) -> TooManyRejectedError:
     shown = "; ".join(f"{_place(one)}: {one.reason}" for one in rejects[:SHOWN])
     more = "; …" if len(rejects) > SHOWN else ""
+    raised = "" if n_bad == n_all else ", or raise max_rejected if so much is to be left out"
     share = f"{100 * run.inputs.job.max_rejected:.4g} %"
     return TooManyRejectedError(
         f"at most {share} of {what} (max_rejected: {run.inputs.job.max_rejected:g}), got {n_bad:,} "
-        f"of {n_all:,}: {shown}{more}; {run.folder}/{REJECTS} lists all of them: correct them, or "
-        "raise max_rejected if so much is to be left out"
+        f"of {n_all:,}: {shown}{more}; {run.folder}/{REJECTS} lists them: correct them{raised}"
     )
 
 

@@ -213,15 +213,18 @@ def campaign(folder: Path, count: int, seed: int = 0) -> Told:
     fresh()
     expected = dict(outcomes(at))
     wrong: list[str] = []
+    refused: Counter[str] = Counter()
     taken: Counter[str] = Counter()
     for damage in damages(corpus.folder / "out", count, seed):
         fresh()
         damage.do(at / "out")
         for command, told in outcomes(at):
             taken[verdict := _judged(told, expected[command])] += 1
-            if verdict not in ("the same", "refused"):
+            if verdict == "refused":
+                refused[f"{kind_of(damage.name)}: {command}"] += 1
+            elif verdict != "the same":
                 wrong.append(f"{damage} {command}: {verdict}: {str(told)[:500]}")
-    return {"damages": count, **taken, "wrong": wrong}
+    return {"damages": count, **taken, "wrong": wrong, "refused by": dict(sorted(refused.items()))}
 
 
 def _judged(told: Told, expected: Told) -> str:

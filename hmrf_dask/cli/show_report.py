@@ -125,9 +125,13 @@ def _print_clusters(console: Console, report: Report) -> None:
 
     import pyarrow.parquet as pq
 
-    from hmrf_dask.documents.streams import read_whole
+    from hmrf_dask.jobs.places import last_release
+    from hmrf_dask.releases import read_published
 
-    data = read_whole(f"{report.output}/{report.places['clusters']}", {})
+    release, name = last_release(report.output), report.places["clusters"]
+    if release is None or name not in release.files:  # another run released since
+        return
+    data = read_published(report.output, release, name)
     found = sorted(pq.read_table(io.BytesIO(data)).to_pylist(), key=lambda one: -one["size"])
     console.print("[bold]cluster      size  top words[/]")
     for one in found[:MOST]:

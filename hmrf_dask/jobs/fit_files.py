@@ -12,6 +12,7 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.matrix_files import read_matrix
+from hmrf_dask.jobs.places import record_assignments
 from hmrf_dask.jobs.telling import Tell, nothing
 from hmrf_dask.remote import explained, open_files
 
@@ -85,6 +86,7 @@ def fit_files(
     model.fit(corpus, must_link=constraints, run_dir=run_dir)
     model.save(f"{run_dir}/{MODEL}")
     assigned = write_assignments(corpus, model.labels_, model, run_dir, constraints=constraints)
+    record_assignments(run_dir, assigned.files)
     return FitResult(
         n_documents=corpus.n_rows,
         n_pairs=0 if constraints is None else len(constraints),

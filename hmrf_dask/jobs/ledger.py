@@ -49,12 +49,16 @@ def last_release(output: str) -> Release | None:
     """Return the last release of a job's output, with a ledger that a run can go on from."""
     found = latest(output)
     if found is not None:
-        name = f"the ledger of release {found.number} of {output}"
-        try:
-            typed(_Ledger, found.ledger, name)
-        except DamagedFileError as error:
-            raise DamagedReleaseError(str(error).removesuffix(f"; {RESTORE}")) from error
+        check_ledger(found, output)
     return found
+
+
+def check_ledger(release: Release, output: str) -> None:
+    """Raise DamagedReleaseError where the ledger of a release is none that a run can go on from."""
+    try:
+        typed(_Ledger, release.ledger, f"the ledger of release {release.number} of {output}")
+    except DamagedFileError as error:
+        raise DamagedReleaseError(str(error).removesuffix(f"; {RESTORE}")) from error
 
 
 @dataclass(frozen=True)

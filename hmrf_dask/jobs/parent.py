@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from hmrf_dask.errors import ConfigurationError, HmrfWarning
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.ledger import last_release
-from hmrf_dask.jobs.places import LINEAGE, MODEL, REJECTS
+from hmrf_dask.jobs.ledger import check_ledger, last_release
+from hmrf_dask.jobs.places import ANSWERS, GONE, LINEAGE, MODEL, REJECTS
 from hmrf_dask.jobs.report import NAME as REPORT
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.nightly import hashed_in, tonight
@@ -176,6 +176,7 @@ def _damaged(storage: Storage, release: Release) -> bool:
     from hmrf_dask.jobs.last_vocabulary import check_vocabulary  # much is imported to read one
 
     try:
+        check_ledger(release, storage.url)
         check_release(storage, release)
         check_vocabulary(storage, release)
     except DamagedFileError:
@@ -224,7 +225,7 @@ def check_release(storage: Storage, release: Release, *, predicting: bool = True
 
 def _is_needed(name: str) -> bool:
     """Return whether any run needs a file of the last release."""
-    return name.endswith(f"/{LINEAGE}") or f"/{MODEL}/" in name
+    return f"/{MODEL}/" in name or name.rpartition("/")[2] in (LINEAGE, ANSWERS, GONE)
 
 
 def _is_carried(name: str) -> bool:

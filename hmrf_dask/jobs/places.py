@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from hmrf_dask.addresses import absolute_url
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.releases.release import DamagedReleaseError, Release, latest, read_file
 from hmrf_dask.remote import explained, open_files
-from hmrf_dask.runs.storage import open_storage
+from hmrf_dask.runs.records import seal_for_people, unseal_as
+from hmrf_dask.runs.storage import Storage, open_storage
 
 ASSIGNMENTS = "assignments"
 LINEAGE = "lineage.json"
@@ -19,6 +20,7 @@ MODEL = "model"
 NOTES = "notes.jsonl"  # what stood beside them in other columns
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
+_HASHES = "_files.json"
 REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined documents for their ids
 
 
@@ -73,9 +75,10 @@ def assignment_files(place: str) -> list[AssignmentFile]:
         names = [name for name in published if _folder(name) == ASSIGNMENTS]
     else:
         storage = open_storage(root, {}, durable=False)
-        for folder in (ASSIGNMENTS, ""):
-            found = sorted(name for name in storage.names(folder) if name.endswith(".parquet"))
-            names = [f"{folder}/{name}".lstrip("/") for name in found]
+        for folder in (f"{ASSIGNMENTS}/", ""):
+            published = _recorded(storage, f"{folder}{_HASHES}")
+            found = sorted(name for name in storage.names(folder[:-1]) if name.endswith(".parquet"))
+            names = sorted(published) or [f"{folder}{name}" for name in found]
             if names:
                 break
     if not names:
@@ -84,6 +87,33 @@ def assignment_files(place: str) -> list[AssignmentFile]:
             f"got {place!r} without any; check the path"
         )
     return [AssignmentFile(root, name, published.get(name)) for name in names]
+
+
+def record_assignments(place: str, files: Mapping[str, str]) -> None:
+    """Keep the sha256 of files of assignments beside them, where no release does.
+
+    Its name begins with a line below, so what reads a folder of Parquet files does not see it.
+    """
+    storage = open_storage(absolute_url(place), {}, durable=True)
+    data = seal_for_people(asdict(_Recorded({**files})))
+    storage.write(f"{ASSIGNMENTS}/{_HASHES}", data)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What `record_assignments` keeps."""
+
+    files: dict[str, str]
+
+
+def _recorded(storage: Storage, name: str) -> dict[str, str]:
+    """Return the sha256 of files of assignments by their names in a place, none if not recorded."""
+    try:
+        found = unseal_as(_Recorded, storage.read(name), f"{storage.url}/{name}").files
+    except FileNotFoundError:
+        return {}
+    below = name.startswith(f"{ASSIGNMENTS}/")
+    return {one if below else one.removeprefix(f"{ASSIGNMENTS}/"): found[one] for one in found}
 
 
 def model_folder(place: str) -> str:

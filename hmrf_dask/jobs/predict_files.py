@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.fit_files import read_rows
-from hmrf_dask.jobs.places import model_folder
+from hmrf_dask.jobs.places import model_folder, record_assignments
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ def predict_files(model: str, rows: str, out: str) -> Prediction:
     folder = model_folder(model)
     fitted, corpus = load(folder), read_rows(rows)
     assigned = write_assignments(corpus, None, fitted, out)
+    record_assignments(out, assigned.files)
     files = {"model": folder, "assignments": f"{out}/{FOLDER}"}
     sizes = sorted(zip(fitted.cluster_ids_.tolist(), assigned.sizes.tolist(), strict=True))
     clusters = [{"cluster": cluster, "size": size} for cluster, size in sizes]

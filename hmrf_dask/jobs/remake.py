@@ -56,11 +56,14 @@ def remake_of(inputs: Inputs) -> Remake | None:
 
 def inputs_of(release: Release, inputs: Inputs) -> Inputs | None:
     """Return what a release was made of, None where these inputs have it no more as it was."""
-    if release.ledger.get(INPUTS) == inputs.identity:
-        return inputs
     changes = compare(release.ledger[SOURCES], inputs.sources)
     if changes.changed or changes.gone:
         return None
     same = set(changes.same)
-    then = replace(inputs, sources=tuple(one for one in inputs.sources if one.path in same))
-    return then if release.ledger.get(INPUTS) == then.identity else None
+    sources = tuple(one for one in inputs.sources if one.path in same)
+    for mode in ("fit", "predict"):  # whatever is asked now, with --predict or without
+        job = inputs.job.model_copy(update={"mode": mode})
+        then = replace(inputs, job=job, sources=sources)
+        if release.ledger.get(INPUTS) == then.identity:
+            return then
+    return None

@@ -36,9 +36,10 @@ from hmrf_dask.jobs.up_to_date import report_of
 from hmrf_dask.jobs.watch import Watch
 from hmrf_dask.releases import Hold, Release, clean, held, publish
 from hmrf_dask.releases.folders import remove_folder
-from hmrf_dask.releases.release import read_if_whole
+from hmrf_dask.releases.output import open_output
+from hmrf_dask.releases.release import LATEST, pointer_damage, read_if_whole
 from hmrf_dask.runs import RunUnavailableError
-from hmrf_dask.runs.storage import open_storage
+from hmrf_dask.runs.storage import Storage, open_storage
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -57,6 +58,7 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
     HeldError
         Another run holds the output.
     """
+    _drop_damaged_pointer(open_output(inputs.output, None))
     with damage_explained(inputs.output):
         again = remake_of(inputs)
     if again is not None:
@@ -68,6 +70,13 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
         )
         _run(again.inputs, lambda _: again.parent, tell)
     return _run(inputs, find_parent, tell)
+
+
+def _drop_damaged_pointer(storage: Storage) -> None:
+    """Remove LATEST where it is damaged: the newest release is found without it."""
+    if damage := pointer_damage(storage):
+        warnings.warn(f"{damage}; it is written again", HmrfWarning, stacklevel=3)
+        storage.delete([LATEST])
 
 
 def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report:

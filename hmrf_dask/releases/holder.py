@@ -257,12 +257,12 @@ def _is_done(storage: Storage, number: int) -> bool:
 
 
 def _sign_of(storage: Storage, holder: Holder) -> dict[str, Any]:
-    """Return the last sign of life; before the first one when it began."""
-    try:
-        sign: dict[str, Any] = json.loads(storage.read(_name(holder.number, "beat")))
-    except FileNotFoundError:
-        sign = {"time": datetime.fromisoformat(holder.since).timestamp()}
-    return sign
+    """Return the last sign of life; before the first one, or where it is damaged, when it began."""
+    with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
+        sign = json.loads(storage.read(_name(holder.number, "beat")))
+        if isinstance(sign, dict) and isinstance(sign.get("time"), float):
+            return sign
+    return {"time": datetime.fromisoformat(holder.since).timestamp()}
 
 
 def _last_sign(storage: Storage, holder: Holder) -> str:
@@ -288,13 +288,12 @@ def _forget(storage: Storage, last: int) -> None:
 def _read(storage: Storage, number: int) -> Holder:
     name = _name(number, "json")
     try:
-        content = records.unseal(storage.read(name), f"{storage.url}/{name}")
+        return records.unseal_as(Holder, storage.read(name), f"{storage.url}/{name}")
     except records.DamagedFileError as error:
         said = str(error).removesuffix(records.RESTORE)
         raise records.DamagedFileError(
             f"{said}where no run is at work, remove the files of this number and run again"
         ) from error
-    return Holder(**{**content, "process": Process(**content["process"])})
 
 
 def _name(number: int, kind: str) -> str:

@@ -202,6 +202,21 @@ def latest(
     return found
 
 
+def pointer_damage(storage: Storage) -> str | None:
+    """Return what is wrong with LATEST if the newest release may be found without it, else None.
+
+    One that names a release that is not there may be right: that is an error.
+    """
+    try:
+        named = pointed(storage)
+        found = None if named is None else read_if_whole(storage, named["release"])
+        if named is None or found is None or found.run == named["run"]:
+            return None
+        return f"{storage.url}/{LATEST} names another run than its release"
+    except DamagedFileError as error:
+        return str(error).partition(";")[0]
+
+
 def is_pointed_at(
     output: str | os.PathLike[str],
     release: Release,

@@ -62,6 +62,4 @@ def decode_npz(data: bytes, name: str) -> dict[str, AnyArray]:
 
 
 def _damaged(name: str, got: str) -> DamagedFileError:
-    return DamagedFileError(
-        f"{name} must hold arrays of plain numbers as they were saved, got {got}"
-    )
+    return DamagedFileError(f"{name} must hold plain arrays as they were saved, got {got}")

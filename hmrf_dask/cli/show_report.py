@@ -125,13 +125,15 @@ def _print_clusters(console: Console, report: Report) -> None:
 
     import pyarrow.parquet as pq
 
+    from hmrf_dask.documents.streams import read_whole
     from hmrf_dask.jobs.places import last_release
     from hmrf_dask.releases import read_published
 
     release, name = last_release(report.output), report.places["clusters"]
-    if release is None or name not in release.files:  # another run released since
-        return
-    data = read_published(report.output, release, name)
+    if release is not None and name in release.files:
+        data = read_published(report.output, release, name)
+    else:  # another run released since
+        data = read_whole(f"{report.output}/{name}", {})
     found = sorted(pq.read_table(io.BytesIO(data)).to_pylist(), key=lambda one: -one["size"])
     console.print("[bold]cluster      size  top words[/]")
     for one in found[:MOST]:

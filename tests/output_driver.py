@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hmrf_dask.errors import HeldError
-from hmrf_dask.releases import clean, held, latest, publish
+from hmrf_dask.releases import clean, held, latest, made, publish
 from hmrf_dask.runs.storage import LocalStorage
 
 ROOT = Path(__file__).parents[1]
@@ -89,14 +89,20 @@ def release(output: str, run_id: str, calls: str) -> None:
     publish_run(output, run_id)
 
 
+def called(letter: str) -> str:
+    """Return the id of a run, in the form that runs have."""
+    return letter * 16
+
+
 def publish_run(output: str, run_id: str) -> None:
     """Write two files, publish them, and keep the last two releases."""
     from hmrf_dask.runs.storage import open_storage
 
     with held(output, run_id, beat=600) as own:
         storage = open_storage(output, {}, durable=True)
-        files = {}
-        for name in (f"runs/{run_id}/assignments/a.parquet", f"runs/{run_id}/run.json"):
+        files, folder = {}, f"runs/{run_id}"
+        made.record(storage, run_id, [folder])
+        for name in (f"{folder}/assignments/part-00000-of-00001.parquet", f"{folder}/run.json"):
             storage.write(name, content_of(name))
             files[name] = sha256_of(name)
         publish(

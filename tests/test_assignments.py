@@ -196,8 +196,8 @@ def test_own_distortions_and_dense_rows(tmp_path: Path) -> None:
 def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> None:
     corpus = case.corpus(2)
     labels, ids = fitted_labels(model, corpus), [17, 3, 40, 8]
-    (tmp_path / "assignments").mkdir()
-    (tmp_path / "assignments" / "old.parquet").touch()
+    other = case.corpus(3)
+    write_assignments(other, fitted_labels(model, other), model, str(tmp_path))
     plain = write_assignments(corpus, labels, model, str(tmp_path))
     before = read(tmp_path)
     names = ["b.parquet", "a.parquet"]

@@ -27,7 +27,7 @@ from tests.job_corpus import JobCorpus
 # What does the work of each command. `completion` prints a script for a shell, no result.
 WORK = {
     "run": "hmrf_dask.jobs.inputs.gather",
-    "check": "hmrf_dask.jobs.check_documents.check_manifest",
+    "check": "hmrf_dask.jobs.check_job.check_manifest",
     "inspect": "hmrf_dask.jobs.inspect_output.inspect_output",
     "fit": "hmrf_dask.jobs.fit_files.fit_files",
     "predict": "hmrf_dask.jobs.predict_files.predict_files",
@@ -222,7 +222,6 @@ def test_inspect_waits_for_the_end_where_a_program_asks(
     ("arguments", "exit_code", "told"),
     [
         (("run", "manifest.yaml"), 78, "manifest.yaml is a manifest, not a job: `hmrf-dask check "),
-        (("check", "job.yaml"), 78, "job.yaml is a job, not a manifest: `hmrf-dask run "),
         (("run", "xyz://a/job.yaml"), 78, "an unknown kind of store, 'xyz'"),
         (("run", "out"), 78, "a folder where a file must be"),
         (("run", "job.yaml", "--output=xyz://a"), 78, "an unknown kind of store, 'xyz'"),
@@ -280,11 +279,6 @@ def test_swapped_files_name_the_command_with_its_path(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(world.parent)
-    job = f"{world.name}/job.yaml"
-    told = run("check", job).stderr
-    assert f"`hmrf-dask run {job}`" in told
-    assert f"`hmrf-dask check {world.name}/manifest.yaml`" in told
-    assert "must not be there" not in told
     manifest = f"{world.name}/manifest.yaml"
     assert f"`hmrf-dask check {manifest}`" in run("run", manifest).stderr
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.errors import HeldError
 from hmrf_dask.releases import (
@@ -23,9 +23,10 @@ from hmrf_dask.releases import (
     publish,
     read_published,
 )
+from hmrf_dask.releases.made import record
 from hmrf_dask.runs import DamagedFileError
 from hmrf_dask.runs.storage import LocalStorage, Storage, open_storage
-from tests.output_driver import content_of, publish_run, sha256_of
+from tests.output_driver import called, content_of, publish_run, sha256_of
 from tests.output_driver import release as dying_release
 from tests.run_stores import Place, files_below, place, s3_options
 
@@ -39,7 +40,7 @@ def storage_of(place: Place) -> Storage:
 
 
 def write_files(storage: Storage, run_id: str) -> dict[str, str]:
-    names = [f"runs/{run_id}/assignments/a.parquet", f"runs/{run_id}/run.json"]
+    names = [f"runs/{run_id}/assignments/part-00000-of-00001.parquet", f"runs/{run_id}/run.json"]
     for name in names:
         storage.write(name, content_of(name))
     return {name: sha256_of(name) for name in names}
@@ -47,8 +48,9 @@ def write_files(storage: Storage, run_id: str) -> dict[str, str]:
 
 def release(place: Place, run_id: str, *, keep: int | None = None, **changes: Any) -> Release:
     url, options = place
-    files = write_files(storage_of(place), run_id)
     with held(url, run_id, storage_options=options) as hold:
+        record(storage_of(place), run_id, [f"runs/{run_id}"])
+        files = write_files(storage_of(place), run_id)
         asked = {
             "run_id": run_id, "previous": latest(url, options), "files": files,
             "ledger": {"a.jsonl": [1, "x"]}, "counts": {"documents": 3}, "model": "m",
@@ -93,10 +95,10 @@ def test_damage_is_named(place: Place) -> None:
     found = release(place, "one")
     storage = storage_of(place)
     storage.write("runs/one/run.json", b"other")
-    storage.delete(["runs/one/assignments/a.parquet"])
+    storage.delete(["runs/one/assignments/part-00000-of-00001.parquet"])
     told = damages(url, found, options)
     assert len(told) == 2
-    assert "runs/one/assignments/a.parquet must be as it was published" in told[0]
+    assert "runs/one/assignments/part-00000-of-00001.parquet must be as it was published" in told[0]
     assert "got none" in told[0]
     assert "runs/one/run.json" in told[1]
     assert "got 5 bytes" in told[1]
@@ -169,30 +171,32 @@ def test_a_run_that_was_passed_over_publishes_nothing(place: Place) -> None:
 def test_old_runs_go_and_what_is_named_stays(place: Place) -> None:
     url, options = place
     storage = storage_of(place)
-    write_files(storage, "killed")
-    for run_id in ("a", "b", "c"):
+    killed, a, b, c, d, e = map(called, "0abcde")
+    record(storage, killed, [f"runs/{killed}"])
+    write_files(storage, killed)
+    for run_id in (a, b, c):
         release(place, run_id, keep=2)
-    assert sorted(storage.names("runs")) == ["b", "c"]
+    assert sorted(storage.names("runs")) == [b, c]
     assert sorted(storage.names("releases")) == ["00001.json", "00002.json", "00003.json"]
     kept = storage.read("releases/00003.json")
     storage.delete(["releases/00002.json", "releases/00003.json", "LATEST"])
     with pytest.raises(DamagedReleaseError, match=r"after releases/00001\.json, whose files were"):
         latest(url, options)
     storage.write("releases/00003.json", kept)
-    storage.write("LATEST", b'{"release": 3, "run": "c"}')
+    storage.write("LATEST", f'{{"release": 3, "run": "{c}"}}'.encode())
     # A release of new documents alone names the files of the run before.
     found = latest(url, options)
     assert found is not None
-    files = write_files(storage, "d") | found.files
-    release(place, "d", keep=1, files=files)
-    assert sorted(storage.names("runs")) == ["c", "d"]
+    files = write_files(storage, d) | found.files
+    release(place, d, keep=1, files=files)
+    assert sorted(storage.names("runs")) == [c, d]
     # LATEST was not replaced: what it names stays.
-    storage.write("LATEST", b'{"release": 3, "run": "c"}')
-    assert release(place, "e", previous=latest(url, options)).number == 5
-    storage.write("LATEST", b'{"release": 3, "run": "c"}')
-    with held(url, "e", storage_options=options) as hold:
-        assert clean(url, hold, 1, options) == ["d"]
-    assert sorted(storage.names("runs")) == ["c", "e"]
+    storage.write("LATEST", f'{{"release": 3, "run": "{c}"}}'.encode())
+    assert release(place, e, previous=latest(url, options)).number == 5
+    storage.write("LATEST", f'{{"release": 3, "run": "{c}"}}'.encode())
+    with held(url, e, storage_options=options) as hold:
+        assert clean(url, hold, 1, options) == [d]
+    assert sorted(storage.names("runs")) == [c, e]
 
 
 def test_records_of_old_releases_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,31 +220,34 @@ def test_records_of_old_releases_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_cleaning_leaves_the_run_that_goes_on(tmp_path: Path) -> None:
-    release((str(tmp_path), {}), "a")
-    write_files(open_storage(str(tmp_path), {}, durable=True), "now")
-    with held(str(tmp_path), "now") as hold:
+    release((str(tmp_path), {}), called("a"))
+    storage, now = open_storage(str(tmp_path), {}, durable=True), called("0")
+    record(storage, now, [f"runs/{now}"])
+    write_files(storage, now)
+    with held(str(tmp_path), now) as hold:
         assert clean(str(tmp_path), hold) == []
     with held(str(tmp_path), "later") as hold:
-        assert clean(str(tmp_path), hold) == ["now"]
-    assert not (tmp_path / "runs" / "now").exists()
+        assert clean(str(tmp_path), hold) == [now]
+    assert not (tmp_path / "runs" / now).exists()
 
 
 def test_a_folder_that_stays_fails_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = (str(tmp_path), {})
-    for run_id in ("a", "b", "c"):
-        release(place, run_id)
+    a, c = called("a"), called("c")
+    for letter in "abc":
+        release(place, called(letter))
 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError("not yours")
 
-    with held(str(tmp_path), "c") as hold:
+    with held(str(tmp_path), c) as hold:
         with monkeypatch.context() as patch:
-            patch.setattr(LocalFileSystem, "rm", refuse)
+            patch.setattr(os, "unlink", refuse)
             assert clean(str(tmp_path), hold) == []
-        assert "runs/a could not be removed (not yours)" in caplog.text
-        assert clean(str(tmp_path), hold) == ["a"]
+        assert f"runs/{a} could not be removed (not yours)" in caplog.text
+        assert clean(str(tmp_path), hold) == [a]
 
 
 class Killed(BaseException):
@@ -252,8 +259,8 @@ def test_a_writer_killed_anywhere_leaves_whole_releases(
     tmp_path: Path, when: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = str(tmp_path)
-    for run_id in ("a", "b", "c"):
-        publish_run(output, run_id)
+    for letter in "abc":
+        publish_run(output, called(letter))
     left = [when]
 
     def mortal(name: str) -> Any:
@@ -271,15 +278,15 @@ def test_a_writer_killed_anywhere_leaves_whole_releases(
         for name in ("create", "write", "settle", "delete"):
             patch.setattr(LocalStorage, name, mortal(name))
         try:
-            publish_run(output, "d")
+            publish_run(output, called("d"))
         except Killed:
-            assert check_whole(output) in ("c", "d")
+            assert check_whole(output) in (called("c"), called("d"))
     (tmp_path / "holders" / "00004.done").touch()  # this process lives: it cannot seem dead
-    publish_run(output, "d")
-    assert check_whole(output) == "d"
+    publish_run(output, called("d"))
+    assert check_whole(output) == called("d")
     kept = {name for name in files_below(output) if name.startswith("runs/")}
     runs = {name.split("/")[1] for name in kept}
-    assert "d" in runs
+    assert called("d") in runs
     assert len(runs) == 2
 
 
@@ -288,14 +295,14 @@ def test_a_process_killed_while_it_publishes(tmp_path: Path, when: int) -> None:
     import multiprocessing
 
     output = str(tmp_path)
-    for run_id in ("a", "b", "c"):
-        publish_run(output, run_id)
+    for letter in "abc":
+        publish_run(output, called(letter))
     process = multiprocessing.get_context("spawn").Process(
-        target=dying_release, args=(output, "d", str(when))
+        target=dying_release, args=(output, called("d"), str(when))
     )
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert check_whole(output) in ("c", "d")
-    publish_run(output, "d")
-    assert check_whole(output) == "d"
+    assert check_whole(output) in (called("c"), called("d"))
+    publish_run(output, called("d"))
+    assert check_whole(output) == called("d")

@@ -113,7 +113,9 @@ def fit(
     stopped.
     """
     from hmrf_dask.jobs import fit_files
+    from hmrf_dask.runs.locations import refuse_memory
 
+    refuse_memory(run_dir, "--run-dir")
     for name in ("learn_weights", "refine"):
         given[name] = ON_OFF[given[name]]
     where = {

@@ -31,7 +31,9 @@ def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where
     `fit` takes. New texts of a job: `run --predict`.
     """
     from hmrf_dask.jobs.predict_files import predict_files
+    from hmrf_dask.runs.locations import refuse_memory
 
+    refuse_memory(out, "--out")
     with shown_progress(quiet=quiet), connected_to(where):
         result = predict_files(model, rows, out)
     if as_json:

@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     help="Go on from release N, not from the last: where that is damaged or wrong; 0: begin anew.",
 )
 @click.option(
+    "--take-over",
+    is_flag=True,
+    help="Make the output this job's, though it is another's (or this one had another name).",
+)
+@click.option(
+    "--allow-shrink",
+    is_flag=True,
+    help="Go on though more than half of the documents of the last release are gone.",
+)
+@click.option(
     "--detach", is_flag=True, help="Let a task of the cluster drive the run, and go away."
 )
 @how_to_tell
@@ -43,6 +53,8 @@ def run(
     output: str | None,
     predict: bool,
     from_release: int | None,
+    take_over: bool,
+    allow_shrink: bool,
     detach: bool,
     as_json: bool,
     quiet: bool,
@@ -55,13 +67,21 @@ def run(
     """
     from hmrf_dask.jobs.inputs import gather, load_job
     from hmrf_dask.jobs.up_to_date import report_if_done
+    from hmrf_dask.runs.locations import refuse_memory
 
     way = given_way(where)
     changes: dict[str, Any] = {} if output is None else {"output": _from_here(output)}
     if predict:
         changes["mode"] = "predict"
     job = load_job(job_file, changes)
-    inputs = gather(_scheduler_beside(job, job_file), job_file, from_release)
+    refuse_memory(job.output, "output")
+    inputs = gather(
+        _scheduler_beside(job, job_file),
+        job_file,
+        from_release,
+        take_over=take_over,
+        allow_shrink=allow_shrink,
+    )
     report = report_if_done(inputs)
     if report is None and detach:
         told = _detach(inputs, way)

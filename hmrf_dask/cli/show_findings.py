@@ -38,6 +38,8 @@ def show_findings(found: Findings) -> None:
         if lines:
             console.print(f"[bold]{title}[/]")
             _print_lines(console, lines, len(lines))
+    if found.output is not None:
+        console.print(f"[bold]output[/] {found.output}")
     if not found.problems:
         console.print("nothing found that would stop a run")
 

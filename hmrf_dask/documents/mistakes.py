@@ -94,14 +94,21 @@ def refuse_other_kind(found: dict[str, Any], name: str, wanted: str) -> None:
     wanted : {"job", "manifest"}
     """
     kind = next(one for one in _KINDS if one != wanted)
-    key, command = _KINDS[kind]
-    said = str(found.get("$schema", ""))
-    by_key = key in found and _KINDS[wanted][0] not in found
-    if said.startswith(f"hmrf-dask/{kind}/") or (by_key and not said):
+    if is_kind(found, kind):
+        command = _KINDS[kind][1]
         raise ConfigurationError(
             f"{name} is a {kind}, not a {wanted}: `hmrf-dask {command} {name}` is its command"
             + _manifest_of(found, name)
         )
+
+
+def is_kind(found: dict[str, Any], kind: str) -> bool:
+    """Tell whether a file says that it is a job or a manifest, or has only the keys of one."""
+    said = str(found.get("$schema", ""))
+    by_key = _KINDS[kind][0] in found and not any(
+        key in found for other, (key, _) in _KINDS.items() if other != kind
+    )
+    return said.startswith(f"hmrf-dask/{kind}/") or (by_key and not said)
 
 
 def _manifest_of(found: dict[str, Any], name: str) -> str:

@@ -235,7 +235,7 @@ def _matching(
 ) -> list[_Found]:
     if pattern.startswith(BUILTIN):
         return [_Found(pattern, pattern, 0, builtin.version_of(pattern), "")]
-    relative = is_local(pattern) and "://" not in pattern and not pattern.startswith(("/", "~"))
+    relative = is_relative(pattern)
     if relative:
         # Only what the manifest says is a pattern, the folder it lies in may be called anything.
         address, fixed = f"{glob.escape(base)}/{pattern}", f"{base}/{pattern}"
@@ -244,6 +244,30 @@ def _matching(
     if is_local(address):
         return _local(address, fixed, pattern, base if relative else None, kind)
     return _remote(address, fixed, pattern, options, kind)
+
+
+def is_relative(pattern: str) -> bool:
+    """Tell whether a path is seen from the folder of its manifest."""
+    return is_local(pattern) and "://" not in pattern and not pattern.startswith(("/", "~"))
+
+
+def cut_at_magic(pattern: str) -> tuple[str, tuple[str, ...]]:
+    """Return the folder that a pattern cannot leave, and the rest of its segments.
+
+    Examples
+    --------
+    >>> cut_at_magic("s3://bucket/2026-*/*.csv")
+    ('s3://bucket', ('2026-*', '*.csv'))
+    >>> cut_at_magic("documents")
+    ('documents', ())
+    """
+    match = _MAGIC.search(pattern)
+    if match is None:
+        return pattern, ()
+    folder = pattern[: match.start()].rpartition("/")[0]
+    return folder or pattern[: pattern.startswith("/")], tuple(
+        part for part in pattern[len(folder) :].split("/") if part
+    )
 
 
 def _local(

@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.distortions import DISTORTIONS, Extent
 from hmrf_dask.distortions.table_form import TableDistortion
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.runs.arrays import decode_npy, encode_npy
@@ -25,6 +25,7 @@ from hmrf_dask.types import AnyArray
 
 FORMAT = "hmrf-dask/model/v3"
 RECORD = "model.json"
+_MARK = FORMAT.rpartition("v")[0].encode()
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,7 @@ def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
     with explained(path, "write the model"):
         filesystem, folder = open_files(path)
         filesystem.makedirs(folder, exist_ok=True)
-        if filesystem.exists(f"{folder}/{RECORD}"):
-            filesystem.rm_file(f"{folder}/{RECORD}")
+        _refuse_foreign(filesystem, folder, files)
         if not isinstance(filesystem, LocalFileSystem):
             for name, data in {**files, RECORD: record}.items():
                 filesystem.pipe_file(f"{folder}/{name}", data)
@@ -134,6 +134,23 @@ def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
     storage.settle([""])
     storage.write(RECORD, record)
     storage.settle(["", ".."])
+
+
+def _refuse_foreign(filesystem: Any, folder: str, files: Mapping[str, bytes]) -> None:
+    """Refuse to replace a model.json, or arrays, that `save` did not write.
+
+    Arrays without a model.json are those of a `save` that was killed where they are the same.
+    """
+    if filesystem.exists(f"{folder}/{RECORD}"):
+        foreign = [] if _MARK in filesystem.cat_file(f"{folder}/{RECORD}") else [RECORD]
+    else:
+        there = [name for name in files if filesystem.exists(f"{folder}/{name}")]
+        foreign = [name for name in there if filesystem.cat_file(f"{folder}/{name}") != files[name]]
+    if foreign:
+        raise ConfigurationError(
+            f"a model must be saved into a new folder or one that save() wrote, got {folder} with "
+            f"another {foreign[0]}; name another folder"
+        )
 
 
 def load_model(path: str | os.PathLike[str]) -> SavedModel:

@@ -14,14 +14,15 @@ from hmrf_dask.addresses import absolute_url, refuse_credentials
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, share_array, tree
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
 from hmrf_dask.jobs.given_pairs import NO_PAIRS, count_violations
 from hmrf_dask.kernels.exact import LIMBS, exact_sum
+from hmrf_dask.releases.own_files import ASSIGNMENTS
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs.records import digest
-from hmrf_dask.runs.storage import open_storage
+from hmrf_dask.runs.storage import Storage, open_storage, temporary_target
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 FOLDER = "assignments"
@@ -155,6 +156,8 @@ def write_assignments(
     paths = paths_of(corpus, names)
     storage = open_storage(url, options, durable=True)
     storage.make_root()
+    if names is None:  # else a run names them, in a folder that it made
+        _refuse_foreign(storage)
     flow = DaskFlow()
     if labels is None:
         found = lazy_labels(flow, predictor, corpus)
@@ -173,8 +176,29 @@ def write_assignments(
     ]  # fmt: skip
     written: Assigned = flow.compute([tree(flow, _joined, parts)])[0]
     # Files of a former fit in other partitions; its documents would come twice.
-    storage.delete({f"{FOLDER}/{name}" for name in storage.names(FOLDER)} - set(paths))
+    former = filter(ASSIGNMENTS.fullmatch, storage.names(FOLDER))
+    storage.delete({f"{FOLDER}/{name}" for name in former} - set(paths))
     return replace(written, violations=pairs.violations)
+
+
+def _refuse_foreign(storage: Storage) -> None:
+    """Refuse a folder in which files lie that no former call wrote: they would be read, too."""
+    names = [name for name in storage.names(FOLDER) if temporary_target(name) is None]
+    if foreign := [name for name in sorted(names) if not _is_own(storage, name)]:
+        raise RunDirectoryError(
+            f"assignments must go into a new folder or one that a former call wrote, got "
+            f"{storage.url}/{FOLDER}, which holds {foreign[0]}; name another folder"
+        )
+
+
+def _is_own(storage: Storage, name: str) -> bool:
+    if not ASSIGNMENTS.fullmatch(name):
+        return False
+    try:
+        schema = pq.read_schema(pa.BufferReader(storage.read(f"{FOLDER}/{name}")))
+    except (OSError, pa.ArrowException, ValueError):
+        return False
+    return {"doc_id", "cluster", "distortion", "violated"} <= set(schema.names)
 
 
 def paths_of(corpus: Corpus, names: Sequence[str] | None) -> list[str]:

@@ -15,7 +15,7 @@ from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
 from hmrf_dask.documents.parts import PART_BYTES, is_cut
 from hmrf_dask.documents.seen import SeenIds
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
-from hmrf_dask.errors import counted
+from hmrf_dask.errors import InvalidInputError, counted
 from hmrf_dask.jobs.check_answers import (
     AnswerFindings,
     answer_findings,
@@ -45,6 +45,10 @@ class Findings:
         Share of documents whose text is ASCII only, the fast path of tokenising.
     labels : int or None
         How many known classes there are, None without such a column.
+    output : str or None
+        Where the job writes, None where a manifest was looked at alone.
+    exit_code : int
+        Of a run that would stop at these problems; 0 without any.
     """
 
     name: str
@@ -67,6 +71,8 @@ class Findings:
     answers: AnswerFindings | None = None
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    output: str | None = None
+    exit_code: int = 0
 
 
 def check_manifest(
@@ -75,6 +81,7 @@ def check_manifest(
     everything: bool = False,
     sample: int = SAMPLE,
     tell: Tell = nothing,
+    more_answers: Sequence[str] = (),
 ) -> Findings:
     """Read a sample of the documents, and the answers, and say what is there.
 
@@ -88,6 +95,8 @@ def check_manifest(
         How many documents are read else, the first ones of files that are spread evenly.
     tell : callable
         Told of the progress.
+    more_answers : sequence of str
+        Paths or URLs of pair files beside those that the manifest names.
 
     Raises
     ------
@@ -105,6 +114,7 @@ def check_manifest(
         dict(sorted(Counter(_kind(source) for source in sources).items())),
     )
     files = [] if manifest.answers is None else list_answers(manifest, base)
+    files += [Source(one, one, 0, "", "csv") for one in more_answers]
     answers, n_read = survey_answers(files, found.problems)
     chosen, share = _sample(sources, sample) if not everything else (sources, None)
     reading = _Reading(found, set(answers.named()), manifest.documents)
@@ -116,8 +126,9 @@ def check_manifest(
     reading.summarise(manifest.documents)
     _judge(found, manifest.documents)
     _remark_uncut(found, sources)
-    if manifest.answers is not None:
+    if manifest.answers is not None or more_answers:
         _judge_answers(found, answers, n_read, reading)
+    found.exit_code = InvalidInputError.exit_code if found.problems else 0
     return found
 
 

@@ -6,6 +6,7 @@ only the package is installed.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,6 +35,8 @@ N_ANSWERS = 300
 N_PARTITIONS = 4
 SEED = 0
 TOP_WORDS = 5
+NAME = "demo.txt"  # whose folder it is
+_DEMO = re.compile(r"documents\.parquet|pairs\.csv|rows-[0-9a-f]{8}|run")
 
 
 def tfidf_rows(documents: list[Document]) -> tuple[sp.csr_array, list[str]]:
@@ -115,6 +118,7 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
     if "://" in folder:
         raise ConfigurationError(f"the demo writes into a folder of this machine, got {folder!r}")
     started = time.perf_counter()
+    _claim(folder)
     if fresh:
         start_afresh(f"{folder}/run")
     progress("reading the docstrings of numpy, scipy and scikit-learn")
@@ -153,6 +157,20 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
         files=files,
         seconds=time.perf_counter() - started,
     )
+
+
+def _claim(folder: str) -> None:
+    """Make a folder the demo's, with a file that says so; refuse where others' files lie."""
+    storage = open_storage(absolute_url(folder), {}, durable=False)
+    if NAME in (there := storage.names("")):
+        return
+    if foreign := sorted(name for name in there if _DEMO.fullmatch(name)):
+        raise ConfigurationError(
+            f"the demo must write into a new folder, or one of a demo, got {folder!r}, where "
+            f"{foreign[0]} lies; name another folder"
+        )
+    storage.make_root()
+    storage.write(NAME, b"hmrf-dask demo wrote the files here, and writes them again\n")
 
 
 def _write_inputs(

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hmrf_dask.addresses import absolute_url
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.classes import HMRFKMeans
+from hmrf_dask.jobs.apart import Place, overlaps, refuse
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.matrix_files import read_matrix
 from hmrf_dask.jobs.places import record_assignments
 from hmrf_dask.jobs.telling import Tell, nothing
+from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, names_below, remove_files
 from hmrf_dask.remote import explained, open_files
+from hmrf_dask.runs.identity import NAME as RUN
+from hmrf_dask.runs.storage import open_storage
 
 MODEL = "model"
-# What a run writes into its directory.
-RUN_NAMES = (
-    "FINAL.json",
-    "assignments",
-    "commits",
-    "events",
-    "events.jsonl",
-    "labels",
-    "model",
-    "probe",
-    "report.html",
-    "run.json",
-    "state",
-)
+_ALL_BUT_RUN = re.compile(rf"(?!{RUN}$)(?:{RUN_DIRECTORY.pattern})")
 
 
 @dataclass(frozen=True)
@@ -75,6 +68,11 @@ def fit_files(
     **parameters
         The estimator's own; `init` may be an .npy file of centroids.
     """
+    read = {"the rows": rows, "the pairs": pairs}
+    if str(parameters.get("init", "")).endswith(".npy"):
+        read["the centroids"] = parameters["init"]
+    places = [Place(f"{what} ({path})", path) for what, path in read.items() if path]
+    refuse(overlaps(absolute_url(run_dir), places, called="--run-dir"))
     corpus = read_rows(rows)
     if str(parameters.get("init", "")).endswith(".npy"):
         parameters["init"] = read_matrix(parameters["init"])
@@ -84,6 +82,7 @@ def fit_files(
     model = HMRFKMeans(**parameters)
     model._progress = tell
     model.fit(corpus, must_link=constraints, run_dir=run_dir)
+    remove_files(open_storage(absolute_url(run_dir), {}, durable=True), MODEL, RUN_DIRECTORY)
     model.save(f"{run_dir}/{MODEL}")
     assigned = write_assignments(corpus, model.labels_, model, run_dir, constraints=constraints)
     record_assignments(run_dir, assigned.files)
@@ -138,18 +137,23 @@ def read_rows(path: str) -> Corpus:
 
 
 def start_afresh(run_dir: str) -> None:
-    """Remove what a run wrote into its directory; refuse where anything else lies there too."""
+    """Remove what a run wrote into its directory; refuse where anything else lies there too.
+
+    Nothing is removed then. The file that says that it is a run directory goes last.
+    """
+    storage = open_storage(absolute_url(run_dir), {}, durable=True)
     with explained(run_dir, "start afresh"):
-        filesystem, inside = open_files(run_dir)
-        if not filesystem.exists(inside):
-            return
-        paths = filesystem.ls(inside, detail=False)
-    found = {str(path).rstrip("/").rpartition("/")[2]: path for path in paths}
-    if foreign := sorted(found.keys() - set(RUN_NAMES)):
+        names = sorted(names_below(storage))
+    if not names:
+        return
+    foreign = [name for name in names if not is_own(name, RUN_DIRECTORY)]
+    if not foreign and RUN not in names:  # it is written before all but probes
+        foreign = [name for name in names if not name.startswith(("probe/", "."))]
+    if foreign:
         raise RunDirectoryError(
             f"only a run directory can be started afresh, got {run_dir!r}, where "
             f"{', '.join(foreign[:5])} of no run lies; move it, or name another run directory"
         )
     with explained(run_dir, "start afresh"):
-        for path in found.values():
-            filesystem.rm(path, recursive=True)
+        remove_files(storage, "", _ALL_BUT_RUN)
+    storage.delete([RUN])

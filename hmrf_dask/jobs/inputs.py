@@ -17,9 +17,11 @@ from hmrf_dask.documents.mistakes import parse_yaml, refuse_other_kind, validate
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.apart import Place, listed_inside, overlaps, places_of, refuse
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.report import FORMAT
 from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
+from hmrf_dask.releases.owner import Owner
 
 # What a job says that changes no result.
 _BESIDE = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep"}
@@ -53,6 +55,10 @@ class Inputs:
     answers : tuple of AnswerFile
     from_release : int, optional
         Number of the release to go on from, 0 for none; without it that is the last one.
+    take_over : bool
+        Whether the output becomes this job's if it is another's.
+    allow_shrink : bool
+        Whether more than half of the last release's documents may be gone.
     """
 
     job: Job
@@ -61,6 +67,13 @@ class Inputs:
     sources: tuple[Source, ...]
     answers: tuple[AnswerFile, ...]
     from_release: int | None = None
+    take_over: bool = False
+    allow_shrink: bool = False
+
+    @property
+    def owner(self) -> Owner:
+        """The job, as the owner of its output."""
+        return Owner(self.job.name, self.manifest.name)
 
     @property
     def identity(self) -> str:
@@ -86,7 +99,14 @@ class Inputs:
         return _hashed(found)[:16]
 
 
-def gather(job: Job, address: str, from_release: int | None = None) -> Inputs:
+def gather(
+    job: Job,
+    address: str,
+    from_release: int | None = None,
+    *,
+    take_over: bool = False,
+    allow_shrink: bool = False,
+) -> Inputs:
     """Return what a run is made of now.
 
     Parameters
@@ -96,16 +116,39 @@ def gather(job: Job, address: str, from_release: int | None = None) -> Inputs:
         Where its file is: paths in it begin there.
     from_release : int, optional
         Number of the release to go on from, 0 for none; without it that is the last one.
+    take_over, allow_shrink : bool
+        See `Inputs`.
+
+    Raises
+    ------
+    ConfigurationError
+        The output is, holds or lies in a place that the job reads, among other mistakes.
     """
     base = base_of(address)
     manifest_url = beside(base, job.manifest)
     manifest = load_manifest(manifest_url)
     folder = base_of(manifest_url)
+    output = output_of(job, address)
+    refuse(overlaps(output, read_by(job, address, manifest)))
     named = [read_answer_file(one) for one in list_answers(manifest, folder)]
     more = [AnswerFile(one, read_whole(beside(base, one), {}, ANSWER_BYTES)) for one in job.answers]
     sources = tuple(list_sources(manifest, folder))
-    output = output_of(job, address)
-    return Inputs(job, manifest, output, sources, (*named, *more), from_release)
+    refuse(listed_inside(output, sources))
+    return Inputs(
+        job, manifest, output, sources, (*named, *more), from_release, take_over, allow_shrink
+    )
+
+
+def read_by(job: Job, address: str, manifest: Manifest) -> list[Place]:
+    """Return all places that a job reads, its own file and the manifest among them."""
+    base = base_of(address)
+    manifest_url = beside(base, job.manifest)
+    named = [("the job file", address), ("the manifest", manifest_url)]
+    named += [("the answers", beside(base, one)) for one in job.answers]
+    if job.cluster.scheduler_file is not None:
+        named.append(("the scheduler file", beside(base, job.cluster.scheduler_file)))
+    places = places_of(manifest, base_of(manifest_url))
+    return [*(Place(f"{what} ({where})", where) for what, where in named), *places]
 
 
 def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:

@@ -58,11 +58,12 @@ def release(
             counts={"documents": report.documents["all"], "clusters": report.clusters["number"]},
             model=_model_identity(results.files), number=run.parent.number,
         )  # fmt: skip
+        before = [] if run.previous is None else [run.previous.ledger]
+        run.hold.check()
+        sweep(run.inputs.output, run.run_id, [ledger, *before])
         # What a person went back to stays, so that the same command may be given again.
         also = run.inputs.from_release
         clean(run.inputs.output, run.hold, keep=run.inputs.job.keep, also=also)
-        before = [] if run.previous is None else [run.previous.ledger]
-        sweep(run.inputs.output, [ledger, *before])
     warn_of_rejects(run, report.documents["quarantined"], answers)
     return report
 

@@ -26,6 +26,7 @@ from hmrf_dask.jobs.overlap import Overlap, count_overlap
 from hmrf_dask.jobs.parent import next_id_after
 from hmrf_dask.jobs.places import ANSWERS, LINEAGE, MODEL, NOTES, model_of
 from hmrf_dask.releases import Lineage, carried_on, first_lineage, hashed, read_published, trace
+from hmrf_dask.releases.own_files import remove_own
 from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.text.rows import top_words
@@ -68,6 +69,7 @@ def write_fit(run: Run, material: Material, answers: Answers, model: HMRFEstimat
         vocabulary = material.rows.vocabulary
         words = None if vocabulary is None else partial(top_words, vocabulary=vocabulary)
         told = write_clusters(written, model, run.folder, words=words)
+        remove_own(run.place.storage, f"{run.name}/{MODEL}")  # of an attempt, or damaged since
         model.save(f"{run.folder}/{MODEL}")
     if lineage is None:
         lineage = first_lineage(written.sizes.tolist(), first_id)

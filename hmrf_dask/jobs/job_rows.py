@@ -139,6 +139,8 @@ def weigh_documents(
     text: Text,
     before: Before | None,
     place: Place,
+    *,
+    before_written: Callable[[str], None],
 ) -> JobRows:
     """Return the rows of counted bundles, in the vocabulary of before or a new one.
 
@@ -154,6 +156,8 @@ def weigh_documents(
         None where there was none, or its settings were others.
     place : Place
         The output.
+    before_written : callable
+        Called with the identity of a new vocabulary before it or rows in it are written.
     """
     flow, settings = DaskFlow(), settings_of(text)
     told, keys = tuple(one.told for one in counted), tuple(one.key for one in counted)
@@ -171,7 +175,7 @@ def weigh_documents(
         if not _is_outdated(text, before.vocabulary, since):
             made_of = tuple(key for key in keys if key in known)
             return JobRows(tuple(rows), told, keys, before.vocabulary, made_of, False, coverage)
-    vocabulary = fit_vocabulary(flow, counted, settings, place)
+    vocabulary = fit_vocabulary(flow, counted, settings, place, before_written=before_written)
     rows = rows_of(flow, counted, vocabulary, place)
     if before is None:
         coverage = _covered(rows, [True] * len(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -47,8 +48,9 @@ from hmrf_dask.jobs.parent import Parent, check_release
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.rejected import check_answers, check_records
 from hmrf_dask.jobs.repeated_ids import without_repeated
+from hmrf_dask.jobs.sweep import names_made
 from hmrf_dask.jobs.watch import Watch
-from hmrf_dask.releases import Hold, Release
+from hmrf_dask.releases import Hold, Release, made
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.text.files import COUNTED, COUNTS, Place
 from hmrf_dask.text.vectorise import WRITTEN, counts_key
@@ -82,6 +84,10 @@ class Run:
     def previous(self) -> Release | None:
         """The release that it goes on from."""
         return self.parent.release
+
+    def record_made(self, names: Iterable[str]) -> None:
+        """Record folders below the output that the run is about to make; see `releases.made`."""
+        made.record(self.place.storage, self.run_id, names)
 
     @property
     def name(self) -> str:
@@ -302,13 +308,16 @@ def _bundles(run: Run) -> list[Bundle]:
 
 
 def _rows(run: Run, bundles: list[Bundle]) -> JobRows:
-    text = run.text
+    text, keys = run.text, [one.key for one in bundles]
     if text.kind == "embeddings":
+        run.record_made(names_made(keys, (), (None,)))
         with run.watch.step("read embeddings") as so_far:
             rows = embed_documents(bundles, run.place, so_far)
         check_records(run, rows.told)
         return rows
     before = _vocabulary_to_keep(run, text)
+    counts = [counts_key(key, settings_of(text)) for key in keys]
+    run.record_made(names_made(keys, counts, ()))
     with run.watch.step("count words") as so_far:
         found = count_documents(bundles, settings_of(text), run.place, so_far)
     check_records(run, [one.told for one in found])
@@ -317,7 +326,10 @@ def _rows(run: Run, bundles: list[Bundle]) -> JobRows:
         text = text.model_copy(update={"refit": "never"})
     new = [not run.same.issuperset(paths_of(one.told)) for one in found]
     with run.watch.step("weigh words"):
-        return weigh_documents(bundles, found, new, text, before, run.place)
+        return weigh_documents(
+            bundles, found, new, text, before, run.place,
+            before_written=lambda vocabulary: run.record_made(names_made((), (), (vocabulary,))),
+        )  # fmt: skip
 
 
 def _vocabulary_to_keep(run: Run, text: Text) -> Before | None:

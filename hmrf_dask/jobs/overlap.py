@@ -132,8 +132,8 @@ def count_overlap(
         The sha256 of the old assignments by their names below the output, as a `Release` has them.
     corpus : Corpus
         No id comes twice.
-    labels : dask array, shape (n_rows,)
-        In the corpus's own chunks.
+    labels : dask array, shape (n_rows,), optional
+        In the corpus's own chunks; without it all have label 0.
     n_clusters : int
         How many labels there can be.
     names : sequence of str, optional
@@ -150,7 +150,7 @@ def count_overlap(
     old = {file.name.rpartition("/")[2]: file for file in files}
     flow = DaskFlow()
     own = [path.removeprefix(f"{FOLDER}/") for path in paths_of(corpus, names)]
-    found = list(labels.to_delayed().ravel())
+    found = [None] * len(own) if labels is None else list(labels.to_delayed().ravel())
     # Labels of changed partitions are counted apart, as K more.
     shifts = [n_clusters if one else 0 for one in changed or [False] * corpus.n_partitions]
     parts = zip(corpus.named, found, map(old.get, own), shifts, strict=True)
@@ -169,6 +169,13 @@ def count_overlap(
     n_changed = int(table.counts[labels >= n_clusters].sum())
     known = table.classes[table.rows], labels % n_clusters, table.counts
     return Overlap(*known, total, n_changed)
+
+
+def count_shared(
+    output: str, previous: Mapping[str, str], corpus: Corpus, names: Sequence[str]
+) -> int:
+    """Return how many documents of old assignments a corpus has; see `count_overlap`."""
+    return int(count_overlap(output, previous, corpus, None, 1, names=names).counts.sum())
 
 
 def _tell_lost(files: Sequence[_OldFile], lost: int) -> None:
@@ -198,8 +205,11 @@ def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy
     ]
 
 
-def _join_block(block: RowBlock, labels: LabelArray, old: _OldFile | None, shift: int) -> _Joined:
+def _join_block(
+    block: RowBlock, labels: LabelArray | None, old: _OldFile | None, shift: int
+) -> _Joined:
     """Join a partition with the old file of its name; `shift` is added to its labels."""
+    labels = np.zeros(block.n_rows, np.int32) if labels is None else labels
     ids = pa.array(block.ids.tolist()).cast(pa.string())
     new = pa.table([ids, column(labels + np.int32(shift), pa.int32())], schema=_SCHEMA)
     before = None if old is None else old.read()
@@ -261,7 +271,9 @@ def _left(joined: _Joined) -> IntArray:
     return np.asarray([joined.old.num_rows, joined.new.num_rows, joined.lost], np.int64)
 
 
-def _sizes(labels: LabelArray, n_clusters: int) -> IntArray:
+def _sizes(labels: LabelArray | None, n_clusters: int) -> IntArray:
+    if labels is None:
+        return np.zeros(n_clusters, np.int64)
     return np.bincount(labels, minlength=n_clusters).astype(np.int64)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hmrf_dask.addresses import absolute_url
 from hmrf_dask.estimators.classes import load
+from hmrf_dask.jobs.apart import Place, overlaps, refuse
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.fit_files import read_rows
 from hmrf_dask.jobs.places import model_folder, record_assignments
@@ -41,6 +43,8 @@ def predict_files(model: str, rows: str, out: str) -> Prediction:
         Folder or URL for the assignments.
     """
     folder = model_folder(model)
+    places = [Place(f"the model ({model})", model), Place(f"the rows ({rows})", rows)]
+    refuse(overlaps(absolute_url(out), places, called="--out"))
     fitted, corpus = load(folder), read_rows(rows)
     assigned = write_assignments(corpus, None, fitted, out)
     record_assignments(out, assigned.files)

@@ -31,12 +31,13 @@ from hmrf_dask.jobs.rejected import TooManyRejectedError
 from hmrf_dask.jobs.remake import remake_of
 from hmrf_dask.jobs.repair import repaired
 from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.shrunk import refuse_shrunk
 from hmrf_dask.jobs.telling import Tell, nothing
 from hmrf_dask.jobs.up_to_date import report_of
 from hmrf_dask.jobs.watch import Watch
-from hmrf_dask.releases import Hold, Release, clean, held, publish
-from hmrf_dask.releases.folders import remove_folder
+from hmrf_dask.releases import Hold, Release, clean, held, owner, publish
 from hmrf_dask.releases.output import open_output
+from hmrf_dask.releases.own_files import remove_own
 from hmrf_dask.releases.release import LATEST, pointer_damage, read_if_whole
 from hmrf_dask.runs import RunUnavailableError
 from hmrf_dask.runs.storage import Storage, open_storage
@@ -58,7 +59,9 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
     HeldError
         Another run holds the output.
     """
-    _drop_damaged_pointer(open_output(inputs.output, None))
+    storage = open_output(inputs.output, None)
+    owner.refuse_other(storage, inputs.owner, hand_over=inputs.take_over)
+    _drop_damaged_pointer(storage)
     with damage_explained(inputs.output):
         again = remake_of(inputs)
     if again is not None:
@@ -81,18 +84,21 @@ def _drop_damaged_pointer(storage: Storage) -> None:
 
 def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report:
     """Do one run, from where it is to begin, as the only one that holds the output."""
+    storage = open_storage(inputs.output, {}, durable=True)
     while True:
         with damage_explained(inputs.output):
             parent = find(inputs)
+        owner.claim(storage, inputs.owner, hand_over=inputs.take_over)
         with held(inputs.output, parent.run_id) as hold:
+            owner.confirm(storage, inputs.owner, hand_over=inputs.take_over)
             with damage_explained(inputs.output):
                 if find(inputs) != parent:
                     continue
             if parent.release is not None and parent.done:
                 _point_at(inputs.output, hold, parent.release)
                 return report_of(parent.release, inputs)
-            watch = Watch(open_storage(inputs.output, {}, durable=True), parent.run_id, tell)
-            run = Run(inputs, parent, hold, watch)
+            run = Run(inputs, parent, hold, Watch(storage, parent.run_id, tell))
+            run.record_made([run.name])
             with _left_tidy(run), _space_explained(inputs.output):
                 return repaired(partial(_work, run), run.place.storage, run.record_of)
 
@@ -110,6 +116,7 @@ def _work(run: Run) -> Report:
         check_parent(run)
         given = look_at_answers(run)
         material = prepare(run)
+        refuse_shrunk(run, material)
         if run.inputs.job.mode == "predict":
             results = write_prediction(run, material)
             answers = unused_answers(run, material, given)
@@ -137,7 +144,7 @@ def _left_tidy(run: Run) -> Iterator[None]:
     except (InvalidInputError, ConfigurationError):
         last = read_if_whole(run.place.storage, run.parent.number - 1)
         if last is None or last.run != run.run_id:
-            remove_folder(run.place.storage, run.name)
+            remove_own(run.place.storage, run.name)
         raise
 
 

@@ -7,7 +7,7 @@ from hmrf_dask.jobs.ledger import last_release
 from hmrf_dask.jobs.parent import INPUTS, damage_explained
 from hmrf_dask.jobs.remake import damage_of
 from hmrf_dask.jobs.report import NAME, Report
-from hmrf_dask.releases import DamagedReleaseError, Release, is_pointed_at, read_published
+from hmrf_dask.releases import DamagedReleaseError, Release, is_pointed_at, owner, read_published
 from hmrf_dask.releases.output import open_output
 from hmrf_dask.releases.release import pointer_damage
 
@@ -17,7 +17,9 @@ def report_if_done(inputs: Inputs) -> Report | None:
 
     Nor is a damaged release done: the run that follows makes it again, or says how to go on.
     """
-    if inputs.from_release is not None or pointer_damage(open_output(inputs.output, None)):
+    storage = open_output(inputs.output, None)
+    owner.refuse_other(storage, inputs.owner, hand_over=inputs.take_over)
+    if inputs.from_release is not None or inputs.take_over or pointer_damage(storage):
         return None
     with damage_explained(inputs.output):
         release = last_release(inputs.output)

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+from hmrf_dask.releases import made
 from hmrf_dask.releases.holder import Hold
 from hmrf_dask.releases.output import numbers_in, open_output
+from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
 from hmrf_dask.releases.release import FOLDER, name_of, pointed, read_if_whole, retire
-from hmrf_dask.remote import open_files
-from hmrf_dask.runs.fences import refuse_if_lost
 from hmrf_dask.runs.records import DamagedFileError
 from hmrf_dask.runs.storage import Storage
 
-RUNS = "runs"
 HISTORY = 100  # numbers; more files of releases would be listed at every start for ever
-log = logging.getLogger("hmrf_dask")
-
-
-def remove_folder(
-    storage: Storage, folder: str, storage_options: Mapping[str, Any] | None = None
-) -> bool:
-    """Remove a folder; one that stays is no reason to fail when all else is done."""
-    refuse_if_lost(storage.url)
-    try:
-        files, root = open_files(storage.url, storage_options)
-        files.rm(f"{root}/{folder}", recursive=True)
-    except FileNotFoundError:
-        pass
-    except Exception as error:  # stores raise what they like
-        log.warning("%s/%s could not be removed (%s); try again later", storage.url, folder, error)
-        return False
-    return True
 
 
 def clean(
@@ -48,8 +29,9 @@ def clean(
     """Remove the folders of runs that none of the newest `keep` releases names.
 
     What LATEST names stays, and so does the run that holds the output. Runs that were killed and
-    given up go. Older release files stay without the names of files that are gone: they are the
-    history of the output, the last `HISTORY` numbers of it.
+    given up go, if this output recorded them; no folder that another program made does. Older
+    release files stay without the names of files that are gone: they are the history of the
+    output, the last `HISTORY` numbers of it.
 
     Parameters
     ----------
@@ -73,11 +55,15 @@ def clean(
     for release in newest:
         # A release may name files of the runs before it.
         kept |= {release.run, *(_run_of(name) for name in release.files)}
+    own = {_run_of(name) for name in made.recorded(storage)}
     retired = [one for one in older if one not in others]
-    _retire(storage, retired)
+    # A version that recorded nothing made the runs of its releases.
+    own |= set(_retire(storage, retired))
     _forget(storage, [one for one in retired if one <= numbers[0] - HISTORY])
-    old = sorted(set(storage.names(RUNS)) - kept)
-    return [run for run in old if remove_folder(storage, f"{RUNS}/{run}", storage_options)]
+    if not is_within(storage, RUNS):
+        return []
+    old = sorted(set(storage.names(RUNS)) & own - kept)
+    return [run for run in old if remove_own(storage, f"{RUNS}/{run}")]
 
 
 def _pointed_at(storage: Storage) -> int | None:
@@ -88,14 +74,17 @@ def _pointed_at(storage: Storage) -> int | None:
     return None if named is None else int(named["release"])
 
 
-def _retire(storage: Storage, older: list[int]) -> None:
-    """Retire releases, newest first, as far as that was not done before."""
+def _retire(storage: Storage, older: list[int]) -> list[str]:
+    """Retire releases, newest first, as far as that was not done before; return their runs."""
+    runs = []
     for number in older:
         release = read_if_whole(storage, number)
         if release is not None and not release.files:
-            return
+            break
         if release is not None:
             retire(storage, release)
+            runs.append(release.run)
+    return [run for run in runs if FOLDERS.fullmatch(f"{RUNS}/{run}")]
 
 
 def _forget(storage: Storage, older: list[int]) -> None:

@@ -19,6 +19,8 @@ from hmrf_dask.runs.storage import Storage, temporary_target
 
 _NAME = re.compile(r"(\d{5,})(?:\.r(\d+))?\.json")
 _NUMBER = re.compile(r"\.?(\d{5,})\b")
+# Of labels and state below their folders: other files there are not the run's.
+_OWN = re.compile(r"[a-z-]+\d*-[0-9a-f]{16}\.parquet|\d{5,}-[0-9a-f]{16}\.npz")
 _READERS = 8
 
 
@@ -146,14 +148,18 @@ class CommitLog:
         """Give labels, state and killed writers' temporaries of iterations before `oldest`."""
         for folder in self.storage.names("labels"):
             if _number(folder) < oldest:
-                for name in self.storage.names(f"labels/{folder}"):
+                for name in filter(_is_own, self.storage.names(f"labels/{folder}")):
                     yield f"labels/{folder}/{name}"
-        for name in self.storage.names("state"):
+        for name in filter(_is_own, self.storage.names("state")):
             if _number(name) < oldest:
                 yield f"state/{name}"
         for name in self.storage.names("commits"):
             if temporary_target(name) is not None and _number(name) < oldest:
                 yield f"commits/{name}"
+
+
+def _is_own(name: str) -> bool:
+    return _OWN.fullmatch(temporary_target(name) or name) is not None
 
 
 def _number(name: str) -> float:

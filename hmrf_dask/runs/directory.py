@@ -25,6 +25,7 @@ from hmrf_dask.runs.records import Arrays, Commit, DamagedFileError, Labels, Lab
 from hmrf_dask.runs.storage import Storage, open_storage
 
 _READ = LastRead()
+_SCRATCH = "hmrf-"
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,7 @@ class RunDirectory:
             `remove`.
         """
         try:
-            path = tempfile.mkdtemp(prefix="hmrf-", dir=folder)
+            path = tempfile.mkdtemp(prefix=_SCRATCH, dir=folder)
         except OSError as error:
             raise RunDirectoryError(
                 "hmrf.scratch-directory must be a folder that can be written, got "
@@ -137,7 +138,7 @@ class RunDirectory:
 
     def remove(self) -> None:
         """Delete a scratch run; a run directory of the user's is refused."""
-        if self.durable:
+        if self.durable or not os.path.basename(self.url).startswith(_SCRATCH):
             raise RunDirectoryError(
                 f"remove() must be called on a scratch run, got {self.url}; delete it by hand"
             )

@@ -196,11 +196,15 @@ class LocalStorage:
         return found
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove files and the folders that became empty."""
-        folders = set()
+        """Remove files and the folders that became empty; nothing that lies behind a link."""
+        folders: dict[str, bool] = {}
         with _changing(self.url, "remove old files"):
             for name in names:
-                folders.add(os.path.dirname(name))
+                folder = os.path.dirname(name)
+                if folder not in folders:
+                    folders[folder] = self._is_behind_link(folder)
+                if folders[folder]:
+                    continue
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._path(name))
             for folder in folders:
@@ -221,6 +225,11 @@ class LocalStorage:
 
     def _path(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
+
+    def _is_behind_link(self, folder: str) -> bool:
+        parts = folder.split("/") if folder else []
+        above = (self._path("/".join(parts[:n])) for n in range(1, len(parts) + 1))
+        return any(map(os.path.islink, above))
 
     def _write_temporary(self, name: str, data: bytes, after: Iterable[str] = ()) -> str:
         """Write a file without a name of its own, while the folders `after` are settled."""

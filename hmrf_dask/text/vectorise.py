@@ -7,7 +7,7 @@ not made again: not by a run that was killed, and not by the next one. A task ho
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -221,9 +221,16 @@ def fit_vocabulary(
     place: Place,
     *,
     seed: int = 0,
+    before_written: Callable[[str], None] = lambda identity: None,
 ) -> Vocabulary:
-    """Make the vocabulary of counted sources, with its components if asked for, and save it."""
-    vocabulary = make_vocabulary_of(flow, counted, settings, place, seed=seed)
+    """Make the vocabulary of counted sources, with its components if asked for, and save it.
+
+    Before anything is written below an identity, `before_written` is called with it.
+    """
+    vocabulary = make_vocabulary_of(
+        flow, counted, settings, place, seed=seed, before_written=before_written
+    )
+    before_written(vocabulary.identity)
     save_vocabulary(vocabulary, place)
     return vocabulary
 
@@ -235,6 +242,7 @@ def make_vocabulary_of(
     place: Place,
     *,
     seed: int = 0,
+    before_written: Callable[[str], None] = lambda identity: None,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources: the same counts give the same, to the bit."""
     if not counted:
@@ -245,6 +253,7 @@ def make_vocabulary_of(
     whole = tree(flow, Frequencies.merge, parts)
     vocabulary: Vocabulary = flow.compute([flow.lazy(make_vocabulary, whole, settings)])[0]
     if settings.lsa is not None:
+        before_written(vocabulary.identity)
         rows = rows_of(flow, counted, vocabulary, place)
         corpus = corpus_of(rows, place.options)
         found = decompose(flow, corpus, settings.lsa, LSA_ITERATIONS, seed)

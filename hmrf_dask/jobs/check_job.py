@@ -1,0 +1,92 @@
+"""What a job will read and where it will write, before it runs; nothing is written."""
+
+from __future__ import annotations
+
+from hmrf_dask.documents.manifest import base_of, load_manifest
+from hmrf_dask.documents.mistakes import is_kind, parse_yaml
+from hmrf_dask.documents.sources import list_sources
+from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError
+from hmrf_dask.jobs.apart import ADVICE, listed_inside, overlaps
+from hmrf_dask.jobs.check_documents import Findings, check_manifest
+from hmrf_dask.jobs.inputs import beside, load_job, output_of, read_by
+from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.jobs.telling import Tell, nothing
+from hmrf_dask.limits import YAML_BYTES
+from hmrf_dask.releases.output import open_output
+from hmrf_dask.releases.owner import Owner, refuse_other
+from hmrf_dask.releases.release import latest
+from hmrf_dask.runs.locations import refuse_memory
+
+
+def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) -> Findings:
+    """Return what is found in a manifest, or in a job and in its manifest.
+
+    Parameters
+    ----------
+    address : str
+        Path or URL.
+    everything, tell
+        As `check_manifest` takes them.
+
+    Raises
+    ------
+    ConfigurationError
+        The file has mistakes, or the job cannot write to its output and nothing can be read.
+    """
+    if not is_kind(parse_yaml(read_whole(address, {}, YAML_BYTES), address), "job"):
+        return check_manifest(address, everything=everything, tell=tell)
+    job, base = load_job(address), base_of(address)
+    problems = check_output(job, address)
+    try:
+        found = check_manifest(
+            beside(base, job.manifest), everything=everything, tell=tell,
+            more_answers=[beside(base, one) for one in job.answers],
+        )  # fmt: skip
+    except HmrfError as error:
+        if not problems:
+            raise
+        raise ConfigurationError("; ".join(problems)) from error
+    found.output = output_of(job, address)
+    found.problems[:0] = problems
+    if not problems:
+        _compare(found)
+    found.exit_code = ConfigurationError.exit_code if problems else found.exit_code
+    return found
+
+
+def check_output(job: Job, address: str) -> list[str]:
+    """Return in words why a job cannot write to its output; nothing if it can."""
+    base = base_of(address)
+    manifest_url = beside(base, job.manifest)
+    manifest, output = load_manifest(manifest_url), output_of(job, address)
+    found = overlaps(output, read_by(job, address, manifest))
+    if not found:
+        found = listed_inside(output, list_sources(manifest, base_of(manifest_url)))
+    if found:
+        return [f"{'; '.join(found)}; {ADVICE}"]
+    try:
+        refuse_memory(job.output, "output")
+        refuse_other(open_output(output, None), Owner(job.name, manifest.name))
+    except HmrfError as error:
+        if error.exit_code != ConfigurationError.exit_code:
+            raise
+        return [str(error)]
+    return []
+
+
+def _compare(found: Findings) -> None:
+    """Say whether a run would stop because documents of the last release are gone."""
+    try:
+        last = latest(found.output or "")
+    except HmrfError as error:
+        found.problems.append(str(error))
+        found.exit_code = error.exit_code
+        return
+    n_before = 0 if last is None else int(last.counts.get("documents", 0))
+    if found.complete and 2 * found.documents < n_before:
+        found.problems.append(
+            f"at least half of the last release's documents must be there, got {found.documents} "
+            f"where it had {n_before}: a run stops, unless it is given --allow-shrink"
+        )
+        found.exit_code = InvalidInputError.exit_code

@@ -1,0 +1,190 @@
+"""The forms of all names that a run writes, and the removal of files that have them: of no others.
+
+An output lies where people keep other things, and so may a run directory. What is removed there is
+found by its name, without following a link below the root; a file of another form stays, and with
+it its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import stat
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hmrf_dask.errors import HmrfWarning
+from hmrf_dask.runs.fences import refuse_if_lost
+from hmrf_dask.runs.storage import LocalStorage, ObjectStorage, Storage, temporary_target
+
+RUNS = "runs"
+_KEY = "[0-9a-f]{24}"
+_HASH = "[0-9a-f]{16}"
+_BLOCK = rf"part-\d{{5,}}-{_HASH}\.parquet"
+# Folders of an output that a run names by what they depend on.
+FOLDERS = re.compile(
+    rf"(?:documents|counts|vocabularies)/{_KEY}|rows/(?:{_KEY}|embeddings)(?:/{_KEY})?"
+    rf"|{RUNS}/{_HASH}"
+)
+ASSIGNMENTS = re.compile(rf"part-\d{{5,}}-of-\d{{5,}}\.parquet|{_KEY}-\d{{5,}}\.parquet")
+_MODEL = r"model/(?:model\.json|(?:centroids|weights|minimum|maximum|init)\.npy)"
+_ITERATIONS = (
+    r"(?:FINAL|run)\.json|events\.jsonl|events/\d{20}-[0-9a-f]{8}\.jsonl"
+    r"|commits/\d{5,}(?:\.r\d+)?\.json|probe/[0-9a-f]{32}(?:-[0-9a-f]{32})?"
+    rf"|labels/\d{{5,}}/[a-z-]+\d*-{_HASH}\.parquet|state/\d{{5,}}-{_HASH}\.npz"
+)
+# What `hmrf-dask fit` writes into its run directory.
+RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|assignments/(?:{ASSIGNMENTS.pattern})")
+_RUN = (
+    r"(?:run|progress|lineage)\.json|(?:clusters|answers|gone)\.parquet|notes\.jsonl"
+    rf"|rejects/(?:{_KEY}|repeated-ids|answers|waiting)\.jsonl|rows/{_BLOCK}|fit/(?:{_ITERATIONS})"
+    rf"|{_MODEL}|assignments/(?:{ASSIGNMENTS.pattern})"
+)
+# What a run writes below an output, but for what is never removed: releases, LATEST, output.json.
+OUTPUT = re.compile(
+    rf"documents/{_KEY}/(?:rejects-\d{{5,}}(?:-{_HASH})?\.jsonl|labels-\d{{5,}}(?:-{_HASH})?\.parquet)"
+    rf"|counts/{_KEY}/(?:counts\.json|(?:rows|terms)-\d{{5,}}-{_HASH}\.parquet)"
+    rf"|vocabularies/{_KEY}/(?:vocabulary\.json|(?:terms|components)-{_HASH}\.parquet)"
+    rf"|rows/(?:{_KEY}|embeddings)/{_KEY}/(?:rows\.json|{_BLOCK})"
+    rf"|{RUNS}/{_HASH}/(?:{_RUN})"
+)
+_PART = re.compile(r"(.+)\.[0-9a-f]{32}\.part")  # of a block that was not finished
+log = logging.getLogger("hmrf_dask")
+
+
+def is_own(name: str, forms: re.Pattern[str]) -> bool:
+    """Tell whether a name has one of some forms, or is what a killed writer left of such a file.
+
+    Examples
+    --------
+    >>> is_own("labels/00003/rows-00000-0123456789abcdef.parquet", RUN_DIRECTORY)
+    True
+    >>> is_own("labels/mine.txt", RUN_DIRECTORY)
+    False
+    """
+    folder, slash, base = name.rpartition("/")
+    part = _PART.fullmatch(base)
+    meant = temporary_target(base) or (part[1] if part else base)
+    return forms.fullmatch(f"{folder}{slash}{meant}") is not None
+
+
+class Removal(NamedTuple):
+    """How many files were removed, and the names of those that stay: of another form, and links."""
+
+    n_files: int
+    left: list[str]
+
+
+def remove_own(storage: Storage, folder: str) -> bool:
+    """Remove what a run wrote into a folder of an output; return whether nothing is left of it.
+
+    What has another form stays, and one warning names it. A store that refuses is no reason to
+    fail when all else is done: that is a warning, too.
+    """
+    refuse_if_lost(storage.url)
+    try:
+        removed = remove_files(storage, folder, OUTPUT)
+    except Exception as error:  # stores raise what they like
+        log.warning("%s/%s could not be removed (%s); try again later", storage.url, folder, error)
+        return False
+    if removed.left and removed.n_files:
+        shown = ", ".join(removed.left[:3]) + (", …" if len(removed.left) > 3 else "")
+        warnings.warn(
+            f"{storage.url}/{folder} stays, as it holds what no run wrote: {shown}",
+            HmrfWarning,
+            stacklevel=2,
+        )
+    return not removed.left
+
+
+def is_within(storage: Storage, folder: str) -> bool:
+    """Tell whether a folder lies in an output; one warning says so where a link leads out of it."""
+    if not (isinstance(storage, LocalStorage) and os.path.islink(f"{storage.url}/{folder}")):
+        return True
+    warnings.warn(
+        f"{storage.url}/{folder} is a link: what runs wrote behind it is never removed",
+        HmrfWarning,
+        stacklevel=2,
+    )
+    return False
+
+
+def remove_files(storage: Storage, folder: str, forms: re.Pattern[str]) -> Removal:
+    """Remove the files below a folder whose names have some forms, and folders left empty.
+
+    Parameters
+    ----------
+    storage : Storage
+    folder : str
+        Below the root; "" is the root itself, which stays.
+    forms : pattern
+        Of whole names below the root.
+    """
+    if isinstance(storage, LocalStorage):
+        return _remove_local(storage.url, folder, forms)
+    names = list(names_below(storage, folder))
+    own = [name for name in names if is_own(name, forms)]
+    storage.delete(own)
+    return Removal(len(own), sorted(set(names) - set(own)))
+
+
+def names_below(storage: Storage, folder: str = "") -> Iterator[str]:
+    """Yield the names of all files below a folder, and of links: none is followed."""
+    if isinstance(storage, ObjectStorage):
+        root = f"{storage.root}/{folder}".rstrip("/")
+        for path in storage.files.find(root):
+            yield str(path).removeprefix(str(storage.root)).lstrip("/")
+    elif isinstance(storage, LocalStorage):
+        for inside, folders, names in os.walk(os.path.join(storage.url, folder)):
+            links = [one for one in folders if os.path.islink(os.path.join(inside, one))]
+            for name in (*links, *names):
+                yield os.path.relpath(os.path.join(inside, name), storage.url)
+
+
+def _remove_local(root: str, folder: str, forms: re.Pattern[str]) -> Removal:
+    """Remove files by open folders: nobody can put a link in the place of one meanwhile."""
+    parts = folder.split("/") if folder else []
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    with contextlib.ExitStack() as stack:
+        opened = [os.open(root, flags)]
+        stack.callback(os.close, opened[0])
+        for number, part in enumerate(parts):
+            try:
+                opened.append(os.open(part, flags | os.O_NOFOLLOW, dir_fd=opened[-1]))
+            except FileNotFoundError:
+                return Removal(0, [])
+            except OSError:  # a link, or a file
+                return Removal(0, ["/".join(parts[: number + 1])])
+            stack.callback(os.close, opened[-1])
+        removed = _remove_in(opened[-1], f"{folder}/" if folder else "", forms)
+        if parts and not removed.left:
+            os.rmdir(parts[-1], dir_fd=opened[-2])
+            if len(parts) > 2:  # rows of a vocabulary, of which these may be the last
+                with contextlib.suppress(OSError):
+                    os.rmdir(parts[-2], dir_fd=opened[-3])
+        return removed
+
+
+def _remove_in(top: int, prefix: str, forms: re.Pattern[str]) -> Removal:
+    n_files, left = 0, list[str]()
+    for inside, folders, names, descriptor in os.fwalk(".", topdown=False, dir_fd=top):
+        below = prefix if inside == "." else f"{prefix}{inside[2:]}/"
+        for name in names:
+            if is_own(below + name, forms) and not _is_link(name, descriptor):
+                os.unlink(name, dir_fd=descriptor)
+                n_files += 1
+            else:
+                left.append(below + name)
+        for name in folders:
+            if _is_link(name, descriptor):
+                left.append(below + name)
+            elif not any(one.startswith(f"{below}{name}/") for one in left):
+                os.rmdir(name, dir_fd=descriptor)
+    return Removal(n_files, sorted(left))
+
+
+def _is_link(name: str, descriptor: int) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)

@@ -74,7 +74,7 @@ def test_it_says_what_is_there(tmp_path: Path) -> None:
         "not_found": [],
         "bad_lines": 0,
     }
-    assert (found["problems"], found["remarks"]) == ([], [])
+    assert (found["problems"], found["remarks"], found["warnings"]) == ([], [], [])
     shown = check(manifest)
     assert shown.exit_code == 0
     for words in ("2 files (1 jsonl, 1 jsonl.gz)", "40 documents (all read)", "language en"):
@@ -188,6 +188,14 @@ def test_answers_of_all_files_are_put_together(tmp_path: Path) -> None:
         assert words in problem
     assert found.answers is not None
     assert (found.answers.bad_lines, found.answers.must_links, found.answers.files) == (3, 1, 3)
+
+
+def test_warnings_are_lines_and_listed(tmp_path: Path) -> None:
+    files = {"a.jsonl": lines(0, 3), "pairs.csv": b""}
+    manifest = written(tmp_path, files, answers={"path": "pairs.csv"})
+    result = check(manifest, "--quiet", "--json")
+    assert result.stderr == "warning: pairs.csv is empty: it has no answers yet\n"
+    assert json.loads(result.stdout)["warnings"] == ["pairs.csv is empty: it has no answers yet"]
 
 
 def test_the_hash_of_answers_is_checked(tmp_path: Path) -> None:

@@ -261,6 +261,17 @@ def test_predictions_remember_documents_that_go(corpus: JobCorpus) -> None:
     assert counts(run(nights.job)) == (0, 1, 0)
 
 
+def test_predictions_tell_of_answers_that_will_stop_the_next_fit(corpus: JobCorpus) -> None:
+    nights = Nights(corpus)
+    run(nights.job)
+    nights.answer((nights.ids[0], "nobody", "must"))
+    with (
+        pytest.warns(HmrfWarning, match=r"the next fit will stop: answers\.csv, line 2: .*nobody"),
+        pytest.warns(HmrfWarning, match="quarantined: 1 answer, "),
+    ):
+        assert counts(run(nights.job, mode="predict")) == (0, 0, 1)
+
+
 def test_a_contradiction_waits_with_its_documents(corpus: JobCorpus) -> None:
     nights = Nights(corpus)
     first, second, gone = nights.ids[0], nights.ids[3], nights.gone

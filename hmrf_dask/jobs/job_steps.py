@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -26,6 +27,7 @@ from hmrf_dask.jobs.job_answers import (
     NOTHING_GIVEN,
     Answers,
     Given,
+    Split,
     read_answers,
     refuse_contradictions,
     refused,
@@ -218,36 +220,38 @@ def check_parent(run: Run) -> None:
 
 
 def look_at_answers(run: Run) -> Given:
-    """Return the answers; what is wrong with them alone is said before any document is read.
+    """Return the answers; what is wrong with them alone is said before any document is read."""
+    given = NOTHING_GIVEN
+    with run.watch.step("read answers"), _stopping_fits(run):
+        given = read_answers(run.inputs.answers)
+        if run.quarantine:
+            check_answers(run, given, given.rejects)
+        elif given.rejects:
+            raise refused(given.rejects)
+        if refuses_contradictions(run.inputs.job.method):
+            refuse_contradictions(given, certain=_all_are_used(run))
+    return given
 
-    A prediction uses none, so nothing stops it: what would stop the next fit is a warning.
-    """
-    with run.watch.step("read answers"):
+
+@contextmanager
+def _stopping_fits(run: Run) -> Iterator[None]:
+    """Warn of what would stop a fit where a run only predicts, which uses no answers."""
+    try:
+        yield
+    except InvalidInputError as error:
         if run.inputs.job.mode != "predict":
-            given = read_answers(run.inputs.answers)
-            _check_answers(run, given)
-            return given
-        given = NOTHING_GIVEN
-        try:
-            given = read_answers(run.inputs.answers)
-            _check_answers(run, given)
-        except InvalidInputError as error:
-            warnings.warn(f"the next fit will stop: {error}", HmrfWarning, stacklevel=2)
-        return given
-
-
-def _check_answers(run: Run, given: Given) -> None:
-    if run.quarantine:
-        check_answers(run, given, given.rejects)
-    elif given.rejects:
-        raise refused(given.rejects)
-    if refuses_contradictions(run.inputs.job.method):
-        refuse_contradictions(given, certain=_all_are_used(run))
+            raise
+        warnings.warn(f"the next fit will stop: {error}", HmrfWarning, stacklevel=2)
 
 
 def _all_are_used(run: Run) -> bool:
     """Return whether no answer may be left out for want of a document."""
     return not (run.quarantine or run.previous is not None or run.parent.passed_over)
+
+
+def find_answers(run: Run, material: Material, given: Given) -> Answers:
+    """Return the pairs of documents that are there; others wait, or are rejected."""
+    return _split(run, material, given).for_use()
 
 
 def unused_answers(run: Run, material: Material, given: Given) -> Answers:
@@ -256,9 +260,7 @@ def unused_answers(run: Run, material: Material, given: Given) -> Answers:
     files = run.previous.files
     name = next((name for name in files if name.endswith(f"/{ANSWERS}")), None)
     fitted = None if name is None else read_file(run.place.storage, name, files[name])
-    with run.watch.step("look up answers"):
-        split = split_answers(given, look_up(run, material.corpus, given.named()))
-    answers = split.without_use(fitted)
+    answers = _split(run, material, given).without_use(fitted)
     if answers.n_unused:
         warnings.warn(
             f"mode predict uses no answers: {counted(answers.n_unused, 'answer')} that the last "
@@ -267,6 +269,20 @@ def unused_answers(run: Run, material: Material, given: Given) -> Answers:
             stacklevel=2,
         )
     return answers
+
+
+def _split(run: Run, material: Material, given: Given) -> Split:
+    """Return the answers by what is known of their documents; what is wrong with that is said."""
+    with run.watch.step("look up answers"):
+        split = split_answers(given, look_up(run, material.corpus, given.named()))
+        with _stopping_fits(run):
+            if run.quarantine:
+                check_answers(run, given, split.rejects)
+            elif split.unknown:
+                raise refused(split.unknown)
+            if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
+                refuse_contradictions(split.known, certain=True)
+    return split
 
 
 def prepare(run: Run) -> Material:
@@ -343,19 +359,6 @@ def _vocabulary_to_keep(run: Run, text: Text) -> Before | None:
             "first"
         )
     return None
-
-
-def find_answers(run: Run, material: Material, given: Given) -> Answers:
-    """Return the pairs of documents that are there; others wait, or are rejected."""
-    with run.watch.step("look up answers"):
-        split = split_answers(given, look_up(run, material.corpus, given.named()))
-        if run.quarantine:
-            check_answers(run, given, split.rejects)
-        elif split.unknown:
-            raise refused(split.unknown)
-        if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
-            refuse_contradictions(split.known, certain=True)
-        return split.for_use()
 
 
 def fit_all(run: Run, material: Material, answers: Answers) -> tuple[HMRFEstimator, str]:

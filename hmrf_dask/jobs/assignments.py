@@ -19,7 +19,7 @@ from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
 from hmrf_dask.jobs.given_pairs import NO_PAIRS, count_violations
 from hmrf_dask.kernels.exact import LIMBS, exact_sum
-from hmrf_dask.releases.own_files import ASSIGNMENTS
+from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import Storage, open_storage, temporary_target
@@ -193,7 +193,7 @@ def _refuse_foreign(storage: Storage) -> None:
 
 def _is_own(storage: Storage, name: str) -> bool:
     if not ASSIGNMENTS.fullmatch(name):
-        return False
+        return name == HASHES
     try:
         schema = pq.read_schema(pa.BufferReader(storage.read(f"{FOLDER}/{name}")))
     except (OSError, pa.ArrowException, ValueError):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from hmrf_dask.addresses import absolute_url
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.releases.own_files import HASHES
 from hmrf_dask.releases.release import DamagedReleaseError, Release, latest, read_file
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.runs.records import seal_for_people, unseal_as
@@ -20,7 +21,6 @@ MODEL = "model"
 NOTES = "notes.jsonl"  # what stood beside them in other columns
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
-_HASHES = "_files.json"
 REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined documents for their ids
 
 
@@ -76,7 +76,7 @@ def assignment_files(place: str) -> list[AssignmentFile]:
     else:
         storage = open_storage(root, {}, durable=False)
         for folder in (f"{ASSIGNMENTS}/", ""):
-            published = _recorded(storage, f"{folder}{_HASHES}")
+            published = _recorded(storage, f"{folder}{HASHES}")
             found = sorted(name for name in storage.names(folder[:-1]) if name.endswith(".parquet"))
             names = sorted(published) or [f"{folder}{name}" for name in found]
             if names:
@@ -96,7 +96,7 @@ def record_assignments(place: str, files: Mapping[str, str]) -> None:
     """
     storage = open_storage(absolute_url(place), {}, durable=True)
     data = seal_for_people(asdict(_Recorded({**files})))
-    storage.write(f"{ASSIGNMENTS}/{_HASHES}", data)
+    storage.write(f"{ASSIGNMENTS}/{HASHES}", data)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ FOLDERS = re.compile(
     rf"|{RUNS}/{_HASH}"
 )
 ASSIGNMENTS = re.compile(rf"part-\d{{5,}}-of-\d{{5,}}\.parquet|{_KEY}-\d{{5,}}\.parquet")
+HASHES = "_files.json"  # beside assignments of a fit: their checksums, sealed
+_ASSIGNED = rf"assignments/(?:{ASSIGNMENTS.pattern}|{re.escape(HASHES)})"
 _MODEL = r"model/(?:model\.json|(?:centroids|weights|minimum|maximum|init)\.npy)"
 _ITERATIONS = (
     r"(?:FINAL|run)\.json|events\.jsonl|events/\d{20}-[0-9a-f]{8}\.jsonl"
@@ -37,11 +39,11 @@ _ITERATIONS = (
     rf"|labels/\d{{5,}}/[a-z-]+\d*-{_HASH}\.parquet|state/\d{{5,}}-{_HASH}\.npz"
 )
 # What `hmrf-dask fit` writes into its run directory.
-RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|assignments/(?:{ASSIGNMENTS.pattern})")
+RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|{_ASSIGNED}")
 _RUN = (
     r"(?:run|progress|lineage)\.json|(?:clusters|answers|gone)\.parquet|notes\.jsonl"
     rf"|rejects/(?:{_KEY}|repeated-ids|answers|waiting)\.jsonl|rows/{_BLOCK}|fit/(?:{_ITERATIONS})"
-    rf"|{_MODEL}|assignments/(?:{ASSIGNMENTS.pattern})"
+    rf"|{_MODEL}|{_ASSIGNED}"
 )
 # What a run writes below an output, but for what is never removed: releases, LATEST, output.json.
 OUTPUT = re.compile(

@@ -11,6 +11,7 @@ import click
 from hmrf_dask.cli.check_command import check
 from hmrf_dask.cli.completion_command import completion
 from hmrf_dask.cli.demo_command import demo
+from hmrf_dask.cli.endings import leave
 from hmrf_dask.cli.evaluate_command import evaluate
 from hmrf_dask.cli.fit_command import fit
 from hmrf_dask.cli.group import EXIT_CODES, HmrfGroup
@@ -39,4 +40,9 @@ for command in (run, check, inspect, fit, predict, evaluate, demo, completion):
 
 def main() -> None:
     """Run the command line."""
-    hmrf(prog_name="hmrf-dask")
+    try:
+        hmrf(prog_name="hmrf-dask")
+    except SystemExit as end:
+        if isinstance(end.code, int) and end.code > 128:
+            leave(end.code)
+        raise

@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster
 from distributed.comm.addressing import get_address_host_port
 
 from hmrf_dask.addresses import plain_url
+from hmrf_dask.cli.endings import finished_first
 from hmrf_dask.cluster.ends import closed_in_time, silence_dask
 from hmrf_dask.cluster.questions import within
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfError, in_words
@@ -72,7 +73,9 @@ def connected(
 def _local_processes(stack: ExitStack, n_workers: int) -> None:
     # Ctrl-C is for this process, which then ends the workers; threads and processes started
     # while the signal is blocked never get it, and one that comes meanwhile is not lost.
-    resource_tracker.ensure_running()  # it would unblock the signal where it is started
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    resource_tracker.ensure_running()  # it outlives us; and it would unblock SIGINT further down
+    signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         # Any port on loopback: with None it would take port 8787, or warn that it is taken.
@@ -83,7 +86,8 @@ def _local_processes(stack: ExitStack, n_workers: int) -> None:
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
         )
-        cluster = stack.enter_context(closed_in_time("a cluster of processes here", make))
+        with finished_first():
+            cluster = stack.enter_context(closed_in_time("a cluster of processes here", make))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     stack.enter_context(_client_of(cluster))

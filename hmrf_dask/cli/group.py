@@ -8,12 +8,26 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ParamSpec, TextIO, TypeVar
+from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar
 
 import click
 
 from hmrf_dask.addresses import plain_url
-from hmrf_dask.errors import HmrfError, HmrfWarning, MemoryPlanError
+from hmrf_dask.cli.endings import (
+    INTERRUPTED,
+    UNREAD,
+    EndedBySignal,
+    ended_by_signals,
+    forget_stdout,
+)
+from hmrf_dask.errors import (
+    HmrfError,
+    HmrfWarning,
+    MemoryPlanError,
+    in_words,
+    is_of_a_store,
+    may_pass,
+)
 from hmrf_dask.limits import RANGES, problem_of_cost
 from hmrf_dask.redaction import logs_without_secrets, shortened, without_secrets
 
@@ -21,8 +35,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WARNED = "hmrf_dask.warned"  # in the context of a command: what it warned of, each text once
-INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
-# What to do after Ctrl-C; the other commands leave nothing half done that a second one would use.
+# What to do after Ctrl-C or a signal; the other commands leave nothing half done that a second one
+# would use.
 AGAIN = {
     "run": "run it again: it goes on where it stopped",
     "fit": "run it again, without --fresh: it goes on where it stopped",
@@ -37,8 +51,15 @@ class HmrfGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; end with the exit code of the error's class."""
         try:
-            with logs_without_secrets():
-                return super().invoke(ctx)
+            with ended_by_signals(), logs_without_secrets():
+                return self._invoked(ctx)
+        except BrokenPipeError:  # of our own output: all others are explained where they come from
+            forget_stdout()
+            ctx.exit(UNREAD)
+
+    def _invoked(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
         except HmrfError as error:
             click.echo(f"error: {one_line(error)}", err=True)
             ctx.exit(error.exit_code)
@@ -49,18 +70,35 @@ class HmrfGroup(click.Group):
                 err=True,
             )
             ctx.exit(MemoryPlanError.exit_code)
+        except EndedBySignal as end:
+            _end_early(ctx, f"ended by {end.name}", end.exit_code)
         except KeyboardInterrupt:
-            again = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
-            click.echo(f"interrupted; {again}", err=True)
-            ctx.exit(INTERRUPTED)
-        except (click.exceptions.Exit, click.Abort):
+            _end_early(ctx, "interrupted", INTERRUPTED)
+        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except click.ClickException as error:  # repeats what was given
             error.message = without_secrets(error.message)  # type: ignore[misc]
             raise
-        except Exception:  # a fault of ours: shown as Python would
+        except Exception as error:
+            if is_of_a_store(error):
+                _end_for_want_of_a_store(ctx, error)
+            # A fault of ours: shown as Python would.
             click.echo(without_secrets(traceback.format_exc()), err=True, nl=False)
             ctx.exit(1)
+
+
+def _end_early(ctx: click.Context, how: str, exit_code: int) -> NoReturn:
+    again = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
+    click.echo(f"{how}; {again}", err=True)
+    ctx.exit(exit_code)
+
+
+def _end_for_want_of_a_store(ctx: click.Context, error: Exception) -> NoReturn:
+    passes = may_pass(error)
+    advice = "run again later" if passes else "check the path, the rights and the settings"
+    words = without_secrets(one_line(in_words(error)))
+    click.echo(f"error: a store or the network failed, got {words}; {advice}", err=True)
+    ctx.exit(75 if passes else 78)
 
 
 class HmrfCommand(click.Command):

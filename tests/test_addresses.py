@@ -262,7 +262,7 @@ def test_logs_have_no_secret(caplog: pytest.LogCaptureFixture) -> None:
         try:
             raise ValueError(told)
         except ValueError:
-            logging.getLogger("distributed.any").exception("of %s, %d %%", told, 1)
+            logging.getLogger("library.any").exception("of %s, %d %%", told, 1)
     assert "of https://…@host, 1 %" in caplog.text
     assert "ValueError: https://…@host" in caplog.text
     assert CANARY not in caplog.text

@@ -236,7 +236,7 @@ def test_what_is_unexpected_is_shown_without_it(
     def fail(*given: object, **more: object) -> None:
         warnings.warn(HmrfWarning(f"at {SPELLINGS[0]}"), stacklevel=1)
         warnings.warn(f"password={CANARY}", stacklevel=1)
-        logging.getLogger("distributed.core").error("lost %s", SPELLINGS[0])
+        logging.getLogger("library.core").error("lost %s", SPELLINGS[0])
         try:
             raise OSError(f"no answer from {SPELLINGS[0]}")
         except OSError as error:
@@ -245,10 +245,10 @@ def test_what_is_unexpected_is_shown_without_it(
     monkeypatch.setattr("hmrf_dask.jobs.inspect_output.inspect_output", fail)
     seen = io.StringIO()
     handler = logging.StreamHandler(seen)
-    logging.getLogger("distributed.core").addHandler(handler)
+    logging.getLogger("library.core").addHandler(handler)
     with pytest.warns(UserWarning, match="password=…"):
         result = run("inspect", "out")
-    logging.getLogger("distributed.core").removeHandler(handler)
+    logging.getLogger("library.core").removeHandler(handler)
     assert result.exit_code == 1
     assert "RuntimeError" in result.output
     assert "no answer from https://…@127.0.0.1:9/a" in result.output
@@ -309,3 +309,13 @@ def test_what_another_process_prints(quiet: tuple[str, ...], world: Path) -> Non
     assert done.returncode == 78, done.stderr
     assert "output: must not hold a user or a password, got https://…" in done.stderr
     refuse_canary(world, done.stdout + done.stderr, frozenset(("job.yaml",)))
+
+
+def test_a_reader_that_goes_is_no_fault(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object, **more: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("hmrf_dask.jobs.inspect_output.inspect_output", fail)
+    result = run("inspect", "out")
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output

@@ -43,7 +43,7 @@ def rows_of(report: Report, folder: Path) -> str:
 
 def predicted(report: Report, out: Path) -> tuple[dict[str, dict[str, Any]], Any]:
     """Return what `predict` writes for the rows of a release, by document, and what it prints."""
-    rows = rows_of(report, out / "rows")
+    rows = rows_of(report, out.with_name(f"{out.name}-rows"))
     asked = ["predict", report.output, rows, f"--out={out}", "--json", "--quiet"]
     result = CliRunner().invoke(hmrf, asked)
     assert result.exit_code == 0, result.output
@@ -61,7 +61,7 @@ def check_all_ways(report: Report, out: Path) -> None:
     assert sizes == {one["cluster"]: one["size"] for one in clusters}
     model = load(model_folder(report.output))
     assert sorted(model.cluster_ids_.tolist()) == [one["cluster"] for one in clusters]
-    corpus = Corpus.from_parquet(str(out / "rows"))
+    corpus = Corpus.from_parquet(f"{out}-rows")
     ids = np.concatenate([block.read().ids for block in corpus.named]).tolist()
     expected = [wanted[name]["cluster"] for name in ids]
     assert model.predict(corpus).compute().tolist() == expected  # lazily, from files

@@ -12,6 +12,7 @@ import numpy as np
 
 from hmrf_dask.constraints.columns import PAIR
 from hmrf_dask.constraints.rows import pair_ending
+from hmrf_dask.modes import open_file
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.types import AnyArray
 
@@ -38,7 +39,7 @@ def _put(address: str, data: bytes) -> None:
         return
     temporary = f"{inside}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=open_file) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

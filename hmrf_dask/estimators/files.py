@@ -16,6 +16,7 @@ from hmrf_dask.distortions import DISTORTIONS, Extent
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
+from hmrf_dask.modes import make_folders
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.runs.arrays import decode_npy, encode_npy
 from hmrf_dask.runs.fences import refuse_if_lost
@@ -122,7 +123,10 @@ def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
     refuse_if_lost(path)
     with explained(path, "write the model"):
         filesystem, folder = open_files(path)
-        filesystem.makedirs(folder, exist_ok=True)
+        if isinstance(filesystem, LocalFileSystem):
+            make_folders(folder)
+        else:
+            filesystem.makedirs(folder, exist_ok=True)
         _refuse_foreign(filesystem, folder, files)
         if not isinstance(filesystem, LocalFileSystem):
             for name, data in {**files, RECORD: record}.items():

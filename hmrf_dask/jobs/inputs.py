@@ -24,7 +24,7 @@ from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
 from hmrf_dask.releases.owner import Owner
 
 # What a job says that changes no result.
-_BESIDE = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep"}
+_BESIDE = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep", "private"}
 
 
 @dataclass(frozen=True)

@@ -229,6 +229,11 @@ class Job(Section):
     keep: Annotated[int, Field(**within("keep"))] = Field(
         default=3, description="How many releases stay readable."
     )
+    private: StrictBool = Field(
+        default=False,
+        description="Whether all files of a local output are 0600 and its folders 0700, those "
+        "that are there too; without it the umask says. Of no effect in an object store.",
+    )
 
     @field_validator("output", mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import ESTIMATORS
 from hmrf_dask.jobs.job_file import PARAMETERS, SEEDED, Method
 from hmrf_dask.jobs.telling import Tell
+from hmrf_dask.modes import make_folders
 from hmrf_dask.text.vocabulary import Vocabulary
 from hmrf_dask.types import FloatArray
 
@@ -64,6 +65,8 @@ def fit_job(
                 HmrfWarning,
                 stacklevel=2,
             )
+    if "://" not in run_dir:
+        make_folders(run_dir)  # private where the output is, which a fit by itself asks nobody
     return model.fit(corpus, run_dir=run_dir, **given)
 
 

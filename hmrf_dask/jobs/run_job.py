@@ -27,6 +27,7 @@ from hmrf_dask.jobs.job_steps import (
     unused_answers,
 )
 from hmrf_dask.jobs.parent import Parent, damage_explained, find_parent
+from hmrf_dask.jobs.private_output import make_private
 from hmrf_dask.jobs.rejected import TooManyRejectedError
 from hmrf_dask.jobs.remake import remake_of
 from hmrf_dask.jobs.repair import repaired
@@ -88,6 +89,8 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
     while True:
         with damage_explained(inputs.output):
             parent = find(inputs)
+        if inputs.job.private:
+            make_private(inputs.output)
         owner.claim(storage, inputs.owner, hand_over=inputs.take_over)
         with held(inputs.output, parent.run_id) as hold:
             owner.confirm(storage, inputs.owner, hand_over=inputs.take_over)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.ledger import last_release
 from hmrf_dask.jobs.parent import INPUTS, damage_explained
+from hmrf_dask.jobs.private_output import make_private
 from hmrf_dask.jobs.remake import damage_of
 from hmrf_dask.jobs.report import NAME, Report
 from hmrf_dask.releases import DamagedReleaseError, Release, is_pointed_at, owner, read_published
@@ -32,6 +33,8 @@ def report_if_done(inputs: Inputs) -> Report | None:
 
 def report_of(release: Release, inputs: Inputs) -> Report:
     """Return the report of a release that is up to date, and whole as far as one night looks."""
+    if inputs.job.private:  # it may be new in the job
+        make_private(inputs.output)
     with damage_explained(inputs.output, release):
         if damage := damage_of(inputs.output, release):
             raise DamagedReleaseError(damage)

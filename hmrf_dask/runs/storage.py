@@ -26,6 +26,7 @@ from hmrf_dask.errors import (
     in_words,
     may_pass,
 )
+from hmrf_dask.modes import make_folder, open_file
 from hmrf_dask.remote import open_files
 from hmrf_dask.runs.fences import refuse_if_lost
 from hmrf_dask.runs.records import RunUnavailableError
@@ -171,7 +172,8 @@ class LocalStorage:
 
     def append(self, name: str, data: bytes) -> None:
         """Add lines to the end of a file."""
-        with _changing(self.url, f"write {name}"), open(self._path(name), "ab+") as file:
+        changing, path = _changing(self.url, f"write {name}"), self._path(name)
+        with changing, open(path, "ab+", opener=open_file) as file:
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # the last line of a writer that was killed
@@ -237,10 +239,10 @@ class LocalStorage:
         path = f"{self._path(folder)}/.{base}.{uuid.uuid4().hex}.temporary"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            descriptor = os.open(path, flags, 0o666)
+            descriptor = open_file(path, flags)
         except FileNotFoundError:
             self._make_folder(folder)
-            descriptor = os.open(path, flags, 0o666)
+            descriptor = open_file(path, flags)
         try:
             rest = memoryview(data)
             while rest:
@@ -263,8 +265,7 @@ class LocalStorage:
         above = os.path.dirname(folder)
         if above:
             self._make_folder(above)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self._path(folder))
+        make_folder(self._path(folder))
 
     def _sync(self, descriptor: int, folders: Iterable[str]) -> None:
         """Sync a file and folders abreast: a disk waits as long for one as for several."""

@@ -13,6 +13,7 @@ from uuid import uuid4
 from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.modes import make_folders, open_file
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.store.encoding import (
@@ -152,7 +153,7 @@ def write_block(
     name = f"part-{part:05d}-{digest[:16]}.parquet"
     with explained(url, f"write {name}"):
         filesystem, folder = open_files(url, storage_options)
-        filesystem.makedirs(folder, exist_ok=True)
+        _make_folder(filesystem, folder)
         _put(filesystem, f"{folder}/{name}", content)
     n_values, n_bytes = len(block.values), len(content)
     id_bytes = block.ids.nbytes - 8 * block.n_rows if block.ids.dtype.kind == "U" else 0
@@ -228,7 +229,7 @@ def write_manifest(manifest: Manifest, url: str, storage_options: StorageOptions
     content = json.dumps(described, indent=1).encode()
     with explained(url, f"write {MANIFEST_NAME}"):
         filesystem, folder = open_files(url, storage_options)
-        filesystem.makedirs(folder, exist_ok=True)
+        _make_folder(filesystem, folder)
         try:
             _create(filesystem, f"{folder}/{MANIFEST_NAME}", content)
         except FileExistsError:
@@ -270,6 +271,13 @@ def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
         ) from error
 
 
+def _make_folder(filesystem: Any, folder: str) -> None:
+    if isinstance(filesystem, LocalFileSystem):
+        make_folders(folder)
+    else:
+        filesystem.makedirs(folder, exist_ok=True)
+
+
 def _put(filesystem: Any, path: str, content: bytes) -> None:
     """Write whole bytes, so that a reader sees all of them or none."""
     if not isinstance(filesystem, LocalFileSystem):
@@ -294,7 +302,7 @@ def _create(filesystem: Any, path: str, content: bytes) -> None:
 
 def _local_part(path: str, content: bytes) -> str:
     part = f"{path}.{uuid4().hex}.part"
-    with open(part, "wb") as file:
+    with open(part, "wb", opener=open_file) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.benchmarks.measuring import versions
 from tests.proof_flips import FLIP_ROWS
+from tests.proof_frozen import FROZEN_ROWS
 from tests.proof_hostile import HOSTILE_ROWS
 from tests.proof_jobs import JOB_ROWS
 from tests.proof_million import MILLION_ROWS
@@ -27,7 +28,7 @@ from tests.proof_rows import LOOP_ROWS, Row
 
 ROOT = Path(__file__).parent.parent
 PROOF = ROOT / "proof.json"
-ROWS = (*LOOP_ROWS, *JOB_ROWS, *HOSTILE_ROWS, *FLIP_ROWS, *MILLION_ROWS)
+ROWS = (*LOOP_ROWS, *JOB_ROWS, *FROZEN_ROWS, *HOSTILE_ROWS, *FLIP_ROWS, *MILLION_ROWS)
 
 
 def main() -> int:

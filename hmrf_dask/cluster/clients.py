@@ -45,7 +45,7 @@ def scheduler_in_use() -> Any:
         raise ConfigurationError(
             "the active Client must be a synchronous one, got Client(asynchronous=True), or a call "
             "from inside its event loop; make the client without asynchronous=True, or call from "
-            "a thread (asyncio.to_thread) where a synchronous client is active"
+            "a thread: await asyncio.to_thread(model.fit, rows)"
         ) from error
 
 

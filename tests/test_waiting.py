@@ -1,0 +1,243 @@
+"""Nothing waits for ever on a cluster: frozen processes, tasks that hang, fits as tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dask
+import joblib
+import numpy as np
+import psutil
+import pytest
+import scipy.sparse
+from distributed import Client, LocalCluster
+
+from hmrf_dask import HMRFKMeans
+from hmrf_dask.cluster.ends import closed_in_time
+from hmrf_dask.cluster.life import alive
+from hmrf_dask.cluster.questions import no_progress
+from hmrf_dask.dataflow import DaskFlow
+from hmrf_dask.errors import ClusterError, ConfigurationError
+from tests.fits import fit, text_case
+
+CASE = text_case(120, 150, 3, 60, distortion="euclidean")
+SOON = "3 s"
+SPAWN = multiprocessing.get_context("spawn")
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[LocalCluster]:
+    """Give a cluster of one process, which a test may freeze."""
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_client(own_cluster: LocalCluster) -> Iterator[Client]:
+    with Client(own_cluster) as client:
+        yield client
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """Freeze a process; it goes on afterwards."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def worker_pid(client: Client) -> int:
+    (pid,) = client.run(os.getpid).values()
+    return int(pid)
+
+
+# --- frozen workers
+
+
+def test_a_worker_that_is_frozen_before_the_start(own_client: Client) -> None:
+    pid = worker_pid(own_client)
+    words = r"every worker must answer before the start, got none within 3 s from tcp://127"
+    soon = dask.config.set({"hmrf.no-progress-timeout": SOON})
+    with frozen(pid), soon, pytest.raises(ClusterError, match=words):
+        fit(CASE, 2)
+    with dask.config.set(scheduler="synchronous"):
+        wanted = fit(CASE, 2)
+    assert fit(CASE, 2).digest == wanted.digest
+
+
+def test_a_worker_that_freezes_while_it_works(
+    own_client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    pid = worker_pid(own_client)
+    flow = DaskFlow()
+    soon = dask.config.set({"hmrf.no-progress-timeout": SOON})
+    words = r"got no progress on tcp://\S+ for 3 s .*without a heartbeat"
+    with frozen(pid), soon, pytest.raises(ClusterError, match=words):
+        flow.compute([flow.lazy(os.getpid)])
+    assert "giving up at 3 s" in caplog.text
+    assert flow.compute([flow.lazy(os.getpid)]) == [pid]
+
+
+# --- tasks that hang, and tasks that only take long
+
+
+def _waits(seconds: float) -> bool:
+    return threading.Event().wait(seconds)
+
+
+def _computes(seconds: float) -> float:
+    began = time.process_time()
+    while time.process_time() - began < seconds:
+        np.arange(1000).sum()
+    return seconds
+
+
+def _reports(seconds: float) -> float:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        alive()
+        threading.Event().wait(0.1)
+    return seconds
+
+
+def test_a_task_that_only_waits_ends_the_wait(process_client: Client) -> None:
+    flow = DaskFlow()
+    soon = dask.config.set({"hmrf.no-progress-timeout": "2 s"})
+    words = r"no progress .* for 2 s .*waits-\S+ on tcp://\S+ runs but computes nothing"
+    with soon, pytest.raises(ClusterError, match=words):
+        flow.compute([flow.lazy(_waits, 6.0), flow.lazy(int, 7)])
+
+
+def test_long_work_and_signs_of_life_are_waited_for(process_client: Client) -> None:
+    flow = DaskFlow()
+    with dask.config.set({"hmrf.no-progress-timeout": "3 s"}):
+        tasks = [flow.lazy(_computes, 4.5), flow.lazy(_reports, 4.5)]
+        assert flow.compute(tasks) == [4.5, 4.5]
+
+
+@pytest.mark.parametrize("wrong", ["0 s", "-1", "soon", "inf", "nan"])
+def test_a_deadline_is_a_time_above_zero(wrong: str) -> None:
+    with (
+        dask.config.set({"hmrf.no-progress-timeout": wrong}),
+        pytest.raises(ConfigurationError, match="no-progress-timeout must be a time above zero"),
+    ):
+        no_progress()
+
+
+def test_what_does_not_close_in_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hmrf_dask.cluster.ends.CLOSING", 0.5)
+    never = threading.Event()
+
+    class Cluster:
+        def __init__(self) -> None:
+            self.process = multiprocessing.get_context("spawn").Process(
+                target=time.sleep, args=(60,)
+            )
+            self.process.start()
+
+        def close(self) -> None:
+            never.wait(60)
+
+    with closed_in_time("a cluster", Cluster) as cluster:
+        pid = cluster.process.pid
+    cluster.process.join(30)
+    never.set()
+    assert not psutil.pid_exists(pid)
+
+
+# --- fits in tasks and in forked processes
+
+
+def _labels(seed: int) -> list[int]:
+    rows = scipy.sparse.random_array((90, 40), density=0.3, rng=np.random.default_rng(0))
+    model = HMRFKMeans(3, random_state=seed).fit(rows.tocsr(), must_link=[(0, 1)])
+    return model.labels_.tolist()
+
+
+def test_more_fits_as_tasks_than_there_are_threads(process_client: Client) -> None:
+    wanted = [_labels(seed) for seed in range(4)]
+    assert process_client.gather(process_client.map(_labels, range(4), pure=False)) == wanted
+    with joblib.parallel_backend("dask"):
+        assert joblib.Parallel()(joblib.delayed(_labels)(seed) for seed in range(4)) == wanted
+
+
+FORK = """
+import multiprocessing
+from tests.test_waiting import _labels
+wanted = _labels(0)
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    assert pool.map_async(_labels, [0, 0]).get(100) == [wanted, wanted]
+"""
+
+
+def test_a_fit_in_a_forked_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- clients that cannot be used
+
+
+def test_an_asynchronous_client_is_refused_in_its_loop(process_cluster: LocalCluster) -> None:
+    words = "must be a synchronous one, got Client"
+
+    async def fit_in_the_loop() -> None:
+        async with Client(process_cluster.scheduler_address, asynchronous=True):
+            with pytest.raises(ConfigurationError, match=words):
+                fit(CASE, 2)
+
+    asyncio.run(fit_in_the_loop())
+
+
+def test_a_closed_client_is_refused(process_cluster: LocalCluster) -> None:
+    client = Client(process_cluster, set_as_default=False)
+    client.close()
+    refused = pytest.raises(ClusterError, match="must be open, got a closed one")
+    with dask.config.set(scheduler=client), refused:
+        fit(CASE, 2)
+
+
+# --- what reaches the terminal
+
+
+def test_a_command_shows_nothing_of_dask(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.npy"
+    np.save(rows, np.random.default_rng(0).random((200, 30), np.float32))
+    command = [sys.executable, "-m", "hmrf_dask", "fit", str(rows), "-k", "3", "--quiet"]
+    command += ["--run-dir", str(tmp_path / "run"), "--processes", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_client_of_the_parent_is_refused_in_a_fork(process_client: Client) -> None:
+    code = multiprocessing.get_context("fork").SimpleQueue()
+    pid = os.fork()
+    if pid == 0:
+        words = ""
+        try:
+            DaskFlow().broadcast(1)
+        except ClusterError as error:
+            words = str(error)
+        finally:
+            code.put(words)
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert "got one made before this process was forked" in code.get()

@@ -212,6 +212,24 @@ def test_damaged_rows_are_made_again(nights: JobCorpus) -> None:
     latest(out, verify=True)
 
 
+def test_a_record_of_counts_that_was_sealed_with_other_keys_is_made_again(
+    nights: JobCorpus,
+) -> None:
+    out = nights.folder / "out"
+    first, second = sorted(out.glob("counts/*/counts.json"))[:2]
+    content = unseal(first.read_bytes(), "")
+    others = [{"told": {}}, {"told": {**content["told"], "documents": [[[99, 1]]]}}, {"batches": 3}]
+    for number, other in enumerate(others):
+        for path in (first, second):
+            path.write_bytes(seal_for_people({**unseal(path.read_bytes(), ""), **other}))
+        nights.write(nights.files(nights.draw(20), first=60 + number))
+        done = asked(["run", str(nights.folder / "job.yaml")])
+        assert done.exit_code == 0, done.output
+        assert "made again of the documents" in done.stderr
+        assert unseal(first.read_bytes(), "") == content
+    latest(out, verify=True)
+
+
 # ---- records
 
 

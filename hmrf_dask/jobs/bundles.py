@@ -28,7 +28,7 @@ from hmrf_dask.documents.parts import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.limits import REJECTS_LISTED
-from hmrf_dask.runs.records import digest
+from hmrf_dask.runs.records import DamagedFileError, digest, typed
 from hmrf_dask.runs.storage import Storage
 from hmrf_dask.text.counted import refuse_file
 from hmrf_dask.text.files import Place
@@ -270,6 +270,28 @@ def refuse_widths(widths: Mapping[int, str]) -> NoReturn:
 
 
 # ---- what was told
+
+
+@dataclass(frozen=True)
+class _ToldForm:
+    """What `Told.as_json` gives."""
+
+    key: str
+    files: list[tuple[str, str, int, dict[str, Any] | None, int]]
+    documents: list[list[tuple[int, int]]]
+    rejects: list[str]
+    labels: list[str | None]
+
+
+def check_told(told: Mapping[str, Any], path: str) -> None:
+    """Raise UnreadableFileError naming the record that was sealed with something else."""
+    try:
+        found = typed(_ToldForm, told, path)
+    except DamagedFileError as error:
+        refuse_file(path, f"it holds {str(error).partition(', got ')[2].partition(';')[0]}")
+    inside = range(len(found.files))
+    if any(file not in inside for batch in found.documents for file, _ in batch):
+        refuse_file(path, f"it has documents of other files than its {len(found.files)}")
 
 
 def paths_of(told: Mapping[str, Any]) -> list[str]:

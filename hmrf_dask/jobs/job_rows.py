@@ -10,13 +10,13 @@ from typing import Any
 
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow
-from hmrf_dask.jobs.bundles import Bundle, lines_before_of, refuse_rejects
+from hmrf_dask.jobs.bundles import Bundle, check_told, lines_before_of, refuse_rejects
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.ledger import Keys
 from hmrf_dask.jobs.rests import count_rest
 from hmrf_dask.store.blocks import number_of
-from hmrf_dask.text.files import CountedSource, Place
+from hmrf_dask.text.files import COUNTED, COUNTS, CountedSource, Place
 from hmrf_dask.text.rows import Coverage
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.together import of_each
@@ -119,6 +119,8 @@ def count_documents(
         so_far(sum(len(one.files) for one in bundles[:first]), n_files)
         counted += count_more(flow, bundles[first : first + AT_ONCE], settings, place)
     so_far(n_files, n_files)
+    for one in counted:
+        check_told(one.told, f"{place.storage.url}/{COUNTS}/{one.key}/{COUNTED}")
     if any(one.stop for one in bundles):  # it was counted by a run that put them aside
         refuse_rejects([one.told for one in counted])
     return counted

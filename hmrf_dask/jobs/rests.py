@@ -15,6 +15,7 @@ from hmrf_dask.jobs.bundles import (
     FOLDER,
     Bundle,
     Told,
+    check_told,
     paths_of,
     read_beside,
     read_rejects,
@@ -23,6 +24,8 @@ from hmrf_dask.jobs.bundles import (
 from hmrf_dask.runs.storage import Storage
 from hmrf_dask.store.blocks import BlockFile, BlockSource, number_of, write_block
 from hmrf_dask.text.files import (
+    COUNTED,
+    COUNTS,
     CountedBatch,
     CountedSource,
     Place,
@@ -45,6 +48,8 @@ def count_rest(bundle: Bundle, settings: TextSettings, place: Place) -> None:
     if source_or_damage(storage, key)[0] is not None:
         return
     whole, _ = source_or_damage(storage, counts_key(origin, settings))
+    if whole is not None:
+        check_told(whole.told, f"{storage.url}/{COUNTS}/{whole.key}/{COUNTED}")
     if whole is None or not _is_whole(storage, whole.told):  # then its files are read
         return
     rest = _Rest(bundle, whole.told, storage)
@@ -69,7 +74,10 @@ class EmbeddingsRecord:
 def embeddings_or_damage(storage: Storage, folder: str) -> tuple[EmbeddingsRecord | None, str]:
     """Return what is known of embeddings, and what is wrong with the file that tells it."""
     try:
-        return read_record(storage, f"{folder}/{WRITTEN}", EmbeddingsRecord), ""
+        found = read_record(storage, f"{folder}/{WRITTEN}", EmbeddingsRecord)
+        if found is not None:
+            check_told(found.told, f"{storage.url}/{folder}/{WRITTEN}")
+        return found, ""
     except UnreadableFileError as error:
         return None, f"{error.path} {error.what}"
 

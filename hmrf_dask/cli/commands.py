@@ -30,7 +30,7 @@ def hmrf() -> None:
     """Group documents, told of some pairs that they belong together or do not.
 
     `demo` shows what comes of it. For documents of yours write a manifest and a job file, as the
-    README shows them, then `check` the one and `run` the other.
+    README shows them, then `check` and `run` the job.
     """
 
 

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 NEWS = ROOT.parent / "shared" / "data" / "newsgroups20.parquet"
 N_ADDED, PER_FILE = 1000, 2000
 KILLS = 20
+STOPS, SEEDS = 12, 5
 LONGEST = 300.0  # seconds to wait for a run
 BUCKET = "s3://news"
 
@@ -138,6 +139,55 @@ def killed() -> Figures:
     return {"writes": found["n_writes"], **told, "at": [one["at"] for one in found["kills"]]}
 
 
+def stopped() -> Figures:
+    """Stop runs at random writes, let others take over and end, and wake the first ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = JobCorpus(Path(folder)).write_all(300, 50, method={"n_clusters": 3, "n_init": 2})
+        found = killed_jobs(job, STOPS, seed=11, how="stopped")["kills"]
+    told = {name: sum(one[name] for one in found) for name in ("taken", "as_undisturbed", "same")}
+    ended = sum(one["code"] == 75 and "another run took over" in one["words"] for one in found)
+    return {**told, "ended": ended, "changed": [one["changed"] for one in found if one["changed"]]}
+
+
+# ---- a store with faults
+
+
+def faulty() -> Figures:
+    """Run a job from and to an S3 that swallows 8 % of the requests, or is busy for 60 %."""
+    from tests.faulty_s3 import faulty_s3
+
+    codes: list[int] = []
+    with bucket() as files, tempfile.TemporaryDirectory() as folder:
+        behind = os.environ["AWS_ENDPOINT_URL"]
+        job = JobCorpus(Path(folder)).write_all(80, 20, method={"n_clusters": 3, "n_init": 2})
+        command = [sys.executable, "-m", "hmrf_dask", "run", str(job), "--quiet", "--output"]
+        subprocess.run([*command, f"{BUCKET}/whole"], check=True)
+        expected = _published(files, "whole")
+        same = traces = 0
+        for number in range(2 * SEEDS):
+            name = f"out-{number}"
+            with faulty_s3(behind, number) as server:
+                server.busy, server.silent = (0.6, 0.0) if number < SEEDS else (0.0, 0.08)
+                where = os.environ | {"AWS_ENDPOINT_URL": server.url}
+                where |= {"DASK_HMRF__STORE_TIMEOUT": "36 s"}
+                done = subprocess.run(
+                    [*command, f"{BUCKET}/{name}"], env=where, stderr=subprocess.PIPE, text=True
+                )
+            codes.append(done.returncode)
+            traces += "Traceback" in done.stderr
+            same += done.returncode == 0 and _published(files, name) == expected
+    return {"codes": codes, "same": same, "tracebacks": traces}
+
+
+def _published(files: Any, name: str) -> dict[str, str]:
+    release = json.loads(files.cat_file(f"{BUCKET}/{name}/releases/00001.json"))["content"]
+    return {
+        file.rpartition("/")[2]: sha256
+        for file, sha256 in release["files"].items()
+        if "/assignments/" in file or file.endswith((".npy", "clusters.parquet"))
+    }
+
+
 # ---- without a client
 
 
@@ -195,6 +245,23 @@ JOB_ROWS: tuple[Row, ...] = (
         "killed at 20 random moments and run again: the same bits, never half a release",
         killed,
         lambda f: f["killed"] == f["resumed"] == f["same"] == KILLS and not f["half"],
+    ),
+    Row(
+        "job-stopped",
+        "stopped at 12 random writes, taken over, woken: 75, the bits of one undisturbed run",
+        stopped,
+        lambda f: (
+            f["taken"] == f["as_undisturbed"] == f["same"] == f["ended"] == STOPS
+            and not f["changed"]
+        ),
+    ),
+    Row(
+        "job-faulty-s3",
+        "60 % of 503, 8 % without an answer, five seeds each: 0 or 75, never a traceback",
+        faulty,
+        lambda f: (
+            set(f["codes"]) <= {0, 75} and f["same"] == f["codes"].count(0) and not f["tracebacks"]
+        ),
     ),
     Row(
         "job-detached",

@@ -148,6 +148,26 @@ def test_a_large_file_that_breaks_off_is_more_than_one_record(corpus: JobCorpus)
         run(job)
 
 
+@pytest.mark.parametrize(("changes", "exit_code"), [
+    ({}, 65), ({"on_bad_record": "quarantine"}, 0),
+    ({"on_bad_record": "quarantine", "max_rejected": 0.01}, 65),
+])  # fmt: skip
+def test_check_says_of_a_job_what_its_run_would_do(
+    changes: dict[str, Any], exit_code: int, corpus: JobCorpus
+) -> None:
+    method = {**FEW, "on_conflict": "drop"}
+    job = corpus.write_all(60, 0, method=method, **changes)
+    first, second = corpus.documents[0]["id"], corpus.documents[3]["id"]
+    pairs = a_hundred(corpus, 4)
+    corpus.write({"answers.csv": pairs + f"{first},{second},1\n{first},{second},0\n".encode()})
+    bad_records(corpus, 2)
+    result = CliRunner().invoke(hmrf, ["check", str(job), "--json", "--quiet"])
+    found = json.loads(result.stdout)
+    assert result.exit_code == exit_code, found["problems"]
+    assert len(found["problems"]) == (2 if exit_code else 0)
+    assert command(job, "--quiet").exit_code == exit_code
+
+
 # ---- answers that wait
 
 

@@ -15,7 +15,10 @@ from hmrf_dask.jobs.job_answers import (
     put_together,
     refuse_contradictions,
     refused,
+    refuses_contradictions,
 )
+from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.jobs.rejected import is_too_much
 
 SHOWN = 5
 
@@ -34,7 +37,7 @@ class AnswerFindings:
 
 
 def survey_answers(
-    sources: Iterable[Source], problems: list[str], *, contradictions: bool = True
+    sources: Iterable[Source], problems: list[str], job: Job | None = None
 ) -> tuple[Given, int]:
     """Return the answers of files and how many files could be read.
 
@@ -43,8 +46,8 @@ def survey_answers(
     sources : iterable of Source
     problems : list of str
         Takes what would stop a run: files that cannot be read, bad lines, contradictions.
-    contradictions : bool
-        Whether the method stops at contradictions.
+    job : Job, optional
+        What stops it; without one, what stops a job that does not say.
     """
     read: list[tuple[str, PairLines]] = []
     given = NOTHING_GIVEN
@@ -56,15 +59,22 @@ def survey_answers(
             problems.append(str(error))
     try:
         given = put_together(read)
-        if given.rejects:
+        if given.rejects and not leaves_out(job, len(given.rejects), given.n_answers):
             problems.append(str(refused(given.rejects)))
-        if contradictions:
+        if job is None or refuses_contradictions(job.method):
             refuse_contradictions(given, certain=True)
     except ConflictError as error:
         problems.append(str(error))
     except InvalidInputError as error:  # more classes than anybody has
         problems.append(str(error))
     return given, len(read)
+
+
+def leaves_out(job: Job | None, n_bad: int, n_all: int) -> bool:
+    """Return whether a job quarantines what is bad, as it is no more than it allows."""
+    return (
+        job is not None and job.on_bad_record == "quarantine" and not is_too_much(job, n_bad, n_all)
+    )
 
 
 def answer_findings(given: Given, n_files: int, missing: list[str]) -> AnswerFindings:

@@ -19,10 +19,12 @@ from hmrf_dask.errors import InvalidInputError, counted
 from hmrf_dask.jobs.check_answers import (
     AnswerFindings,
     answer_findings,
+    leaves_out,
     problem_of_missing,
     survey_answers,
 )
 from hmrf_dask.jobs.job_answers import Given
+from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.telling import Tell, nothing
 
 SAMPLE = 100_000  # documents
@@ -82,6 +84,7 @@ def check_manifest(
     sample: int = SAMPLE,
     tell: Tell = nothing,
     more_answers: Sequence[str] = (),
+    job: Job | None = None,
 ) -> Findings:
     """Read a sample of the documents, and the answers, and say what is there.
 
@@ -97,6 +100,8 @@ def check_manifest(
         Told of the progress.
     more_answers : sequence of str
         Paths or URLs of pair files beside those that the manifest names.
+    job : Job, optional
+        Whose run it is; without one, what stops a job that does not say counts as a problem.
 
     Raises
     ------
@@ -115,7 +120,7 @@ def check_manifest(
     )
     files = [] if manifest.answers is None else list_answers(manifest, base)
     files += [Source(one, one, 0, "", "csv") for one in more_answers]
-    answers, n_read = survey_answers(files, found.problems)
+    answers, n_read = survey_answers(files, found.problems, job)
     chosen, share = _sample(sources, sample) if not everything else (sources, None)
     reading = _Reading(found, set(answers.named()), manifest.documents)
     for number, source in enumerate(chosen):
@@ -124,7 +129,7 @@ def check_manifest(
     found.files_read = len(chosen)
     found.complete = reading.whole and len(chosen) == len(sources)
     reading.summarise(manifest.documents)
-    _judge(found, manifest.documents)
+    _judge(found, manifest.documents, job)
     _remark_uncut(found, sources)
     if manifest.answers is not None or more_answers:
         _judge_answers(found, answers, n_read, reading)
@@ -240,19 +245,24 @@ def _remark_uncut(found: Findings, sources: Sequence[Source]) -> None:
         )
 
 
-def _judge(found: Findings, columns: Columns) -> None:
+def _judge(found: Findings, columns: Columns, job: Job | None) -> None:
     """Say what would stop a run, and what is only worth knowing."""
     seen = "" if found.complete else " in the sample"
+    n_bad = found.bad_records + found.duplicate_ids
+    quarantined = leaves_out(job, n_bad, found.documents + found.bad_records)
     if not found.documents:
         found.problems.append(
             f"there must be documents, got none{seen} of {counted(found.files, 'file')}"
         )
-    if found.bad_records:
+    if n_bad and quarantined:
+        found.remarks.append(f"{counted(n_bad, 'bad record')}{seen} will be left out (quarantine)")
+        n_bad = 0
+    if n_bad and found.bad_records:
         found.problems.append(
             f"{counted(found.bad_records, 'bad record')}{seen}: a run stops at the first, or keeps "
             "them aside with on_bad_record: quarantine"
         )
-    if found.duplicate_ids:
+    if n_bad and found.duplicate_ids:
         found.problems.append(
             f"ids must be unique, got {counted(found.duplicate_ids, 'document')}{seen} with the id "
             "of another file's document"

@@ -41,7 +41,7 @@ def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) 
     try:
         found = check_manifest(
             beside(base, job.manifest), everything=everything, tell=tell,
-            more_answers=[beside(base, one) for one in job.answers],
+            more_answers=[beside(base, one) for one in job.answers], job=job,
         )  # fmt: skip
     except HmrfError as error:
         if not problems:

@@ -26,6 +26,7 @@ from hmrf_dask.jobs.bundles import (
     read_beside,
     read_rejects,
 )
+from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.places import REJECTS, REPEATED
 from hmrf_dask.runs.records import digest
 from hmrf_dask.text.files import Place
@@ -64,21 +65,21 @@ def check_records(run: Run, told: Told, repeated: Sequence[Reject] = ()) -> None
             "the bytes may lie in files that cannot be read to their end",
         ),
     ):
-        if _is_too_much(run, n_bad, n_all):
+        if is_too_much(run.inputs.job, n_bad, n_all):
             write_records(run, told, repeated)
             raise _too_many(run, what, n_bad, n_all, shown)
 
 
 def check_answers(run: Run, given: Given, rejects: Sequence[Reject]) -> None:
     """Stop where too many answers are rejected."""
-    if _is_too_much(run, len(rejects), given.n_answers):
+    if is_too_much(run.inputs.job, len(rejects), given.n_answers):
         write_answers(run, rejects, ())
         raise _too_many(run, "answers may be rejected", len(rejects), given.n_answers, rejects)
 
 
-def _is_too_much(run: Run, n_bad: int, n_all: int) -> bool:
-    """Return whether a part is strictly more than the share, or all there is."""
-    share = Fraction(str(run.inputs.job.max_rejected))  # exact: 29 of 100 is not more than 0.29
+def is_too_much(job: Job, n_bad: int, n_all: int) -> bool:
+    """Return whether a part is strictly more than the share that a job allows, or all there is."""
+    share = Fraction(str(job.max_rejected))  # exact: 29 of 100 is not more than 0.29
     return n_bad > share * n_all or 0 < n_bad == n_all
 
 

@@ -6,7 +6,11 @@ an integer of the kernels holds, what can be waited for, or what nobody has mean
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, Final, NamedTuple
+
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.redaction import shortened
 
 LARGEST_INT32: Final = 2**31 - 1
 
@@ -34,6 +38,8 @@ RANGES: Final[dict[str, Range]] = {
     "share": Range(0.0, 1.0),
     "columns": Range(1, LARGEST_INT32),  # numbers of features are int32
     "drift": Range(0.0, 100.0),
+    "n_partitions": Range(1, 1_000_000),
+    "partition_bytes": Range(1, 2**40),
     "keep": Range(1, 10_000),
     "threads": Range(1, 4_096),
     "processes": Range(1, 1_024),  # each is a Python of its own on this machine
@@ -96,3 +102,13 @@ def problem_of_cost(cost: float) -> str:
     """
     most = RANGES["must_link_cost"].most
     return "" if cost == 0 or LEAST_COST <= cost <= most else COST_MUST_BE
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise ConfigurationError unless a parameter is an integer in the range of its name."""
+    least, most = RANGES[name]
+    whole = isinstance(value, Integral) and not isinstance(value, bool)  # numpy's are, too
+    if not whole or not least <= value <= most:
+        raise ConfigurationError(
+            f"{name} must be an integer from {least} to {most}, got {shortened(value)}"
+        )

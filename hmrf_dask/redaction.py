@@ -94,7 +94,10 @@ def without_secrets(text: str) -> str:
 
 def shortened(value: object, length: int = 80) -> str:
     """Return a value as Python writes it, without secrets and not longer than `length`."""
-    text = without_secrets(repr(value))
+    try:
+        text = without_secrets(repr(value))
+    except ValueError:
+        return "a number of thousands of digits"
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 

@@ -523,3 +523,60 @@ def test_a_plan_that_needs_more_memory_than_there_is() -> None:
             r"8 centroids of 2147483646 features and their table 655,360\.0 MiB.*; use smaller",
         ):
             HMRFKMeans(8).fit(rows)
+
+
+def test_a_number_of_thousands_of_digits_has_no_text() -> None:
+    with pytest.raises(ConfigurationError, match="got a number of thousands of digits"):
+        HMRFKMeans(10**5000).fit(good())
+
+
+# ---- numbers out of range, matrices whose numbers leave their shape
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 10**30, 2.0, np.nan, "3", [3], -1])
+@pytest.mark.parametrize("name", ["n_clusters", "n_init", "max_iter", "random_state"])
+def test_a_whole_number_is_one_in_its_range(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^{name} must be an integer from"):
+        HMRFKMeans(**{"n_clusters": 2, name: value}).fit(good())
+
+
+@pytest.mark.parametrize("value", [True, 1e308, 1e-300, np.inf, np.nan, "3", -1, 10**400])
+def test_a_cost_is_one_in_its_range(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^must_link_cost must be 0, or from 1e-12"):
+        HMRFKMeans(2, must_link_cost=value).fit(good(), must_link=[(0, 1)])
+    if value != value:
+        return  # of a pair it means the estimator's cost
+    with pytest.raises(InvalidInputError, match=r"^must_link_costs must be"):
+        Constraints([(0, 1)], must_link_costs=[value])
+
+
+@pytest.mark.parametrize("cost", [1e12, 1e-12])
+def test_costs_at_the_ends_of_the_range_leave_sums_sound(cost: float) -> None:
+    model = HMRFKMeans(2, distortion="euclidean", penalty="potts", random_state=0)
+    model.set_params(must_link_cost=cost, cannot_link_cost=cost)
+    pairs = [(0, 1), (2, 3)]
+    model.fit(good(), must_link=pairs, cannot_link=[(0, 5)])
+    assert np.isfinite(model.objective_)
+
+
+def test_costs_that_leave_no_bits_for_integers_are_refused() -> None:
+    model = HMRFKMeans(2, must_link_cost=1e12, random_state=0)
+    with pytest.raises(InvalidInputError, match="must leave 14 bits for exact integers"):
+        model.fit(good(), must_link=[(0, 1), (2, 3)])
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "bsr", "coo"])
+@pytest.mark.parametrize("fault", ["beyond", "below zero", "pointers fall", "pointers beyond"])
+@pytest.mark.parametrize("fit", [KMeans(2).fit, Corpus.from_rows])
+def test_numbers_that_leave_a_matrix(kind: str, fault: str, fit: Any) -> None:
+    matrix = sp.random_array((12, 12), density=0.5, format=kind, rng=0)
+    if kind == "coo":
+        if fault.startswith("pointers"):
+            return
+        matrix.coords[1][3] = 99 if fault == "beyond" else -7
+    elif fault.startswith("pointers"):
+        matrix.indptr[2 if fault == "pointers fall" else -1] = 2**30
+    else:
+        matrix.indices[3] = 99 if fault == "beyond" else -7
+    with pytest.raises(InvalidInputError, match=rf"numbers of a {kind.upper()} matrix must lie"):
+        fit(matrix)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.limits import COST_MUST_BE, LEAST_COST, RANGES
+from hmrf_dask.redaction import shortened
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
 SHOWN = 5  # how many offenders an error names
@@ -164,9 +165,13 @@ def as_costs(given: object, n_pairs: int, kind: str) -> FloatArray:
     if given is None:
         return np.full(n_pairs, np.nan)
     try:
-        costs = np.array(given, dtype=np.float64)
+        raw = np.asarray(given)
+        objects = raw.flat if raw.dtype.kind == "O" else ()
+        if raw.dtype.kind not in "iufO" or any(isinstance(one, bool | str) for one in objects):
+            raise TypeError("no numbers")
+        costs = np.array(raw, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"{kind}_costs must be numbers, got {given!r:.80}") from error
+        raise InvalidInputError(f"{kind}_costs must be numbers, got {shortened(given)}") from error
     if costs.shape != (n_pairs,):
         raise InvalidInputError(
             f"{kind}_costs must have shape ({n_pairs},), one cost per pair, got shape {costs.shape}"

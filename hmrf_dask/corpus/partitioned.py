@@ -40,7 +40,7 @@ from hmrf_dask.corpus.partitions import (
 )
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.canonical import require_matrix
+from hmrf_dask.rows.canonical import require_matrix, sound_csr
 from hmrf_dask.rows.ids import id_slices
 from hmrf_dask.store.blocks import (
     BlockSource,
@@ -157,7 +157,7 @@ class Corpus:
         require_matrix(X)
         if isinstance(X, np.ma.MaskedArray):
             raise InvalidInputError("rows must not be masked, got a masked array; fill it")
-        matrix = X.tocsr() if is_sparse(X) else np.asarray(X)
+        matrix = sound_csr(X) if is_sparse(X) else np.asarray(X)
         n_rows, n_features = (int(n) for n in matrix.shape)
         if n_partitions is not None:
             bounds = even_bounds(n_rows, n_partitions)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.limits import check_count
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.ids import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, KeyArray
@@ -24,10 +25,7 @@ _SHOWN = 10
 
 def even_bounds(n_rows: int, n_partitions: int) -> list[int]:
     """Return the bounds of partitions of equal numbers of rows, give or take one."""
-    if n_partitions < 1:
-        raise ConfigurationError(
-            f"n_partitions must be at least 1, got {n_partitions}; leave it out for the default"
-        )
+    check_count("n_partitions", n_partitions)
     return [n_rows * i // n_partitions for i in range(n_partitions + 1)]
 
 
@@ -38,6 +36,7 @@ def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
     and `LEAST_BYTES` bytes on average, as each costs something of its own, and at most
     `partition_bytes` bytes and `PARTITION_ROWS` rows.
     """
+    check_count("partition_bytes", partition_bytes)
     n_rows, n_features = matrix.shape
     ends = matrix.indptr if is_sparse(matrix) else np.arange(n_rows + 1) * n_features
     each = 8 if is_sparse(matrix) else 4  # bytes

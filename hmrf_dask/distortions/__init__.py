@@ -10,6 +10,7 @@ from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.distortions.pearson import Pearson
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.redaction import shortened
 
 DISTORTIONS: dict[str, type[TableDistortion]] = {
     "cosine": Cosine,
@@ -28,12 +29,12 @@ def make_distortion(distortion: str | Distortion) -> Distortion:
         if distortion not in DISTORTIONS:
             raise ConfigurationError(
                 f"distortion must be one of {sorted(DISTORTIONS)} or a distortion object, "
-                f"got {distortion!r}"
+                f"got {shortened(distortion)}"
             )
         return DISTORTIONS[distortion]()
     if not isinstance(distortion, Distortion):
         raise ConfigurationError(
             "an own distortion must be an object of a class that derives from "
-            f"hmrf_dask.distortions.OwnDistortion, got {distortion!r}"
+            f"hmrf_dask.distortions.OwnDistortion, got {shortened(distortion)}"
         )
     return distortion

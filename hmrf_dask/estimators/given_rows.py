@@ -6,10 +6,12 @@ import os
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from sklearn.utils.validation import validate_data
 
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.rows.canonical import sound_csr
 
 
 def is_lazy(X: Any) -> bool:
@@ -33,12 +35,14 @@ class GivenRows:
             return corpus
         if isinstance(X, np.ma.MaskedArray):
             raise InvalidInputError("rows must not be masked, got a masked array; fill it")
+        if scipy.sparse.issparse(X):
+            X = sound_csr(X)
         try:
             checked = validate_data(
                 self, X, reset=fitting, accept_sparse="csr", dtype=[np.float64, np.float32],
                 accept_large_sparse=True, ensure_all_finite=False,
             )  # fmt: skip
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise InvalidInputError(str(error)) from error
         return as_corpus(checked)
 

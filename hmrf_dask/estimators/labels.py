@@ -12,6 +12,8 @@ from hmrf_dask.distortions import Distortion
 from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.em.seeds import CERTAIN, Seeds
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.redaction import shortened
+from hmrf_dask.rows.canonical import sound_csr
 from hmrf_dask.types import AnyArray, IntArray
 
 UNLABELLED = -1
@@ -81,7 +83,12 @@ def _entries(y: Any, n_clusters: int) -> Entries:
 def entries_of(y: Any, n_clusters: int) -> Entries:
     """Return number of rows, and row, class and probability of what is labelled, by row."""
     sparse = hasattr(y, "tocsr")
-    array = y.tocsr() if sparse else np.asarray(y)
+    try:
+        array = sound_csr(y) if sparse else np.asarray(y)
+    except InvalidInputError:
+        raise
+    except ValueError as error:
+        raise InvalidInputError(f"y must be a table of numbers, got {shortened(y)}") from error
     if array.ndim == 2 and array.shape[1] == n_clusters and array.dtype.kind in "biuf":
         rows, classes = array.nonzero()
         order = np.lexsort((classes, rows))

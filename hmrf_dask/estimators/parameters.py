@@ -14,9 +14,10 @@ from hmrf_dask.distortions import Distortion
 from hmrf_dask.distortions.idivergence import KullbackLeibler
 from hmrf_dask.em.model import Settings
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.limits import COST_MUST_BE, RANGES, problem_of_cost
+from hmrf_dask.limits import COST_MUST_BE, RANGES, check_count, problem_of_cost
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.canonical import sound_csr
 from hmrf_dask.types import FloatArray
 
 INITS = ("auto", "neighborhoods", "k-means++", "random")
@@ -75,20 +76,13 @@ def draw_seed(random_state: Any) -> int:
     if not _is_integer(state) or not 0 <= state <= RANGES["random_state"].most:
         raise ConfigurationError(
             "random_state must be an integer from 0 to 2**64 - 1, a RandomState or None, got "
-            f"{shown(state)}"
+            f"{shortened(state)}"
         )
     return int(state)
 
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def shown(value: Any) -> str:
-    """Return a wrong value, not too long; an integer of thousands of digits has no text."""
-    if _is_integer(value) and value.bit_length() > 256:
-        return f"an integer of {value.bit_length()} bits"
-    return shortened(value)
 
 
 def given_centroids(
@@ -101,9 +95,9 @@ def given_centroids(
     if isinstance(init, str):
         return None
     try:
-        dense: Any = init.toarray() if hasattr(init, "toarray") else init
+        dense: Any = sound_csr(init).toarray() if hasattr(init, "toarray") else init
         given = np.ascontiguousarray(dense, np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(
             f"init must be one of {_listed(INITS)} or an array of numbers, got {shortened(init)}"
         ) from error
@@ -155,24 +149,16 @@ def _listed(values: tuple[Any, ...]) -> str:
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise ConfigurationError unless a parameter is one of the values it may have."""
     if not any(type(value) is type(one) and value == one for one in allowed):
-        raise ConfigurationError(f"{name} must be one of {_listed(allowed)}, got {shown(value)}")
+        raise ConfigurationError(
+            f"{name} must be one of {_listed(allowed)}, got {shortened(value)}"
+        )
 
 
 def _check_cost(name: str, value: Any) -> None:
     is_number = _is_integer(value) or isinstance(value, float)
     problem = problem_of_cost(value) if is_number else COST_MUST_BE
     if problem:
-        raise ConfigurationError(f"{name} {problem}, got {shown(value)}")
-
-
-def check_count(name: str, value: Any) -> None:
-    """Raise ConfigurationError unless a parameter is an integer in the range of its name."""
-    least, most = RANGES[name]
-    plain = _plain(value)
-    if not _is_integer(plain) or not least <= plain <= most:
-        raise ConfigurationError(
-            f"{name} must be an integer from {least} to {most}, got {shown(plain)}"
-        )
+        raise ConfigurationError(f"{name} {problem}, got {shortened(value)}")
 
 
 def _learning(asked: str | bool, distortion: Distortion) -> bool:

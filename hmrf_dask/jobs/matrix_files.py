@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from hmrf_dask.errors import HmrfError, InvalidInputError, MemoryPlanError, in_words
 from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
+from hmrf_dask.rows.canonical import sound_csr
 from hmrf_dask.types import AnyArray
 from hmrf_dask.whole_files import open_regular
 from hmrf_dask.workers import machine_memory
@@ -167,14 +168,7 @@ def _shape(array: AnyArray) -> tuple[int, int]:
 
 
 def _matrix(kind: str, values: AnyArray, numbers: list[AnyArray], shape: tuple[int, int]) -> Any:
-    """Return a matrix whose numbers all lie in its shape: compiled loops trust them."""
+    """Return the rows of a matrix, whose numbers all lie in its shape."""
     make = getattr(sp, f"{kind}_array")
-    if kind == "coo":
-        return make((values, tuple(numbers)), shape=shape)
-    matrix = make((values, *numbers), shape=shape)
-    if kind != "dia":
-        pointers = numbers[1]
-        if pointers.size and (pointers[0] != 0 or pointers[-1] > len(numbers[0])):
-            raise ValueError("its row pointers must lie within its values")
-        matrix.check_format(full_check=True)
-    return matrix
+    parts = (values, tuple(numbers)) if kind == "coo" else (values, *numbers)
+    return sound_csr(make(parts, shape=shape))

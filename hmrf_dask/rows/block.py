@@ -12,7 +12,13 @@ from numpy.typing import ArrayLike
 
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.rows.canonical import as_float32, canonical_csr, require_int32, require_matrix
+from hmrf_dask.rows.canonical import (
+    as_float32,
+    canonical_csr,
+    require_int32,
+    require_matrix,
+    sound_csr,
+)
 from hmrf_dask.rows.ids import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray, RowArray
 
@@ -109,7 +115,7 @@ class RowBlock:
         (array([1, 0], dtype=int32), array([2., 3.], dtype=float32))
         """
         require_matrix(matrix)
-        csr = matrix.tocsr()
+        csr = sound_csr(matrix)
         parts = (csr.data, csr.indices, csr.indptr)
         return RowBlock.from_csr(*parts, int(csr.shape[1]), ids, first_row)
 

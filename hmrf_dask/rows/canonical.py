@@ -15,6 +15,10 @@ LARGEST_INT32 = int(np.iinfo(np.int32).max)
 
 def require_matrix(matrix: Any) -> None:
     """Refuse what is not two-dimensional or not of real numbers, in scikit-learn's words."""
+    if not hasattr(matrix, "ndim") or not hasattr(matrix, "dtype"):
+        raise InvalidInputError(
+            f"Expected 2D array, got {type(matrix).__name__} instead; give a matrix or an array"
+        )
     if matrix.ndim < 2:
         kind = "scalar" if matrix.ndim == 0 else "1D"
         raise InvalidInputError(
@@ -64,6 +68,40 @@ def canonical_csr(
     if np.any(values == 0):
         values, indices, indptr = _drop_zeros(values, indices, indptr)
     return values, indices, indptr
+
+
+def sound_csr(matrix: Any) -> Any:
+    """Return a sparse matrix as CSR, refused where its numbers leave its shape.
+
+    The compiled loops that turn one format into another trust them.
+    """
+    if not _is_sound(matrix):
+        raise InvalidInputError(
+            f"the numbers of a {matrix.format.upper()} matrix must lie within its shape "
+            f"{tuple(matrix.shape)} and its pointers must ascend, got others; rebuild it and call "
+            "its check_format()"
+        )
+    return matrix.tocsr()
+
+
+def _is_sound(matrix: Any) -> bool:
+    rows, columns = matrix.shape if matrix.ndim == 2 else (0, 0)
+    if matrix.ndim == 2 and matrix.format == "coo":
+        ends = zip(matrix.coords, (rows, columns), strict=True)
+        return all(not len(one) or (one.min() >= 0 and one.max() < size) for one, size in ends)
+    if matrix.ndim != 2 or matrix.format not in ("csr", "csc", "bsr"):
+        return True
+    major, minor = (columns, rows) if matrix.format == "csc" else (rows, columns)
+    if matrix.format == "bsr":
+        major, minor = rows // matrix.blocksize[0], columns // matrix.blocksize[1]
+    numbers, pointers = matrix.indices, matrix.indptr
+    return (
+        numbers.dtype.kind in "iu"
+        and pointers.dtype.kind in "iu"
+        and len(pointers) == major + 1
+        and len(matrix.data) >= len(numbers) >= pointers[-1]
+        and is_csr(numbers[: pointers[-1]], pointers, minor)
+    )
 
 
 def is_csr(indices: AnyArray, indptr: AnyArray, n_features: int) -> bool:

@@ -550,21 +550,6 @@ def test_a_cost_is_one_in_its_range(value: Any) -> None:
         Constraints([(0, 1)], must_link_costs=[value])
 
 
-@pytest.mark.parametrize("cost", [1e12, 1e-12])
-def test_costs_at_the_ends_of_the_range_leave_sums_sound(cost: float) -> None:
-    model = HMRFKMeans(2, distortion="euclidean", penalty="potts", random_state=0)
-    model.set_params(must_link_cost=cost, cannot_link_cost=cost)
-    pairs = [(0, 1), (2, 3)]
-    model.fit(good(), must_link=pairs, cannot_link=[(0, 5)])
-    assert np.isfinite(model.objective_)
-
-
-def test_costs_that_leave_no_bits_for_integers_are_refused() -> None:
-    model = HMRFKMeans(2, must_link_cost=1e12, random_state=0)
-    with pytest.raises(InvalidInputError, match="must leave 14 bits for exact integers"):
-        model.fit(good(), must_link=[(0, 1), (2, 3)])
-
-
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr", "coo"])
 @pytest.mark.parametrize("fault", ["beyond", "below zero", "pointers fall", "pointers beyond"])
 @pytest.mark.parametrize("fit", [KMeans(2).fit, Corpus.from_rows])

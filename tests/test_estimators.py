@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from dask.delayed import delayed
 
 from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans, MPCKMeans
-from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from tests.problems import planted_text
 
 DISTORTIONS = ("cosine", "pearson", "euclidean", "i-divergence", "kl")
@@ -410,3 +410,20 @@ def test_given_centroids_stay_the_users() -> None:
         model = HMRFKMeans(3, init=init, max_iter=max_iter, refine=False).fit(rows)
         assert not np.may_share_memory(model.cluster_centers_, init)
         assert np.array_equal(init, told)
+
+
+@pytest.mark.parametrize("cost", [1e12, 1e-12])
+def test_costs_at_the_ends_of_the_range_leave_sums_sound(cost: float) -> None:
+    model = HMRFKMeans(2, distortion="euclidean", penalty="potts", random_state=0)
+    model.set_params(must_link_cost=cost, cannot_link_cost=cost)
+    rows = np.random.default_rng(0).uniform(0.1, 1.0, (12, 4))
+    pairs = [(0, 1), (2, 3)]
+    model.fit(rows, must_link=pairs, cannot_link=[(0, 5)])
+    assert np.isfinite(model.objective_)
+
+
+def test_costs_that_leave_no_bits_for_integers_are_refused() -> None:
+    model = HMRFKMeans(2, must_link_cost=1e12, random_state=0)
+    rows = np.random.default_rng(0).uniform(0.1, 1.0, (12, 4))
+    with pytest.raises(InvalidInputError, match="must leave 14 bits for exact integers"):
+        model.fit(rows, must_link=[(0, 1), (2, 3)])

@@ -224,7 +224,8 @@ def campaign(folder: Path, count: int, seed: int = 0) -> Told:
                 refused[f"{kind_of(damage.name)}: {command}"] += 1
             elif verdict != "the same":
                 wrong.append(f"{damage} {command}: {verdict}: {str(told)[:500]}")
-    return {"damages": count, **taken, "wrong": wrong, "refused by": dict(sorted(refused.items()))}
+    counts = {"damages": count, "the same": taken["the same"], "refused": taken["refused"]}
+    return {**counts, "wrong": wrong, "refused by": dict(sorted(refused.items()))}
 
 
 def _judged(told: Told, expected: Told) -> str:

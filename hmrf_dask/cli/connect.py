@@ -28,6 +28,7 @@ from hmrf_dask.limits import SCHEDULER_FILE_BYTES
 from hmrf_dask.whole_files import read_bounded
 
 CONNECT_SECONDS = 20
+GRACE = 5  # seconds more for one that accepts a connection and does not answer
 
 
 @contextmanager
@@ -155,7 +156,8 @@ def _client(stack: ExitStack, scheduler: str | None, scheduler_file: str | None)
             )
             _check_address(named)
         make = partial(Client, scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS)
-        stack.enter_context(closed_in_time("a client", make))
+        who = f"a client of {scheduler or scheduler_file}"
+        stack.enter_context(closed_in_time(who, make, seconds=CONNECT_SECONDS + GRACE))
     except ValueError as error:
         raise ConfigurationError(
             f"the scheduler's address must look like tcp://host:port, got {scheduler!r} ({error})"

@@ -20,11 +20,13 @@ _LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "t
 
 
 @contextmanager
-def closed_in_time(what: str, make: Callable[[], T]) -> Iterator[T]:
+def closed_in_time(
+    what: str, make: Callable[[], T], *, seconds: float | None = None
+) -> Iterator[T]:
     """Give what `make` returns, and close it; it and its processes end in time, or are killed."""
     before = set(multiprocessing.active_children())
     try:
-        made = within(f"{what} must start, got nothing", make)
+        made = within(f"{what} must start, got nothing", make, seconds=seconds)
         try:
             yield made
         finally:

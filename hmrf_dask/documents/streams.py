@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
+from hmrf_dask.cluster.life import alive
 from hmrf_dask.errors import SourceError
 from hmrf_dask.limits import MOST_RATIO, RATIO_FREE_BYTES, WHOLE_FILE_BYTES
 from hmrf_dask.remote import explained, open_files
@@ -100,6 +101,7 @@ class WatchedFile(io.RawIOBase):
         except SourceError as error:
             self.failure = error
             raise
+        alive()  # a slow store is no store that hangs
         self.n_read += len(data)
         if self._digest:
             self._digest.update(data)

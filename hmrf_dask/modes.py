@@ -14,11 +14,11 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def is_private(folder: str) -> bool:
-    """Return whether only its owner may enter a folder; one that is not there is not private."""
-    try:
-        return not stat.S_IMODE(os.stat(folder or ".").st_mode) & 0o077
-    except FileNotFoundError:
-        return False
+    """Return whether only its owner may enter a folder.
+
+    One that is not there is an error: another thread may make it before a file is opened in it.
+    """
+    return not stat.S_IMODE(os.stat(folder or ".").st_mode) & 0o077
 
 
 def open_file(path: str, flags: int) -> int:

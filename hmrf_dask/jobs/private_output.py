@@ -16,12 +16,14 @@ def make_private(output: str) -> None:
     The folder itself is the sign that writers go by (`hmrf_dask.modes`), so it comes last. An
     object store has no such bits: its own rules say who may read.
     """
-    if "://" in output or is_private(output):
+    if "://" in output:
         return
     try:
         if not os.path.isdir(output):
             make_folders(os.path.dirname(output))
             os.mkdir(output, PRIVATE_FOLDER)
+        if is_private(output):
+            return
         for path in _own(output):
             os.chmod(path, PRIVATE_FOLDER if os.path.isdir(path) else PRIVATE_FILE)
         os.chmod(output, PRIVATE_FOLDER)

@@ -141,6 +141,27 @@ def test_a_killed_process_of_this_machine_is_passed_over_at_once(tmp_path: Path)
     process.stdout.close()
 
 
+def test_a_process_that_hangs_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASK_HMRF__LEASE", "1 s")
+    monkeypatch.setenv("DASK_HMRF__HUNG_AFTER", "1 s")
+    with started("hold", str(tmp_path)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        until = time.monotonic() + 60.0
+        while True:  # it lives, but does nothing, so its signs end
+            try:
+                with held(str(tmp_path), "next") as hold:
+                    assert hold.holder.number == 2
+                break
+            except HeldError:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+        assert process.poll() is None
+        process.kill()
+
+
 def test_a_number_that_another_process_uses_now_is_no_sign_of_life(tmp_path: Path) -> None:
     place = (str(tmp_path), {})
     leave(place, started=this_process().started - 100)

@@ -413,3 +413,10 @@ def test_tab_separated_files_are_csv_with_tabs(tmp_path: Path) -> None:
     put(tmp_path, "c.tsv.gz", content=gzip.compress(b""))
     found = list_sources(manifest_of("*.?sv*"), str(tmp_path))
     assert [one.dialect.delimiter for one in found] == ["\t", ",", "\t"]
+
+
+def test_links_that_go_round_are_followed_once(tmp_path: Path) -> None:
+    (tmp_path / "docs" / "deep").mkdir(parents=True)
+    (tmp_path / "docs" / "deep" / "a.csv").write_text("id,text\n")
+    (tmp_path / "docs" / "deep" / "round").symlink_to(tmp_path / "docs")
+    assert names(manifest_of("docs"), str(tmp_path)) == ["docs/deep/a.csv"]

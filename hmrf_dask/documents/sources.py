@@ -23,6 +23,7 @@ from hmrf_dask.documents.manifest import (
 )
 from hmrf_dask.documents.streams import etag_of, filesystem
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.limits import MOST_FILES
 from hmrf_dask.redaction import GLOB_STORES
 from hmrf_dask.remote import explained
 from hmrf_dask.whole_files import is_local, local_path
@@ -302,8 +303,15 @@ def _walk(root: str) -> list[str]:
     def fail(error: OSError) -> None:
         raise error
 
-    walked = os.walk(root, onerror=fail, followlinks=True)
-    return [os.path.join(folder, name) for folder, _, names in walked for name in names]
+    found, seen = list[str](), {os.path.realpath(root)}
+    for folder, below, names in os.walk(root, onerror=fail, followlinks=True):
+        found += [os.path.join(folder, name) for name in names]
+        if len(found) > MOST_FILES:
+            raise ValueError(f"there are more than {MOST_FILES:,} files in it")
+        real = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(below)}
+        below[:] = [name for name, path in real.items() if path not in seen]  # links may go round
+        seen.update(real.values())
+    return found
 
 
 def _remote(

@@ -11,7 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,29 +156,33 @@ def stopped() -> Figures:
 
 def faulty() -> Figures:
     """Run a job from and to an S3 that swallows 8 % of the requests, or is busy for 60 %."""
-    from tests.faulty_s3 import faulty_s3
-
-    codes: list[int] = []
     with bucket() as files, tempfile.TemporaryDirectory() as folder:
-        behind = os.environ["AWS_ENDPOINT_URL"]
         job = JobCorpus(Path(folder)).write_all(80, 20, method={"n_clusters": 3, "n_init": 2})
         command = [sys.executable, "-m", "hmrf_dask", "run", str(job), "--quiet", "--output"]
         subprocess.run([*command, f"{BUCKET}/whole"], check=True)
         expected = _published(files, "whole")
-        same = traces = 0
-        for number in range(2 * SEEDS):
-            name = f"out-{number}"
-            with faulty_s3(behind, number) as server:
-                server.busy, server.silent = (0.6, 0.0) if number < SEEDS else (0.0, 0.08)
-                where = os.environ | {"AWS_ENDPOINT_URL": server.url}
-                where |= {"DASK_HMRF__STORE_TIMEOUT": "36 s"}
-                done = subprocess.run(
-                    [*command, f"{BUCKET}/{name}"], env=where, stderr=subprocess.PIPE, text=True
-                )
-            codes.append(done.returncode)
-            traces += "Traceback" in done.stderr
-            same += done.returncode == 0 and _published(files, name) == expected
-    return {"codes": codes, "same": same, "tracebacks": traces}
+        with ThreadPoolExecutor(2 * SEEDS) as pool:  # most of the time they wait
+            ended = list(pool.map(partial(_run_on_faulty_s3, command), range(2 * SEEDS)))
+        same = [
+            _published(files, f"out-{number}") == expected
+            for number, done in enumerate(ended)
+            if done.returncode == 0
+        ]
+    traces = sum("Traceback" in done.stderr for done in ended)
+    codes = [done.returncode for done in ended]
+    return {"codes": codes, "same": sum(same), "tracebacks": traces}
+
+
+def _run_on_faulty_s3(command: list[str], number: int) -> subprocess.CompletedProcess[str]:
+    """Run a job on a bucket behind a proxy: the first seeds are busy, the others silent."""
+    from tests.faulty_s3 import faulty_s3
+
+    with faulty_s3(os.environ["AWS_ENDPOINT_URL"], number) as server:
+        server.busy, server.silent = (0.6, 0.0) if number < SEEDS else (0.0, 0.08)
+        where = os.environ | {"AWS_ENDPOINT_URL": server.url}
+        where |= {"DASK_HMRF__STORE_TIMEOUT": "36 s"}
+        output = f"{BUCKET}/out-{number}"
+        return subprocess.run([*command, output], env=where, stderr=subprocess.PIPE, text=True)
 
 
 def _published(files: Any, name: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,15 @@ def test_no_scheduler_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with refusal, connected(scheduler="tcp://127.0.0.1:9"):
         pass
+
+
+def test_a_frozen_scheduler_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(connect, "GRACE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel accepts, nobody answers
+        address = f"tcp://127.0.0.1:{frozen.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=address), connected(scheduler=address):
+            pass
 
 
 def test_no_scheduler_file_is_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

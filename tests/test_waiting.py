@@ -215,6 +215,20 @@ def test_a_closed_client_is_refused(process_cluster: LocalCluster) -> None:
         fit(CASE, 2)
 
 
+def test_threads_do_not_take_the_place_of_a_scheduler_that_is_gone() -> None:
+    place = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=0, processes=False, protocol="tcp", **place) as cluster:
+        client = Client(cluster.scheduler_address)
+        client._timeout = 0.2  # in which it tries to connect again
+    last = time.monotonic() + 60
+    while client.status != "closed" and time.monotonic() < last:
+        time.sleep(0.02)
+    with pytest.raises(ClusterError, match="the scheduler of the active Client must be there"):
+        fit(CASE, 2)
+    with dask.config.set(scheduler="synchronous"):
+        fit(CASE, 2)
+
+
 # --- what reaches the terminal
 
 

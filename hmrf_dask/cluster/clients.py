@@ -53,9 +53,40 @@ def active_client() -> Any:
     """Return the Client that Dask would use now, or None for a local scheduler."""
     owner = getattr(scheduler_in_use(), "__self__", None)
     if not hasattr(owner, "scheduler_info"):
+        _refuse_in_place_of_lost()
         return None
     _check_usable(owner)
     return owner
+
+
+def _refuse_in_place_of_lost() -> None:
+    """Refuse to use threads here only because Dask forgot its default client.
+
+    It does that when the scheduler has ended; the work was meant for a cluster.
+    """
+    if "distributed" not in sys.modules or dask.config.get("scheduler", None):
+        return
+    from distributed import Client
+
+    for client in list(Client._instances):
+        if _lost_its_scheduler(client):
+            raise ClusterError(
+                "the scheduler of the active Client must be there, got it gone, and the Client "
+                "closed; make a new Client, or use threads of this process: "
+                "dask.config.set(scheduler='threads')"
+            )
+
+
+def _lost_its_scheduler(client: Any) -> bool:
+    """Tell whether a default client was connected, and closed though nobody called its close()."""
+    cluster_closed = str(getattr(client.cluster, "status", "")).endswith("closed")
+    return (
+        client.status == "closed"
+        and client._set_as_default
+        and client._handle_report_task is not None
+        and client._loop_runner.is_started()
+        and not (cluster_closed or client in _INHERITED)
+    )
 
 
 def _check_usable(client: Any) -> None:

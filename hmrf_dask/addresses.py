@@ -88,6 +88,19 @@ def url_problem(address: str) -> str:
                 "must have no query and no fragment (behind ? or #): these may hold a secret, got "
                 f"{shown(address)}; {_INSTEAD}"
             )
+    problem = _slash_problem(_parts(address))
+    return f"{problem}, got {shown(address)}" if problem else ""
+
+
+def _slash_problem(parts: _Parts) -> str:
+    """Return why a URL is none of its store, but a folder called s3: or one below whatever folder.
+
+    A command is given a path relative to where it runs: the same file URL would be many places.
+    """
+    if parts.scheme in STORES and parts.slashes in ("", "/"):
+        return f"must have '{parts.scheme}://' before a place in such a store"
+    if parts.scheme in _LOCAL and parts.slashes == "//" and not parts.rest.startswith("~"):
+        return f"must have an absolute path behind '{parts.scheme}://', which begins with a slash"
     return ""
 
 
@@ -154,13 +167,19 @@ def absolute_url(url: str | os.PathLike[str], what: str = "a folder") -> str:
     text = plain_url(url, what)
     protocol, separator, path = text.partition("://")
     if not separator or protocol.lower() in _LOCAL:
-        return os.path.abspath(os.path.expanduser(path or text))
+        found = os.path.abspath(os.path.expanduser(path or text))
     # fsspec expands these in names to delete.
-    if any(character in path for character in "*?["):
+    elif any(character in path for character in "*?["):
         raise ConfigurationError(
             f"{what} must be a plain URL without '*', '?' and '[', got {shown(text)}; rename it"
         )
-    return f"{protocol.lower()}://{path.rstrip('/')}"
+    else:
+        found = f"{protocol.lower()}://{path.rstrip('/')}"
+    if found != found.strip():  # asked again, it would be another place
+        raise ConfigurationError(
+            f"{what} must have a name without spaces at its end, got {shown(text)}; rename it"
+        )
+    return found
 
 
 def shown(address: str) -> str:

@@ -11,6 +11,7 @@ import os
 import stat
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+OTHERS = 0o077  # what all but the owner may do
 
 
 def is_private(folder: str) -> bool:
@@ -18,7 +19,7 @@ def is_private(folder: str) -> bool:
 
     One that is not there is an error: another thread may make it before a file is opened in it.
     """
-    return not stat.S_IMODE(os.stat(folder or ".").st_mode) & 0o077
+    return not stat.S_IMODE(os.stat(folder or ".").st_mode) & OTHERS
 
 
 def open_file(path: str, flags: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,20 @@ def test_an_output_among_what_is_read_is_refused(name: str, corpus: JobCorpus) -
     for arguments in (("run", str(job), "--threads=2"), ("check", str(job))):
         refused(command(*arguments), "output must lie apart from")
         assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "output", ["documents /", "s3://corp/a /", "s3:/corp/out", "s3:out", "file:/out", "file://out"]
+)
+def test_a_spelling_that_may_be_read_as_another_place_is_refused(
+    output: str, corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = corpus.write_all(20, 0, resource={"path": "documents"}, output=output)
+    before = contents(corpus.folder)
+    monkeypatch.chdir(corpus.folder)
+    for arguments in (("run", str(job), "--threads=2"), ("check", str(job))):
+        refused(command(*arguments), "output", "must ")
+        assert contents(corpus.folder) == before
 
 
 @pytest.mark.parametrize(
@@ -232,6 +247,62 @@ def test_a_run_that_was_given_up_goes_but_for_what_others_put_there(corpus: JobC
     assert (mine.parent / "centroids.npy").is_symlink()
     corpus.write(corpus.files(corpus.draw(20), first=60))
     assert "stays" not in run(job).stderr
+
+
+def test_numbered_files_of_others_stop_no_run(corpus: JobCorpus) -> None:
+    job = corpus.write_all(40, 0)
+    done(job)
+    out = corpus.folder / "out"
+    copies = ["releases/00099.json", "releases/000099.json", "releases/٠٠٠٠٩.json"]
+    copies += ["holders/000099.json", "holders/٠٠٠٠٩.json"]
+    for name in copies:
+        (out / name).write_bytes((out / name.split("/")[0] / "00001.json").read_bytes())
+    before = {name: (out / name).read_bytes() for name in copies}
+    for number in range(2):
+        corpus.write(corpus.files(corpus.draw(20), first=50 + number))
+        assert done(job)["release"] == number + 2
+    assert {name: (out / name).read_bytes() for name in copies} == before
+
+
+def test_what_others_put_beside_a_model_is_no_part_of_a_release(
+    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hmrf_dask.jobs import run_job
+
+    job = corpus.write_all(40, 0)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_job, "release", die)
+        assert run(job).exit_code == 130
+    (model,) = (corpus.folder / "out").glob("runs/*/model")
+    (model / "notes.txt").write_text("mine")
+    (model / "more").mkdir()
+    done(job)
+    (model / "notes.txt").write_text("others")
+    assert done(job)["status"] == "up to date"
+
+
+@pytest.mark.parametrize("name", ["output.json", "releases/00001.json"])
+def test_a_pipe_in_an_output_is_waited_for_by_nobody(name: str, corpus: JobCorpus) -> None:
+    job = corpus.write_all(20, 0)
+    out = corpus.folder / "out"
+    (out / name).parent.mkdir(parents=True)
+    os.mkfifo(out / name)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(30)
+    try:
+        refused(run(job), "it must be a file, not a pipe")
+    finally:
+        signal.alarm(0)
+
+
+def test_an_output_without_runs_is_inspected(corpus: JobCorpus) -> None:
+    (corpus.folder / "out" / "holders").mkdir(parents=True)
+    result = command("inspect", str(corpus.folder / "out"))
+    assert (result.exit_code, json.loads(result.stdout)["progress"]) == (0, None)
 
 
 @pytest.mark.parametrize("linked", ["rows", "runs", "counts"])

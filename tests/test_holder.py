@@ -53,6 +53,26 @@ def beating() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if one.name == "hmrf-holder"]
 
 
+def test_a_number_that_goes_between_two_looks_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path), {}
+    leave(place)
+    is_done = holding._is_done
+
+    def slowly(storage: Storage, number: int) -> bool:
+        found = is_done(storage, number)
+        (tmp_path / "holders" / "00001.json").unlink(missing_ok=True)  # of a run that was too late
+        return found
+
+    monkeypatch.setattr(holding, "_is_done", slowly)
+    assert holder_of(*place) is None
+    monkeypatch.undo()
+    (tmp_path / "holders" / "00009.json").symlink_to("nothing")
+    with pytest.raises(DamagedFileError, match=r"holders/00009.json must be .* remove it and run"):
+        holder_of(*place)
+
+
 def test_a_second_run_is_told_who_holds_the_output(place: Place) -> None:
     url, options = place
     assert holder_of(url, options) is None

@@ -80,10 +80,14 @@ def test_an_output_may_become_private_later(corpus: JobCorpus) -> None:
     (out / "runs" / "link").symlink_to(mine)
     (out / "notes.txt").write_text("mine")
     (out / "notes.txt").chmod(0o644)
+    (out / "runs" / "mine.sh").write_text("mine")
+    (out / "runs" / "mine.sh").chmod(0o555)
     job = corpus.write_job(private=True)  # nothing else is new
     result = CliRunner().invoke(hmrf, ["run", str(job), "--threads", "2"])
     assert (result.exit_code, "up to date" in result.stdout) == (0, True)
     assert [stat.S_IMODE(one.stat().st_mode) for one in (mine, out / "notes.txt")] == [0o644] * 2
+    assert stat.S_IMODE((out / "runs" / "mine.sh").stat().st_mode) == 0o500
+    (out / "runs" / "mine.sh").unlink()
     (out / "runs" / "link").unlink()
     (out / "notes.txt").unlink()
     assert modes(out) == PRIVATE

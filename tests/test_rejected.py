@@ -222,6 +222,34 @@ def test_an_answer_about_a_document_that_is_gone_waits_for_it(mode: str, corpus:
     assert counts(run(nights.job)) == (1, 1, 0)
 
 
+KNOWN, GONE, NEVER = ("a", "b", "must"), ("a", "gone", "cannot"), ("a", "nobody", "must")
+
+
+@pytest.mark.parametrize(("changes", "given", "exit_code", "words"), [
+    ({}, [KNOWN, GONE], 0, "1 answer will wait"),
+    ({}, [KNOWN, GONE, NEVER], 65, "got 1 other: 'nobody'"),
+    ({}, [KNOWN, ("b", "gone", "must"), GONE], 0, "2 answers will wait"),  # a contradiction
+    ({"on_bad_record": "quarantine"}, [KNOWN, GONE, NEVER], 65, "got 1 of 3"),
+    ({"on_bad_record": "quarantine", "max_rejected": 0.4}, [KNOWN, GONE, NEVER], 0, "1 answer wi"),
+    ({"mode": "predict"}, [KNOWN, NEVER], 0, "the next fit will stop: answers must name"),
+])  # fmt: skip
+def test_check_says_which_answers_its_run_would_let_wait(
+    changes: dict[str, Any], given: list[tuple[str, str, str]], exit_code: int, words: str,
+    corpus: JobCorpus,
+) -> None:  # fmt: skip
+    nights = Nights(corpus)
+    run(nights.job)
+    nights.without()
+    ids = {"a": nights.ids[0], "b": nights.ids[3], "gone": nights.gone}
+    nights.answer(*((ids[a], ids.get(b, b), kind) for a, b, kind in given))
+    job = corpus.write_job(method=FEW, **changes)
+    result = CliRunner().invoke(hmrf, ["check", str(job), "--all", "--json", "--quiet"])
+    found = json.loads(result.stdout)
+    assert (result.exit_code, len(found["problems"])) == (exit_code, 1 if exit_code else 0), found
+    assert words in "; ".join([*found["problems"], *found["remarks"]])
+    assert command(job, "--quiet").exit_code == exit_code
+
+
 def test_waiting_answers_are_no_share_of_what_is_rejected(corpus: JobCorpus) -> None:
     nights = Nights(corpus, on_bad_record="quarantine")
     first, gone = nights.ids[0], nights.gone

@@ -18,9 +18,10 @@ from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.errors import InvalidInputError, counted
 from hmrf_dask.jobs.check_answers import (
     AnswerFindings,
+    NextRun,
     answer_findings,
+    judge_answers,
     leaves_out,
-    problem_of_missing,
     survey_answers,
 )
 from hmrf_dask.jobs.job_answers import Given
@@ -84,7 +85,7 @@ def check_manifest(
     sample: int = SAMPLE,
     tell: Tell = nothing,
     more_answers: Sequence[str] = (),
-    job: Job | None = None,
+    run: NextRun | None = None,
 ) -> Findings:
     """Read a sample of the documents, and the answers, and say what is there.
 
@@ -100,8 +101,8 @@ def check_manifest(
         Told of the progress.
     more_answers : sequence of str
         Paths or URLs of pair files beside those that the manifest names.
-    job : Job, optional
-        Whose run it is; without one, what stops a job that does not say counts as a problem.
+    run : NextRun, optional
+        What is asked about; without it, what stops a job that does not say counts as a problem.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def check_manifest(
     )
     files = [] if manifest.answers is None else list_answers(manifest, base)
     files += [Source(one, one, 0, "", "csv") for one in more_answers]
-    answers, n_read = survey_answers(files, found.problems, job)
+    answers, n_read = survey_answers(files, found.problems)
     chosen, share = _sample(sources, sample) if not everything else (sources, None)
     reading = _Reading(found, set(answers.named()), manifest.documents)
     for number, source in enumerate(chosen):
@@ -129,10 +130,10 @@ def check_manifest(
     found.files_read = len(chosen)
     found.complete = reading.whole and len(chosen) == len(sources)
     reading.summarise(manifest.documents)
-    _judge(found, manifest.documents, job)
+    _judge(found, manifest.documents, None if run is None else run.job)
     _remark_uncut(found, sources)
     if manifest.answers is not None or more_answers:
-        _judge_answers(found, answers, n_read, reading)
+        _judge_answers(found, answers, n_read, reading, run)
     found.exit_code = InvalidInputError.exit_code if found.problems else 0
     return found
 
@@ -273,12 +274,16 @@ def _judge(found: Findings, columns: Columns, job: Job | None) -> None:
         found.remarks.append("a sample was read; --all reads every document")
 
 
-def _judge_answers(found: Findings, given: Given, n_files: int, reading: _Reading) -> None:
+def _judge_answers(
+    found: Findings, given: Given, n_files: int, reading: _Reading, run: NextRun | None
+) -> None:
     missing = sorted(reading.named - reading.named_found)
     found.answers = answer_findings(given, n_files, missing)
-    if missing and found.complete:
-        found.problems.append(problem_of_missing(missing))
-    elif missing:
+    there = reading.named_found if found.complete else None
+    problems, remarks = judge_answers(given, there, run)
+    found.problems += problems
+    found.remarks += remarks
+    if missing and not found.complete:
         found.remarks.append(
             f"answers name {counted(len(missing), 'document')} that the sample does not have"
         )

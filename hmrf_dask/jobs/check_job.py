@@ -8,14 +8,16 @@ from hmrf_dask.documents.sources import list_sources
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError
 from hmrf_dask.jobs.apart import ADVICE, listed_inside, overlaps
+from hmrf_dask.jobs.check_answers import NextRun
 from hmrf_dask.jobs.check_documents import Findings, check_manifest
 from hmrf_dask.jobs.inputs import beside, load_job, output_of, read_by
 from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.jobs.ledger import last_release
 from hmrf_dask.jobs.telling import Tell, nothing
 from hmrf_dask.limits import YAML_BYTES
 from hmrf_dask.releases.output import open_output
 from hmrf_dask.releases.owner import Owner, refuse_other
-from hmrf_dask.releases.release import latest
+from hmrf_dask.releases.release import Release
 from hmrf_dask.runs.locations import refuse_memory
 
 
@@ -37,21 +39,27 @@ def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) 
     if not is_kind(parse_yaml(read_whole(address, {}, YAML_BYTES), address), "job"):
         return check_manifest(address, everything=everything, tell=tell)
     job, base = load_job(address), base_of(address)
-    problems = check_output(job, address)
+    problems, output = check_output(job, address), output_of(job, address)
+    last, damage = (None, None) if problems else _last(output)
     try:
         found = check_manifest(
             beside(base, job.manifest), everything=everything, tell=tell,
-            more_answers=[beside(base, one) for one in job.answers], job=job,
+            more_answers=[beside(base, one) for one in job.answers],
+            run=NextRun(job, output, last),
         )  # fmt: skip
     except HmrfError as error:
         if not problems:
             raise
         raise ConfigurationError("; ".join(problems)) from error
-    found.output = output_of(job, address)
+    found.output = output
     found.problems[:0] = problems
-    if not problems:
-        _compare(found)
-    found.exit_code = ConfigurationError.exit_code if problems else found.exit_code
+    if problems:
+        found.exit_code = ConfigurationError.exit_code
+    elif damage is not None:
+        found.problems.append(str(damage))
+        found.exit_code = damage.exit_code
+    elif last is not None:
+        _compare(found, int(last.counts.get("documents", 0)))
     return found
 
 
@@ -75,15 +83,16 @@ def check_output(job: Job, address: str) -> list[str]:
     return []
 
 
-def _compare(found: Findings) -> None:
-    """Say whether a run would stop because documents of the last release are gone."""
+def _last(output: str) -> tuple[Release | None, HmrfError | None]:
+    """Return the release that a run goes on from, or what is wrong with it."""
     try:
-        last = latest(found.output or "")
+        return last_release(output), None
     except HmrfError as error:
-        found.problems.append(str(error))
-        found.exit_code = error.exit_code
-        return
-    n_before = 0 if last is None else int(last.counts.get("documents", 0))
+        return None, error
+
+
+def _compare(found: Findings, n_before: int) -> None:
+    """Say whether a run would stop because documents of the last release are gone."""
     if found.complete and 2 * found.documents < n_before:
         found.problems.append(
             f"at least half of the last release's documents must be there, got {found.documents} "

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -35,9 +34,6 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, BoolArray
-
-if TYPE_CHECKING:
-    from hmrf_dask.jobs.job_steps import Run
 
 COLUMN = "doc_id"
 
@@ -72,33 +68,39 @@ class Documents:
         return bytes(sink.getvalue().to_pybytes())
 
 
-def look_up(run: Run, corpus: Corpus, named: Sequence[str]) -> Documents:
+def look_up(
+    place: Place, last: Release | None, named: Sequence[str], find: Callable[[AnyArray], BoolArray]
+) -> Documents:
     """Return which documents are there, and which of the others a former release had.
 
     Parameters
     ----------
-    run : Run
-    corpus : Corpus
+    place : Place
+        The output.
+    last : Release or None
+        What the run goes on from.
     named : sequence of str
         The documents that answers name.
+    find : callable
+        Takes ids, returns which of them are there.
     """
-    releases = list(_releases(run))
-    remembered = _remembered(run, releases)
+    releases = list(_releases(place, last))
+    remembered = _remembered(place, last, releases)
     ids = np.unique(np.array([*set(named), *remembered], np.str_))
-    there = _there(ids, corpus)
+    there = find(ids)
     gone = np.zeros(len(ids), np.bool_)
-    for place in np.flatnonzero(~there).tolist():
-        gone[place] = ids[place] in remembered
+    for row in np.flatnonzero(~there).tolist():
+        gone[row] = ids[row] in remembered
     for release in releases:
         unknown = np.flatnonzero(~there & ~gone)
         if not len(unknown):
             break
-        gone[unknown] = _in_assignments(run.place, release, ids[unknown])
+        gone[unknown] = _in_assignments(place, release, ids[unknown])
     return Documents(ids, there, gone)
 
 
-def _there(wanted: AnyArray, corpus: Corpus) -> BoolArray:
-    """Return which of the documents the corpus has."""
+def find_in(corpus: Corpus, wanted: AnyArray) -> BoolArray:
+    """Return which of some documents a corpus has."""
     there = np.zeros(len(wanted), np.bool_)
     if not len(wanted):
         return there
@@ -109,30 +111,30 @@ def _there(wanted: AnyArray, corpus: Corpus) -> BoolArray:
     return there
 
 
-def _releases(run: Run) -> Iterator[Release]:
+def _releases(place: Place, last: Release | None) -> Iterator[Release]:
     """Yield the releases that have their files yet, the one that the run goes on from first."""
-    if run.previous is not None:
-        yield run.previous
-    storage = run.place.storage
+    if last is not None:
+        yield last
+    storage = place.storage
     for number in sorted(numbers_in(storage, FOLDER), reverse=True):
         found = read_if_whole(storage, number)
-        if found is not None and found.files and found != run.previous:
+        if found is not None and found.files and found != last:
             yield found
 
 
-def _remembered(run: Run, releases: Sequence[Release]) -> set[str]:
+def _remembered(place: Place, last: Release | None, releases: Sequence[Release]) -> set[str]:
     """Return ids that answers named and that a former release had: later ones know of earlier."""
     found: set[str] = set()
     for release in releases:
-        if run.previous is not None and release.number < run.previous.number:
+        if last is not None and release.number < last.number:
             continue
         for name, sha256 in release.files.items():
             with suppress(DamagedReleaseError):  # that of the last release was checked before
                 if name.endswith(f"/{GONE}"):
-                    data = read_file(run.place.storage, name, sha256)
+                    data = read_file(place.storage, name, sha256)
                     found.update(pq.read_table(io.BytesIO(data))[COLUMN].to_pylist())
                 elif name.endswith(f"/{ANSWERS}"):
-                    data = read_file(run.place.storage, name, sha256)
+                    data = read_file(place.storage, name, sha256)
                     found.update(parse_pairs(data, ANSWERS).as_text().documents.tolist())
     return found
 

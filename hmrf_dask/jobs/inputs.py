@@ -169,7 +169,7 @@ def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
 
 def output_of(job: Job, address: str) -> str:
     """Return where a job writes: an absolute path or a URL."""
-    return absolute_url(beside(base_of(address), job.output))
+    return absolute_url(beside(base_of(address), job.output), "output")
 
 
 def beside(base: str, path: str) -> str:

@@ -71,8 +71,8 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
         }
     told["holder"] = None if holder is None else asdict(holder)
     unfinished = sorted(set(storage.names("runs")) - {release.run if release else ""})
-    run = holder.run if holder is not None else (unfinished[-1] if not release else None)
-    told["progress"] = None if run is None else run_progress(url, run)
+    at_work = [holder.run] if holder is not None else ([] if release else unfinished[-1:])
+    told["progress"] = run_progress(url, *at_work) if at_work else None
     return told
 
 

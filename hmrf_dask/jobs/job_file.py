@@ -235,6 +235,11 @@ class Job(Section):
         "that are there too; without it the umask says. Of no effect in an object store.",
     )
 
+    @property
+    def quarantines(self) -> bool:
+        """Whether bad records and answers are left out."""
+        return self.on_bad_record == "quarantine"
+
     @field_validator("output", mode="before")
     @classmethod
     def _as_text(cls, given: Any) -> Any:

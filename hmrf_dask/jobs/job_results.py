@@ -26,7 +26,7 @@ from hmrf_dask.jobs.overlap import Overlap, count_overlap
 from hmrf_dask.jobs.parent import next_id_after
 from hmrf_dask.jobs.places import ANSWERS, LINEAGE, MODEL, NOTES, model_of
 from hmrf_dask.releases import Lineage, carried_on, first_lineage, hashed, read_published, trace
-from hmrf_dask.releases.own_files import remove_own
+from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.runs.records import digest
 from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.text.rows import top_words
@@ -112,10 +112,9 @@ def _last_lineage(run: Run) -> Lineage:
 
 def _model_files(run: Run) -> Files:
     folder = f"{run.name}/{MODEL}"
-    names = open_storage(run.inputs.output, {}, durable=True).names(folder)
-    # What begins with a dot is half a file, of an attempt that was killed while it wrote.
-    written = [f"{folder}/{name}" for name in sorted(names) if not name.startswith(".")]
-    return hashed(run.inputs.output, written)
+    names = [f"{folder}/{name}" for name in sorted(run.place.storage.names(folder))]
+    # Neither half a file, of an attempt that was killed while it wrote, nor what others put there.
+    return hashed(run.inputs.output, filter(OUTPUT.fullmatch, names))
 
 
 def _written(run: Run, name: str, data: bytes) -> Files:

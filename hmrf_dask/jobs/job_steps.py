@@ -21,7 +21,7 @@ from hmrf_dask.jobs.bundling import bundled
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.embedding_rows import FOLDER as EMBEDDINGS
 from hmrf_dask.jobs.embedding_rows import embed_documents
-from hmrf_dask.jobs.former import look_up
+from hmrf_dask.jobs.former import find_in, look_up
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_answers import (
     NOTHING_GIVEN,
@@ -111,11 +111,6 @@ class Run:
         if self.text.kind == "embeddings":
             return f"{EMBEDDINGS}/{bundle}/{WRITTEN}"
         return f"{COUNTS}/{counts_key(bundle, settings_of(self.text))}/{COUNTED}"
-
-    @property
-    def quarantine(self) -> bool:
-        """Whether bad records are quarantined."""
-        return self.inputs.job.on_bad_record == "quarantine"
 
     @cached_property
     def changes(self) -> Changes:
@@ -224,7 +219,7 @@ def look_at_answers(run: Run) -> Given:
     given = NOTHING_GIVEN
     with run.watch.step("read answers"), _stopping_fits(run):
         given = read_answers(run.inputs.answers)
-        if run.quarantine:
+        if run.inputs.job.quarantines:
             check_answers(run, given, given.rejects)
         elif given.rejects:
             raise refused(given.rejects)
@@ -246,7 +241,7 @@ def _stopping_fits(run: Run) -> Iterator[None]:
 
 def _all_are_used(run: Run) -> bool:
     """Return whether no answer may be left out for want of a document."""
-    return not (run.quarantine or run.previous is not None or run.parent.passed_over)
+    return not (run.inputs.job.quarantines or run.previous is not None or run.parent.passed_over)
 
 
 def find_answers(run: Run, material: Material, given: Given) -> Answers:
@@ -274,9 +269,10 @@ def unused_answers(run: Run, material: Material, given: Given) -> Answers:
 def _split(run: Run, material: Material, given: Given) -> Split:
     """Return the answers by what is known of their documents; what is wrong with that is said."""
     with run.watch.step("look up answers"):
-        split = split_answers(given, look_up(run, material.corpus, given.named()))
+        find = partial(find_in, material.corpus)
+        split = split_answers(given, look_up(run.place, run.previous, given.named(), find))
         with _stopping_fits(run):
-            if run.quarantine:
+            if run.inputs.job.quarantines:
                 check_answers(run, given, split.rejects)
             elif split.unknown:
                 raise refused(split.unknown)
@@ -296,7 +292,7 @@ def prepare(run: Run) -> Material:
             f"{run.folder}/rows",
             first=run.turn,
             find_lines=partial(find_lines, bundles, rows),
-            quarantine=run.quarantine,
+            quarantine=run.inputs.job.quarantines,
         )
     if unique.rejects:
         check_records(run, rows.told, unique.rejects)
@@ -320,7 +316,9 @@ def _bundles(run: Run) -> list[Bundle]:
     columns = run.inputs.manifest.documents
     files = [DocumentSource(part, columns) for one in run.inputs.sources for part in parts_of(one)]
     made_of = () if run.previous is None else run.previous.ledger[MADE_OF]
-    return bundled(files, run.last_files, run.place, stop=not run.quarantine, made_of=made_of)
+    return bundled(
+        files, run.last_files, run.place, stop=not run.inputs.job.quarantines, made_of=made_of
+    )
 
 
 def _rows(run: Run, bundles: list[Bundle]) -> JobRows:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 
 from hmrf_dask.errors import ConfigurationError
-from hmrf_dask.modes import PRIVATE_FILE, PRIVATE_FOLDER, is_private, make_folders
+from hmrf_dask.modes import OTHERS, PRIVATE_FOLDER, is_private, make_folders
 from hmrf_dask.releases import owner
 
 
@@ -24,9 +25,8 @@ def make_private(output: str) -> None:
             os.mkdir(output, PRIVATE_FOLDER)
         if is_private(output):
             return
-        for path in _own(output):
-            os.chmod(path, PRIVATE_FOLDER if os.path.isdir(path) else PRIVATE_FILE)
-        os.chmod(output, PRIVATE_FOLDER)
+        for path in (*_own(output), output):
+            os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~OTHERS)
     except OSError as error:
         raise ConfigurationError(
             f"private: true must go with an output whose owner runs the job, got {output} "

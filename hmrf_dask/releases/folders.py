@@ -59,7 +59,8 @@ def clean(
     retired = [one for one in older if one not in others]
     # A version that recorded nothing made the runs of its releases.
     own |= set(_retire(storage, retired))
-    _forget(storage, [one for one in retired if one <= numbers[0] - HISTORY])
+    if newest:
+        _forget(storage, [one for one in retired if one <= newest[0].number - HISTORY])
     if not is_within(storage, RUNS):
         return []
     old = sorted(set(storage.names(RUNS)) & own - kept)

@@ -32,6 +32,7 @@ from hmrf_dask.runs.storage import Storage
 
 FOLDER = "holders"
 LEASE, HUNG_AFTER = "60 s", "10 minutes"
+_LOOKS = 5  # at a number that is listed and cannot be read
 _KEPT = 20  # numbers of former holders; more would be listed at every start for ever
 log = logging.getLogger("hmrf_dask")
 
@@ -87,7 +88,7 @@ class Hold:
             self._loss = (
                 f"a run must give a sign every {self.holder.lease:.0f} s, got none of this one "
                 f"for longer, so another run took over {self._storage.url}: "
-                f"{_named(_read(self._storage, number))}; let that one finish, then run again"
+                f"{_who(self._storage, number)}; let that one finish, then run again"
             )
         if self._loss:
             raise HeldError(self._loss)
@@ -202,8 +203,7 @@ def holder_of(
 ) -> Holder | None:
     """Return who holds an output now, None where nobody does."""
     storage = open_output(output, storage_options)
-    number = max(numbers_in(storage, FOLDER), default=0)
-    holder = _read(storage, number) if number and not _is_done(storage, number) else None
+    _, holder = _newest(storage)
     return holder if holder is not None and _last_words(storage, holder) is None else None
 
 
@@ -211,8 +211,7 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
     """Make the next number, or raise HeldError where the last one is held."""
     token = uuid.uuid4().hex
     while True:
-        number = max(numbers_in(storage, FOLDER), default=0)
-        last = _read(storage, number) if number and not _is_done(storage, number) else None
+        number, last = _newest(storage)
         sign = None if last is None else _last_words(storage, last)
         if last is not None and sign is None:
             raise HeldError(
@@ -225,7 +224,8 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
             storage.create(_name(own.number, "json"), own.sealed())
         except FileExistsError:
             # Ours where a store answered only a second try of the same request.
-            if _read(storage, own.number).token != token:
+            there = _newest(storage)[1]
+            if there is None or there.token != token:
                 continue
         woke = last is not None and _sign_of(storage, last) != sign
         if not woke and max(numbers_in(storage, FOLDER), default=0) <= own.number:
@@ -233,6 +233,23 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
             return own
         # The last one woke just now, or it is an old number, which was removed meanwhile.
         storage.delete([_name(own.number, "json")])
+
+
+def _newest(storage: Storage) -> tuple[int, Holder | None]:
+    """Return the highest number, and whose it is: None where that run has ended, or there is none.
+
+    A run that was too late removes its number again, maybe between two looks.
+    """
+    for _ in range(_LOOKS):
+        number = max(numbers_in(storage, FOLDER), default=0)
+        if not number or _is_done(storage, number):
+            return number, None
+        with contextlib.suppress(FileNotFoundError):
+            return number, _read(storage, number)
+    raise records.DamagedFileError(
+        f"{storage.url}/{_name(number, 'json')} must be as a run wrote it, got a link to nothing; "
+        "where no run is at work, remove it and run again"
+    )
 
 
 def _last_words(storage: Storage, holder: Holder) -> dict[str, Any] | None:
@@ -268,6 +285,13 @@ def _sign_of(storage: Storage, holder: Holder) -> dict[str, Any]:
 def _last_sign(storage: Storage, holder: Holder) -> str:
     age = max(0.0, time.time() - _sign_of(storage, holder)["time"])
     return f", which gave its last sign {age:.0f} s ago"
+
+
+def _who(storage: Storage, number: int) -> str:
+    try:
+        return _named(_read(storage, number))
+    except (FileNotFoundError, records.DamagedFileError):
+        return f"number {number} in {FOLDER}"
 
 
 def _named(holder: Holder) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from hmrf_dask.addresses import absolute_url, refuse_credentials
 from hmrf_dask.runs.storage import Storage, open_storage
 
-_NUMBERED = re.compile(r"(\d{5,})\.json")
+# As numbers are written, so that a number has one name: 000007.json is none.
+_NUMBERED = re.compile(r"([0-9]{5}|[1-9][0-9]{5,8})\.json")
 
 
 def open_output(

@@ -393,7 +393,8 @@ def _committed(storage: Storage, made: Release) -> Release:
                 f"({found.when}); run again to go on from it"
             ) from None
         return found
-    if (newest := max(numbers_in(storage, FOLDER))) > made.number:
+    later = (one for one in numbers_in(storage, FOLDER) if one > made.number)
+    if newest := max((one for one in later if read_if_whole(storage, one)), default=0):
         storage.delete([name_of(made.number)])  # of an old number, which was removed meanwhile
         raise HeldError(
             f"a run must publish after the last release, got number {made.number} where there is "

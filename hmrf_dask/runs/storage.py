@@ -30,6 +30,7 @@ from hmrf_dask.modes import make_folder, open_file
 from hmrf_dask.remote import open_files
 from hmrf_dask.runs.fences import refuse_if_lost
 from hmrf_dask.runs.records import RunUnavailableError
+from hmrf_dask.whole_files import open_regular
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.temporary")
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -130,7 +131,7 @@ class LocalStorage:
     def read(self, name: str) -> bytes:
         """Return a whole file; FileNotFoundError when there is none."""
         explained = _explained(self.url, f"read {name}", FileNotFoundError)
-        with explained, open(self._path(name), "rb") as file:
+        with explained, open_regular(self._path(name)) as file:
             return file.read()
 
     def write(self, name: str, data: bytes) -> None:

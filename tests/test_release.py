@@ -19,6 +19,7 @@ from hmrf_dask.releases import (
     folders,
     hashed,
     held,
+    holder,
     latest,
     publish,
     read_published,
@@ -217,6 +218,23 @@ def test_records_of_old_releases_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
     mine.write_text("mine")
     release(place, "last", keep=2)
     assert mine.read_text() == "mine"
+
+
+def test_halves_of_files_that_killed_writers_left_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holder, "_KEPT", 2)
+    publish_run(str(tmp_path), called("a"))
+    end = f"{'0' * 32}.temporary"
+    halves = [f".LATEST.{end}", f"releases/.00002.json.{end}", f"made/.{called('a')}.json.{end}"]
+    halves += [f"holders/.00001.{kind}.{end}" for kind in ("json", "beat", "done")]
+    others = [f".mine.txt.{end}", f"releases/.mine.json.{end}", "made/.mine", f"runs/.mine.{end}"]
+    for name in (*halves, *others):
+        (tmp_path / name).write_text("half")
+    for letter in "bcd":
+        publish_run(str(tmp_path), called(letter))
+    assert {name for name in halves if (tmp_path / name).exists()} == set()
+    assert {name for name in others if not (tmp_path / name).exists()} == set()
 
 
 def test_cleaning_leaves_the_run_that_goes_on(tmp_path: Path) -> None:

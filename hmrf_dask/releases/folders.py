@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -11,10 +12,15 @@ from hmrf_dask.releases import made
 from hmrf_dask.releases.holder import Hold
 from hmrf_dask.releases.output import numbers_in, open_output
 from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
-from hmrf_dask.releases.release import FOLDER, name_of, pointed, read_if_whole, retire
+from hmrf_dask.releases.release import FOLDER, LATEST, name_of, pointed, read_if_whole, retire
 from hmrf_dask.runs.records import DamagedFileError
-from hmrf_dask.runs.storage import Storage
+from hmrf_dask.runs.storage import Storage, temporary_target
 
+_HELD = {
+    "": re.compile(LATEST),
+    FOLDER: re.compile("[0-9]{5,}[.]json"),
+    made.FOLDER: re.compile("[0-9a-f]{16}[.]json"),
+}
 HISTORY = 100  # numbers; more files of releases would be listed at every start for ever
 
 
@@ -45,6 +51,7 @@ def clean(
     """
     storage = open_output(output, storage_options)
     hold.check()
+    _drop_halves(storage)
     numbers = sorted(numbers_in(storage, FOLDER), reverse=True)
     readable = (found for one in numbers if (found := read_if_whole(storage, one)) is not None)
     newest = list(islice(readable, max(keep, 1)))
@@ -65,6 +72,14 @@ def clean(
         return []
     old = sorted(set(storage.names(RUNS)) & own - kept)
     return [run for run in old if remove_own(storage, f"{RUNS}/{run}")]
+
+
+def _drop_halves(storage: Storage) -> None:
+    """Remove halves of files that nobody else writes while this process holds the output."""
+    for folder, forms in _HELD.items():
+        meant = {name: temporary_target(name) for name in storage.names(folder)}
+        halves = [name for name, one in meant.items() if one and forms.fullmatch(one)]
+        storage.delete(f"{folder}/{name}".lstrip("/") for name in halves)
 
 
 def _pointed_at(storage: Storage) -> int | None:

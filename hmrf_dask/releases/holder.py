@@ -14,6 +14,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import threading
 import time
 import uuid
@@ -28,12 +29,13 @@ from hmrf_dask.releases.output import numbers_in, open_output
 from hmrf_dask.remote import seconds_of
 from hmrf_dask.runs import records
 from hmrf_dask.runs.fences import fenced
-from hmrf_dask.runs.storage import Storage
+from hmrf_dask.runs.storage import Storage, temporary_target
 
 FOLDER = "holders"
 LEASE, HUNG_AFTER = "60 s", "10 minutes"
 _LOOKS = 5  # at a number that is listed and cannot be read
 _KEPT = 20  # numbers of former holders; more would be listed at every start for ever
+_OF = re.compile(r"([0-9]{5,9})\.(?:json|beat|done)")
 log = logging.getLogger("hmrf_dask")
 
 
@@ -303,10 +305,10 @@ def _named(holder: Holder) -> str:
 
 
 def _forget(storage: Storage, last: int) -> None:
-    """Remove the files of holders up to number `last`."""
-    for number in numbers_in(storage, FOLDER):
-        if number <= last:
-            storage.delete(_name(number, kind) for kind in ("json", "beat", "done"))
+    """Remove the files of holders up to number `last`, and halves that killed writers left."""
+    meant = {name: _OF.fullmatch(temporary_target(name) or name) for name in storage.names(FOLDER)}
+    old = [name for name, found in meant.items() if found and int(found[1]) <= last]
+    storage.delete(f"{FOLDER}/{name}" for name in old)
 
 
 def _read(storage: Storage, number: int) -> Holder:

@@ -6,11 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile_inputs import CASES, Case, check, make_world
+from hmrf_dask import Corpus
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.rows.block import check_finite
+from tests.hostile_further import ALL_CASES, BLOCKS, OUTSIDE
+from tests.hostile_inputs import Case, check, make_world
 
 APART = {"yaml: a bomb of aliases", "pairs: a device"}
-INSIDE = [one for one in CASES if not one.apart]
-SAMPLE = [*INSIDE[::37], *[one for one in CASES if one.name in APART]]
+INSIDE = [one for one in ALL_CASES if not one.apart]
+LATER = ("twice", "other file", "gzip", "row_group")  # a fit finds it, or nothing is wrong
+LYING = [
+    one
+    for one in BLOCKS
+    if one.place == OUTSIDE and not one.apart and not any(word in one.name for word in LATER)
+]
+SAMPLE = [*INSIDE[::53], *[one for one in ALL_CASES if one.name in APART]]
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +35,22 @@ def test_a_hostile_input_ends_in_words(case: Case, world: Path, tmp_path: Path) 
     assert not check(case, world, tmp_path / "case")
 
 
+@pytest.mark.parametrize("case", LYING, ids=[one.name for one in LYING])
+def test_a_file_of_blocks_that_lies_is_refused_where_it_is_read(case: Case, tmp_path: Path) -> None:
+    write = case.files["blocks"]
+    assert callable(write)
+    write(tmp_path / "blocks")
+    with pytest.raises(InvalidInputError, match=case.place):
+        _read_all(str(tmp_path / "blocks"))
+
+
+def _read_all(folder: str) -> None:
+    for source in Corpus.from_parquet(folder).sources:
+        check_finite(source.read())
+
+
 def test_every_case_has_a_name_of_its_own() -> None:
-    assert len({one.name for one in CASES}) == len(CASES) >= 300
+    assert len({one.name for one in ALL_CASES}) == len(ALL_CASES) >= 300
 
 
 def test_the_check_sees_what_goes_wrong(world: Path, tmp_path: Path) -> None:

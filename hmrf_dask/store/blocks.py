@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.limits import LARGEST_INT32
 from hmrf_dask.modes import make_folders, open_file
+from hmrf_dask.redaction import shortened
 from hmrf_dask.remote import explained, open_files
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.store.encoding import (
     FORMAT,
     VERSION,
+    Told,
     decode_block,
     differs,
     encode_block,
     refuse_block,
 )
+from hmrf_dask.whole_files import read_bounded
 
 StorageOptions = Mapping[str, Any] | None
 
 MANIFEST_NAME = "blocks.json"
+_NAME: Final = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)  # of a file in the folder, no way out
+_MOST_BYTES: Final = 2**50  # of a file, and of the ids in it
 # Files whose hash this process has found right: that hash, and when a local one last changed.
 _VERIFIED: dict[str, tuple[str, int]] = {}
 
@@ -47,7 +55,7 @@ class BlockFile:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The bytes of a file, and whether their number alone tells that they are those written."""
+    """The bytes of a file, and whether this process found them right before, by their hash."""
 
     path: str
     content: bytes
@@ -181,13 +189,10 @@ def read_block(
 def _decoded(
     fetched: Fetched, file: BlockFile, n_features: int, *, ids_only: bool = False
 ) -> RowBlock:
-    block = decode_block(
-        fetched.content, fetched.path, page_checksums=fetched.counted, ids_only=ids_only
+    told = Told(file.n_rows, file.n_values, n_features, file.is_dense, file.id_bytes)
+    return decode_block(
+        fetched.content, fetched.path, told, known=fetched.counted, ids_only=ids_only
     )
-    if block.n_features != n_features or block.n_rows != file.n_rows:
-        found = f"{block.n_rows} rows of {block.n_features} features"
-        refuse_block(fetched.path, f"it holds {found}, not {file.n_rows} of {n_features}")
-    return block
 
 
 def _fetched(url: str, file: BlockFile, storage_options: StorageOptions) -> Fetched:
@@ -201,7 +206,7 @@ def _fetched(url: str, file: BlockFile, storage_options: StorageOptions) -> Fetc
         filesystem, folder = open_files(url, storage_options)
         path = f"{folder}/{file.name}"
         try:
-            changed = os.stat(path).st_mtime_ns if isinstance(filesystem, LocalFileSystem) else 0
+            changed = _looked_at(path, file) if isinstance(filesystem, LocalFileSystem) else 0
             content: bytes = filesystem.cat_file(path)
         except FileNotFoundError:
             refuse_block(path, "it is missing")
@@ -213,6 +218,14 @@ def _fetched(url: str, file: BlockFile, storage_options: StorageOptions) -> Fetc
         refuse_block(path, differs(len(content), file.n_bytes))
     _VERIFIED[path] = stamp
     return Fetched(path, content, before)
+
+
+def _looked_at(path: str, file: BlockFile) -> int:
+    """Return when a local file last changed; one of another size is not read at all."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode) or found.st_size != file.n_bytes:
+        refuse_block(path, differs(found.st_size, file.n_bytes))
+    return found.st_mtime_ns
 
 
 def write_manifest(manifest: Manifest, url: str, storage_options: StorageOptions = None) -> None:
@@ -252,7 +265,8 @@ def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
         filesystem, folder = open_files(url, storage_options)
         path = f"{folder}/{MANIFEST_NAME}"
         try:
-            data = filesystem.cat_file(path)
+            local = isinstance(filesystem, LocalFileSystem)
+            data = read_bounded(path if local else f"{url}/{MANIFEST_NAME}", storage_options)
         except FileNotFoundError:
             raise InvalidInputError(
                 f"a corpus must be a folder with {MANIFEST_NAME}, got {url!r} without one; "
@@ -262,13 +276,31 @@ def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
         described = json.loads(data)
         if (described["format"], described["version"]) != (FORMAT, VERSION):
             raise ValueError(f"format {described['format']!r}, version {described['version']!r}")
-        files = tuple(BlockFile(**file) for file in described["files"])
-        return Manifest(int(described["n_features"]), bool(described["has_ids"]), files)
-    except (KeyError, TypeError, ValueError) as error:
+        if type(described["n_features"]) is not int or type(described["has_ids"]) is not bool:
+            raise ValueError("other values than a number of features and whether there are ids")
+        if not 0 <= described["n_features"] <= LARGEST_INT32:
+            raise ValueError(f"{described['n_features']:.9g} features")
+        files = tuple(_block_file(file) for file in described["files"])
+        return Manifest(described["n_features"], described["has_ids"], files)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
-            f"{path!r} must be a manifest of {FORMAT}, version {VERSION}, got {error}; "
+            f"{path!r} must be a manifest of {FORMAT}, version {VERSION}, got {error!s:.300}; "
             "write the corpus again"
         ) from error
+
+
+def _block_file(told: Mapping[str, Any]) -> BlockFile:
+    """Return what a manifest says of a file, refused where no file can be so."""
+    file = BlockFile(**told)
+    texts, sizes = (file.name, file.sha256), (file.n_rows, file.n_values)
+    numbers = (*sizes, file.n_bytes, file.id_bytes)
+    if any(type(one) is not str for one in texts) or not _NAME.fullmatch(file.name):
+        raise ValueError(f"the name {shortened(file.name)}")
+    if any(type(one) is not int or one < 0 for one in numbers) or type(file.is_dense) is not bool:
+        raise ValueError(f"other numbers than sizes for {file.name}")
+    if max(sizes) > LARGEST_INT32 or max(numbers) > _MOST_BYTES:
+        raise ValueError(f"a block of {max(numbers):.9g} rows, values or bytes for {file.name}")
+    return file
 
 
 def _make_folder(filesystem: Any, folder: str) -> None:

@@ -25,14 +25,19 @@ third more time.
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmrf_dask.errors import UnreadableFileError
+from hmrf_dask.limits import LARGEST_INT32
+from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.canonical import is_csr, is_sorted
+from hmrf_dask.rows.ids import hash_ids
 from hmrf_dask.types import AnyArray
 
 FORMAT = "hmrf-dask-blocks"
@@ -43,6 +48,9 @@ _ENCODINGS = {
     "indices.list.element": "BYTE_STREAM_SPLIT",
     "values.list.element": "BYTE_STREAM_SPLIT",
 }
+
+_KEYS_TRIED: Final = 500  # of a block: hashing all takes a third of the time of reading it
+_IDS_FREE_BYTES: Final = 2**28  # in memory; more must stand in the manifest, and is planned for
 
 
 def encode_block(block: RowBlock) -> bytes:
@@ -76,8 +84,23 @@ def encode_block(block: RowBlock) -> bytes:
     return content
 
 
+class Told(NamedTuple):
+    """What a manifest says of the block in a file."""
+
+    n_rows: int
+    n_values: int
+    n_features: int
+    is_dense: bool
+    id_bytes: int
+
+
 def decode_block(
-    content: bytes, path: str, *, page_checksums: bool = True, ids_only: bool = False
+    content: bytes,
+    path: str,
+    told: Told | None = None,
+    *,
+    known: bool = False,
+    ids_only: bool = False,
 ) -> RowBlock:
     """Return the block of a Parquet file; its arrays share the buffers of the reader.
 
@@ -87,41 +110,102 @@ def decode_block(
         Those of the file.
     path : str
         What to call it in errors.
-    page_checksums : bool
-        Whether pages are checked; they need not be where the whole file was hashed just now.
+    told : Told, optional
+        What it must hold.
+    known : bool
+        Whether this process has read it before and found it sound: then pages are checked by their
+        checksums alone. Else the whole file was hashed just now, and what only a writer can have
+        got wrong is looked for; 5 % of the time.
     ids_only : bool
         Whether to leave all rows empty, which takes a twentieth of the time.
     """
     try:
-        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=page_checksums)
-        schema = file.schema_arrow
-        described = _description(schema, path)
-        n_features, has_strings = int(described["n_features"]), described["strings"]
-        if not schema.equals(_schema(described["dense"], has_strings, n_features)):
-            refuse_block(path, f"its columns are {schema.names} of other types")
-        wanted = [name for name in schema.names if not ids_only or name in ("id", "key")]
+        checked = known or told is None
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=checked)
+        described = _description(file.schema_arrow, path)
+        if told is not None:
+            _refuse_other(file.metadata, described, told, path)
+        names = file.schema_arrow.names
+        wanted = [name for name in names if not ids_only or name in ("id", "key")]
         table = file.read(wanted, use_threads=False)
         columns = {name: table.column(name).combine_chunks() for name in wanted}
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, UnreadableFileError):
-            raise
-        refuse_block(path, f"it cannot be read as Parquet ({error})")
-    if has_strings:
-        ids = np.array(columns["id"].to_pylist(), dtype=np.str_)
-        keys = as_numpy(columns["key"], np.uint64)
-    else:
+        ids, keys = _ids(columns, described, told, path, known=known)
+        if any(column.null_count for column in columns.values()):
+            refuse_block(path, "some of its rows are missing")
+        return _block(columns, ids, keys, described, path, told, known=known)
+    except UnreadableFileError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
+        refuse_block(path, f"it cannot be read as Parquet ({error!s:.300})")
+
+
+def _refuse_other(metadata: Any, described: dict[str, Any], told: Told, path: str) -> None:
+    """Refuse a file of other sizes than those planned for, before anything is unpacked.
+
+    Of a dictionary a few bytes can come to any number of values: blocks are written without.
+    """
+    found = f"{metadata.num_rows} rows of {described['n_features']} features"
+    if metadata.num_rows != told.n_rows or described["n_features"] != told.n_features:
+        refuse_block(path, f"it holds {found}, not {told.n_rows} of {told.n_features}")
+    if described["dense"] != told.is_dense and told.n_values:
+        refuse_block(path, f"its rows are {'' if described['dense'] else 'not '}dense")
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+    if any("DICTIONARY" in code for chunk in chunks for code in chunk.encodings):
+        refuse_block(path, "it has a dictionary, which blocks are written without")
+    n_values = sum(one.num_values for one in chunks if one.path_in_schema.startswith("values."))
+    if n_values > told.n_values + told.n_rows:  # an empty list counts as one
+        refuse_block(path, f"it holds {n_values} values, not {told.n_values}")
+
+
+def _ids(
+    columns: dict[str, Any], described: dict[str, Any], told: Told | None, path: str, *, known: bool
+) -> tuple[AnyArray, AnyArray]:
+    """Return ids and keys; texts as long as one array can hold, with the keys that are theirs."""
+    if not described["strings"]:
         ids = as_numpy(columns["id"], np.int64)
-        keys = ids.view(np.uint64)
-    if ids_only:
+        return ids, ids.view(np.uint64)
+    texts = columns["id"]
+    longest = pc.max(pc.utf8_length(texts)).as_py() or 0
+    room = max(_IDS_FREE_BYTES, 0 if told is None else told.id_bytes + 8 * told.n_rows)
+    if 4 * longest * len(texts) > room:
+        refuse_block(path, f"its ids have up to {longest} characters")
+    if not known and pc.any(pc.match_substring(texts, "\0")).as_py():
+        refuse_block(path, "an id has a NUL character")
+    ids, keys = np.array(texts.to_pylist(), dtype=np.str_), as_numpy(columns["key"], np.uint64)
+    some = slice(None, None, max(1, len(ids) // _KEYS_TRIED))
+    if not known and not np.array_equal(hash_ids(ids[some]), keys[some]):
+        refuse_block(path, "its keys are not those of its ids")
+    return ids, keys
+
+
+def _block(
+    columns: dict[str, Any],
+    ids: AnyArray,
+    keys: AnyArray,
+    described: dict[str, Any],
+    path: str,
+    told: Told | None,
+    *,
+    known: bool,
+) -> RowBlock:
+    """Return the rows, whose numbers all lie within them: kernels trust what they are given."""
+    n_features = described["n_features"]
+    if "values" not in columns:
         nothing, indptr = np.empty(0, np.int32), np.zeros(len(ids) + 1, np.int32)
         return RowBlock(nothing.view(np.float32), nothing, indptr, ids, keys, n_features)
     values, indptr = _flattened(columns["values"], n_features)
+    if len(values) != (len(ids) * n_features if described["dense"] else indptr[-1]) or (
+        told is not None and len(values) != told.n_values
+    ):
+        refuse_block(path, f"it holds {len(values)} values, not {told and told.n_values}")
     if described["dense"]:
         return RowBlock(values, np.empty(0, np.int32), indptr, ids, keys, n_features)
     indices, same = _flattened(columns["indices"], n_features)
-    inside = not indices.size or (indices.min() >= 0 and indices.max() < n_features)
-    if not inside or not np.array_equal(indptr, same):
+    if not np.array_equal(indptr, same) or not is_csr(indices, indptr, n_features):
         refuse_block(path, f"its feature numbers do not fit its values or 0..{n_features - 1}")
+    if not known and not is_sorted(indices, indptr):
+        refuse_block(path, "the feature numbers of a row do not ascend")
     return RowBlock(values, indices, indptr, ids, keys, n_features)
 
 
@@ -150,10 +234,20 @@ def _encodings(schema: pa.Schema) -> dict[str, str]:
 
 
 def _description(schema: pa.Schema, path: str) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads((schema.metadata or {}).get(FORMAT.encode(), b"{}"))
-    if described.get("version") != VERSION:
+    try:
+        described = json.loads((schema.metadata or {}).get(FORMAT.encode(), b"{}"))
+    except (ValueError, RecursionError):
+        described = {}
+    kinds = {"version": int, "n_features": int, "dense": bool, "strings": bool}
+    found: list[Any] = [described.get(one) for one in kinds] if isinstance(described, dict) else []
+    if [type(one) for one in found] != [*kinds.values()] or found[0] != VERSION:
         refuse_block(path, f"it is not a file of {FORMAT}, version {VERSION}")
-    return described
+    _, n_features, dense, strings = found
+    if not 0 <= n_features <= LARGEST_INT32:
+        refuse_block(path, f"it has {n_features:.9g} features")
+    if not schema.equals(_schema(dense, strings, n_features)):
+        refuse_block(path, f"its columns are {shortened(schema.names)} of other types")
+    return dict(zip(kinds, found, strict=True))
 
 
 def _flattened(lists: pa.Array, n_features: int) -> tuple[AnyArray, AnyArray]:

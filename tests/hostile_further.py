@@ -17,10 +17,7 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from hmrf_dask.corpus.partitioned import Corpus
-from tests.hostile_inputs import (
-    CASES,
-    Case,
-)
+from tests.hostile_inputs import CASES, F4, FIT, JOB, RUN, Case, _holes, npy_header
 
 # ---- folders of blocks
 
@@ -231,5 +228,31 @@ def block_cases() -> Iterator[Case]:
                  use_dictionary=True, place=OUTSIDE, apart=True)  # fmt: skip
 
 
+# ---- sizes beyond memory
+
+
+def hashed(n_features: int, **method: Any) -> Case:
+    """Return a job whose words are hashed to very many columns."""
+    told = {**JOB, "text": {"kind": "hashing", "n_features": n_features}}
+    told["method"] = {**JOB["method"], **method}
+    return Case(f"sizes: {n_features} hashed columns, {method}", RUN,
+                {"job.yaml": json.dumps(told).encode()}, "MiB", apart=True)  # fmt: skip
+
+
+SIZES = (
+    hashed(2**31 - 1),
+    hashed(2**29),
+    hashed(2**24, n_clusters=45),
+    Case("sizes: hashed columns and their components", RUN, {"job.yaml": json.dumps(
+        {**JOB, "text": {"kind": "hashing", "n_features": 2**20, "lsa": 10_000}}).encode()}, "MiB",
+        apart=True),
+    Case("sizes: centroids of 15 GB", (*FIT, "--init=big.npy"),
+         {"big.npy": _holes(npy_header(F4.format(False, (2**32, 1))), 2**34 + 129)}, "init",
+         apart=True),
+    Case("sizes: centroids of the right number", (*FIT, "--init=big.npy"),
+         {"big.npy": _holes(npy_header(F4.format(False, (3, 2**30))), 12 * 2**30 + 129)}, "init",
+         apart=True),
+)  # fmt: skip
+
 BLOCKS = tuple(block_cases())
-ALL_CASES = (*CASES, *BLOCKS)
+ALL_CASES = (*CASES, *BLOCKS, *SIZES)

@@ -29,6 +29,7 @@ from hmrf_dask.em.loop import Fit
 from hmrf_dask.em.memory_plan import (
     check_memory,
     plan_tasks,
+    reading_task,
     table_task,
 )
 from hmrf_dask.em.model import Settings
@@ -175,7 +176,8 @@ def _look(
     flow = DaskFlow()
     known_to_fit = corpus.in_client or _files_fit(corpus)
     corpus = corpus.persist()  # rows of this process travel once
-    check_memory([table_task(settings.n_clusters, corpus.n_features)])  # before anything of size d
+    table = table_task(settings.n_clusters, corpus.n_features)
+    check_memory([table, reading_task(corpus.sources)])  # before anything of size d, and any row
     if known_to_fit:
         corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
     # Of a corpus of tasks only a look tells whether it fits; files that do not are read each time.

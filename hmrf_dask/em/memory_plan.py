@@ -6,6 +6,7 @@ partitions of the corpus, K and the number of features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hmrf_dask.dataflow import FAN
@@ -16,6 +17,7 @@ from hmrf_dask.em.refine import SHARE
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.kernels.products import LANES
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes
+from hmrf_dask.store.blocks import BlockSource
 from hmrf_dask.workers import memory_of_a_task
 
 # Measured, as are the numbers of dense arrays below; tests/test_memory_plan.py holds tasks to it.
@@ -100,6 +102,22 @@ def table_task(n_clusters: int, n_features: int) -> TaskMemory:
     size = 4 * 8 * n_clusters * (n_features + 1) + 4 * padded * n_features
     part = f"{n_clusters} centroids of {n_features} features and their table"
     return TaskMemory("an E-step task", ((part, size),))
+
+
+def reading_task(sources: Sequence[BlockSource]) -> TaskMemory:
+    """Return what the largest file of blocks needs while it is read."""
+    sizes = [(one.file.n_bytes, one.nbytes) for one in sources]
+    file, rows = max(sizes, key=sum, default=(0, 0))
+    return TaskMemory("a task that reads a block", (("its file", file), ("its rows", rows)))
+
+
+def hashing_task(n_features: int, n_components: int) -> TaskMemory:
+    """Return what a vocabulary of hashed words needs, whose columns are known before any text."""
+    parts = [(f"{FAN + 1} counts of {n_features} columns, twice", 16 * (FAN + 1) * n_features)]
+    if n_components:
+        size = 3 * 8 * n_components * n_features
+        parts.append((f"{n_components} components of them, thrice", size))
+    return TaskMemory("a task that adds up hashed words", tuple(parts))
 
 
 def _linked_task(pairs: Pairs, settings: Settings) -> TaskMemory:

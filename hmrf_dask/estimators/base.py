@@ -20,6 +20,7 @@ from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
 from hmrf_dask.em.fitted import Fitted
 from hmrf_dask.em.fitting import fit_corpus, unwatched
 from hmrf_dask.em.journal import Progress
+from hmrf_dask.em.memory_plan import check_memory, table_task
 from hmrf_dask.em.seeds import Seeds
 from hmrf_dask.errors import DistortionError
 from hmrf_dask.estimators.files import SavedModel, save_model
@@ -113,6 +114,7 @@ class HMRFEstimator(
         if not self._priced:
             constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
+        check_memory([table_task(settings.n_clusters, corpus.n_features)])
         seeds = self._seeds(y, corpus.n_rows, settings.n_clusters, distortion)
         given = given_centroids(self.init, distortion, settings.n_clusters, corpus.n_features)
         fitted = fit_corpus(

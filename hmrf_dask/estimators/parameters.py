@@ -94,6 +94,9 @@ def given_centroids(
     """
     if isinstance(init, str):
         return None
+    told = getattr(init, "shape", None)
+    if isinstance(told, tuple) and told != (n_clusters, n_features):  # before it is copied
+        raise _other_shape(told, n_clusters, n_features)
     try:
         dense: Any = sound_csr(init).toarray() if hasattr(init, "toarray") else init
         given = np.ascontiguousarray(dense, np.float64)
@@ -101,12 +104,10 @@ def given_centroids(
         raise ConfigurationError(
             f"init must be one of {_listed(INITS)} or an array of numbers, got {shortened(init)}"
         ) from error
-    if given.shape != (n_clusters, n_features) or not np.isfinite(given).all():
-        raise ConfigurationError(
-            f"init must be a finite array of shape ({n_clusters}, {n_features}), one row for each "
-            f"cluster and one column for each feature, got shape {given.shape}"
-            + ("" if np.isfinite(given).all() else " with NaN or infinity")
-        )
+    if given.shape != (n_clusters, n_features):
+        raise _other_shape(given.shape, n_clusters, n_features)
+    if not np.isfinite(given).all():
+        raise _other_shape(given.shape, n_clusters, n_features, " with NaN or infinity")
     try:
         for first in range(0, n_clusters, CHECKED):
             rows = given[first : first + CHECKED]
@@ -116,6 +117,15 @@ def given_centroids(
     if isinstance(distortion, KullbackLeibler):
         given = given / given.sum(axis=1, keepdims=True)
     return given
+
+
+def _other_shape(
+    shape: tuple[int, ...], n_clusters: int, n_features: int, more: str = ""
+) -> ConfigurationError:
+    return ConfigurationError(
+        f"init must be a finite array of shape ({n_clusters}, {n_features}), one row for each "
+        f"cluster and one column for each feature, got shape {shape}{more}"
+    )
 
 
 def as_constraints(must_link: Any, cannot_link: Any) -> Constraints | None:

@@ -12,6 +12,7 @@ from hmrf_dask.corpus.chunks import lazy_array
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.em.memory_plan import TaskMemory, check_memory, reading_task, table_task
 from hmrf_dask.em.parts import add_limbs
 from hmrf_dask.em.problem import Problem
 from hmrf_dask.kernels.distances import UNDECIDED
@@ -88,6 +89,9 @@ def lazy_labels(flow: DaskFlow, predictor: Predictor, corpus: Corpus) -> list[La
 
 def transform_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
     """Return the distances: float64, shape (n_rows, K)."""
+    rows = max(corpus.row_counts) if lazy else corpus.n_rows
+    size = 8 * rows * len(predictor.centroids)
+    check_memory([TaskMemory("transform", ((f"distances of {rows} rows", size),))])
     parts = over_partitions(DaskFlow(), distances_of, predictor, corpus)
     columns = (len(predictor.centroids),)
     return whole(parts, corpus.row_counts, columns, np.dtype(np.float64), lazy)
@@ -118,6 +122,7 @@ def over_partitions(
     It takes a block, the predictor, the table of its centroids, and what is `known` of the
     partition.
     """
+    check_memory([table_task(*predictor.centroids.shape), reading_task(corpus.sources)])
     shared = flow.share(predictor)
     table = flow.lazy(table_of, shared)
     return [

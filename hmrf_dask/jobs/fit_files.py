@@ -75,7 +75,8 @@ def fit_files(
     refuse(overlaps(absolute_url(run_dir), places, called="--run-dir"))
     corpus = read_rows(rows)
     if str(parameters.get("init", "")).endswith(".npy"):
-        parameters["init"] = read_matrix(parameters["init"])
+        shape = int(parameters.get("n_clusters", HMRFKMeans().n_clusters)), corpus.n_features
+        parameters["init"] = read_matrix(parameters["init"], shape)
     constraints = Constraints.from_file(pairs, ids=corpus.has_ids) if pairs else None
     if fresh:
         start_afresh(run_dir)

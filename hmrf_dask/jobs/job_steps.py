@@ -13,6 +13,7 @@ from hmrf_dask.corpus.files import corpus_of_files
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.documents.parts import parts_of
+from hmrf_dask.em.memory_plan import check_memory, hashing_task, table_task
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
@@ -329,6 +330,7 @@ def _rows(run: Run, bundles: list[Bundle]) -> JobRows:
             rows = embed_documents(bundles, run.place, so_far)
         check_records(run, rows.told)
         return rows
+    _refuse_columns(run, text)
     before = _vocabulary_to_keep(run, text)
     counts = [counts_key(key, settings_of(text)) for key in keys]
     run.record_made(names_made(keys, counts, ()))
@@ -344,6 +346,15 @@ def _rows(run: Run, bundles: list[Bundle]) -> JobRows:
             bundles, found, new, text, before, run.place,
             before_written=lambda vocabulary: run.record_made(names_made((), (), (vocabulary,))),
         )  # fmt: skip
+
+
+def _refuse_columns(run: Run, text: Text) -> None:
+    """Refuse more columns than memory holds where they are known before any word is counted."""
+    job, columns = run.inputs.job, text.lsa or (text.n_features if text.kind == "hashing" else 0)
+    tasks = [hashing_task(text.n_features if text.kind == "hashing" else 0, text.lsa or 0)]
+    if job.mode == "fit":
+        tasks.append(table_task(job.method.n_clusters, columns))
+    check_memory(tasks)
 
 
 def _vocabulary_to_keep(run: Run, text: Text) -> Before | None:
@@ -363,6 +374,7 @@ def fit_all(run: Run, material: Material, answers: Answers) -> tuple[HMRFEstimat
     """Fit all documents; return the model, and whether it was a warm or a cold start."""
     job = run.inputs.job
     first = None
+    check_memory([table_task(job.method.n_clusters, material.corpus.n_features)])
     now = material.rows.vocabulary
     known = run.last_vocabulary is not None or now is None  # else nobody knows which column is what
     if run.previous is not None and job.start == "warm" and known:

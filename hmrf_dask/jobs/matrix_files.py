@@ -11,12 +11,19 @@ import io
 import math
 import os
 import zipfile
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 import scipy.sparse as sp
 
-from hmrf_dask.errors import HmrfError, InvalidInputError, MemoryPlanError, in_words
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HmrfError,
+    InvalidInputError,
+    MemoryPlanError,
+    in_words,
+)
 from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
 from hmrf_dask.rows.canonical import sound_csr
 from hmrf_dask.types import AnyArray
@@ -35,8 +42,14 @@ _MOST_MEMBERS: Final = 100
 _PLAIN: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
-def read_matrix(path: str) -> Any:
+def read_matrix(path: str, shape: tuple[int, int] | None = None) -> Any:
     """Return the sparse matrix of a .npz file, or the array of a .npy file.
+
+    Parameters
+    ----------
+    path : str
+    shape : tuple of int, optional
+        What the array of a .npy file must have; another one is not read.
 
     Raises
     ------
@@ -45,7 +58,7 @@ def read_matrix(path: str) -> Any:
     MemoryPlanError
         It would not fit into the memory of this machine.
     """
-    read = _read_npz if path.endswith(".npz") else _read_npy
+    read = _read_npz if path.endswith(".npz") else partial(_read_npy, wanted=shape)
     try:
         with open_regular(path) as file:
             return read(file)
@@ -61,10 +74,12 @@ def read_matrix(path: str) -> Any:
         ) from error
 
 
-def _read_npy(file: BinaryIO) -> AnyArray:
+def _read_npy(file: BinaryIO, wanted: tuple[int, int] | None) -> AnyArray:
     size = os.fstat(file.fileno()).st_size
     begin, shape, by_columns, dtype = _header(file.read(_HEADER_BYTES))
     _check_size(shape, dtype, size - begin)
+    if wanted is not None and shape != wanted:
+        raise ConfigurationError(f"init must be an array of shape {wanted}, got shape {shape}")
     if size > machine_memory():
         raise _too_large(size)
     file.seek(begin)

@@ -124,6 +124,31 @@ def test_an_output_beside_what_is_read_is_right(
     assert command("check", str(job)).exit_code == 0
 
 
+@pytest.mark.parametrize("inside", ["", "/fit", "/new"])
+def test_commands_write_into_no_folder_of_a_run(inside: str, corpus: JobCorpus) -> None:
+    import numpy as np
+
+    told = done(corpus.write_all(20, 0))
+    out = corpus.folder / "out"
+    np.save(corpus.folder / "rows.npy", np.eye(6))
+    (corpus.folder / "link").symlink_to(out / "runs")
+    rows, apart = str(corpus.folder / "rows.npy"), str(corpus.folder / "run")
+    assert command("fit", rows, "--run-dir", apart, "--n-clusters=2").exit_code == 0
+    before = contents(corpus.folder)
+    for place in (f"{out}/runs/{told['run']}{inside}", f"link/{told['run']}{inside}"):
+        there = str(corpus.folder / place)
+        other = corpus.write_job(output=there, name="other")
+        before["job.yaml"] = other.read_bytes()
+        for arguments in (
+            ("fit", rows, "--run-dir", there, "--n-clusters=2", "--fresh"),
+            ("predict", apart, rows, "--out", there), ("run", str(other)), ("check", str(other)),
+        ):  # fmt: skip
+            refused(command(*arguments), "must lie apart from what runs of a job made")
+    assert contents(corpus.folder) == before
+    fine = command("predict", apart, rows, "--out", str(out / "runs" / "mine"))
+    assert fine.exit_code == 0, fine.output
+
+
 def test_documents_that_a_link_brings_in_are_none_of_the_output(corpus: JobCorpus) -> None:
     job = corpus.write_all(20, 0, resource={"path": "documents", "format": "jsonl"})
     (corpus.folder / "documents" / "link").symlink_to("../out")

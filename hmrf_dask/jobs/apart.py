@@ -7,6 +7,7 @@ the same store.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -14,9 +15,13 @@ from typing import NamedTuple
 from hmrf_dask.documents.manifest import BUILTIN, Manifest
 from hmrf_dask.documents.sources import Source, cut_at_magic, is_relative
 from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.releases import owner
+from hmrf_dask.releases.own_files import FOLDERS
 from hmrf_dask.runs.locations import Location
+from hmrf_dask.runs.storage import open_storage
 from hmrf_dask.whole_files import is_local
 
+_IN_RUN = re.compile(rf"/({FOLDERS.pattern})(?=/)")
 ADVICE = "name an output folder of its own, beside them"
 
 
@@ -97,6 +102,26 @@ def refuse(problems: Sequence[str]) -> None:
     """Raise ConfigurationError for what `overlaps` found."""
     if problems:
         raise ConfigurationError(f"{'; '.join(problems)}; {ADVICE}")
+
+
+def refuse_in_run(place: str, called: str) -> None:
+    """Refuse to write into a folder that a run of a job made: what lies there is a release's.
+
+    Parameters
+    ----------
+    place : str
+        An absolute path or a URL.
+    called : str
+        What it is called where it was given.
+    """
+    url = os.path.realpath(place) if is_local(place) else place
+    for found in _IN_RUN.finditer(f"{url}/"):
+        output = url[: found.start()]
+        if owner.NAME in open_storage(output, {}, durable=False).names(""):
+            raise ConfigurationError(
+                f"{called} must lie apart from what runs of a job made, got {place}, which is or "
+                f"lies in {found[1]} of the output {output}; {ADVICE}"
+            )
 
 
 def _climbs(output: str) -> bool:

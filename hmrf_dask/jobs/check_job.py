@@ -7,7 +7,7 @@ from hmrf_dask.documents.mistakes import is_kind, parse_yaml
 from hmrf_dask.documents.sources import list_sources
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError
-from hmrf_dask.jobs.apart import ADVICE, listed_inside, overlaps
+from hmrf_dask.jobs.apart import ADVICE, listed_inside, overlaps, refuse_in_run
 from hmrf_dask.jobs.check_answers import NextRun
 from hmrf_dask.jobs.check_documents import Findings, check_manifest
 from hmrf_dask.jobs.inputs import beside, load_job, output_of, read_by
@@ -75,6 +75,7 @@ def check_output(job: Job, address: str) -> list[str]:
         return [f"{'; '.join(found)}; {ADVICE}"]
     try:
         refuse_memory(job.output, "output")
+        refuse_in_run(output, "output")
         refuse_other(open_output(output, None), Owner(job.name, manifest.name))
     except HmrfError as error:
         if error.exit_code != ConfigurationError.exit_code:

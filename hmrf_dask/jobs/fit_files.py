@@ -12,7 +12,7 @@ from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.classes import HMRFKMeans
-from hmrf_dask.jobs.apart import Place, overlaps, refuse
+from hmrf_dask.jobs.apart import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.matrix_files import read_matrix
 from hmrf_dask.jobs.places import record_assignments
@@ -73,6 +73,7 @@ def fit_files(
         read["the centroids"] = parameters["init"]
     places = [Place(f"{what} ({path})", path) for what, path in read.items() if path]
     refuse(overlaps(absolute_url(run_dir), places, called="--run-dir"))
+    refuse_in_run(absolute_url(run_dir), "--run-dir")
     corpus = read_rows(rows)
     if str(parameters.get("init", "")).endswith(".npy"):
         shape = int(parameters.get("n_clusters", HMRFKMeans().n_clusters)), corpus.n_features

@@ -17,7 +17,7 @@ from hmrf_dask.documents.mistakes import parse_yaml, refuse_other_kind, validate
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.apart import Place, listed_inside, overlaps, places_of, refuse
+from hmrf_dask.jobs.apart import Place, listed_inside, overlaps, places_of, refuse, refuse_in_run
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.report import FORMAT
 from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
@@ -130,6 +130,7 @@ def gather(
     folder = base_of(manifest_url)
     output = output_of(job, address)
     refuse(overlaps(output, read_by(job, address, manifest)))
+    refuse_in_run(output, "output")
     named = [read_answer_file(one) for one in list_answers(manifest, folder)]
     more = [AnswerFile(one, read_whole(beside(base, one), {}, ANSWER_BYTES)) for one in job.answers]
     sources = tuple(list_sources(manifest, folder))

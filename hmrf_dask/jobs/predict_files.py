@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hmrf_dask.addresses import absolute_url
 from hmrf_dask.estimators.classes import load
-from hmrf_dask.jobs.apart import Place, overlaps, refuse
+from hmrf_dask.jobs.apart import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
 from hmrf_dask.jobs.fit_files import read_rows
 from hmrf_dask.jobs.places import model_folder, record_assignments
@@ -45,6 +45,7 @@ def predict_files(model: str, rows: str, out: str) -> Prediction:
     folder = model_folder(model)
     places = [Place(f"the model ({model})", model), Place(f"the rows ({rows})", rows)]
     refuse(overlaps(absolute_url(out), places, called="--out"))
+    refuse_in_run(absolute_url(out), "--out")
     fitted, corpus = load(folder), read_rows(rows)
     assigned = write_assignments(corpus, None, fitted, out)
     record_assignments(out, assigned.files)

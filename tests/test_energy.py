@@ -70,7 +70,7 @@ def check_fit(problem: Problem, seed: int) -> None:
         assert bench.engine.energy(turn.state, turn.pricing, prior) == turn.state.energy
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(problems(max_rows=25), st.integers(0, 2**16))
 def test_j_is_the_oracles_and_never_carried_along_wrongly(problem: Problem, seed: int) -> None:
     check_fit(problem, seed)
@@ -80,12 +80,12 @@ def test_j_is_the_oracles_and_never_carried_along_wrongly(problem: Problem, seed
 @pytest.mark.parametrize("distortion", ["cosine", "pearson", "euclidean"])
 def test_j_is_the_oracles_where_closures_are_tables(distortion: str) -> None:
     n_tables = 0
-    for seed in range(60):
+    for seed in range(40):
         problem = random_problem(seed, distortion=distortion, closure=True)
         bench = some_bench(problem, seed)
         n_tables += sum(one.mode == "table" for one in bench.engine.problem.bundles)
         check_fit(problem, seed)
-    assert n_tables >= 40
+    assert n_tables >= 25
 
 
 # zero rows and dropped pairs are meant here

@@ -59,7 +59,7 @@ def refines(problem: Problem) -> bool:
     return problem.distortion in TABLE_FORMS and problem.K > 1
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(problems(max_rows=25), st.integers(0, 2**16))
 def test_j_never_rises(problem: Problem, seed: int) -> None:
     check_steps(some_bench(problem, seed), refining=refines(problem), seed=seed)
@@ -68,17 +68,17 @@ def test_j_never_rises(problem: Problem, seed: int) -> None:
 @pytest.mark.parametrize("distortion", DISTORTIONS)
 def test_j_never_rises_while_weights_are_learned(distortion: str) -> None:
     n_learned = 0
-    for seed in range(30):
+    for seed in range(20):
         problem = random_problem(seed, distortion=distortion, smooth=True, n=40)
         steps = check_steps(some_bench(problem, seed, learn=True), seed=seed)
         n_learned += sum(name == "B" for name in steps)
-    assert n_learned >= 10
+    assert n_learned >= 7
 
 
 @pytest.mark.usefixtures("only_tables")
 @pytest.mark.parametrize("distortion", TABLE_FORMS)
 def test_j_never_rises_in_table_form(distortion: str) -> None:
-    for seed in range(40):
+    for seed in range(25):
         problem = random_problem(seed, distortion=distortion, closure=True)
         check_steps(some_bench(problem, seed), refining=refines(problem), seed=seed)
 
@@ -144,7 +144,7 @@ def test_no_move_is_left_after_an_e_step(problem: Problem, seed: int) -> None:
 @pytest.mark.usefixtures("only_tables")
 @pytest.mark.parametrize("distortion", TABLE_FORMS)
 def test_no_move_is_left_in_table_form(distortion: str) -> None:
-    for seed in range(40):
+    for seed in range(25):
         problem = random_problem(seed, distortion=distortion, closure=True)
         bench = some_bench(problem, seed)
         for turn in kept_turns(bench, most=2, seed=seed):
@@ -185,7 +185,7 @@ def test_no_move_is_left_in_table_form_whatever_the_labels_were(
 @pytest.mark.parametrize("distortion", DISTORTIONS)
 def test_components_in_pieces_keep_every_promise(distortion: str) -> None:
     n_rounds = 0
-    for seed in range(12):
+    for seed in range(8):
         problem = random_problem(seed, distortion=distortion, n=30)
         for memory in (3000, 5000, 8000):  # the least that holds a row with all its pairs
             try:
@@ -198,7 +198,7 @@ def test_components_in_pieces_keep_every_promise(distortion: str) -> None:
         check_energy(bench, turn.state)
         check_local_optimum(bench, turn)
         check_steps(bench, refining=refines(problem), seed=seed, most=3)
-    assert n_rounds >= 4
+    assert n_rounds >= 3
 
 
 @pytest.mark.parametrize("far", [0.0, 100.0])

@@ -149,8 +149,7 @@ class Corpus:
         Examples
         --------
         >>> import numpy as np
-        >>> from hmrf_dask.cluster.watch import compute as compute_all
-        from hmrf_dask.corpus.partitioned import Corpus
+        >>> from hmrf_dask.corpus.partitioned import Corpus
         >>> Corpus.from_rows(np.eye(5), n_partitions=2).row_counts
         (2, 3)
         """

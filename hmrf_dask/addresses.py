@@ -25,7 +25,9 @@ from hmrf_dask.redaction import without_secrets as without_secrets
 STORES: Final = frozenset((*GLOB_STORES - {""}, "az", "abfs", "abfss", "http", "https"))
 # Whatever is before a colon, not what a scheme may be: the odd ones are repeated by errors as well.
 _SCHEME = re.compile(
-    r"(?:(?P<scheme>[^:/\\?#]{2,}|[^:/\\?#]?(?=:[/\\]{2})):)?(?P<slashes>[/\\]*)(?P<rest>.*)", re.S
+    r"(?:(?P<scheme>[^:/\\?#]{2,}|[^:/\\?#]?(?=:[/\\]{2})|[^:/\\?#](?=:[^/\\])):)?"
+    r"(?P<slashes>[/\\]*)(?P<rest>.*)",
+    re.S,
 )
 _PORT = re.compile(r"(\[[^\]]*\]|[^:]*)(:\d*)?")
 _PARAMETER = re.compile(r"[?#][^/?#]*=")
@@ -221,11 +223,12 @@ def _decodings(text: str) -> Iterator[str]:
 
 def _has_user(parts: _Parts) -> bool:
     if parts.is_url or len(parts.slashes) > 1:
-        odd_port = (
-            parts.is_url and parts.scheme not in _LOCAL and not _PORT.fullmatch(parts.authority)
-        )
+        of_a_store = parts.is_url and parts.scheme not in _LOCAL
+        odd_port = of_a_store and not _PORT.fullmatch(parts.authority)
         many = ":" in parts.authority and "@" in parts.rest
-        return "@" in parts.authority or odd_port or many
+        # Some read a backslash as a slash, others as a part of the name.
+        longer = re.split(r"[/?#]", parts.rest, maxsplit=1)[0] if of_a_store else parts.authority
+        return "@" in longer or odd_port or many
     return bool(parts.scheme) and "@" in parts.rest  # me:password@host
 
 

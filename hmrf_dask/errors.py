@@ -89,6 +89,10 @@ class InvalidInputError(HmrfError, ValueError):
     exit_code = 65
 
 
+class InvalidTypeError(InvalidInputError, TypeError):
+    """What should be rows is of a class that has none, or holds objects that are no numbers."""
+
+
 class ConflictError(InvalidInputError):
     """A must-link path joins a pair that is cannot-linked.
 

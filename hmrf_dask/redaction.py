@@ -30,16 +30,29 @@ _QUOTED_URL = re.compile(
 )
 _BARE_URL = re.compile(rf"(?P<quote>)(?P<scheme>{_SCHEME})(?P<rest>\S+)")
 _CLOSING = ";,:.)]}'\"`>"
-# me:password@host without a scheme.
-_NO_SCHEME = re.compile(
-    r"(?<![\w/@.:%+-])(?!mailto:)([A-Za-z][\w.%+-]*):(?!/)[^\s@'\",]+@(?=[\w\[])"
+# Other at signs, colons and marks are read as these by whatever normalises names of hosts.
+_AT = re.compile(r"[@\uff20\ufe6b]|%(?:25)*(?:40|EF%(?:25)*B(?:C%(?:25)*A0|9%(?:25)*AB))", re.I)
+_COLON = re.compile(r"[:\uff1a]|%(?:25)*3[aA]")
+_BEHIND = re.compile(r"[?\uff1f\ufe56]|[#\uff03\ufe5f]|%(?:25)*3[fF]|%(?:25)*23")
+# me:password@host without a scheme; a name of digits alone is a time, one letter may be a drive.
+_USER = (
+    r"(?!mailto:|[A-Za-z]:\\)(?P<name>(?=[\w.%+-]*?[^\W\d_])(?:%(?!(?:25)*3[aA])|[\w.+-])++)"
+    rf"(?:{_COLON.pattern})(?!/)"
 )
-_AT = re.compile(r"@|%(?:25)*40")
-_COLON = re.compile(r":|%(?:25)*3[aA]")
-_BEHIND = re.compile(r"\?|#|%(?:25)*3[fF]|%(?:25)*23")
+_NO_SCHEME = re.compile(
+    rf"(?<![\w/@.:%+-])(?P<quote>){_USER}[^\s'\",]+(?:{_AT.pattern})(?=[\w\[])", re.I
+)
+_QUOTED_USER = re.compile(
+    rf"(?P<quote>['\"]){_USER}(?:(?!(?P=quote))\S)+(?:{_AT.pattern})(?=[\w\[])", re.I
+)
 # 'password': 'x' of a mapping, password=x of a query, an option or a connection string.
 _VALUE = r"(?:'[^'\n]*'?|\"[^\"\n]*\"?|[^\s,;&'\")\]}]+)"
-_IN_MAPPING = re.compile(rf"(?P<name>['\"][\w.-]+['\"]\s*:\s*)(?P<value>b?{_VALUE})")
+_IN_MAPPING = re.compile(
+    r"(?P<name>['\"][\w.-]+['\"]\s*:\s*|\(['\"][\w.-]+['\"],\s*)" rf"(?P<value>b?{_VALUE})"
+)
+_IN_MAPPING_IN_TEXT = re.compile(
+    r"(?P<name>\\+['\"][\w.-]+\\+['\"]\s*:\s*)(?P<value>\\+['\"][^'\"\n]*['\"]?)"
+)
 _ASSIGNED = re.compile(rf"(?P<name>(?<![\w.-])[\w.-]++\\?['\"]?\s?=\s?)(?P<value>{_VALUE})")
 _NOT_ASSIGNED = frozenset(("key", "pass", "auth"))  # ordinary words before "="
 _HEADER = re.compile(
@@ -83,10 +96,11 @@ def without_secrets(text: str) -> str:
     """
     text = _QUOTED_URL.sub(_masked_url, text)
     text = _BARE_URL.sub(_masked_url, text)
-    text = _NO_SCHEME.sub(rf"\1:{HIDDEN}@", text)
+    for pattern in (_QUOTED_USER, _NO_SCHEME):
+        text = pattern.sub(rf"\g<quote>\g<name>:{HIDDEN}@", text)
     text = _HEADER.sub(rf"\1\2{HIDDEN}", text)
-    text = _IN_MAPPING.sub(_masked_value, text)
-    text = _ASSIGNED.sub(_masked_value, text)
+    for pattern in (_IN_MAPPING, _IN_MAPPING_IN_TEXT, _ASSIGNED):
+        text = pattern.sub(_masked_value, text)
     for pattern in _BY_FORM:
         text = pattern.sub(rf"\g<shown>{HIDDEN}", text)
     return text
@@ -95,20 +109,22 @@ def without_secrets(text: str) -> str:
 def shortened(value: object, length: int = 80) -> str:
     """Return a value as Python writes it, without secrets and not longer than `length`."""
     try:
-        text = without_secrets(repr(value))
-    except ValueError:
-        return "a number of thousands of digits"
+        text = " ".join(without_secrets(repr(value)).splitlines())  # of arrays there are several
+    except Exception as error:  # whatever an object of somebody else's raises
+        many = isinstance(value, int) and isinstance(error, ValueError)
+        return "a number of thousands of digits" if many else f"a {type(value).__name__}"
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def masked_rest(scheme: str, rest: str) -> str:
     """Return what follows the scheme of a URL without user part, query and fragment."""
-    authority = re.split(r"[/\\?#]", rest, maxsplit=1)[0]
+    ends = r"[/\\?#]" if scheme in ("", "file", "local") else r"[/?#]"
+    authority = re.split(ends, rest, maxsplit=1)[0]
     if _AT.search(authority) or (_COLON.search(authority) and _AT.search(rest)):
         rest = f"{HIDDEN}@{_AT.split(rest)[-1]}"
     for mark in _BEHIND.finditer(rest):
         behind = rest[mark.end() :]
-        wildcard = scheme in GLOB_STORES and mark[0] != "#" and not mark[0].endswith("23")
+        wildcard = scheme in GLOB_STORES and mark[0][-1] in "?\uff1f\ufe56fF"
         if behind and not (wildcard and not re.match(r"[^/?]*=", behind)):
             return f"{rest[: mark.start()]}{mark[0]}{HIDDEN}"
     return rest

@@ -273,6 +273,10 @@ FURTHER_VALUES = (
     job("method.cannot_link_cost", "1.0e-12", fine=True),
     job("text.lsa", "10000", said="n_components"),
     job("keep", "10000", fine=True),
+    job("text", "{kind: hashing, n_features: 2147483647}", said="n_features", apart=True),
+    job("cluster", "{class: distributed.LocalCluster, workers: 100000}", said="worker processes"),
+    manifest("documents.id", "'a\"b'", said="documents"),
+    manifest("documents.id", '"a\\tb"', said="documents"),
     manifest("resources.0.path", "/dev/zero", said="/dev/zero"),
     manifest("resources.0.path", '"documents\\0"'),
     manifest("resources.0.path", "[" + ", ".join(["a"] * 15_000) + "]"),
@@ -615,6 +619,7 @@ DOCUMENTS = (
                   "text": pa.DictionaryArray.from_arrays(
                       pa.array(np.zeros(600, np.int32)), pa.array(["word " * 200_000])),
               }), path), "bad.parquet", fine=True, apart=True),
+    documents("a name of other bytes", b"moon", "\udcff.txt", place="UTF-8"),
     documents("a pipe", lambda path: os.mkfifo(path)),
     documents("a device", lambda path: path.symlink_to("/dev/zero")),
     documents("a link to nothing", lambda path: path.symlink_to("/nowhere")),

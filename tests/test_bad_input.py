@@ -206,6 +206,42 @@ def test_what_is_not_numbers() -> None:
         HMRFKMeans(2).fit(np.ma.masked_less(good(), 0.5))
     with pytest.raises(InvalidInputError, match="Expected 2D array, got scalar array"):
         HMRFKMeans(2).fit(None)
+    for name in ("U1", "S1", "M8[s]", "m8[s]"):  # which numpy casts to numbers without a word
+        with pytest.raises(InvalidInputError, match="rows must be of real numbers, got dtype"):
+            HMRFKMeans(2).fit(np.zeros((N, 2), name))
+    with pytest.raises(InvalidInputError, match=r"Complex data not supported: [^\n]+$"):
+        HMRFKMeans(2).fit(sp.csr_array(np.ones((N, 2), complex)))
+    for rows in ({1, 2}, {"a": 1}, (row for row in good())):
+        with pytest.raises(InvalidInputError, match="argument must be"):
+            HMRFKMeans(2).fit(rows)
+
+
+def broken(form: str) -> Any:
+    """Return a sparse matrix that scipy has no reason to doubt until a loop follows it."""
+    matrix = sp.csr_array(good()).asformat(form)
+    if form == "lil":
+        matrix.rows[0] = [10**8]
+        matrix.data[0] = [1.0]
+    elif form == "dok":
+        matrix._dict[(0, 10**8)] = 1.0
+    elif form == "coo":
+        matrix.data = matrix.data[:3]
+    elif form == "dia":
+        matrix.data = matrix.data[0]
+    elif form == "bsr":
+        matrix.data = np.ones((len(matrix.indices), 5, 7))
+    else:
+        matrix.indices = matrix.indices.tolist()
+    return matrix
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"])
+def test_a_sparse_matrix_that_is_none(form: str) -> None:
+    words = f"the numbers of a {form.upper()} matrix must lie within"
+    with pytest.raises(InvalidInputError, match=words):
+        KMeans(2).fit(broken(form))
+    with pytest.raises(ConfigurationError, match=r"^init must be [^\n]+$"):
+        KMeans(N, init=broken(form)).fit(good())  # an interpreter that follows it is gone
 
 
 def test_a_path_without_a_corpus(tmp_path: Path) -> None:

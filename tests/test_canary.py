@@ -34,7 +34,7 @@ SPELLINGS = [
     f"https://user:{CANARY}@127.0.0.1:9/a",
     f"S3://user:pa/{CANARY}@bucket/a",
     f"user:{CANARY}@127.0.0.1:9",
-    f"https://user%3A{CANARY}%40127.0.0.1:9/a",
+    f"https://user%3A{CANARY}\uff20127.0.0.1:9/a",
     f"s3://bucket/a?sig={CANARY}",
     f"https://127.0.0.1:9/a?password={CANARY}",
     f"https://127.0.0.1:9/a?{CANARY}",

@@ -495,7 +495,9 @@ def test_ids_and_numbers_that_are_too_long(folder: Folder) -> None:
 def test_labels_are_no_bytes(folder: Folder) -> None:
     data = as_parquet([{"id": "a", "text": "b", "l": b"c"}])
     batch = folder.one("a.parquet", data, {"label": "l"})
-    assert told(batch) == [(1, "a", "the label must be a text or a number, got a bytes")]
+    assert told(batch) == [
+        (1, "a", "the label must be a text or a number, got a value of type bytes")
+    ]
 
 
 def test_a_pipe_is_not_waited_for(folder: Folder) -> None:
@@ -513,7 +515,7 @@ def test_columns_of_parquet_that_hold_other_things(folder: Folder) -> None:
         "the id ('id') is missing",
     ]
     batch = folder.one("b.parquet", as_parquet([{"id": "a", "text": b"\xff"}]))
-    assert told(batch) == [(1, "a", "the text ('text') must be a text, got a bytes")]
+    assert told(batch) == [(1, "a", "the text ('text') must be a text, got a value of type bytes")]
     table = pa.table({"id": pa.array(["x", "y"]).dictionary_encode(), "text": ["b", None]})
     pq.write_table(table, folder.path / "c.parquet")
     batch = folder.one("c.parquet", (folder.path / "c.parquet").read_bytes())

@@ -189,6 +189,12 @@ def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
         fitted(TEXT)
 
 
+def test_a_basis_that_no_machine_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hmrf_dask.text.lsa.machine_memory", lambda: 2**16)
+    with pytest.raises(MemoryPlanError, match=r"LSA must fit the memory of this machine.* of 300"):
+        fitted(TEXT)
+
+
 # --- kernels -------------------------------------------------------------------------------------
 
 

@@ -21,14 +21,22 @@ from hmrf_dask.addresses import plain_url
 from hmrf_dask.cli.endings import finished_first
 from hmrf_dask.cluster.ends import closed_in_time, silence_dask
 from hmrf_dask.cluster.questions import within
-from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfError, in_words
+from hmrf_dask.errors import (
+    ClusterError,
+    ConfigurationError,
+    HmrfError,
+    MemoryPlanError,
+    in_words,
+)
 from hmrf_dask.jobs.cluster_classes import CLASSES, arguments_of
 from hmrf_dask.jobs.job_file import Cluster
 from hmrf_dask.limits import SCHEDULER_FILE_BYTES
 from hmrf_dask.whole_files import read_bounded
+from hmrf_dask.workers import machine_memory
 
 CONNECT_SECONDS = 20
 GRACE = 5  # seconds more for one that accepts a connection and does not answer
+WORKER_BYTES = 100 * 2**20  # of a Python that has read in Dask, before it has any work
 
 
 @contextmanager
@@ -71,7 +79,19 @@ def connected(
         yield
 
 
+def _refuse_too_many(n_workers: int) -> None:
+    """Refuse more processes than this machine has memory for: they would take it down."""
+    needed, there = n_workers * WORKER_BYTES, machine_memory()
+    if needed > there:
+        raise MemoryPlanError(
+            f"worker processes must fit the memory of this machine, {there / 2**30:.3g} GiB, got "
+            f"{n_workers} of at least {WORKER_BYTES >> 20} MiB; ask for "
+            f"{there // WORKER_BYTES} at most, or for threads"
+        )
+
+
 def _local_processes(stack: ExitStack, n_workers: int) -> None:
+    _refuse_too_many(n_workers)
     # Ctrl-C is for this process, which then ends the workers; threads and processes started
     # while the signal is blocked never get it, and one that comes meanwhile is not lost.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -99,6 +119,9 @@ def _started(asked: Cluster) -> Iterator[None]:
     """Start a cluster of an allowed class with its workers, and end it afterwards."""
     assert asked.cluster_class is not None
     assert asked.cluster_class in CLASSES  # nothing else is imported because a file says so
+    if asked.cluster_class == "distributed.LocalCluster":
+        told = asked.kwargs.get("n_workers")
+        _refuse_too_many(max(asked.workers or 0, told if isinstance(told, int) else 0))
     module, _, name = asked.cluster_class.rpartition(".")
     system = name.removesuffix("Cluster").lower()
     configured = dask.config.get(f"jobqueue.{system}.scheduler-options", {})

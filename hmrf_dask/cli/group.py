@@ -129,8 +129,15 @@ class HmrfCommand(click.Command):
 
 
 def one_line(message: object) -> str:
-    """Return a message without line breaks."""
-    return " ".join(str(message).split())
+    r"""Return a message without line breaks, and without what would command a terminal.
+
+    Examples
+    --------
+    >>> print(one_line("documents/\x1b[31m.jsonl:\n  mend it"))
+    documents/\x1b[31m.jsonl: mend it
+    """
+    line = " ".join(str(message).split())
+    return "".join(one if one.isprintable() else f"{one!a}"[1:-1] for one in line)
 
 
 @contextmanager

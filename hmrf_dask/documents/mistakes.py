@@ -6,6 +6,7 @@ Manifests and job files are read this way.
 from __future__ import annotations
 
 import os
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -24,6 +25,7 @@ M = TypeVar("M", bound=BaseModel)
 _GENERAL = "(the whole file)"
 _MOST_SHOWN: Final = 20  # mistakes
 _KNOWN: Final = "; known are "
+_PLAIN_NAME: Final = re.compile(r"[\w$. -]{1,100}")
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 # What a value must be, by pydantic's name of the mistake: its own words speak of Python.
 _MUST_BE: Final = {
@@ -147,9 +149,15 @@ def _places(error: ValidationError, found: Any, model: type[BaseModel]) -> dict[
     places: dict[str, list[str]] = {}
     for one in error.errors(include_url=False):
         kept = _in_file(one["loc"], found, missing=one["type"] == "missing")
-        path = ".".join(f"{step!s:.100}" for step in kept) or _GENERAL
+        path = ".".join(map(_step, kept)) or _GENERAL
         places.setdefault(path, []).append(_told(one, kept, model))
     return {path: _joined(list(dict.fromkeys(told))) for path, told in places.items()}
+
+
+def _step(step: int | str) -> str:
+    """Return a step of a path; a name that is none is quoted, it may be anything."""
+    plain = isinstance(step, int) or _PLAIN_NAME.fullmatch(step)
+    return f"{step}" if plain else shortened(step, 100)
 
 
 def _lines(places: Mapping[str, str]) -> Iterator[str]:

@@ -23,6 +23,8 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
         return f"the id ({columns.id!r}) is missing"
     if len(id_) > MOST_CHARACTERS:
         return f"the id must have at most {MOST_CHARACTERS} characters, got {len(id_)}"
+    if not is_text(id_):  # of a file whose name is of other bytes
+        return "the id must be UTF-8 text, got other bytes; rename the file"
     if id_[-1] == "\0":
         return "the id must not end in a NUL character"
     if type(text) is not str:
@@ -36,6 +38,20 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
     if (not text or text.isspace()) and columns.text and columns.empty_text == "reject":
         return "the text is empty (documents.empty_text: keep takes such documents)"
     return ""
+
+
+def is_text(value: str) -> bool:
+    r"""Tell whether no byte was undecodable: those become lone surrogates.
+
+    Examples
+    --------
+    >>> is_text("caf\xe9"), is_text("caf\udce9")
+    (True, False)
+    """
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def too_long(limit: int) -> str:
@@ -84,4 +100,4 @@ def kind_of(value: Any) -> str:
     if isinstance(value, list):
         return "a list with other things" if value else "an empty list"
     kinds = {float: "a fraction", int: "a number", str: "a text", dict: "an object"}
-    return kinds.get(type(value), f"a {type(value).__name__}")
+    return kinds.get(type(value), f"a value of type {type(value).__name__}")

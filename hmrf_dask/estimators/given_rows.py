@@ -10,8 +10,8 @@ import scipy.sparse
 from sklearn.utils.validation import validate_data
 
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
-from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.rows.canonical import sound_csr
+from hmrf_dask.errors import InvalidInputError, InvalidTypeError
+from hmrf_dask.rows.canonical import require_matrix, require_numbers, sound_csr
 
 
 def is_lazy(X: Any) -> bool:
@@ -35,13 +35,18 @@ class GivenRows:
             return corpus
         if isinstance(X, np.ma.MaskedArray):
             raise InvalidInputError("rows must not be masked, got a masked array; fill it")
+        if isinstance(X, np.ndarray) and X.dtype.kind != "O":
+            require_numbers(X.dtype)
         if scipy.sparse.issparse(X):
+            require_matrix(X)
             X = sound_csr(X)
         try:
             checked = validate_data(
                 self, X, reset=fitting, accept_sparse="csr", dtype=[np.float64, np.float32],
                 accept_large_sparse=True, ensure_all_finite=False,
             )  # fmt: skip
+        except TypeError as error:  # scikit-learn's own checks ask for this class
+            raise InvalidTypeError(str(error)) from error
         except (ValueError, OverflowError) as error:
             raise InvalidInputError(str(error)) from error
         return as_corpus(checked)

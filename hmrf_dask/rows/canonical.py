@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,16 @@ def require_matrix(matrix: Any) -> None:
             f"Found array with dim {matrix.ndim}, expected 2: rows must be documents and columns "
             "features; reshape the data"
         )
-    if matrix.dtype.kind == "c":
+    require_numbers(matrix.dtype)
+
+
+def require_numbers(dtype: Any) -> None:
+    """Refuse a type of values that are no real numbers: dates and texts can be cast to some."""
+    if dtype.kind == "c":
         raise InvalidInputError("Complex data not supported: rows must be of real numbers")
-    if matrix.dtype.kind not in "biuf":
+    if dtype.kind not in "biuf":
         raise InvalidInputError(
-            f"rows must be of real numbers, got dtype {matrix.dtype}; use astype(float)"
+            f"rows must be of real numbers, got dtype {dtype!s:.80}; use astype(float)"
         )
 
 
@@ -75,25 +81,35 @@ def sound_csr(matrix: Any) -> Any:
 
     The compiled loops that turn one format into another trust them.
     """
-    if not _is_sound(matrix):
-        raise InvalidInputError(
-            f"the numbers of a {matrix.format.upper()} matrix must lie within its shape "
-            f"{tuple(matrix.shape)} and its pointers must ascend, got others; rebuild it and call "
-            "its check_format()"
-        )
-    return matrix.tocsr()
+    with contextlib.suppress(ValueError, TypeError, AttributeError, IndexError, OverflowError):
+        if matrix.format == "dok":
+            matrix = matrix.tocoo()
+        if _is_sound(matrix) and _is_sound(found := matrix.tocsr()):
+            return found
+    raise InvalidInputError(
+        f"the numbers of a {matrix.format.upper()} matrix must lie within its shape "
+        f"{tuple(matrix.shape)} and its pointers must ascend, got others; rebuild it and call "
+        "its check_format()"
+    )
 
 
 def _is_sound(matrix: Any) -> bool:
-    rows, columns = matrix.shape if matrix.ndim == 2 else (0, 0)
-    if matrix.ndim == 2 and matrix.format == "coo":
+    if matrix.ndim != 2:
+        return True  # the caller's look at shapes says so
+    rows, columns = matrix.shape
+    if min(rows, columns) < 0:
+        return False
+    if matrix.format == "coo":
         ends = zip(matrix.coords, (rows, columns), strict=True)
-        return all(not len(one) or (one.min() >= 0 and one.max() < size) for one, size in ends)
-    if matrix.ndim != 2 or matrix.format not in ("csr", "csc", "bsr"):
+        return all(_lie_below(one, size) and len(one) == len(matrix.data) for one, size in ends)
+    if matrix.format not in ("csr", "csc", "bsr"):
         return True
     major, minor = (columns, rows) if matrix.format == "csc" else (rows, columns)
     if matrix.format == "bsr":
-        major, minor = rows // matrix.blocksize[0], columns // matrix.blocksize[1]
+        height, width = matrix.data.shape[1:]
+        if rows % height or columns % width:
+            return False
+        major, minor = rows // height, columns // width
     numbers, pointers = matrix.indices, matrix.indptr
     return (
         numbers.dtype.kind in "iu"
@@ -104,6 +120,12 @@ def _is_sound(matrix: Any) -> bool:
     )
 
 
+def _lie_below(numbers: AnyArray, size: int) -> bool:
+    return numbers.dtype.kind in "iu" and (
+        not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < size)
+    )
+
+
 def is_csr(indices: AnyArray, indptr: AnyArray, n_features: int) -> bool:
     """Whether row pointers ascend over exactly these entries, and features lie in 0..n_features-1.
 
@@ -111,7 +133,7 @@ def is_csr(indices: AnyArray, indptr: AnyArray, n_features: int) -> bool:
     """
     if indptr[0] != 0 or indptr[-1] != len(indices) or np.any(indptr[1:] < indptr[:-1]):
         return False
-    return not indices.size or bool(indices.min() >= 0 and indices.max() < n_features)
+    return _lie_below(indices, n_features)
 
 
 def is_sorted(indices: AnyArray, indptr: AnyArray) -> bool:

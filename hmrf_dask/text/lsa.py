@@ -15,7 +15,7 @@ import numpy as np
 from hmrf_dask.cluster.clients import local_threads
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import Dataflow, Lazy
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, InvalidInputError, MemoryPlanError
 from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.bases import SMALL, eigenvectors, inner_products, orthonormal, turned
 from hmrf_dask.kernels.exact import exact_sum, exact_value
@@ -24,6 +24,7 @@ from hmrf_dask.kernels.sketches import Basis, project
 from hmrf_dask.rows.block import RowBlock, check_finite
 from hmrf_dask.text.passes import Rows, lay_rows
 from hmrf_dask.types import FloatArray, RowArray
+from hmrf_dask.workers import machine_memory
 
 OVERSAMPLES = 10  # columns beyond those asked for: the first then settle sooner
 
@@ -75,13 +76,26 @@ def decompose(
             f"Found array with 0 sample(s) (shape=({n_rows}, {n_features})) while a minimum of 1 "
             "is required; give rows"
         )
+    n_columns = min(n_components + OVERSAMPLES, n_features)
+    _refuse_large(n_features, n_columns)
     rows = lay_rows(flow, corpus)
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()):
-        basis = random_basis(n_features, min(n_components + OVERSAMPLES, n_features), seed)
+        basis = random_basis(n_features, n_columns, seed)
         for _ in range(n_iter):
             basis = orthonormal(rows.sketch(basis)[0])
         return _decomposed(rows, basis, n_components)
+
+
+def _refuse_large(n_features: int, n_columns: int) -> None:
+    """Refuse a basis that this process cannot hold, with its products and what they become."""
+    needed, there = 3 * 8 * n_features * n_columns, machine_memory()
+    if needed > there:
+        raise MemoryPlanError(
+            f"LSA must fit the memory of this machine, {there / 2**30:.3g} GiB, but thrice "
+            f"{n_columns} vectors of {n_features} features are {needed / 2**30:.3g} GiB; use fewer "
+            "components or features"
+        )
 
 
 def random_basis(n_features: int, n_columns: int, seed: int) -> FloatArray:

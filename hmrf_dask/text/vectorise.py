@@ -17,8 +17,13 @@ import numpy as np
 
 from hmrf_dask.corpus.files import corpus_of_files
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import FAN, Dataflow, tree
-from hmrf_dask.errors import HmrfWarning, InvalidInputError, UnreadableFileError
+from hmrf_dask.dataflow import FAN, Dataflow, task_memory, tree
+from hmrf_dask.errors import (
+    HmrfWarning,
+    InvalidInputError,
+    MemoryPlanError,
+    UnreadableFileError,
+)
 from hmrf_dask.kernels.sketches import Basis
 from hmrf_dask.store.blocks import BlockFile, BlockSource, write_block
 from hmrf_dask.text.files import (
@@ -247,6 +252,8 @@ def make_vocabulary_of(
     """Make the vocabulary of counted sources: the same counts give the same, to the bit."""
     if not counted:
         raise InvalidInputError("texts must come from at least one source, got none; add one")
+    if settings.kind == "hashing":
+        _refuse_many_buckets(settings.n_features)
     batches = [batch for source in counted for batch in source.batches]
     groups = together(_sizes(batches)) or [slice(0)]
     parts = [flow.lazy(frequencies_of, batches[some], settings, place) for some in groups]
@@ -259,6 +266,17 @@ def make_vocabulary_of(
         found = decompose(flow, corpus, settings.lsa, LSA_ITERATIONS, seed)
         vocabulary = replace(vocabulary, components=found.components)
     return vocabulary
+
+
+def _refuse_many_buckets(n_features: int) -> None:
+    """Refuse more buckets than a task can count: their numbers are added up as dense vectors."""
+    needed, allowed = 8 * n_features * (FAN + 1), task_memory()
+    if needed > allowed:
+        raise MemoryPlanError(
+            f"counts of {n_features} buckets must fit the memory of a task, {allowed} bytes "
+            f"(hmrf.task-memory), but adding them up needs {needed}; use a smaller n_features or a "
+            "larger hmrf.task-memory"
+        )
 
 
 def frequencies_of(

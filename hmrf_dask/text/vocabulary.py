@@ -77,13 +77,11 @@ class Frequencies:
         totals = np.zeros((2, len(terms)), np.int64)
         np.add.at(totals[0], places, np.concatenate([one.documents for one in parts]))
         np.add.at(totals[1], places, np.concatenate([one.occurrences for one in parts]))
-        return Frequencies(
-            terms.take(order),
-            totals[0],
-            totals[1],
-            sum(one.n_documents for one in parts),
-            np.sum([one.buckets for one in parts], axis=0, dtype=np.int64),
-        )
+        buckets = parts[0].buckets.copy()
+        for one in parts[1:]:
+            buckets += one.buckets
+        n_documents = sum(one.n_documents for one in parts)
+        return Frequencies(terms.take(order), totals[0], totals[1], n_documents, buckets)
 
 
 @dataclass(frozen=True, eq=False)

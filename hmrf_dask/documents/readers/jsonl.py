@@ -12,6 +12,8 @@ from hmrf_dask.documents.readers.records import BadRecord, Nothing, Record, dama
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
 from hmrf_dask.documents.values import too_long
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.redaction import shortened
 
 CHUNK_BYTES = 2**20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -57,9 +59,14 @@ def _decoder(columns: Columns) -> msgspec.json.Decoder[Any]:
     wanted = {field: name for field, name in names.items() if name is not None}
     fields: list[Any] = [(field, Any, None) for field in wanted]
     others = dict.fromkeys(names.keys() - wanted.keys())
-    return msgspec.json.Decoder(
-        msgspec.defstruct("Line", fields, namespace=others, rename=wanted, gc=False)
-    )
+    try:
+        line = msgspec.defstruct("Line", fields, namespace=others, rename=wanted, gc=False)
+    except ValueError as error:  # msgspec compares names as they stand in the file
+        raise ConfigurationError(
+            "documents: keys of JSON Lines must have no quotes, backslashes and control "
+            f"characters, got {shortened([*wanted.values()])}; rename the key"
+        ) from error
+    return msgspec.json.Decoder(line)
 
 
 def _reason(error: Exception) -> str:

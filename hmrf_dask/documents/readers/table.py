@@ -19,6 +19,7 @@ from hmrf_dask.documents.readers.records import (
 )
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
+from hmrf_dask.documents.values import is_text
 from hmrf_dask.limits import CSV_COLUMNS
 
 _MOST_CELLS = 2**31 - 1
@@ -90,7 +91,7 @@ def _taker(columns: Columns, names: list[str]) -> Callable[[int, list[str]], Rec
 
     def take(line: int, cells: list[str]) -> Record | BadRecord:
         values = [None if place is None else cells[place] for place in places]
-        if not all(value is None or value.isascii() or _is_text(value) for value in values):
+        if not all(value is None or is_text(value) for value in values):
             return BadRecord(line, "bytes that are not in the encoding", excerpt(" ".join(cells)))
         id_, text, time, label, embedding = values
         # An empty cell is how CSV says that there is nothing.
@@ -98,15 +99,6 @@ def _taker(columns: Columns, names: list[str]) -> Callable[[int, list[str]], Rec
         return Record(line, id_, text, time or None, label or None, numbers, None)
 
     return take
-
-
-def _is_text(value: str) -> bool:
-    """Tell whether no byte was undecodable: those become lone surrogates."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _numbers(cell: str) -> list[float] | str:

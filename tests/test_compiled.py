@@ -228,9 +228,9 @@ def test_processes_that_compile_at_once_share_a_cache(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ENERGY]
     several = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
+        for _ in range(2)
     ]
-    assert [one.communicate()[0].split()[0] for one in several] == ["42"] * 3
+    assert [one.communicate()[0].split()[0] for one in several] == ["42"] * 2
     kept = [file.name for file in tmp_path.rglob("*") if file.is_file()]
     assert sorted(name.split(".")[1] for name in kept) == ["_adjacency", "_energy"]
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -125,8 +125,8 @@ def look_at_fit(case: Case, partitions: int, graphs: Graphs, memory: str = "1 Gi
 def test_no_argument_grows_with_rows_features_or_pairs(
     parameters: dict[str, Any], memory: str, graphs: Graphs
 ) -> None:
-    # A float64 a feature would be 160 kB, a number a row 16 kB, two a pair 24 kB.
-    case = text_case(2000, 20_000, 4, 1500, n_init=1, max_iter=3, **parameters)
+    # A float64 a feature would be 40 kB, a number a row 16 kB, two a pair 24 kB.
+    case = text_case(2000, 5_000, 4, 1500, n_init=1, max_iter=3, **parameters)
     look_at_fit(case, 2, graphs, memory)
     large = {name: size for name, size in graphs.sizes.items() if size > 15_000}
     assert not large

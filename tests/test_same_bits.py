@@ -16,7 +16,7 @@ from hmrf_dask.em import centroids
 from hmrf_dask.kernels import abreast, finders
 from tests.fits import CASES, SIZES, Case, digests, fit, scheduled, text_case
 
-PARTITIONS = (1, 2, 3, 8, 24)
+PARTITIONS = (1, 3, 24)
 MEMORIES = ("1 GiB", "1 MiB", "8 KiB")  # the last cuts even the components of these sizes
 
 pytestmark = pytest.mark.prove
@@ -46,7 +46,7 @@ def test_any_partitioning(name: str) -> None:
     same_bits(case, (1, 3, uneven(case)), ["synchronous"], "1 GiB")
 
 
-@pytest.mark.parametrize("name", [*list(CASES)[:3], "kl", "pearson", "euclidean dense"])
+@pytest.mark.parametrize("name", [*list(CASES)[:3], "kl", "euclidean dense"])
 def test_any_partitioning_within_a_small_budget(name: str) -> None:
     case = CASES[name]
     same_bits(case, (2, uneven(case)), ["synchronous"], "8 KiB")
@@ -66,7 +66,7 @@ def test_all_partitionings_in_threads(memory: str) -> None:
 )
 def test_processes(name: str, memory: str, process_cluster: Any) -> None:
     case = CASES[name]
-    found = same_bits(case, (1, 8), ["processes"], memory, process_cluster)
+    found = same_bits(case, (8,), ["processes"], memory, process_cluster)
     assert found == same_bits(case, (2,), ["synchronous"], memory)
 
 
@@ -92,7 +92,7 @@ def test_pairs_in_any_order_and_direction(memory: str) -> None:
 
 @pytest.mark.parametrize(
     ("distortion", "memory"),
-    [("cosine", "1 GiB"), ("cosine", "8 KiB"), ("euclidean", "8 KiB"), ("kl", "1 GiB")],
+    [("cosine", "1 GiB"), ("euclidean", "8 KiB"), ("kl", "1 GiB")],
 )
 def test_documents_with_ids_in_any_order(distortion: str, memory: str) -> None:
     case = text_case(**SIZES, ids=True, distortion=distortion)

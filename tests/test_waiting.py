@@ -171,10 +171,10 @@ def _labels(seed: int) -> list[int]:
 
 
 def test_more_fits_as_tasks_than_there_are_threads(process_client: Client) -> None:
-    wanted = [_labels(seed) for seed in range(4)]
-    assert process_client.gather(process_client.map(_labels, range(4), pure=False)) == wanted
+    wanted = [_labels(seed) for seed in range(3)]
+    assert process_client.gather(process_client.map(_labels, range(3), pure=False)) == wanted
     with joblib.parallel_backend("dask"):
-        assert joblib.Parallel()(joblib.delayed(_labels)(seed) for seed in range(4)) == wanted
+        assert joblib.Parallel()(joblib.delayed(_labels)(seed) for seed in range(3)) == wanted
 
 
 FORK = """

@@ -91,16 +91,24 @@ def test_an_output_among_what_is_read_is_refused(name: str, corpus: JobCorpus) -
 
 
 @pytest.mark.parametrize(
-    "output", ["documents /", "s3://corp/a /", "s3:/corp/out", "s3:out", "file:/out", "file://out"]
+    ("output", "words"),
+    [
+        ("documents /", "spaces at its end"),
+        ("s3://corp/a /", "spaces at its end"),
+        ("s3:/corp/out", "must have 's3://'"),
+        ("s3:out", "must have 's3://'"),
+        ("file:/out", "must have 'file://'"),
+        ("file://out", "an absolute path"),
+    ],
 )
 def test_a_spelling_that_may_be_read_as_another_place_is_refused(
-    output: str, corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+    output: str, words: str, corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = corpus.write_all(20, 0, resource={"path": "documents"}, output=output)
     before = contents(corpus.folder)
     monkeypatch.chdir(corpus.folder)
     for arguments in (("run", str(job), "--threads=2"), ("check", str(job))):
-        refused(command(*arguments), "output", "must ")
+        refused(command(*arguments), "output", words)
         assert contents(corpus.folder) == before
 
 
@@ -304,10 +312,12 @@ def test_what_others_put_beside_a_model_is_no_part_of_a_release(
         assert run(job).exit_code == 130
     (model,) = (corpus.folder / "out").glob("runs/*/model")
     (model / "notes.txt").write_text("mine")
-    (model / "more").mkdir()
     done(job)
+    release = latest(corpus.folder / "out")
+    assert release is not None
+    assert [name for name in release.files if "notes" in name] == []
     (model / "notes.txt").write_text("others")
-    assert done(job)["status"] == "up to date"
+    assert done(job)["warnings"] == []
 
 
 @pytest.mark.parametrize("name", ["output.json", "releases/00001.json"])

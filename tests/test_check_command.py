@@ -102,11 +102,13 @@ def test_it_ends_with_65_where_a_run_would(tmp_path: Path) -> None:
         "1 id that comes twice",
         "  'd2' again in b.jsonl, line 1",
         "answers must name documents that are there, got 3 others: '../79', 'd77', 'd78'",
-        "or keeps them aside with on_bad_record: quarantine",
+        "a run stops; correct them, or raise max_rejected of quarantine",
     ):
         assert words in result.stdout
     found = json.loads(check(manifest, "--json").stdout)
     assert len(found["problems"]) == 3
+    quiet = check(manifest, "--quiet")
+    assert (quiet.stdout, quiet.stderr.count("error: ")) == ("", 3)
     assert found["first_bad_records"][0]["line"] == 4
 
 

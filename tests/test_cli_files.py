@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
@@ -82,8 +83,6 @@ def test_evaluate_is_what_scikit_learn_says(ending: str, fitted: Path) -> None:
         lines = (json.dumps({"doc_id": str(one), "label": f"c{kind}"}) for one, kind in rows)
         path.write_text("\n".join(lines))
     else:
-        import pyarrow as pa
-
         columns = {"doc_id": [one for one, _ in rows], "label": [f"c{kind}" for _, kind in rows]}
         pq.write_table(pa.table(columns), path)
     result = run(
@@ -102,10 +101,35 @@ def test_evaluate_is_what_scikit_learn_says(ending: str, fitted: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "truth"),
+    [
+        ("t.csv", "id;label\r\n007;x\r\n2026-11-01;y\r\n1e3;\r\n;\r\n"),
+        ("t.csv", "\ufeffid,label,label 2\n007,x,\n2026-11-01,y,\n"),
+        (
+            "t.jsonl",
+            '{"id": "007", "label": 1}\n{"id": "2026-11-01", "label": 2, "z": []}\n{"id": "1e3"}',
+        ),
+    ],
+)
+def test_ids_of_known_classes_are_compared_as_they_are_written(
+    name: str, truth: str, tmp_path: Path
+) -> None:
+    assignments = pa.table({"doc_id": ["007", "7", "2026-11-01", "1e3"], "cluster": [1, 1, 2, 2]})
+    (tmp_path / "assignments").mkdir()
+    pq.write_table(assignments, tmp_path / "assignments" / "a.parquet")
+    (tmp_path / name).write_text(truth, newline="")
+    result = run("evaluate", str(tmp_path / "assignments"), str(tmp_path / name), "--json")
+    found = json.loads(result.stdout)
+    assert (found["n_documents"], found["n_compared"], found["nmi"]) == (4, 2, 1.0)
+
+
+@pytest.mark.parametrize(
     ("truth", "told"),
     [
         ("name,label\n1,a\n", "must have the columns 'doc_id' and 'label', got name, label"),
-        ("doc_id,label\nx,a\n", "some documents of"),
+        ("doc_id,label\nx,a\n", "ids are such as '0' in the one and 'x' in the other"),
+        ("doc_id,label\n00,a\n", "ids are such as '0' in the one and '00' in the other"),
+        ("doc_id;label\n0;a\n0;b\n", "must have one class, got 'a' and 'b' for '0'"),
     ],
 )
 def test_classes_that_fit_nothing(truth: str, told: str, fitted: Path) -> None:

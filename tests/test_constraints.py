@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 import pickle
@@ -269,6 +271,17 @@ def test_other_columns_are_notes() -> None:
     assert "did you mean 'weight'?" in found.bad[2].reason
     found = parse_lines(b",a,b,kind,\n0,x,y,1,\n1,x,z,1,seen\n", "index.csv")
     assert found.notes.tolist() == [{"column 1": "0"}, {"column 1": "1", "column 5": "seen"}]
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_answers_of_any_spreadsheet(between: str) -> None:
+    rows = [["a", "b", "kind", "comment"], ["007", "8", "TRUE", "1,5; yes"], [""] * 4]
+    rows += [["8", "9", "0", ""]]
+    sheet = io.StringIO(newline="")
+    csv.writer(sheet, delimiter=between).writerows(rows)
+    found = parse_lines(sheet.getvalue().encode("utf-8-sig"), "sheet.csv")
+    assert (found.pairs.tolist(), found.bad) == ([["007", "8"], ["8", "9"]], [])
+    assert (found.lines.tolist(), found.must.tolist()) == ([2, 4], [True, False])
 
 
 def test_hostile_notes_and_names_are_bad_lines() -> None:

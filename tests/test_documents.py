@@ -332,7 +332,8 @@ def test_a_bad_line_is_told_and_the_others_are_read(folder: Folder, line: bytes)
     assert len(reject.raw) <= 200
     reject.raw.encode()
     error = reject.as_error()
-    assert str(error).startswith(f"a.jsonl, line 2: {reject.reason}; mend it, or keep such")
+    assert str(error).startswith(f"a.jsonl, line 2: {reject.reason}")
+    assert ("manifest's documents:" in str(error)) == reason.endswith(" is missing")
     assert error.exit_code == 65
 
 

@@ -131,7 +131,7 @@ def test_bad_lines_are_put_aside_with_file_and_line(corpus: JobCorpus) -> None:
     assert [(one["source"], one["line"]) for one in told] == [
         ("answers.csv", line) for line in (3, 5, 6, 7, 4)
     ]
-    assert "unknown 'nobody' and 'noone'" in told[-1]["reason"]
+    assert "unknown 'nobody', 'noone'" in told[-1]["reason"]
     assert told[-1]["raw"] == "noone,nobody,must" or told[-1]["raw"] == "nobody,noone,must"
     assert "one weight, got 3 here and none in answers.csv, line 2" in told[3]["reason"]
     assert report.documents["quarantined"] == 0

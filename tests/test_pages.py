@@ -57,7 +57,7 @@ def test_a_run_is_told_in_words(report: Report, capsys: pytest.CaptureFixture[st
     for line in (
         "22 documents: 2 new, 3 changed, 1,300 gone; 1 vectorised, 1 record quarantined\n3",
         "1 of the 20 documents that the last release had are in another cluster (5.00%)",
-        "30 terms, as they were; 1.4% of the words in new files are not among them (0.0% where",
+        "30 terms, unchanged; 1.4% of the words in new files are not among them (0.0% where",
         "violated: 1 of 1 must-link, 0 of 2 cannot-links",
         "J = 7 after 1 iteration from a warm start (settled)",
         "4 clusters: 4 kept\n",
@@ -127,10 +127,11 @@ def test_one_of_each_is_told_in_the_singular(capsys: pytest.CaptureFixture[str])
 
 def test_an_output_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"documents": 30, "clusters": 3}
-    release = {"number": 2, "run": "abc", "when": "today", "files": 1, "counts": counts}
+    release = {"number": 2, "run": "abc", "when": "today", "files": 2}
+    release |= {"hashed": 1, "counts": counts}
     show_inspection(
         {"kind": "output", "place": "/out", "running": False, "release": release, "holder": None,
          "progress": None}
     )  # fmt: skip
     page = capsys.readouterr().out
-    assert "release 2 of run abc, today, 1 file: 30 documents, 3 clusters" in page
+    assert "release 2 of run abc, today, 2 files (1 hashed): 30 documents, 3 clusters" in page

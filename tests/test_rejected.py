@@ -159,7 +159,8 @@ def test_check_says_of_a_job_what_its_run_would_do(
     job = corpus.write_all(60, 0, method=method, **changes)
     first, second = corpus.documents[0]["id"], corpus.documents[3]["id"]
     pairs = a_hundred(corpus, 4)
-    corpus.write({"answers.csv": pairs + f"{first},{second},1\n{first},{second},0\n".encode()})
+    more = f"{first},{second},1\n{first},{second},0\n{first},nobody,1\n"
+    corpus.write({"answers.csv": pairs + more.encode()})
     bad_records(corpus, 2)
     result = CliRunner().invoke(hmrf, ["check", str(job), "--json", "--quiet"])
     found = json.loads(result.stdout)
@@ -169,6 +170,11 @@ def test_check_says_of_a_job_what_its_run_would_do(
 
 
 # ---- answers that wait
+
+
+def checked(job: Path) -> int:
+    """Return the exit code of a check, which a run would have."""
+    return CliRunner().invoke(hmrf, ["check", str(job), "--quiet"]).exit_code
 
 
 class Nights:
@@ -206,6 +212,7 @@ def test_an_answer_about_a_document_that_is_gone_waits_for_it(mode: str, corpus:
     nights.answer((first, second, "same"), (first, gone, "different"))
     assert counts(run(nights.job)) == (2, 0, 0)
     nights.without()
+    assert checked(nights.job) == 0
     report = run(nights.job)
     assert counts(report) == (1, 1, 0)
     waiting = Path(report.output) / report.places["rejects"] / "waiting.jsonl"
@@ -276,6 +283,7 @@ def test_an_answer_that_comes_late_finds_its_document_in_old_assignments(
     assert counts(run(nights.job)) == (0, 1, 0)
     assert counts(run(nights.job, keep=2, start="cold")) == (0, 1, 0)
     nights.answer((nights.ids[0], nights.gone, "must"), (nights.ids[0], "never", "must"))
+    assert checked(nights.job) == 65
     with pytest.raises(InvalidInputError, match=r"^answers\.csv, line 3: .*'never'; correct"):
         run(nights.job)
     nights.answer((nights.ids[0], nights.gone, "must"))
@@ -318,6 +326,7 @@ def test_predictions_tell_of_answers_that_will_stop_the_next_fit(corpus: JobCorp
         pytest.warns(HmrfWarning, match="quarantined: 1 answer, "),
     ):
         assert counts(run(nights.job, mode="predict")) == (0, 0, 1)
+    assert [checked(corpus.write_job(mode=mode)) for mode in ("predict", "fit")] == [0, 65]
 
 
 def test_a_contradiction_waits_with_its_documents(corpus: JobCorpus) -> None:
@@ -328,7 +337,9 @@ def test_a_contradiction_waits_with_its_documents(corpus: JobCorpus) -> None:
     nights.answer((first, gone, "same"), (gone, second, "same"), (first, second, "different"))
     with pytest.warns(HmrfWarning, match="the fit will stop unless one of these documents is gone"):
         assert counts(run(nights.job)) == (1, 2, 0)
+    assert checked(nights.job) == 0
     nights.back()
+    assert checked(nights.job) == 65
     with (
         pytest.warns(HmrfWarning, match="the fit will stop unless"),
         pytest.raises(ConflictError, match=r"^answers\.csv, lines 2, 3, 4: "),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hmrf_dask.cli.group import HmrfCommand, Place, how_to_tell, print_json
+from hmrf_dask.cli.group import HmrfCommand, Place, how_to_tell, one_line, print_json
 from hmrf_dask.cli.progress import shown_progress
 
 
@@ -38,4 +38,7 @@ def check(
         from hmrf_dask.cli.show_findings import show_findings
 
         show_findings(found)
+    if quiet:
+        for problem in found.problems:
+            click.echo(f"error: {one_line(problem)}", err=True)
     context.exit(found.exit_code)

@@ -42,7 +42,10 @@ AGAIN = {
     "fit": "run it again, without --fresh: it goes on where it stopped",
     "demo": "run it again with --resume: it goes on where it stopped",
 }
-EXIT_CODES = "Exit codes: 0 done, 2 usage, 65 bad data, 75 try again, 78 bad configuration."
+EXIT_CODES = (
+    "Exit codes: 0 done, 2 usage, 65 bad data, 75 try again, 78 bad configuration; 129, 130, 143 "
+    "ended by SIGHUP, Ctrl-C, SIGTERM."
+)
 
 
 class HmrfGroup(click.Group):

@@ -70,7 +70,7 @@ def _words(report: Report) -> str | None:
     words = report.vocabulary
     if not words:
         return None
-    made = "made anew" if words["refit"] else "as they were"
+    made = "made in this run" if words["refit"] else "unchanged"
     told = f"{counted(words['terms'], 'term')}, {made}"
     if words["refit"] or not report.files["new"] + report.files["changed"]:
         return told
@@ -179,7 +179,7 @@ def _release(release: dict[str, Any] | None) -> str:
     counts = ", ".join(f"{n} {name}" for name, n in release["counts"].items())
     return (
         f"release {release['number']} of run {release['run']}, {release['when']}, "
-        f"{counted(release['files'], 'file')}: {counts}"
+        f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {counts}"
     )
 
 

@@ -17,9 +17,11 @@ from hmrf_dask.constraints.labels import LabelRows
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.limits import ANSWER_LINES, BAD_ANSWERS
 
+_HEADER_BYTES = 2**16
 RAW = 200  # characters of a bad line that are kept
 SUGGESTED = 20  # bad lines whose names are compared with those known
-NO_TEXT = "must be UTF-8 text, got other bytes"
+NO_TEXT = "must be UTF-8 text, got other bytes (spreadsheets: save as CSV UTF-8)"
+_DELIMITERS = ",;\t"  # which of them a spreadsheet writes depends on its language
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +146,22 @@ def _read_jsonl(data: bytes, address: str) -> Table:
     return table
 
 
+def delimiter_of(data: bytes) -> str:
+    r"""Return what separates the cells of a CSV file: the commonest in its first line.
+
+    Examples
+    --------
+    >>> delimiter_of(b"a;b;kind;what, if anything\n1;2;must;")
+    ';'
+    """
+    header = data[:_HEADER_BYTES].replace(b"\r", b"\n").partition(b"\n")[0].decode("latin-1")
+    return max(_DELIMITERS, key=header.count)
+
+
 def _read_csv(data: bytes, address: str) -> Table:
     table = Table(address, "line")
-    reader = csv.reader(io.StringIO(_text(data), newline=""), strict=True)
+    lines = io.StringIO(_text(data), newline="")
+    reader = csv.reader(lines, delimiter=delimiter_of(data), strict=True)
     try:
         header = next(reader, [])
     except csv.Error as error:
@@ -165,7 +180,7 @@ def _read_csv(data: bytes, address: str) -> Table:
             table.refuse(began, f"{error}{lost}")
             continue
         place, raw = reader.line_num, ",".join(fields)
-        if not fields:
+        if not any(fields):  # spreadsheets write rows that were emptied as ",,,"
             continue
         if not _is_text(raw):
             table.refuse(place, NO_TEXT, raw)

@@ -70,9 +70,11 @@ class Reject:
         """Return the error that `on_bad_record: stop` ends with."""
         place = f", line {self.line}" if self.line else ""
         rest = " (the rest of the file cannot be read)" if self.whole_rest else ""
+        missing = self.reason.endswith(" is missing")
+        named = " (the columns are those that the manifest's documents: names)" if missing else ""
         return InvalidInputError(
-            f"{self.source}{place}: {self.reason}{rest}; mend it, or keep such records aside with "
-            "on_bad_record: quarantine"
+            f"{self.source}{place}: {self.reason}{named}{rest}; correct it, or leave such records "
+            "out by on_bad_record: quarantine"
         )
 
 

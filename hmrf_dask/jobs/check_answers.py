@@ -20,7 +20,9 @@ from hmrf_dask.jobs.job_answers import (
     refuse_contradictions,
     refused,
     refuses_contradictions,
+    shown_unknown,
     split_answers,
+    way_out,
 )
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.rejected import is_too_much
@@ -136,14 +138,16 @@ def _look_up(given: Given, there: set[str], run: NextRun | None) -> Documents:
 
 def _refusal(given: Given, split: Split | None, job: Job | None) -> str:
     """Return what a run says of lines that are no answers, and of documents that never were."""
-    found = [str(refused(given.rejects))] if given.rejects else []
+    n_bad = len(given.rejects if split is None else split.rejects)
+    too_much = is_too_much(job, n_bad, given.n_answers)
+    found = [str(refused(given.rejects, too_much=too_much))] if given.rejects else []
     if split is not None and split.unknown:
         documents = split.documents
-        found.append(_unknown_documents(documents.ids[~documents.there & ~documents.gone].tolist()))
+        missing = documents.ids[~documents.there & ~documents.gone].tolist()
+        found.append(_unknown_documents(missing, too_much=too_much))
     said = "; ".join(found)
     if job is None or not job.quarantines:
         return said
-    n_bad = len(given.rejects if split is None else split.rejects)
     return (
         f"at most {100 * job.max_rejected:.4g} % of answers may be rejected (max_rejected: "
         f"{job.max_rejected:g}), got {n_bad:,} of {given.n_answers:,}: {said}"
@@ -170,9 +174,8 @@ def answer_findings(given: Given, n_files: int, missing: list[str]) -> AnswerFin
     )
 
 
-def _unknown_documents(missing: list[str]) -> str:
-    shown = ", ".join(map(repr, missing[:SHOWN])) + (", …" if len(missing) > SHOWN else "")
+def _unknown_documents(missing: list[str], *, too_much: bool) -> str:
     return (
         f"answers must name documents that are there, got {counted(len(missing), 'other')}: "
-        f"{shown}; correct them, or leave such answers out by on_bad_record: quarantine"
+        f"{shown_unknown(missing)}; {way_out(too_much=too_much)}"
     )

@@ -26,6 +26,7 @@ from hmrf_dask.jobs.check_answers import (
 )
 from hmrf_dask.jobs.job_answers import Given
 from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.jobs.rejected import is_too_much
 from hmrf_dask.jobs.telling import Tell, nothing
 
 SAMPLE = 100_000  # documents
@@ -254,14 +255,17 @@ def _judge(found: Findings, columns: Columns, job: Job | None) -> None:
     if not found.documents:
         found.problems.append(
             f"there must be documents, got none{seen} of {counted(found.files, 'file')}"
+            + ("; are these the columns that the manifest's documents: names?" if n_bad else "")
         )
     if n_bad and quarantined:
         found.remarks.append(f"{counted(n_bad, 'bad record')}{seen} will be left out (quarantine)")
         n_bad = 0
+    way = ", or leave them out by on_bad_record: quarantine"
+    if is_too_much(job, n_bad, found.documents + found.bad_records):
+        way = ", or raise max_rejected of quarantine" if found.documents else ""
     if n_bad and found.bad_records:
         found.problems.append(
-            f"{counted(found.bad_records, 'bad record')}{seen}: a run stops at the first, or keeps "
-            "them aside with on_bad_record: quarantine"
+            f"{counted(found.bad_records, 'bad record')}{seen}: a run stops; correct them{way}"
         )
     if n_bad and found.duplicate_ids:
         found.problems.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -12,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.constraints.rows import delimiter_of
 from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.values import MOST_CHARACTERS
@@ -28,11 +29,6 @@ from hmrf_dask.releases.release import read_file
 from hmrf_dask.runs.storage import open_storage
 
 ID_COLUMNS = ("doc_id", "id")  # of known classes, where it is not said: assignments' or documents'
-READERS = {
-    ".csv": pyarrow.csv.read_csv,
-    ".jsonl": pyarrow.json.read_json,
-    ".parquet": pq.read_table,
-}
 
 
 @dataclass(frozen=True)
@@ -90,10 +86,7 @@ def evaluate_files(
     counted = [flow.lazy(_compared, file, known, shared) for file in assignment_files(assignments)]
     n_documents, table, unasked = flow.compute([tree(flow, _added, counted)])[0]
     if not table.n_rows:
-        raise InvalidInputError(
-            f"some documents of {assignments} must have a class in {truth}, got none; check "
-            "--id-column"
-        )
+        raise _nothing_compared(assignments, truth, id_column, label_column)
     return _agreement(n_documents, table, unasked if pairs is not None else None)
 
 
@@ -116,6 +109,26 @@ def _agreement(n_documents: int, table: Contingency, unasked: Contingency | None
     )
 
 
+def _nothing_compared(
+    assignments: str, truth: str, id_column: str | None, label_column: str
+) -> InvalidInputError:
+    """Return the error that shows how ids are written on either side."""
+    known = _known_classes(truth, id_column, label_column)["id"][:1].to_pylist()
+    ids = [
+        _read(one, ["doc_id"])["doc_id"][:1].to_pylist() for one in assignment_files(assignments)
+    ]
+    here: list[Any] = next(filter(None, ids), [])
+    return InvalidInputError(
+        f"documents of {assignments} must have a class in {truth}, got none: ids are such as "
+        f"{_first(here)} in the one and {_first(known)} in the other; check --id-column, and that "
+        "ids are written alike (spreadsheets drop leading zeros)"
+    )
+
+
+def _first(ids: list[Any]) -> str:
+    return f"{str(ids[0])!r:.80}" if ids else "nothing"
+
+
 def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Table:
     """Return the ids and classes of a file as text, without rows that lack one."""
     ending = PurePosixPath(path).suffix.lower()
@@ -124,12 +137,12 @@ def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Ta
             f"known classes must be in a file named {', '.join(READERS)}, got {path!r}"
         )
     data = read_whole(path, {})
+    wanted = ID_COLUMNS if id_column is None else (id_column,)
     try:
-        found = READERS[ending](io.BytesIO(data))
-    except (pa.ArrowException, OSError) as error:
+        found = READERS[ending](data, {*wanted, label_column})
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path}: is not a whole {ending} file, {error}") from error
-    if id_column is None:
-        id_column = next((one for one in ID_COLUMNS if one in found.column_names), ID_COLUMNS[0])
+    id_column = next((one for one in wanted if one in found.column_names), wanted[0])
     for name in (id_column, label_column):
         if found.column_names.count(name) != 1:
             raise InvalidInputError(
@@ -144,7 +157,57 @@ def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Ta
             f"{path}: ids and classes must be texts or numbers, got {error}"
         ) from error
     _refuse_long(columns, path)
-    return pa.table(columns, ["id", "label"]).drop_null()
+    known = pa.table(columns, ["id", "label"]).drop_null()
+    _refuse_two_classes(known, path)
+    return known
+
+
+def _read_csv(data: bytes, names: set[str]) -> pa.Table:
+    """Return a CSV file; ids and classes are texts: 007 is not 7."""
+    return pyarrow.csv.read_csv(
+        io.BytesIO(data),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter_of(data)),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+        ),
+    )
+
+
+def _read_jsonl(data: bytes, names: set[str]) -> pa.Table:
+    """Return columns of JSON Lines as they are written: a text like a date stays that text."""
+    lines = data.decode("utf-8-sig").split("\n")
+    rows = [json.loads(line) for line in lines if line and not line.isspace()]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("each line must be an object")
+    there = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({
+        name: [_text(row.get(name)) for row in rows] if name in names else pa.nulls(len(rows))
+        for name in there
+    })  # fmt: skip
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _read_parquet(data: bytes, names: set[str]) -> pa.Table:
+    return pq.read_table(io.BytesIO(data))
+
+
+READERS = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+
+
+def _refuse_two_classes(known: pa.Table, path: str) -> None:
+    """Refuse a document with two classes: which of them were right nobody knows."""
+    named = known.group_by("id").aggregate([("label", "min"), ("label", "max")])
+    two = named.filter(pc.not_equal(named["label_min"], named["label_max"])).slice(0, 1).to_pylist()
+    if two:
+        raise InvalidInputError(
+            f"{path}: a document must have one class, got {two[0]['label_min']!r:.80} and "
+            f"{two[0]['label_max']!r:.80} for {two[0]['id']!r:.80}; correct the file"
+        )
 
 
 def _refuse_long(columns: list[Any], path: str) -> None:

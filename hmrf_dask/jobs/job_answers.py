@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 5
+_NUMBER = re.compile(r"[0-9]+([.,][0-9]+)?([eE][+-]?[0-9]+)?")
 RAW = 200  # characters of a bad line that are kept
 
 
@@ -256,13 +258,25 @@ def _labelled_reject(given: Given, file: int, one: Labelled, reason: str) -> Rej
     return Reject(given.paths[file], one.line, None, reason, f"{one.document},{one.label}"[:RAW])
 
 
-def refused(rejects: Sequence[Reject]) -> InvalidInputError:
-    """Return the error that names the first lines that are no answers."""
+def refused(rejects: Sequence[Reject], *, too_much: bool) -> InvalidInputError:
+    """Return the error that names the first lines that are no answers.
+
+    Parameters
+    ----------
+    rejects : sequence of Reject
+    too_much : bool
+        Whether they are more than a job would leave out.
+    """
     shown = "; ".join(f"{one.source}, line {one.line}: {one.reason}" for one in rejects[:SHOWN])
     more = f"; … ({len(rejects)} in all)" if len(rejects) > SHOWN else ""
-    return InvalidInputError(
-        f"{shown}{more}; correct the answers, or leave such lines out by on_bad_record: quarantine"
-    )
+    return InvalidInputError(f"{shown}{more}; {way_out(too_much=too_much)}")
+
+
+def way_out(*, too_much: bool) -> str:
+    """Return what to do about lines that are no answers."""
+    if too_much:
+        return "correct the answers: quarantine does not leave so many out (max_rejected)"
+    return "correct the answers, or leave such lines out by on_bad_record: quarantine"
 
 
 def refuses_contradictions(method: Method) -> bool:
@@ -382,7 +396,15 @@ def split_answers(given: Given, documents: Documents) -> Split:
 
 
 def _unknown(names: Sequence[str]) -> str:
-    return f"answers must name documents, got unknown {' and '.join(map(repr, names))}"
+    return f"answers must name documents, got unknown {shown_unknown(names)}"
+
+
+def shown_unknown(names: Sequence[str]) -> str:
+    """Return ids that no document has, with what a spreadsheet may have done to them."""
+    shown = ", ".join(map(repr, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
+    if any(_NUMBER.fullmatch(one) or one != one.strip() for one in names):
+        shown += " (ids are compared letter by letter; spreadsheets drop leading zeros)"
+    return shown
 
 
 def _gone(names: Sequence[str]) -> str:

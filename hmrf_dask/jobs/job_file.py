@@ -28,6 +28,7 @@ from hmrf_dask.redaction import shortened
 from hmrf_dask.text.settings import TextSettings
 
 SCHEMA: Final = "hmrf-dask/job/v1"
+MAX_REJECTED: Final = 0.05
 _SHARED = ("init", "refine", "n_init", "max_iter", "random_state")
 _PRICED = ("must_link_cost", "cannot_link_cost")
 SEEDED = ("SeededKMeans", "ConstrainedKMeans")  # answers are their seeds
@@ -64,7 +65,7 @@ class Section(BaseModel):
 
 
 class Text(TextSettings):
-    """How texts become rows, and when the vocabulary is made anew."""
+    """How texts become rows, and when the vocabulary is made again."""
 
     refit: str = Field(
         default="drift>5%",
@@ -217,7 +218,7 @@ class Job(Section):
     )
     on_bad_record: Literal["stop", "quarantine"] = "stop"
     max_rejected: Annotated[float, Field(**within("share"))] = Field(
-        default=0.05,
+        default=MAX_REJECTED,
         description="The largest share of records, and of answers, that quarantine leaves out: a "
         "run that would reject more of either, or all, ends with 65.",
     )

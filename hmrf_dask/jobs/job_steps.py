@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -49,7 +49,7 @@ from hmrf_dask.jobs.last_vocabulary import read_vocabulary
 from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, Changes, Entry, compare
 from hmrf_dask.jobs.parent import Parent, check_release
 from hmrf_dask.jobs.places import ANSWERS, model_of
-from hmrf_dask.jobs.rejected import check_answers, check_records
+from hmrf_dask.jobs.rejected import check_answers, check_records, is_too_much
 from hmrf_dask.jobs.repeated_ids import without_repeated
 from hmrf_dask.jobs.sweep import names_made
 from hmrf_dask.jobs.watch import Watch
@@ -223,7 +223,7 @@ def look_at_answers(run: Run) -> Given:
         if run.inputs.job.quarantines:
             check_answers(run, given, given.rejects)
         elif given.rejects:
-            raise refused(given.rejects)
+            raise _refused(run, given, given.rejects)
         if refuses_contradictions(run.inputs.job.method):
             refuse_contradictions(given, certain=_all_are_used(run))
     return given
@@ -276,10 +276,15 @@ def _split(run: Run, material: Material, given: Given) -> Split:
             if run.inputs.job.quarantines:
                 check_answers(run, given, split.rejects)
             elif split.unknown:
-                raise refused(split.unknown)
+                raise _refused(run, given, split.unknown)
             if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
                 refuse_contradictions(split.known, certain=True)
     return split
+
+
+def _refused(run: Run, given: Given, rejects: Sequence[Reject]) -> InvalidInputError:
+    too_much = is_too_much(run.inputs.job, len(rejects), given.n_answers)
+    return refused(rejects, too_much=too_much)
 
 
 def prepare(run: Run) -> Material:

@@ -26,7 +26,7 @@ from hmrf_dask.jobs.bundles import (
     read_beside,
     read_rejects,
 )
-from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.jobs.job_file import MAX_REJECTED, Job
 from hmrf_dask.jobs.places import REJECTS, REPEATED
 from hmrf_dask.runs.records import digest
 from hmrf_dask.text.files import Place
@@ -77,9 +77,10 @@ def check_answers(run: Run, given: Given, rejects: Sequence[Reject]) -> None:
         raise _too_many(run, "answers may be rejected", len(rejects), given.n_answers, rejects)
 
 
-def is_too_much(job: Job, n_bad: int, n_all: int) -> bool:
+def is_too_much(job: Job | None, n_bad: int, n_all: int) -> bool:
     """Return whether a part is strictly more than the share that a job allows, or all there is."""
-    share = Fraction(str(job.max_rejected))  # exact: 29 of 100 is not more than 0.29
+    allowed = MAX_REJECTED if job is None else job.max_rejected
+    share = Fraction(str(allowed))  # exact: 29 of 100 is not more than 0.29
     return n_bad > share * n_all or 0 < n_bad == n_all
 
 

@@ -236,6 +236,8 @@ def may_pass(error: BaseException) -> bool:
     >>> may_pass(OSError(30, "Read-only file system")), may_pass(FileNotFoundError("b"))
     (False, False)
     """
+    if type(error).__name__ == "ClientPayloadError":  # aiohttp: it ended early, and calls that 400
+        return True
     answer = _answered(error) or _answered(error.__cause__)
     if answer is not None:  # more than what s3fs makes of it
         status, code = answer

@@ -37,6 +37,7 @@ LONGEST = 86_400.0
 _CUTS = 12  # a request that is silent for this part of the time is made again
 _REFUSALS = 6  # a server that cannot even be reached gets this part of the time
 _LONGEST_PAUSE = 2.0
+_PIECE_BYTES = 2**18
 _SAID_EVERY = 60.0
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 _said: dict[str, float] = {}
@@ -116,14 +117,66 @@ def _patient_s3() -> Any:
                 function = getattr(await self.get_s3(more.get("Bucket")), method)
                 return await function(**self._get_s3_method_kwargs(function, *given, **more))
 
+            place = f"s3://{more.get('Bucket', '')}"
             try:
-                return await answered(ask, f"s3://{more.get('Bucket', '')}")
+                answer = await answered(ask, place)
             except Exception as error:
                 raise translate_boto_error(error) from error
+            if method == "get_object":
+                answer["Body"] = _Body(answer["Body"], place)
+            return answer
 
         call_s3 = sync_wrapper(_call_s3)  # what open files use
 
     return PatientS3
+
+
+class _Body:
+    """What a request brings, which comes piece by piece in the store's time, or ends.
+
+    The library gives up on a silent connection alone: one byte now and then would do for ever.
+    """
+
+    n_pieces = 0  # that came, of all bodies
+
+    def __init__(self, body: Any, place: str) -> None:
+        self._body = body
+        self._place = place
+
+    async def read(self) -> bytes:
+        """Return all of it."""
+        pieces = [await self._piece()]
+        while len(pieces[-1]) == _PIECE_BYTES:
+            pieces.append(await self._piece())
+        return b"".join(pieces)
+
+    async def _piece(self) -> bytes:
+        """Return the next bytes, less than a piece at the end."""
+        from botocore.exceptions import ReadTimeoutError
+
+        piece = bytearray()
+        try:
+            async with asyncio.timeout(store_timeout()) as deadline:
+                while data := await self._body.read(_PIECE_BYTES - len(piece)):
+                    piece += data
+        except TimeoutError as error:
+            if not deadline.expired():  # silent: s3fs tries that again, but stumbles over its kind
+                raise ReadTimeoutError(endpoint_url=self._place) from error
+            raise NoAnswerError(
+                f"{self._place} sent {len(piece)} bytes in {store_timeout():g} s "
+                f"(hmrf.store-timeout), not {_PIECE_BYTES >> 10} KiB"
+            ) from error
+        _Body.n_pieces += 1
+        return bytes(piece)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._body.close()
+
+
+def pieces_received() -> int:
+    """Return how many pieces of objects came to this process: a slow store does not hang."""
+    return _Body.n_pieces
 
 
 async def answered(ask: Callable[[], Awaitable[Any]], place: str) -> Any:

@@ -6,6 +6,7 @@ alone is lost.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import random
 import threading
@@ -28,6 +29,8 @@ class FaultyS3(ThreadingHTTPServer):
     busy, silent, lost : float
         The share of requests that are answered 503, never reach the server and get no answer, and
         are done without an answer.
+    body : str
+        How objects come: "drips" byte by byte, "is cut", "stops" half-way; "" whole.
     n_requests, n_faults : int
         So far.
     """
@@ -39,6 +42,7 @@ class FaultyS3(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.behind = behind.removeprefix("http://")
         self.busy = self.silent = self.lost = 0.0
+        self.body = ""
         self.n_requests = self.n_faults = 0
         self.closing = threading.Event()
         self._chosen = random.Random(seed)
@@ -100,8 +104,23 @@ class _Handler(BaseHTTPRequestHandler):
         if "content-length" not in {key.lower() for key, _ in headers}:
             self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        if self.command != "HEAD":
+        if self.command == "GET" and self.server.body and "list-type" not in self.path:
+            self._bring(data)
+        elif self.command != "HEAD":
             self.wfile.write(data)
+
+    def _bring(self, data: bytes) -> None:
+        """Bring some of an object."""
+        self.close_connection = True
+        if self.server.body != "drips":
+            self.wfile.write(data[: len(data) // 2])
+            self.server.closing.wait(0 if self.server.body == "is cut" else None)
+            return
+        with contextlib.suppress(OSError):  # nobody reads any more
+            for byte in data:
+                self.wfile.write(bytes([byte]))
+                if self.server.closing.wait(0.02):
+                    return
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""

@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.remote import _patient_s3
+from hmrf_dask.remote import _patient_s3, pieces_received
+from hmrf_dask.runs.records import RunUnavailableError
 from hmrf_dask.runs.storage import open_storage
 from tests.faulty_s3 import FaultyS3, faulty_s3
 from tests.job_corpus import JobCorpus
@@ -77,6 +78,23 @@ def test_a_store_that_never_answers_is_given_up_in_time(
     assert result.exit_code == 75, result.output
     assert "no answer from s3://runs for" in result.output
     assert "hmrf.store-timeout is 1 s" in result.output
+
+
+@pytest.mark.parametrize("body", ["drips", "is cut", "stops"])
+def test_an_object_that_does_not_come_whole_is_given_up_in_time(
+    server: FaultyS3, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dask.config.set({"hmrf.store-timeout": "12 s"}):  # a connection may be silent for 1 s
+        storage = open_storage(f"s3://runs/{uuid.uuid4().hex}", {}, durable=True)
+        storage.write("rows", bytes(600))
+        before = pieces_received()
+        assert storage.read("rows") == bytes(600)
+        assert pieces_received() == before + 1
+    server.body = body
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
+    words = pytest.raises(RunUnavailableError, match=r"sent .* bytes|not completed|Read timeout")
+    with dask.config.set({"hmrf.store-timeout": "2 s"}), words:
+        storage.read("rows")
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,9 @@ def _reports(seconds: float) -> float:
 
 def test_a_task_that_only_waits_ends_the_wait(process_client: Client) -> None:
     flow = DaskFlow()
-    soon = dask.config.set({"hmrf.no-progress-timeout": "2 s"})
-    words = r"no progress .* for 2 s .*waits-\S+ on tcp://\S+ runs but computes nothing"
+    flow.compute([flow.lazy(_waits, 0.1) for _ in range(4)])  # a worker that imports is silent
+    soon = dask.config.set({"hmrf.no-progress-timeout": "3 s"})
+    words = r"no progress .* for 3 s .*waits-\S+ on tcp://\S+ runs but computes nothing"
     with soon, pytest.raises(ClusterError, match=words):
         flow.compute([flow.lazy(_waits, 6.0), flow.lazy(int, 7)])
 

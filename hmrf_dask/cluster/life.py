@@ -1,7 +1,7 @@
 """Signs of life of tasks: what a worker's heartbeat tells of each task that it runs.
 
 That a task runs says nothing: one that waits for a store waits as a running one. So heartbeats
-carry the processor time of the thread of each task, and whatever a task reports itself.
+carry the processor time of the thread of each task, and signs of whatever comes from stores.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ import threading
 import time
 from typing import Any
 
+from hmrf_dask.remote import pieces_received
+
 METRIC = "hmrf_life"
 _SIGN = 1.0  # seconds of processor time that a sign counts as
-_signs: dict[int, float] = {}  # by thread
+_signs = 0
+_counting = threading.Lock()
 
 
 def alive() -> None:
-    """Report that the task of this thread goes on, though it computes nothing."""
-    thread = threading.get_ident()
-    _signs[thread] = _signs.get(thread, 0.0) + _SIGN
+    """Report that work goes on here, though it computes nothing.
+
+    That is a sign of every task of this process: bytes of a store come to threads of their own.
+    """
+    global _signs
+    with _counting:
+        _signs += 1
 
 
 def report_life() -> None:
@@ -42,13 +49,8 @@ def _life_of_tasks(worker: Any) -> dict[str, float]:
     """Return the life of each task that runs: processor seconds, and signs."""
     with worker.active_threads_lock:  # no thread ends meanwhile
         running = dict(worker.active_threads)
-        for thread in _signs.keys() - running.keys():
-            _signs.pop(thread, None)
-        return {str(key): _seconds(thread) for thread, key in running.items()}
-
-
-def _seconds(thread: int) -> float:
-    return _processor_seconds(thread) + _signs.get(thread, 0.0)
+        signs = _SIGN * (_signs + pieces_received())
+        return {str(key): _processor_seconds(thread) + signs for thread, key in running.items()}
 
 
 def _processor_seconds(thread: int) -> float:

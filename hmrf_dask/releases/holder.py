@@ -109,7 +109,7 @@ class Hold:
         """Give no more signs, and let others in."""
         self._ended.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(self.holder.lease)  # it may hang in a disk, and cannot be waited for
         if self._loss:
             return
         try:

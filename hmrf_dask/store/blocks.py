@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from fsspec.implementations.local import LocalFileSystem
 
+from hmrf_dask.cluster.life import alive
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.limits import LARGEST_INT32
 from hmrf_dask.modes import make_folders, open_file
@@ -208,6 +209,7 @@ def _fetched(url: str, file: BlockFile, storage_options: StorageOptions) -> Fetc
         try:
             changed = _looked_at(path, file) if isinstance(filesystem, LocalFileSystem) else 0
             content: bytes = filesystem.cat_file(path)
+            alive()  # a slow disk is no disk that hangs
         except FileNotFoundError:
             refuse_block(path, "it is missing")
     stamp = (file.sha256, changed)

@@ -57,7 +57,7 @@ def seconds_of(name: str, default: str, *, least: float) -> float:
     told = dask.config.get(f"hmrf.{name}", default)
     try:
         seconds = float(parse_timedelta(told, default="s"))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, OverflowError, TypeError, AttributeError):
         seconds = math.nan
     if not least <= seconds <= LONGEST:
         raise ConfigurationError(

@@ -132,7 +132,7 @@ def test_long_work_and_signs_of_life_are_waited_for(process_client: Client) -> N
         assert flow.compute(tasks) == [4.5, 4.5]
 
 
-@pytest.mark.parametrize("wrong", ["0 s", "-1", "soon", "inf", "nan"])
+@pytest.mark.parametrize("wrong", ["0 s", "-1", "soon", "inf", "nan", "", "1e400 s"])
 def test_a_deadline_is_a_time_above_zero(wrong: str) -> None:
     with (
         dask.config.set({"hmrf.no-progress-timeout": wrong}),

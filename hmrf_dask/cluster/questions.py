@@ -47,7 +47,7 @@ def no_progress() -> float:
 
 def _seconds(name: str, default: str) -> float:
     value = setting(name, default)
-    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+    with contextlib.suppress(ValueError, TypeError, LookupError, OverflowError, AttributeError):
         seconds = float(parse_timedelta(value, default="s"))
         if 0 < seconds < threading.TIMEOUT_MAX:
             return seconds

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from hmrf_dask.errors import ConfigurationError
-from hmrf_dask.redaction import GLOB_STORES, HIDDEN, has_secret_form, is_secret_name
+from hmrf_dask.redaction import GLOB_STORES, HIDDEN, has_secret_form, is_secret_name, shortened
 from hmrf_dask.redaction import without_secrets as without_secrets
 
 # The stores that a job or a manifest may name. Others run programs (ssh), follow a file to
@@ -66,8 +66,14 @@ def plain_url(address: str | os.PathLike[str], what: str) -> str:
     ConfigurationError
         It has a user part, a query or a fragment, or chains stores. The error does not show it.
     """
-    text = os.fspath(address).strip()
-    if problem := url_problem(text):
+    try:
+        text = os.fspath(address).strip()
+        problem = url_problem(text)
+    except TypeError as error:  # a number, or bytes
+        raise ConfigurationError(
+            f"{what} must be a text or a path, got {shortened(address)}"
+        ) from error
+    if problem:
         raise ConfigurationError(f"{what} {problem}")
     return text
 

@@ -13,12 +13,21 @@ import pytest
 import scipy.sparse as sp
 from dask.delayed import delayed
 
-from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans, MPCKMeans, OwnDistortion
+from hmrf_dask import (
+    Constraints,
+    Corpus,
+    HMRFKMeans,
+    KMeans,
+    MPCKMeans,
+    OwnDistortion,
+    SeededKMeans,
+)
 from hmrf_dask.em import fitting
 from hmrf_dask.errors import (
     ConfigurationError,
     ConflictError,
     DistortionError,
+    HmrfError,
     HmrfWarning,
     InvalidInputError,
     MemoryPlanError,
@@ -214,6 +223,29 @@ def test_what_is_not_numbers() -> None:
     for rows in ({1, 2}, {"a": 1}, (row for row in good())):
         with pytest.raises(InvalidInputError, match="argument must be"):
             HMRFKMeans(2).fit(rows)
+
+
+def test_masks_are_not_lost_in_silence() -> None:
+    def masked(values: Any) -> Any:
+        return np.ma.masked_array(values, np.zeros(np.shape(values), bool))
+
+    pairs = [(0, 1)]
+    for ask in (
+        lambda: KMeans(2).fit(masked(good())),
+        lambda: HMRFKMeans(2).fit(good(), must_link=masked(pairs)),
+        lambda: HMRFKMeans(2).fit(good(), cannot_link=masked(pairs)),
+        lambda: Constraints(pairs, None, must_link_costs=masked([1.0])),
+        lambda: SeededKMeans(2).fit(good(), masked([0] * N)),
+        lambda: KMeans(2, init=masked(good()[:2])).fit(good()),
+    ):
+        with pytest.raises(HmrfError, match="masked"):
+            ask()
+
+
+@pytest.mark.parametrize("wrong", [7, b"run", 1.5, ["run"]])
+def test_a_folder_that_is_no_path(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="must be a text or a path, got"):
+        KMeans(2).fit(good(), run_dir=wrong)
 
 
 def broken(form: str) -> Any:

@@ -111,6 +111,8 @@ def as_pairs(given: object, kind: str) -> AnyArray:
     """Return an (m, 2) array of int64 or strings; whatever is neither is refused."""
     if given is None:
         return np.empty((0, 2), np.int64)
+    if isinstance(given, np.ma.MaskedArray):
+        raise InvalidInputError(f"{kind} must not be masked, got a masked array; leave pairs out")
     # Lists go through objects: np.asarray([("a", 1)]) would silently write the integer as text.
     array = given if isinstance(given, np.ndarray) else _as_objects(given, kind)
     if array.size == 0 and array.shape in ((0,), (0, 2)):
@@ -166,6 +168,8 @@ def as_costs(given: object, n_pairs: int, kind: str) -> FloatArray:
         return np.full(n_pairs, np.nan)
     try:
         raw = np.asarray(given)
+        if isinstance(given, np.ma.MaskedArray):
+            raise TypeError("a mask would be lost")
         objects = raw.flat if raw.dtype.kind == "O" else ()
         if raw.dtype.kind not in "iufO" or any(isinstance(one, bool | str) for one in objects):
             raise TypeError("no numbers")

@@ -82,6 +82,8 @@ def _entries(y: Any, n_clusters: int) -> Entries:
 
 def entries_of(y: Any, n_clusters: int) -> Entries:
     """Return number of rows, and row, class and probability of what is labelled, by row."""
+    if isinstance(y, np.ma.MaskedArray):
+        raise InvalidInputError("y must not be masked, got a masked array; use -1 for no label")
     sparse = hasattr(y, "tocsr")
     try:
         array = sound_csr(y) if sparse else np.asarray(y)

@@ -98,6 +98,8 @@ def given_centroids(
     if isinstance(told, tuple) and told != (n_clusters, n_features):  # before it is copied
         raise _other_shape(told, n_clusters, n_features)
     try:
+        if isinstance(init, np.ma.MaskedArray):
+            raise TypeError("a mask would be lost")
         dense: Any = sound_csr(init).toarray() if hasattr(init, "toarray") else init
         given = np.ascontiguousarray(dense, np.float64)
     except (TypeError, ValueError, OverflowError) as error:

@@ -190,3 +190,10 @@ def test_a_shell_is_told_of_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMP_CWORD", "1")
     result = CliRunner().invoke(hmrf, prog_name="hmrf-dask")
     assert "plain,inspect" in result.stdout
+
+
+def test_inspect_wants_the_output_of_a_job_file(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("output: clusters")
+    result = run("inspect", str(tmp_path / "job.yaml"))
+    assert (result.exit_code, result.stdout) == (65, "")
+    assert "give it the folder that the job names as output" in result.stderr

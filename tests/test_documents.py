@@ -460,9 +460,16 @@ def test_a_table_without_the_columns(folder: Folder, name: str) -> None:
     batch = folder.one(name, FORMS[name]([{"key": "a", "texts": "b"}]), {"id": "key"})
     (reject,) = batch.rejects
     assert reject.reason == (
-        "no column 'text', got key, texts (did you mean 'texts'?); mend documents in the manifest"
+        "no column 'text', got key, texts (did you mean 'texts'?); correct documents: in the "
+        "manifest, or the file"
     )
     assert reject.whole_rest
+    assert "quarantine" not in str(reject.as_error())  # a whole file is no bad record
+
+
+def test_a_table_with_another_delimiter_needs_a_dialect(folder: Folder) -> None:
+    (reject,) = folder.one("d.csv", b"id;text\n1;a\n").rejects
+    assert reject.reason.endswith("give the resource in the manifest a dialect with its delimiter")
 
 
 def test_a_table_in_another_encoding_is_told_in_words_that_can_be_printed(folder: Folder) -> None:

@@ -69,11 +69,13 @@ class Reject:
     def as_error(self) -> InvalidInputError:
         """Return the error that `on_bad_record: stop` ends with."""
         place = f", line {self.line}" if self.line else ""
-        rest = " (the rest of the file cannot be read)" if self.whole_rest else ""
+        if self.whole_rest:
+            rest = "the rest of the file cannot be read; correct or replace the file"
+            return InvalidInputError(f"{self.source}{place}: {self.reason} ({rest})")
         missing = self.reason.endswith(" is missing")
         named = " (the columns are those that the manifest's documents: names)" if missing else ""
         return InvalidInputError(
-            f"{self.source}{place}: {self.reason}{named}{rest}; correct it, or leave such records "
+            f"{self.source}{place}: {self.reason}{named}; correct it, or leave such records "
             "out by on_bad_record: quarantine"
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import PurePosixPath
 from typing import Any
 
 from hmrf_dask.addresses import absolute_url
@@ -38,6 +39,11 @@ def inspect_output(place: str, *, verify: bool = False) -> dict[str, Any]:
         `progress` of the run that holds it or was last at work; of a run `progress` alone, and of
         the run of a job its `report`, too.
     """
+    if PurePosixPath(place).suffix in (".yaml", ".yml"):
+        raise InvalidInputError(
+            f"inspect must be given the output of a job or a run directory, got {place!r}: give it "
+            "the folder that the job names as output"
+        )
     url = absolute_url(place)
     storage = open_storage(url, {}, durable=False)
     names = set(storage.names(""))

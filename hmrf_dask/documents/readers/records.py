@@ -87,6 +87,13 @@ def damage(file: WatchedFile, line: int, error: Exception) -> Exception:
     return file.failure or DamagedFile(line, f"damaged: {error}")
 
 
+def _way_out(names: list[str]) -> str:
+    """Return what to do about columns that are not there."""
+    if len(names) == 1 and any(one in names[0] for one in ";\t|"):
+        return "give the resource in the manifest a dialect with its delimiter"
+    return "correct documents: in the manifest, or the file"
+
+
 def missing_columns(columns: Columns, names: list[str]) -> str:
     """Return what is wrong with the columns of a table, "" if the wanted ones are there once."""
     wanted = (columns.id, columns.text, columns.time, columns.label, columns.embedding)
@@ -95,7 +102,6 @@ def missing_columns(columns: Columns, names: list[str]) -> str:
             count = "two columns" if name in names else "no column"
             shown = excerpt(", ".join(names[:20]))
             return (
-                f"{count} {name!r}, got {shown}{meant(name, {*names} - {name})}; "
-                "mend documents in the manifest"
+                f"{count} {name!r}, got {shown}{meant(name, {*names} - {name})}; {_way_out(names)}"
             )
     return ""

@@ -65,6 +65,7 @@ ANSWER_LINES: Final = 10_000_000
 BAD_ANSWERS: Final = 100_000  # lines that are none: then it is another kind of file
 WHOLE_FILE_BYTES: Final = 2**30
 SCHEDULER_FILE_BYTES: Final = 2**20
+UNPACKED_BYTES: Final = 2**31  # of a Parquet file that is read whole
 # A .npz: what it may unpack to; matrices of text come to 5 times their size, of ones to 30.
 NPZ_RATIO: Final = 200
 NPZ_FREE_BYTES: Final = 2**28  # below it no ratio is a burden

@@ -17,7 +17,19 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from hmrf_dask.corpus.partitioned import Corpus
-from tests.hostile_inputs import CASES, F4, FIT, JOB, RUN, Case, _holes, npy_header
+from tests.hostile_inputs import (
+    CASES,
+    F4,
+    FIT,
+    JOB,
+    RUN,
+    Case,
+    _holes,
+    answers,
+    classes,
+    npy_header,
+    pairs,
+)
 
 # ---- folders of blocks
 
@@ -254,5 +266,38 @@ SIZES = (
          apart=True),
 )  # fmt: skip
 
+# ---- bombs of dictionaries
+
+
+def words(rows: int, **columns: str) -> Callable[[Path], None]:
+    """Return what writes a Parquet file of one word many times, in a few kilobytes."""
+
+    def write(path: Path) -> None:
+        numbers = pa.array(np.zeros(rows, np.int32))
+        pq.write_table(
+            pa.table({name: pa.DictionaryArray.from_arrays(numbers, pa.array([word]))
+                      for name, word in columns.items()}),
+            path,
+        )  # fmt: skip
+
+    return write
+
+
+LONG = "word " * 200_000
+BOMBS = (
+    answers("a bomb of long ids", words(3_000, a=LONG, b="1", kind="must"), "bomb.parquet",
+            apart=True),
+    answers("a bomb of notes", words(3_000, a="0", b="1", kind="must", note=LONG), "bomb.parquet",
+            apart=True),
+    pairs("a bomb of long ids", words(3_000, a=LONG, b="1", kind="must"), "bomb.parquet",
+          apart=True),
+    classes("a bomb of long classes", words(3_000, id="0", label=LONG), "bomb.parquet", apart=True),
+    classes("a bomb of another column", words(3_000, id="0", label="a", text=LONG), "bomb.parquet",
+            apart=True),
+    Case("assigned: a bomb of long ids", ("evaluate", "bombs", "truth.csv", "-q"),
+         {"bombs/bomb.parquet": words(3_000, doc_id=LONG, cluster="1")}, "bomb.parquet",
+         apart=True),
+)  # fmt: skip
+
 BLOCKS = tuple(block_cases())
-ALL_CASES = (*CASES, *BLOCKS, *SIZES)
+ALL_CASES = (*CASES, *BLOCKS, *SIZES, *BOMBS)

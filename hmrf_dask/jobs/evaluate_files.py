@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.constraints.rows import delimiter_of
@@ -25,6 +24,7 @@ from hmrf_dask.jobs.places import AssignmentFile, assignment_files, explained_to
 from hmrf_dask.measures import adjusted_rand, completeness, homogeneity, normalized_mutual_info
 from hmrf_dask.measures.scores import pairs_within
 from hmrf_dask.measures.table import Contingency, merge, tabulate
+from hmrf_dask.plain_parquet import read_plain_table
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.runs.storage import open_storage
 
@@ -140,7 +140,7 @@ def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Ta
     wanted = ID_COLUMNS if id_column is None else (id_column,)
     try:
         found = READERS[ending](data, {*wanted, label_column})
-    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+    except (pa.ArrowException, OSError, ValueError, MemoryError, RecursionError) as error:
         raise InvalidInputError(f"{path}: is not a whole {ending} file, {error}") from error
     id_column = next((one for one in wanted if one in found.column_names), wanted[0])
     for name in (id_column, label_column):
@@ -193,7 +193,7 @@ def _text(value: Any) -> str | None:
 
 
 def _read_parquet(data: bytes, names: set[str]) -> pa.Table:
-    return pq.read_table(io.BytesIO(data))
+    return read_plain_table(data)
 
 
 READERS = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
@@ -246,8 +246,8 @@ def _read(file: AssignmentFile, columns: list[str]) -> pa.Table:
         with explained_to_readers() if file.name.startswith("runs/") else nullcontext():
             data = read_file(storage, file.name, file.sha256)
     try:
-        return pq.read_table(io.BytesIO(data), columns=columns, page_checksum_verification=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
+        return read_plain_table(data, columns)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise InvalidInputError(
             f"{file.path} must be a whole Parquet file with the columns {', '.join(columns)}, got "
             f"something else ({error}); make the assignments again"

@@ -1,0 +1,77 @@
+"""Parquet files that are read whole, and never unpacked to more than allowed.
+
+A dictionary makes a few bytes any number of values, so texts are read as numbers of their words,
+and what they would come to is added up before they are written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hmrf_dask.limits import UNPACKED_BYTES
+
+
+def read_plain_table(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return columns of a Parquet file, all without names; page checksums are verified.
+
+    Raises
+    ------
+    ValueError
+        It would unpack to more than `UNPACKED_BYTES`, or a column holds lists or more.
+    """
+    schema = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
+    wanted = [schema.field(name) for name in (columns or schema.names) if name in schema.names]
+    nested = [one.name for one in wanted if pa.types.is_nested(one.type)]
+    if nested:
+        raise ValueError(f"the column {nested[0]!r:.80} must hold plain values, not lists or more")
+    file = pq.ParquetFile(
+        pa.BufferReader(data),
+        page_checksum_verification=True,
+        read_dictionary=[one.name for one in wanted if _is_text(one.type)],
+    )
+    widths = [_width(one.type) for one in file.schema_arrow if one.name in {w.name for w in wanted}]
+    _refuse_many(file.metadata.num_rows * sum(widths))
+    table = file.read(columns)
+    _refuse_many(sum(map(_unpacked, table.columns)))
+    # Words are written out as texts again, whatever the file had them as.
+    return pa.table([_plain(column) for column in table.columns], table.column_names)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _width(kind: pa.DataType) -> int:
+    """Return bytes of a value, of a text those of its number."""
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return 8
+
+
+def _unpacked(column: pa.ChunkedArray) -> int:
+    """Return the bytes of all texts of a column written out."""
+    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
+        return int(column.nbytes)
+    return sum(
+        pc.sum(pc.binary_length(one.dictionary).cast(pa.int64()).take(one.indices)).as_py() or 0
+        for one in column.chunks
+    )
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind: Any = column.type
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+
+
+def _refuse_many(n_bytes: int) -> None:
+    if not 0 <= n_bytes <= UNPACKED_BYTES:
+        raise ValueError(
+            f"it must unpack to at most {UNPACKED_BYTES:,} bytes, got {n_bytes:,}; cut it into "
+            "several files"
+        )

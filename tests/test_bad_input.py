@@ -633,3 +633,8 @@ def test_numbers_that_leave_a_matrix(kind: str, fault: str, fit: Any) -> None:
         matrix.indices[3] = 99 if fault == "beyond" else -7
     with pytest.raises(InvalidInputError, match=rf"numbers of a {kind.upper()} matrix must lie"):
         fit(matrix)
+
+
+def test_true_among_classes_is_no_class() -> None:
+    with pytest.raises(InvalidInputError, match="got true or false"):
+        SeededKMeans(2).fit(good(), [True, 0, *[-1] * (N - 2)])

@@ -85,6 +85,8 @@ def entries_of(y: Any, n_clusters: int) -> Entries:
     if isinstance(y, np.ma.MaskedArray):
         raise InvalidInputError("y must not be masked, got a masked array; use -1 for no label")
     sparse = hasattr(y, "tocsr")
+    if isinstance(y, list | tuple) and any(isinstance(one, bool | np.bool_) for one in y):
+        raise InvalidInputError("y must hold numbers of classes, got true or false among them")
     try:
         array = sound_csr(y) if sparse else np.asarray(y)
     except InvalidInputError:

@@ -27,9 +27,12 @@ from tests.hostile_inputs import (
     _holes,
     answers,
     classes,
+    job,
+    manifest,
     npy_header,
     pairs,
 )
+from tests.test_addresses import WITH_SECRETS
 
 # ---- folders of blocks
 
@@ -266,6 +269,20 @@ SIZES = (
          apart=True),
 )  # fmt: skip
 
+# ---- URLs
+
+
+def url_cases() -> Iterator[Case]:
+    """Yield every place of a job and a manifest with every URL that has a secret."""
+    for place in ("output", "manifest", "answers", "cluster.address"):
+        for number, url in enumerate(WITH_SECRETS):
+            yield job(place, json.dumps(url), name=f"secret {number}")
+    for number, url in enumerate(WITH_SECRETS):
+        yield manifest("resources.0.path", json.dumps(url), name=f"secret {number}")
+
+
+URLS = tuple(url_cases())
+
 # ---- bombs of dictionaries
 
 
@@ -300,4 +317,4 @@ BOMBS = (
 )  # fmt: skip
 
 BLOCKS = tuple(block_cases())
-ALL_CASES = (*CASES, *BLOCKS, *SIZES, *BOMBS)
+ALL_CASES = (*CASES, *BLOCKS, *SIZES, *BOMBS, *URLS)

@@ -93,6 +93,7 @@ def check(case: Case, world: Path, folder: Path) -> str:
         "a traceback": "Traceback" in said,
         "another exit code": code not in ((0,) if case.fine else REFUSED),
         "not one line of error": len(errors) != (0 if case.fine else 1),
+        "a secret is shown": "CANARY" in said,
         "a long line": any(len(line) > LONGEST_ERROR for line in said.splitlines()),
         "the place is not named": not case.fine and case.place not in said,
         "files of the user changed": before.items() - _digests(folder).items(),

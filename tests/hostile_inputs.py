@@ -276,6 +276,8 @@ FURTHER_VALUES = (
     job("keep", "10000", fine=True),
     job("text", "{kind: hashing, n_features: 2147483647}", said="n_features", apart=True),
     job("cluster", "{class: distributed.LocalCluster, workers: 100000}", said="worker processes"),
+    job("cluster", "{class: distributed.LocalCluster, kwargs: {memory_limit: -5}}",
+        said="memory_limit"),
     manifest("documents.id", "'a\"b'", said="documents"),
     manifest("documents.id", '"a\\tb"', said="documents"),
     manifest("resources.0.path", "/dev/zero", said="/dev/zero"),

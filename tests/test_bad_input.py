@@ -242,6 +242,11 @@ def test_masks_are_not_lost_in_silence() -> None:
             ask()
 
 
+def test_a_wrong_value_is_not_repeated_in_full() -> None:
+    with pytest.raises(ConfigurationError, match=r"^init must be .{0,300}$"):
+        KMeans(2, init="x" * 100_000).fit(good())
+
+
 @pytest.mark.parametrize("wrong", [7, b"run", 1.5, ["run"]])
 def test_a_folder_that_is_no_path(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="must be a text or a path, got"):

@@ -59,7 +59,7 @@ def make_settings(
     if isinstance(init, str) and init not in inits:
         raise ConfigurationError(
             f"init must be one of {_listed(inits)} or an array of shape (n_clusters, n_features), "
-            f"got {init!r}"
+            f"got {shortened(init)}"
         )
     values["learn_weights"] = _learning(values["learn_weights"], distortion)
     _check_refinement(values["refine"], distortion)

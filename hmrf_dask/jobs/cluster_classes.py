@@ -19,6 +19,7 @@ from hmrf_dask.errors import meant
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:~][A-Za-z0-9_./:,=+@-]{0,499}|")
 _DEPTH: Final = 3
 _MOST: Final = 1000  # values
+_LARGEST: Final = 2**53  # bytes, the largest of what there is to count
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -227,8 +228,10 @@ def _value_problem(value: Any, keys: frozenset[str] | None, depth: int) -> str:
 
 
 def _scalar_problem(value: Any) -> str:
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool):
         return ""
+    if isinstance(value, int | float):
+        return "" if 0 <= value <= _LARGEST else "must be a number from 0 to 2**53"
     if not isinstance(value, str):
         return f"must be a number, a text, true or false, got a {type(value).__name__}"
     if problem := url_problem(value):

@@ -1,8 +1,8 @@
 """Matrices in .npy and .npz files, believed only as far as their bytes go.
 
-What a header says is held against the size of the file before anything is reserved, what a
-directory of a .npz says against its ratio, and feature numbers and row pointers are checked before
-a compiled loop follows them.
+What a header says is held against the size of the file before anything is reserved
+(`runs.arrays`), what a directory of a .npz says against its ratio, and feature numbers and row
+pointers are checked before a compiled loop follows them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
 from hmrf_dask.rows.canonical import sound_csr
+from hmrf_dask.runs.arrays import parse_npy, read_header
 from hmrf_dask.types import AnyArray
 from hmrf_dask.whole_files import open_regular
 from hmrf_dask.workers import machine_memory
@@ -76,39 +77,21 @@ def read_matrix(path: str, shape: tuple[int, int] | None = None) -> Any:
 
 def _read_npy(file: BinaryIO, wanted: tuple[int, int] | None) -> AnyArray:
     size = os.fstat(file.fileno()).st_size
-    begin, shape, by_columns, dtype = _header(file.read(_HEADER_BYTES))
-    _check_size(shape, dtype, size - begin)
+    begin = io.BytesIO(file.read(_HEADER_BYTES))
+    shape, by_columns, dtype = read_header(begin, size)
+    _refuse_other_values(dtype)
     if wanted is not None and shape != wanted:
         raise ConfigurationError(f"init must be an array of shape {wanted}, got shape {shape}")
     if size > machine_memory():
         raise _too_large(size)
-    file.seek(begin)
+    file.seek(begin.tell())
     values = np.fromfile(file, dtype, math.prod(shape))
     return values.reshape(shape, order="F" if by_columns else "C")
 
 
-def _header(data: bytes) -> tuple[int, tuple[int, ...], bool, np.dtype[Any]]:
-    """Return where the numbers of an .npy file begin, their shape, order and type."""
-    begin = io.BytesIO(data)
-    version = np.lib.format.read_magic(begin)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if read is None:
-        raise ValueError(f"a format version of 1.0 or 2.0 is needed, got {version}")
-    shape, by_columns, dtype = read(begin)
-    if dtype.hasobject or dtype.kind not in "biufSU":
+def _refuse_other_values(dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "biufSU":
         raise ValueError(f"its values must be numbers, got the type {dtype!s:.80}")
-    if any(isinstance(one, bool) or one < 0 for one in shape):
-        raise ValueError(f"its shape must be of numbers from 0 on, got {shape}")
-    return begin.tell(), shape, by_columns, dtype
-
-
-def _check_size(shape: tuple[int, ...], dtype: np.dtype[Any], n_bytes: int) -> None:
-    wanted = math.prod(shape) * dtype.itemsize
-    if wanted != n_bytes:
-        raise ValueError(f"it must hold {wanted:,} bytes for shape {shape}, got {n_bytes:,}")
 
 
 def _too_large(n_bytes: int) -> MemoryPlanError:
@@ -158,12 +141,9 @@ def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: 
     if name not in members:
         raise ValueError(f"it must have an array {name!r}, got {sorted(members)!s:.80}")
     with archive.open(members[name]) as member:
-        data = member.read()  # no more than the directory says
-    begin, shape, by_columns, dtype = _header(data[:_HEADER_BYTES])
-    _check_size(shape, dtype, len(data) - begin)
-    values = np.frombuffer(data, dtype, math.prod(shape), begin) if len(data) > begin else None
-    array = np.empty(0, dtype) if values is None else values
-    return array.reshape(shape, order="F" if by_columns else "C")
+        array = parse_npy(member.read())  # no more than the directory says
+    _refuse_other_values(array.dtype)
+    return array
 
 
 def _kind(array: AnyArray) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -30,20 +31,40 @@ def encode_npy(array: AnyArray) -> bytes:
 
 def decode_npy(data: bytes, name: str) -> AnyArray:
     """Return the array of an .npy file, or raise DamagedFileError naming the file."""
+    try:
+        return parse_npy(data).copy()
+    except ValueError as error:
+        raise _damaged(name, str(error)) from error
+
+
+def parse_npy(data: bytes) -> AnyArray:
+    """Return the array in the bytes of an .npy file, ValueError unless it is all of them."""
     stream = io.BytesIO(data)
+    shape, by_column, dtype = read_header(stream, len(data))
+    array = np.empty(0, dtype)
+    if stream.tell() < len(data):
+        array = np.frombuffer(data, dtype, offset=stream.tell())
+    return array.reshape(shape, order="F" if by_column else "C")
+
+
+def read_header(stream: BinaryIO, n_bytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether columns come first, and type of an .npy file of so many bytes.
+
+    Raises
+    ------
+    ValueError
+        It has no such header, is of objects, or has not the bytes that it claims.
+    """
     try:
         shape, by_column, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
     except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise _damaged(name, f"no header that can be read ({type(error).__name__})") from error
+        raise ValueError(f"no .npy header that can be read ({type(error).__name__})") from error
     if dtype.hasobject or not dtype.itemsize:
-        raise _damaged(name, f"values of the type {dtype!r:.80}")
-    claimed, there = math.prod(shape) * dtype.itemsize, len(data) - stream.tell()
-    if min(shape, default=0) < 0 or claimed != there:
-        raise _damaged(name, f"{there} bytes for an array of {dtype} of shape {shape}"[:200])
-    array = np.empty(0, dtype)
-    if there:
-        array = np.frombuffer(data, dtype, offset=stream.tell()).copy()
-    return array.reshape(shape, order="F" if by_column else "C")
+        raise ValueError(f"values of the type {dtype!r:.80}")
+    claimed, there = math.prod(shape) * dtype.itemsize, n_bytes - stream.tell()
+    if any(isinstance(one, bool) or one < 0 for one in shape) or claimed != there:
+        raise ValueError(f"{there:,} bytes for an array of {dtype} of shape {shape}"[:200])
+    return shape, by_column, dtype
 
 
 def decode_npz(data: bytes, name: str) -> dict[str, AnyArray]:

@@ -17,7 +17,7 @@ import psutil
 
 from hmrf_dask.cluster.clients import active_client, local_threads
 from hmrf_dask.cluster.life import report_life
-from hmrf_dask.cluster.questions import AGAIN, NoAnswerError, ask, no_progress
+from hmrf_dask.cluster.questions import AGAIN, SilentClusterError, ask, no_progress
 from hmrf_dask.cluster.watch import futures_of, workers_by_name
 from hmrf_dask.errors import ClusterError, RunDirectoryError
 from hmrf_dask.kernels.path import kernel_path, path_differences
@@ -42,7 +42,7 @@ def reaches_workers(client: Any) -> bool:
     if not addresses or addresses[0] == greeted:
         return False
     # Behind a gateway, or just gone: another one may answer.
-    with contextlib.suppress(NoAnswerError):
+    with contextlib.suppress(SilentClusterError):
         ask(
             client,
             f"worker {addresses[0]} must answer",
@@ -159,7 +159,7 @@ def _answers(client: Any, run: _Place, token: str) -> dict[str, Any]:
     workers = list(workers_by_name(client))
     what = "every worker must answer before the start"
     errors: list[Any] = []
-    with contextlib.suppress(NoAnswerError):
+    with contextlib.suppress(SilentClusterError):
         errors = ask(client, what, all_asked)
     for error in errors:
         if error is not None and not isinstance(error, OSError):

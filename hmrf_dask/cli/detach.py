@@ -14,7 +14,7 @@ from typing import Any
 
 from distributed import fire_and_forget, get_client, worker_client
 
-from hmrf_dask.cluster.questions import NoAnswerError, ask, patience
+from hmrf_dask.cluster.questions import SilentClusterError, ask, patience
 from hmrf_dask.errors import ClusterError, HmrfError
 from hmrf_dask.jobs.inputs import Inputs
 
@@ -34,7 +34,7 @@ def submit(inputs: Inputs) -> str:
             lambda: client.wait_for_workers(1, timeout=patience()),
             seconds=patience() + ANSWER,
         )
-    except NoAnswerError as error:
+    except SilentClusterError as error:
         raise ClusterError(
             f"a run to detach must find a worker that drives it, got a scheduler without any for "
             f"{patience():g} s; start workers, then run again"

@@ -18,43 +18,30 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
-from dask.utils import parse_timedelta
-
-from hmrf_dask.cluster.clients import setting
-from hmrf_dask.errors import ClusterError, ConfigurationError
+from hmrf_dask.errors import ClusterError
+from hmrf_dask.remote import seconds_of
 
 log = logging.getLogger("hmrf_dask")
 T = TypeVar("T")
 
 AGAIN = "run again: a run_dir resumes where it stopped"
 NOTICE = 60.0  # seconds between two reports of a wait
+LEAST = 0.01  # seconds of a deadline
 CLOSING = 10.0  # seconds in which a client or a cluster is closed; then it is left behind
 
 
-class NoAnswerError(ClusterError):
+class SilentClusterError(ClusterError):
     """A scheduler or a worker gave no answer in time."""
 
 
 def patience() -> float:
     """Return for how many seconds there may be no worker that takes work."""
-    return _seconds("no-workers-timeout", "60 s")
+    return seconds_of("no-workers-timeout", "60 s", least=LEAST)
 
 
 def no_progress() -> float:
     """Return for how many seconds nothing may progress, or no answer come."""
-    return _seconds("no-progress-timeout", "10 minutes")
-
-
-def _seconds(name: str, default: str) -> float:
-    value = setting(name, default)
-    with contextlib.suppress(ValueError, TypeError, LookupError, OverflowError, AttributeError):
-        seconds = float(parse_timedelta(value, default="s"))
-        if 0 < seconds < threading.TIMEOUT_MAX:
-            return seconds
-    raise ConfigurationError(
-        f"hmrf.{name} must be a time above zero, such as {default!r}, got {value!r}; change it in "
-        "Dask's configuration"
-    )
+    return seconds_of("no-progress-timeout", "10 minutes", least=LEAST)
 
 
 def notice_every() -> float:
@@ -79,14 +66,14 @@ def ask(
 
     Raises
     ------
-    NoAnswerError
+    SilentClusterError
         After the deadline, or where the connection is gone.
     """
     words = f"{what}, got no answer from {client_of(client)}"
     try:
         return answer_of(begin(client, question), words, seconds=seconds)
     except OSError as error:
-        raise NoAnswerError(f"{words} ({error}); {_LOOK}, and {AGAIN}") from error
+        raise SilentClusterError(f"{words} ({error}); {_LOOK}, and {AGAIN}") from error
 
 
 def begin(client: Any, question: Callable[[], Any]) -> Future[Any]:
@@ -98,7 +85,7 @@ def begin(client: Any, question: Callable[[], Any]) -> Future[Any]:
 
     loop = client.loop.asyncio_loop
     if loop.is_closed():
-        raise NoAnswerError(f"the active Client must be open, got a closed one; {AGAIN}")
+        raise SilentClusterError(f"the active Client must be open, got a closed one; {AGAIN}")
     return asyncio.run_coroutine_threadsafe(asked(), loop)
 
 
@@ -120,7 +107,7 @@ def answer_of(future: Future[T], what: str, *, seconds: float | None = None) -> 
                 return future.result()
             waited = time.monotonic() - began
             if waited >= allowed:
-                raise NoAnswerError(f"{what} for {allowed:g} s; {_LOOK}, and {AGAIN}")
+                raise SilentClusterError(f"{what} for {allowed:g} s; {_LOOK}, and {AGAIN}")
             log.warning("%s for %.0f s; giving up at %g s", what, waited, allowed)
     finally:
         future.cancel()

@@ -19,7 +19,7 @@ from hmrf_dask.cluster.clients import active_client, leave_the_pool, setting
 from hmrf_dask.cluster.life import METRIC
 from hmrf_dask.cluster.questions import (
     AGAIN,
-    NoAnswerError,
+    SilentClusterError,
     ask,
     client_of,
     no_progress,
@@ -173,7 +173,7 @@ class Watch:
         ended, self._done = done > self._done, done
         try:
             found = workers_by_name(self._client, seconds=min(10.0, no_progress() / 10))
-        except NoAnswerError:
+        except SilentClusterError:
             self._judge(ended)
             return
         now = self._answered = time.monotonic()
@@ -239,7 +239,7 @@ class Watch:
                 lambda: self._client.scheduler.get_task_status(keys=self._asked),
                 seconds=min(10.0, no_progress() / 10),
             )
-        except NoAnswerError:
+        except SilentClusterError:
             return False
         before, self._statuses = self._statuses, found
         return before is not None and before != found

@@ -180,7 +180,9 @@ def _client(stack: ExitStack, scheduler: str | None, scheduler_file: str | None)
             _check_address(named)
         make = partial(Client, scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS)
         who = f"a client of {scheduler or scheduler_file}"
-        stack.enter_context(closed_in_time(who, make, seconds=CONNECT_SECONDS + GRACE))
+        client = stack.enter_context(closed_in_time(who, make, seconds=CONNECT_SECONDS + GRACE))
+        # By name: Dask forgets a default client whose scheduler ends, and threads would go on here.
+        stack.enter_context(dask.config.set(scheduler=client))
     except ValueError as error:
         raise ConfigurationError(
             f"the scheduler's address must look like tcp://host:port, got {scheduler!r} ({error})"

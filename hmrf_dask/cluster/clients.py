@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+import warnings
 from typing import Any
 from weakref import WeakSet
 
@@ -14,10 +15,12 @@ import dask.local
 import dask.threaded
 from dask.base import get_scheduler, named_schedulers
 
-from hmrf_dask.errors import ClusterError, ConfigurationError
+from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
 
 # Clients of the process that this one was forked from; their event loops are not here.
 _INHERITED: WeakSet[Any] = WeakSet()
+# Clients whose scheduler has ended, as was said.
+_REPORTED: WeakSet[Any] = WeakSet()
 
 
 def setting(name: str, default: Any) -> Any:
@@ -53,14 +56,14 @@ def active_client() -> Any:
     """Return the Client that Dask would use now, or None for a local scheduler."""
     owner = getattr(scheduler_in_use(), "__self__", None)
     if not hasattr(owner, "scheduler_info"):
-        _refuse_in_place_of_lost()
+        _warn_of_lost()
         return None
     _check_usable(owner)
     return owner
 
 
-def _refuse_in_place_of_lost() -> None:
-    """Refuse to use threads here only because Dask forgot its default client.
+def _warn_of_lost() -> None:
+    """Say once that threads are used here only because Dask forgot its default client.
 
     It does that when the scheduler has ended; the work was meant for a cluster.
     """
@@ -68,12 +71,14 @@ def _refuse_in_place_of_lost() -> None:
         return
     from distributed import Client
 
-    for client in list(Client._instances):
+    for client in set(Client._instances) - set(_REPORTED):
         if _lost_its_scheduler(client):
-            raise ClusterError(
-                "the scheduler of the active Client must be there, got it gone, and the Client "
-                "closed; make a new Client, or use threads of this process: "
-                "dask.config.set(scheduler='threads')"
+            _REPORTED.add(client)
+            warnings.warn(
+                "the scheduler of the active Client has ended, so the work runs on threads of this "
+                "process; make a new Client to run it on a cluster",
+                HmrfWarning,
+                stacklevel=2,
             )
 
 

@@ -12,9 +12,10 @@ from weakref import WeakKeyDictionary
 
 import dask.threaded
 from dask.delayed import Delayed
+from dask.sizeof import sizeof
 
 from hmrf_dask.cluster.life import report_life
-from hmrf_dask.cluster.questions import begin, no_progress, patience
+from hmrf_dask.cluster.questions import begin, no_progress
 from hmrf_dask.errors import ClusterError
 from hmrf_dask.kernels.path import kernel_path
 from hmrf_dask.store.blocks import BlockSource
@@ -22,6 +23,9 @@ from hmrf_dask.store.reading import InTurn
 from hmrf_dask.workers import ANSWER, other_path
 
 log = logging.getLogger("hmrf_dask")
+# A worker that died just now takes nothing, and Dask waits for it: a value must arrive in these
+# seconds, and at so many bytes a second.
+ARRIVAL, SLOWEST = 10.0, 20e6
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,7 @@ class Sent:
     def __init__(self) -> None:
         self._futures: WeakKeyDictionary[Planned, Future[Any]] = WeakKeyDictionary()
         self._under_way: list[Future[Any]] = []
+        self._allowed = 0.0
 
     def send(self, client: Any, shared: Planned, value: Any) -> None:
         """Begin to send the value of a constant, as long as that is held."""
@@ -173,13 +178,14 @@ class Sent:
         sending = begin(client, partial(_scatter, client, key, value))
         self._futures[shared] = sending
         self._under_way.append(sending)
+        self._allowed = max(self._allowed, ARRIVAL + sizeof(value) / SLOWEST)
 
     def settle(self) -> None:
         """Wait until all have arrived; what nobody wants any more leaves errors in logs if not."""
-        _, late = wait(self._under_way, min(patience(), no_progress()))
+        _, late = wait(self._under_way, min(self._allowed, no_progress()))
         for one in late:  # a worker that takes nothing: there is the way through the scheduler
             one.cancel()
-        self._under_way = []
+        self._under_way, self._allowed = [], 0.0
 
     def taken(self, tasks: Sequence[Planned]) -> dict[str, Any]:
         """Return what tasks need of them, by the key of the constant."""

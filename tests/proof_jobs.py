@@ -217,7 +217,7 @@ def detached() -> Figures:
         return {
             "seconds_after_the_kill": round(time.perf_counter() - began, 1),
             "released": release is not None and not damages(output, release),
-            "documents": release.counts["all"] if release is not None else 0,
+            "documents": release.counts["documents"] if release is not None else 0,
         }
 
 

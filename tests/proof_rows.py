@@ -116,7 +116,9 @@ def gradients() -> Figures:
 
     files = ["tests/test_weight_gradients.py", "tests/test_distortions.py", "tests/test_weights.py"]
     told = _Counted()
-    code = pytest.main(["-q", "-p", "no:cacheprovider", *files], plugins=[told])
+    # Rows beside this one import hypothesis before pytest can rewrite it.
+    quiet = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    code = pytest.main([*quiet, *files], plugins=[told])
     return {"exit_code": int(code), "tests_passed": told.passed, "tests_failed": told.failed}
 
 

@@ -6,6 +6,7 @@ no file of the user's changed, in bounded time and, where a case runs apart, in 
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -114,8 +115,12 @@ def _lay(path: Path, content: Content) -> None:
 
 def _digests(folder: Path) -> dict[str, str]:
     """Return the hash of every small file of the user's."""
-    files = [one for one in folder.rglob("*") if one.is_file() and one.stat().st_size < 2**26]
-    return {str(one): hashlib.sha256(one.read_bytes()).hexdigest() for one in files}
+    found: dict[str, str] = {}
+    for one in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a task of a command that ended, at work yet
+            if one.is_file() and one.stat().st_size < 2**26:
+                found[str(one)] = hashlib.sha256(one.read_bytes()).hexdigest()
+    return found
 
 
 def _inside(command: tuple[str, ...], folder: Path) -> tuple[int, str]:

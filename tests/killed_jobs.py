@@ -38,6 +38,7 @@ WRITERS: tuple[tuple[Any, str], ...] = (
     (LocalFileSystem, "pipe_file"),
     (blocks, "_put"),
 )
+HALVES = (".temporary", ".part")
 
 
 def killed_jobs(job: Path, n_kills: int, seed: int, how: str = "killed") -> dict[str, Any]:
@@ -121,11 +122,11 @@ def _stopped(job: Path, output: str, at: int) -> dict[str, Any]:
 
 
 def _below(place: str) -> dict[str, bytes]:
-    """Return the files of an output, but for those that say how far a run is."""
+    """Return the files of an output, but for halves of files and what says how far a run is."""
     return {
         str(path.relative_to(place)): path.read_bytes()
         for path in Path(place).rglob("*")
-        if path.is_file() and "holders" not in path.parts and path.suffix != ".temporary"
+        if path.is_file() and "holders" not in path.parts and path.suffix not in HALVES
     }
 
 

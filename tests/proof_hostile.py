@@ -16,7 +16,7 @@ from tests.proof_rows import Figures, Row
 def hostile() -> Figures:
     """Run every hostile input; what is wrong is named."""
     wrong, slowest = list[str](), ("", 0.0)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         world, here = Path(folder) / "world", Path(folder) / "here"
         world.mkdir()
         make_world(world)

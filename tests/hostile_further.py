@@ -39,6 +39,7 @@ from tests.test_addresses import WITH_SECRETS
 Change = Callable[[Any], Any]
 FIT_BLOCKS = ("fit", "blocks", "-k2", "--n-init=1", "--run-dir=run", "-q")
 OUTSIDE = "part-00000"
+PLANNED = "its file"  # the memory for it, before it is opened
 DESCRIBED = b"hmrf-dask-blocks"
 
 
@@ -199,8 +200,9 @@ def block_cases() -> Iterator[Case]:
                  "x" * 300),
     }.items():  # fmt: skip
         for value in facts:
+            place = PLANNED if (name, value) == ("n_bytes", 10**12) else "blocks"
             yield blocks(f"{name} of {value!r:.20}", None,
-                         lambda _, name=name, value=value: {name: value})  # fmt: skip
+                         lambda _, name=name, value=value: {name: value}, place=place)  # fmt: skip
     yield blocks("a fact nobody knows", None, lambda _: {"x": 1})
     for n_features in (0, 2**31 - 1):
         yield blocks(f"a folder of {n_features} features", place="feature",
@@ -231,7 +233,7 @@ def block_cases() -> Iterator[Case]:
     yield blocks("a file cut in half", None, None, lambda data: data[: len(data) // 2],
                  place=OUTSIDE)  # fmt: skip
     yield blocks("a sparse file of 1 TB", None, lambda _: {"n_bytes": 10**12},
-                 lambda data: data, place=OUTSIDE, apart=True)  # fmt: skip
+                 lambda data: data, place=PLANNED, apart=True)  # fmt: skip
     for option in ({"use_dictionary": True}, {"compression": "gzip"}, {"row_group_size": 1}):
         yield blocks(f"written with {option}", lambda table: table, fine="gzip" in str(option)
                      or "row" in str(option), place=OUTSIDE, **option)  # fmt: skip

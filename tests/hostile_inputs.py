@@ -279,7 +279,7 @@ FURTHER_VALUES = (
     job("method.cannot_link_cost", "1.0e-12", fine=True),
     job("text.lsa", "10000", said="n_components"),
     job("keep", "10000", fine=True),
-    job("text", "{kind: hashing, n_features: 2147483647}", said="n_features", apart=True),
+    job("text", "{kind: hashing, n_features: 2147483647}", said="features", apart=True),
     job("cluster", "{class: distributed.LocalCluster, workers: 100000}", said="worker processes"),
     job("cluster", "{class: distributed.LocalCluster, kwargs: {memory_limit: -5}}",
         said="memory_limit"),

@@ -81,7 +81,7 @@ def columns_of(header: tuple[str, ...], *, suggest: bool = True) -> Columns | st
     if len(header) > ANSWER_COLUMNS:
         return f"there must be at most {ANSWER_COLUMNS} columns, got {len(header)}"
     names = [name.strip().casefold() or f"column {n}" for n, name in enumerate(header, 1)]
-    shown = ", ".join(name.strip() for name in header)[:SHOWN] or "nothing"
+    shown = ", ".join(name.strip()[:80] for name in header)[:SHOWN] or "nothing"
     is_pair = set(PAIR[:3]) <= set(names)
     wanted: tuple[str, ...] = PAIR if is_pair else LABELS
     others = [name for name in names if name not in wanted]

@@ -29,7 +29,7 @@ from hmrf_dask.cluster.questions import (
 from hmrf_dask.errors import ClusterError, HmrfError, counted
 
 log = logging.getLogger("hmrf_dask")
-POLL = 2.0  # seconds between two looks at the workers while a graph runs
+POLL = 2.0  # seconds between two surveys of the workers while a graph runs
 STALE = 30.0  # seconds without a heartbeat after which a worker is not busy
 SHARE = 0.01  # of a core that a task takes at least while it computes
 BUSY_CPU = 20.0  # per cent of a core, of a worker that does not tell of its tasks yet
@@ -116,7 +116,7 @@ def _wait(client: Any, futures: Sequence[Any], keys: Collection[str]) -> None:
 
 @dataclass(frozen=True)
 class WorkerState:
-    """What a worker last told of itself."""
+    """What a worker last reported of itself."""
 
     running: bool  # not paused, not closing
     busy: bool  # runs a task now

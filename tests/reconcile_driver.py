@@ -43,7 +43,7 @@ def reconciliation(
     whole = {int(g) for piece in pieces for g in piece.inside.number}
     large = np.flatnonzero(np.bincount(groups) > 1)
     cut_groups = np.array([g for g in large if int(g) not in whole], np.int32)
-    near = tuple(tuple(sorted(piece.mail)) for piece in pieces)
+    near = tuple(tuple(sorted(piece.seen_by)) for piece in pieces)
     cutting = Cutting(range(len(pieces)), range(0), (), near, (), cut_groups, homes)
 
     def show(labels: list[np.ndarray]) -> None:

@@ -16,7 +16,7 @@ from hmrf_dask.kernels.limbs import join_limbs
 from hmrf_dask.kernels.links import adjacency, make_links
 from hmrf_dask.kernels.reconcile import ROUNDS, Phase, Progress, advance, next_pieces, winners
 from hmrf_dask.kernels.reconcile_groups import (
-    GroupProposals,
+    GroupMoves,
     beaten_groups,
     group_gain_parts,
     merge_parts,
@@ -210,7 +210,7 @@ def test_equal_group_gains_go_to_the_lower_group() -> None:
     both = np.array([0, 1], np.int32)
 
     def beaten(high: list[int], low: list[int]) -> list[bool]:
-        proposals = GroupProposals(both, both, np.array(high), np.array(low))
+        proposals = GroupMoves(both, both, np.array(high), np.array(low))
         return beaten_groups(groups, 0, start, neighbour, proposals).tolist()
 
     assert beaten([3, 3], [5, 5]) == [False, True]
@@ -223,9 +223,9 @@ def test_equal_group_gains_go_to_the_lower_group() -> None:
 def test_progress_is_done_only_when_points_and_groups_are_quiet(answers: list[bool]) -> None:
     progress = Progress()
     quiet: list[Phase] = []
-    for wanting in answers:
-        quiet = [] if wanting else [*quiet, progress.phase]
-        progress = advance(progress, wanting, 3)
+    for unsettled in answers:
+        quiet = [] if unsettled else [*quiet, progress.phase]
+        progress = advance(progress, unsettled, 3)
         if progress.phase is Phase.DONE:
             points = {Phase.POINTS, Phase.POINT_HANDOVER}
             assert len(quiet) >= 2

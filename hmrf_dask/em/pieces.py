@@ -44,7 +44,7 @@ class Piece:
     edge : where the pair of each half-edge stands among those of the piece's blocks, end to end
     groups : must-link group of every place
     inside, cut : groups of at least two points: all of them here, or some elsewhere
-    mail : by piece, the own points it has as far ends (indices, ascending)
+    seen_by : by piece, the own points it has as far ends (indices, ascending)
     """
 
     first: int
@@ -57,7 +57,7 @@ class Piece:
     groups: LabelArray
     inside: Members
     cut: Members
-    mail: dict[int, LabelArray]
+    seen_by: dict[int, LabelArray]
 
     @property
     def own(self) -> slice:
@@ -74,7 +74,7 @@ class Piece:
     def __sizeof__(self) -> int:
         """Tell Dask the true size."""
         arrays: list[AnyArray] = [self.far, self.start, self.neighbour, self.edge, self.groups]
-        arrays += [*self.inside, *self.cut, *self.mail.values()]
+        arrays += [*self.inside, *self.cut, *self.seen_by.values()]
         return sum(one.nbytes for one in arrays) + 1024
 
 
@@ -117,7 +117,7 @@ def cut_bundle(layout: LinkedLayout, bundle: int) -> Cutting:
     pairs = (_pairs_of(layout, touching, int(starts[0])) for touching in blocks)
     pieces = tuple(cut_points(starts - starts[0], groups, pairs))
     homes, cut = _homes(groups, starts - starts[0])
-    neighbours = tuple(tuple(sorted(piece.mail)) for piece in pieces)
+    neighbours = tuple(tuple(sorted(piece.seen_by)) for piece in pieces)
     cut_groups = np.flatnonzero(cut).astype(np.int32)
     touched = tuple(tuple(touching) for touching in blocks)
     return Cutting(partitions, pair_blocks, pieces, neighbours, touched, cut_groups, homes)
@@ -177,7 +177,7 @@ def _piece(
     places = np.searchsorted(far, neighbour) + np.where(neighbour >= last, size, 0)
     places = np.where(outside, places, neighbour - offset + below)
     seen = np.searchsorted(bounds, neighbour[outside], side="right") - 1
-    mail = _mail(seen, (point[order] + offset)[outside], int(bounds[-1]))
+    seen_by = _seen_by(seen, (point[order] + offset)[outside], int(bounds[-1]))
     view = np.concatenate([groups[far[:below]], groups[offset:last], groups[far[below:]]])
     own = groups[offset:last]
     return Piece(
@@ -191,11 +191,11 @@ def _piece(
         view.astype(np.int32),
         _members(own, (sizes[own] > 1) & ~cut[own], below),
         _members(own, cut[own], below),
-        mail,
+        seen_by,
     )
 
 
-def _mail(seen: IntArray, points: LabelArray, n_points: int) -> dict[int, LabelArray]:
+def _seen_by(seen: IntArray, points: LabelArray, n_points: int) -> dict[int, LabelArray]:
     """Return by piece the points it sees, from a list with repetitions."""
     keys = np.unique(seen * n_points + points)
     owners, index = np.divmod(keys, n_points)

@@ -1,8 +1,8 @@
-"""Task functions of priority rounds: what a piece does, what it writes to others, what is joined.
+"""Task functions of priority rounds: what a piece does, what others see of it, what is joined.
 
-Between pieces only *letters* travel: (index in the bundle, gain or label) of points that the reader
-has as far ends. Every function makes new arrays; what a piece knows between rounds are its labels
-by place, and what its points want.
+Between pieces only *boundaries* travel: (index in the bundle, gain or label) of points that the
+reader has as far ends. Every function makes new arrays; what a piece knows between rounds are its
+labels by place, and what its points want.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hmrf_dask.kernels.reconcile import (
     winners,
 )
 from hmrf_dask.kernels.reconcile_groups import (
-    GroupProposals,
+    GroupMoves,
     beaten_groups,
     best_groups,
     distortion_sums,
@@ -39,12 +39,12 @@ from hmrf_dask.kernels.reconcile_groups import (
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
-Letter = tuple[LabelArray, AnyArray]  # indices in the bundle, ascending, and a value for each
+Boundary = tuple[LabelArray, AnyArray]  # indices in the bundle, ascending, and a value for each
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """Where the own points of a piece want to go; a gain of 0 stays."""
+class PointProposals:
+    """The best cluster of each own point of a piece, and its gain; a gain of 0 stays."""
 
     targets: LabelArray
     gains: IntArray
@@ -54,11 +54,11 @@ class Wishes:
         return self.targets.nbytes + self.gains.nbytes + 128
 
 
-class Brief(NamedTuple):
-    """What the driver learns of a piece's wishes."""
+class Summary(NamedTuple):
+    """What the driver learns of a piece's proposals."""
 
     best: tuple[int, int]  # (gain, -index) of the best, (0, 0) for none
-    readers: tuple[int, ...]  # the pieces that have one of the wanting points as a far end
+    readers: tuple[int, ...]  # the pieces that have a point with a gain as a far end
 
 
 def links_of(piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int) -> Links:
@@ -88,13 +88,13 @@ def own_sums(
     return cut.number, sums >> 32, sums & 0xFFFFFFFF
 
 
-def nearest(sums: tuple[LabelArray, IntArray, IntArray]) -> Letter:
+def nearest(sums: tuple[LabelArray, IntArray, IntArray]) -> Boundary:
     """Return where groups go whose summed distortions are these."""
     number, high, low = sums
     return number, np.asarray(((high << 32) + low).argmin(axis=1), np.int32)
 
 
-def first_own(piece: Piece, costs: AnyArray, targets: list[Letter]) -> LabelArray:
+def first_own(piece: Piece, costs: AnyArray, targets: list[Boundary]) -> LabelArray:
     """Return a first labelling: every group whole where its summed distortion is least."""
     labels = costs.argmin(axis=1).astype(np.int32)
     place_inside(labels, costs, piece.inside.start, piece.inside.member, piece.first)
@@ -105,17 +105,17 @@ def first_own(piece: Piece, costs: AnyArray, targets: list[Letter]) -> LabelArra
     return np.asarray(labels, np.int32)
 
 
-def own_for(piece: Piece, labels: LabelArray, reader: int) -> Letter:
+def labels_for(piece: Piece, labels: LabelArray, reader: int) -> Boundary:
     """Return the labels of the own points that another piece sees."""
-    index = piece.mail[reader]
+    index = piece.seen_by[reader]
     return index, labels[index - piece.offset]
 
 
-def open_piece(piece: Piece, own: LabelArray, letters: list[Letter]) -> LabelArray:
+def open_piece(piece: Piece, own: LabelArray, boundaries: list[Boundary]) -> LabelArray:
     """Return the labels by place."""
     labels = np.empty(piece.size + len(piece.far), np.int32)
     labels[piece.own] = own
-    for index, label in letters:
+    for index, label in boundaries:
         labels[piece.places(index)] = label
     return labels
 
@@ -128,78 +128,78 @@ def close_piece(piece: Piece, labels: LabelArray) -> LabelArray:
 # ---- points
 
 
-def look_at_points(
+def propose_points(
     piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray
-) -> Wishes:
-    """Return what all own points want."""
-    return Wishes(*propose(labels, links_of(piece, costs, pair_costs, shift)))
+) -> PointProposals:
+    """Return the proposals of all own points."""
+    return PointProposals(*propose(labels, links_of(piece, costs, pair_costs, shift)))
 
 
-def look_near_moves(
+def propose_near_moves(
     piece: Piece,
     costs: AnyArray,
     pair_costs: IntArray,
     shift: int,
     labels: LabelArray,
-    wishes: Wishes,
-    moves: list[Letter],
-) -> Wishes:
-    """Return what own points want after `moves`, which `labels` has already."""
-    places = piece.places(np.concatenate([letter[0] for letter in moves]))
-    look = look_again(len(labels), piece.first, piece.start, piece.neighbour, places)
-    targets, gains = wishes.targets.copy(), wishes.gains.copy()
-    found = propose(labels, links_of(piece, costs, pair_costs, shift), look)
-    targets[look], gains[look] = found
-    return Wishes(targets, gains)
+    proposals: PointProposals,
+    moves: list[Boundary],
+) -> PointProposals:
+    """Return the proposals of own points after `moves`, which `labels` has already."""
+    places = piece.places(np.concatenate([boundary[0] for boundary in moves]))
+    changed = look_again(len(labels), piece.first, piece.start, piece.neighbour, places)
+    targets, gains = proposals.targets.copy(), proposals.gains.copy()
+    links = links_of(piece, costs, pair_costs, shift)
+    targets[changed], gains[changed] = propose(labels, links, changed)
+    return PointProposals(targets, gains)
 
 
-def brief_of(piece: Piece, wishes: Wishes) -> Brief:
+def summary_of(piece: Piece, proposals: PointProposals) -> Summary:
     """Return what the driver learns."""
     readers = (
         reader
-        for reader, index in piece.mail.items()
-        if (wishes.gains[index - piece.offset] > 0).any()
+        for reader, index in piece.seen_by.items()
+        if (proposals.gains[index - piece.offset] > 0).any()
     )
-    return Brief(best_proposal(piece.offset, wishes.gains), tuple(readers))
+    return Summary(best_proposal(piece.offset, proposals.gains), tuple(readers))
 
 
-def gains_for(piece: Piece, wishes: Wishes, reader: int) -> Letter:
-    """Return the gains of the wanting points that another piece sees."""
-    index = piece.mail[reader]
-    gains = wishes.gains[index - piece.offset]
+def gains_for(piece: Piece, proposals: PointProposals, reader: int) -> Boundary:
+    """Return the gains of the points that want to move and that another piece sees."""
+    index = piece.seen_by[reader]
+    gains = proposals.gains[index - piece.offset]
     return index[gains > 0], gains[gains > 0]
 
 
-def moves_for(piece: Piece, moves: Letter, reader: int) -> Letter:
+def moves_for(piece: Piece, moves: Boundary, reader: int) -> Boundary:
     """Return the moves of points that another piece sees."""
-    seen = np.isin(moves[0], piece.mail[reader], assume_unique=True)
+    seen = np.isin(moves[0], piece.seen_by[reader], assume_unique=True)
     return moves[0][seen], moves[1][seen]
 
 
-def winning_moves(piece: Piece, wishes: Wishes, letters: list[Letter]) -> Letter:
+def winning_moves(piece: Piece, proposals: PointProposals, boundaries: list[Boundary]) -> Boundary:
     """Return the own points that beat every linked point that wants to move too."""
     nothing = (np.zeros(0, np.int32), np.zeros(0, np.int64))
-    index, gains = merge_lists([nothing, *letters])
+    index, gains = merge_lists([nothing, *boundaries])
     others = piece.places(index).astype(np.int32), gains
-    won = winners(piece.first, wishes.gains, piece.start, piece.neighbour, *others)
-    return won + np.int32(piece.offset), wishes.targets[won]
+    won = winners(piece.first, proposals.gains, piece.start, piece.neighbour, *others)
+    return won + np.int32(piece.offset), proposals.targets[won]
 
 
 def heap_moves(
     piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray
-) -> Letter:
+) -> Boundary:
     """Return the moves of a piece's own heap of points, all others as they are."""
     after = labels.copy()
     heap_moves_piece(after, *links_of(piece, costs, pair_costs, shift))
     return _changes(piece, labels, after)
 
 
-def _changes(piece: Piece, before: LabelArray, after: LabelArray) -> Letter:
+def _changes(piece: Piece, before: LabelArray, after: LabelArray) -> Boundary:
     moved = np.flatnonzero(before[piece.own] != after[piece.own]).astype(np.int32)
     return moved + np.int32(piece.offset), after[piece.own][moved]
 
 
-def take_moves(piece: Piece, labels: LabelArray, moves: list[Letter]) -> LabelArray:
+def take_moves(piece: Piece, labels: LabelArray, moves: list[Boundary]) -> LabelArray:
     """Return the labels after moves of own points and far ends."""
     after = labels.copy()
     for index, label in moves:
@@ -211,27 +211,27 @@ def take_moves(piece: Piece, labels: LabelArray, moves: list[Letter]) -> LabelAr
 
 
 @dataclass(frozen=True)
-class Wanting:
+class GroupProposals:
     """The groups that want to move most, as many as may travel."""
 
-    proposals: GroupProposals
+    moves: GroupMoves
     most: int
 
     def __sizeof__(self) -> int:
         """Tell Dask the true size."""
-        return sum(one.nbytes for one in self.proposals) + 128
+        return sum(array.nbytes for array in self.moves) + 128
 
 
-def look_at_inside(
+def propose_inside_groups(
     piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray, most: int
-) -> Wanting:
+) -> GroupProposals:
     """Return the best moves of groups that lie wholly in a piece."""
     links = links_of(piece, costs, pair_costs, shift)
-    proposals = inside_proposals(labels, piece.groups, *piece.inside, links)
-    return Wanting(best_groups(proposals, most), most)
+    moves = inside_proposals(labels, piece.groups, *piece.inside, links)
+    return GroupProposals(best_groups(moves, most), most)
 
 
-def look_at_cut(
+def cut_group_energies(
     piece: Piece,
     costs: AnyArray,
     pair_costs: IntArray,
@@ -253,27 +253,27 @@ def add_parts(
     return merge_parts(parts)
 
 
-def wanting_groups(parts: tuple[LabelArray, IntArray, IntArray], most: int) -> Wanting:
+def cut_group_proposals(parts: tuple[LabelArray, IntArray, IntArray], most: int) -> GroupProposals:
     """Return the best moves of groups whose energies are these."""
-    return Wanting(best_groups(group_proposals(*parts), most), most)
+    return GroupProposals(best_groups(group_proposals(*parts), most), most)
 
 
-def merge_wanting(lists: list[Wanting]) -> Wanting:
+def merge_group_proposals(lists: list[GroupProposals]) -> GroupProposals:
     """Return the best of several lists of different groups."""
     most = lists[0].most
-    return Wanting(merge_groups([one.proposals for one in lists], most), most)
+    return GroupProposals(merge_groups([proposals.moves for proposals in lists], most), most)
 
 
-def leader(wanting: Wanting) -> int:
+def leader(proposals: GroupProposals) -> int:
     """Return the group with the largest gain, then the lowest; -1 when none wants to move."""
-    best = best_groups(wanting.proposals, 1).group
+    best = best_groups(proposals.moves, 1).group
     return int(best[0]) if len(best) else -1
 
 
-def beaten(piece: Piece, wanting: Wanting) -> BoolArray:
+def beaten(piece: Piece, proposals: GroupProposals) -> BoolArray:
     """Return which groups lose to an adjacent one, as far as this piece sees."""
     arrays = piece.groups, piece.first, piece.start, piece.neighbour
-    return beaten_groups(*arrays, wanting.proposals)
+    return beaten_groups(*arrays, proposals.moves)
 
 
 def either(flags: list[BoolArray]) -> BoolArray:
@@ -281,12 +281,12 @@ def either(flags: list[BoolArray]) -> BoolArray:
     return np.asarray(np.logical_or.reduce(flags), np.bool_)
 
 
-def unbeaten(wanting: Wanting, flags: BoolArray) -> GroupProposals:
+def unbeaten(proposals: GroupProposals, flags: BoolArray) -> GroupMoves:
     """Return the groups that no piece saw beaten: they move."""
-    return select_proposals(wanting.proposals, ~flags)
+    return select_proposals(proposals.moves, ~flags)
 
 
-def group_moves(piece: Piece, labels: LabelArray, moving: GroupProposals) -> Letter:
+def group_moves(piece: Piece, labels: LabelArray, moving: GroupMoves) -> Boundary:
     """Return the moves of own points whose group moves."""
     place, label = group_labels(labels, piece.groups, piece.first, piece.first + piece.size, moving)
     return place + np.int32(piece.offset - piece.first), label
@@ -294,7 +294,7 @@ def group_moves(piece: Piece, labels: LabelArray, moving: GroupProposals) -> Let
 
 def group_heap_moves(
     piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray
-) -> Letter:
+) -> Boundary:
     """Return the moves of a piece's own heap of the groups that lie wholly in it."""
     after = labels.copy()
     links = links_of(piece, costs, pair_costs, shift)

@@ -1,7 +1,7 @@
 """ICM on a component above the memory budget: pieces reconciled in rounds, then by hand-over.
 
-What pieces know stays on workers as task results; letters about boundary points travel between
-them; the driver sees flags and single best proposals and decides what is next
+What pieces know stays on workers as task results; labels and gains of boundary points travel
+between them; the driver sees flags and single best proposals and decides what is next
 (`kernels.reconcile.advance`). Batches of group vectors, and with them every label, depend on sizes
 and configuration alone.
 """
@@ -19,7 +19,7 @@ from hmrf_dask.em import round_tasks as tasks
 from hmrf_dask.em.engine import Engine, Pricing
 from hmrf_dask.em.pieces import Cutting
 from hmrf_dask.kernels.reconcile import ROUNDS, Phase, Progress, advance, next_pieces
-from hmrf_dask.linked.sizes import LETTERS_SHARE
+from hmrf_dask.linked.sizes import BOUNDARY_SHARE
 from hmrf_dask.runs import LabelsFile
 
 PROPOSAL_BYTES = 24  # number, target and gain of a group that wants to move
@@ -36,8 +36,8 @@ class Rounds:
         its half-edges
     cutting : what the driver knows of the pieces
     shift : costs are in units of 2**shift
-    n_clusters, budget : K, and the bytes that letters may take in one task
-    labels, wishes : by piece, as task results
+    n_clusters, budget : K, and the bytes that boundary lists may take in one task
+    labels, proposals : by piece, as task results
     rounds : before the hand-over
     """
 
@@ -52,9 +52,9 @@ class Rounds:
     rounds: int = ROUNDS
     watch: Callable[[list[Lazy]], None] = field(default=lambda labels: None)
     labels: list[Lazy] = field(default_factory=list)
-    wishes: list[Lazy] = field(default_factory=list)
-    briefs: list[tasks.Brief] = field(default_factory=list)
-    wanting: Lazy = None
+    proposals: list[Lazy] = field(default_factory=list)
+    summaries: list[tasks.Summary] = field(default_factory=list)
+    group_proposals: Lazy = None
     leader: int = -1
     steps: list[Phase] = field(default_factory=list)
 
@@ -67,10 +67,11 @@ class Rounds:
             own = self._first_labels()
         views = []
         for number, near in enumerate(self.cutting.neighbours):
-            letters = [
-                flow.lazy(tasks.own_for, self.pieces[other], own[other], number) for other in near
+            boundaries = [
+                flow.lazy(tasks.labels_for, self.pieces[other], own[other], number)
+                for other in near
             ]
-            views.append(flow.lazy(tasks.open_piece, self.pieces[number], own[number], letters))
+            views.append(flow.lazy(tasks.open_piece, self.pieces[number], own[number], boundaries))
         self.labels = flow.persist(views)
 
     def _first_labels(self) -> list[Lazy]:
@@ -103,23 +104,23 @@ class Rounds:
     def run(self) -> None:
         """Move points and groups until neither can move with a gain."""
         progress = Progress()
-        self._look_at_points()
+        self._propose_points()
         while progress.phase is not Phase.DONE:
-            wanting = self._wanting(progress.phase)
-            after = advance(progress, wanting, self.rounds)
-            if wanting:
+            unsettled = self._unsettled(progress.phase)
+            after = advance(progress, unsettled, self.rounds)
+            if unsettled:
                 self.steps.append(after.phase)
                 self._step(after.phase)
                 self.watch(self.labels)
             elif after.phase is Phase.POINTS:
-                self._look_at_points()
+                self._propose_points()
             elif after.phase is Phase.GROUPS:
-                self._look_at_groups()
+                self._propose_groups()
             progress = after
 
-    def _wanting(self, phase: Phase) -> bool:
+    def _unsettled(self, phase: Phase) -> bool:
         if phase in (Phase.POINTS, Phase.POINT_HANDOVER):
-            return any(brief.best[0] > 0 for brief in self.briefs)
+            return any(summary.best[0] > 0 for summary in self.summaries)
         return self.leader >= 0
 
     def _step(self, phase: Phase) -> None:
@@ -139,97 +140,99 @@ class Rounds:
 
     # ---- points
 
-    def _look_at_points(self) -> None:
-        looks = [
-            self._task(tasks.look_at_points, number, labels)
+    def _propose_points(self) -> None:
+        proposals = [
+            self._task(tasks.propose_points, number, labels)
             for number, labels in enumerate(self.labels)
         ]
-        self._keep(dict(enumerate(self.labels)), dict(enumerate(looks)))
+        self._keep(dict(enumerate(self.labels)), dict(enumerate(proposals)))
 
-    def _keep(self, labels: dict[int, Lazy], wishes: dict[int, Lazy]) -> None:
-        """Persist new labels and wishes of some pieces, and learn their briefs."""
-        flow, numbers = self.flow, list(wishes)
-        briefs = [
-            flow.lazy(tasks.brief_of, self.pieces[number], wishes[number]) for number in numbers
+    def _keep(self, labels: dict[int, Lazy], proposals: dict[int, Lazy]) -> None:
+        """Persist new labels and proposals of some pieces, and learn their summaries."""
+        flow, numbers = self.flow, list(proposals)
+        summaries = [
+            flow.lazy(tasks.summary_of, self.pieces[number], proposals[number])
+            for number in numbers
         ]
-        kept = flow.persist([*labels.values(), *wishes.values(), *briefs])
-        if not self.wishes:
-            self.wishes = [None] * len(self.pieces)
-            self.briefs = [tasks.Brief((0, 0), ())] * len(self.pieces)
-        for number, one in zip(labels, kept, strict=False):
-            self.labels[number] = one
-        for number, one in zip(numbers, kept[len(labels) :], strict=False):
-            self.wishes[number] = one
-        told = flow.compute(kept[len(labels) + len(numbers) :])
-        for number, brief in zip(numbers, told, strict=True):
-            self.briefs[number] = brief
+        kept = flow.persist([*labels.values(), *proposals.values(), *summaries])
+        if not self.proposals:
+            self.proposals = [None] * len(self.pieces)
+            self.summaries = [tasks.Summary((0, 0), ())] * len(self.pieces)
+        for number, value in zip(labels, kept, strict=False):
+            self.labels[number] = value
+        for number, value in zip(numbers, kept[len(labels) :], strict=False):
+            self.proposals[number] = value
+        learned = flow.compute(kept[len(labels) + len(numbers) :])
+        for number, summary in zip(numbers, learned, strict=True):
+            self.summaries[number] = summary
 
     def _point_round(self) -> None:
         flow = self.flow
-        wanting = [number for number, brief in enumerate(self.briefs) if brief.best[0] > 0]
+        movers = [number for number, summary in enumerate(self.summaries) if summary.best[0] > 0]
         moves = {
             number: flow.lazy(
-                tasks.winning_moves, self.pieces[number], self.wishes[number],
+                tasks.winning_moves, self.pieces[number], self.proposals[number],
                 [
-                    flow.lazy(tasks.gains_for, self.pieces[other], self.wishes[other], number)
-                    for other in wanting
-                    if number in self.briefs[other].readers
+                    flow.lazy(tasks.gains_for, self.pieces[other], self.proposals[other], number)
+                    for other in movers
+                    if number in self.summaries[other].readers
                 ],
             )
-            for number in wanting
+            for number in movers
         }  # fmt: skip
         self._move_points(moves)
 
     def _point_handover(self) -> None:
-        turn = next_pieces([brief.best for brief in self.briefs], self.cutting.neighbours)
+        turn = next_pieces([summary.best for summary in self.summaries], self.cutting.neighbours)
         self._move_points(
             {number: self._task(tasks.heap_moves, number, self.labels[number]) for number in turn}
         )
 
     def _move_points(self, moves: dict[int, Lazy]) -> None:
-        labels, wishes = {}, {}
-        for number, letters in self._letters(moves).items():
+        labels, proposals = {}, {}
+        for number, boundaries in self._boundaries(moves).items():
             labels[number] = self.flow.lazy(
-                tasks.take_moves, self.pieces[number], self.labels[number], letters
+                tasks.take_moves, self.pieces[number], self.labels[number], boundaries
             )
-            wishes[number] = self._task(
-                tasks.look_near_moves, number, labels[number], self.wishes[number], letters
+            proposals[number] = self._task(
+                tasks.propose_near_moves, number, labels[number], self.proposals[number], boundaries
             )
-        self._keep(labels, wishes)
+        self._keep(labels, proposals)
 
-    def _letters(self, moves: dict[int, Lazy]) -> dict[int, list[Lazy]]:
+    def _boundaries(self, moves: dict[int, Lazy]) -> dict[int, list[Lazy]]:
         """Return, by piece, its own moves and those of its far ends, where there may be any."""
-        letters: dict[int, list[Lazy]] = {number: [own] for number, own in moves.items()}
+        boundaries: dict[int, list[Lazy]] = {number: [own] for number, own in moves.items()}
         for number, own in moves.items():
             for reader in self.cutting.neighbours[number]:
-                letter = self.flow.lazy(tasks.moves_for, self.pieces[number], own, reader)
-                letters.setdefault(reader, []).append(letter)
-        return letters
+                boundary = self.flow.lazy(tasks.moves_for, self.pieces[number], own, reader)
+                boundaries.setdefault(reader, []).append(boundary)
+        return boundaries
 
     # ---- groups
 
-    def _look_at_groups(self) -> None:
+    def _propose_groups(self) -> None:
         """Learn which groups want to move: by piece, and cut ones by parts, a batch at a time."""
         flow, most = self.flow, max(1, self.budget // ((FAN + 1) * PROPOSAL_BYTES))
-        found = [
-            self._task(tasks.look_at_inside, number, labels, most)
+        inside = [
+            self._task(tasks.propose_inside_groups, number, labels, most)
             for number, labels in enumerate(self.labels)
         ]
-        kept = flow.persist([tree(flow, tasks.merge_wanting, found)])
+        kept = flow.persist([tree(flow, tasks.merge_group_proposals, inside)])
         for first, last in self._batches(8 * (self.n_clusters + 1)):
             parts = [
-                self._task(tasks.look_at_cut, number, labels, first, last)
+                self._task(tasks.cut_group_energies, number, labels, first, last)
                 for number, labels in enumerate(self.labels)
             ]
-            whole = flow.lazy(tasks.wanting_groups, tree(flow, tasks.add_parts, parts), most)
-            kept = flow.persist([flow.lazy(tasks.merge_wanting, [kept[0], whole])])
-        self.wanting = kept[0]
-        self.leader = flow.compute([flow.lazy(tasks.leader, self.wanting)])[0]
+            whole = flow.lazy(tasks.cut_group_proposals, tree(flow, tasks.add_parts, parts), most)
+            kept = flow.persist([flow.lazy(tasks.merge_group_proposals, [kept[0], whole])])
+        self.group_proposals = kept[0]
+        self.leader = flow.compute([flow.lazy(tasks.leader, self.group_proposals)])[0]
 
     def _group_round(self) -> None:
         flow = self.flow
-        flags = [flow.lazy(tasks.beaten, piece, self.wanting) for piece in self.pieces]
-        self._move_groups(flow.lazy(tasks.unbeaten, self.wanting, tree(flow, tasks.either, flags)))
+        flags = [flow.lazy(tasks.beaten, piece, self.group_proposals) for piece in self.pieces]
+        beaten = tree(flow, tasks.either, flags)
+        self._move_groups(flow.lazy(tasks.unbeaten, self.group_proposals, beaten))
 
     def _group_handover(self) -> None:
         """Let the piece that holds the best group run its heap; when it is cut, do a round."""
@@ -250,14 +253,14 @@ class Rounds:
         )
 
     def _move_members(self, moves: dict[int, Lazy]) -> None:
-        letters = self._letters(moves)
+        boundaries = self._boundaries(moves)
         after = [
             self.flow.lazy(tasks.take_moves, self.pieces[number], self.labels[number], lists)
-            for number, lists in letters.items()
+            for number, lists in boundaries.items()
         ]
-        for number, labels in zip(letters, self.flow.persist(after), strict=True):
+        for number, labels in zip(boundaries, self.flow.persist(after), strict=True):
             self.labels[number] = labels
-        self._look_at_groups()
+        self._propose_groups()
 
 
 def settle_in_rounds(
@@ -280,7 +283,7 @@ def settle_in_rounds(
     assert one.cutting is not None
     rounds = Rounds(
         flow, one.cutting, one.pieces, flow.persist(costs), priced.costs, pricing.scale.shift,
-        problem.settings.n_clusters, problem.settings.task_memory // LETTERS_SHARE,
+        problem.settings.n_clusters, problem.settings.task_memory // BOUNDARY_SHARE,
     )  # fmt: skip
     rounds.open(flow.persist([flow.lazy(tasks.read_own, engine.run, file) for file in files]))
     rounds.run()

@@ -52,14 +52,14 @@ class Progress:
     groups_moved: bool = False
 
 
-def advance(progress: Progress, wanting: bool, rounds: int = ROUNDS) -> Progress:
+def advance(progress: Progress, unsettled: bool, rounds: int = ROUNDS) -> Progress:
     """Return the next state.
 
     Parameters
     ----------
     progress : Progress
         The present state.
-    wanting : bool
+    unsettled : bool
         Whether any point (in a phase of points) or any group (in a phase of groups) wants to move.
         If so the caller does one step of the phase returned; if not, that phase begins anew.
     rounds : int
@@ -67,15 +67,15 @@ def advance(progress: Progress, wanting: bool, rounds: int = ROUNDS) -> Progress
 
     Examples
     --------
-    >>> advance(advance(Progress(), wanting=False), wanting=False).phase.name
+    >>> advance(advance(Progress(), unsettled=False), unsettled=False).phase.name
     'DONE'
     """
     of_points = progress.phase in (Phase.POINTS, Phase.POINT_HANDOVER)
     if progress.phase is Phase.DONE:
         return progress
-    if not wanting and of_points:
+    if not unsettled and of_points:
         return Progress(Phase.GROUPS)
-    if not wanting:
+    if not unsettled:
         return Progress(Phase.POINTS if progress.groups_moved else Phase.DONE)
     if progress.phase in (Phase.POINTS, Phase.GROUPS) and progress.rounds >= rounds:
         handover = Phase.POINT_HANDOVER if of_points else Phase.GROUP_HANDOVER

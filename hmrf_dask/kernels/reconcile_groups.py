@@ -20,7 +20,7 @@ from hmrf_dask.kernels.reconcile import find
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 
-class GroupProposals(NamedTuple):
+class GroupMoves(NamedTuple):
     """Groups that want to move, ascending, with target and gain (high · 2**32 + low)."""
 
     group: LabelArray
@@ -106,7 +106,7 @@ def inside_proposals(
     group_start: IntArray,
     member: LabelArray,
     links: Links,
-) -> GroupProposals:
+) -> GroupMoves:
     """Return which groups that lie wholly in a piece want to move; parameters as above."""
     arrays = (labels, np.int32), (groups, np.int32), (group_start, np.int64), (member, np.int32)
     n_groups, n_clusters = len(group_start) - 1, links.costs.shape[1]
@@ -114,7 +114,7 @@ def inside_proposals(
     scratch = np.empty(n_clusters, np.int64), np.empty((2, n_clusters + 1), np.int64)
     _inside(*(frozen(*one) for one in arrays), links, *scratch, target, gains)
     wants = target >= 0
-    return GroupProposals(number[wants], target[wants], gains[0, wants], gains[1, wants])
+    return GroupMoves(number[wants], target[wants], gains[0, wants], gains[1, wants])
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -167,21 +167,21 @@ def _choose(high, low, target, gains):  # type: ignore[no-untyped-def]
         target[place], gains[0, place], gains[1, place] = found, gain, rest
 
 
-def group_proposals(chosen: LabelArray, high: IntArray, low: IntArray) -> GroupProposals:
+def group_proposals(chosen: LabelArray, high: IntArray, low: IntArray) -> GroupMoves:
     """Return which of the chosen groups want to move, from their added-up energies."""
     target, gains = np.empty(len(high), np.int32), np.empty((2, len(high)), np.int64)
     _choose(frozen(high, np.int64), frozen(low, np.int64), target, gains)
     wants = target >= 0
-    return GroupProposals(chosen[wants], target[wants], gains[0, wants], gains[1, wants])
+    return GroupMoves(chosen[wants], target[wants], gains[0, wants], gains[1, wants])
 
 
-def select_proposals(proposals: GroupProposals, chosen: AnyArray) -> GroupProposals:
+def select_proposals(proposals: GroupMoves, chosen: AnyArray) -> GroupMoves:
     """Return the proposals at the places (or mask) `chosen`."""
     group, target, high, low = proposals
-    return GroupProposals(group[chosen], target[chosen], high[chosen], low[chosen])
+    return GroupMoves(group[chosen], target[chosen], high[chosen], low[chosen])
 
 
-def best_groups(proposals: GroupProposals, most: int) -> GroupProposals:
+def best_groups(proposals: GroupMoves, most: int) -> GroupMoves:
     """Return the `most` proposals with the largest gains, then the lowest groups; ascending."""
     if len(proposals.group) <= most:
         return proposals
@@ -189,24 +189,24 @@ def best_groups(proposals: GroupProposals, most: int) -> GroupProposals:
     return select_proposals(proposals, np.sort(order[:most]))
 
 
-def merge_groups(lists: Sequence[GroupProposals], most: int) -> GroupProposals:
+def merge_groups(lists: Sequence[GroupMoves], most: int) -> GroupMoves:
     """Return the best of several lists of different groups."""
     columns = [np.concatenate(column) for column in zip(*lists, strict=True)]
-    both = GroupProposals(*columns)
+    both = GroupMoves(*columns)
     return best_groups(select_proposals(both, np.argsort(both.group, kind="stable")), most)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _beaten(groups, first, start, neighbour, wanting, high, low, beaten):  # type: ignore[no-untyped-def]
+def _beaten(groups, first, start, neighbour, moving, high, low, beaten):  # type: ignore[no-untyped-def]
     for point in range(start.shape[0] - 1):
         group = groups[first + point]
-        mine = find(wanting, group)
+        mine = find(moving, group)
         if mine < 0 or beaten[mine]:
             continue
         for edge in range(start[point], start[point + 1]):
             if groups[neighbour[edge]] == group:
                 continue
-            other = find(wanting, groups[neighbour[edge]])
+            other = find(moving, groups[neighbour[edge]])
             if other < 0:
                 continue
             if high[other] != high[mine]:
@@ -223,7 +223,7 @@ def beaten_groups(
     first: int,
     start: AnyArray,
     neighbour: AnyArray,
-    proposals: GroupProposals,
+    proposals: GroupMoves,
 ) -> BoolArray:
     """Return which proposals lose to an adjacent group, as far as this piece's pairs show.
 
@@ -244,7 +244,7 @@ def beaten_groups(
 
 
 def group_labels(
-    labels: LabelArray, groups: LabelArray, first: int, last: int, moving: GroupProposals
+    labels: LabelArray, groups: LabelArray, first: int, last: int, moving: GroupMoves
 ) -> tuple[LabelArray, LabelArray]:
     """Return (global index, new label) of the points in ``first .. last`` of moving groups."""
     if moving.group.shape[0] == 0:

@@ -20,12 +20,12 @@ PAIR_BYTES = 25
 # In a piece: a half-edge with its place among the pairs, and kept rows of hubs: 4 + 8 + 4 + 4.
 HALF_EDGE_BYTES = 20
 # The far end of a half-edge in another piece: index, group, label before and after 16, the list for
-# its piece 4, a letter about it as it comes, joined and sorted 36, its place worked out 36.
+# its piece 4, its entry in a boundary as it comes, joined and sorted 36, its place worked out 36.
 FAR_BYTES = 92
 # Belief propagation beside a heap task. Of a row, beside 8 K of beliefs: labels, component 24. Of a
 # pair, beside 16 K of two messages: 72 while pairs are put in order.
 BELIEF_BYTES, MESSAGE_BYTES = 24, 72
-LETTERS_SHARE = 8  # letters about must-link groups take at most this part of the task memory
+BOUNDARY_SHARE = 8  # proposals of must-link groups take at most this part of the task memory
 
 
 def heap_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
@@ -44,7 +44,7 @@ def message_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
 
 
 def round_bytes(n_rows: Count, n_ends: Count, n_clusters: int) -> Count:
-    """Return what one partition needs in a priority round, in bytes, letters about groups included.
+    """Return what one partition needs in a priority round, in bytes, proposals of groups included.
 
     Parameters
     ----------
@@ -52,13 +52,13 @@ def round_bytes(n_rows: Count, n_ends: Count, n_clusters: int) -> Count:
         Rows of the partition: costs come in layout order, 4 K a row, and are not copied.
     n_ends : int
         Ends of explicit pairs that lie on these rows; each is counted as if the other lay outside
-        and wanted to move, so that far ends and letters about them are covered. Nothing is held of
+        and wanted to move, so that far ends and their boundaries are covered. Nothing is held of
         the rest of the component.
     n_clusters : int
         K.
     """
     own = n_rows * (5 * n_clusters + ROW_BYTES) + n_ends * (HALF_EDGE_BYTES + FAR_BYTES)
-    return own + own // (LETTERS_SHARE - 1) + 1
+    return own + own // (BOUNDARY_SHARE - 1) + 1
 
 
 def table_mode_bytes(

@@ -130,7 +130,7 @@ def test_low_precision_is_used_and_measured_where_it_is_close(dense: bool, singl
     )
     terms = model.distortion.terms(case["block"], model.weights)
     quick = cost_rows.quick_costs(
-        case["block"], terms, model.table(), ties, scale.step, scale.tolerance, single=single
+        case["block"].arrays, terms, model.table(), ties, scale.step, scale.tolerance, single=single
     )
     assert np.flatnonzero(quick.coarse).tolist() == [0]  # a row of zeros
     measured = np.unique(quick.near_row)

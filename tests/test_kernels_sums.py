@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.kernels import abreast, exact, gradients, moves, pairs, random, sums
 from hmrf_dask.kernels.abreast import threads_allowed
+from hmrf_dask.kernels.arrays import Terms, spread
 from hmrf_dask.kernels.closed import closed_distances
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.distances import Terms, spread
 from hmrf_dask.kernels.exact import BASE, exact_integer, exact_sum, exact_value, exact_zero
 from hmrf_dask.kernels.gradients import rows_by_cluster, squares_by_length, weighted_squares
 from hmrf_dask.kernels.sums import (
@@ -121,11 +121,11 @@ def test_moves_of_rows_are_the_same_bits_in_any_form(name: str, seed: int) -> No
         terms = distortion.terms(block, weights)
         features = distortion.features(weights)
         told, counts = python_sums(block, terms, features, (few, after), K, 40)
-        found = sum_moves(block, terms, features, few, after, K, 40)
+        found = sum_moves(block.arrays, terms, features, few, after, K, 40)
         assert not found.is_dense
         assert np.array_equal(found.to_dense(), told)
         assert found.counts.tolist() == counts
-        whole = [sum_moves(block, terms, features, few % 2, after % 3, 3, 40)]
+        whole = [sum_moves(block.arrays, terms, features, few % 2, after % 3, 3, 40)]
         assert whole[0].is_dense
         told, counts = python_sums(block, terms, features, (few % 2, after % 3), 3, 40)
         assert np.array_equal(whole[0].to_dense(), told)
@@ -215,9 +215,9 @@ def test_an_accumulator_adds_blocks_in_any_order(name: str, K: int) -> None:
         for t in np.random.default_rng(turn).permutation(len(found)):
             rows, terms, *ends = found[t]
             if (t + turn) % 3:
-                accumulator.add(rows, terms, features, *ends, 43)
+                accumulator.add(rows.arrays, terms, features, *ends, 43)
             else:
-                accumulator.join(sum_moves(rows, terms, features, *ends, K, 43))
+                accumulator.join(sum_moves(rows.arrays, terms, features, *ends, K, 43))
         sums = accumulator.finish()
         forms.add(sums.is_dense)
         assert np.array_equal(sums.to_dense(), told)
@@ -231,7 +231,7 @@ def test_an_accumulator_goes_over_to_the_whole_array_in_between() -> None:
     accumulator, forms = Accumulator(200, 14), []
     told = np.zeros((200, 14), np.int64)
     for rows, terms, before, after in found:
-        accumulator.add(rows, terms, features, before, after, 43)
+        accumulator.add(rows.arrays, terms, features, before, after, 43)
         told += python_sums(rows, terms, features, (before, after), 200, 43)[0]
         forms.append(accumulator.finish().is_dense)
         assert np.array_equal(accumulator.finish().to_dense(), told)
@@ -250,7 +250,7 @@ def test_few_rows_are_added_to_the_whole_array_as_many_are() -> None:
     for start, stop in itertools.pairwise(bounds):
         rows = block.rows(start, stop)
         own = Terms(*(term[start:stop] if len(term) > 1 else term for term in terms))
-        accumulator.add(rows, own, np.ones(3000), before[start:stop], after[start:stop], 40)
+        accumulator.add(rows.arrays, own, np.ones(3000), before[start:stop], after[start:stop], 40)
     told, counts = python_sums(block, terms, np.ones(3000), (before, after), 2, 40)
     assert np.array_equal(accumulator.finish().dense, told)
     assert accumulator.finish().counts.tolist() == counts
@@ -260,10 +260,12 @@ def test_sums_of_nothing() -> None:
     block = RowBlock.from_array(np.ones((3, 2), np.float32))
     terms, here = bound("cosine", np.ones((3, 2))).terms(block, np.ones(2)), np.zeros(3, np.int32)
     for rows, labels in ((block, here), (block.rows(0, 0), here[:0]), (block, here - 2)):
-        sums = sum_moves(rows, terms, np.ones(2), labels, labels, 1, 43)
+        sums = sum_moves(rows.arrays, terms, np.ones(2), labels, labels, 1, 43)
         assert not sums.to_dense().any()
         assert sums.counts.tolist() == [0]
-    gone = sum_moves(block, terms, np.ones(2), here - 1, here - 2, 1, 43)  # from nowhere to nowhere
+    gone = sum_moves(
+        block.arrays, terms, np.ones(2), here - 1, here - 2, 1, 43
+    )  # from nowhere to nowhere
     assert not gone.to_dense().any()
 
 
@@ -278,9 +280,9 @@ def test_summands_as_large_as_the_exponent_allows_do_not_overflow(n_columns: int
     labels = np.arange(n, dtype=np.int32) % 2
     arguments = (terms, np.ones(n_columns - 1), labels, 1 - labels, 2, exponent)
     told = Fraction(float(np.float32(size))) * Fraction(2) ** exponent
-    assert not sum_moves(block, *arguments).to_dense().any()  # as many come as go
+    assert not sum_moves(block.arrays, *arguments).to_dense().any()  # as many come as go
     arguments = (terms, np.ones(n_columns - 1), labels * 0, labels * 0 + 1, 2, exponent)
-    sums = sum_moves(block, *arguments).to_dense()
+    sums = sum_moves(block.arrays, *arguments).to_dense()
     assert abs(int(sums[1, 0]) - n * told) <= n
     assert (sums[1, :-1] == sums[1, 0]).all()
     assert (sums[0] == -sums[1]).all()
@@ -304,7 +306,7 @@ def test_weighted_squares_are_those_of_every_row_alone(
     for block in blocks_of(problem.X):
         terms, x = distortion.terms(block, weights), block.to_dense().astype(np.float64)
         whole = weighted_squares(
-            rows_by_cluster([block], [terms], [labels], 4), table, overall, 0.7, 44
+            rows_by_cluster([block.arrays], [terms], [labels], 4), table, overall, 0.7, 44
         )
         own = 1.0 - distortion.own_distances(block, terms, table, labels)
         own -= 0.7 * (1.0 - distortion.own_distances(block, terms, overall, 0 * labels))
@@ -319,12 +321,12 @@ def test_weighted_squares_are_those_of_every_row_alone(
             alone = [distortion.terms(one, weights) for one in rows]
             own_labels = [labels[np.isin(block.ids, one.ids)] for one in rows]
             arguments = (table, overall, 0.7, 44)
-            members = rows_by_cluster(rows, alone, own_labels, 4)
+            members = rows_by_cluster([one.arrays for one in rows], alone, own_labels, 4)
             assert np.array_equal(weighted_squares(members, *arguments), whole)
             with threads_allowed(3):
                 assert np.array_equal(weighted_squares(members, *arguments), whole)
             parts = [
-                weighted_squares(rows_by_cluster([one], [term], [label], 4), *arguments)
+                weighted_squares(rows_by_cluster([one.arrays], [term], [label], 4), *arguments)
                 for one, term, label in zip(rows, alone, own_labels, strict=True)
             ]
             assert np.array_equal(np.sum(parts, axis=0), whole)
@@ -479,7 +481,7 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
                 block, block, ends, ends, signed, weights, np.full(len(weights) + 1, 2.0**40)
             )
             table = distortion.table(np.ones((2, 4)), weights)
-            members = rows_by_cluster([block], [terms], [labels], 2)
+            members = rows_by_cluster([block.arrays], [terms], [labels], 2)
             weighted_squares(members, table, table, 1.0, 40)
             exact_sum(signed)
     kernels = (

@@ -208,7 +208,7 @@ def test_sketches_are_those_of_python_integers(seed: int, n_columns: int) -> Non
         scaling = scaling_of(look_at(block), 9)
         out = np.zeros((7, vectors.shape[1] + 1), np.int64)
         basis = Basis(vectors)
-        add_sketch(block, basis, scaling.exponent, scaling.constant, out)
+        add_sketch(block.arrays, basis, scaling.exponent, scaling.constant, out)
         x = block.to_dense().astype(np.float64)
         y = np.zeros((9, out.shape[1]))
         for m in range(7):  # in the order of the entries
@@ -222,7 +222,7 @@ def test_sketches_are_those_of_python_integers(seed: int, n_columns: int) -> Non
         again = np.zeros_like(out)
         for start, stop in ((4, 9), (0, 0), (0, 4)):
             rows = block.rows(start, stop)
-            add_sketch(rows, basis, scaling.exponent, scaling.constant, again)
+            add_sketch(rows.arrays, basis, scaling.exponent, scaling.constant, again)
         assert np.array_equal(out, again)
 
 
@@ -231,7 +231,7 @@ def test_sums_as_large_as_the_scale_allows_do_not_overflow() -> None:
         block = RowBlock.from_array(np.full((n, 1), 3e7))
         scaling = scaling_of(look_at(block), n)
         out = np.zeros((1, 2), np.int64)
-        add_sketch(block, Basis(np.ones((1, 1))), scaling.exponent, scaling.constant, out)
+        add_sketch(block.arrays, Basis(np.ones((1, 1))), scaling.exponent, scaling.constant, out)
         assert out[0, 0] * 2.0**-scaling.exponent == pytest.approx(n * 9e14, rel=1e-9)
         assert scaling.exponent == sketch_exponent(n, 9e14)
 
@@ -266,9 +266,11 @@ def test_bases_are_orthonormal_however_far_apart_lengths_are(spread: float) -> N
 def test_projected_rows_depend_on_the_row_alone() -> None:
     vectors = orthonormal(np.random.default_rng(0).normal(size=(300, 20)))
     block, basis = RowBlock.from_scipy(TEXT), Basis(vectors)
-    whole = project(block, basis, normalised=True)
+    whole = project(block.arrays, basis, normalised=True)
     for start, stop in ((0, 1), (5, 60)):
-        alone = project(block.rows(start, stop), pickle.loads(pickle.dumps(basis)), normalised=True)
+        alone = project(
+            block.rows(start, stop).arrays, pickle.loads(pickle.dumps(basis)), normalised=True
+        )
         assert alone.tobytes() == whole[start:stop].tobytes()
     np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1.0, rtol=1e-6)
 

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 
 from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.kernels import distances, finders, means, nearest, products
-from hmrf_dask.kernels.distances import LINKED, UNDECIDED, Table, Terms, spread
+from hmrf_dask.kernels.arrays import Terms, spread
+from hmrf_dask.kernels.distances import LINKED, UNDECIDED, Table
 from hmrf_dask.kernels.finders import make_finder
-from hmrf_dask.kernels.products import aligned, entries, has_half, layout
+from hmrf_dask.kernels.products import aligned, has_half, layout
 from hmrf_dask.rows.block import RowBlock
 from tests import problems
 from tests.test_distortions import blocks_of, bound, check_nearest, expected_nearest, used
@@ -85,7 +86,7 @@ def test_products_of_a_row_with_columns_of_any_number(kind: Any, K: int) -> None
     table.view(kind)[:, :K] = numbers
     for block in blocks_of(rows):
         out = np.full((9, width), np.nan, sums)
-        multiply(entries(block), products.Columns(table, vectors), out)
+        multiply(block.arrays, products.Columns(table, vectors), out)
         assert np.array_equal(out[:, :K], rows @ numbers)
         assert not out[:, K:].any()
 
@@ -198,7 +199,7 @@ def test_scores_disagree_by_no_more_than_the_slack(find_in: Any, precision: str,
         scores = scores + spread(terms.shift, 20)[:, None] * table.extra
         every = distortion.distances(block, terms, table)
         wrong = (scores - scores[:, :1]) - (every - every[:, :1])
-        slack = nearest.slack_of(block, terms, nearest.Bounds.of(table, finder))
+        slack = nearest.slack_of(block.arrays, terms, nearest.Bounds.of(table, finder))
         assert (np.abs(wrong) <= slack[:, None]).all()
         assert (slack < 0.1 * (1.0 + np.abs(every).max(axis=1))).all()
 
@@ -211,7 +212,7 @@ def test_few_rows_of_text_are_left_to_float64(name: str) -> None:
     terms, table = used(distortion, block, centroids, np.ones(200))
     every = np.sort(distortion.distances(block, terms, table), axis=1)
     finder = finders.finder_of(table)
-    slack = nearest.slack_of(block, terms, nearest.Bounds.of(table, finder))
+    slack = nearest.slack_of(block.arrays, terms, nearest.Bounds.of(table, finder))
     assert (every[:, 1] - every[:, 0] <= slack).mean() < 0.05
 
 
@@ -225,7 +226,7 @@ def test_uneven_weights_leave_no_more_rows_to_float64(name: str) -> None:
     for weights in (np.ones(200), uneven / uneven.mean()):
         terms, table = used(distortion, block, centroids, weights)
         bounds = nearest.Bounds.of(table, finders.finder_of(table))
-        widths.append(float(np.median(nearest.slack_of(block, terms, bounds))))
+        widths.append(float(np.median(nearest.slack_of(block.arrays, terms, bounds))))
     assert widths[1] < 1.5 * widths[0]  # four times as much by Euclidean lengths
 
 
@@ -264,7 +265,7 @@ def test_a_row_too_long_for_its_bound_is_left_to_float64(monkeypatch: pytest.Mon
     monkeypatch.setattr(nearest, "LONGEST", 40)
     terms, table = used(distortion, block, near_ties(35, 40, 2), np.ones(40))
     bounds = nearest.Bounds.of(table, finders.finder_of(table))
-    assert np.isinf(nearest.slack_of(block, terms, bounds)).all()
+    assert np.isinf(nearest.slack_of(block.arrays, terms, bounds)).all()
     check_nearest(distortion, block, terms, table)
 
 

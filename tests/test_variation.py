@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask.kernels import set_moves, variation
-from hmrf_dask.kernels.distances import spread
+from hmrf_dask.kernels.arrays import spread
 from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.kernels.variation import Moves, Summands, Ties
@@ -76,10 +76,8 @@ def make_case(name: str, seed: int, dense: bool, linked: bool) -> Case:
     limit = distortion.summand_bound(None, weights) or distortion.summand_bound(terms, weights)
     exponent = fixed_point_exponent(18, float(limit or 1.0))
     features = distortion.features(weights)
-    rows = variation.summands(
-        block.values, block.indices, block.indptr, block.is_dense,
-        spread(terms.factor, 18), spread(terms.extra, 18), features, exponent,
-    )  # fmt: skip
+    factor, extra = spread(terms.factor, 18), spread(terms.extra, 18)
+    rows = variation.summands(block.arrays, factor, extra, features, exponent)
     must, cannot = naive.pair_costs(model, weights)
     pairs = [(*ends, -cost) for ends, cost in must.items()]
     pairs += [(*ends, cost) for ends, cost in cannot.items()]

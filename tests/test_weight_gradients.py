@@ -107,7 +107,7 @@ def row_part(case: Case, block: Any, strength: float) -> Any:
 
     together = totals.sum(axis=0, keepdims=True)
     tables = (table(totals), table(together))
-    members = rows_by_cluster([block], [terms], [case.labels], len(tables[0].exact))
+    members = rows_by_cluster([block.arrays], [terms], [case.labels], len(tables[0].exact))
     squares = weighted_squares(members, *tables, strength, EXPONENT)
     rows = weights * (squares[:-1] + squares[-1]) * 2.0**-EXPONENT
     everyone = whole.sum(axis=0, keepdims=True)

@@ -9,7 +9,8 @@ import numpy as np
 
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import distances, means, pairs
-from hmrf_dask.kernels.distances import Table, Terms
+from hmrf_dask.kernels.arrays import Terms
+from hmrf_dask.kernels.distances import Table
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -66,7 +67,7 @@ class Cosine(TableDistortion):
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms: D = 1 − x·T/‖x‖_A."""
-        squares, mass = distances.sizes(block, weights)
+        squares, mass = distances.sizes(block.arrays, weights)
         inverse = np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
         nought, one = np.zeros(1), np.ones(1)
         return Terms(

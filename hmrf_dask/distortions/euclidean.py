@@ -13,7 +13,8 @@ import numpy as np
 
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import distances, means, pairs
-from hmrf_dask.kernels.distances import Table, Terms
+from hmrf_dask.kernels.arrays import Terms
+from hmrf_dask.kernels.distances import Table
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -39,7 +40,7 @@ class Euclidean(TableDistortion):
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms; the row's own square is no part of a score, it moves no minimum."""
-        squares, _, plain, mass = distances.moments(block, weights)
+        squares, _, plain, mass = distances.moments(block.arrays, weights)
         one, nought = np.ones(1), np.zeros(1)
         normaliser = -np.log(weights).sum()
         return Terms(

@@ -11,10 +11,9 @@ from hmrf_dask.distortions.base import Extent
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels import distances, means, pairs
+from hmrf_dask.kernels.arrays import Terms, frozen
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.distances import Table, Terms
-from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.products import entries
+from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.room import room
 from hmrf_dask.rows.block import RowBlock, named_rows
 from hmrf_dask.types import FloatArray, IntArray
@@ -103,8 +102,8 @@ class IDivergence(TableDistortion):
         factor = self._factor(block)
         offset = np.empty(block.n_rows)
         arrays = (frozen(factor, np.float64), frozen(weights, np.float64))
-        _entropies(entries(block), *arrays, offset)
-        _, _, plain, mass = distances.moments(block, weights)
+        _entropies(block.arrays, *arrays, offset)
+        _, _, plain, mass = distances.moments(block.arrays, weights)
         nought = np.zeros(1)
         return Terms(
             offset=offset,
@@ -166,7 +165,7 @@ class IDivergence(TableDistortion):
         """Return Σ_i (x_im ln x_im − x_im) by feature in fixed point, `units` to one of each."""
         out = np.zeros(block.n_features, np.int64)
         arrays = (frozen(self._factor(block), np.float64), frozen(units, np.float64))
-        _feature_entropies(entries(block), *arrays, out)
+        _feature_entropies(block.arrays, *arrays, out)
         return out
 
     @property
@@ -197,7 +196,7 @@ class KullbackLeibler(IDivergence):
 
     @staticmethod
     def _mass(block: RowBlock) -> FloatArray:
-        return np.asarray(distances.moments(block, np.ones(block.n_features))[3], np.float64)
+        return np.asarray(distances.moments(block.arrays, np.ones(block.n_features))[3], np.float64)
 
     def _factor(self, block: RowBlock) -> FloatArray:
         mass = self._mass(block)

@@ -13,7 +13,8 @@ from scipy.sparse import issparse
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.errors import DistortionError, HmrfError
 from hmrf_dask.kernels import means
-from hmrf_dask.kernels.distances import LINKED, Terms
+from hmrf_dask.kernels.arrays import Terms
+from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.margins import Watch
 from hmrf_dask.kernels.sums import Sums, sum_moves
@@ -222,7 +223,7 @@ class OwnDistortion(Distortion):
         one, nought = np.ones(block.n_rows), np.zeros(block.n_rows)
         plain = Terms(nought, one, nought, nought, nought, one, nought, nought)
         factors = np.ones(block.n_features)
-        return sum_moves(rows, plain, factors, before, after, n_clusters, exponent)
+        return sum_moves(rows.arrays, plain, factors, before, after, n_clusters, exponent)
 
     def centroids(
         self,

@@ -12,7 +12,8 @@ import numpy as np
 
 from hmrf_dask.distortions.cosine import ROUNDED, Cosine, metric_of
 from hmrf_dask.kernels import distances, means
-from hmrf_dask.kernels.distances import Table, Terms
+from hmrf_dask.kernels.arrays import Terms
+from hmrf_dask.kernels.distances import Table
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray
 
@@ -40,9 +41,9 @@ class Pearson(Cosine):
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms: D = 1 − (x·T − mean ΣT)/‖x − mean‖."""
-        squares, total, _, mass = distances.moments(block, weights)
+        squares, total, _, mass = distances.moments(block.arrays, weights)
         mean = total / float(weights.sum())
-        centred = distances.centred_squares(block, weights, mean)
+        centred = distances.centred_squares(block.arrays, weights, mean)
         directed = centred > CONSTANT_ROW * squares
         lengths = np.sqrt(np.where(directed, centred, 1.0))
         inverse = np.divide(1.0, lengths, out=np.zeros_like(mean), where=directed)

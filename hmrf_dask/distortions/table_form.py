@@ -11,7 +11,8 @@ from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.kernels import closed, distances, finders, pairs, sums
 from hmrf_dask.kernels import margins as margins_of_rows
 from hmrf_dask.kernels import nearest as nearest_rows
-from hmrf_dask.kernels.distances import Table, Terms
+from hmrf_dask.kernels.arrays import Terms
+from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.margins import Watch
 from hmrf_dask.kernels.pairs import Quantised
 from hmrf_dask.kernels.sums import Accumulator, Sums
@@ -60,7 +61,9 @@ class TableDistortion(Distortion):
         watch: Watch | None = None,
     ) -> tuple[LabelArray, IntArray]:
         """See `Distortion.nearest`."""
-        return nearest_rows.nearest(block, terms, table, labels, measured=measured, watch=watch)
+        return nearest_rows.nearest(
+            block.arrays, terms, table, labels, measured=measured, watch=watch
+        )
 
     def falls_between(self, before: Table, after: Table) -> FloatArray:
         """See `Distortion.falls_between`."""
@@ -70,11 +73,11 @@ class TableDistortion(Distortion):
         self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray
     ) -> FloatArray:
         """See `Distortion.own_distances`."""
-        return distances.own_distances(block, terms, table, labels)
+        return distances.own_distances(block.arrays, terms, table, labels)
 
     def distances(self, block: RowBlock, terms: Terms, table: Table) -> FloatArray:
         """See `Distortion.distances`."""
-        return distances.all_distances(block, terms, table)
+        return distances.all_distances(block.arrays, terms, table)
 
     def sum_moves(
         self,
@@ -87,7 +90,7 @@ class TableDistortion(Distortion):
         exponent: int,
     ) -> Sums:
         """See `Distortion.sum_moves`."""
-        rows = (block, terms, self.features(weights))
+        rows = (block.arrays, terms, self.features(weights))
         return sums.sum_moves(*rows, before, after, n_clusters, exponent)
 
     def add_moves(
@@ -101,7 +104,7 @@ class TableDistortion(Distortion):
         exponent: int,
     ) -> None:
         """See `Distortion.add_moves`."""
-        accumulator.add(block, terms, self.features(weights), before, after, exponent)
+        accumulator.add(block.arrays, terms, self.features(weights), before, after, exponent)
 
     def pair_values(
         self,
@@ -119,12 +122,12 @@ class TableDistortion(Distortion):
         self, left: RowBlock, right: RowBlock, weights: FloatArray
     ) -> tuple[pairs.Side, pairs.Side]:
         """Return both sides of pairs as the kernels read them."""
-        one = pairs.side(left, self.terms(left, weights))
-        return one, one if right is left else pairs.side(right, self.terms(right, weights))
+        one = pairs.side(left.arrays, self.terms(left, weights))
+        return one, one if right is left else pairs.side(right.arrays, self.terms(right, weights))
 
     def quantise(self, block: RowBlock, weights: FloatArray, bits: int) -> Quantised:
         """Return the rows in integers, the common ground of explicit pairs and closure tables."""
-        rows = pairs.side(block, self.terms(block, weights))
+        rows = pairs.side(block.arrays, self.terms(block, weights))
         squared = self.form == pairs.SQUARED
         return pairs.quantise(
             rows, np.sqrt(weights), bits, squared=squared, radius=self.radius(weights)

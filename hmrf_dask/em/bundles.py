@@ -19,10 +19,11 @@ from hmrf_dask.em.pieces import Piece
 from hmrf_dask.em.scale import Scale
 from hmrf_dask.em.tables import settle_tables
 from hmrf_dask.kernels import pairs as pair_kernels
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
-from hmrf_dask.kernels.links import adjacency, frozen, make_links
+from hmrf_dask.kernels.links import adjacency, make_links
 from hmrf_dask.kernels.messages import propagate
 from hmrf_dask.linked.layout import CANNOT, Bundle, PairBlock
 from hmrf_dask.rows.block import RowBlock

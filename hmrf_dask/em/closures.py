@@ -96,7 +96,7 @@ def _between_rows(
     needed, places = np.unique(np.concatenate(ends), return_inverse=True)
     one, other = np.split(places, 2)
     start, member = entries.chosen(needed)
-    rows = pair_kernels.side(taken, distortion.terms(taken, model.weights))
+    rows = pair_kernels.side(taken.arrays, distortion.terms(taken, model.weights))
     squared = distortion.form == pair_kernels.SQUARED
     sums = sum_rows(rows, np.sqrt(model.weights), squared=squared, start=start, member=member)
     count = entries.count[needed]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.kernels.distances import Terms, spread
+from hmrf_dask.kernels.arrays import Terms, spread
 from hmrf_dask.kernels.random import exponentials, uniforms
 from hmrf_dask.kernels.sums import Sums
 from hmrf_dask.rows.block import RowBlock

@@ -15,7 +15,7 @@ from hmrf_dask.em.phases import Turn
 from hmrf_dask.em.starts import Candidate
 from hmrf_dask.em.weights import FLOOR, effective_share
 from hmrf_dask.errors import rows_moved
-from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.runs import Commit, RunStore
 
 log = logging.getLogger("hmrf_dask")

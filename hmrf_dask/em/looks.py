@@ -126,7 +126,9 @@ def look_at(
     single = in_single(bundle, model)
 
     def quick(ties: Ties) -> Quick:
-        return quick_costs(block, terms, table, ties, scale.step, scale.tolerance, single=single)
+        return quick_costs(
+            block.arrays, terms, table, ties, scale.step, scale.tolerance, single=single
+        )
 
     def measure(rows: IntArray, clusters: IntArray) -> FloatArray:
         near = block.take(rows)

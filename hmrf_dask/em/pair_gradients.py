@@ -152,7 +152,7 @@ def _tables(
 ) -> Tables:
     distortion, roots = model.distortion, np.sqrt(model.weights)
     assert isinstance(distortion, TableDistortion)
-    rows = pair_kernels.side(block, distortion.terms(block, model.weights))
+    rows = pair_kernels.side(block.arrays, distortion.terms(block, model.weights))
     start, member = members
     squared = distortion.form == pair_kernels.SQUARED
     sums = sum_rows(rows, roots, squared=squared, start=start, member=member)

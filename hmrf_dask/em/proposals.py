@@ -16,7 +16,7 @@ from hmrf_dask.em.closures import end_to_end
 from hmrf_dask.em.engine import real_sums
 from hmrf_dask.em.looks import BundlePairs
 from hmrf_dask.em.model import Model
-from hmrf_dask.kernels.distances import spread
+from hmrf_dask.kernels.arrays import spread
 from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.kernels.set_moves import group_gains
 from hmrf_dask.kernels.variation import single_gains
@@ -80,9 +80,8 @@ def summands_of(block: RowBlock, model: Model) -> Summands:
     assert isinstance(distortion, TableDistortion)
     terms = distortion.terms(block, model.weights)
     features = distortion.features(model.weights)
-    arrays = (block.values, block.indices, block.indptr, block.is_dense)
     factor, extra = spread(terms.factor, block.n_rows), spread(terms.extra, block.n_rows)
-    return summands(*arrays, factor, extra, features, model.exponent)
+    return summands(block.arrays, factor, extra, features, model.exponent)
 
 
 def _single_moves(

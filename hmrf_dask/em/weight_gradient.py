@@ -37,7 +37,7 @@ def rows_of_group(
         terms = [
             terms_of(block, kept[place], model) for place, block in zip(places, some, strict=True)
         ]
-        yield rows_by_cluster(some, terms, labels, model.n_clusters)
+        yield rows_by_cluster([block.arrays for block in some], terms, labels, model.n_clusters)
 
 
 def noted_rows(

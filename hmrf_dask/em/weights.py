@@ -155,7 +155,7 @@ def feature_moments(block: RowBlock, model: Model, units: FloatArray) -> IntArra
     distortion = model.distortion
     if isinstance(distortion, IDivergence):
         return distortion.feature_entropies(block, units)
-    return feature_squares(block, units)
+    return feature_squares(block.arrays, units)
 
 
 def _moments(engine: Engine, model: Model) -> FloatArray:

@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from hmrf_dask.kernels.abreast import over_ranges
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.types import FloatArray
 
 SWEEPS = 60  # Jacobi needs about ten

@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, of_row
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.distances import Table, Terms, of_row
+from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.finders import finder_of
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.nearest import WIDEST, Bounds, slack_of
-from hmrf_dask.kernels.products import LANES, Columns, aligned, entries, multiply_row
+from hmrf_dask.kernels.products import LANES, Columns, aligned, multiply_row
 from hmrf_dask.kernels.scores import score
 from hmrf_dask.kernels.stream import stream
-from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
 NEAR = 4096  # distances to be measured for which there is room at a time
@@ -219,7 +218,7 @@ def low_factors(terms: Terms, unit: float) -> tuple[Any, ...]:
 
 
 def quick_costs(
-    block: RowBlock,
+    rows: RowArrays,
     terms: Terms,
     table: Table,
     ties: Ties,
@@ -240,14 +239,14 @@ def quick_costs(
         Whether scores are to be in single precision even where half is faster.
     """
     finder = finder_of(table, single=single)
-    slack = slack_of(block, terms, Bounds.of(table, finder))
+    slack = slack_of(rows, terms, Bounds.of(table, finder))
     read = finder.columns, (finder.bias, finder.extra), low_factors(terms, finder.unit)
     unknown = np.zeros((0, 0), np.float32)
-    return all_quick(block, read, ties, unknown, slack, step, tolerance, len(table.bias))
+    return all_quick(rows, read, ties, unknown, slack, step, tolerance, len(table.bias))
 
 
 def all_quick(
-    block: RowBlock,
+    rows: RowArrays,
     read: tuple[Columns, tuple[Any, ...], tuple[Any, ...]],
     ties: Ties,
     known: RowArray,
@@ -259,7 +258,7 @@ def all_quick(
     """Return cost rows of scores that are `known`, or made as `read` says where there are none."""
     per_step = 1.0 / step
     coarse = ~(slack <= tolerance) | (max(step, per_step) > WIDEST)
-    n_rows, width = block.n_rows, max(read[0].table.shape[1], -(-n_clusters // LANES) * LANES)
+    n_rows, width = rows.n_rows, max(read[0].table.shape[1], -(-n_clusters // LANES) * LANES)
     out = (
         aligned((n_rows * n_clusters,), np.int32),
         np.zeros(n_rows, np.int64),
@@ -273,7 +272,7 @@ def all_quick(
         scores, wide, wide[:n_clusters], np.empty(n_clusters, np.int64),
         np.zeros(ROWS * n_clusters, np.int32),
     )  # fmt: skip
-    given = (entries(block), *read, ties, known, np.float32(per_step), room)
+    given = (rows, *read, ties, known, np.float32(per_step), room)
     near = np.empty((2, max(n_clusters, NEAR)), np.int64)
     kept, done = [near[:, :0]], 0
     while done < n_rows:

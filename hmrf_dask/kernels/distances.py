@@ -16,33 +16,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, frozen_terms, of_row
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.moves import moves_by_cluster
 from hmrf_dask.kernels.prefetch import AHEAD, prefetch_row
-from hmrf_dask.kernels.products import Columns, aligned, entries, layout, multiply_row
-from hmrf_dask.kernels.terms import Terms, frozen_terms, of_row, spread
-from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
 from hmrf_dask.types import FloatArray, LabelArray
-
-__all__ = [
-    "DOUBLE",
-    "LARGEST",
-    "LINKED",
-    "SMALLEST",
-    "UNDECIDED",
-    "Table",
-    "Terms",
-    "all_distances",
-    "centred_squares",
-    "distance",
-    "frozen_terms",
-    "moments",
-    "of_row",
-    "own_distances",
-    "sizes",
-    "spread",
-]
 
 LINKED = -1  # label of a constrained row in its corpus partition: a linked partition holds it
 UNDECIDED = -2  # label of a row that has none yet
@@ -151,10 +130,10 @@ def _moments(rows, weights, out):  # type: ignore[no-untyped-def]
         out[3, i] = mass
 
 
-def moments(block: RowBlock, weights: FloatArray) -> FloatArray:
+def moments(rows: RowArrays, weights: FloatArray) -> FloatArray:
     """Return Σ a x², Σ a x, Σ x² and Σ |x| of each row, shape (4, n_rows)."""
-    out = np.empty((4, block.n_rows))
-    _moments(entries(block), frozen(weights, np.float64), out)
+    out = np.empty((4, rows.n_rows))
+    _moments(rows, frozen(weights, np.float64), out)
     return out
 
 
@@ -191,10 +170,10 @@ def _sizes(rows, weights, out):  # type: ignore[no-untyped-def]
         out[1, i] = (e + f) + (g + h)
 
 
-def sizes(block: RowBlock, weights: FloatArray) -> FloatArray:
+def sizes(rows: RowArrays, weights: FloatArray) -> FloatArray:
     """Return Σ a x² and Σ |x| of each row, shape (2, n_rows)."""
-    out = np.empty((2, block.n_rows))
-    _sizes(entries(block), frozen(weights, np.float64), out)
+    out = np.empty((2, rows.n_rows))
+    _sizes(rows, frozen(weights, np.float64), out)
     return out
 
 
@@ -214,11 +193,11 @@ def _centred(rows, weights, weight_sum, means, out):  # type: ignore[no-untyped-
         out[i] = squares
 
 
-def centred_squares(block: RowBlock, weights: FloatArray, means: FloatArray) -> FloatArray:
+def centred_squares(rows: RowArrays, weights: FloatArray, means: FloatArray) -> FloatArray:
     """Return Σ a (x − mean)² of each row, zeros of sparse rows included, without cancellation."""
-    out = np.empty(block.n_rows)
+    out = np.empty(rows.n_rows)
     arrays = (frozen(weights, np.float64), float(weights.sum()), frozen(means, np.float64))
-    _centred(entries(block), *arrays, out)
+    _centred(rows, *arrays, out)
     return out
 
 
@@ -272,16 +251,16 @@ def _own(rows, terms, table, labels, order, out):  # type: ignore[no-untyped-def
         out[own] = distance(rows, terms, table, own, np.int64(labels[own]))
 
 
-def own_distances(block: RowBlock, terms: Terms, table: Table, labels: LabelArray) -> FloatArray:
+def own_distances(rows: RowArrays, terms: Terms, table: Table, labels: LabelArray) -> FloatArray:
     """Return the float64 distance of each row to the centroid of its label (0 without one).
 
     These are the terms of the reported J. Where the centroids do not fit into the cache, rows are
     taken cluster by cluster.
     """
-    out, rows, labels = np.empty(block.n_rows), entries(block), frozen(labels, np.int32)
+    out, labels = np.empty(rows.n_rows), frozen(labels, np.int32)
     order = np.zeros(0, np.int32)
     if table.exact.nbytes > CACHE:
-        nowhere = frozen(np.full(block.n_rows, -1, np.int32), np.int32)
+        nowhere = frozen(np.full(rows.n_rows, -1, np.int32), np.int32)
         order = moves_by_cluster(rows.indptr, nowhere, labels, len(table.exact))[0]
     _own(rows, frozen_terms(terms), table.arrays, labels, frozen(order, np.int32), out)
     return out
@@ -326,10 +305,10 @@ def _turned(table: Table) -> Columns:
     return Columns(columns, vectors)
 
 
-def all_distances(block: RowBlock, terms: Terms, table: Table) -> FloatArray:
+def all_distances(rows: RowArrays, terms: Terms, table: Table) -> FloatArray:
     """Return the float64 distances to all centroids, (n_rows, K), same bits as `own_distances`."""
-    out = np.empty((block.n_rows, len(table.exact)))
+    out = np.empty((rows.n_rows, len(table.exact)))
     columns = table.once("columns", lambda: _turned(table))
     sums = aligned((columns.table.shape[1],), np.float64)
-    _all(entries(block), frozen_terms(terms), table.arrays, columns, sums, out)
+    _all(rows, frozen_terms(terms), table.arrays, columns, sums, out)
     return out

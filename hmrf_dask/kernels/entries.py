@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.reconcile import find
 from hmrf_dask.types import FloatArray, IntArray, LabelArray

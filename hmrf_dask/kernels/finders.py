@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hmrf_dask.kernels.abreast import over_ranges
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.prefetch import prefetch
 from hmrf_dask.kernels.products import LANES, Columns, has_half, layout, store
 from hmrf_dask.kernels.room import room

@@ -16,15 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from hmrf_dask.kernels.abreast import over_ranges
+from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.distances import Table, Terms
-from hmrf_dask.kernels.links import frozen
+from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.means import LANES, squared_length
 from hmrf_dask.kernels.moves import Moved, line_up, moved_rows, moves_by_cluster
 from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
-from hmrf_dask.kernels.products import entries
-from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 RUNS = 8  # of clusters that are added up one after the other
@@ -112,17 +110,17 @@ def _weighted_squares(
 
 
 def rows_by_cluster(
-    blocks: Sequence[RowBlock],
+    rows: Sequence[RowArrays],
     terms: Sequence[Terms],
     labels: Sequence[LabelArray],
     n_clusters: int,
 ) -> list[Moved]:
     """Return the rows of blocks cluster by cluster; those with a label below 0 have none."""
     members = []
-    for block, own, chosen in zip(blocks, terms, labels, strict=True):
+    for block, own, chosen in zip(rows, terms, labels, strict=True):
         nowhere = frozen(np.full(block.n_rows, -1, np.int32), np.int32)
         ends = (nowhere, frozen(chosen, np.int32))
-        moves, start, _, _ = moves_by_cluster(entries(block).indptr, *ends, n_clusters)
+        moves, start, _, _ = moves_by_cluster(block.indptr, *ends, n_clusters)
         members.append(moved_rows(block, own, moves, start))
     return members
 
@@ -192,10 +190,10 @@ def _feature_squares(rows, units, out):  # type: ignore[no-untyped-def]
             out[m] += np.int64(np.rint(x * x * units[m]))
 
 
-def feature_squares(block: RowBlock, units: FloatArray) -> IntArray:
+def feature_squares(rows: RowArrays, units: FloatArray) -> IntArray:
     """Return Σ_i x_im² by feature in fixed point, `units` to one of each feature, shape (d,)."""
-    out = np.zeros(block.n_features, np.int64)
-    _feature_squares(entries(block), frozen(units, np.float64), out)
+    out = np.zeros(rows.n_features, np.int64)
+    _feature_squares(rows, frozen(units, np.float64), out)
     return out
 
 

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.groups import run_groups
 from hmrf_dask.kernels.heap import empty_heap, place_item
-from hmrf_dask.kernels.links import (
-    Grouping,
-    Links,
-    frozen,
-    make_grouping,
-    make_links,
-)
+from hmrf_dask.kernels.links import Grouping, Links, make_grouping, make_links
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 # A point with more neighbours than this (and than 4 K) keeps its cost row up to date: a star of m

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.limbs import add_limbs, join_limbs
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
@@ -57,17 +58,6 @@ class Grouping(NamedTuple):
     of: AnyArray
     start: AnyArray
     member: AnyArray
-
-
-def frozen(array: AnyArray, dtype: type[np.generic]) -> Any:
-    """Return a read-only contiguous view (or copy) of `dtype`.
-
-    Arrays that come out of a message are read-only, fresh ones are not; numba would compile every
-    mixture anew.
-    """
-    view = np.ascontiguousarray(array, dtype).view()
-    view.flags.writeable = False
-    return view
 
 
 def make_links(

@@ -8,12 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hmrf_dask.kernels.abreast import over_ranges
+from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, of_row
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
-from hmrf_dask.kernels.products import Entries, entries
-from hmrf_dask.kernels.terms import Terms, of_row
-from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 GATHERED = 16  # from a 16th of its columns on, a cluster's rows are added up aside
@@ -64,23 +61,23 @@ class Moved(NamedTuple):
 
     Attributes
     ----------
-    rows : Entries
+    rows : RowArrays
     factor, extra : float64 arrays, of the rows' terms
     moves : int32 array
     start : int64 array, shape (K + 1,), where the moves of a cluster begin
     """
 
-    rows: Entries
+    rows: RowArrays
     factor: FloatArray
     extra: FloatArray
     moves: LabelArray
     start: IntArray
 
 
-def moved_rows(block: RowBlock, terms: Terms, moves: LabelArray, start: IntArray) -> Moved:
+def moved_rows(rows: RowArrays, terms: Terms, moves: LabelArray, start: IntArray) -> Moved:
     """Return rows of a block as moves of it, in the one form kernels are compiled for."""
     factor, extra = frozen(terms.factor, np.float64), frozen(terms.extra, np.float64)
-    return Moved(entries(block), factor, extra, frozen(moves, np.int32), frozen(start, np.int64))
+    return Moved(rows, factor, extra, frozen(moves, np.int32), frozen(start, np.int64))
 
 
 class Lined(NamedTuple):

@@ -6,25 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, frozen_terms, of_row
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.distances import (
-    DOUBLE,
-    LARGEST,
-    SMALLEST,
-    Table,
-    Terms,
-    distance,
-    frozen_terms,
-    of_row,
-)
+from hmrf_dask.kernels.distances import DOUBLE, LARGEST, SMALLEST, Table, distance
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.finders import Finder, finder_of
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.margins import Margins, Watch, rows_to_compare
 from hmrf_dask.kernels.prefetch import prefetch_row
-from hmrf_dask.kernels.products import aligned, entries, multiply_row
+from hmrf_dask.kernels.products import aligned, multiply_row
 from hmrf_dask.kernels.scores import count_within, least_beyond, score
-from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 SINGLE = 1.0625 * 2.0**-24  # by how much a float32 operation rounds, in sums of up to LONGEST
@@ -67,13 +57,13 @@ class Bounds(NamedTuple):
         return self.unit == others.unit and all(within)
 
 
-def slack_of(block: RowBlock, terms: Terms, bounds: Bounds) -> FloatArray:
+def slack_of(rows: RowArrays, terms: Terms, bounds: Bounds) -> FloatArray:
     """Return how far a row's scores, and two of its distances, can disagree; inf: without bound.
 
     A score of a row is a distance but for the row's own part, and what its entries make of the
     centring of the table.
     """
-    lengths = np.diff(block.indptr)
+    lengths = np.diff(rows.indptr)
     scale, shift = np.abs(terms.scale), np.abs(terms.shift)
     bias, extra, unit = bounds.bias, bounds.extra, bounds.unit
     with np.errstate(over="ignore", invalid="ignore"):
@@ -156,16 +146,16 @@ def _nearest(rows, terms, table, finder, factors, slack, todo, labels, scores, g
         carry(change)
 
 
-def _lasting_slack(block: RowBlock, terms: Terms, bounds: Bounds, margins: Margins) -> FloatArray:
+def _lasting_slack(rows: RowArrays, terms: Terms, bounds: Bounds, margins: Margins) -> FloatArray:
     """Return `slack_of` for bounds that last for some tables."""
     if margins.slack is None or not margins.slack[0].hold(bounds):
         wider = bounds.above()
-        margins.slack = (wider, slack_of(block, terms, wider))
+        margins.slack = (wider, slack_of(rows, terms, wider))
     return margins.slack[1]
 
 
 def nearest(
-    block: RowBlock,
+    rows: RowArrays,
     terms: Terms,
     table: Table,
     labels: LabelArray,
@@ -184,9 +174,9 @@ def nearest(
     finder = finder_of(table)
     bounds = Bounds.of(table, finder)
     if watch is None:
-        slack, gaps, drift = slack_of(block, terms, bounds), np.zeros(0, np.float32), None
+        slack, gaps, drift = slack_of(rows, terms, bounds), np.zeros(0, np.float32), None
     else:
-        slack = _lasting_slack(block, terms, bounds, watch.margins)
+        slack = _lasting_slack(rows, terms, bounds, watch.margins)
         gaps, drift = watch.taken(labels), watch.drift
     out, todo = rows_to_compare(terms, slack, drift, gaps, labels)
     with np.errstate(over="ignore"):  # such rows have no finite slack
@@ -195,7 +185,7 @@ def nearest(
             for factor in (terms.scale / finder.unit, terms.shift)
         )
     _nearest(
-        entries(block), frozen_terms(terms), table.arrays, finder, factors,
+        rows, frozen_terms(terms), table.arrays, finder, factors,
         frozen(slack, np.float64), frozen(todo, np.int32), frozen(labels, np.int32),
         aligned((finder.columns.table.shape[1],), np.float32), gaps, out,
         change if measured else change[:0],

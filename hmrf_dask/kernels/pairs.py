@@ -14,10 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, spread
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.distances import Terms, spread
-from hmrf_dask.kernels.links import frozen
-from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 INNER, SQUARED, DIVERGENCE = 0, 1, 2
@@ -48,11 +46,11 @@ class Quantised(NamedTuple):
     own: IntArray  # (n_rows,)
 
 
-def side(block: RowBlock, terms: Terms) -> Side:
-    """Return the arrays of `block` that pair kernels read."""
-    own = (spread(term, block.n_rows) for term in (terms.factor, terms.extra))
+def side(rows: RowArrays, terms: Terms) -> Side:
+    """Return rows and their terms as pair kernels read them."""
+    own = (spread(term, rows.n_rows) for term in (terms.factor, terms.extra))
     factors = (frozen(term, np.float64) for term in own)
-    return Side(block.values, block.indices, block.indptr, block.is_dense, *factors)
+    return Side(rows.values, rows.indices, rows.indptr, rows.dense, *factors)
 
 
 @inner(inline="always")

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from hmrf_dask.kernels import stand_ins
 from hmrf_dask.kernels.compiled import COMPILED, inner
 from hmrf_dask.kernels.room import room
-from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import AnyArray
 
 if COMPILED:
@@ -40,15 +39,6 @@ LEAST_HALF = 2.0**-14  # nought stands for smaller ones, which have fewer digits
 AHEAD = 24  # entries between the fetch of a line of the table and its use
 
 
-class Entries(NamedTuple):
-    """The rows of a block as kernels read them: feature p − indptr[i] where they are dense."""
-
-    values: AnyArray
-    indices: AnyArray
-    indptr: AnyArray
-    dense: bool
-
-
 class Columns(NamedTuple):
     """A table of columns as `multiply_row` reads it.
 
@@ -62,11 +52,6 @@ class Columns(NamedTuple):
 
     table: AnyArray
     vectors: tuple[int, ...]
-
-
-def entries(block: RowBlock) -> Entries:
-    """Return the arrays of a block; they are read-only and aligned already."""
-    return Entries(block.values, block.indices, block.indptr, block.is_dense)
 
 
 @cache

@@ -16,8 +16,9 @@ from enum import Enum
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.links import Links, best_cluster, fill_row, frozen
+from hmrf_dask.kernels.links import Links, best_cluster, fill_row
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 ROUNDS = 40  # random graphs of 1M points need 5 to 21; a chain would need one a point

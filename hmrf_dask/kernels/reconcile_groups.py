@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.groups import add_member
 from hmrf_dask.kernels.limbs import BITS, MASK, best_limbs
-from hmrf_dask.kernels.links import Links, frozen
+from hmrf_dask.kernels.links import Links
 from hmrf_dask.kernels.reconcile import find
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.worths import (
     ACCEPT,
     Summands,

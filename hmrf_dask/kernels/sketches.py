@@ -11,10 +11,10 @@ import threading
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import RowArrays
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.products import Columns, aligned, entries, layout, multiply_row
+from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, RowArray
 
 ROUNDER = 1.5 * 2.0**52  # x + ROUNDER holds the nearest integer to x in its last bits
@@ -93,13 +93,13 @@ def _add_sketch(rows, columns, unit, constant, scaled, shifted, bits, out):  # t
 
 
 def add_sketch(
-    block: RowBlock, basis: Basis, exponent: int, constant: float, out: IntArray
+    rows: RowArrays, basis: Basis, exponent: int, constant: float, out: IntArray
 ) -> None:
     """Add Σ_i x_im y_ic 2**exponent to `out`, every summand rounded.
 
     Parameters
     ----------
-    block : RowBlock
+    rows : RowArrays
     basis : Basis of n columns
     exponent : int
         `sketch_exponent` of all rows and the largest |x_im y_ic|.
@@ -111,7 +111,7 @@ def add_sketch(
     scaled = aligned((columns.table.shape[1],), np.float64)
     shifted = np.empty(out.shape[1])
     numbers = (2.0**exponent, float(constant))
-    _add_sketch(entries(block), columns, *numbers, scaled, shifted, shifted.view(np.int64), out)
+    _add_sketch(rows, columns, *numbers, scaled, shifted, shifted.view(np.int64), out)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -129,13 +129,13 @@ def _project(rows, columns, normalised, found, out):  # type: ignore[no-untyped-
             out[i, c] = np.float32(found[c] * factor)
 
 
-def project(block: RowBlock, basis: Basis, *, normalised: bool) -> RowArray:
+def project(rows: RowArrays, basis: Basis, *, normalised: bool) -> RowArray:
     """Return the products of rows with a basis, float32, shape (n_rows, n).
 
     `normalised` ones have length 1, where they are not nought.
     """
     columns = basis.columns
-    out = np.empty((block.n_rows, basis.vectors.shape[1]), np.float32)
+    out = np.empty((rows.n_rows, basis.vectors.shape[1]), np.float32)
     found = aligned((columns.table.shape[1],), np.float64)
-    _project(entries(block), columns, normalised, found, out)
+    _project(rows, columns, normalised, found, out)
     return out

@@ -9,13 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hmrf_dask.kernels.abreast import over_ranges
+from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.distances import Terms
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.moves import Moved, emit, moved_rows, moves_by_cluster, scatter
-from hmrf_dask.kernels.products import entries
 from hmrf_dask.kernels.room import room
-from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 LARGEST_EXPONENT = 43
@@ -162,7 +159,7 @@ class Accumulator:
 
     def add(
         self,
-        block: RowBlock,
+        rows: RowArrays,
         terms: Terms,
         features: FloatArray,
         before: LabelArray,
@@ -174,10 +171,10 @@ class Accumulator:
         Labels below 0 are nowhere. Features and exponent are those of every other block, too.
         """
         ends = frozen(before, np.int32), frozen(after, np.int32)
-        found = moves_by_cluster(entries(block).indptr, *ends, self.n_clusters)
+        found = moves_by_cluster(rows.indptr, *ends, self.n_clusters)
         moves, start, sizes, counts = found
         if len(moves):
-            self._blocks.append(moved_rows(block, terms, moves, start))
+            self._blocks.append(moved_rows(rows, terms, moves, start))
             self._sizes += sizes
             self.counts += counts
             self._features, self._unit = features, 2.0**exponent
@@ -272,7 +269,7 @@ class Accumulator:
 
 
 def sum_moves(
-    block: RowBlock,
+    rows: RowArrays,
     terms: Terms,
     features: FloatArray,
     before: LabelArray,
@@ -281,6 +278,6 @@ def sum_moves(
     exponent: int,
 ) -> Sums:
     """Return what the moved rows of one block change; see `Accumulator.add`."""
-    accumulator = Accumulator(n_clusters, block.n_features + 1)
-    accumulator.add(block, terms, features, before, after, exponent)
+    accumulator = Accumulator(n_clusters, rows.n_features + 1)
+    accumulator.add(rows, terms, features, before, after, exponent)
     return accumulator.finish()

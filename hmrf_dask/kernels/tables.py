@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.links import Grouping, frozen
+from hmrf_dask.kernels.links import Grouping
 from hmrf_dask.kernels.table_forms import table_forms
 from hmrf_dask.types import AnyArray, IntArray
 

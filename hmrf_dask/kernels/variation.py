@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.links import frozen
 from hmrf_dask.kernels.set_moves import Moves, apply_moves, group_gains
 from hmrf_dask.kernels.worths import (
     ACCEPT,

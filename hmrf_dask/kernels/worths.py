@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.arrays import RowArrays, frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.links import frozen
-from hmrf_dask.kernels.products import Entries
-from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 ACCEPT = 1e-10  # of 1 + the receiving cluster's worth: below it a gain may be rounding
 
@@ -99,23 +98,13 @@ def _summands(rows, factor, extra, features, centred, unit, start, column, entry
 
 
 def summands(
-    values: AnyArray,
-    indices: AnyArray,
-    indptr: AnyArray,
-    dense: bool,
-    factor: FloatArray,
-    extra: FloatArray,
-    features: FloatArray,
-    exponent: int,
+    rows: RowArrays, factor: FloatArray, extra: FloatArray, features: FloatArray, exponent: int
 ) -> Summands:
     """Return rows as summands, entry for entry what `kernels.sums` adds."""
     centred = bool(extra.any())
-    size = len(values) + (len(factor) if centred else 0)
+    size = len(rows.values) + (len(factor) if centred else 0)
     starts = np.zeros(len(factor) + 1, np.int64)
     out = Summands(starts, np.empty(size, np.int32), np.empty(size, np.int64))
-    rows = Entries(
-        frozen(values, np.float32), frozen(indices, np.int32), frozen(indptr, np.int32), dense
-    )
     factors = (frozen(array, np.float64) for array in (factor, extra, features))
     _summands(rows, *factors, centred, 2.0**exponent, *out)
     return out

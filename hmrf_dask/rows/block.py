@@ -11,6 +11,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.kernels.arrays import RowArrays
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.rows.canonical import (
     as_float32,
@@ -87,6 +88,11 @@ class RowBlock:
     def is_dense(self) -> bool:
         """Whether entry p of row i is feature p - indptr[i]; False where there are no values."""
         return self.indices.size == 0 and self.values.size > 0
+
+    @property
+    def arrays(self) -> RowArrays:
+        """The rows as kernels read them."""
+        return RowArrays(self.values, self.indices, self.indptr, self.is_dense, self.n_features)
 
     @staticmethod
     def from_scipy(matrix: Any, ids: ArrayLike | None = None, first_row: int = 0) -> RowBlock:

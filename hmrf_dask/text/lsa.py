@@ -148,7 +148,7 @@ def project_block(block: RowBlock, basis: Basis, normalised: bool) -> RowBlock:
 def project_array(block: RowBlock, basis: Basis, normalised: bool) -> RowArray:
     """Return the rows of a partition in the space of the components."""
     check_finite(block)
-    return project(block, basis, normalised=normalised)
+    return project(block.arrays, basis, normalised=normalised)
 
 
 def projected(

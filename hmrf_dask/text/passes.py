@@ -48,7 +48,7 @@ class Facts:
 def look_at(block: RowBlock) -> Facts:
     """Return the facts of a partition; raise InvalidInputError for values that are not finite."""
     check_finite(block)
-    squares = moments(block, np.ones(block.n_features))[2]
+    squares = moments(block.arrays, np.ones(block.n_features))[2]
     largest = float(np.abs(block.values).max(initial=0.0))
     return Facts(largest, float(squares.max(initial=0.0)), exact_sum(squares), block.nbytes)
 
@@ -94,7 +94,7 @@ def sketch_some(blocks: Blocks, basis: Basis, scaling: Scaling) -> IntArray:
     n_features, n_columns = basis.vectors.shape
     out = np.zeros((n_features, n_columns + 1), np.int64)
     for block in blocks:
-        add_sketch(block, basis, scaling.exponent, scaling.constant, out)
+        add_sketch(block.arrays, basis, scaling.exponent, scaling.constant, out)
     return out
 
 

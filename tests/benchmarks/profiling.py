@@ -41,7 +41,7 @@ PHASES = (
                                  "add_sums", "add_dense")),
     ("J", ("distances", "kernels.closed", "kernels.exact", "em.model", "measure", "energy")),
     ("centroids", ("centroids", "kernels.means", "real_sums", "filled")),
-    ("the loop", ("links.frozen", "kernels.abreast", "kernels.room", "kernels.terms")),
+    ("the loop", ("kernels.arrays", "kernels.abreast", "kernels.room")),
     ("pairs and ICM", ("em.bundles", "em.rounds", "linked.", "constraints.", "kernels.", "em.scale",
                        "em.closures", "em.tables")),
     ("labels and commits", ("runs.", "em.journal")),

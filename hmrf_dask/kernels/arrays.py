@@ -1,14 +1,48 @@
-"""What the kernels know of each row under the present weights."""
+"""What kernels take: rows and their terms as plain arrays, in the one form code is compiled for."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.compiled import inner
-from hmrf_dask.kernels.links import frozen
-from hmrf_dask.types import FloatArray
+from hmrf_dask.types import AnyArray, FloatArray, LabelArray, RowArray
+
+
+def frozen(array: AnyArray, dtype: type[np.generic]) -> Any:
+    """Return a read-only contiguous view (or copy) of `dtype`.
+
+    Arrays that come out of a message are read-only, new ones are not; numba would compile every
+    mixture again.
+    """
+    view = np.ascontiguousarray(array, dtype).view()
+    view.flags.writeable = False
+    return view
+
+
+class RowArrays(NamedTuple):
+    """Rows, sparse or dense: entry p of row i is feature p − indptr[i] where they are dense.
+
+    Attributes
+    ----------
+    values : float32 array, shape (n_values,)
+    indices : int32 array, shape (n_values,), or (0,) where rows are dense
+    indptr : int32 array, shape (n_rows + 1,)
+    dense : bool
+    n_features : int
+    """
+
+    values: RowArray
+    indices: LabelArray
+    indptr: LabelArray
+    dense: bool
+    n_features: int
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.indptr) - 1
 
 
 class Terms(NamedTuple):

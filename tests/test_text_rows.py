@@ -22,22 +22,21 @@ from sklearn.feature_extraction.text import (
     TfidfVectorizer,
 )
 
-from hmrf_dask.dataflow import DaskFlow, Inline
+from hmrf_dask.dataflow import DaskFlow, Dataflow, Inline
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.text.counted import decode_rows, decode_terms, encode_rows, encode_terms
-from hmrf_dask.text.files import Place, load_vocabulary
+from hmrf_dask.text.files import CountedSource, Place, load_vocabulary
 from hmrf_dask.text.rows import Coverage, to_rows, top_words
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tokens import count_texts
 from hmrf_dask.text.vectorise import (
-    Vectorised,
+    SourceRows,
     corpus_of,
     count_sources,
     fit_vocabulary,
     rows_of,
-    vectorise,
 )
-from hmrf_dask.text.vocabulary import Frequencies, make_vocabulary
+from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
 
 WORDS = ["be", "not", "or", "question", "that", "the", "to", "é", "être"]
 TEXTS = st.lists(
@@ -193,7 +192,6 @@ class Source:
     batch: int = 3
     sealed: bool = False
     key: str = field(default="", init=False)
-    n_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.key = f"{self.first} {self.batch} {self.texts}"
@@ -216,6 +214,27 @@ def corpus_texts() -> list[str]:
 
 def cut(texts: list[str], size: int, batch: int = 3) -> list[Source]:
     return [Source(texts[i : i + size], i, batch) for i in range(0, len(texts), size)]
+
+
+@dataclass
+class Vectorised:
+    vocabulary: Vocabulary
+    counted: list[CountedSource]
+    rows: list[SourceRows]
+
+
+def vectorise(
+    flow: Dataflow,
+    sources: list[Source],
+    settings: TextSettings,
+    place: Place,
+    vocabulary: Vocabulary | None = None,
+) -> Vectorised:
+    """Count sources, make their vocabulary unless there is one, and write their rows."""
+    counting = settings if vocabulary is None else vocabulary.settings
+    counted = count_sources(flow, sources, counting, place)
+    vocabulary = vocabulary or fit_vocabulary(flow, counted, settings, place)
+    return Vectorised(vocabulary, counted, rows_of(flow, counted, vocabulary, place))
 
 
 def matrix_of(found: Vectorised) -> tuple[Any, list[str]]:
@@ -247,28 +266,11 @@ def test_rows_do_not_depend_on_how_texts_are_cut(tmp_path: Path, flow: Any, kind
     for matrix, ids in matrices[1:]:
         assert ids == matrices[0][1]
         assert_same_bits(matrix, matrices[0][0])
-    assert len({one.coverage for one in found}) == 1
+    assert len({Coverage.total([one.coverage for one in some.rows]) for some in found}) == 1
     if kind == "words":
         assert_same_bits(
             matrices[0][0], TfidfVectorizer(dtype=np.float32).fit(texts).transform(texts)
         )
-
-
-def test_small_sources_share_tasks_and_large_ones_do_not(tmp_path: Path) -> None:
-    texts, settings = corpus_texts(), TextSettings()
-    folders, tasks = [], []
-    for n_bytes in (0, 2**20):
-        sources = cut(texts, 1)
-        for one in sources:
-            one.n_bytes = n_bytes
-        flow, folder = DaskFlow(), tmp_path / str(n_bytes)
-        counted = count_sources(flow, sources, settings, Place(str(folder)))
-        tasks.append(flow.tasks)
-        vocabulary = fit_vocabulary(flow, counted, settings, Place(str(folder)))
-        rows_of(flow, counted, vocabulary, Place(str(folder)))
-        folders.append(bytes_below(folder))
-    assert tasks == [3, 40]  # of at most sixteen sources, or of one
-    assert folders[0] == folders[1]
 
 
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:

@@ -67,11 +67,6 @@ class Bundle:
         """What the documents depend on."""
         return sha256(" ".join(one.key for one in self.files).encode()).hexdigest()[:24]
 
-    @property
-    def n_bytes(self) -> int:
-        """How large the files are."""
-        return sum(one.source.n_bytes for one in self.files)
-
     def read(self) -> Iterator[Batch]:
         """Yield the documents; a bad record is an error, or goes to a file."""
         self._told = told = Told(self)
@@ -150,23 +145,15 @@ class Told:
         self._require_one_width(parts)
         whole = _joined([batch for _, batch in parts])
         labels = whole.extra["label"] if labelled else None
-        self.add([list(one) for one in documents.items()], whole.ids, labels, whole.rejects)
-        return whole
-
-    def add(
-        self,
-        documents: list[list[int]],
-        ids: Sequence[str],
-        labels: Sequence[str | None] | None,
-        rejects: Sequence[Reject],
-    ) -> None:
-        """Take the next batch in."""
         number = len(self._documents)
-        self._documents.append(documents)
-        self._labels.append(None if labels is None else self._write_labels(number, ids, labels))
-        if listed := self._note(rejects):
+        self._documents.append([list(one) for one in documents.items()])
+        self._labels.append(
+            None if labels is None else self._write_labels(number, whole.ids, labels)
+        )
+        if listed := self._note(whole.rejects):
             data = encode_rejects(listed)
             self._rejects.append(self._write(f"rejects-{number:05d}", "jsonl", data))
+        return whole
 
     def _require_one_width(self, parts: Sequence[tuple[int, Batch]]) -> None:
         widths = {

@@ -1,7 +1,7 @@
 """Which small files share a bundle, from the last release and the order of new files alone.
 
 Files that were in a bundle of the last release stay in it. Where some of them changed or are gone,
-a bundle of the rest takes its place, which `hmrf_dask.jobs.rests` makes of what is stored.
+a bundle of the others takes its place, which is read again: it is small.
 
 New small files of a night share new bundles. So that many nights do not leave many small bundles,
 those that are `MANY` times as large as one another at most, a tier, become one as soon as there are
@@ -20,7 +20,7 @@ from hmrf_dask.jobs.ledger import Entry, Keys, keys_of
 from hmrf_dask.text.files import Place
 
 SMALL = 2**20  # bytes of a file that shares a bundle
-BYTES, FILES = 4 * 2**20, 2048  # of a bundle, at most
+BYTES, FILES = 4 * 2**20, 256  # of a bundle, at most
 UNPACKED = 8  # times its bytes a compressed file counts: it is its text that takes memory
 MANY = 8  # bundles of a tier that are brought together, and how many times a tier is the next
 TIERS = 3

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from hmrf_dask.dataflow import DaskFlow
-from hmrf_dask.jobs.bundles import Bundle, paths_of, refuse_rejects, refuse_widths
+from hmrf_dask.errors import UnreadableFileError
+from hmrf_dask.jobs.bundles import Bundle, check_told, paths_of, refuse_rejects, refuse_widths
 from hmrf_dask.jobs.job_rows import AT_ONCE, JobRows, SoFar
-from hmrf_dask.jobs.rests import EmbeddingsRecord, embed_rest, embeddings_or_damage
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.runs.storage import Storage
 from hmrf_dask.store.blocks import BlockFile, write_block
-from hmrf_dask.text.files import ROWS, Place, tell_remade, write_record
+from hmrf_dask.text.files import ROWS, Place, read_record, tell_remade, write_record
 from hmrf_dask.text.rows import Coverage
-from hmrf_dask.text.together import of_each
 from hmrf_dask.text.vectorise import WRITTEN, SourceRows
 
 FOLDER = f"{ROWS}/embeddings"
@@ -30,8 +30,6 @@ def embed_documents(bundles: Sequence[Bundle], place: Place, so_far: SoFar) -> J
     """
     flow, found = DaskFlow(), list[Embedded]()
     place.storage.make_root()
-    rests = [one for one in bundles if len(one.origins) == 1]
-    of_each(flow, embed_rest, rests, [one.n_bytes for one in rests], place, FOLDER)
     for first in range(0, len(bundles), AT_ONCE):
         so_far(first, len(bundles))
         some = bundles[first : first + AT_ONCE]
@@ -50,6 +48,15 @@ def embed_documents(bundles: Sequence[Bundle], place: Place, so_far: SoFar) -> J
     return JobRows(rows, told, keys, None, (), False, Coverage())
 
 
+@dataclass(frozen=True)
+class _EmbeddingsRecord:
+    """What rows.json holds of a bundle of embeddings."""
+
+    files: tuple[BlockFile, ...]
+    n_features: int
+    told: dict[str, Any]
+
+
 class Embedded(NamedTuple):
     """The rows of a bundle, what it told, and what was wrong with the file that told of it."""
 
@@ -62,7 +69,7 @@ def embed_source(source: Bundle, place: Place) -> Embedded:
     """Return the rows of a bundle, written now if they are not there yet."""
     storage, folder = place.storage, f"{FOLDER}/{source.key}"
     url = f"{storage.url}/{folder}"
-    known, damage = embeddings_or_damage(storage, folder)
+    known, damage = _record_or_damage(storage, folder)
     if known is None:
         files: list[BlockFile] = []
         width = 0
@@ -71,6 +78,17 @@ def embed_source(source: Bundle, place: Place) -> Embedded:
                 block = RowBlock.from_array(batch.embeddings, batch.ids)
                 width = block.n_features
                 files.append(write_block(block, url, len(files), place.options))
-        known = EmbeddingsRecord(tuple(files), width, source.told())
+        known = _EmbeddingsRecord(tuple(files), width, source.told())
         write_record(storage, f"{folder}/{WRITTEN}", asdict(known))
     return Embedded(SourceRows(url, known.files, known.n_features, Coverage()), known.told, damage)
+
+
+def _record_or_damage(storage: Storage, folder: str) -> tuple[_EmbeddingsRecord | None, str]:
+    """Return what is known of embeddings, and what is wrong with the file that tells it."""
+    try:
+        found = read_record(storage, f"{folder}/{WRITTEN}", _EmbeddingsRecord)
+        if found is not None:
+            check_told(found.told, f"{storage.url}/{folder}/{WRITTEN}")
+        return found, ""
+    except UnreadableFileError as error:
+        return None, f"{error.path} {error.what}"

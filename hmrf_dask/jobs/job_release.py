@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.assignments import assignments_of
-from hmrf_dask.jobs.bundles import n_rejects_of, read_beside, read_table
+from hmrf_dask.jobs.bundles import n_documents_of, n_rejects_of, read_beside, read_table
 from hmrf_dask.jobs.carried import Files
 from hmrf_dask.jobs.job_answers import Answers
 from hmrf_dask.jobs.job_results import Results
@@ -206,20 +206,10 @@ def _by_kind(pairs: Constraints | None) -> dict[str, int]:
 
 
 def _n_vectorised(run: Run, rows: JobRows) -> int:
-    """Return the documents of files that were read or counted now.
-
-    They are new or changed, read or counted in another way, or of bundles brought together.
-    """
-    last = {one for entry in run.last_files.values() for one in keys_of(entry)}
-    called = {one.bundle: rows.called(one.bundle) for one in last}
-    same = {one.own: one.bundle for one in last if one.counts == called[one.bundle]}
-    n_vectorised = 0
-    for told in rows.told:
-        origins = [same.get(own) for _, own, *_ in told["files"]]
-        joined = len(set(origins)) > 1
-        counts = [n for documents in told["documents"] for n in documents]
-        n_vectorised += sum(n for file, n in counts if joined or origins[file] is None)
-    return n_vectorised
+    """Return the documents of bundles that the last release did not have as they are now."""
+    last = {one.counts for entry in run.last_files.values() for one in keys_of(entry)}
+    pairs = zip(rows.keys, rows.told, strict=True)
+    return sum(n_documents_of(told) for key, told in pairs if key not in last)
 
 
 def _places(run: Run, results: Results, *, listed: bool) -> dict[str, str]:

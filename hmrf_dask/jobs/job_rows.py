@@ -14,12 +14,10 @@ from hmrf_dask.jobs.bundles import Bundle, check_told, lines_before_of, refuse_r
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.ledger import Keys
-from hmrf_dask.jobs.rests import count_rest
 from hmrf_dask.store.blocks import number_of
 from hmrf_dask.text.files import COUNTED, COUNTS, CountedSource, Place
 from hmrf_dask.text.rows import Coverage
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.together import of_each
 from hmrf_dask.text.vectorise import (
     SourceRows,
     corpus_of,
@@ -84,11 +82,6 @@ class JobRows:
         """Return the number of the bundle that each partition of the corpus comes from."""
         return [place for place, one in enumerate(self.rows) for file in one.files if file.n_rows]
 
-    def called(self, bundle: str) -> str:
-        """Return what counts and rows of a bundle are called where they are made as these were."""
-        vocabulary = self.vocabulary
-        return bundle if vocabulary is None else counts_key(bundle, vocabulary.settings)
-
     def homes(self) -> list[Home]:
         """Return of each partition of the corpus the files in it, with their documents."""
         return [
@@ -111,8 +104,7 @@ def count_documents(
     bundles: Sequence[Bundle], settings: TextSettings, place: Place, so_far: SoFar
 ) -> list[CountedSource]:
     """Return the counts of all bundles; files that are counted already are not read again."""
-    flow, rests = DaskFlow(), [one for one in bundles if len(one.origins) == 1]
-    of_each(flow, count_rest, rests, [one.n_bytes for one in rests], settings, place)
+    flow = DaskFlow()
     counted = count_sources(flow, bundles[:AT_ONCE], settings, place)
     n_files = sum(len(one.files) for one in bundles)
     for first in range(AT_ONCE, len(bundles), AT_ONCE):

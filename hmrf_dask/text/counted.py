@@ -13,7 +13,7 @@ import scipy.sparse
 
 from hmrf_dask.errors import UnreadableFileError
 from hmrf_dask.store.encoding import as_arrow, as_numpy
-from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 _NUMBERS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 _ROWS = pa.schema(
@@ -85,17 +85,6 @@ class Counted:
         """Return the counts as a matrix, a column for each term."""
         shape = (self.n_texts, len(self.terms))
         return scipy.sparse.csr_array((self.counts, self.indices, self.indptr), shape=shape)
-
-    def take(self, kept: BoolArray) -> Counted:
-        """Return some of the texts, with the terms that these have."""
-        lengths = np.diff(self.indptr)
-        inside = np.repeat(kept, lengths)
-        indptr = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths[kept], dtype=np.int32)])
-        used = np.zeros(len(self.terms), np.bool_)
-        used[self.indices[inside]] = True
-        places = np.cumsum(used, dtype=np.int32) - np.int32(1)
-        terms = self.terms.filter(pa.array(used))
-        return Counted(indptr, places[self.indices[inside]], self.counts[inside], terms)
 
 
 def encode_rows(counted: Counted, ids: Sequence[str]) -> bytes:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,7 +43,6 @@ from hmrf_dask.text.files import (
 from hmrf_dask.text.lsa import decompose, project_block
 from hmrf_dask.text.rows import Coverage, to_rows
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.together import of_each, together
 from hmrf_dask.text.tokens import Texts, count_texts, stray_stop_words
 from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
 
@@ -70,10 +68,6 @@ class TextSource(Protocol):
     @property
     def key(self) -> str:
         """What the texts depend on: path, size and etag. Equal keys are counted once."""
-
-    @property
-    def n_bytes(self) -> int:
-        """How large it is, more or less: small ones share a task."""
 
     def read(self) -> Iterator[TextBatch]:
         """Yield the texts, in batches that fit into memory and are the same every time."""
@@ -109,64 +103,6 @@ class _RowsRecord:
     coverage: Coverage
 
 
-@dataclass(frozen=True)
-class Vectorised:
-    """Rows of all sources, and what they were made with.
-
-    Attributes
-    ----------
-    vocabulary : Vocabulary
-    counted : tuple of CountedSource
-    rows : tuple of SourceRows
-        In the order of the sources.
-    coverage : Coverage
-        Of all.
-    """
-
-    vocabulary: Vocabulary
-    counted: tuple[CountedSource, ...]
-    rows: tuple[SourceRows, ...]
-
-    @property
-    def coverage(self) -> Coverage:
-        """How much of all texts the vocabulary knows."""
-        return Coverage.total([one.coverage for one in self.rows])
-
-
-def vectorise(
-    flow: Dataflow,
-    sources: Sequence[TextSource],
-    settings: TextSettings,
-    place: Place,
-    *,
-    vocabulary: Vocabulary | None = None,
-    seed: int = 0,
-) -> Vectorised:
-    """Return the rows of sources, written below `place`.
-
-    Parameters
-    ----------
-    flow : Dataflow
-    sources : sequence of TextSource
-    settings : TextSettings
-    place : Place
-        Holds `counts/`, `vocabularies/` and `rows/`.
-    vocabulary : Vocabulary, optional
-        That of an earlier run, settings, IDF, components and all; else one is made of all sources.
-    seed : int
-        Of latent semantic analysis.
-
-    Returns
-    -------
-    Vectorised
-    """
-    counting = settings if vocabulary is None else vocabulary.settings
-    counted = count_sources(flow, sources, counting, place)
-    if vocabulary is None:
-        vocabulary = fit_vocabulary(flow, counted, settings, place, seed=seed)
-    return Vectorised(vocabulary, tuple(counted), tuple(rows_of(flow, counted, vocabulary, place)))
-
-
 # ---- counts
 
 
@@ -190,8 +126,7 @@ def count_more(
     flow: Dataflow, sources: Sequence[TextSource], settings: TextSettings, place: Place
 ) -> list[CountedSource]:
     """Count further sources, after some went through `count_sources`, which looks at settings."""
-    sizes = [one.n_bytes for one in sources]
-    found = of_each(flow, count_source, sources, sizes, settings, place)
+    found = flow.compute([flow.lazy(count_source, one, settings, place) for one in sources])
     tell_remade([one.damage for one in found if one.damage])
     return found
 
@@ -255,9 +190,8 @@ def make_vocabulary_of(
     if settings.kind == "hashing":
         _refuse_many_buckets(settings.n_features)
     batches = [batch for source in counted for batch in source.batches]
-    groups = together(_sizes(batches)) or [slice(0)]
-    parts = [flow.lazy(frequencies_of, batches[some], settings, place) for some in groups]
-    whole = tree(flow, Frequencies.merge, parts)
+    parts = [flow.lazy(_frequencies_of, batch, settings, place) for batch in batches]
+    whole = tree(flow, Frequencies.merge, parts or [Frequencies.none(settings)])
     vocabulary: Vocabulary = flow.compute([flow.lazy(make_vocabulary, whole, settings)])[0]
     if settings.lsa is not None:
         before_written(vocabulary.identity)
@@ -279,23 +213,10 @@ def _refuse_many_buckets(n_features: int) -> None:
         )
 
 
-def frequencies_of(
-    batches: Sequence[CountedBatch], settings: TextSettings, place: Place
-) -> Frequencies:
-    """Return the frequencies of batches, brought together a few at a time."""
-    storage = place.storage
-    found = [Frequencies.none(settings)]
-    for batch in batches:
-        found.append(_frequencies_of_batch(storage, batch, settings))
-        if len(found) > FAN:
-            found = [Frequencies.merge(found)]
-    return Frequencies.merge(found)
-
-
-def _frequencies_of_batch(storage: Any, batch: CountedBatch, settings: TextSettings) -> Frequencies:
+def _frequencies_of(batch: CountedBatch, settings: TextSettings, place: Place) -> Frequencies:
     if settings.kind == "hashing":  # words that share a bucket may share a text
-        return Frequencies.of(read_counted(storage, batch)[0], settings)
-    terms, documents, occurrences = read_terms(storage, batch)
+        return Frequencies.of(read_counted(place.storage, batch)[0], settings)
+    terms, documents, occurrences = read_terms(place.storage, batch)
     return Frequencies(terms, documents, occurrences, batch.n_texts, np.zeros(0, np.int64))
 
 
@@ -310,29 +231,26 @@ def rows_of(
     A batch is a task: the batches of one large source are weighed side by side.
     """
     folders = [f"{ROWS}/{vocabulary.identity}/{one.key}" for one in counted]
-    sizes = [0] * len(folders)
-    read = of_each(flow, _rows_or_damage, folders, sizes, vocabulary.n_features, place)
+    width = vocabulary.n_features
+    read = flow.compute([flow.lazy(_rows_or_damage, one, width, place) for one in folders])
     tell_remade([damage for _, damage in read if damage])
-    found = [rows for rows, _ in read]
-    missing = [number for number, rows in enumerate(found) if rows is None]
-    tasks = [
-        (folders[number], place_in, batch)
-        for number in missing
-        for place_in, batch in enumerate(counted[number].batches)
-    ]
+    rows = {folder: found for folder, (found, _) in zip(folders, read, strict=True) if found}
+    missing = [one for one in zip(folders, counted, strict=True) if one[0] not in rows]
     shared = flow.broadcast(vocabulary)
-    sizes = _sizes([batch for *_, batch in tasks])
-    made = iter(of_each(flow, _rows_of_batch, tasks, sizes, shared, place))
-    parts = [(folders[one], list(islice(made, len(counted[one].batches)))) for one in missing]
-    ended = of_each(flow, _end_rows, parts, [0] * len(parts), vocabulary.n_features, place)
-    for number, rows in zip(missing, ended, strict=True):
-        found[number] = rows
-    return [rows for rows in found if rows is not None]
-
-
-def _sizes(batches: Sequence[CountedBatch]) -> list[int]:
-    """Return the bytes that batches take up as counts: a term, or its number and count, is 8."""
-    return [8 * (one.n_entries + one.n_terms) for one in batches]
+    blocks = [
+        [
+            flow.lazy(_rows_of_batch, folder, number, batch, shared, place)
+            for number, batch in enumerate(source.batches)
+        ]
+        for folder, source in missing
+    ]
+    written = [
+        flow.lazy(_end_rows, folder, some, width, place)
+        for (folder, _), some in zip(missing, blocks, strict=True)
+    ]
+    made = flow.compute(written) if written else []
+    rows |= {folder: found for (folder, _), found in zip(missing, made, strict=True)}
+    return [rows[folder] for folder in folders]
 
 
 def read_rows(folder: str, n_features: int, place: Place) -> SourceRows | None:
@@ -352,10 +270,9 @@ def _rows_or_damage(folder: str, n_features: int, place: Place) -> tuple[SourceR
 
 
 def _rows_of_batch(
-    task: tuple[str, int, CountedBatch], vocabulary: Vocabulary, place: Place
+    folder: str, number: int, batch: CountedBatch, vocabulary: Vocabulary, place: Place
 ) -> tuple[BlockFile, Coverage]:
     """Write the rows of a batch."""
-    folder, number, batch = task
     counted, ids = read_counted(place.storage, batch)
     block, coverage = to_rows(counted, vocabulary, ids)
     if len(vocabulary.components):
@@ -365,10 +282,9 @@ def _rows_of_batch(
 
 
 def _end_rows(
-    part: tuple[str, list[tuple[BlockFile, Coverage]]], n_features: int, place: Place
+    folder: str, made: Sequence[tuple[BlockFile, Coverage]], n_features: int, place: Place
 ) -> SourceRows:
     """Say that the rows of a source are written: what makes its files count."""
-    folder, made = part
     blocks = tuple(block for block, _ in made)
     coverage = Coverage.total([one for _, one in made])
     written = asdict(_RowsRecord(blocks, coverage))

@@ -20,7 +20,7 @@ from hmrf_dask.text.files import Place
 from hmrf_dask.text.rows import to_rows
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tokens import count_texts
-from hmrf_dask.text.vectorise import vectorise
+from hmrf_dask.text.vectorise import count_sources, fit_vocabulary, rows_of
 from hmrf_dask.text.vocabulary import Frequencies, make_vocabulary
 from tests.benchmarks.measuring import Bench, Figure, in_turn, ratios, raw, threads
 
@@ -38,7 +38,6 @@ class Texts:
     texts: list[str]
     ids: list[str]
     key: str = "benchmark"
-    n_bytes: int = 2**20
 
     def read(self) -> Any:
         """Yield the texts in batches."""
@@ -90,7 +89,9 @@ def ours(texts: list[str], ids: list[str]) -> Any:
 def with_files(texts: list[str], ids: list[str]) -> None:
     """Write counts, vocabulary and rows, as a job does."""
     with tempfile.TemporaryDirectory() as folder:
-        vectorise(Inline(), [Texts(texts, ids)], SETTINGS, Place(folder))
+        flow, place = Inline(), Place(folder)
+        counted = count_sources(flow, [Texts(texts, ids)], SETTINGS, place)
+        rows_of(flow, counted, fit_vocabulary(flow, counted, SETTINGS, place), place)
 
 
 def theirs(texts: list[str]) -> Any:

@@ -116,7 +116,7 @@ def labels_by_node(engine: Engine, files: tuple[Any, ...]) -> NDArray[np.int32]:
 
 
 def left_to_gain(
-    labels: NDArray[np.int32], costs: AnyArray, shift: int, bundle: Any, pairs: Any
+    labels: NDArray[np.int32], costs: AnyArray, shift: int, problem: Any, pairs: Any
 ) -> tuple[int, int]:
     """Return how many points, and how many must-link groups, could still move with a gain."""
     n, k = costs.shape
@@ -126,7 +126,7 @@ def left_to_gain(
     np.add.at(flat, point * np.int64(k) + labels[pairs.neighbour], pairs.signed)
     at = np.arange(n)
     singles = int((rows[at, labels] > rows.min(axis=1)).sum())
-    inner = bundle.groups[point] == bundle.groups[pairs.neighbour]
+    inner = problem.groups[point] == problem.groups[pairs.neighbour]
     where, cost = point[inner], pairs.signed[inner]
     near = labels[pairs.neighbour[inner]]
     np.subtract.at(flat, where * np.int64(k) + near, cost)
@@ -135,12 +135,12 @@ def left_to_gain(
     np.add.at(together, where[lower], cost[lower])
     alike = lower & (near == labels[where])
     np.add.at(present, where[alike], cost[alike])
-    sizes = np.diff(bundle.group_starts)
+    sizes = np.diff(problem.group_starts)
     few = np.repeat(sizes > 1, sizes)
     starts = np.concatenate([[0], np.cumsum(sizes[sizes > 1])])[:-1]
     if not len(starts):
         return singles, 0
-    members = bundle.group_members[few]
+    members = problem.group_members[few]
     now = _limbs(present[members][:, None], starts)
     groups = np.zeros(len(starts), np.bool_)
     for h in range(k):

@@ -46,15 +46,15 @@ def _model(engine: Engine, centroids: AnyArray) -> Model:
     return Model(distortion, np.ones(centroids.shape[1]), centroids, 0.0, 30)
 
 
-def _pieces_of_bundle(
+def _icm_problem(
     engine: Engine, pricing: Pricing, shared: Any, number: int
 ) -> tuple[Any, Any, list[Any]]:
-    one = engine.problem.bundles[number]
+    one = engine.problem.icm_problems[number]
     costs = [
-        looks.linked_costs(engine.problem.linked[part].block, shared, pricing.scale)
+        looks.exact_costs(engine.problem.linked[part].block, shared, pricing.scale)
         for part in one.parts
     ]
-    return one.bundle, pricing.bundles[number], costs
+    return one.problem, pricing.problems[number], costs
 
 
 def giant_component(
@@ -80,12 +80,12 @@ def _within(must: AnyArray, cannot: AnyArray, n: int) -> tuple[AnyArray, AnyArra
 def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
     """Settle the largest component in one task: as a fit begins, from nearest, random labels."""
     problem = engine.problem
-    assert {one.mode for one in problem.bundles} == {"heap"}
+    assert {one.mode for one in problem.icm_problems} == {"heap"}
     model = _model(engine, centroids)
     pricing, shared = engine.price(model), engine.flow.share(model)
-    sizes = [sum(problem.linked[part].n_rows for part in one.parts) for one in problem.bundles]
+    sizes = [sum(problem.linked[part].n_rows for part in one.parts) for one in problem.icm_problems]
     number = int(np.argmax(sizes))
-    bundle, pairs, costs = _pieces_of_bundle(engine, pricing, shared, number)
+    icm, pairs, costs = _icm_problem(engine, pricing, shared, number)
     found: Figures = {"component": sizes[number]}
     rng = np.random.default_rng(2)
     starts: dict[str, Callable[[AnyArray], AnyArray]] = {
@@ -95,15 +95,15 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
     }
     for name, start in starts.items():
         files = []
-        for part, rows in zip(problem.bundles[number].parts, costs, strict=True):
+        for part, rows in zip(problem.icm_problems[number].parts, costs, strict=True):
             of = problem.linked[part]
             labels = start(rows).astype(np.int32)
             files.append(engine.run.write_labels(0, of.name, of.first_row, labels))
-        resident, known = Resident(), [looks.Looked(one) for one in costs]
-        before = looks.read_bundle(engine.run, files)
+        resident, known = Resident(), [looks.LinkedCosts(one) for one in costs]
+        before = looks.problem_labels(engine.run, files)
         took, after = seconds(
             lambda known=known, files=files: bundles.settle(
-                bundle,
+                icm,
                 pairs,
                 known,
                 [],
@@ -115,7 +115,7 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
                 files,
             )
         )
-        left = left_to_gain(after, np.concatenate(costs), pricing.scale.shift, bundle, pairs)
+        left = left_to_gain(after, np.concatenate(costs), pricing.scale.shift, icm, pairs)
         found |= {
             f"one_task_{name}_seconds": took,
             f"one_task_{name}_growth_mib": resident.growth // MEBIBYTE,
@@ -123,10 +123,10 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
             f"one_task_{name}_left": left,
         }
     held = sum(one.nbytes for one in [*costs, pairs.start, pairs.neighbour, pairs.signed])
-    held += sum(one.nbytes for one in (bundle.groups, bundle.group_members))
+    held += sum(one.nbytes for one in (icm.groups, icm.group_members))
     found["one_task_inputs_mib"] = held // MEBIBYTE
-    nodes = bundle.nodes
-    found["largest"] = (nodes, np.concatenate(costs), pricing.scale, bundle, pairs)
+    nodes = icm.nodes
+    found["largest"] = (nodes, np.concatenate(costs), pricing.scale, icm, pairs)
     return found
 
 
@@ -139,7 +139,7 @@ def _in_pieces(
     task_memory: int,
     largest: tuple[Any, ...],
 ) -> Figures:
-    nodes, costs, scale, bundle, pairs = largest
+    nodes, costs, scale, icm, pairs = largest
     with threads(task_memory), watched() as seen:
         laying, engine = seconds(
             lambda: engine_over(
@@ -149,7 +149,7 @@ def _in_pieces(
         resident = Resident()
         took, turn = seconds(lambda: phases.begin(engine, centroids))
         labels = labels_by_node(engine, turn.state.linked)[nodes]
-        left = left_to_gain(labels, costs, scale.shift, bundle, pairs)
+        left = left_to_gain(labels, costs, scale.shift, icm, pairs)
         begun = turn
         turn = phases.fit_turn(engine, turn.state, turn.pricing, learning=False, first=True)
         after, turn = seconds(
@@ -230,7 +230,7 @@ def domino(n: int, task_memory: int) -> Figures:
         model = _model(engine, np.eye(2))
         pricing, shared = engine.price(model), engine.flow.share(model)
         costs_of = [
-            engine.flow.lazy(looks.linked_costs, part.block, shared, pricing.scale)
+            engine.flow.lazy(looks.exact_costs, part.block, shared, pricing.scale)
             for part in engine.problem.linked
         ]
         files = [
@@ -267,7 +267,7 @@ def _rival_classes(n: int, cost: float) -> Figures:
     engine = engine_over(
         rows, must, cannot, 3, Inline(), must_link_cost=cost, cannot_link_cost=cost
     )
-    assert [one.mode for one in engine.problem.bundles] == ["table"]
+    assert [one.mode for one in engine.problem.icm_problems] == ["table"]
     centroids = np.array([near, [0.2, 1.0, 0.5, 0.0], [-1.0, 0.2, 0.3, 0.4]])
     problem, run = engine.problem, engine.run
     linked = tuple(

@@ -45,7 +45,7 @@ def energy() -> Figures:
                 closure = as_tables or bool(seed // 10 % 2)
                 problem = random_problem(seed, distortion=chosen, penalty=penalty, closure=closure)
                 bench = make_bench(problem, learn=bool(seed // 20 % 2), dense=bool(seed // 40 % 2))
-                tables += sum(one.mode == "table" for one in bench.engine.problem.bundles)
+                tables += sum(one.mode == "table" for one in bench.engine.problem.icm_problems)
                 for name, turn in turns(bench, most=6):
                     if name != "warm-up":
                         expected = bench.energy(turn.state)

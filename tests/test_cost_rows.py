@@ -58,13 +58,15 @@ def make_case(seed: int, *, n: int = 60, d: int = 200, k: int = 5, **how: Any) -
         "block": block,
         "model": model,
         "scale": scale,
-        "bundle": SimpleNamespace(in_groups=how.get("in_groups", 0.0)),
-        "pairs": looks.BundlePairs(np.zeros(len(pairs)), start, neighbour, cost),
+        "problem": SimpleNamespace(in_groups=how.get("in_groups", 0.0)),
+        "pairs": looks.PricedPairs(np.zeros(len(pairs)), start, neighbour, cost),
         "labels": rng.integers(0, k, n).astype(np.int32),
     }
 
 
-def look(case: dict[str, Any], labels: np.ndarray, parts: tuple[int, ...] = ()) -> looks.Looked:
+def look(
+    case: dict[str, Any], labels: np.ndarray, parts: tuple[int, ...] = ()
+) -> looks.LinkedCosts:
     """Return what is known of all rows, worked out in parts."""
     run, block, model = MemoryRun(), case["block"], case["model"]
     file = run.write_labels(0, "linked-00000", 0, labels)
@@ -72,11 +74,11 @@ def look(case: dict[str, Any], labels: np.ndarray, parts: tuple[int, ...] = ()) 
     for number, (first, last) in enumerate(pairwise([0, *parts, block.n_rows])):
         few = block.rows(first, last)
         terms = KeptTerms(model.distortion.terms(few, model.weights)) if number % 2 else None
-        arguments = (few, terms, model, case["scale"], case["bundle"], case["pairs"], first)
-        found.append(looks.look_at(*arguments, run, [file]))
+        arguments = (few, terms, model, case["scale"], case["problem"], case["pairs"], first)
+        found.append(looks.linked_costs(*arguments, run, [file]))
     gains = [one.gains for one in found if one.gains is not None]
     costs = np.concatenate([one.costs for one in found])
-    return looks.Looked(costs, np.concatenate(gains) if gains else None)
+    return looks.LinkedCosts(costs, np.concatenate(gains) if gains else None)
 
 
 def totals_of(case: dict[str, Any], costs: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -100,7 +102,7 @@ def test_a_row_wants_what_float64_says(
     case = make_case(seed, euclidean=euclidean, **how)
     labels, scale, model = case["labels"], case["scale"], case["model"]
     found = look(case, labels)
-    exact = looks.linked_costs(case["block"], model, scale)
+    exact = looks.exact_costs(case["block"], model, scale)
     own = np.arange(len(labels)), labels
     wanted = totals_of(case, exact, labels)
     gains = wanted[own] - wanted.min(axis=1)
@@ -138,14 +140,14 @@ def test_low_precision_is_used_and_measured_where_it_is_close(dense: bool, singl
     assert (np.diff(quick.near_row) >= 0).all()
     firsts = np.searchsorted(quick.near_row, measured)
     np.testing.assert_array_equal(quick.near_cluster[firsts], case["labels"][measured])
-    exact = looks.linked_costs(case["block"], model, scale)
+    exact = looks.exact_costs(case["block"], model, scale)
     assert (quick.costs != exact).any()
 
 
 def test_rows_far_from_the_origin_are_left_to_float64() -> None:
     case = make_case(4, euclidean=True, far=3000.0)
     found = look(case, case["labels"])
-    exact = looks.linked_costs(case["block"], case["model"], case["scale"])
+    exact = looks.exact_costs(case["block"], case["model"], case["scale"])
     np.testing.assert_array_equal(found.costs, exact)
     own = np.arange(len(exact)), case["labels"]
     totals = totals_of(case, exact, case["labels"])
@@ -196,7 +198,7 @@ def test_icm_never_raises_the_energy_in_float64(euclidean: bool) -> None:
 def energy_of(
     distances: np.ndarray,
     scale: Scale,
-    pairs: looks.BundlePairs,
+    pairs: looks.PricedPairs,
     before: np.ndarray,
     after: np.ndarray,
 ) -> float:
@@ -218,7 +220,7 @@ def test_a_component_over_several_partitions_is_settled_as_in_one(distortion: st
         ends = []
         for memory in (2**30, 80_000):
             bench = make_bench(problem, task_memory=memory)
-            found = bench.engine.problem.bundles
+            found = bench.engine.problem.icm_problems
             assert {one.mode for one in found} == {"heap"}
             n_cut += any(len(one.parts) > 1 for one in found)
             *_, (_, turn) = turns(bench, most=4)

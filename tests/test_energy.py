@@ -83,7 +83,7 @@ def test_j_is_the_oracles_where_closures_are_tables(distortion: str) -> None:
     for seed in range(40):
         problem = random_problem(seed, distortion=distortion, closure=True)
         bench = some_bench(problem, seed)
-        n_tables += sum(one.mode == "table" for one in bench.engine.problem.bundles)
+        n_tables += sum(one.mode == "table" for one in bench.engine.problem.icm_problems)
         check_fit(problem, seed)
     assert n_tables >= 25
 

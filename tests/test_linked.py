@@ -135,33 +135,33 @@ def test_any_layout_keeps_its_promises(problem: dict[str, object]) -> None:
     assert layout.order[layout.position].tolist() == list(range(graph.n_nodes))
     row_bytes = np.asarray(problem["row_bytes"])
     homes: dict[int, int] = {}
-    for number in range(layout.n_bundles):
-        bundle = layout.bundle(number)
-        components = {int(graph.components[node]) for node in bundle.nodes}
+    for number in range(layout.n_problems):
+        icm = layout.problem(number)
+        components = {int(graph.components[node]) for node in icm.nodes}
         for component in components:
             assert homes.setdefault(component, number) == number
-        if len(bundle.partitions) > 1:
+        if len(icm.partitions) > 1:
             assert len(components) == 1
-        for partition in bundle.partitions:
+        for partition in icm.partitions:
             nodes = layout.partition_nodes(partition)
             assert 1 <= len(nodes) <= problem["rows_per_partition"]
             assert row_bytes[nodes].sum() <= problem["task_memory"] // 4
-        check_bundle(layout, number, problem["task_memory"])
+        check_icm_problem(layout, number, problem["task_memory"])
         check_messages(layout, number, problem["task_memory"], problem["propagating"])
     assert len(homes) == graph.n_components
     check_pairs(layout)
 
 
-def check_bundle(layout: LinkedLayout, number: int, task_memory: int) -> None:
-    bundle, graph = layout.bundle(number), layout.graph
-    laid = np.concatenate([layout.partition_nodes(one) for one in bundle.partitions])
-    np.testing.assert_array_equal(laid, bundle.nodes)
-    if bundle.mode == "rounds":
-        assert len(set(graph.components[bundle.nodes].tolist())) == 1
-        assert heap_bytes(len(laid), len(bundle.first), 3) > task_memory
-        ends = np.bincount(np.concatenate([bundle.first, bundle.second]), minlength=len(laid))
+def check_icm_problem(layout: LinkedLayout, number: int, task_memory: int) -> None:
+    icm, graph = layout.problem(number), layout.graph
+    laid = np.concatenate([layout.partition_nodes(one) for one in icm.partitions])
+    np.testing.assert_array_equal(laid, icm.nodes)
+    if icm.mode == "rounds":
+        assert len(set(graph.components[icm.nodes].tolist())) == 1
+        assert heap_bytes(len(laid), len(icm.first), 3) > task_memory
+        ends = np.bincount(np.concatenate([icm.first, icm.second]), minlength=len(laid))
         place = 0
-        for partition in bundle.partitions:
+        for partition in icm.partitions:
             n_rows = len(layout.partition_nodes(partition))
             n_ends = int(ends[place : place + n_rows].sum())
             assert round_bytes(n_rows, n_ends, 3) <= task_memory
@@ -170,41 +170,41 @@ def check_bundle(layout: LinkedLayout, number: int, task_memory: int) -> None:
         by_component = np.split(laid, np.flatnonzero(np.diff(graph.components[laid])) + 1)
         assert len(by_component) == len(np.unique(graph.components[laid]))
         assert all((np.diff(nodes) > 0).all() for nodes in by_component)
-        assert heap_bytes(len(laid), len(bundle.first), 3) <= task_memory
-    tables = graph.table_components[graph.components[bundle.nodes]]
-    assert tables.tolist() == [bundle.mode == "table"] * len(laid)
+        assert heap_bytes(len(laid), len(icm.first), 3) <= task_memory
+    tables = graph.table_components[graph.components[icm.nodes]]
+    assert tables.tolist() == [icm.mode == "table"] * len(laid)
     check_groups(layout, number)
 
 
 def check_messages(layout: LinkedLayout, number: int, task_memory: int, asked: bool) -> None:
     """Messages are passed wherever they fit, and only there."""
-    bundle, graph = layout.bundle(number), layout.graph
-    if bundle.mode == "messages":
-        sizes = len(bundle.nodes), len(bundle.first), 3
+    icm, graph = layout.problem(number), layout.graph
+    if icm.mode == "messages":
+        sizes = len(icm.nodes), len(icm.first), 3
         assert asked
         assert heap_bytes(*sizes) + message_bytes(*sizes) <= task_memory
-    if bundle.mode == "heap" and asked:
-        homes = graph.components[bundle.nodes]
-        pairs = homes[bundle.first]
+    if icm.mode == "heap" and asked:
+        homes = graph.components[icm.nodes]
+        pairs = homes[icm.first]
         for component in set(homes.tolist()):
             sizes = int((homes == component).sum()), int((pairs == component).sum()), 3
             assert heap_bytes(*sizes) + message_bytes(*sizes) > task_memory
 
 
 def check_groups(layout: LinkedLayout, number: int) -> None:
-    bundle, graph = layout.bundle(number), layout.graph
-    numbers = sorted(set(graph.groups[bundle.nodes].tolist()))
-    assert [numbers[one] for one in bundle.groups] == graph.groups[bundle.nodes].tolist()
-    for group, (start, stop) in enumerate(itertools.pairwise(bundle.group_starts.tolist())):
-        members = bundle.group_members[start:stop].tolist()
-        assert members == np.flatnonzero(bundle.groups == group).tolist()
-        assert bundle.group_tables[group] == graph.table_groups[numbers[group]]
-    rivals = [[numbers[one] for one in pair] for pair in bundle.rivals.tolist()]
+    icm, graph = layout.problem(number), layout.graph
+    numbers = sorted(set(graph.groups[icm.nodes].tolist()))
+    assert [numbers[one] for one in icm.groups] == graph.groups[icm.nodes].tolist()
+    for group, (start, stop) in enumerate(itertools.pairwise(icm.group_starts.tolist())):
+        members = icm.group_members[start:stop].tolist()
+        assert members == np.flatnonzero(icm.groups == group).tolist()
+        assert icm.group_tables[group] == graph.table_groups[numbers[group]]
+    rivals = [[numbers[one] for one in pair] for pair in icm.rivals.tolist()]
     assert rivals == [pair for pair in graph.rivals.tolist() if pair[0] in numbers]
 
 
 def check_pairs(layout: LinkedLayout) -> None:
-    """Every explicit pair stands once, with its cost, in a bundle and in a block that agree."""
+    """Every explicit pair stands once, with its cost, in a problem and in a block that agree."""
     graph = layout.graph
     wanted = [
         (*pair, kind, cost)
@@ -215,17 +215,17 @@ def check_pairs(layout: LinkedLayout) -> None:
         for pair, cost in zip(pairs.tolist(), costs.tolist(), strict=True)
     ]
     found = []
-    for number in range(layout.n_bundles):
-        bundle = layout.bundle(number)
-        ends = np.sort([bundle.nodes[bundle.first], bundle.nodes[bundle.second]], axis=0)
-        found += list(zip(*ends.tolist(), bundle.kind.tolist(), bundle.cost.tolist(), strict=True))
+    for number in range(layout.n_problems):
+        icm = layout.problem(number)
+        ends = np.sort([icm.nodes[icm.first], icm.nodes[icm.second]], axis=0)
+        found += list(zip(*ends.tolist(), icm.kind.tolist(), icm.cost.tolist(), strict=True))
         by_block = []
-        for block in map(layout.block, bundle.blocks):
+        for block in map(layout.block, icm.blocks):
             first, second = map(layout.partition_nodes, block.partitions)
             assert block.partitions[0] <= block.partitions[1]
             nodes = np.sort([first[block.first], second[block.second]], axis=0)
             by_block += list(zip(*nodes.tolist(), block.kind.tolist(), strict=True))
-        assert by_block == list(zip(*ends.tolist(), bundle.kind.tolist(), strict=True))
+        assert by_block == list(zip(*ends.tolist(), icm.kind.tolist(), strict=True))
     assert sorted(found) == sorted(wanted)
 
 
@@ -235,16 +235,16 @@ def test_whole_components_follow_each_other_by_lowest_member() -> None:
     assert layout.order.tolist() == [0, 5, 1, 2, 3, 4, 6]
     assert layout.partition_starts.tolist() == [0, 4, 7]
     assert layout.modes == ("heap", "heap")
-    assert layout.bundle(0).nodes.tolist() == [0, 5, 1, 2]
-    assert layout.bundle(0).groups.tolist() == [0, 0, 1, 1]
+    assert layout.problem(0).nodes.tolist() == [0, 5, 1, 2]
+    assert layout.problem(0).groups.tolist() == [0, 0, 1, 1]
 
 
-def test_a_cut_component_shares_no_partition_and_stays_one_bundle() -> None:
+def test_a_cut_component_shares_no_partition_and_stays_one_icm_problem() -> None:
     graph = graph_of(12, [*chain([0, 1]), *chain([2, 3, 4, 5, 6, 7, 8]), *chain([9, 10, 11])])
     layout = layout_of(graph, rows_per_partition=5)
     assert layout.order.tolist() == [0, 1, 9, 10, 11, 2, 3, 4, 5, 6, 7, 8]
     assert layout.partition_starts.tolist() == [0, 5, 10, 12]
-    assert layout.bundle_starts.tolist() == [0, 1, 3]
+    assert layout.problem_starts.tolist() == [0, 1, 3]
     assert layout.modes == ("heap", "heap")
 
 
@@ -259,7 +259,7 @@ def test_a_long_chain_stays_contiguous_whatever_its_ids() -> None:
     between = list(map(layout.block, range(layout.n_blocks)))
     crossing = [len(block.first) for block in between if block.partitions[0] != block.partitions[1]]
     assert sum(crossing) <= 2 * (layout.n_partitions - 1)
-    assert layout.bundle(0).nodes.tolist() == layout.order.tolist()
+    assert layout.problem(0).nodes.tolist() == layout.order.tolist()
     assert layout.order[0] == 0
 
 
@@ -295,17 +295,17 @@ def test_components_in_table_form_stay_whole_and_apart() -> None:
     layout = layout_of(graph)
     assert graph.table_components.sum() == 2
     assert layout.modes == ("heap", "table")
-    assert layout.bundle(0).nodes.tolist() == [0, 401]
-    bundle = layout.bundle(1)
-    assert len(bundle.group_tables) == 4
-    assert bundle.group_tables.all()
-    assert bundle.group_components.tolist() == [0, 1, 0, 0]
-    assert bundle.rivals.tolist() == [[0, 2], [0, 3]]
+    assert layout.problem(0).nodes.tolist() == [0, 401]
+    icm = layout.problem(1)
+    assert len(icm.group_tables) == 4
+    assert icm.group_tables.all()
+    assert icm.group_components.tolist() == [0, 1, 0, 0]
+    assert icm.rivals.tolist() == [[0, 2], [0, 3]]
     cut = layout_of(graph, rows_per_partition=250)
     assert cut.modes == ("heap", "table", "table")
-    assert cut.bundle_starts.tolist() == [0, 1, 3, 5]
+    assert cut.problem_starts.tolist() == [0, 1, 3, 5]
     for number in (1, 2):
-        nodes = cut.bundle(number).nodes
+        nodes = cut.problem(number).nodes
         np.testing.assert_array_equal(nodes, np.sort(nodes))
 
 
@@ -333,7 +333,7 @@ def test_rows_and_hubs_that_do_not_fit_are_refused_with_the_arithmetic() -> None
 
 def test_nothing_constrained_is_an_empty_layout() -> None:
     layout = layout_of(graph_of(0, []))
-    assert (layout.n_partitions, layout.n_bundles, layout.n_blocks) == (0, 0, 0)
+    assert (layout.n_partitions, layout.n_problems, layout.n_blocks) == (0, 0, 0)
     assert layout.order.tolist() == []
 
 

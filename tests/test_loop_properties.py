@@ -193,7 +193,7 @@ def test_components_in_pieces_keep_every_promise(distortion: str) -> None:
                 break
             except MemoryPlanError:
                 continue
-        n_rounds += sum(one.mode == "rounds" for one in bench.engine.problem.bundles)
+        n_rounds += sum(one.mode == "rounds" for one in bench.engine.problem.icm_problems)
         turn = scattered(bench, seed)
         check_energy(bench, turn.state)
         check_local_optimum(bench, turn)

@@ -278,7 +278,7 @@ def test_j_never_rises_and_is_the_oracles(distortion: str) -> None:
         problem = random_problem(seed, distortion=distortion, n=25, ids=None)
         for learn in (False, True):
             bench = make_bench(problem, learn=learn, inference=BELIEFS)
-            n_passing += sum(one.mode == "messages" for one in bench.engine.problem.bundles)
+            n_passing += sum(one.mode == "messages" for one in bench.engine.problem.icm_problems)
             refining = distortion in ("cosine", "pearson", "euclidean")
             last = None
             for turn in kept_turns(bench, refining=refining, most=6):

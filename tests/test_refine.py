@@ -285,7 +285,7 @@ def test_rows_may_found_an_empty_cluster() -> None:
 
 @pytest.mark.parametrize("mode", ["table", "rounds"])
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_of_other_bundles_stay_with_icm_and_free_rows_end_at_their_best(
+def test_rows_of_other_problems_stay_with_icm_and_free_rows_end_at_their_best(
     seed: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mode == "table":
@@ -298,7 +298,7 @@ def test_rows_of_other_bundles_stay_with_icm_and_free_rows_end_at_their_best(
     )  # fmt: skip
     memory = 2**30 if mode == "table" else 1200
     bench = make_bench(problem, n_parts=2, task_memory=memory)
-    assert mode in {one.mode for one in bench.engine.problem.bundles}
+    assert mode in {one.mode for one in bench.engine.problem.icm_problems}
     steps = refined(bench, from_labels(bench, random_labels(problem)))
     for before, after in itertools.pairwise(steps[:-1]):
         assert after.state.energy.total < before.state.energy.total

@@ -40,8 +40,8 @@ def tangled(seed: int, n: int = 60, **chosen: Any) -> Problem:
 
 
 def in_rounds(bench: Bench) -> list[int]:
-    """Return the bundles that are cut into pieces, more than one each."""
-    found = bench.engine.problem.bundles
+    """Return the ICM problems that are cut into pieces, more than one each."""
+    found = bench.engine.problem.icm_problems
     numbers = [number for number, one in enumerate(found) if one.mode == "rounds"]
     assert numbers
     assert all(len(found[number].pieces) > 1 for number in numbers)
@@ -49,23 +49,23 @@ def in_rounds(bench: Bench) -> list[int]:
 
 
 def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int]]]:
-    """Yield every bundle of a problem as the oracle's component, and its labels."""
+    """Yield every ICM problem as the oracle's component, and its labels."""
     problem, pricing = engine.problem, engine.price(state.model)
     shared = engine.flow.share(state.model)
-    for number, one in enumerate(problem.bundles):
+    for number, one in enumerate(problem.icm_problems):
         costs = [
-            looks.linked_costs(problem.linked[part].block, shared, pricing.scale)
+            looks.exact_costs(problem.linked[part].block, shared, pricing.scale)
             for part in one.parts
         ]
-        bundle, pairs = one.bundle, pricing.bundles[number]
+        icm, pairs = one.problem, pricing.problems[number]
         signed = {}
-        for point in range(len(bundle.nodes)):
+        for point in range(len(icm.nodes)):
             for edge in range(pairs.start[point], pairs.start[point + 1]):
                 signed[point, int(pairs.neighbour[edge])] = int(pairs.signed[edge])
         kinds = dict(
             zip(
-                zip(bundle.first.tolist(), bundle.second.tolist(), strict=True),
-                bundle.kind,
+                zip(icm.first.tolist(), icm.second.tolist(), strict=True),
+                icm.kind,
                 strict=True,
             )
         )
@@ -78,10 +78,10 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
             )
             for (i, j), kind in kinds.items()
         ]
-        labels = looks.read_bundle(engine.run, [state.linked[part] for part in one.parts])
+        labels = looks.problem_labels(engine.run, [state.linked[part] for part in one.parts])
         rows = np.concatenate(costs).tolist()
         yield (
-            Component(rows, listed, renumbered(bundle.groups.tolist()), pricing.scale.shift),
+            Component(rows, listed, renumbered(icm.groups.tolist()), pricing.scale.shift),
             labels.tolist(),
         )
 
@@ -89,7 +89,7 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
 def settled_in_one_place(problem: Problem, state: State, labels: np.ndarray) -> None:
     """Check that no point and no group could move with a gain, in the oracle's own integers."""
     whole = make_bench(problem)
-    assert {one.mode for one in whole.engine.problem.bundles} == {"heap"}
+    assert {one.mode for one in whole.engine.problem.icm_problems} == {"heap"}
     laid = whole.engine.problem
     files = tuple(
         whole.engine.run.write_labels(0, part.name, part.first_row, labels[laid.laid_rows(part)])

@@ -12,7 +12,7 @@ from hmrf_dask.em.model import Model, Penalties
 from hmrf_dask.em.pair_gradients import closure_part, explicit_part
 from hmrf_dask.kernels.exact import exact_value, exact_zero
 from hmrf_dask.kernels.gradients import rows_by_cluster, weighted_squares
-from hmrf_dask.linked.layout import CANNOT, MUST, Bundle, PairBlock
+from hmrf_dask.linked.layout import CANNOT, MUST, IcmProblem, PairBlock
 from tests import naive, problems
 from tests.test_distortions import blocks_of, bound, sums_of
 
@@ -163,8 +163,8 @@ def test_feature_entropies_and_sums_give_every_features_distortion(name: str, se
 # --- closures in table form ----------------------------------------------------------------------
 
 
-def table_case(name: str, seed: int) -> tuple[Case, Bundle, Any]:
-    """Return a problem whose pairs are one bundle: groups in table form, rivals, and a rest."""
+def table_case(name: str, seed: int) -> tuple[Case, IcmProblem, Any]:
+    """Return a problem whose pairs are one problem: groups in table form, rivals, and a rest."""
     case = make_case(name, seed)
     rng = np.random.default_rng(seed + 50)
     sizes = [7, 5, 4, 3, 2, 1, 2]
@@ -174,7 +174,7 @@ def table_case(name: str, seed: int) -> tuple[Case, Bundle, Any]:
     starts = np.concatenate([[0], np.cumsum(np.bincount(groups))])
     tables = np.array([True, True, True, True, True, True, False])
     empty = np.zeros(0, np.int32)
-    bundle = Bundle(
+    problem = IcmProblem(
         mode="table", partitions=range(1), nodes=np.arange(24, dtype=np.int32),
         pairs=slice(0, 0), first=empty, second=empty, kind=np.zeros(0, np.int8), cost=np.zeros(0),
         blocks=range(0), groups=groups, group_starts=starts,
@@ -184,7 +184,7 @@ def table_case(name: str, seed: int) -> tuple[Case, Bundle, Any]:
     )  # fmt: skip
     must = {}
     cannot = {}
-    rivals = {tuple(pair) for pair in bundle.rivals.tolist()}
+    rivals = {tuple(pair) for pair in problem.rivals.tolist()}
     for p in range(24):
         for q in range(p + 1, 24):
             g, r = sorted((int(groups[p]), int(groups[q])))
@@ -193,19 +193,19 @@ def table_case(name: str, seed: int) -> tuple[Case, Bundle, Any]:
             if (g, r) in rivals:
                 cannot[p, q] = 1.25
     model = replace(case.model, pairs=naive.Pairs(must, cannot))
-    return replace(case, model=model), bundle, (0.75, 1.25)
+    return replace(case, model=model), problem, (0.75, 1.25)
 
 
 @pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
 @pytest.mark.parametrize("potts", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_closures_cost_what_their_pairs_cost(name: str, potts: bool, seed: int) -> None:
-    case, bundle, costs = table_case(name, seed)
+    case, problem, costs = table_case(name, seed)
     model = replace(case.model, penalty="potts" if potts else "distance")
     told = naive.energy(model, case.labels, case.centroids, case.weights)
     nothing = Penalties(exact_zero(), exact_zero())
     for block in case.blocks:
-        arguments = (bundle, block, model_of(case), potts, case.labels, nothing, costs)
+        arguments = (problem, block, model_of(case), potts, case.labels, nothing, costs)
         found = table_penalties(*arguments)
         assert exact_value(found.must) == pytest.approx(told.must_link, abs=1e-9 * told.absolute)
         assert exact_value(found.cannot) == pytest.approx(
@@ -216,10 +216,10 @@ def test_closures_cost_what_their_pairs_cost(name: str, potts: bool, seed: int) 
 @pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
 @pytest.mark.parametrize("seed", range(4))
 def test_closures_turn_weights_as_their_pairs_do(name: str, seed: int) -> None:
-    case, bundle, costs = table_case(name, seed)
+    case, problem, costs = table_case(name, seed)
     run: Any = Labels(case.labels)
     for block in case.blocks:
-        found = closure_part(bundle, [block], model_of(case), run, [None], costs, units_of(case))
+        found = closure_part(problem, [block], model_of(case), run, [None], costs, units_of(case))
         told = pair_part(case, block)
         size = 1e-9 * (1 + np.abs(told).max()) * len(case.model.pairs.must)
         assert together(case, found) == pytest.approx(told, abs=size)
@@ -229,9 +229,9 @@ def test_closures_turn_weights_as_their_pairs_do(name: str, seed: int) -> None:
 def test_few_entries_at_a_time_give_the_same_bits(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case, bundle, costs = table_case(name, 1)
+    case, problem, costs = table_case(name, 1)
     run: Any = Labels(case.labels)
-    arguments = (bundle, [case.blocks[0]], model_of(case), run, [None], costs, units_of(case))
+    arguments = (problem, [case.blocks[0]], model_of(case), run, [None], costs, units_of(case))
     whole = closure_part(*arguments)
     assert np.abs(whole).max() > 0
     monkeypatch.setattr(pair_gradients, "TOGETHER", 1)
@@ -239,10 +239,10 @@ def test_few_entries_at_a_time_give_the_same_bits(
 
 
 def test_closures_that_hold_add_nothing() -> None:
-    case, bundle, costs = table_case("pearson", 1)
-    run: Any = Labels(bundle.groups % 3)
-    rivals = bundle.rivals[bundle.rivals[:, 0] % 3 != bundle.rivals[:, 1] % 3]
-    apart = replace(bundle, rivals=rivals)
+    case, problem, costs = table_case("pearson", 1)
+    run: Any = Labels(problem.groups % 3)
+    rivals = problem.rivals[problem.rivals[:, 0] % 3 != problem.rivals[:, 1] % 3]
+    apart = replace(problem, rivals=rivals)
     arguments = ([case.blocks[0]], model_of(case), run, [None], costs, units_of(case))
     assert not closure_part(apart, *arguments).any()
 

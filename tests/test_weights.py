@@ -77,7 +77,7 @@ def test_the_gradient_is_that_of_j_where_closures_are_tables(distortion: str) ->
     n_tables = 0
     for seed in range(8):
         bench = learning_bench(seed, distortion, closure=True, penalty="distance")
-        n_tables += sum(one.mode == "table" for one in bench.engine.problem.bundles)
+        n_tables += sum(one.mode == "table" for one in bench.engine.problem.icm_problems)
         check_gradient(bench, seed)
     assert n_tables >= 4
 

@@ -1,8 +1,4 @@
-"""Task functions over a bundle: its pairs, exact ICM in integers, and what violated pairs cost.
-
-A bundle is one ICM problem: linked partitions that together hold whole components
-(`linked_layout.Bundle`).
-"""
+"""Task functions of an ICM problem: its pairs, exact ICM, and what violated pairs cost."""
 
 from __future__ import annotations
 
@@ -12,7 +8,13 @@ import numpy as np
 
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.em.closures import end_to_end, table_penalties
-from hmrf_dask.em.looks import BundlePairs, Looked, look_at, look_at_exactly, read_bundle
+from hmrf_dask.em.looks import (
+    LinkedCosts,
+    PricedPairs,
+    exact_linked_costs,
+    linked_costs,
+    problem_labels,
+)
 from hmrf_dask.em.model import Model, Penalties
 from hmrf_dask.em.parts import KeptTerms, Step, relabel
 from hmrf_dask.em.pieces import Piece
@@ -25,7 +27,7 @@ from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.links import adjacency, make_links
 from hmrf_dask.kernels.messages import propagate
-from hmrf_dask.linked.layout import CANNOT, Bundle, PairBlock
+from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
@@ -91,13 +93,13 @@ def _integer_penalties(
     return np.where(cannot, scale.largest - phi, phi)
 
 
-def join_pairs(bundle: Bundle, blocks: list[PairCosts]) -> BundlePairs:
-    """Return all pairs of a bundle with their adjacency."""
+def join_pairs(problem: IcmProblem, blocks: list[PairCosts]) -> PricedPairs:
+    """Return all pairs of an ICM problem with their adjacency."""
     nothing = np.zeros(0)
     penalty = np.concatenate([nothing, *(block.penalty for block in blocks)])
     signed = np.concatenate([nothing.astype(np.int64), *(block.signed for block in blocks)])
-    start, neighbour, costs = adjacency(len(bundle.nodes), bundle.first, bundle.second, signed)
-    return BundlePairs(penalty, start, neighbour, costs)
+    start, neighbour, costs = adjacency(len(problem.nodes), problem.first, problem.second, signed)
+    return PricedPairs(penalty, start, neighbour, costs)
 
 
 def signed_of(costs: PairCosts) -> IntArray:
@@ -116,9 +118,9 @@ def join_piece(piece: Piece, signed: list[IntArray]) -> IntArray:
 
 
 def settle(
-    bundle: Bundle,
-    pairs: BundlePairs,
-    looks: list[Looked],
+    problem: IcmProblem,
+    pairs: PricedPairs,
+    partitions: list[LinkedCosts],
     rows: list[RowBlock],
     model: Model,
     scale: Scale,
@@ -127,36 +129,40 @@ def settle(
     run: RunStore,
     files: list[LabelsFile],
 ) -> LabelArray:
-    """Return the labels of a bundle's points after exact ICM, with or without messages before it.
+    """Return the labels of a problem's points after exact ICM, with or without messages before it.
 
     Where labels are missing all points are first placed jointly.
     """
-    labels = np.array(read_bundle(run, files))
-    costs = looks[0].costs if len(looks) == 1 else np.concatenate([one.costs for one in looks])
-    if bundle.mode == "table":
+    labels = np.array(problem_labels(run, files))
+    cost_rows = [part.costs for part in partitions]
+    costs = cost_rows[0] if len(partitions) == 1 else np.concatenate(cost_rows)
+    if problem.mode == "table":
         links = make_links(0, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
-        settle_tables(bundle, links, rows, model, scale, potts, closure_costs, labels)
+        settle_tables(problem, links, rows, model, scale, potts, closure_costs, labels)
         return labels
     if (labels < 0).any():
-        labels = place_groups(costs, scale.shift, pairs, bundle)
-    sizes = np.diff(bundle.group_starts)
+        labels = place_groups(costs, scale.shift, pairs, problem)
+    sizes = np.diff(problem.group_starts)
     several = sizes > 1  # most groups are one point, and cannot move as a group
-    problem = (
-        labels, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed, bundle.groups,
+    arguments = (
+        labels, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed, problem.groups,
         np.concatenate([[0], np.cumsum(sizes[several])]),
-        bundle.group_members[np.repeat(several, sizes)],
+        problem.group_members[np.repeat(several, sizes)],
     )  # fmt: skip
-    if bundle.mode == "messages":
-        propagate(*problem, bundle.group_components[bundle.groups])
+    if problem.mode == "messages":
+        propagate(*arguments, problem.group_components[problem.groups])
         return labels
-    gains = [one.gains for one in looks if one.gains is not None]
-    icm(*problem, np.concatenate(gains) if len(gains) == len(looks) else np.zeros(0, np.int64))
+    gains = [part.gains for part in partitions if part.gains is not None]
+    icm(
+        *arguments,
+        np.concatenate(gains) if len(gains) == len(partitions) else np.zeros(0, np.int64),
+    )
     return labels
 
 
 def settle_alone(
-    bundle: Bundle,
-    pairs: BundlePairs,
+    problem: IcmProblem,
+    pairs: PricedPairs,
     block: RowBlock,
     kept: KeptTerms | None,
     model: Model,
@@ -168,24 +174,28 @@ def settle_alone(
     noted: bool,
     file: LabelsFile,
 ) -> Step:
-    """Return the step of a linked partition that is a bundle by itself: its costs never travel."""
-    if bundle.mode == "heap":
-        look = look_at(block, kept, model, scale, bundle, pairs, 0, run, [file])
+    """Return the step of a linked partition that is a whole ICM problem: its costs never travel."""
+    if problem.mode == "heap":
+        costs = linked_costs(block, kept, model, scale, problem, pairs, 0, run, [file])
     else:
-        look = look_at_exactly(block, model, scale)
-    after = settle(bundle, pairs, [look], [block], model, scale, potts, closure_costs, run, [file])
+        costs = exact_linked_costs(block, model, scale)
+    after = settle(
+        problem, pairs, [costs], [block], model, scale, potts, closure_costs, run, [file]
+    )
     return relabel([block], [kept], model, run, number, noted, [file], after)
 
 
-def place_groups(costs: AnyArray, shift: int, pairs: BundlePairs, bundle: Bundle) -> LabelArray:
+def place_groups(
+    costs: AnyArray, shift: int, pairs: PricedPairs, problem: IcmProblem
+) -> LabelArray:
     """Return a first labelling: groups by size, each where it costs least beside those placed."""
-    sizes = np.diff(bundle.group_starts)
+    sizes = np.diff(problem.group_starts)
     order = np.lexsort((np.arange(len(sizes)), -sizes))
-    labels = np.full(len(bundle.nodes), -1, np.int32)
+    labels = np.full(len(problem.nodes), -1, np.int32)
     _place(
         frozen(costs, np.int32), 2.0**shift, frozen(pairs.start, np.int64),
         frozen(pairs.neighbour, np.int32), frozen(pairs.signed, np.int64),
-        frozen(bundle.group_starts, np.int64), frozen(bundle.group_members, np.int32), order,
+        frozen(problem.group_starts, np.int64), frozen(problem.group_members, np.int32), order,
         labels, np.empty(costs.shape[1]),
     )  # fmt: skip
     return labels
@@ -215,7 +225,7 @@ def _place(  # type: ignore[no-untyped-def]
 
 
 def part_labels(settled: LabelArray, first: int, last: int) -> LabelArray:
-    """Return the labels of one partition, points `first` to `last` of the bundle."""
+    """Return the labels of one partition, points `first` to `last` of the problem."""
     return settled[first:last]
 
 
@@ -232,8 +242,8 @@ def price_block(
 
 
 def price_violations(
-    bundle: Bundle,
-    pairs: BundlePairs,
+    problem: IcmProblem,
+    pairs: PricedPairs,
     rows: list[RowBlock],
     model: Model,
     potts: bool,
@@ -241,10 +251,10 @@ def price_violations(
     run: RunStore,
     files: list[LabelsFile],
 ) -> Penalties:
-    """Return what the violated pairs of a bundle cost, computed anew from the labels."""
-    labels = read_bundle(run, files)
-    same = labels[bundle.first] == labels[bundle.second]
-    explicit = _broken(same, bundle.kind == CANNOT, pairs.penalty)
-    if bundle.mode != "table":
+    """Return what the violated pairs of an ICM problem cost, computed anew from the labels."""
+    labels = problem_labels(run, files)
+    same = labels[problem.first] == labels[problem.second]
+    explicit = _broken(same, problem.kind == CANNOT, pairs.penalty)
+    if problem.mode != "table":
         return explicit
-    return table_penalties(bundle, end_to_end(rows), model, potts, labels, explicit, closure_costs)
+    return table_penalties(problem, end_to_end(rows), model, potts, labels, explicit, closure_costs)

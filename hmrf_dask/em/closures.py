@@ -15,13 +15,13 @@ from hmrf_dask.em.model import Model, Penalties
 from hmrf_dask.kernels import pairs as pair_kernels
 from hmrf_dask.kernels.entries import products, sum_rows
 from hmrf_dask.kernels.exact import exact_sum
-from hmrf_dask.linked.layout import Bundle
+from hmrf_dask.linked.layout import IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 
 def end_to_end(blocks: list[RowBlock]) -> RowBlock:
-    """Return the rows of a bundle's partitions in point order."""
+    """Return the rows of an ICM problem's partitions in point order."""
     return blocks[0] if len(blocks) == 1 else RowBlock.concatenate(blocks)
 
 
@@ -43,10 +43,10 @@ class Entries:
         return start, self.member[places]
 
 
-def entries_of(bundle: Bundle, labels: LabelArray, n_clusters: int) -> Entries:
-    """Return the entries of a bundle's tables, points in their order."""
-    points = np.flatnonzero(bundle.group_tables[bundle.groups])
-    keys = bundle.groups[points].astype(np.int64) * n_clusters + labels[points]
+def entries_of(problem: IcmProblem, labels: LabelArray, n_clusters: int) -> Entries:
+    """Return the entries of an ICM problem's tables, points in their order."""
+    points = np.flatnonzero(problem.group_tables[problem.groups])
+    keys = problem.groups[points].astype(np.int64) * n_clusters + labels[points]
     order = np.argsort(keys, kind="stable")
     used, start = np.unique(keys[order], return_index=True)
     starts = np.concatenate([start, [len(points)]]).astype(np.int64)
@@ -60,14 +60,14 @@ def entries_of(bundle: Bundle, labels: LabelArray, n_clusters: int) -> Entries:
 
 
 def broken_closures(
-    bundle: Bundle, entries: Entries
+    problem: IcmProblem, entries: Entries
 ) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
     """Return the entries between which must-links are broken, then the same of cannot-links."""
-    bounds = np.searchsorted(entries.group, np.arange(len(bundle.group_tables) + 1))
+    bounds = np.searchsorted(entries.group, np.arange(len(problem.group_tables) + 1))
     first = np.arange(len(entries.group))
     after = bounds[entries.group + 1] - first - 1
     must = _spans(first, first + 1, after)
-    mine, theirs = bundle.rivals.astype(np.int64).T
+    mine, theirs = problem.rivals.astype(np.int64).T
     used = np.diff(bounds)
     fewer = used[mine] <= used[theirs]
     mine, theirs = np.where(fewer, mine, theirs), np.where(fewer, theirs, mine)
@@ -106,7 +106,7 @@ def _between_rows(
 
 
 def table_penalties(
-    bundle: Bundle,
+    problem: IcmProblem,
     rows: RowBlock,
     model: Model,
     potts: bool,
@@ -114,13 +114,13 @@ def table_penalties(
     explicit: Penalties,
     costs: tuple[float, float],
 ) -> Penalties:
-    """Return the penalties of a bundle in table form: its explicit ones and those of its closures.
+    """Return the penalties of a problem in table form: the explicit ones and those of its closures.
 
-    `rows` are in the order of the bundle's partitions, `costs` what one must-link and one
+    `rows` are in the order of the problem's partitions, `costs` what one must-link and one
     cannot-link of a closure cost.
     """
-    entries = entries_of(bundle, labels, model.n_clusters)
-    must, cannot = broken_closures(bundle, entries)
+    entries = entries_of(problem, labels, model.n_clusters)
+    must, cannot = broken_closures(problem, entries)
     apart, together = (entries.count[one] * entries.count[other] for one, other in (must, cannot))
     if not potts:  # else φ of every pair is 1, and so is its complement
         ends = tuple(np.concatenate(side) for side in zip(must, cannot, strict=True))

@@ -24,7 +24,7 @@ from hmrf_dask.types import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class PricedPieces:
-    """The pairs of a bundle in mode "rounds".
+    """The pairs of an ICM problem in mode "rounds".
 
     Attributes
     ----------
@@ -38,11 +38,11 @@ class PricedPieces:
 
 @dataclass(frozen=True)
 class Pricing:
-    """The pairs of every bundle under one set of weights, kept where they were computed."""
+    """The pairs of every ICM problem under one set of weights, kept where they were computed."""
 
     scale: Scale
-    bundles: tuple[Lazy, ...]  # None for a bundle in mode "rounds"
-    pieces: dict[int, PricedPieces] = field(default_factory=dict)  # by number of such a bundle
+    problems: tuple[Lazy, ...]  # None for a problem in mode "rounds"
+    pieces: dict[int, PricedPieces] = field(default_factory=dict)  # by number of such a problem
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Engine:
             span=problem.distortion.span(model.weights, model.smoothing),
             unit_of_costs=problem.cost_unit,
         )
-        if not problem.bundles:
+        if not problem.icm_problems:
             return Pricing(scale, ())
         weights, priced = self._priced or (None, None)
         if priced is not None and weights is model.weights and priced.scale == scale:
@@ -122,70 +122,65 @@ class Engine:
         return self._priced[1]
 
     def _join(self, scale: Scale, blocks: Sequence[Lazy]) -> Pricing:
-        """Bring priced pairs together, for each bundle or for each piece of one, and keep them."""
+        """Bring priced pairs together, for each ICM problem or each piece of one, and keep them."""
         flow = self.flow
         kept: list[Lazy] = []
-        for one in self.problem.bundles:
-            if one.cutting is None:
-                kept.append(
-                    flow.lazy(
-                        bundles.join_pairs, one.bundle, [blocks[place] for place in one.blocks]
-                    )
-                )
+        for plan in self.problem.icm_problems:
+            priced = [blocks[place] for place in plan.blocks]
+            if plan.cutting is None:
+                kept.append(flow.lazy(bundles.join_pairs, plan.problem, priced))
                 continue
-            signed = {place: flow.lazy(bundles.signed_of, blocks[place]) for place in one.blocks}
+            signed = {place: flow.lazy(bundles.signed_of, blocks[place]) for place in plan.blocks}
             kept += [
                 flow.lazy(bundles.join_piece, piece, [signed[place] for place in touching])
-                for piece, touching in zip(one.pieces, one.cutting.blocks, strict=True)
+                for piece, touching in zip(plan.pieces, plan.cutting.blocks, strict=True)
             ]
-            kept += [flow.lazy(bundles.penalty_of, blocks[place]) for place in one.blocks]
+            kept += [flow.lazy(bundles.penalty_of, block) for block in priced]
         results = iter(flow.persist(kept))
         joined: list[Lazy] = []
         pieces = {}
-        for number, one in enumerate(self.problem.bundles):
-            joined.append(next(results) if one.cutting is None else None)
-            if one.cutting is not None:
-                costs = tuple(next(results) for _ in one.pieces)
-                pieces[number] = PricedPieces(costs, tuple(next(results) for _ in one.blocks))
+        for number, plan in enumerate(self.problem.icm_problems):
+            joined.append(next(results) if plan.cutting is None else None)
+            if plan.cutting is not None:
+                costs = tuple(next(results) for _ in plan.pieces)
+                pieces[number] = PricedPieces(costs, tuple(next(results) for _ in plan.blocks))
         return Pricing(scale, tuple(joined), pieces)
 
-    def rows_of(self, bundle: int) -> list[Lazy]:
-        """Return the rows of a bundle where its ICM needs them: in table form only."""
-        one = self.problem.bundles[bundle]
-        return (
-            [self.problem.linked[part].block for part in one.parts] if one.mode == "table" else []
-        )
+    def rows_of(self, number: int) -> list[Lazy]:
+        """Return the rows of an ICM problem where it needs them: in table form only."""
+        plan = self.problem.icm_problems[number]
+        return [self.problem.linked[part].block for part in plan.parts if plan.mode == "table"]
 
-    def cut(self, bundle: int, settled: Lazy) -> list[Lazy]:
-        """Return the labels of each part of a bundle, from those of all its points."""
-        linked, one = self.problem.linked, self.problem.bundles[bundle]
-        first = linked[one.parts.start].first_row
+    def cut(self, number: int, settled: Lazy) -> list[Lazy]:
+        """Return the labels of each part of an ICM problem, from those of all its points."""
+        linked, plan = self.problem.linked, self.problem.icm_problems[number]
+        first = linked[plan.parts.start].first_row
         return [
             self.flow.lazy(
                 bundles.part_labels, settled, linked[part].first_row - first,
                 linked[part].first_row - first + linked[part].n_rows,
             )
-            for part in one.parts
+            for part in plan.parts
         ]  # fmt: skip
 
     def violations(self, pricing: Pricing, model: Lazy, linked: Sequence[Lazy]) -> list[Lazy]:
         """Return lazily what violated pairs cost under the labels in the files `linked`.
 
-        One for each bundle; of a bundle in pieces one for each block of pairs.
+        One for each ICM problem; of one in pieces one for each block of pairs.
         """
         problem = self.problem
         found = [
             self.flow.lazy(
-                bundles.price_violations, one.bundle, pricing.bundles[number],
+                bundles.price_violations, plan.problem, pricing.problems[number],
                 self.rows_of(number), model, problem.potts, problem.closure_costs, self.run,
-                [linked[part] for part in one.parts],
+                [linked[part] for part in plan.parts],
             )
-            for number, one in enumerate(problem.bundles)
-            if one.cutting is None
+            for number, plan in enumerate(problem.icm_problems)
+            if plan.cutting is None
         ]  # fmt: skip
         for number, priced in pricing.pieces.items():
             for place, penalty in zip(
-                problem.bundles[number].blocks, priced.penalties, strict=True
+                problem.icm_problems[number].blocks, priced.penalties, strict=True
             ):
                 pair = problem.pairs[place]
                 files = tuple(linked[part] for part in pair.parts)
@@ -217,7 +212,7 @@ class Engine:
     def energy(self, state: State, pricing: Pricing, prior: float) -> Energy:
         """Return J of a state, its distances and every pair computed anew."""
         distortion = self.distortion_sum(state)
-        if not self.problem.bundles:
+        if not self.problem.icm_problems:
             return Energy(distortion=distortion, prior=exact(prior))
         model = self.send(state.model)
         penalties = self.flow.compute(self.violations(pricing, model, list(state.linked)))

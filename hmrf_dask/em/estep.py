@@ -1,7 +1,7 @@
 """The E-step: every free row to its nearest centroid, linked rows by exact ICM, J never higher.
 
-With `inference="belief-propagation"` bundles whose messages fit their task pass these first. Linked
-rows whose pairs are hard, or that are held at a label, are settled by their own rules.
+With `inference="belief-propagation"` ICM problems whose messages fit their task pass these first.
+Linked rows whose pairs are hard, or that are held at a label, are settled by their own rules.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def settle_linked(engine: Engine, state: State, pricing: Pricing) -> tuple[State
 
 
 def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -> list[Lazy]:
-    """Return the steps of the linked parts: cost rows, ICM by bundle, labels back to the parts."""
+    """Return the steps of the linked parts: cost rows, ICM by problem, labels back to the parts."""
     flow, problem = engine.flow, engine.problem
     known = engine.rows(state.model.weights).linked
     if problem.held:
@@ -63,12 +63,12 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -
             )
         ]  # fmt: skip
     steps: list[Lazy] = []
-    for number, one in enumerate(problem.bundles):
-        if one.mode != "rounds" and len(one.parts) == 1 and not problem.settings.hard:
-            part = one.parts.start
+    for number, plan in enumerate(problem.icm_problems):
+        if plan.mode != "rounds" and len(plan.parts) == 1 and not problem.settings.hard:
+            part = plan.parts.start
             steps.append(
                 flow.lazy(
-                    bundles.settle_alone, one.bundle, pricing.bundles[number],
+                    bundles.settle_alone, plan.problem, pricing.problems[number],
                     problem.linked[part].block, known[part], model, pricing.scale, problem.potts,
                     problem.closure_costs, engine.run, engine.number, engine.at_hand,
                     state.linked[part],
@@ -81,7 +81,7 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -
                 parts.relabel, [problem.linked[part].block], [known[part]], model, engine.run,
                 engine.number, engine.at_hand, [state.linked[part]], after,
             )
-            for part, after in zip(one.parts, labels, strict=True)
+            for part, after in zip(plan.parts, labels, strict=True)
         ]  # fmt: skip
     return steps
 
@@ -89,31 +89,33 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -
 def _settled_parts(
     engine: Engine, number: int, state: State, pricing: Pricing, model: Lazy
 ) -> list[Lazy]:
-    """Return the labels of every part of a bundle after exact ICM, or under hard pairs."""
-    flow, problem, one = engine.flow, engine.problem, engine.problem.bundles[number]
-    blocks = [problem.linked[part].block for part in one.parts]
-    files = [state.linked[part] for part in one.parts]
+    """Return the labels of every part of an ICM problem after exact ICM, or under hard pairs."""
+    flow, problem, plan = engine.flow, engine.problem, engine.problem.icm_problems[number]
+    blocks = [problem.linked[part].block for part in plan.parts]
+    files = [state.linked[part] for part in plan.parts]
     if problem.settings.hard:
-        return engine.cut(number, hard.settled_bundle(engine, number, pricing, model, files))
-    if one.mode == "rounds":
-        costs = [flow.lazy(looks.linked_costs, block, model, pricing.scale) for block in blocks]
+        return engine.cut(number, hard.settled_problem(engine, number, pricing, model, files))
+    if plan.mode == "rounds":
+        costs = [flow.lazy(looks.exact_costs, block, model, pricing.scale) for block in blocks]
         return settle_in_rounds(engine, number, pricing, costs, files)
-    starts = [problem.linked[part].first_row for part in one.parts]
+    starts = [problem.linked[part].first_row for part in plan.parts]
     starts = [start - starts[0] for start in starts]
-    pairs = pricing.bundles[number]
-    if one.mode != "heap":
-        found = [flow.lazy(looks.look_at_exactly, block, model, pricing.scale) for block in blocks]
+    pairs = pricing.problems[number]
+    if plan.mode != "heap":
+        found = [
+            flow.lazy(looks.exact_linked_costs, block, model, pricing.scale) for block in blocks
+        ]
     else:
         known = engine.rows(state.model.weights).linked
         found = [
             flow.lazy(
-                looks.look_at, block, known[part], model, pricing.scale, one.bundle, pairs, start,
-                engine.run, files,
+                looks.linked_costs, block, known[part], model, pricing.scale, plan.problem, pairs,
+                start, engine.run, files,
             )
-            for part, block, start in zip(one.parts, blocks, starts, strict=True)
+            for part, block, start in zip(plan.parts, blocks, starts, strict=True)
         ]  # fmt: skip
     settled = flow.lazy(
-        bundles.settle, one.bundle, pairs, found, engine.rows_of(number), model, pricing.scale,
+        bundles.settle, plan.problem, pairs, found, engine.rows_of(number), model, pricing.scale,
         problem.potts, problem.closure_costs, engine.run, files,
     )  # fmt: skip
     return engine.cut(number, settled)

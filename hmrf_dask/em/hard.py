@@ -14,21 +14,21 @@ import numpy as np
 
 from hmrf_dask.dataflow import Lazy
 from hmrf_dask.em.engine import Engine, Pricing
-from hmrf_dask.em.looks import linked_costs, read_bundle
+from hmrf_dask.em.looks import exact_costs, problem_labels
 from hmrf_dask.em.model import Model, Settings
 from hmrf_dask.em.scale import Scale
 from hmrf_dask.errors import InfeasibleError, MemoryPlanError
 from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.kernels.placing import Rivalry, place
 from hmrf_dask.kernels.random import uniforms
-from hmrf_dask.linked.layout import CANNOT, Bundle
+from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray
 
 
 @dataclass(frozen=True)
-class Looked:
+class KeyedCosts:
     """What a linked partition knows before its groups are placed."""
 
     costs: LabelArray
@@ -40,71 +40,71 @@ class Looked:
         return self.costs.nbytes + self.ids.nbytes + self.keys.nbytes + 128
 
 
-def look_at(block: RowBlock, model: Model, scale: Scale) -> Looked:
+def keyed_costs(block: RowBlock, model: Model, scale: Scale) -> KeyedCosts:
     """Return the integer costs of the rows of a linked partition, and who they are."""
-    return Looked(linked_costs(block, model, scale), block.ids, block.keys)
+    return KeyedCosts(exact_costs(block, model, scale), block.ids, block.keys)
 
 
-def settled_bundle(
+def settled_problem(
     engine: Engine, number: int, pricing: Pricing, model: Lazy, files: Sequence[LabelsFile]
 ) -> Lazy:
-    """Return lazily the labels of the points of a bundle, no pair broken."""
-    problem, flow = engine.problem, engine.flow
-    one, settings = problem.bundles[number], problem.settings
-    linked = [problem.linked[part] for part in one.parts]
-    if one.mode != "heap":
+    """Return lazily the labels of the points of an ICM problem, no pair broken."""
+    flow, settings = engine.flow, engine.problem.settings
+    plan = engine.problem.icm_problems[number]
+    linked = [engine.problem.linked[part] for part in plan.parts]
+    if plan.mode != "heap":
         n_rows = sum(part.n_rows for part in linked)
         raise MemoryPlanError(
             f"documents joined by hard pairs must fit one task, got {n_rows} of them with "
             f"{settings.n_clusters} costs each, above hmrf.task-memory ({settings.task_memory} "
             "bytes); raise it, or use PCKMeans, whose pairs are reconciled between tasks"
         )
-    looked = [flow.lazy(look_at, part.block, model, pricing.scale) for part in linked]
-    return flow.lazy(settle, one.bundle, looked, settings, engine.run, list(files))
+    costs = [flow.lazy(keyed_costs, part.block, model, pricing.scale) for part in linked]
+    return flow.lazy(settle, plan.problem, costs, settings, engine.run, list(files))
 
 
 def settle(
-    bundle: Bundle,
-    looked: list[Looked],
+    problem: IcmProblem,
+    partitions: list[KeyedCosts],
     settings: Settings,
     run: RunStore,
     files: list[LabelsFile],
 ) -> LabelArray:
-    """Return the labels of a bundle's points; InfeasibleError where none were found at first."""
-    found = looked[0] if len(looked) == 1 else _joined(looked)
-    rivalry, present = _rivalry(bundle), read_bundle(run, files)
+    """Return the labels of a problem's points; InfeasibleError where none were found at first."""
+    found = partitions[0] if len(partitions) == 1 else _joined(partitions)
+    rivalry, present = _rivalry(problem), problem_labels(run, files)
     fresh, blocked = _place_anew(found, rivalry, settings)
     if (present < 0).any():
         if (blocked >= 0).any():
             stuck = int(blocked[blocked >= 0][0])
-            raise _infeasible(bundle, found, rivalry, fresh, stuck, settings)
-        return fresh[bundle.groups]
+            raise _infeasible(problem, found, rivalry, fresh, stuck, settings)
+        return fresh[problem.groups]
     labels = _first_of(rivalry, present).astype(np.int32)
     order = _order(found, rivalry, settings.seed, 0, np.zeros(len(labels), np.int64))
     place(found.costs, rivalry, order, labels, len(blocked))
     fresh[fresh < 0] = 0  # of components that were given up, and are not taken
-    components = rivalry.component[bundle.groups]
-    lower = _by_component(found, components, fresh[bundle.groups], len(blocked)) < _by_component(
-        found, components, labels[bundle.groups], len(blocked)
+    components = rivalry.component[problem.groups]
+    lower = _by_component(found, components, fresh[problem.groups], len(blocked)) < _by_component(
+        found, components, labels[problem.groups], len(blocked)
     )
     taken = (lower & (blocked < 0))[rivalry.component]
-    return np.where(taken, fresh, labels)[bundle.groups].astype(np.int32)
+    return np.where(taken, fresh, labels)[problem.groups].astype(np.int32)
 
 
-def _joined(looked: Sequence[Looked]) -> Looked:
-    return Looked(
-        np.concatenate([one.costs for one in looked]),
-        np.concatenate([one.ids for one in looked]),
-        np.concatenate([one.keys for one in looked]),
+def _joined(partitions: Sequence[KeyedCosts]) -> KeyedCosts:
+    return KeyedCosts(
+        np.concatenate([one.costs for one in partitions]),
+        np.concatenate([one.ids for one in partitions]),
+        np.concatenate([one.keys for one in partitions]),
     )
 
 
-def _rivalry(bundle: Bundle) -> Rivalry:
-    """Return the groups of a bundle and the cannot-links between them."""
-    pairs = np.flatnonzero(bundle.kind == CANNOT)
-    ends = bundle.groups[bundle.first[pairs]], bundle.groups[bundle.second[pairs]]
-    links = adjacency(len(bundle.group_components), *ends, pairs)
-    groups = bundle.group_starts, bundle.group_members, bundle.group_components
+def _rivalry(problem: IcmProblem) -> Rivalry:
+    """Return the groups of an ICM problem and the cannot-links between them."""
+    pairs = np.flatnonzero(problem.kind == CANNOT)
+    ends = problem.groups[problem.first[pairs]], problem.groups[problem.second[pairs]]
+    links = adjacency(len(problem.group_components), *ends, pairs)
+    groups = problem.group_starts, problem.group_members, problem.group_components
     return Rivalry(*groups, *links)
 
 
@@ -114,14 +114,16 @@ def _first_of(rivalry: Rivalry, values: AnyArray) -> AnyArray:
 
 
 def _order(
-    found: Looked, rivalry: Rivalry, seed: int, attempt: int, failures: IntArray
+    found: KeyedCosts, rivalry: Rivalry, seed: int, attempt: int, failures: IntArray
 ) -> IntArray:
     """Return all groups: first those that had no cluster left most often, then keyed ones."""
     numbers = uniforms(_first_of(rivalry, found.keys), seed, "order", 0, 0, attempt)
     return np.lexsort((numbers, -failures))
 
 
-def _place_anew(found: Looked, rivalry: Rivalry, settings: Settings) -> tuple[LabelArray, IntArray]:
+def _place_anew(
+    found: KeyedCosts, rivalry: Rivalry, settings: Settings
+) -> tuple[LabelArray, IntArray]:
     """Return labels of the groups, and of components that were given up the group they stuck at."""
     n_groups = len(rivalry.component)
     labels, failures = np.full(n_groups, -1, np.int32), np.zeros(n_groups, np.int64)
@@ -139,7 +141,7 @@ def _place_anew(found: Looked, rivalry: Rivalry, settings: Settings) -> tuple[La
 
 
 def _by_component(
-    found: Looked, components: LabelArray, labels: LabelArray, n_components: int
+    found: KeyedCosts, components: LabelArray, labels: LabelArray, n_components: int
 ) -> IntArray:
     """Return what the points of each component cost under some labels."""
     total = np.zeros(n_components, np.int64)
@@ -148,8 +150,8 @@ def _by_component(
 
 
 def _infeasible(
-    bundle: Bundle,
-    found: Looked,
+    problem: IcmProblem,
+    found: KeyedCosts,
     rivalry: Rivalry,
     labels: LabelArray,
     group: int,
@@ -161,8 +163,8 @@ def _infeasible(
     kept, chosen = np.unique(clusters, return_index=True)
     blocking = []
     for pair in pairs[chosen[kept >= 0]]:
-        ends = int(bundle.first[pair]), int(bundle.second[pair])
-        one, other = ends if bundle.groups[ends[0]] == group else ends[::-1]
+        ends = int(problem.first[pair]), int(problem.second[pair])
+        one, other = ends if problem.groups[ends[0]] == group else ends[::-1]
         blocking.append((found.ids[one].item(), found.ids[other].item()))
     members = found.ids[rivalry.group_member[slice(*rivalry.group_start[group : group + 2])]]
     told = ", ".join(f"{one!r} and {other!r}" for one, other in blocking[:10])

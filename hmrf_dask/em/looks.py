@@ -1,4 +1,4 @@
-"""Task functions that look at linked rows before ICM: their integer costs, and what they want."""
+"""Task functions of linked rows before ICM: their integer costs, and the gains of their moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hmrf_dask.kernels.cost_rows import (
     take_measured,
 )
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.linked.layout import Bundle
+from hmrf_dask.linked.layout import IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
@@ -32,8 +32,8 @@ GROUPED = 1 / 8
 
 
 @dataclass(frozen=True)
-class BundlePairs:
-    """The pairs of a bundle, priced, and their adjacency for ICM."""
+class PricedPairs:
+    """The pairs of an ICM problem, priced, and their adjacency for ICM."""
 
     penalty: FloatArray
     start: IntArray
@@ -52,8 +52,8 @@ class BundlePairs:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a linked partition knows before ICM.
+class LinkedCosts:
+    """The costs of a linked partition's rows before ICM.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Looked:
         return self.costs.nbytes + (0 if self.gains is None else self.gains.nbytes) + 128
 
 
-def linked_costs(block: RowBlock, model: Model, scale: Scale) -> LabelArray:
+def exact_costs(block: RowBlock, model: Model, scale: Scale) -> LabelArray:
     """Return the integer cost rows of a linked partition from float64 distances."""
     costs = np.empty((block.n_rows, model.n_clusters), np.int32)
     _fill_exactly(costs, np.arange(block.n_rows), block, model, scale)
@@ -95,35 +95,35 @@ def _fill_exactly(
         costs[chosen] = cost_rows(distances, scale)
 
 
-def look_at_exactly(block: RowBlock, model: Model, scale: Scale) -> Looked:
-    """Return what is known of a linked partition whose tables or messages see every cost."""
-    return Looked(linked_costs(block, model, scale))
+def exact_linked_costs(block: RowBlock, model: Model, scale: Scale) -> LinkedCosts:
+    """Return the cost rows of a linked partition whose tables or messages see every cost."""
+    return LinkedCosts(exact_costs(block, model, scale))
 
 
-def look_at(
+def linked_costs(
     block: RowBlock,
     kept: KeptTerms | None,
     model: Model,
     scale: Scale,
-    bundle: Bundle,
-    pairs: BundlePairs,
+    problem: IcmProblem,
+    pairs: PricedPairs,
     first: int,
     run: RunStore,
     files: list[LabelsFile],
-) -> Looked:
-    """Return cost rows, and what their points want, in low precision wherever that decides.
+) -> LinkedCosts:
+    """Return cost rows, and the gains of their points, in low precision wherever that decides.
 
     Parameters
     ----------
     kept : the terms of the rows, None where they are not kept
     first : point of the first row
-    files : labels of all partitions of the bundle
+    files : labels of all partitions of the problem
     """
     table = model.table()
     if not isinstance(table, Table):
-        return Looked(linked_costs(block, model, scale))
+        return LinkedCosts(exact_costs(block, model, scale))
     terms = model.distortion.terms(block, model.weights) if kept is None else kept.terms
-    single = in_single(bundle, model)
+    single = in_single(problem, model)
 
     def quick(ties: Ties) -> Quick:
         return quick_costs(
@@ -138,28 +138,28 @@ def look_at(
     def fill(costs: LabelArray, rows: IntArray) -> None:
         _fill_exactly(costs, rows, block, model, scale)
 
-    return judge(read_bundle(run, files), first, scale, pairs, quick, measure, fill)
+    return judge(problem_labels(run, files), first, scale, pairs, quick, measure, fill)
 
 
-def in_single(bundle: Bundle, model: Model) -> bool:
-    """Return whether cost rows of a bundle are to be in single precision even if half is faster."""
-    return bundle.in_groups >= GROUPED or not model.distortion.unit_rows
+def in_single(problem: IcmProblem, model: Model) -> bool:
+    """Return whether a problem needs cost rows in single precision even if half is faster."""
+    return problem.in_groups >= GROUPED or not model.distortion.unit_rows
 
 
 def judge(
     labels: LabelArray,
     first: int,
     scale: Scale,
-    pairs: BundlePairs,
+    pairs: PricedPairs,
     quick: Callable[[Ties], Quick],
     measure: Callable[[IntArray, IntArray], FloatArray],
     fill: Callable[[LabelArray, IntArray], None],
-) -> Looked:
-    """Return what is known of rows whose costs are `quick`ly found where that decides.
+) -> LinkedCosts:
+    """Return the costs of rows, those of low precision (`quick`) wherever they decide.
 
     Parameters
     ----------
-    labels : of the bundle's points; `first` is that of the first row
+    labels : of the problem's points; `first` is that of the first row
     quick : gives the cost rows beside the pairs' costs
     measure : gives float64 distances of rows to clusters
     fill : writes the cost rows of some rows from float64 distances
@@ -174,13 +174,13 @@ def judge(
     coarse = np.flatnonzero(found.coarse)
     fill(found.costs, coarse)
     if undecided:
-        return Looked(found.costs)
+        return LinkedCosts(found.costs)
     set_gains(found.costs, coarse, ties, found.gains)
-    return Looked(found.costs, found.gains)
+    return LinkedCosts(found.costs, found.gains)
 
 
-def read_bundle(run: RunStore, files: list[LabelsFile]) -> LabelArray:
-    """Return the labels of a bundle's points from the files of its partitions."""
+def problem_labels(run: RunStore, files: list[LabelsFile]) -> LabelArray:
+    """Return the labels of an ICM problem's points from the files of its partitions."""
     if len(files) == 1:
         return run.read_labels(files[0])
     return np.concatenate([run.read_labels(file) for file in files])

@@ -78,7 +78,7 @@ class Fit:
 
     def _tell(self, commit: int | None) -> None:
         problem = self.engine.problem
-        modes = [one.mode for one in problem.bundles]
+        modes = [one.mode for one in problem.icm_problems]
         if commit is not None:
             log.info("resuming from commit %d", commit)
         self.engine.run.event(

@@ -154,7 +154,7 @@ class Energy:
 
 @dataclass(frozen=True)
 class Penalties:
-    """What the violated pairs of one bundle cost: exact sums as limbs."""
+    """What the violated pairs of one ICM problem cost: exact sums as limbs."""
 
     must: IntArray
     cannot: IntArray

@@ -24,7 +24,7 @@ from hmrf_dask.kernels.entries import sum_rows
 from hmrf_dask.kernels.gradients import member_products, member_squares
 from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.linked.layout import CANNOT, Bundle, PairBlock
+from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray
@@ -65,7 +65,7 @@ def in_fixed_point(numbers: FloatArray, units: Any) -> IntArray:
 
 
 def closure_part(
-    bundle: Bundle,
+    problem: IcmProblem,
     rows: list[RowBlock],
     model: Model,
     run: RunStore,
@@ -75,8 +75,8 @@ def closure_part(
 ) -> IntArray:
     """Return the same for closures kept as tables, every entry of a table rounded by itself."""
     labels = np.concatenate([run.read_labels(file) for file in files])
-    entries = entries_of(bundle, labels, model.n_clusters)
-    must, cannot = broken_closures(bundle, entries)
+    entries = entries_of(problem, labels, model.n_clusters)
+    must, cannot = broken_closures(problem, entries)
     box = int((entries.count[cannot[0]] * entries.count[cannot[1]]).sum())
     if not len(must[0]) + len(cannot[0]):
         return np.zeros(len(units), np.int64)
@@ -218,7 +218,7 @@ def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> Fl
     It is nought under Potts penalties, which no weight can change.
     """
     problem, flow, model = engine.problem, engine.flow, state.model
-    if problem.potts or not problem.bundles:
+    if problem.potts or not problem.icm_problems:
         return np.zeros(len(model.weights))
     units = _units(engine, model)
     shared, known = engine.send(model), share_array(flow, units)
@@ -239,7 +239,7 @@ def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> Fl
     found += [
         flow.lazy(
             closure_part,
-            one.bundle,
+            one.problem,
             engine.rows_of(number),
             shared,
             engine.run,
@@ -247,7 +247,7 @@ def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> Fl
             problem.closure_costs,
             known,
         )
-        for number, one in enumerate(problem.bundles)
+        for number, one in enumerate(problem.icm_problems)
         if one.mode == "table"
     ]
     totals = flow.compute([tree(flow, add_limbs, found)])[0] / units

@@ -2,7 +2,7 @@
 
 A piece numbers what it knows by *places*: its own points and the far ends of their pairs. Kernels
 take it for a small component of its own whose far ends stay as they are; places ascend with the
-bundle's indices, so every tie is decided alike.
+problem's indices, so every tie is decided alike.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 
 class Members(NamedTuple):
-    """Some must-link groups of a piece: numbers in the bundle, ascending; own points as places."""
+    """Some must-link groups of a piece: numbers in the problem, ascending; own points as places."""
 
     number: LabelArray
     start: IntArray
@@ -33,12 +33,12 @@ class Members(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """What a linked partition knows of its bundle, whatever pairs and distances cost.
+    """What a linked partition knows of its ICM problem, whatever pairs and distances cost.
 
     Attributes
     ----------
     first : place of its first own point
-    offset, size : index in the bundle of its first own point, and how many it has
+    offset, size : index in the problem of its first own point, and how many it has
     far : indices of the far ends of its pairs, ascending
     start, neighbour : half-edges of the own points, neighbours as places
     edge : where the pair of each half-edge stands among those of the piece's blocks, end to end
@@ -65,7 +65,7 @@ class Piece:
         return slice(self.first, self.first + self.size)
 
     def places(self, index: AnyArray) -> IntArray:
-        """Return the places of points by their index in the bundle."""
+        """Return the places of points by their index in the problem."""
         last = self.offset + self.size
         outside = np.searchsorted(self.far, index) + np.where(index >= last, self.size, 0)
         own = (index >= self.offset) & (index < last)
@@ -80,11 +80,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cutting:
-    """A bundle in pieces, as the driver knows it.
+    """An ICM problem in pieces, as the driver knows it.
 
     Attributes
     ----------
-    partitions, pair_blocks : linked partitions and pair blocks of the bundle
+    partitions, pair_blocks : linked partitions and pair blocks of the problem
     pieces : emptied once they are task results
     neighbours : by piece, the pieces it shares pairs with
     blocks : by piece, the pair blocks it has ends in
@@ -101,9 +101,9 @@ class Cutting:
     homes: LabelArray
 
 
-def cut_bundle(layout: LinkedLayout, bundle: int) -> Cutting:
-    """Return the pieces of a bundle in mode "rounds", one for each of its partitions."""
-    partitions = range(*layout.bundle_starts[bundle : bundle + 2].tolist())
+def cut_problem(layout: LinkedLayout, number: int) -> Cutting:
+    """Return the pieces of an ICM problem in mode "rounds", one for each of its partitions."""
+    partitions = range(*layout.problem_starts[number : number + 2].tolist())
     starts = layout.partition_starts[partitions.start : partitions.stop + 1]
     nodes = layout.order[starts[0] : starts[-1]]
     _, groups = np.unique(layout.graph.groups[nodes], return_inverse=True)

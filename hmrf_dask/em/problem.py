@@ -1,4 +1,4 @@
-"""The problem of one fit, laid out once: parts of rows, linked parts, bundles, pairs."""
+"""The problem of one fit, laid out once: parts of rows, linked parts, ICM problems, pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hmrf_dask.dataflow import Dataflow, Lazy, share_array
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.parts import Part
-from hmrf_dask.em.pieces import Cutting, cut_bundle
+from hmrf_dask.em.pieces import Cutting, cut_problem
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.table_forms import table_bytes
 from hmrf_dask.linked.layout import LinkedLayout
@@ -29,17 +29,17 @@ ROW_BYTES = 64  # indptr, key and a short id
 
 
 @dataclass(frozen=True)
-class BundlePart:
+class ProblemPlan:
     """One ICM problem: which linked parts it joins, and its layout as a task result.
 
-    A bundle in mode "rounds" is never in one place: it has `pieces`, one for each of its parts, and
-    `cutting` for the driver.
+    A problem in mode "rounds" is never in one place: it has `pieces`, one for each of its parts,
+    and `cutting` for the driver.
     """
 
     mode: str
     parts: range
     blocks: range
-    bundle: Lazy = None
+    problem: Lazy = None
     pieces: tuple[Lazy, ...] = ()
     cutting: Cutting | None = None
 
@@ -62,7 +62,7 @@ class Problem:
     extent: Extent
     free: tuple[Part, ...]
     linked: tuple[Part, ...] = ()
-    bundles: tuple[BundlePart, ...] = ()
+    icm_problems: tuple[ProblemPlan, ...] = ()
     pairs: tuple[PairPart, ...] = ()
     layout: LinkedLayout | None = None
     graph: ConstraintGraph | None = None
@@ -77,7 +77,9 @@ class Problem:
     )  # linked position of each of those rows
     row_bytes: int = 1024  # of an average row of the corpus
     groups: tuple[tuple[int, ...], ...] = ()  # free parts that one task takes, by number
-    held: tuple[Lazy, ...] = ()  # of each linked part, the labels its rows keep; then no bundles
+    held: tuple[
+        Lazy, ...
+    ] = ()  # of each linked part, the labels its rows keep; then no ICM problems
 
     @property
     def potts(self) -> bool:
@@ -171,7 +173,7 @@ def lay_out(
     row_values : entries of each node's row
     row_bytes : bytes of an average row of the corpus
     groups : numbers of the corpus partitions that one task takes; each alone where it is not given
-    held : label that each node keeps; without it linked rows are settled in bundles
+    held : label that each node keeps; without it linked rows are settled in ICM problems
     """
     together = tuple(tuple(one) for one in groups or [(number,) for number in range(len(blocks))])
     offsets = np.concatenate([[0], np.cumsum(np.asarray(row_counts, np.int64))])
@@ -205,7 +207,8 @@ def lay_out(
     )
     places, positions = _homes(layout, node_rows, offsets)
     if held is None:
-        settled: dict[str, Any] = {"bundles": _bundles(flow, layout), "pairs": _pairs(flow, layout)}
+        plans = _problem_plans(flow, layout)
+        settled: dict[str, Any] = {"icm_problems": plans, "pairs": _pairs(flow, layout)}
     else:
         laid = np.split(held[layout.order], layout.partition_starts[1:-1])
         settled = {"held": tuple(share_array(flow, one) for one in laid)}
@@ -228,14 +231,14 @@ def _homes(
     return places, tuple(layout.position[nodes].astype(np.int64) for nodes in inside)
 
 
-def _bundles(flow: Dataflow, layout: LinkedLayout) -> tuple[BundlePart, ...]:
+def _problem_plans(flow: Dataflow, layout: LinkedLayout) -> tuple[ProblemPlan, ...]:
     parts = []
     for number, mode in enumerate(layout.modes):
         if mode == "rounds":
-            cutting = cut_bundle(layout, number)
+            cutting = cut_problem(layout, number)
             pieces = flow.persist([flow.share(piece) for piece in cutting.pieces])
             parts.append(
-                BundlePart(
+                ProblemPlan(
                     mode,
                     cutting.partitions,
                     cutting.pair_blocks,
@@ -244,8 +247,8 @@ def _bundles(flow: Dataflow, layout: LinkedLayout) -> tuple[BundlePart, ...]:
                 )
             )
             continue
-        bundle = layout.bundle(number)
-        parts.append(BundlePart(mode, bundle.partitions, bundle.blocks, flow.share(bundle)))
+        problem = layout.problem(number)
+        parts.append(ProblemPlan(mode, problem.partitions, problem.blocks, flow.share(problem)))
     return tuple(parts)
 
 

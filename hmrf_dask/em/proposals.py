@@ -14,14 +14,14 @@ import numpy as np
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.em.closures import end_to_end
 from hmrf_dask.em.engine import real_sums
-from hmrf_dask.em.looks import BundlePairs
+from hmrf_dask.em.looks import PricedPairs
 from hmrf_dask.em.model import Model
 from hmrf_dask.kernels.arrays import spread
 from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.kernels.set_moves import group_gains
 from hmrf_dask.kernels.variation import single_gains
 from hmrf_dask.kernels.worths import Summands, Ties, cluster_squares, summands
-from hmrf_dask.linked.layout import CANNOT, Bundle
+from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
@@ -120,35 +120,35 @@ def propose_rows(
     return _single_moves(rows, block.ids, sources, shown, ~free, addresses, most_rows)
 
 
-def ties_of(bundle: Bundle, pairs: BundlePairs) -> Ties:
-    """Return the signed float64 costs of a bundle's pairs, neighbours as points."""
-    signed = np.where(bundle.kind == CANNOT, pairs.penalty, -pairs.penalty)
+def ties_of(problem: IcmProblem, pairs: PricedPairs) -> Ties:
+    """Return the signed float64 costs of an ICM problem's pairs, neighbours as points."""
+    signed = np.where(problem.kind == CANNOT, pairs.penalty, -pairs.penalty)
     edges = np.arange(len(signed))
-    start, neighbour, edge = adjacency(len(bundle.nodes), bundle.first, bundle.second, edges)
+    start, neighbour, edge = adjacency(len(problem.nodes), problem.first, problem.second, edges)
     return Ties(start, neighbour, signed[edge])
 
 
 def propose_linked(
-    bundle: Bundle,
+    problem: IcmProblem,
     blocks: list[RowBlock],
-    pairs: BundlePairs,
+    pairs: PricedPairs,
     sources: Sources,
     run: RunStore,
     files: list[LabelsFile],
     base: int,
     most_rows: int,
 ) -> Proposals:
-    """Return the best moves of the points and whole groups of a bundle.
+    """Return the best moves of the points and whole groups of an ICM problem.
 
     `base` is the address of its first row.
     """
     labels = np.concatenate([run.read_labels(file) for file in files])
     block = end_to_end(blocks)
-    rows, ties = summands_of(block, sources.model), ties_of(bundle, pairs)
+    rows, ties = summands_of(block, sources.model), ties_of(problem, pairs)
     addresses, nobody = base + np.arange(len(labels)), np.zeros(len(labels), np.bool_)
     singles = _single_moves(rows, block.ids, sources, labels, nobody, addresses, most_rows, ties)
-    sizes = np.diff(bundle.group_starts)
-    starts, members = pick(bundle.group_starts, bundle.group_members, np.flatnonzero(sizes > 1))
+    sizes = np.diff(problem.group_starts)
+    starts, members = pick(problem.group_starts, problem.group_members, np.flatnonzero(sizes > 1))
     if len(starts) == 1:
         return singles
     gains, targets = group_gains(

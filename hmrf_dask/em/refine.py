@@ -3,8 +3,8 @@
 Rows and whole must-link groups move when J falls with centroids re-optimised, which frees batch
 assignment where it is stuck: on sparse text a document's own share of its centroid outweighs the
 differences between clusters. Moves are re-checked one after the other on the sums as they then
-stand. Rows of bundles in table form or in rounds are moved by ICM alone, rows with hard pairs by
-the E-step alone.
+stand. Rows of ICM problems in table form or in rounds are moved by ICM alone, rows with hard
+pairs by the E-step alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hmrf_dask.dataflow import Lazy, share_array, tree
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.em.centroids import maximisation
 from hmrf_dask.em.engine import Engine, Pricing
-from hmrf_dask.em.looks import BundlePairs
+from hmrf_dask.em.looks import PricedPairs
 from hmrf_dask.em.model import State
 from hmrf_dask.em.parts import Part
 from hmrf_dask.em.proposals import (
@@ -33,7 +33,7 @@ from hmrf_dask.em.proposals import (
 )
 from hmrf_dask.kernels.set_moves import Moves, apply_moves
 from hmrf_dask.kernels.worths import Ties
-from hmrf_dask.linked.layout import Bundle
+from hmrf_dask.linked.layout import IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
@@ -76,16 +76,16 @@ class Chosen:
 
 
 def chosen_ties(
-    bundle: Bundle,
-    pairs: BundlePairs,
+    problem: IcmProblem,
+    pairs: PricedPairs,
     run: RunStore,
     files: list[LabelsFile],
     base: int,
     addresses: IntArray,
 ) -> Chosen:
-    """Return what re-checking needs to know of some rows of a bundle."""
+    """Return what re-checking needs to know of some rows of an ICM problem."""
     labels = np.concatenate([run.read_labels(file) for file in files])
-    ties = ties_of(bundle, pairs)
+    ties = ties_of(problem, pairs)
     starts, edges = pick(ties.start, np.arange(len(ties.cost)), addresses - base)
     neighbours = base + ties.neighbour[edges].astype(np.int64)
     near = np.unique(np.concatenate([addresses, neighbours]))
@@ -173,13 +173,13 @@ def _addressed(engine: Engine, state: State) -> list[tuple[Part, LabelsFile, int
     return free + [(part, file, beyond + part.first_row) for part, file in parts[n_free:]]
 
 
-def _varied_bundles(engine: Engine) -> list[tuple[int, int, int]]:
-    """Return the bundles whose rows take part, with their first address and the one after."""
+def _varied_problems(engine: Engine) -> list[tuple[int, int, int]]:
+    """Return the ICM problems whose rows take part, with their first address and the one after."""
     problem, found = engine.problem, []
-    for number, one in enumerate(problem.bundles):
-        if one.mode in ("heap", "messages") and not problem.settings.hard:
-            first = problem.extent.n_rows + problem.linked[one.parts.start].first_row
-            n_rows = sum(problem.linked[part].n_rows for part in one.parts)
+    for number, plan in enumerate(problem.icm_problems):
+        if plan.mode in ("heap", "messages") and not problem.settings.hard:
+            first = problem.extent.n_rows + problem.linked[plan.parts.start].first_row
+            n_rows = sum(problem.linked[part].n_rows for part in plan.parts)
             found.append((number, first, first + n_rows))
     return found
 
@@ -193,12 +193,12 @@ def _propose(engine: Engine, state: State, pricing: Pricing, sources: Lazy) -> P
         flow.lazy(propose_rows, part.block, sources, engine.run, file, most)
         for part, file in zip(problem.free, state.free, strict=True)
     ]
-    for number, first, _ in _varied_bundles(engine):
-        one = problem.bundles[number]
-        blocks = [problem.linked[part].block for part in one.parts]
-        files = [state.linked[part] for part in one.parts]
-        pairs = pricing.bundles[number]
-        arguments = (one.bundle, blocks, pairs, sources, engine.run, files, first, most)
+    for number, first, _ in _varied_problems(engine):
+        plan = problem.icm_problems[number]
+        blocks = [problem.linked[part].block for part in plan.parts]
+        files = [state.linked[part] for part in plan.parts]
+        pairs = pricing.problems[number]
+        arguments = (plan.problem, blocks, pairs, sources, engine.run, files, first, most)
         lists.append(flow.lazy(propose_linked, *arguments))
     best: Proposals = flow.compute([tree(flow, merge_proposals, lists)])[0]
     return best
@@ -225,11 +225,11 @@ def _apply(
                 free.append(flow.lazy(free_labels, engine.run, file, share_array(flow, here)))
     tied: Sequence[Lazy] = [
         flow.lazy(
-            chosen_ties, problem.bundles[number].bundle, pricing.bundles[number], engine.run,
-            [state.linked[part] for part in problem.bundles[number].parts], first,
+            chosen_ties, problem.icm_problems[number].problem, pricing.problems[number], engine.run,
+            [state.linked[part] for part in problem.icm_problems[number].parts], first,
             share_array(flow, between(first, last)),
         )
-        for number, first, last in _varied_bundles(engine)
+        for number, first, last in _varied_problems(engine)
         if len(between(first, last))
     ]  # fmt: skip
     return flow.lazy(apply_proposals, flow.share(proposals), blocks, free, tied, sources)

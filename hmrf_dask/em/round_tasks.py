@@ -1,6 +1,6 @@
 """Task functions of priority rounds: what a piece does, what others see of it, what is joined.
 
-Between pieces only *boundaries* travel: (index in the bundle, gain or label) of points that the
+Between pieces only *boundaries* travel: (index in the problem, gain or label) of points that the
 reader has as far ends. Every function makes new arrays; what a piece knows between rounds are its
 labels by place, and what its points want.
 """
@@ -39,7 +39,7 @@ from hmrf_dask.kernels.reconcile_groups import (
 from hmrf_dask.runs import LabelsFile, RunStore
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
-Boundary = tuple[LabelArray, AnyArray]  # indices in the bundle, ascending, and a value for each
+Boundary = tuple[LabelArray, AnyArray]  # indices in the problem, ascending, and a value for each
 
 
 @dataclass(frozen=True)

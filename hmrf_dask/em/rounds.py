@@ -28,7 +28,7 @@ GROUP_BYTES = 4
 
 @dataclass
 class Rounds:
-    """The reconciliation of one bundle's pieces.
+    """The reconciliation of the pieces of one ICM problem.
 
     Attributes
     ----------
@@ -265,29 +265,29 @@ class Rounds:
 
 def settle_in_rounds(
     engine: Engine,
-    bundle: int,
+    number: int,
     pricing: Pricing,
     costs: Sequence[Lazy],
     files: Sequence[LabelsFile],
 ) -> list[Lazy]:
-    """Return lazily the labels of each linked part of a bundle in mode "rounds", after exact ICM.
+    """Return lazily the labels of each linked part of a problem in mode "rounds", after exact ICM.
 
     Parameters
     ----------
-    bundle : its number
+    number : its place among the ICM problems
     pricing : what its pairs cost
     costs, files : by part, integer cost rows and label files
     """
     flow, problem = engine.flow, engine.problem
-    one, priced = problem.bundles[bundle], pricing.pieces[bundle]
-    assert one.cutting is not None
+    plan, priced = problem.icm_problems[number], pricing.pieces[number]
+    assert plan.cutting is not None
     rounds = Rounds(
-        flow, one.cutting, one.pieces, flow.persist(costs), priced.costs, pricing.scale.shift,
+        flow, plan.cutting, plan.pieces, flow.persist(costs), priced.costs, pricing.scale.shift,
         problem.settings.n_clusters, problem.settings.task_memory // BOUNDARY_SHARE,
     )  # fmt: skip
     rounds.open(flow.persist([flow.lazy(tasks.read_own, engine.run, file) for file in files]))
     rounds.run()
     return [
         flow.lazy(tasks.close_piece, piece, labels)
-        for piece, labels in zip(one.pieces, rounds.labels, strict=True)
+        for piece, labels in zip(plan.pieces, rounds.labels, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""ICM of a bundle in table form: its rows quantised, its closures described to the kernel."""
+"""ICM of an ICM problem in table form: its rows quantised, its closures described to the kernel."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hmrf_dask.kernels.links import Links, make_grouping
 from hmrf_dask.kernels.reconcile_groups import place_inside
 from hmrf_dask.kernels.table_sweeps import table_icm
 from hmrf_dask.kernels.tables import Closure, QuantisedRows, make_closure, make_rows
-from hmrf_dask.linked.layout import Bundle
+from hmrf_dask.linked.layout import IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import LabelArray
 
 
 def settle_tables(
-    bundle: Bundle,
+    problem: IcmProblem,
     links: Links,
     blocks: list[RowBlock],
     model: Model,
@@ -29,13 +29,13 @@ def settle_tables(
 ) -> tuple[int, int]:
     """Run sweeps of groups and points until neither gains; `labels` (point order) change in place.
 
-    `blocks` are the rows of the bundle's partitions. Where labels are missing groups first go,
+    `blocks` are the rows of the problem's partitions. Where labels are missing groups first go,
     whole, where they are nearest.
     """
     # rows laid end to end go with the call: only their integers are held beside the tables
     rows = quantised_rows(end_to_end(blocks), model, scale, potts)
-    closure = describe(bundle, model, scale, potts, closure_costs, blocks[0].n_features)
-    grouping = make_grouping(bundle.groups, bundle.group_starts, bundle.group_members)
+    closure = describe(problem, model, scale, potts, closure_costs, blocks[0].n_features)
+    grouping = make_grouping(problem.groups, problem.group_starts, problem.group_members)
     if (labels < 0).any():
         place_inside(labels, links.costs, grouping.start, grouping.member, 0)
     points, groups, _ = table_icm(labels, links, rows, closure, grouping)
@@ -69,19 +69,19 @@ def quantised_rows(block: RowBlock, model: Model, scale: Scale, potts: bool) -> 
 
 
 def describe(
-    bundle: Bundle,
+    problem: IcmProblem,
     model: Model,
     scale: Scale,
     potts: bool,
     closure_costs: tuple[float, float],
     n_features: int,
 ) -> Closure:
-    """Return what is closed in a bundle, with costs in whole units."""
+    """Return what is closed in an ICM problem, with costs in whole units."""
     distortion = model.distortion
     assert isinstance(distortion, TableDistortion)
     must, cannot = (round(cost / scale.cost_unit) for cost in closure_costs)
-    n_groups = len(bundle.group_starts) - 1
-    ends = np.concatenate([bundle.rivals, bundle.rivals[:, ::-1]])
+    n_groups = len(problem.group_starts) - 1
+    ends = np.concatenate([problem.rivals, problem.rivals[:, ::-1]])
     order = np.lexsort((ends[:, 1], ends[:, 0]))
     starts = np.searchsorted(ends[order, 0], np.arange(n_groups + 1))
     largest = 1 << (2 * scale.bits) if potts else scale.largest
@@ -90,7 +90,7 @@ def describe(
         0 if potts else distortion.kappa,
         n_features,
         2 * largest if potts else largest,
-        np.where(bundle.group_tables, must, 0),
+        np.where(problem.group_tables, must, 0),
         starts,
         ends[order, 1],
         np.full(len(ends), cannot, np.int64),

@@ -1,3 +1,3 @@
-"""Where constrained documents lie: linked partitions and the bundles of ICM."""
+"""Where constrained documents lie: linked partitions and ICM problems."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layout of linked rows: partitions, bundles for ICM, and the pairs of each."""
+"""The layout of linked rows: partitions, ICM problems, and the pairs of each."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class PairBlock:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bundle:
+class IcmProblem:
     """What one ICM problem consists of: points, pairs and must-link groups, in local numbers.
 
-    Points are numbered in layout order: the rows of the bundle's partitions laid end to end. Within
-    a component that is node order, hence by id, so that ties follow ids and not the layout; the
+    Points are numbered in layout order: the rows of the problem's partitions, end to end. Within a
+    component that is node order, hence by id, so that ties follow ids and not the layout; the
     exception is mode ``"rounds"``, where neighbours lie near each other.
 
     Attributes
@@ -54,11 +54,11 @@ class Bundle:
         One heap task; one that passes messages before it; one task with rows and tables; or rounds
         across partitions.
     partitions : range
-        Linked partitions of the bundle.
+        Linked partitions of the problem.
     nodes : ndarray of shape (n,), int32
         Node of each point.
     pairs : slice
-        Where the bundle's pairs stand among all pairs of the layout.
+        Where the problem's pairs stand among all pairs of the layout.
     first, second : ndarray of int32
         Points of each explicit pair, in layout order of the pairs.
     kind : ndarray of int8
@@ -66,7 +66,7 @@ class Bundle:
     cost : ndarray of float64
         What violating each pair costs; negative for some differences in table form.
     blocks : range
-        The bundle's pair blocks, which hold its pairs in the same order.
+        The problem's pair blocks, which hold its pairs in the same order.
     groups : ndarray of shape (n,), int32
         Must-link group of each point, local, numbered by lowest node.
     group_starts, group_members : ndarrays
@@ -116,10 +116,10 @@ class LinkedLayout:
         Linked position of each node.
     partition_starts : ndarray of shape (n_partitions + 1,), int64
         Linked position at which each partition starts.
-    bundle_starts : ndarray of shape (n_bundles + 1,), int64
-        Partition at which each bundle starts.
+    problem_starts : ndarray of shape (n_problems + 1,), int64
+        Partition at which each problem starts.
     modes : tuple of str
-        Mode of each bundle.
+        Mode of each problem.
     pair_first, pair_second : ndarray of int32
         Linked positions of the explicit pairs, lower first, sorted by block, then by both ends.
     pair_kind : ndarray of int8
@@ -129,8 +129,8 @@ class LinkedLayout:
     block_starts : ndarray of shape (n_blocks + 1,), int64
         Pair at which each block starts.
     rivals : ndarray of shape (r, 2), int32
-        Rival groups of the graph, sorted by bundle.
-    rival_starts : ndarray of shape (n_bundles + 1,), int64
+        Rival groups of the graph, sorted by problem.
+    rival_starts : ndarray of shape (n_problems + 1,), int64
     """
 
     graph: ConstraintGraph
@@ -138,7 +138,7 @@ class LinkedLayout:
     order: LabelArray
     position: LabelArray
     partition_starts: IntArray
-    bundle_starts: IntArray
+    problem_starts: IntArray
     modes: tuple[Mode, ...]
     pair_first: LabelArray
     pair_second: LabelArray
@@ -159,7 +159,7 @@ class LinkedLayout:
         return len(self.partition_starts) - 1
 
     @property
-    def n_bundles(self) -> int:
+    def n_problems(self) -> int:
         """ICM problems."""
         return len(self.modes)
 
@@ -184,9 +184,9 @@ class LinkedLayout:
             pairs,
         )
 
-    def bundle(self, bundle: int) -> Bundle:
+    def problem(self, number: int) -> IcmProblem:
         """Return one ICM problem in local numbers."""
-        partitions = range(*self.bundle_starts[bundle : bundle + 2].tolist())
+        partitions = range(*self.problem_starts[number : number + 2].tolist())
         start = int(self.partition_starts[partitions.start])
         nodes = self.order[start : self.partition_starts[partitions.stop]]
         bounds = np.searchsorted(self.block_partitions[:, 0], [partitions.start, partitions.stop])
@@ -194,9 +194,9 @@ class LinkedLayout:
         numbers, groups = np.unique(self.graph.groups[nodes], return_inverse=True)
         group_starts, group_members = members_by_number(groups, len(numbers))
         _, components = np.unique(self.graph.group_components[numbers], return_inverse=True)
-        rivals = self.rivals[self.rival_starts[bundle] : self.rival_starts[bundle + 1]]
-        return Bundle(
-            mode=self.modes[bundle],
+        rivals = self.rivals[self.rival_starts[number] : self.rival_starts[number + 1]]
+        return IcmProblem(
+            mode=self.modes[number],
             partitions=partitions,
             nodes=nodes,
             pairs=pairs,
@@ -219,7 +219,7 @@ def arrange(
     n_clusters: int,
     order: LabelArray,
     sizes: list[int],
-    bundles: list[int],
+    problems: list[int],
     modes: list[Mode],
 ) -> LinkedLayout:
     """Put nodes, pairs and rivals into the places that a plan gives them.
@@ -230,30 +230,30 @@ def arrange(
         Node at each linked position.
     sizes : list of int
         Rows of each partition, in linked order.
-    bundles : list of int
-        Partitions of each bundle, in linked order.
+    problems : list of int
+        Partitions of each problem, in linked order.
     modes : list of str
-        Mode of each bundle.
+        Mode of each problem.
     """
     position = np.empty(graph.n_nodes, np.int32)
     position[order] = np.arange(graph.n_nodes, dtype=np.int32)
     partition_of = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    bundle_of = np.repeat(np.arange(len(bundles), dtype=np.int64), bundles)
+    problem_of = np.repeat(np.arange(len(problems), dtype=np.int64), problems)
     first, second, kind, cost = _linked_pairs(graph, position)
     blocks = partition_of[first] * len(sizes) + partition_of[second]
     by_block = np.argsort(blocks, kind="stable")
     numbers, block_starts = np.unique(blocks[by_block], return_index=True)
     lowest = np.zeros(graph.n_groups, np.int64)
     lowest[graph.groups[::-1]] = np.arange(graph.n_nodes - 1, -1, -1)
-    rival_bundles = bundle_of[partition_of[position[lowest[graph.rivals[:, 0]]]]]
-    by_bundle = np.argsort(rival_bundles, kind="stable")
+    rival_problems = problem_of[partition_of[position[lowest[graph.rivals[:, 0]]]]]
+    by_problem = np.argsort(rival_problems, kind="stable")
     return LinkedLayout(
         graph=graph,
         n_clusters=n_clusters,
         order=order,
         position=position,
         partition_starts=_starts(sizes),
-        bundle_starts=_starts(bundles),
+        problem_starts=_starts(problems),
         modes=tuple(modes),
         pair_first=first[by_block],
         pair_second=second[by_block],
@@ -261,8 +261,8 @@ def arrange(
         pair_cost=cost[by_block],
         block_partitions=np.stack(np.divmod(numbers, max(len(sizes), 1)), axis=1).astype(np.int32),
         block_starts=np.concatenate([block_starts, [len(blocks)]]).astype(np.int64),
-        rivals=graph.rivals[by_bundle],
-        rival_starts=_starts(np.bincount(rival_bundles, minlength=len(bundles))),
+        rivals=graph.rivals[by_problem],
+        rival_starts=_starts(np.bincount(rival_problems, minlength=len(problems))),
     )
 
 

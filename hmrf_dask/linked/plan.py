@@ -54,7 +54,7 @@ def plan_layout(
     rows_per_partition: int = 65536,
     propagating: bool = False,
 ) -> LinkedLayout:
-    """Lay the constrained documents out in linked partitions and bundle these for ICM.
+    """Lay the constrained documents out in linked partitions, and join these to ICM problems.
 
     Linked order is: whole components in explicit form, those of them with messages after the
     others, whole components in table form, then the components too large for one partition, each
@@ -120,25 +120,25 @@ def plan_layout(
             _refuse_large_ends(weights[2], nodes, ends, n_clusters, limits)
         plan.add(np.diff(_cuts(weights, limits)).tolist(), mode)
         first += len(nodes)
-    return arrange(graph, n_clusters, order, plan.sizes, plan.bundles, plan.modes)
+    return arrange(graph, n_clusters, order, plan.sizes, plan.problems, plan.modes)
 
 
 class _Plan(NamedTuple):
-    """Rows of each partition, partitions of each bundle, mode of each bundle, in linked order."""
+    """Rows of each partition, partitions of each problem, mode of each problem, in linked order."""
 
     sizes: list[int]
-    bundles: list[int]
+    problems: list[int]
     modes: list[Mode]
 
     def add(self, sizes: list[int], mode: Mode) -> None:
-        """Append one bundle of partitions of these sizes."""
+        """Append one problem of partitions of these sizes."""
         self.sizes.extend(sizes)
-        self.bundles.append(len(sizes))
+        self.problems.append(len(sizes))
         self.modes.append(mode)
 
 
 def _pack(plan: _Plan, mode: Mode, needs: _Needs, components: IntArray, limits: _Limits) -> None:
-    """Fill partitions with whole components, one after the other; each is a bundle."""
+    """Fill partitions with whole components, one after the other; each is a problem."""
     rows = needs.rows[components]
     cuts = _cuts([rows, needs.nbytes[components], needs.task[components]], limits)
     for first, last in itertools.pairwise(cuts):

@@ -13,8 +13,8 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from hmrf_dask.constraints.arrays import AnyArray
 from hmrf_dask.constraints.closure import build_graph
+from hmrf_dask.constraints.pairs import AnyArray
 from hmrf_dask.dataflow import Dataflow
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.distortions.base import Extent

@@ -16,9 +16,8 @@ from unittest import mock
 import numpy as np
 
 from hmrf_dask import HMRFKMeans
-from hmrf_dask.constraints.arrays import AnyArray
 from hmrf_dask.constraints.closure import build_graph
-from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.constraints.pairs import AnyArray, Constraints
 from hmrf_dask.dataflow import DaskFlow, Inline
 from hmrf_dask.em import bundles, looks, phases
 from hmrf_dask.em.engine import Engine, Pricing

@@ -137,7 +137,7 @@ def test_large_files_that_cannot_be_cut_are_told(
     files = {"a.jsonl": lines(0, 40), "b.jsonl.gz": gzip.compress(lines(40, 80))}
     manifest = written(tmp_path, files)
     assert not any("one task" in one for one in check_manifest(manifest, everything=True).remarks)
-    monkeypatch.setattr(check_documents, "PART_BYTES", 50)
+    monkeypatch.setattr(check_documents, "SEGMENT_BYTES", 50)
     (remark,) = check_manifest(manifest, everything=True).remarks
     assert "1 large file can be read by one task each, from front to end: b.jsonl.gz" in remark
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 
 from hmrf_dask.constraints import closure as closure_module
+from hmrf_dask.constraints.answer_files import parse_lines
 from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
-from hmrf_dask.constraints.files import parse_lines
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 

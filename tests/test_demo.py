@@ -13,15 +13,15 @@ from click.testing import CliRunner
 
 from hmrf_dask import HMRFKMeans
 from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.documents.builtin import Document, read_docstrings
 from hmrf_dask.jobs import demo
-from hmrf_dask.jobs.demo import Document
 
 README = Path(__file__).parents[1] / "README.md"
 
 
 @pytest.fixture(scope="module")
 def documents() -> list[Document]:
-    return demo.read_docstrings()
+    return read_docstrings()
 
 
 def test_corpus_is_about_2000_documents_of_12_subpackages(documents: list[Document]) -> None:
@@ -33,10 +33,10 @@ def test_corpus_is_about_2000_documents_of_12_subpackages(documents: list[Docume
 
 
 def test_ids_are_sorted_and_texts_distinct(documents: list[Document]) -> None:
-    ids = [document.doc_id for document in documents]
+    ids = [document.id for document in documents]
     assert ids == sorted(set(ids))
     assert len({document.text for document in documents}) == len(documents)
-    assert documents == demo.read_docstrings()
+    assert documents == read_docstrings()
 
 
 def test_texts_do_not_name_their_module(documents: list[Document]) -> None:
@@ -74,7 +74,7 @@ def test_demo_goes_the_whole_way(tmp_path: Path, documents: list[Document]) -> N
     assert found["nmi_with_answers"] > 0.5
     table = pq.read_table(found["files"]["assignments"])
     assert table.column_names[:3] == ["doc_id", "cluster", "distortion"]
-    assert table["doc_id"].to_pylist() == [document.doc_id for document in documents]
+    assert table["doc_id"].to_pylist() == [document.id for document in documents]
 
     again = CliRunner().invoke(hmrf, ["demo", "--resume", f"--folder={folder}"])
     assert again.exit_code == 0, again.output

@@ -24,11 +24,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmrf_dask.documents import builtin, docstrings, streams
-from hmrf_dask.documents.batches import Batch, Reject, read_batches
+from hmrf_dask.documents import builtin, jsonl, streams
+from hmrf_dask.documents.batches import Batch, Reject, SeenIds, read_batches
 from hmrf_dask.documents.manifest import SCHEMA, Manifest
-from hmrf_dask.documents.readers import jsonl
-from hmrf_dask.documents.seen import SeenIds
 from hmrf_dask.documents.sources import Source, list_sources
 from hmrf_dask.errors import (
     ConfigurationError,
@@ -259,7 +257,7 @@ def test_embeddings_that_are_none(folder: Folder) -> None:
 
 
 def test_builtin_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
-    records = [builtin.Record("g/1", "text", "g"), builtin.Record("g/2", " ", "g")]
+    records = [builtin.Document("g/1", "text", "g"), builtin.Document("g/2", " ", "g")]
     monkeypatch.setitem(
         builtin._CORPORA, "builtin://newsgroups20", (lambda: iter(records), lambda: "1")
     )
@@ -271,7 +269,7 @@ def test_builtin_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_docstrings_are_a_builtin_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docstrings, "SUBPACKAGES", {"numpy.ma": ("numpy.ma",)})
+    monkeypatch.setattr(builtin, "SUBPACKAGES", {"numpy.ma": ("numpy.ma",)})
     manifest = manifest_of("builtin://docstrings", {"label": "label"})
     (source,) = list_sources(manifest, "/nowhere")
     (batch,) = read_batches(source, manifest.documents)

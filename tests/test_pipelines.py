@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from hmrf_dask import errors
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.documents.builtin import Record
+from hmrf_dask.documents.builtin import Document
 from hmrf_dask.documents.manifest import load_manifest
 from hmrf_dask.jobs.inputs import load_job
 from pipelines.newsgroups import fetch
@@ -30,7 +30,7 @@ N_DOCUMENTS, N_TOPICS = 400, 10
 TRY_AGAIN = errors.HeldError.exit_code
 
 
-def drawn(first: int, n_documents: int) -> list[Record]:
+def drawn(first: int, n_documents: int) -> list[Document]:
     """Return documents of ten topics: every topic's words are in most of its documents."""
     made = []
     for number in range(first, first + n_documents):
@@ -38,7 +38,7 @@ def drawn(first: int, n_documents: int) -> list[Record]:
         words = [
             f"word{'abcdefghij'[topic]}{(number * 7 + step * step) % 17}" for step in range(30)
         ]
-        made.append(Record(f"topic-{topic}/{number}", " ".join(words), f"topic-{topic}"))
+        made.append(Document(f"topic-{topic}/{number}", " ".join(words), f"topic-{topic}"))
     return made
 
 

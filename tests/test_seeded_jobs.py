@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.constraints.files import parse_lines, parse_pairs
+from hmrf_dask.constraints.answer_files import parse_lines, parse_pairs
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.places import assignment_files

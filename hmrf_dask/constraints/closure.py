@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.constraints.arrays import canonical_pairs, freeze_arrays
 from hmrf_dask.constraints.contradictions import Names, OnConflict, witnesses
 from hmrf_dask.constraints.graphs import (
     connected_numbers,
@@ -15,6 +14,7 @@ from hmrf_dask.constraints.graphs import (
     pair_keys_across,
     pair_keys_within,
 )
+from hmrf_dask.constraints.pairs import canonical_pairs, freeze_arrays
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 

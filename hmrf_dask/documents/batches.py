@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hmrf_dask.documents.delimited import read_csv
+from hmrf_dask.documents.jsonl import read_jsonl
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.parts import LinesOfSpan
-from hmrf_dask.documents.readers.columnar import read_parquet
-from hmrf_dask.documents.readers.jsonl import read_jsonl
-from hmrf_dask.documents.readers.records import (
+from hmrf_dask.documents.parquet import read_parquet
+from hmrf_dask.documents.records import (
     BadRecord,
     DamagedFile,
     Reader,
     Record,
     excerpt,
 )
-from hmrf_dask.documents.readers.table import read_csv
-from hmrf_dask.documents.readers.texts import read_installed, read_text
-from hmrf_dask.documents.seen import SeenIds
+from hmrf_dask.documents.segments import SegmentLines
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, open_file, state_of
+from hmrf_dask.documents.texts import read_installed, read_text
 from hmrf_dask.documents.values import as_row, problem_of_document, problem_of_word
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.remote import explained
@@ -95,8 +95,8 @@ class Batch:
         "time" and "label" (list of str or None) if the manifest names such columns.
     embeddings : float32 array, shape (n, d), or None
     n_lines : int
-        Of the last batch of a part of a JSON Lines file: how many lines the part has. Its own
-        lines are counted from the part's beginning on; see `documents.parts.lines_before`.
+        Of the last batch of a segment of JSON Lines: how many lines the segment has. Its own
+        lines are counted from the beginning of the segment; see `documents.segments.lines_before`.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -146,7 +146,7 @@ def read_batches(
         except DamagedFile as error:
             builder.reject(error.line, None, error.reason, "", whole_rest=True)
     # Only now is it known that the file stayed the same: a damaged one may just be being written.
-    n_lines = file.n_lines if isinstance(file, LinesOfSpan) else 0
+    n_lines = file.n_lines if isinstance(file, SegmentLines) else 0
     if builder.rows or n_lines:
         batch = builder.finish()
         batch.n_lines = n_lines
@@ -167,12 +167,12 @@ def _records(
         opened = open_file(source.url, dict(source.options))
     with opened:
         if digest and (source.format == "parquet" or source.span):  # not read from front to end
-            if not source.span or not source.span[0]:  # the first part looks for all
+            if not source.span or not source.span[0]:  # the first segment checks it for all
                 _check_digest(source, WatchedFile(opened, source.path, algorithm), digest)
             opened.seek(0)
             digest = ""
         if source.span and source.format == "jsonl":
-            file: WatchedFile = LinesOfSpan(opened, source.path, source.span)
+            file: WatchedFile = SegmentLines(opened, source.path, source.span)
         else:
             file = WatchedFile(opened, source.path, algorithm if digest else None)
         yield _READERS[source.format](file, source, columns, rows, size), file
@@ -288,3 +288,58 @@ class _Builder:
         }
         if batch.embeddings is not None:
             batch.embeddings = batch.embeddings[kept]
+
+
+Keys = npt.NDArray[np.uint64]
+
+
+class SeenIds:
+    """Hashes of ids (128 bits: no two ids share one) in sorted runs that double in size."""
+
+    def __init__(self) -> None:
+        self._runs: list[Keys] = []  # each (n, 2), sorted by the first half
+
+    def add(self, ids: list[str]) -> list[int]:
+        """Take ids in and return the positions of those that were there before."""
+        if not ids:
+            return []
+        keys = _keys(ids)
+        repeated = set()
+        for run in self._runs:
+            places = np.searchsorted(run[:, 0], keys[:, 0])
+            inside = np.minimum(places, len(run) - 1)
+            for position in np.flatnonzero(run[inside, 0] == keys[:, 0]).tolist():
+                if _holds(run, int(places[position]), keys[position]):
+                    repeated.add(position)
+        if len(set(ids)) < len(ids):
+            first: set[str] = set()
+            for position, id_ in enumerate(ids):
+                if id_ in first:
+                    repeated.add(position)
+                first.add(id_)
+        self._insert(keys)
+        return sorted(repeated)
+
+    def _insert(self, keys: Keys) -> None:
+        self._runs.append(_sorted(keys))
+        while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
+            last = self._runs.pop()
+            self._runs[-1] = _sorted(np.concatenate([self._runs[-1], last]))
+
+
+def _keys(ids: list[str]) -> Keys:
+    digests = b"".join([blake2b(id_.encode(), digest_size=16).digest() for id_ in ids])
+    return np.frombuffer(digests, dtype=np.uint64).reshape(-1, 2)
+
+
+def _sorted(keys: Keys) -> Keys:
+    return keys[np.argsort(keys[:, 0], kind="stable")]
+
+
+def _holds(run: Keys, place: int, key: Keys) -> bool:
+    """Tell whether a run has a key, looking through all whose first half is the same."""
+    while place < len(run) and run[place, 0] == key[0]:
+        if run[place, 1] == key[1]:
+            return True
+        place += 1
+    return False

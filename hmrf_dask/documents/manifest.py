@@ -22,14 +22,14 @@ from pydantic import (
 )
 
 from hmrf_dask.addresses import link_problem, plain_url, refuse_credentials, store_problem
-from hmrf_dask.documents.mistakes import (
+from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.documents.yaml_files import (
     NAME_PATTERN,
     Words,
     parse_yaml,
     refuse_other_kind,
     validated,
 )
-from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
 from hmrf_dask.redaction import shortened, without_secrets

@@ -65,8 +65,8 @@ class Source:
     document_id : str
         Of a text file: its path below the folder or below the fixed part of the glob.
     span : (int, int) or None
-        The bytes of the file that this is a part of: lines that begin in them, or row groups of
-        Parquet. None is the whole file; see `hmrf_dask.documents.parts`.
+        The segment of the file that this is: lines that begin in them, or row groups of
+        Parquet. None is the whole file; see `hmrf_dask.documents.segments`.
     """
 
     path: str

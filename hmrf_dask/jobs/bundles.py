@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject
-from hmrf_dask.documents.parts import lines_before
+from hmrf_dask.documents.segments import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.document_source import DocumentSource
 from hmrf_dask.limits import REJECTS_LISTED
@@ -109,7 +109,7 @@ class Told:
     """What reading a bundle tells, and the files that are written beside its rows.
 
     As JSON: `key`; `files`, of each its path and key, how many records are no documents, what is
-    wrong with the first, and how many lines there are if it is a part of a file; `documents`, for
+    wrong with the first, and how many lines a segment has; `documents`, for
     each batch how many documents each file has in it; `rejects`, names of files of records;
     `labels`, for each batch the name of a file or None.
     """
@@ -237,7 +237,7 @@ def _joined(batches: Sequence[Batch]) -> Batch:
 
 
 def placed(reject: Reject, n_lines: int) -> Reject:
-    """Return a reject of a part of a file with the line it has in the file."""
+    """Return a reject of a segment with the line it has in the file."""
     return replace(reject, line=reject.line + n_lines) if n_lines and reject.line else reject
 
 
@@ -292,7 +292,7 @@ def n_rejects_of(told: Mapping[str, Any]) -> int:
 
 
 def lines_before_of(told: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return of each bundle how many lines are in the parts of its file that come before it."""
+    """Return of each bundle how many lines are in the segments of its file that come before it."""
     so_far: dict[str, int] = defaultdict(int)
     found = []
     for one in told:

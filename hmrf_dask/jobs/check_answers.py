@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.constraints.files import PairLines, parse_lines
+from hmrf_dask.constraints.answer_files import PairLines, parse_lines
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.errors import ConflictError, InvalidInputError, counted
 from hmrf_dask.jobs.former import Documents, look_up

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.documents.batches import BATCH_ROWS, Batch, Reject, read_batches
+from hmrf_dask.documents.batches import BATCH_ROWS, Batch, Reject, SeenIds, read_batches
 from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
-from hmrf_dask.documents.parts import PART_BYTES, is_cut
-from hmrf_dask.documents.seen import SeenIds
+from hmrf_dask.documents.segments import SEGMENT_BYTES, is_cut
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.errors import InvalidInputError, counted
 from hmrf_dask.jobs.check_answers import (
@@ -237,7 +236,7 @@ class _Reading:
 
 def _remark_uncut(found: Findings, sources: Sequence[Source]) -> None:
     """Say which large files one task reads alone, whatever the cluster."""
-    whole = [one for one in sources if one.size >= 2 * PART_BYTES and not is_cut(one)]
+    whole = [one for one in sources if one.size >= 2 * SEGMENT_BYTES and not is_cut(one)]
     if whole:
         shown = ", ".join(f"{one.path} ({one.size / 1e6:.0f} MB)" for one in whole[:SHOWN])
         found.remarks.append(

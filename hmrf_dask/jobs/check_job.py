@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hmrf_dask.documents.manifest import base_of, load_manifest
-from hmrf_dask.documents.mistakes import is_kind, parse_yaml
 from hmrf_dask.documents.sources import list_sources
 from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.documents.yaml_files import is_kind, parse_yaml
 from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError
 from hmrf_dask.jobs.apart import ADVICE, listed_inside, overlaps, refuse_in_run
 from hmrf_dask.jobs.check_answers import NextRun

@@ -23,7 +23,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from hmrf_dask.addresses import absolute_url
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.documents.docstrings import SUBPACKAGES, Document, read_docstrings
+from hmrf_dask.documents.builtin import SUBPACKAGES, Document, read_docstrings
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import FOLDER, write_assignments
@@ -126,7 +126,7 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
     rows, words = tfidf_rows(documents)
     truth = np.array([document.label for document in documents])
     must_link, cannot_link = simulated_answers(truth.tolist(), N_ANSWERS, seed=SEED)
-    ids = np.array([document.doc_id for document in documents])
+    ids = np.array([document.id for document in documents])
     constraints = Constraints(ids[must_link], ids[cannot_link])
     files = _write_inputs(folder, documents, rows, constraints)
     corpus = Corpus.from_rows(rows, ids, n_partitions=N_PARTITIONS).to_parquet(files["rows"])
@@ -187,7 +187,8 @@ def _write_inputs(
         "run": f"{folder}/run",
         "assignments": f"{folder}/run/{FOLDER}",
     }
-    pq.write_table(pa.Table.from_pylist([d._asdict() for d in documents]), files["documents"])
+    columns = [list(column) for column in zip(*documents, strict=True)]
+    pq.write_table(pa.table(columns, ["doc_id", "text", "label"]), files["documents"])
     constraints.to_file(files["pairs"])
     return files
 

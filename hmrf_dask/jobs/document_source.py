@@ -1,4 +1,4 @@
-"""One file of documents, or a part of a large one, and how it is read."""
+"""One file of documents, or a segment of a large one, and how it is read."""
 
 from __future__ import annotations
 

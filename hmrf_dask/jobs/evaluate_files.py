@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from hmrf_dask.constraints.answer_rows import delimiter_of
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.constraints.rows import delimiter_of
 from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.values import MOST_CHARACTERS

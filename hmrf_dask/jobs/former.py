@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hmrf_dask.constraints.files import parse_pairs
+from hmrf_dask.constraints.answer_files import parse_pairs
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.em.prepare import find_ids

@@ -13,9 +13,9 @@ from typing import Any
 
 from hmrf_dask.addresses import absolute_url, plain_url
 from hmrf_dask.documents.manifest import Manifest, base_of, load_manifest
-from hmrf_dask.documents.mistakes import parse_yaml, refuse_other_kind, validated
 from hmrf_dask.documents.sources import Source, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.documents.yaml_files import parse_yaml, refuse_other_kind, validated
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.apart import Place, listed_inside, overlaps, places_of, refuse, refuse_in_run
 from hmrf_dask.jobs.job_file import Job

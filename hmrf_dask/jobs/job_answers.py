@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hmrf_dask.constraints.contradictions import witnesses
-from hmrf_dask.constraints.files import PairLines, parse_lines, parse_pairs
-from hmrf_dask.constraints.graphs import connected_numbers
-from hmrf_dask.constraints.kinds import CANNOT, MUST
-from hmrf_dask.constraints.labels import (
+from hmrf_dask.constraints.answer_files import PairLines, parse_lines, parse_pairs
+from hmrf_dask.constraints.answer_rows import (
+    CANNOT,
+    MUST,
     Labelled,
     Said,
     class_links,
@@ -24,6 +23,8 @@ from hmrf_dask.constraints.labels import (
     said,
     two_classes,
 )
+from hmrf_dask.constraints.contradictions import witnesses
+from hmrf_dask.constraints.graphs import connected_numbers
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from hmrf_dask.addresses import url_problem
-from hmrf_dask.documents.mistakes import NAME_PATTERN, Place
+from hmrf_dask.documents.yaml_files import NAME_PATTERN, Place
 from hmrf_dask.errors import meant
 from hmrf_dask.jobs.cluster_classes import CLASSES, arguments_problem
 from hmrf_dask.limits import LIST_ITEMS, RANGES, problem_of_cost, within

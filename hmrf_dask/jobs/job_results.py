@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmrf_dask.constraints.written import encode_pairs
+from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.jobs import clusters

@@ -12,7 +12,7 @@ from typing import Any
 from hmrf_dask.corpus.files import corpus_of_files
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.batches import Reject
-from hmrf_dask.documents.parts import parts_of
+from hmrf_dask.documents.segments import segments_of
 from hmrf_dask.em.memory_plan import check_memory, hashing_task, table_task
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
@@ -320,7 +320,11 @@ def _refuse_few(run: Run, n_documents: int) -> None:
 
 def _bundles(run: Run) -> list[Bundle]:
     columns = run.inputs.manifest.documents
-    files = [DocumentSource(part, columns) for one in run.inputs.sources for part in parts_of(one)]
+    files = [
+        DocumentSource(segment, columns)
+        for source in run.inputs.sources
+        for segment in segments_of(source)
+    ]
     made_of = () if run.previous is None else run.previous.ledger[MADE_OF]
     return bundled(
         files, run.last_files, run.place, stop=not run.inputs.job.quarantines, made_of=made_of

@@ -1,4 +1,4 @@
-"""Parts of one large file: the documents, lines and errors of reading it from the front."""
+"""Segments of one large file: the documents, lines and errors of reading it from the front."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmrf_dask.documents import parts
+from hmrf_dask.documents import segments
 from hmrf_dask.documents.batches import read_batches
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.parts import LinesOfSpan, lines_before, parts_of
+from hmrf_dask.documents.segments import SegmentLines, lines_before, segments_of
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import state_of
 from hmrf_dask.errors import InvalidInputError
@@ -37,8 +37,8 @@ def corpus(tmp_path: Path) -> JobCorpus:
 
 
 @pytest.fixture(autouse=True)
-def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_BYTES", 2000)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 2000)
 
 
 def source_of(path: Path, kind: str, **more: Any) -> Source:
@@ -63,52 +63,52 @@ def joined(some: list[Source]) -> tuple[list[tuple[str, int]], list[tuple[int, s
 
 
 @given(st.text("ab\n", max_size=30).map(str.encode), st.integers(1, 6), st.integers(1, 5))
-def test_every_line_is_of_the_part_it_begins_in(data: bytes, n_parts: int, at_once: int) -> None:
-    bounds = sorted({len(data) * number // n_parts for number in range(n_parts + 1)})
+def test_every_line_is_of_one_segment(data: bytes, n_segments: int, at_once: int) -> None:
+    bounds = sorted({len(data) * number // n_segments for number in range(n_segments + 1)})
     starts = [0, *(place + 1 for place, byte in enumerate(data) if byte == ord("\n"))]
     for first, last in pairwise(bounds):
-        file = LinesOfSpan(io.BytesIO(data), "x", (first, last))
+        file = SegmentLines(io.BytesIO(data), "x", (first, last))
         found = b"".join(iter(lambda file=file: file.read(at_once), b""))
         mine = [place for place in starts if first <= place < last]
         assert found == b"".join(data[one : data.find(b"\n", one) + 1 or None] for one in mine)
         assert file.n_lines == found.count(b"\n")
 
 
-def test_lines_of_a_file_in_parts(tmp_path: Path) -> None:
+def test_lines_of_a_file_in_segments(tmp_path: Path) -> None:
     rows = [json.dumps({"id": str(n), "text": "moon " * (1 + n % 9)}) for n in range(300)]
     rows[40], rows[41], rows[299] = "", "{broken", "[1]"
-    rows[150] = json.dumps({"id": "long", "text": "x" * 5000})  # no other line begins in some part
+    rows[150] = json.dumps({"id": "long", "text": "x" * 5000})  # nothing else begins there
     path = tmp_path / "large.jsonl"
     path.write_text("\ufeff" + "\n".join(rows))
     source = source_of(path, "jsonl")
-    cut = parts_of(source)
+    cut = segments_of(source)
     assert len(cut) > 5
     assert joined(cut) == read(source)
     assert read(source)[1][0][0] == 42
 
 
-def test_row_groups_of_a_file_in_parts(tmp_path: Path) -> None:
+def test_row_groups_of_a_file_in_segments(tmp_path: Path) -> None:
     path = tmp_path / "large.parquet"
     rows = {"id": [str(n) for n in range(300)], "text": [f"moon {n} " * 40 for n in range(300)]}
     rows["text"][111] = None
     pq.write_table(pa.table(rows), path, row_group_size=17, compression="none")
     source = source_of(path, "parquet")
-    cut = parts_of(source)
+    cut = segments_of(source)
     assert len(cut) > 5
     assert joined(cut) == read(source)
     path.write_bytes(path.read_bytes()[:-9] + b"x" * 9)
     source = source_of(path, "parquet")
-    (reject,) = joined(parts_of(source))[1]  # told once
+    (reject,) = joined(segments_of(source))[1]  # told once
     assert "damaged" in reject[1]
 
 
 def test_what_cannot_be_cut_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 9000)
-    assert len(parts_of(source_of(path, "jsonl"))) == 4
+    assert len(segments_of(source_of(path, "jsonl"))) == 4
     for kind, compression in (("jsonl", "gz"), ("jsonl", "zst"), ("csv", "none"), ("text", "none")):
         source = source_of(path, kind, compression=compression)
-        assert parts_of(source) == [source]
+        assert segments_of(source) == [source]
 
 
 # ---- runs
@@ -133,7 +133,7 @@ def test_a_large_file_gives_the_bits_of_a_whole_one(
     assert cut.files["all"] == 1
     assert run(job, output="cut").status == "up to date"
     with monkeypatch.context() as whole:
-        whole.setattr(parts, "PART_BYTES", 2**20)
+        whole.setattr(segments, "SEGMENT_BYTES", 2**20)
         alone = run(job, output="whole")
     assert assigned(cut) == assigned(alone)
     assert cut.fit["J"] == alone.fit["J"]
@@ -142,7 +142,7 @@ def test_a_large_file_gives_the_bits_of_a_whole_one(
         run(job, output="other")
 
 
-def test_parts_are_read_once(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_are_read_once(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = corpus.draw(90)
     write_large(corpus, documents)
     job = corpus.write_job(start="cold")

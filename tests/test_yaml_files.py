@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from hmrf_dask.documents import mistakes
+from hmrf_dask.documents import yaml_files
 from hmrf_dask.documents.manifest import Manifest
-from hmrf_dask.documents.mistakes import parse_yaml, refuse_other_kind, validated
+from hmrf_dask.documents.yaml_files import parse_yaml, refuse_other_kind, validated
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.jobs.job_file import Job
 
@@ -39,7 +39,7 @@ def _places(model: type[BaseModel], path: tuple[Any, ...] = ()) -> Iterator[tupl
         here = (*path, field.alias or name)
         yield here
         many = "tuple" in str(field.annotation)
-        for inner in mistakes._models_in(field.annotation):
+        for inner in yaml_files._models_in(field.annotation):
             yield from _places(inner, (*here, 0) if many else here)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.readers.records import (
+from hmrf_dask.documents.records import (
     BadRecord,
     DamagedFile,
     Record,
@@ -57,7 +57,7 @@ def read_parquet(
                 line += 1
     except (pa.ArrowException, OSError, EOFError, DamagedFile) as error:
         if not opened and source.span and source.span[0] and not file.failure:
-            return  # the first part tells it, once
+            return  # the first segment reports it, once
         raise error if isinstance(error, DamagedFile) else damage(file, line, error) from error
 
 

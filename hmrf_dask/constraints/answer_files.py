@@ -1,28 +1,41 @@
-"""Pair files, CSV, JSONL or Parquet with columns a, b, kind, weight, notes: errors name the line.
+"""Files of answers, CSV, JSONL or Parquet, to pairs and back: errors name the line.
 
 Known classes of documents, columns id and label, are pairs as soon as all of them are known.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hmrf_dask.constraints.arrays import SHOWN
-from hmrf_dask.constraints.kinds import CANNOT, MUST, kind_of, unknown_kind
-from hmrf_dask.constraints.labels import Labelled, class_links, id_problem, said
-from hmrf_dask.constraints.rows import BadLine, Table, pair_ending, read_rows
+from hmrf_dask.constraints.answer_rows import (
+    CANNOT,
+    MUST,
+    PAIR,
+    BadLine,
+    Labelled,
+    Table,
+    class_links,
+    id_problem,
+    kind_of,
+    pair_ending,
+    read_rows,
+    said,
+    unknown_kind,
+)
+from hmrf_dask.constraints.pairs import SHOWN, Constraints
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.limits import ANSWER_BYTES, problem_of_cost
-from hmrf_dask.remote import explained
+from hmrf_dask.modes import open_file
+from hmrf_dask.remote import explained, open_files
 from hmrf_dask.types import AnyArray
 from hmrf_dask.whole_files import read_bounded
-
-if TYPE_CHECKING:
-    from hmrf_dask.constraints.pairs import Constraints
 
 
 @dataclass(frozen=True)
@@ -62,8 +75,6 @@ def read_pairs(path: str | os.PathLike[str], *, ids: bool = True) -> Constraints
 
 def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
     """Return the pairs in the bytes of a pair file, whose name tells what they are."""
-    from hmrf_dask.constraints.pairs import Constraints
-
     table, weights = _read_table(data, address)
     if table.bad:
         shown = "; ".join(f"{table.unit} {one.line}: {one.reason}" for one in table.bad[:SHOWN])
@@ -200,3 +211,82 @@ def _is_integer(value: Any) -> bool:
         return str(int(value)) == str(value) and abs(int(value)) < 2**63
     except (TypeError, ValueError):
         return False
+
+
+def write_pairs(constraints: Constraints, path: str | os.PathLike[str]) -> None:
+    """Write a pair file; see `hmrf_dask.constraints.pairs.Constraints.to_file`.
+
+    The bytes are complete before the first one is written, and a local file is replaced whole: a
+    killed program leaves the old answers, not half of the new ones.
+    """
+    address = os.fspath(path)
+    data = _WRITERS[pair_ending(address)](constraints)
+    with explained(address, "write it"):
+        _put(address, data)
+
+
+def _put(address: str, data: bytes) -> None:
+    filesystem, inside = open_files(address)
+    if type(filesystem).__name__ != "LocalFileSystem":
+        filesystem.pipe_file(inside, data)
+        return
+    temporary = f"{inside}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb", opener=open_file) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, inside)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+        raise
+
+
+def _columns(constraints: Constraints) -> tuple[AnyArray, list[str], AnyArray]:
+    pairs = np.concatenate([constraints.must_nodes, constraints.cannot_nodes])
+    kinds = ["must"] * len(constraints.must_nodes) + ["cannot"] * len(constraints.cannot_nodes)
+    weights = np.concatenate([constraints.must_link_costs, constraints.cannot_link_costs])
+    return constraints.documents[pairs], kinds, weights
+
+
+def _csv_bytes(constraints: Constraints) -> bytes:
+    pairs, kinds, weights = _columns(constraints)
+    written = ["" if np.isnan(weight) else repr(weight) for weight in weights.tolist()]
+    text = io.StringIO(newline="")
+    # Python 3.11 quotes a carriage return inside an id only when lines end with one (RFC 4180).
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(PAIR)
+    writer.writerows(zip(*pairs.T.tolist(), kinds, written, strict=True))
+    return text.getvalue().encode()
+
+
+def encode_pairs(constraints: Constraints) -> bytes:
+    """Return the pairs as the bytes of a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pairs, kinds, weights = _columns(constraints)
+    ids = pa.string() if constraints.documents.dtype.kind == "U" else pa.int64()
+    columns = {
+        "a": pa.array(pairs[:, 0].tolist(), ids),
+        "b": pa.array(pairs[:, 1].tolist(), ids),
+        "kind": pa.array(kinds, pa.string()),
+        "weight": pa.array(weights, pa.float64(), mask=np.isnan(weights)),
+    }
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink, compression="zstd", write_page_checksum=True)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _jsonl_bytes(constraints: Constraints) -> bytes:
+    pairs, kinds, weights = _columns(constraints)
+    rows = zip(*pairs.T.tolist(), kinds, weights.tolist(), strict=True)
+    lines = [
+        {"a": first, "b": second, "kind": kind} | ({} if weight != weight else {"weight": weight})
+        for first, second, kind, weight in rows
+    ]
+    return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+
+
+_WRITERS = {".csv": _csv_bytes, ".jsonl": _jsonl_bytes, ".parquet": encode_pairs}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.readers.records import (
+from hmrf_dask.documents.records import (
     BadRecord,
     DamagedFile,
     Nothing,

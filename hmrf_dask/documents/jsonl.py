@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.readers.records import BadRecord, Nothing, Record, damage, excerpt
+from hmrf_dask.documents.records import BadRecord, Nothing, Record, damage, excerpt
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
 from hmrf_dask.documents.values import too_long

@@ -1,6 +1,6 @@
-"""Parts of one large file, each read by a task of its own.
+"""Segments of one large file, each read by a task of its own.
 
-JSON Lines are cut at bytes, and a line is of the part it begins in; Parquet is cut between row
+JSON Lines are cut at bytes, and a line is of the segment it begins in; Parquet is cut between row
 groups. Where depends on the size of the file alone. What is compressed as a whole, and CSV, whose
 quoted cells may hold line ends, can only be read from the front.
 """
@@ -14,24 +14,24 @@ from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import BLOCK_BYTES, WatchedFile, open_file
 from hmrf_dask.remote import explained
 
-PART_BYTES = 64 * 2**20
+SEGMENT_BYTES = 64 * 2**20
 
 
-def parts_of(source: Source) -> list[Source]:
-    """Return a file in parts of at least `PART_BYTES`, or as it is."""
-    n_parts = source.size // PART_BYTES
-    if n_parts < 2 or not is_cut(source):
+def segments_of(source: Source) -> list[Source]:
+    """Return a file in segments of at least `SEGMENT_BYTES`, or as it is."""
+    n_segments = source.size // SEGMENT_BYTES
+    if n_segments < 2 or not is_cut(source):
         return [source]
-    bounds = [source.size * number // n_parts for number in range(n_parts + 1)]
-    return [replace(source, span=(bounds[n], bounds[n + 1])) for n in range(n_parts)]
+    bounds = [source.size * number // n_segments for number in range(n_segments + 1)]
+    return [replace(source, span=(bounds[n], bounds[n + 1])) for n in range(n_segments)]
 
 
 def is_cut(source: Source) -> bool:
-    """Return whether a file has parts if it is large."""
+    """Return whether a file is cut if it is large."""
     return source.format == "parquet" or (source.format, source.compression) == ("jsonl", "none")
 
 
-class LinesOfSpan(WatchedFile):
+class SegmentLines(WatchedFile):
     """The lines that begin in a span of a file, as if there were no others."""
 
     def __init__(self, file: BinaryIO, name: str, span: tuple[int, int]) -> None:
@@ -71,7 +71,7 @@ class LinesOfSpan(WatchedFile):
 
 
 def lines_before(source: Source) -> int:
-    """Return how many lines of a JSON Lines file begin before a part of it."""
+    """Return how many lines of a JSON Lines file begin before a segment of it."""
     if source.format != "jsonl" or source.span is None or not source.span[0]:
         return 0
     left, n_lines = source.span[0] - 1, 1

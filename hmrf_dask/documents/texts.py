@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hmrf_dask.documents.builtin import read_builtin
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.readers.records import BadRecord, Record, damage, excerpt
+from hmrf_dask.documents.records import BadRecord, Record, damage, excerpt
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
 from hmrf_dask.documents.values import too_long

@@ -18,6 +18,7 @@ from typing import Any
 import dask
 import numpy as np
 import pyarrow.parquet as pq
+from threadpoolctl import threadpool_info
 
 from hmrf_dask import (
     LSA,
@@ -58,9 +59,21 @@ def compute(name: str) -> str:
 
 
 def recorded() -> dict[str, Any]:
-    """Return what golden.json holds: the kernel path it was made on, and a digest a case."""
+    """Return what golden.json holds: what it was made on, and a digest a case."""
     found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
     return found
+
+
+def path_of(name: str) -> dict[str, str]:
+    """Return what the bits of a case depend on; LSA alone stands on BLAS."""
+    return kernel_path() | ({"blas": _blas()} if name == "lsa" else {})
+
+
+def _blas() -> str:
+    """Return the BLAS libraries in this process, and for which processors they compute."""
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    parts = ("internal_api", "version", "architecture")
+    return ", ".join(sorted(" ".join(str(pool.get(part)) for part in parts) for pool in pools))
 
 
 def digest(*values: Any) -> str:
@@ -250,7 +263,7 @@ def main() -> None:
     for name in CASES_BY_NAME:
         found[name] = compute(name)
         sys.stderr.write(f"{found[name]} {name}\n")
-    content = {"path": kernel_path(), "digests": found}
+    content = {"path": path_of("lsa"), "digests": found}
     RECORD.write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")
 
 

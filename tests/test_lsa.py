@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.decomposition import TruncatedSVD
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from hmrf_dask import LSA, Corpus, HMRFKMeans
 from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError, MemoryPlanError
-from hmrf_dask.kernels.bases import eigenvectors, inner_products, orthonormal, turned
 from hmrf_dask.kernels.sketches import Basis, add_sketch, project, sketch_exponent
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.text.lsa import blas_on_one_thread, orthonormal
 from hmrf_dask.text.passes import look_at, scaling_of, strips
 from tests.fits import scheduled
 from tests.news_rows import SETS, missing, news
@@ -34,6 +36,12 @@ from tests.problems import planted_text, string_ids
 
 TEXT = planted_text(240, 300, 6, 0, words=25)[0]
 DENSE = np.random.default_rng(0).normal(size=(150, 40)) * np.linspace(1.0, 5.0, 40)
+
+BASIS = orthonormal(np.random.default_rng(0).normal(size=(2000, 60)))
+
+
+def blas() -> list[dict[str, Any]]:
+    return [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
 
 
 def fitted(X: Any, n_components: int = 8, **parameters: Any) -> LSA:
@@ -236,20 +244,6 @@ def test_sums_as_large_as_the_scale_allows_do_not_overflow() -> None:
         assert scaling.exponent == sketch_exponent(n, 9e14)
 
 
-@given(st.integers(0, 10**6), st.integers(1, 12))
-@settings(max_examples=40)
-def test_eigenvectors_are_those_of_lapack(seed: int, n: int) -> None:
-    rng = np.random.default_rng(seed)
-    matrix = rng.normal(size=(n, n)) * 10.0 ** rng.integers(-9, 10)
-    matrix = matrix + matrix.T
-    values, vectors = eigenvectors(matrix)
-    size = np.abs(matrix).max()
-    told = np.linalg.eigvalsh(matrix)[::-1]
-    np.testing.assert_allclose(values, told, atol=1e-13 * n * size)
-    np.testing.assert_allclose(vectors.T @ vectors, np.eye(n), atol=1e-13)
-    np.testing.assert_allclose(matrix @ vectors, vectors * values, atol=1e-13 * n * size)
-
-
 @pytest.mark.parametrize("spread", [0.0, 4.0, 12.0])
 def test_bases_are_orthonormal_however_far_apart_lengths_are(spread: float) -> None:
     rng = np.random.default_rng(0)
@@ -259,8 +253,32 @@ def test_bases_are_orthonormal_however_far_apart_lengths_are(spread: float) -> N
     found = orthonormal(vectors)
     np.testing.assert_allclose(found.T @ found, np.eye(9), atol=1e-11)
     assert angle(found.T, vectors.T) < 1e-15 * 10.0 ** (spread + 1) + 1e-12
-    np.testing.assert_allclose(inner_products(vectors, found), vectors.T @ found, atol=1e-13)
-    np.testing.assert_allclose(turned(vectors, turn[:, :3]), vectors @ turn[:, :3], atol=1e-13)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])  # three share out rows in another way
+def test_bases_are_the_same_with_any_number_of_blas_threads(n_threads: int) -> None:
+    vectors = np.random.default_rng(0).normal(size=(2000, 60))
+    shifted = np.empty(vectors.size + 1)[1:].reshape(vectors.shape)  # in other places of a line
+    shifted[:] = vectors
+    with threadpool_limits(n_threads, user_api="blas"):
+        assert orthonormal(shifted).tobytes() == orthonormal(vectors).tobytes() == BASIS.tobytes()
+        assert {pool["num_threads"] for pool in blas()} == {n_threads}
+
+
+def test_fits_at_a_time_do_not_lift_the_limit_of_blas_threads() -> None:
+    entered = threading.Event()
+
+    def enter() -> None:
+        with blas_on_one_thread():
+            entered.set()
+
+    second = threading.Thread(target=enter)
+    with blas_on_one_thread():
+        second.start()
+        assert not entered.wait(0.1)
+        assert {pool["num_threads"] for pool in blas()} == {1}
+    second.join()
+    assert entered.is_set()
 
 
 def test_projected_rows_depend_on_the_row_alone() -> None:

@@ -39,7 +39,7 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Orthonormal, but for those beyond the rank of the rows, which are nought. The entry of each
+        Orthonormal, but for those beyond the rank of the rows, which are zero. The entry of each
         that is largest in size is positive.
     singular_values_ : ndarray of shape (n_components,)
     explained_variance_, explained_variance_ratio_ : ndarrays of shape (n_components,)

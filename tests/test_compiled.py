@@ -141,10 +141,11 @@ def test_equal_options_are_one_object_and_others_another() -> None:
 
 ENERGY = """
 import numpy as np
-from hmrf_dask.kernels import links
+from hmrf_dask.kernels import problem
 nothing = np.zeros(0, int)
-one = links.make_links(0, np.full((1, 2), 21), 1, *links.adjacency(1, nothing, nothing, nothing))
-print(links.energy(np.zeros(1, np.int32), one), sum(links._energy.stats.cache_hits.values()))
+pairs = problem.adjacency(1, nothing, nothing, nothing)
+one = problem.make_problem(0, np.full((1, 2), 21), 1, *pairs)
+print(problem.energy(np.zeros(1, np.int32), one), sum(problem._energy.stats.cache_hits.values()))
 """
 
 
@@ -272,8 +273,8 @@ for name, module in list(sys.modules.items()):
             continue  # part of the kernels that call it, each with its own form of the arguments
         if len(getattr(kernel, "signatures", ())) > 1:
             print(kernel.py_func.__module__, kernel.py_func.__qualname__, sep=".")
-from hmrf_dask.kernels import table_sweeps, tokens
-assert table_sweeps._run.signatures  # the fits are not all of one form
+from hmrf_dask.kernels import closure_sweeps, tokens
+assert closure_sweeps._run.signatures  # the fits are not all of one form
 assert tokens._enter.signatures  # the table of words has grown
 """
 

@@ -21,7 +21,7 @@ from hmrf_dask.em.parts import KeptTerms
 from hmrf_dask.em.scale import Scale, make_scale
 from hmrf_dask.kernels import cost_rows
 from hmrf_dask.kernels.icm import icm
-from hmrf_dask.kernels.links import adjacency
+from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs.memory import MemoryRun
 from tests.loop_driver import make_bench, turns

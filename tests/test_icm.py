@@ -10,16 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.groups import LARGE_GROUP
-from hmrf_dask.kernels.heap import empty_heap, place_item
-from hmrf_dask.kernels.icm import component_moves, heap_moves, icm
+from hmrf_dask.kernels.icm import (
+    LARGE_GROUP,
+    component_moves,
+    empty_heap,
+    heap_moves,
+    icm,
+    place_item,
+)
 from hmrf_dask.kernels.limbs import add_limbs, best_limbs, join_limbs
-from hmrf_dask.kernels.links import adjacency, energy, make_links
+from hmrf_dask.kernels.problem import adjacency, energy, make_problem
 from hmrf_dask.kernels.reconcile_groups import merge_parts
 from tests.linked_oracle import Component, random_component, starting_labels
 
 
-def links_of(component: Component) -> tuple:
+def piece_arrays(component: Component) -> tuple:
     pairs = adjacency(component.n, *component.signed_pairs())
     return component.costs(), component.shift, *pairs
 
@@ -60,7 +65,7 @@ def test_single_moves_are_those_of_the_oracle_in_its_order() -> None:
         labels = starting_labels(rng, component)
         expected = labels.tolist()
         count = largest_gain_first(component, expected, single_units(component))
-        assert heap_moves(labels, *links_of(component)) == count
+        assert heap_moves(labels, *piece_arrays(component)) == count
         assert labels.tolist() == expected
 
 
@@ -76,7 +81,7 @@ def test_group_moves_are_those_of_the_oracle_in_its_order(large: bool) -> None:
         labels = starting_labels(rng, component)
         expected = labels.tolist()
         count = largest_gain_first(component, expected, group_units(component))
-        assert component_moves(labels, *links_of(component), *component.group_arrays()) == count
+        assert component_moves(labels, *piece_arrays(component), *component.group_arrays()) == count
         assert labels.tolist() == expected
         total += count
     assert total > 60
@@ -89,7 +94,7 @@ def test_icm_ends_where_nothing_gains() -> None:
         component = random_component(rng)
         labels = starting_labels(rng, component)
         before = component.energy(labels.tolist())
-        counts = icm(labels, *links_of(component), *component.group_arrays())
+        counts = icm(labels, *piece_arrays(component), *component.group_arrays())
         final = labels.tolist()
         assert component.energy(final) <= before - sum(counts)
         assert component.best_single_gain(final) == 0
@@ -103,7 +108,7 @@ def test_energy_is_the_papers_up_to_its_constant() -> None:
     for _ in range(100):
         component = random_component(rng)
         labels = starting_labels(rng, component)
-        signed = energy(labels, make_links(0, *links_of(component)))
+        signed = energy(labels, make_problem(0, *piece_arrays(component)))
         assert signed + component.constant() == component.energy(labels.tolist())
 
 
@@ -121,9 +126,9 @@ def test_packing_components_together_changes_nothing() -> None:
         )
         together = starting_labels(rng, both)
         apart = together[: one.n].copy(), together[one.n :].copy()
-        icm(together, *links_of(both), *both.group_arrays())
+        icm(together, *piece_arrays(both), *both.group_arrays())
         for component, labels in zip((one, other), apart, strict=True):
-            icm(labels, *links_of(component), *component.group_arrays())
+            icm(labels, *piece_arrays(component), *component.group_arrays())
         np.testing.assert_array_equal(together, np.concatenate(apart))
 
 

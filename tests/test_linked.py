@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hmrf_dask.constraints import closure as closure_module
 from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
-from hmrf_dask.kernels.table_forms import table_bytes
+from hmrf_dask.kernels.closure_tables import table_bytes
 from hmrf_dask.linked.layout import CANNOT, MUST, LinkedLayout
 from hmrf_dask.linked.plan import plan_layout
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes, round_bytes, table_mode_bytes

@@ -19,7 +19,7 @@ from hmrf_dask.em.prepare import check_settings
 from hmrf_dask.errors import ConfigurationError, RunDirectoryError
 from hmrf_dask.kernels import messages
 from hmrf_dask.kernels.icm import icm
-from hmrf_dask.kernels.links import adjacency
+from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes
 from hmrf_dask.runs import RunDirectory
 from tests.fits import Case, digests, fit, text_case
@@ -39,12 +39,12 @@ BELIEFS = "belief-propagation"
 SIZES = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
 
 
-def links_of(component: Component) -> tuple[Any, ...]:
+def piece_arrays(component: Component) -> tuple[Any, ...]:
     return component.costs(), component.shift, *adjacency(component.n, *component.signed_pairs())
 
 
 def believed(component: Component, labels: Any) -> list[int]:
-    costs, shift, *pairs = links_of(component)
+    costs, shift, *pairs = piece_arrays(component)
     found = messages.believed(labels, costs, shift, messages.make_edges(*pairs))
     return [int(label) for label in found]
 
@@ -54,7 +54,7 @@ def propagated(component: Component, labels: Any, of: Any = None) -> tuple[list[
     after = labels.copy()
     if of is None:
         of = np.zeros(component.n, np.int32)
-    taken = messages.propagate(after, *links_of(component), *component.group_arrays(), of)
+    taken = messages.propagate(after, *piece_arrays(component), *component.group_arrays(), of)
     return after.tolist(), taken
 
 
@@ -99,7 +99,7 @@ def test_a_chain_that_single_moves_cannot_turn_is_turned() -> None:
     ones = np.ones(n, np.int32)
     ones[0] = 0
     stuck = ones.copy()
-    icm(stuck, *links_of(component), *component.group_arrays())
+    icm(stuck, *piece_arrays(component), *component.group_arrays())
     assert component.energy(stuck.tolist()) == 60
     assert propagated(component, ones) == ([0] * n, 1)
     assert component.energy([0] * n) == 20
@@ -112,9 +112,9 @@ def test_loopy_graphs_end_where_nothing_gains_and_never_higher() -> None:
         component = random_component(rng)
         labels = starting_labels(rng, component)
         before, alone = component.energy(labels.tolist()), labels.copy()
-        icm(alone, *links_of(component), *component.group_arrays())
+        icm(alone, *piece_arrays(component), *component.group_arrays())
         polished = np.array(believed(component, labels), np.int32)
-        icm(polished, *links_of(component), *component.group_arrays())
+        icm(polished, *piece_arrays(component), *component.group_arrays())
         after, taken = propagated(component, labels)
         assert after == (polished if taken else alone).tolist()
         assert bool(taken) == (component.energy(polished.tolist()) < before)
@@ -174,7 +174,7 @@ def test_numpy_sends_the_same_messages() -> None:
     rng = np.random.default_rng(6)
     for _ in range(60):
         component = random_component(rng)
-        costs, shift, *pairs = links_of(component)
+        costs, shift, *pairs = piece_arrays(component)
         edges = messages.make_edges(*pairs)
         if component.n_clusters == 1:
             continue

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hmrf_dask.em.rounds import Rounds
 from hmrf_dask.kernels.icm import heap_moves, heap_moves_piece
 from hmrf_dask.kernels.limbs import join_limbs
-from hmrf_dask.kernels.links import adjacency, make_links
+from hmrf_dask.kernels.problem import adjacency, make_problem
 from hmrf_dask.kernels.reconcile import ROUNDS, Phase, Progress, advance, next_pieces, winners
 from hmrf_dask.kernels.reconcile_groups import (
     GroupMoves,
@@ -118,7 +118,7 @@ def test_parts_of_group_energies_add_up_to_the_oracle() -> None:
         parts = []
         for piece in cut(pairs, groups, random_bounds(rng, component.n)):
             own = costs[piece.offset : piece.offset + piece.size]
-            links = make_links(
+            problem = make_problem(
                 piece.first,
                 own,
                 component.shift,
@@ -132,7 +132,9 @@ def test_parts_of_group_energies_add_up_to_the_oracle() -> None:
                 *piece.far[piece.first :],
             ]
             for few in (piece.inside, piece.cut):
-                found = group_gain_parts(labels[index], piece.groups, few.start, few.member, links)
+                found = group_gain_parts(
+                    labels[index], piece.groups, few.start, few.member, problem
+                )
                 parts.append((few.number, *found))
         number, high, low = merge_parts(parts)
         assert number.tolist() == np.flatnonzero(np.bincount(groups) > 1).tolist()
@@ -170,21 +172,21 @@ def test_one_piece_handed_over_is_the_whole_heap() -> None:
     for _ in range(50):
         component = random_component(rng)
         labels = starting_labels(rng, component)
-        links = (
+        problem = (
             component.costs(),
             component.shift,
             *adjacency(component.n, *component.signed_pairs()),
         )
         whole = labels.copy()
-        moves = heap_moves(whole, *links)
-        assert heap_moves_piece(labels, 0, *links) == moves
+        moves = heap_moves(whole, *problem)
+        assert heap_moves_piece(labels, 0, *problem) == moves
         np.testing.assert_array_equal(labels, whole)
 
 
 def test_a_frozen_neighbour_outside_stays() -> None:
     labels = np.array([0, 0, 1], np.int32)
-    links = (1, np.array([[5, 0]], np.int32), 0, np.array([0, 2]), np.array([0, 2]))
-    assert heap_moves_piece(labels, *links, np.array([-1, -1])) == 1
+    problem = (1, np.array([[5, 0]], np.int32), 0, np.array([0, 2]), np.array([0, 2]))
+    assert heap_moves_piece(labels, *problem, np.array([-1, -1])) == 1
     assert labels.tolist() == [0, 1, 1]
 
 

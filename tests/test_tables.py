@@ -9,31 +9,29 @@ import numpy as np
 import pytest
 
 from hmrf_dask.constraints import closure as closure_module
-from hmrf_dask.kernels import table_forms
+from hmrf_dask.kernels import closure_tables
+from hmrf_dask.kernels.closure_sweeps import fill_tables, group_energies, table_icm
+from hmrf_dask.kernels.closure_tables import build_tables, make_closure, make_rows, table_bytes
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.limbs import best_limbs, join_limbs
-from hmrf_dask.kernels.links import adjacency, make_grouping, make_links
-from hmrf_dask.kernels.table_costs import group_energies
-from hmrf_dask.kernels.table_forms import table_bytes
-from hmrf_dask.kernels.table_sweeps import fill_tables, table_icm
-from hmrf_dask.kernels.tables import build_tables, make_closure, make_rows
+from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
 from tests.linked_oracle import renumbered
 from tests.loop_driver import make_bench, turns
 from tests.problems import random_problem
 
 
 @njit()
-def _best_of_group(labels, links, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
+def _best_of_group(labels, problem, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
     fill_tables(labels, tables, rows, closure, grouping)
-    group_energies(labels, links, tables, rows, closure, grouping, group)
+    group_energies(labels, problem, tables, rows, closure, grouping, group)
     energies = tables.energies
     return best_limbs(energies[0], energies[1], 0, energies.shape[1] - 1)
 
 
-def group_gain(labels, links, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
+def group_gain(labels, problem, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
     """Return (best cluster, exact gain) of moving a whole group; (-1, 0) where none gains."""
-    tables = build_tables(rows, closure, grouping, links.costs.shape[1])
-    target, high, low = _best_of_group(labels, links, tables, rows, closure, grouping, group)
+    tables = build_tables(rows, closure, grouping, problem.costs.shape[1])
+    target, high, low = _best_of_group(labels, problem, tables, rows, closure, grouping, group)
     return target, join_limbs(high, low) // 2
 
 
@@ -126,10 +124,10 @@ class Closed:
         ends = np.array(self.extra, np.int64).reshape(-1, 3).T
         start, neighbour, cost = adjacency(len(self.rows), *ends)
         costs = np.array(self.distortion)
-        links = make_links(0, costs, self.shift, start, neighbour, cost)
+        problem = make_problem(0, costs, self.shift, start, neighbour, cost)
         member = np.argsort(self.groups, kind="stable")
         group_start = np.concatenate(([0], np.cumsum(np.bincount(self.groups))))
-        return links, rows, closure, make_grouping(np.array(self.groups), group_start, member)
+        return problem, rows, closure, make_grouping(np.array(self.groups), group_start, member)
 
 
 def random_closed(rng: np.random.Generator, form: str) -> Closed:
@@ -170,8 +168,8 @@ def random_closed(rng: np.random.Generator, form: str) -> Closed:
 def forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a table to every group, to some, to none."""
     large, most = request.param
-    monkeypatch.setattr(table_forms, "LARGE_GROUP", large)
-    monkeypatch.setattr(table_forms, "MOST_PARTNERS", most)
+    monkeypatch.setattr(closure_tables, "LARGE_GROUP", large)
+    monkeypatch.setattr(closure_tables, "MOST_PARTNERS", most)
 
 
 @pytest.mark.usefixtures("forms")
@@ -224,8 +222,8 @@ def test_what_has_a_table_changes_no_label(
         )
         ends = []
         for large, most in ((0, 0), (2, 4), (64, 512)):
-            monkeypatch.setattr(table_forms, "LARGE_GROUP", large)
-            monkeypatch.setattr(table_forms, "MOST_PARTNERS", most)
+            monkeypatch.setattr(closure_tables, "LARGE_GROUP", large)
+            monkeypatch.setattr(closure_tables, "MOST_PARTNERS", most)
             bench = make_bench(problem)
             *_, (_, turn) = turns(bench, most=4)
             ends.append((turn.state.energy.total, bench.labels(turn.state).tolist()))
@@ -278,7 +276,7 @@ def test_two_large_rivals_that_prefer_one_cluster(size: int) -> None:
     groups = np.repeat([0, 1], size)
     grouping = make_grouping(groups, [0, size, n], np.arange(n))
     nothing = adjacency(n, *np.zeros((3, 0), np.int64))
-    links = make_links(0, costs, shift, *nothing)
+    problem = make_problem(0, costs, shift, *nothing)
     labels = np.zeros(n, np.int32)
 
     one, other = (
@@ -289,7 +287,7 @@ def test_two_large_rivals_that_prefer_one_cluster(size: int) -> None:
     rival_pairs = w * (size * size * unit + product)  # Σ (φ_max − φ_ij) = Σ (1 + q_i·q_j)
     moving = [int(costs[:size, h].astype(np.int64).sum()) << shift for h in range(3)]
     gains = [0, rival_pairs - moving[1], rival_pairs - moving[2]]
-    arrays = links, rows, closure, grouping
+    arrays = problem, rows, closure, grouping
     assert group_gain(labels, *arrays, 0) == (gains.index(max(gains)), max(gains))
     if size == 10_000:
         assert max(gains) > 2**63  # it does not fit one int64

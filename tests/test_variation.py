@@ -9,7 +9,7 @@ import pytest
 
 from hmrf_dask.kernels import set_moves, variation
 from hmrf_dask.kernels.arrays import spread
-from hmrf_dask.kernels.links import adjacency
+from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.kernels.variation import Moves, Summands, Ties
 from hmrf_dask.rows.block import RowBlock

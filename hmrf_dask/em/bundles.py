@@ -25,8 +25,8 @@ from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
-from hmrf_dask.kernels.links import adjacency, make_links
 from hmrf_dask.kernels.messages import propagate
+from hmrf_dask.kernels.problem import adjacency, make_problem
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.runs import LabelsFile, RunStore
@@ -137,8 +137,8 @@ def settle(
     cost_rows = [part.costs for part in partitions]
     costs = cost_rows[0] if len(partitions) == 1 else np.concatenate(cost_rows)
     if problem.mode == "table":
-        links = make_links(0, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
-        settle_tables(problem, links, rows, model, scale, potts, closure_costs, labels)
+        arrays = make_problem(0, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
+        settle_tables(problem, arrays, rows, model, scale, potts, closure_costs, labels)
         return labels
     if (labels < 0).any():
         labels = place_groups(costs, scale.shift, pairs, problem)

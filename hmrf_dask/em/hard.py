@@ -18,8 +18,8 @@ from hmrf_dask.em.looks import exact_costs, problem_labels
 from hmrf_dask.em.model import Model, Settings
 from hmrf_dask.em.scale import Scale
 from hmrf_dask.errors import InfeasibleError, MemoryPlanError
-from hmrf_dask.kernels.links import adjacency
 from hmrf_dask.kernels.placing import Rivalry, place
+from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.rows.block import RowBlock

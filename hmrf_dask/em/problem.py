@@ -16,8 +16,8 @@ from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.em.model import Settings
 from hmrf_dask.em.parts import Part
 from hmrf_dask.em.pieces import Cutting, cut_problem
+from hmrf_dask.kernels.closure_tables import table_bytes
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
-from hmrf_dask.kernels.table_forms import table_bytes
 from hmrf_dask.linked.layout import LinkedLayout
 from hmrf_dask.linked.plan import plan_layout
 from hmrf_dask.rows.block import RowBlock

@@ -17,7 +17,7 @@ from hmrf_dask.em.engine import real_sums
 from hmrf_dask.em.looks import PricedPairs
 from hmrf_dask.em.model import Model
 from hmrf_dask.kernels.arrays import spread
-from hmrf_dask.kernels.links import adjacency
+from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.set_moves import group_gains
 from hmrf_dask.kernels.variation import single_gains
 from hmrf_dask.kernels.worths import Summands, Ties, cluster_squares, summands

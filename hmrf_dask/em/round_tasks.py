@@ -14,7 +14,7 @@ import numpy as np
 
 from hmrf_dask.em.pieces import Piece
 from hmrf_dask.kernels.icm import component_moves_piece, heap_moves_piece
-from hmrf_dask.kernels.links import Links, make_links
+from hmrf_dask.kernels.problem import ProblemArrays, make_problem
 from hmrf_dask.kernels.reconcile import (
     best_proposal,
     look_again,
@@ -61,9 +61,9 @@ class Summary(NamedTuple):
     readers: tuple[int, ...]  # the pieces that have a point with a gain as a far end
 
 
-def links_of(piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int) -> Links:
+def piece_arrays(piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int) -> ProblemArrays:
     """Return a piece as ICM kernels see it."""
-    return make_links(piece.first, costs, shift, piece.start, piece.neighbour, pair_costs)
+    return make_problem(piece.first, costs, shift, piece.start, piece.neighbour, pair_costs)
 
 
 # ---- opening
@@ -132,7 +132,7 @@ def propose_points(
     piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray
 ) -> PointProposals:
     """Return the proposals of all own points."""
-    return PointProposals(*propose(labels, links_of(piece, costs, pair_costs, shift)))
+    return PointProposals(*propose(labels, piece_arrays(piece, costs, pair_costs, shift)))
 
 
 def propose_near_moves(
@@ -148,8 +148,8 @@ def propose_near_moves(
     places = piece.places(np.concatenate([boundary[0] for boundary in moves]))
     changed = look_again(len(labels), piece.first, piece.start, piece.neighbour, places)
     targets, gains = proposals.targets.copy(), proposals.gains.copy()
-    links = links_of(piece, costs, pair_costs, shift)
-    targets[changed], gains[changed] = propose(labels, links, changed)
+    arrays = piece_arrays(piece, costs, pair_costs, shift)
+    targets[changed], gains[changed] = propose(labels, arrays, changed)
     return PointProposals(targets, gains)
 
 
@@ -190,7 +190,7 @@ def heap_moves(
 ) -> Boundary:
     """Return the moves of a piece's own heap of points, all others as they are."""
     after = labels.copy()
-    heap_moves_piece(after, *links_of(piece, costs, pair_costs, shift))
+    heap_moves_piece(after, *piece_arrays(piece, costs, pair_costs, shift))
     return _changes(piece, labels, after)
 
 
@@ -226,8 +226,8 @@ def propose_inside_groups(
     piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray, most: int
 ) -> GroupProposals:
     """Return the best moves of groups that lie wholly in a piece."""
-    links = links_of(piece, costs, pair_costs, shift)
-    moves = inside_proposals(labels, piece.groups, *piece.inside, links)
+    arrays = piece_arrays(piece, costs, pair_costs, shift)
+    moves = inside_proposals(labels, piece.groups, *piece.inside, arrays)
     return GroupProposals(best_groups(moves, most), most)
 
 
@@ -241,9 +241,9 @@ def cut_group_energies(
     last: int,
 ) -> tuple[LabelArray, IntArray, IntArray]:
     """Return a piece's part of the energies of the cut groups numbered `first` to `last`."""
-    links = links_of(piece, costs, pair_costs, shift)
+    arrays = piece_arrays(piece, costs, pair_costs, shift)
     cut = piece.cut.between(first, last)
-    return cut.number, *group_gain_parts(labels, piece.groups, cut.start, cut.member, links)
+    return cut.number, *group_gain_parts(labels, piece.groups, cut.start, cut.member, arrays)
 
 
 def add_parts(
@@ -297,6 +297,6 @@ def group_heap_moves(
 ) -> Boundary:
     """Return the moves of a piece's own heap of the groups that lie wholly in it."""
     after = labels.copy()
-    links = links_of(piece, costs, pair_costs, shift)
-    component_moves_piece(after, *links, piece.groups, piece.inside.start, piece.inside.member)
+    arrays = piece_arrays(piece, costs, pair_costs, shift)
+    component_moves_piece(after, *arrays, piece.groups, piece.inside.start, piece.inside.member)
     return _changes(piece, labels, after)

@@ -8,10 +8,10 @@ from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.em.closures import end_to_end
 from hmrf_dask.em.model import Model
 from hmrf_dask.em.scale import Scale
-from hmrf_dask.kernels.links import Links, make_grouping
+from hmrf_dask.kernels.closure_sweeps import table_icm
+from hmrf_dask.kernels.closure_tables import Closure, QuantisedRows, make_closure, make_rows
+from hmrf_dask.kernels.problem import ProblemArrays, make_grouping
 from hmrf_dask.kernels.reconcile_groups import place_inside
-from hmrf_dask.kernels.table_sweeps import table_icm
-from hmrf_dask.kernels.tables import Closure, QuantisedRows, make_closure, make_rows
 from hmrf_dask.linked.layout import IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import LabelArray
@@ -19,7 +19,7 @@ from hmrf_dask.types import LabelArray
 
 def settle_tables(
     problem: IcmProblem,
-    links: Links,
+    arrays: ProblemArrays,
     blocks: list[RowBlock],
     model: Model,
     scale: Scale,
@@ -37,8 +37,8 @@ def settle_tables(
     closure = describe(problem, model, scale, potts, closure_costs, blocks[0].n_features)
     grouping = make_grouping(problem.groups, problem.group_starts, problem.group_members)
     if (labels < 0).any():
-        place_inside(labels, links.costs, grouping.start, grouping.member, 0)
-    points, groups, _ = table_icm(labels, links, rows, closure, grouping)
+        place_inside(labels, arrays.costs, grouping.start, grouping.member, 0)
+    points, groups, _ = table_icm(labels, arrays, rows, closure, grouping)
     return points, groups
 
 

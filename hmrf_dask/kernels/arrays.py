@@ -75,3 +75,19 @@ def frozen_terms(terms: Terms) -> Terms:
 def of_row(term, i):  # type: ignore[no-untyped-def]
     """Return the number of a row, or the one that all rows share."""
     return term[min(i, term.shape[0] - 1)]
+
+
+@inner()
+def find(values, value):  # type: ignore[no-untyped-def]
+    """Return where `value` stands in sorted `values`, -1 when it does not."""
+    low = 0
+    high = values.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if values[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    if low < values.shape[0] and values[low] == value:
+        return low
+    return -1

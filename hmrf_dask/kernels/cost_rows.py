@@ -42,7 +42,7 @@ class Ties(NamedTuple):
     shift : int
         Costs are in units of ``2**shift`` of the pairs' unit.
     start, neighbour, cost : arrays
-        As of `kernels.links.Links`, of all points.
+        As of `kernels.problem.ProblemArrays`, of all points.
     """
 
     first: int

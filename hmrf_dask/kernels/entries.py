@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import frozen
+from hmrf_dask.kernels.arrays import find, frozen
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.pairs import Side
-from hmrf_dask.kernels.reconcile import find
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 

@@ -17,7 +17,7 @@ from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.limbs import add_limbs
-from hmrf_dask.kernels.links import best_cluster
+from hmrf_dask.kernels.problem import best_cluster
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 # Passes as they come: a tree of at most this diameter is exact. Loops begin to swing, and are

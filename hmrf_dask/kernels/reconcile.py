@@ -16,9 +16,9 @@ from enum import Enum
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import frozen
-from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.links import Links, best_cluster, fill_row
+from hmrf_dask.kernels.arrays import find, frozen
+from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.problem import ProblemArrays, best_cluster, fill_row
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 ROUNDS = 40  # random graphs of 1M points need 5 to 21; a chain would need one a point
@@ -85,17 +85,17 @@ def advance(progress: Progress, unsettled: bool, rounds: int = ROUNDS) -> Progre
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _propose(labels, links, look, row, targets, gains):  # type: ignore[no-untyped-def]
+def _propose(labels, problem, look, row, targets, gains):  # type: ignore[no-untyped-def]
     for place in range(look.shape[0]):
-        fill_row(row, labels, links, look[place])
-        present = labels[links.first + look[place]]
+        fill_row(row, labels, problem, look[place])
+        present = labels[problem.first + look[place]]
         target = best_cluster(row, present)
         targets[place] = target
         gains[place] = row[present] - row[target]
 
 
 def propose(
-    labels: LabelArray, links: Links, look: AnyArray | None = None
+    labels: LabelArray, problem: ProblemArrays, look: AnyArray | None = None
 ) -> tuple[LabelArray, IntArray]:
     """Return where points of a piece want to go, given all labels as they stand.
 
@@ -103,7 +103,7 @@ def propose(
     ----------
     labels : int32 array
         By place.
-    links : Links
+    problem : ProblemArrays
         The piece.
     look : int array or None
         Own points to look at (the piece's first is 0), None for all.
@@ -114,10 +114,10 @@ def propose(
     gains : int64 array, shape (looked at,)
         0 for a point that stays: it wants to move if and only if its gain is above 0.
     """
-    chosen = np.arange(links.costs.shape[0], dtype=np.int32) if look is None else look
+    chosen = np.arange(problem.costs.shape[0], dtype=np.int32) if look is None else look
     targets, gains = np.empty(len(chosen), np.int32), np.empty(len(chosen), np.int64)
-    row = np.empty(links.costs.shape[1], np.int64)
-    _propose(frozen(labels, np.int32), links, frozen(chosen, np.int32), row, targets, gains)
+    row = np.empty(problem.costs.shape[1], np.int64)
+    _propose(frozen(labels, np.int32), problem, frozen(chosen, np.int32), row, targets, gains)
     return targets, gains
 
 
@@ -127,22 +127,6 @@ def merge_lists(parts: Sequence[tuple[LabelArray, AnyArray]]) -> tuple[LabelArra
     value = np.concatenate([part[1] for part in parts])
     order = np.argsort(index, kind="stable")
     return index[order], value[order]
-
-
-@inner()
-def find(values, value):  # type: ignore[no-untyped-def]
-    """Return where `value` stands in sorted `values`, -1 when it does not."""
-    low = 0
-    high = values.shape[0]
-    while low < high:
-        middle = (low + high) >> 1
-        if values[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    if low < values.shape[0] and values[low] == value:
-        return low
-    return -1
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import frozen
+from hmrf_dask.kernels.arrays import find, frozen
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.groups import add_member
+from hmrf_dask.kernels.icm import add_member
 from hmrf_dask.kernels.limbs import BITS, MASK, best_limbs
-from hmrf_dask.kernels.links import Links
-from hmrf_dask.kernels.reconcile import find
+from hmrf_dask.kernels.problem import ProblemArrays
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 
@@ -31,16 +30,20 @@ class GroupMoves(NamedTuple):
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _parts(labels, groups, group_start, member, links, row, high, low):  # type: ignore[no-untyped-def]
+def _parts(labels, groups, group_start, member, problem, row, high, low):  # type: ignore[no-untyped-def]
     for group in range(group_start.shape[0] - 1):
         base = group * (row.shape[0] + 1)
         for at in range(group_start[group], group_start[group + 1]):
-            point = np.int64(member[at]) - links.first
-            add_member(high, low, base, row, labels, links, groups, point)
+            point = np.int64(member[at]) - problem.first
+            add_member(high, low, base, row, labels, problem, groups, point)
 
 
 def group_gain_parts(
-    labels: LabelArray, groups: LabelArray, group_start: IntArray, member: LabelArray, links: Links
+    labels: LabelArray,
+    groups: LabelArray,
+    group_start: IntArray,
+    member: LabelArray,
+    problem: ProblemArrays,
 ) -> tuple[IntArray, IntArray]:
     """Return a piece's part of the K + 1 energies of some groups.
 
@@ -50,7 +53,7 @@ def group_gain_parts(
         Of the piece's own points and all far ends of their pairs.
     group_start, member : int64 and int32 arrays
         The groups' own points in the piece as CSR.
-    links : Links
+    problem : ProblemArrays
         The piece.
 
     Returns
@@ -59,11 +62,11 @@ def group_gain_parts(
         Entry h: all members at h; the last: as they are. Parts of the pieces add up.
     """
     arrays = (labels, np.int32), (groups, np.int32), (group_start, np.int64), (member, np.int32)
-    n_clusters = links.costs.shape[1]
+    n_clusters = problem.costs.shape[1]
     row = np.empty(n_clusters, np.int64)
     shape = (len(group_start) - 1, n_clusters + 1)
     high, low = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    _parts(*(frozen(*one) for one in arrays), links, row, high.reshape(-1), low.reshape(-1))
+    _parts(*(frozen(*one) for one in arrays), problem, row, high.reshape(-1), low.reshape(-1))
     return high, low
 
 
@@ -87,15 +90,15 @@ def merge_parts(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _inside(labels, groups, group_start, member, links, row, sums, target, gains):  # type: ignore[no-untyped-def]
+def _inside(labels, groups, group_start, member, problem, row, sums, target, gains):  # type: ignore[no-untyped-def]
     high, low = sums[0], sums[1]
     for group in range(target.shape[0]):
         for h in range(high.shape[0]):
             high[h] = 0
             low[h] = 0
         for at in range(group_start[group], group_start[group + 1]):
-            point = np.int64(member[at]) - links.first
-            add_member(high, low, 0, row, labels, links, groups, point)
+            point = np.int64(member[at]) - problem.first
+            add_member(high, low, 0, row, labels, problem, groups, point)
         found, gain, rest = best_limbs(high, low, 0, row.shape[0])
         target[group], gains[0, group], gains[1, group] = found, gain, rest
 
@@ -106,14 +109,14 @@ def inside_proposals(
     number: LabelArray,
     group_start: IntArray,
     member: LabelArray,
-    links: Links,
+    problem: ProblemArrays,
 ) -> GroupMoves:
     """Return which groups that lie wholly in a piece want to move; parameters as above."""
     arrays = (labels, np.int32), (groups, np.int32), (group_start, np.int64), (member, np.int32)
-    n_groups, n_clusters = len(group_start) - 1, links.costs.shape[1]
+    n_groups, n_clusters = len(group_start) - 1, problem.costs.shape[1]
     target, gains = np.empty(n_groups, np.int32), np.empty((2, n_groups), np.int64)
     scratch = np.empty(n_clusters, np.int64), np.empty((2, n_clusters + 1), np.int64)
-    _inside(*(frozen(*one) for one in arrays), links, *scratch, target, gains)
+    _inside(*(frozen(*one) for one in arrays), problem, *scratch, target, gains)
     wants = target >= 0
     return GroupMoves(number[wants], target[wants], gains[0, wants], gains[1, wants])
 

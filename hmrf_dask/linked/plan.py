@@ -11,7 +11,7 @@ import numpy as np
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.constraints.graphs import BreadthFirst, adjacency, members_by_number
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
-from hmrf_dask.kernels.table_forms import table_forms
+from hmrf_dask.kernels.closure_tables import table_forms
 from hmrf_dask.linked.layout import LinkedLayout, Mode, arrange
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes, round_bytes, table_mode_bytes
 from hmrf_dask.types import BoolArray, IntArray, LabelArray
@@ -75,7 +75,7 @@ def plan_layout(
     task_memory : int
         Bytes one task may use (``hmrf.task-memory``).
     table_bytes : callable
-        Bytes of a component's tables: `hmrf_dask.kernels.table_forms.table_bytes` with the
+        Bytes of a component's tables: `hmrf_dask.kernels.closure_tables.table_bytes` with the
         features bound.
     rows_per_partition : int, default=65536
         Most rows of a linked partition.

@@ -1,8 +1,8 @@
-"""ICM where must-link and cannot-link closures are tables, not pairs: exact and linear in the rows.
+"""Tables in place of the pairs of must-link and cannot-link closures: exact and linear in the rows.
 
 φ_ij = A_i + A_j − κ q_i·q_j in integers. For group g and cluster h the closure of point i needs
-only sums over the members at h of g and of its rivals (design.md, "Closure without pairs"), and all
-of them enter c_i(h) in one combination, so one table serves a group:
+only sums over the members at h of g and of its rivals, and all of them enter c_i(h) in one
+combination, so one table serves a group:
 
     c_i(h) = … + A_i · counts[g, h] + constants[g, h] + q_i · sums[g, :, h]
 
@@ -17,11 +17,81 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import frozen
-from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.links import Grouping
-from hmrf_dask.kernels.table_forms import table_forms
-from hmrf_dask.types import AnyArray, IntArray
+from hmrf_dask.kernels.arrays import find, frozen
+from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.problem import Grouping
+from hmrf_dask.types import AnyArray, BoolArray, IntArray
+
+LARGE_GROUP = 64  # a group of more members keeps sums over itself that its rivals look at
+# A group has a table when it would have to look at more rows than this, one by one, for a point.
+MOST_PARTNERS = 512
+RIVAL_BYTES = 128  # a pair of rivals: both directions here and there 48, as they come, sorted 80
+
+
+def table_forms(
+    sizes: IntArray, closed: BoolArray, rival_start: IntArray, rival: AnyArray
+) -> tuple[BoolArray, BoolArray]:
+    """Return which groups have a table, and which of them keep sums over themselves.
+
+    Parameters
+    ----------
+    sizes : int array, shape (G,)
+        Members of each group.
+    closed : bool array, shape (G,)
+        Whether the must-problem inside a group are closed.
+    rival_start, rival
+        As in `Closure`.
+
+    Examples
+    --------
+    >>> sizes, closed = np.array([100, 1]), np.array([True, True])
+    >>> tables, owners = table_forms(sizes, closed, np.array([0, 1, 2]), np.array([1, 0]))
+    >>> tables.tolist(), owners.tolist()
+    ([True, False], [True, False])
+    """
+    taking_part = closed | (np.diff(rival_start) > 0)
+    owner = taking_part & (sizes > LARGE_GROUP)
+    looked_at = np.concatenate([[0], np.cumsum(np.where(owner, 0, sizes)[rival])])
+    partners = looked_at[rival_start[1:]] - looked_at[rival_start[:-1]] + np.where(closed, sizes, 0)
+    return owner | (taking_part & (partners > MOST_PARTNERS)), owner
+
+
+def table_bytes(
+    n_features: int,
+    n_clusters: int,
+    slot_values: IntArray,
+    owner_values: IntArray,
+    n_values: int,
+    n_points: int,
+    n_groups: int,
+    n_rivals: int,
+) -> int:
+    """Return how many bytes the tables of a component need at most, beside its rows and costs.
+
+    Parameters
+    ----------
+    n_features : int
+        Features of the component's rows (0 for Potts).
+    n_clusters : int
+    slot_values, owner_values : int arrays
+        Entries of the rows of each group that has a table, and of each that keeps its own sums.
+    n_values, n_points, n_groups, n_rivals : int
+        Entries of all rows, rows, groups of any kind, and pairs of rivals.
+
+    Examples
+    --------
+    >>> large = np.array([10**7, 10**7])
+    >>> table_bytes(50_000, 20, large, large, 2 * 10**7, 200_000, 2, 1) // 10**6
+    204
+    """
+    slots = np.minimum(slot_values, n_features)
+    owners = np.minimum(owner_values, n_features)
+    wide = int(slots.sum()) + int(owners.sum()) + int(slots.max(initial=0))
+    tables = 8 * n_clusters * wide + 4 * int(slots.sum()) + 8 * n_features
+    vectors = 16 * n_clusters * (len(slots) + len(owners)) + 16 * (len(slots) + len(owners))
+    # where an entry stands in its table 4; while rows are gathered they are held once more 4
+    of_all = 8 * n_values + 16 * n_points + 48 * n_groups + RIVAL_BYTES * n_rivals
+    return tables + vectors + of_all + 64 * n_clusters + 128
 
 
 class QuantisedRows(NamedTuple):
@@ -266,3 +336,126 @@ def build_tables(
         empty(n_clusters),
         empty(2, n_clusters + 1),
     )
+
+
+@inner()
+def put_point(tables, rows, closure, group, point, cluster, sign):  # type: ignore[no-untyped-def]
+    """Count a point in (sign 1) or out (sign -1) at a cluster of every table it counts in.
+
+    Of its own group's, where the group is closed and has one, and of its rivals'.
+    """
+    begin = tables.strong_start[group]
+    for at in range(begin - 1, tables.strong_start[group + 1]):
+        own = at < begin
+        slot = tables.slot[group] if own else tables.slot[tables.strong[at]]
+        weight = sign * (closure.must_weight[group] if own else tables.strong_weight[at])
+        if slot < 0 or weight == 0:
+            continue
+        largest = 0 if own else closure.largest
+        tables.counts[slot, cluster] -= weight
+        tables.constants[slot, cluster] += weight * (largest - rows.own[point])
+        first = tables.feature_start[slot]
+        features = tables.feature[first : tables.feature_start[slot + 1]]
+        for entry in range(rows.indptr[point], rows.indptr[point + 1]):
+            feature = rows.indices[entry]
+            place = np.int64(tables.place[entry]) if own else find(features, feature)
+            if place >= 0:
+                value = weight * closure.kappa * np.int64(rows.values[entry])
+                signed = -value if feature == closure.negative_column else value
+                tables.sums[first + place, cluster] += signed
+    if tables.owner[group] >= 0:
+        _put_into_owner(tables, rows, closure, tables.owner[group], point, cluster, sign)
+
+
+@inner(inline="always")
+def _put_into_owner(tables, rows, closure, mine, point, cluster, sign):  # type: ignore[no-untyped-def]
+    """Count a point in or out of the sums its group keeps over itself."""
+    tables.owner_counts[mine, cluster] += sign
+    tables.owner_own[mine, cluster] += sign * rows.own[point]
+    start = tables.owner_start[mine]
+    for entry in range(rows.indptr[point], rows.indptr[point + 1]):
+        value = sign * np.int64(rows.values[entry])
+        signed = -value if rows.indices[entry] == closure.negative_column else value
+        tables.owner_sums[start + tables.place[entry], cluster] += signed
+
+
+@inner(inline="always")
+def empty_change(tables, group):  # type: ignore[no-untyped-def]
+    """Make the one change of a group with a table (`block`, `members`, `summed`) one of nothing."""
+    slot = tables.slot[group]
+    tables.block[: tables.feature_start[slot + 1] - tables.feature_start[slot]] = 0
+    tables.members[:] = 0
+    tables.summed[:] = 0
+
+
+@inner()
+def add_row(tables, rows, negative_column, point, cluster, sign):  # type: ignore[no-untyped-def]
+    """Count a member in (sign 1) or out (sign -1) at a cluster of the change."""
+    tables.members[cluster] += sign
+    tables.summed[cluster] += sign * rows.own[point]
+    for entry in range(rows.indptr[point], rows.indptr[point + 1]):
+        value = sign * np.int64(rows.values[entry])
+        signed = -value if rows.indices[entry] == negative_column else value
+        tables.block[tables.place[entry], cluster] += signed
+
+
+@inner()
+def gather(labels, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
+    """Make all members of a group at their clusters the change."""
+    empty_change(tables, group)
+    for at in range(grouping.start[group], grouping.start[group + 1]):
+        point = np.int64(grouping.member[at])
+        add_row(tables, rows, closure.negative_column, point, np.int64(labels[point]), np.int64(1))
+
+
+@inner()
+def spread(tables, closure, owner):  # type: ignore[no-untyped-def]
+    """Add the change of the members of a group with a table wherever it counts.
+
+    To its own table, must-problem: −w (n A_i + Σ A − κ q_i·S). To a rival's:
+    w̄ (n (largest − A_i) − Σ A + κ q_i·S). With largest 0 they are the same formula.
+    """
+    theirs = tables.slot[owner]
+    features = tables.feature[tables.feature_start[theirs] : tables.feature_start[theirs + 1]]
+    begin = tables.strong_start[owner]
+    for at in range(begin - 1, tables.strong_start[owner + 1]):
+        own = at < begin
+        weight = closure.must_weight[owner] if own else tables.strong_weight[at]
+        if weight == 0:
+            continue
+        mine = theirs if own else tables.slot[tables.strong[at]]
+        largest = 0 if own else closure.largest
+        for h in range(tables.members.shape[0]):
+            tables.counts[mine, h] -= weight * tables.members[h]
+            tables.constants[mine, h] += weight * (largest * tables.members[h] - tables.summed[h])
+        _spread_sums(tables, mine, features, weight * closure.kappa)
+    mine = tables.owner[owner]
+    if mine >= 0:
+        _spread_to_owner(tables, mine, features.shape[0])
+
+
+@inner(inline="always")
+def _spread_sums(tables, mine, other, factor):  # type: ignore[no-untyped-def]
+    """Add the block over the features `other` to a table, walking the shorter list of features."""
+    first = tables.feature_start[mine]
+    one = tables.feature[first : tables.feature_start[mine + 1]]
+    shorter = one.shape[0] <= other.shape[0]
+    for step in range(min(one.shape[0], other.shape[0])):
+        found = find(other, one[step]) if shorter else find(one, other[step])
+        if found >= 0:
+            at = step if shorter else found
+            source = found if shorter else step
+            for h in range(tables.members.shape[0]):
+                tables.sums[first + at, h] += factor * tables.block[source, h]
+
+
+@inner(inline="always")
+def _spread_to_owner(tables, mine, width):  # type: ignore[no-untyped-def]
+    """Add the change to the sums a group keeps over itself."""
+    first = tables.owner_start[mine]
+    for h in range(tables.members.shape[0]):
+        tables.owner_counts[mine, h] += tables.members[h]
+        tables.owner_own[mine, h] += tables.summed[h]
+    for step in range(width):
+        for h in range(tables.members.shape[0]):
+            tables.owner_sums[first + step, h] += tables.block[step, h]

@@ -12,7 +12,7 @@ from hmrf_dask.kernels.limbs import add_limbs, join_limbs
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 
-class Links(NamedTuple):
+class ProblemArrays(NamedTuple):
     """Points ``first .. first + n`` of a component, with their pairs.
 
     Row i of cost is c[h] = (costs[i, h] << shift) + sum of the signed costs of i's neighbours whose
@@ -60,16 +60,16 @@ class Grouping(NamedTuple):
     member: AnyArray
 
 
-def make_links(
+def make_problem(
     first: int,
     costs: AnyArray,
     shift: int,
     start: AnyArray,
     neighbour: AnyArray,
     cost: AnyArray,
-) -> Links:
-    """Return `Links` of arrays in the one form the kernels are compiled for."""
-    return Links(
+) -> ProblemArrays:
+    """Return `ProblemArrays` of arrays in the one form the kernels are compiled for."""
+    return ProblemArrays(
         int(first),
         frozen(costs, np.int32),
         int(shift),
@@ -134,12 +134,12 @@ def adjacency(
 
 
 @inner()
-def fill_row(row, labels, links, point):  # type: ignore[no-untyped-def]
+def fill_row(row, labels, problem, point):  # type: ignore[no-untyped-def]
     """Write the costs of all clusters for a local point, given its neighbours' labels."""
     for h in range(row.shape[0]):
-        row[h] = np.int64(links.costs[point, h]) << links.shift
-    for edge in range(links.start[point], links.start[point + 1]):
-        row[labels[links.neighbour[edge]]] += links.cost[edge]
+        row[h] = np.int64(problem.costs[point, h]) << problem.shift
+    for edge in range(problem.start[point], problem.start[point + 1]):
+        row[labels[problem.neighbour[edge]]] += problem.cost[edge]
 
 
 @inner()
@@ -157,22 +157,22 @@ def best_cluster(row, present):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _energy(labels, links, high, low):  # type: ignore[no-untyped-def]
-    for point in range(links.costs.shape[0]):
-        me = links.first + point
-        add_limbs(high, low, 0, np.int64(links.costs[point, labels[me]]) << links.shift)
-        for edge in range(links.start[point], links.start[point + 1]):
-            other = links.neighbour[edge]
+def _energy(labels, problem, high, low):  # type: ignore[no-untyped-def]
+    for point in range(problem.costs.shape[0]):
+        me = problem.first + point
+        add_limbs(high, low, 0, np.int64(problem.costs[point, labels[me]]) << problem.shift)
+        for edge in range(problem.start[point], problem.start[point + 1]):
+            other = problem.neighbour[edge]
             if other > me and labels[other] == labels[me]:
-                add_limbs(high, low, 0, links.cost[edge])
+                add_limbs(high, low, 0, problem.cost[edge])
 
 
-def energy(labels: LabelArray, links: Links) -> int:
+def energy(labels: LabelArray, problem: ProblemArrays) -> int:
     """Return the exact energy of `labels` up to a constant: costs plus signed costs of equal pairs.
 
     A must-link of penalty p costs −p when satisfied, so the energy of the paper is this plus the
     sum of all must-link penalties. Each pair counts where its lower end lies: pieces add up.
     """
     high, low = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    _energy(labels, links, high, low)
+    _energy(labels, problem, high, low)
     return join_limbs(high[0], low[0])

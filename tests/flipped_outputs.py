@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import HmrfError
-from hmrf_dask.releases import latest
+from hmrf_dask.releases.release import latest
 from tests.job_corpus import JobCorpus
 
 EXIT_CODES = (0, 65, 75, 78)

@@ -33,12 +33,10 @@ from hmrf_dask import (
 )
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.kernels.path import kernel_path
-from hmrf_dask.releases import latest
-from hmrf_dask.text.counted import Counted
-from hmrf_dask.text.rows import to_rows
+from hmrf_dask.releases.release import latest
+from hmrf_dask.text.counts import Counted, count_texts
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.tokens import count_texts
-from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
+from hmrf_dask.text.tfidf import Frequencies, Vocabulary, make_vocabulary, to_rows
 from tests.family_fits import blobs, corpus_of, digest_of, some_labels, text_corpus
 from tests.fits import CASES, SIZES, Case, digests, text_case
 from tests.job_corpus import JobCorpus, lines

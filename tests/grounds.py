@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.em import prepare
-from hmrf_dask.em.initialise import Sample
-from hmrf_dask.em.model import Settings
-from hmrf_dask.em.starts import Ground, sort_ground
+from hmrf_dask.fit import preparation
+from hmrf_dask.fit.starts import StartSample, sort_start_sample
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.tasks.first_centroids import CandidateRows
+from hmrf_dask.tasks.model import Settings
 from tests.loop_driver import Bench
 from tests.problems import legal_rows
 
@@ -24,19 +24,19 @@ SMOOTHING = {"kl": 1.0, "i-divergence": 1.0}  # where the warm-up ends
 
 def sample_of(
     X: NDArray[Any], name: str = "cosine", *, dense: bool = False, seed: int = 0, ids: Any = None
-) -> Sample:
+) -> CandidateRows:
     """Return rows as the starts see them."""
     rows = np.asarray(X, np.float32)
     make = RowBlock.from_array if dense else RowBlock.from_scipy
     block = make(rows if dense else scipy.sparse.csr_array(rows), ids)
     distortion = make_distortion(name)
-    facts = prepare.look_at(block, 0, distortion, ids is not None)
-    bound = distortion.bind(prepare.extent_of(facts, block.n_features))
+    facts = preparation.survey_block(block, 0, distortion, ids is not None)
+    bound = distortion.bind(preparation.extent_of(facts, block.n_features))
     weights = np.ones(block.n_features)
     terms = bound.terms(block, weights)
     largest = bound.summand_bound(None, weights) or bound.summand_bound(terms, weights) or 1.0
     exponent = fixed_point_exponent(block.n_rows, largest)
-    return Sample(block, bound, SMOOTHING.get(name, 0.0), exponent, seed)
+    return CandidateRows(block, bound, SMOOTHING.get(name, 0.0), exponent, seed)
 
 
 def random_rows(
@@ -62,21 +62,21 @@ def graph_of(
     )  # fmt: skip
 
 
-def ground_of(sample: Sample) -> Ground:
+def ground_of(sample: CandidateRows) -> StartSample:
     """Return rows without pairs as a ground, in whatever order they are."""
     block, distortion = sample.block, sample.distortion
     extent = getattr(distortion, "extent")  # noqa: B009 - of a built-in one, which is bound
     nothing = np.zeros(0, np.int64)
     rows, settings = np.arange(block.n_rows), Settings(4, seed=sample.seed)
-    return Ground(block, rows, None, nothing, settings, distortion, extent, 2.0**-8, 100)
+    return StartSample(block, rows, None, nothing, settings, distortion, extent, 2.0**-8, 100)
 
 
-def ground_of_bench(bench: Bench) -> Ground:
+def ground_of_bench(bench: Bench) -> StartSample:
     """Return the whole of a small problem as a ground."""
     laid = bench.engine.problem
     block = RowBlock.concatenate([part.block for part in laid.free])
-    ground = Ground(
+    ground = StartSample(
         block, np.arange(block.n_rows), laid.graph, laid.node_rows, laid.settings, laid.distortion,
         laid.extent, laid.cost_unit, laid.row_bytes,
     )  # fmt: skip
-    return sort_ground(ground)
+    return sort_start_sample(ground)

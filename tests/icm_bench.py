@@ -13,17 +13,17 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
+from hmrf_dask.checkpoints.memory import MemoryRun
 from hmrf_dask.constraints.closure import build_graph
 from hmrf_dask.constraints.pairs import AnyArray
-from hmrf_dask.dataflow import Dataflow
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.distortions.base import Extent
-from hmrf_dask.em.engine import Engine
-from hmrf_dask.em.model import Settings
-from hmrf_dask.em.problem import lay_out
-from hmrf_dask.em.scale import cost_unit
+from hmrf_dask.fit.passes import Engine
+from hmrf_dask.fit.problem import lay_out
+from hmrf_dask.flow.dataflow import Dataflow
+from hmrf_dask.linked.scale import cost_unit
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.runs import MemoryRun
+from hmrf_dask.tasks.model import Settings
 
 MEBIBYTE = 2**20
 

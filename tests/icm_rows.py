@@ -16,15 +16,17 @@ from unittest import mock
 import numpy as np
 
 from hmrf_dask import HMRFKMeans
+from hmrf_dask.checkpoints.memory import MemoryRun
 from hmrf_dask.constraints.closure import build_graph
 from hmrf_dask.constraints.pairs import AnyArray, Constraints
-from hmrf_dask.dataflow import DaskFlow, Inline
-from hmrf_dask.em import bundles, looks, phases
-from hmrf_dask.em.engine import Engine, Pricing
-from hmrf_dask.em.model import Model, State
-from hmrf_dask.em.rounds import Rounds, settle_in_rounds
 from hmrf_dask.errors import ConflictError
-from hmrf_dask.runs import MemoryRun
+from hmrf_dask.fit import phases
+from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.fit.rounds import Rounds, settle_in_rounds
+from hmrf_dask.flow.dataflow import DaskFlow, Inline
+from hmrf_dask.tasks import icm as tasks_icm
+from hmrf_dask.tasks import linked_costs
+from hmrf_dask.tasks.model import Model, State
 from tests.icm_bench import (
     MEBIBYTE,
     Resident,
@@ -50,7 +52,7 @@ def _icm_problem(
 ) -> tuple[Any, Any, list[Any]]:
     one = engine.problem.icm_problems[number]
     costs = [
-        looks.exact_costs(engine.problem.linked[part].block, shared, pricing.scale)
+        linked_costs.exact_costs(engine.problem.linked[part].block, shared, pricing.scale)
         for part in one.parts
     ]
     return one.problem, pricing.problems[number], costs
@@ -98,10 +100,10 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
             of = problem.linked[part]
             labels = start(rows).astype(np.int32)
             files.append(engine.run.write_labels(0, of.name, of.first_row, labels))
-        resident, known = Resident(), [looks.LinkedCosts(one) for one in costs]
-        before = looks.problem_labels(engine.run, files)
+        resident, known = Resident(), [linked_costs.LinkedCosts(one) for one in costs]
+        before = linked_costs.problem_labels(engine.run, files)
         took, after = seconds(
-            lambda known=known, files=files: bundles.settle(
+            lambda known=known, files=files: tasks_icm.settle(
                 icm,
                 pairs,
                 known,
@@ -150,9 +152,9 @@ def _in_pieces(
         labels = labels_by_node(engine, turn.state.linked)[nodes]
         left = left_to_gain(labels, costs, scale.shift, icm, pairs)
         begun = turn
-        turn = phases.fit_turn(engine, turn.state, turn.pricing, learning=False, first=True)
+        turn = phases.fit_iteration(engine, turn.state, turn.pricing, learning=False, first=True)
         after, turn = seconds(
-            lambda: phases.fit_turn(engine, turn.state, turn.pricing, learning=False)
+            lambda: phases.fit_iteration(engine, turn.state, turn.pricing, learning=False)
         )
     return {
         "pieces": seen[0].pieces and len(seen[0].pieces),
@@ -229,7 +231,7 @@ def domino(n: int, task_memory: int) -> Figures:
         model = _model(engine, np.eye(2))
         pricing, shared = engine.price(model), engine.flow.share(model)
         costs_of = [
-            engine.flow.lazy(looks.exact_costs, part.block, shared, pricing.scale)
+            engine.flow.lazy(linked_costs.exact_costs, part.block, shared, pricing.scale)
             for part in engine.problem.linked
         ]
         files = [
@@ -451,7 +453,7 @@ def closed_pairs(
     init = np.stack([rows[np.flatnonzero(classes == h)[:50]].mean(axis=0).A1 for h in range(k)])
     few = min(n, 3000)
     settles: list[float] = []
-    settle = bundles.settle
+    settle = tasks_icm.settle
 
     def timed(*arguments: Any) -> Any:
         took, settled = seconds(lambda: settle(*arguments))
@@ -465,7 +467,7 @@ def closed_pairs(
     with threads():
         fitted(rows[:few], *_within(must, cannot, few))  # compiles the kernels
         resident = Resident()
-        with mock.patch.object(bundles, "settle", timed):
+        with mock.patch.object(tasks_icm, "settle", timed):
             took, model = seconds(lambda: fitted(rows, must, cannot))
     return {
         "rows": n,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hmrf_dask.documents.batches import read_batches
-from hmrf_dask.jobs import document_source
+from hmrf_dask.jobs import inputs
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import assignment_files
 from hmrf_dask.jobs.report import Report
@@ -44,5 +44,5 @@ def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(source.path)
         return read_batches(source, columns)
 
-    monkeypatch.setattr(document_source, "read_batches", read)
+    monkeypatch.setattr(inputs, "read_batches", read)
     return seen

@@ -23,9 +23,9 @@ from fsspec.implementations.local import LocalFileSystem
 from hmrf_dask.errors import HmrfError
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.run_job import run_job
-from hmrf_dask.releases import damages, latest
-from hmrf_dask.runs.storage import LocalStorage
-from hmrf_dask.store import blocks
+from hmrf_dask.releases.release import damages, latest
+from hmrf_dask.rows import files as rows_files
+from hmrf_dask.storage.stores import LocalStorage
 
 ROOT = Path(__file__).parents[1]
 LEASE = "1 s"
@@ -36,7 +36,7 @@ WRITERS: tuple[tuple[Any, str], ...] = (
     (LocalStorage, "delete"),
     (LocalStorage, "settle"),
     (LocalFileSystem, "pipe_file"),
-    (blocks, "_put"),
+    (rows_files, "_put"),
 )
 HALVES = (".temporary", ".part")
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hmrf_dask.checkpoints.memory import MemoryRun
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.dataflow import Dataflow, Inline
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.em import phases, prepare
-from hmrf_dask.em.engine import Engine
-from hmrf_dask.em.model import Settings, State
-from hmrf_dask.em.phases import Turn
-from hmrf_dask.em.problem import lay_out, whole_labels
+from hmrf_dask.fit import phases, preparation
+from hmrf_dask.fit.passes import Engine
+from hmrf_dask.fit.phases import Iteration
+from hmrf_dask.fit.problem import lay_out, whole_labels
+from hmrf_dask.flow.dataflow import Dataflow, Inline
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.runs import MemoryRun
+from hmrf_dask.tasks.model import Settings, State
 from tests import naive
 from tests.problems import Problem
 
@@ -112,12 +112,14 @@ def make_bench(
         has_ids=problem.ids is not None,
     )
     distortion = make_distortion(problem.distortion)
-    facts = prepare.look_at_corpus(flow, corpus, distortion)
-    extent = prepare.extent_of(facts, corpus.n_features)
+    facts = preparation.survey_corpus(flow, corpus, distortion)
+    extent = preparation.extent_of(facts, corpus.n_features)
     bound = distortion.bind(extent)
     pairs = None
     if len(problem.must) or len(problem.cannot):
-        pairs = prepare.resolve(flow, corpus, constraints_of(problem), settings, bound.closure_form)
+        pairs = preparation.resolve(
+            flow, corpus, constraints_of(problem), settings, bound.closure_form
+        )
     resolved: tuple[Any, ...] = ()
     if pairs is not None:
         resolved = (pairs.graph, pairs.node_rows, pairs.row_values, pairs.cost_unit)
@@ -145,7 +147,7 @@ def turns(
     centroids: NDArray[np.float64] | None = None,
     refining: bool = False,
     most: int = MOST_TURNS,
-) -> Iterator[tuple[str, Turn]]:
+) -> Iterator[tuple[str, Iteration]]:
     """Run a fit turn by turn as `loop.Fit` does: ("begin" | "warm-up" | "fit" | "refine", turn)."""
     engine = bench.engine
     learning = engine.problem.settings.learn_weights
@@ -158,7 +160,7 @@ def turns(
     yield "begin", turn
     for number, smoothing in enumerate(steps):
         engine.number += 1
-        turn = phases.warm_turn(
+        turn = phases.warm_iteration(
             engine, turn.state, smoothing=smoothing, learning=learning, first=number == 0
         )
         yield "warm-up", turn
@@ -168,7 +170,7 @@ def turns(
         yield "begin", turn
     for number in range(most):
         engine.number += 1
-        turn = phases.fit_turn(
+        turn = phases.fit_iteration(
             engine, turn.state, turn.pricing, learning=learning, first=number == 0
         )
         yield "fit", turn
@@ -176,7 +178,7 @@ def turns(
             break
     for _ in range(most if refining else 0):
         engine.number += 1
-        turn = phases.refine_turn(engine, turn.state, turn.pricing)
+        turn = phases.refine_iteration(engine, turn.state, turn.pricing)
         yield "refine", turn
         if turn.stop is not None:
             break

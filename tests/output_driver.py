@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hmrf_dask.errors import HeldError
-from hmrf_dask.releases import clean, held, latest, made, publish
-from hmrf_dask.runs.storage import LocalStorage
+from hmrf_dask.releases import own_files
+from hmrf_dask.releases.lock import held
+from hmrf_dask.releases.ownership import clean
+from hmrf_dask.releases.release import latest, publish
+from hmrf_dask.storage.stores import LocalStorage
 
 ROOT = Path(__file__).parents[1]
 
@@ -96,12 +99,12 @@ def called(letter: str) -> str:
 
 def publish_run(output: str, run_id: str) -> None:
     """Write two files, publish them, and keep the last two releases."""
-    from hmrf_dask.runs.storage import open_storage
+    from hmrf_dask.storage.stores import open_storage
 
     with held(output, run_id, beat=600) as own:
         storage = open_storage(output, {}, durable=True)
         files, folder = {}, f"runs/{run_id}"
-        made.record(storage, run_id, [folder])
+        own_files.record(storage, run_id, [folder])
         for name in (f"{folder}/assignments/part-00000-of-00001.parquet", f"{folder}/run.json"):
             storage.write(name, content_of(name))
             files[name] = sha256_of(name)

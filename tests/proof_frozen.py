@@ -19,8 +19,8 @@ import dask
 import numpy as np
 from distributed import Client
 
-from hmrf_dask.cluster.ends import closed_in_time
 from hmrf_dask.errors import ClusterError
+from hmrf_dask.flow.clients import closed_in_time
 from tests.fits import fit, text_case
 from tests.proof_rows import Figures, Row
 

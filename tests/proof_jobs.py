@@ -203,7 +203,8 @@ def _published(files: Any, name: str) -> dict[str, str]:
 
 def detached() -> Figures:
     """Submit to a scheduler and two workers of their own, and kill the client in the middle."""
-    from hmrf_dask.releases import damages, holder_of, latest
+    from hmrf_dask.releases.lock import holder_of
+    from hmrf_dask.releases.release import damages, latest
 
     with tempfile.TemporaryDirectory() as folder, _cluster(Path(folder)) as scheduler_file:
         job = JobCorpus(Path(folder)).write_all(3000, 300, method={"n_clusters": 3})

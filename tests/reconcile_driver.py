@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from hmrf_dask.dataflow import Inline
-from hmrf_dask.em.pieces import Cutting, Piece, cut_points
-from hmrf_dask.em.rounds import Rounds
+from hmrf_dask.fit.rounds import Rounds
+from hmrf_dask.flow.dataflow import Inline
 from hmrf_dask.kernels.reconcile import ROUNDS
+from hmrf_dask.tasks.rounds import Cutting, Piece, cut_points
 
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 

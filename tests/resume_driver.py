@@ -11,7 +11,8 @@ from typing import Any
 
 import dask
 
-from hmrf_dask.runs import Commit, RunDirectory
+from hmrf_dask.checkpoints.directory import RunDirectory
+from hmrf_dask.storage.records import Commit
 from tests.fits import Case, fit, text_case
 
 ROOT = Path(__file__).parents[1]
@@ -32,8 +33,8 @@ def make_case(name: str, scale: int = 1) -> Case:
 
 def phases_of(run_dir: str) -> list[str]:
     """Return the phase of every commit of a finished run."""
-    from hmrf_dask.runs.commits import CommitLog
-    from hmrf_dask.runs.storage import open_storage
+    from hmrf_dask.checkpoints.commits import CommitLog
+    from hmrf_dask.storage.stores import open_storage
 
     log = CommitLog(open_storage(run_dir, {}, True))
     return [commit.record["phase"] for commit in log._readable(10**9)][::-1]

@@ -12,12 +12,9 @@ import fsspec
 import numpy as np
 import pytest
 
-from hmrf_dask.runs import (
-    Commit,
-    MemoryRun,
-    RunDirectory,
-    RunStore,
-)
+from hmrf_dask.checkpoints.directory import RunDirectory
+from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.storage.records import CheckpointStore, Commit
 
 CONFIG = {"n_clusters": 3, "seed": 7, "kernel": {"path": "numba", "instructions": "avx2"}}
 FINGERPRINT = "0123456789abcdef"
@@ -66,7 +63,7 @@ def labels_of(number: int, size: int = 100) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 5, size).astype(np.int32)
 
 
-def iterate(run: RunStore, number: int) -> Commit:
+def iterate(run: CheckpointStore, number: int) -> Commit:
     """Write and commit iteration `number`: two parts of rows and one of linked rows."""
     labels = labels_of(number)
     files = [
@@ -78,7 +75,7 @@ def iterate(run: RunStore, number: int) -> Commit:
     return run.commit(number, {"phase": "fit", "iteration": number, "J": number / 3}, state, files)
 
 
-def check_whole(run: RunStore, number: int) -> None:
+def check_whole(run: CheckpointStore, number: int) -> None:
     """Assert that the latest commit is iteration `number`, every bit of it."""
     commit = run.latest()
     assert commit is not None
@@ -103,7 +100,7 @@ def events(run: RunDirectory) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(params=["local", "scratch", "memory", "s3", "in-process"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
     if request.param == "in-process":
         yield MemoryRun()
     elif request.param == "scratch":

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrf_dask import errors
-from hmrf_dask.addresses import (
+from hmrf_dask.errors import ConfigurationError, HmrfError
+from hmrf_dask.redaction import logs_without_secrets
+from hmrf_dask.storage.addresses import (
     absolute_url,
     link_problem,
     plain_url,
@@ -19,8 +21,6 @@ from hmrf_dask.addresses import (
     store_problem,
     without_secrets,
 )
-from hmrf_dask.errors import ConfigurationError, HmrfError
-from hmrf_dask.redaction import logs_without_secrets
 
 CANARY = "CANARY5ecret"
 WITH_SECRETS = [

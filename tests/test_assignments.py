@@ -19,12 +19,11 @@ import pytest
 from hmrf_dask import Constraints, HMRFKMeans, KMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
-from hmrf_dask.jobs import assignments, overlap
-from hmrf_dask.jobs.assignments import write_assignments
-from hmrf_dask.jobs.clusters import write_clusters
-from hmrf_dask.jobs.overlap import count_overlap
-from hmrf_dask.releases import first_lineage, trace
-from hmrf_dask.runs import DamagedFileError
+from hmrf_dask.jobs import assignments, former
+from hmrf_dask.jobs.assignments import write_assignments, write_clusters
+from hmrf_dask.jobs.former import count_overlap
+from hmrf_dask.releases.lineage import first_lineage, trace
+from hmrf_dask.storage.records import DamagedFileError
 from tests.fits import Case, text_case
 from tests.run_stores import Place, place, s3_options
 from tests.test_own_distortion import Hellinger
@@ -286,7 +285,7 @@ def test_overlap_is_the_count_of_shared_documents(
     case: Case, model: HMRFKMeans, tmp_path: Path, bucket: int, same_names: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(overlap, "_BUCKET", bucket)
+    monkeypatch.setattr(former, "_BUCKET", bucket)
     assert case.ids is not None
     labels = np.asarray(model.labels_)
     older = Corpus.from_rows(case.X[:70], case.ids[:70], n_partitions=3)
@@ -343,7 +342,7 @@ def test_a_lost_file_of_old_assignments_leaves_the_others(
 
 def test_documents_that_travel_stay_aligned() -> None:
     table = pa.table({"doc_id": ["a", "bcd", "e"], "cluster": pa.array([1, 2, 3], pa.int32())})
-    joined = overlap._join(table, table.slice(1))
+    joined = former._join(table, table.slice(1))
     sent = pickle.loads(pickle.dumps(joined))
     assert sent.old.to_pydict() == {"doc_id": ["a"], "cluster": [1]}
     assert sent.new.num_rows == 0

@@ -22,7 +22,6 @@ from hmrf_dask import (
     OwnDistortion,
     SeededKMeans,
 )
-from hmrf_dask.em import fitting
 from hmrf_dask.errors import (
     ConfigurationError,
     ConflictError,
@@ -33,6 +32,7 @@ from hmrf_dask.errors import (
     MemoryPlanError,
     RunDirectoryError,
 )
+from hmrf_dask.fit import fitting
 from hmrf_dask.rows.block import RowBlock
 
 N, D = 12, 5

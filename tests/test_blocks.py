@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.rows import encoding
+from hmrf_dask.rows import files as store
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.store import blocks as store
-from hmrf_dask.store import encoding
 
 ARRAYS = ("values", "indices", "indptr", "ids", "keys")
 

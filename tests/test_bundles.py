@@ -15,13 +15,13 @@ from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.estimators.base import HMRFEstimator
-from hmrf_dask.jobs import bundles, bundling, document_source
+from hmrf_dask.jobs import bundles, bundling, inputs
 from hmrf_dask.jobs.bundles import Bundle
 from hmrf_dask.jobs.bundling import bundled
-from hmrf_dask.jobs.document_source import DocumentSource
+from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.ledger import Keys, entries
 from hmrf_dask.jobs.places import assignment_files
-from hmrf_dask.releases import latest
+from hmrf_dask.releases.release import latest
 from hmrf_dask.text.files import Place
 from tests.job_corpus import JobCorpus
 from tests.job_runs import QUARANTINED, assigned, note_reads, run
@@ -268,7 +268,7 @@ def test_a_file_that_changes_while_it_is_read(
             (corpus.folder / name).write_text("{}")
         return read_batches(source, columns)
 
-    monkeypatch.setattr(document_source, "read_batches", read)
+    monkeypatch.setattr(inputs, "read_batches", read)
     with pytest.raises(SourceUnavailableError, match=name):
         run(job)
     assert not list((corpus.folder / "out").glob("counts/*/counts.json"))

@@ -12,9 +12,10 @@ import pytest
 from hmrf_dask.jobs import bundling
 from hmrf_dask.jobs.bundles import Bundle
 from hmrf_dask.jobs.bundling import MANY, TIERS, bundled
-from hmrf_dask.jobs.document_source import DocumentSource
+from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.report import Report
-from hmrf_dask.releases import folders, holder, latest
+from hmrf_dask.releases import lock, ownership
+from hmrf_dask.releases.release import latest
 from hmrf_dask.text.files import Place
 from tests.job_corpus import JobCorpus
 from tests.job_runs import assigned, note_reads, run
@@ -122,8 +123,8 @@ def counted(report: Report) -> tuple[int, int]:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bring bundles together, and end old records, after fewer nights."""
     monkeypatch.setattr(bundling, "MANY", 4)
-    monkeypatch.setattr(folders, "HISTORY", 9)
-    monkeypatch.setattr(holder, "_KEPT", 9)
+    monkeypatch.setattr(ownership, "HISTORY", 9)
+    monkeypatch.setattr(lock, "_KEPT", 9)
 
 
 @pytest.mark.usefixtures("short")

@@ -27,7 +27,7 @@ from hmrf_dask.constraints import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfError, HmrfWarning, SourceError
 from hmrf_dask.estimators import HMRFKMeans, load
-from hmrf_dask.releases import latest
+from hmrf_dask.releases.release import latest
 
 CANARY = "CANARY-5ecret"
 SPELLINGS = [
@@ -242,7 +242,7 @@ def test_what_is_unexpected_is_shown_without_it(
         except OSError as error:
             raise RuntimeError(f"{{'password': '{CANARY}'}}") from error
 
-    monkeypatch.setattr("hmrf_dask.jobs.inspect_output.inspect_output", fail)
+    monkeypatch.setattr("hmrf_dask.jobs.places.inspect_output", fail)
     seen = io.StringIO()
     handler = logging.StreamHandler(seen)
     logging.getLogger("library.core").addHandler(handler)
@@ -315,7 +315,7 @@ def test_a_reader_that_goes_is_no_fault(world: Path, monkeypatch: pytest.MonkeyP
     def fail(*given: object, **more: object) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("hmrf_dask.jobs.inspect_output.inspect_output", fail)
+    monkeypatch.setattr("hmrf_dask.jobs.places.inspect_output", fail)
     result = run("inspect", "out")
     assert result.exit_code == 141  # as shells say it
     assert "Traceback" not in result.output

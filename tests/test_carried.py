@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hmrf_dask.jobs import job_release
+from hmrf_dask.jobs import release
 from hmrf_dask.jobs.ledger import CAME
 from tests.job_corpus import JobCorpus
 from tests.job_runs import QUARANTINED, assigned, run
@@ -70,12 +70,12 @@ def test_one_lost_and_one_doubled_do_not_make_up_for_each_other(
     runs.go()
     ids += runs.put("r1", document("Y", BRAKE))
     runs.put("r2")
-    ledger = job_release._ledger
+    ledger = release._ledger
 
     def former(*given: Any) -> dict[str, Any]:
         return {name: value for name, value in ledger(*given).items() if name != CAME}
 
-    monkeypatch.setattr(job_release, "_ledger", former)  # so Y is that of r1 in the next run
+    monkeypatch.setattr(release, "_ledger", former)  # so Y is that of r1 in the next run
     runs.go()
     runs.remove("a")
     ids += runs.put("r2")

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.documents.manifest import SCHEMA
-from hmrf_dask.jobs import check_documents
-from hmrf_dask.jobs.check_documents import check_manifest
+from hmrf_dask.jobs import check as jobs_check
+from hmrf_dask.jobs.check import check_manifest
 from tests import run_stores
 
 # Fixtures, by assignment: an imported one would look unused.
@@ -119,7 +119,7 @@ def test_a_sample_is_spread_over_the_files(tmp_path: Path, monkeypatch: pytest.M
         {**files, "pairs.csv": b"a,b,kind\nd0,d399,must\n"},
         answers={"path": "pairs.csv"},
     )
-    monkeypatch.setattr(check_documents, "SMALLEST_SHARE", 5)
+    monkeypatch.setattr(jobs_check, "SMALLEST_SHARE", 5)
     found = check_manifest(manifest, sample=20)
     assert (found.files, found.files_read, found.documents, found.complete) == (40, 4, 20, False)
     assert found.problems == []
@@ -137,7 +137,7 @@ def test_large_files_that_cannot_be_cut_are_told(
     files = {"a.jsonl": lines(0, 40), "b.jsonl.gz": gzip.compress(lines(40, 80))}
     manifest = written(tmp_path, files)
     assert not any("one task" in one for one in check_manifest(manifest, everything=True).remarks)
-    monkeypatch.setattr(check_documents, "SEGMENT_BYTES", 50)
+    monkeypatch.setattr(jobs_check, "SEGMENT_BYTES", 50)
     (remark,) = check_manifest(manifest, everything=True).remarks
     assert "1 large file can be read by one task each, from front to end: b.jsonl.gz" in remark
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.measures import pairwise_f
+from hmrf_dask.measures.scores import pairwise_f
 
 
 def run(*arguments: str) -> Result:

@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Status, wait
 
-from hmrf_dask.cluster import watch
-from hmrf_dask.cluster.clients import active_client
-from hmrf_dask.cluster.watch import wait_for
-from hmrf_dask.dataflow import DaskFlow
+from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import ClusterError, InvalidInputError, MemoryPlanError, RunDirectoryError
+from hmrf_dask.flow import waiting
+from hmrf_dask.flow.clients import active_client
+from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.flow.waiting import wait_for
+from hmrf_dask.flow.workers import PROCESS, memory_of_a_task, reaches_workers
 from hmrf_dask.kernels.path import kernel_path
-from hmrf_dask.runs import RunDirectory
-from hmrf_dask.workers import PROCESS, memory_of_a_task, reaches_workers
 from tests.fits import fit, text_case
 
 CASE = text_case(120, 150, 3, 60, distortion="euclidean")
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Look often, and give up soon."""
-    monkeypatch.setattr(watch, "POLL", 0.1)
+    monkeypatch.setattr(waiting, "POLL", 0.1)
     with dask.config.set({"hmrf.no-workers-timeout": "1500 ms"}):
         yield
 

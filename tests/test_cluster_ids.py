@@ -19,8 +19,8 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.places import assignment_files, model_folder
 from hmrf_dask.jobs.report import Report
-from hmrf_dask.runs.records import unseal
-from hmrf_dask.store.blocks import BlockFile, Manifest, write_manifest
+from hmrf_dask.rows.files import BlockFile, Manifest, write_manifest
+from hmrf_dask.storage.records import unseal
 from tests.job_corpus import JobCorpus
 from tests.job_runs import assigned, run
 

@@ -27,10 +27,10 @@ from tests.job_corpus import JobCorpus
 # What does the work of each command. `completion` prints a script for a shell, no result.
 WORK = {
     "run": "hmrf_dask.jobs.inputs.gather",
-    "check": "hmrf_dask.jobs.check_job.check_manifest",
-    "inspect": "hmrf_dask.jobs.inspect_output.inspect_output",
+    "check": "hmrf_dask.jobs.check.check_manifest",
+    "inspect": "hmrf_dask.jobs.places.inspect_output",
     "fit": "hmrf_dask.jobs.fit_files.fit_files",
-    "predict": "hmrf_dask.jobs.predict_files.predict_files",
+    "predict": "hmrf_dask.jobs.fit_files.predict_files",
     "evaluate": "hmrf_dask.jobs.evaluate_files.evaluate_files",
     "demo": "hmrf_dask.jobs.demo.run_demo",
 }
@@ -208,7 +208,7 @@ def test_no_color_is_kept(no_color: bool) -> None:
 def test_inspect_waits_for_the_end_where_a_program_asks(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hmrf_dask.jobs.inspect_output import inspect_output
+    from hmrf_dask.jobs.places import inspect_output
 
     found = inspect_output(str(world / "out"))
     looks = iter([{**found, "running": True}, {**found, "running": True}, found])

@@ -244,7 +244,7 @@ import numpy as np
 import scipy.sparse
 from hmrf_dask import COPKMeans, HMRFKMeans
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.tokens import count_texts
+from hmrf_dask.text.counts import count_texts
 rng = np.random.default_rng(0)
 rows = scipy.sparse.random(170, 40, 0.2, "csr", np.float32, rng=rng)
 rows.data += 0.1

@@ -14,8 +14,8 @@ from distributed import Client, futures_of, wait
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmrf_dask.corpus import Corpus, as_corpus, duplicates
-from hmrf_dask.corpus.duplicates import find_duplicate_ids
+from hmrf_dask.corpus import partitioned
+from hmrf_dask.corpus.partitioned import Corpus, as_corpus, find_duplicate_ids
 from hmrf_dask.corpus.partitions import count_rows
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.rows.block import RowBlock, fingerprint
@@ -314,7 +314,7 @@ def test_duplicate_ids_are_found_across_partitions_and_buckets(monkeypatch):
     corpus = Corpus.from_rows(rows, ids, n_partitions=5)
     assert find_duplicate_ids(corpus) == []
     assert find_duplicate_ids(Corpus.from_rows(rows), compute=never) == []
-    monkeypatch.setattr(duplicates, "_KEYS_PER_BUCKET", 7)
+    monkeypatch.setattr(partitioned, "_KEYS_PER_BUCKET", 7)
     ids[3] = ids[30]
     ids[20] = ids[21]
     assert find_duplicate_ids(Corpus.from_rows(rows, ids, 5)) == ["doc-21", "doc-30"]

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.releases import damages, latest
+from hmrf_dask.releases.release import damages, latest
 from tests.job_corpus import JobCorpus
 
 N_CLUSTERS = 3

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from hmrf_dask.releases import damages, holder_of, latest
+from hmrf_dask.releases.lock import holder_of
+from hmrf_dask.releases.release import damages, latest
 from tests.job_corpus import JobCorpus
 
 SECONDS = 120

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmrf_dask import HMRFKMeans
-from hmrf_dask.em import phases
-from hmrf_dask.em.model import State
-from hmrf_dask.em.phases import Turn
-from hmrf_dask.em.weights import prior_value
+from hmrf_dask.fit import phases
+from hmrf_dask.fit.m_step import prior_value
+from hmrf_dask.fit.phases import Iteration
+from hmrf_dask.tasks.model import State
 from tests import naive
 from tests.loop_driver import Bench, constraints_of, make_bench, turns
 from tests.problems import DISTORTIONS, Problem, problems, random_problem
@@ -30,7 +30,7 @@ def only_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_RATIO", 0)
 
 
-def kept_turns(bench: Bench, **how: Any) -> Iterator[Turn]:
+def kept_turns(bench: Bench, **how: Any) -> Iterator[Iteration]:
     """Run a fit and return the turns of which a J is promised."""
     for name, turn in turns(bench, **how):
         if name != "warm-up":

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.jobs.apart import Place, overlaps
-from hmrf_dask.releases import latest
+from hmrf_dask.jobs.inputs import Place, overlaps
 from hmrf_dask.releases.own_files import OUTPUT, is_own
+from hmrf_dask.releases.release import latest
 from tests.job_corpus import JobCorpus
 from tests.run_stores import files_below, s3_options
 

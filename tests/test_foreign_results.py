@@ -11,11 +11,11 @@ import scipy.sparse as sp
 from click.testing import CliRunner, Result
 
 from hmrf_dask import HMRFKMeans, load
+from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own
-from hmrf_dask.runs import RunDirectory
 from tests.run_stores import files_below, iterate, opener
 
 GROUPS = np.repeat(np.arange(3), 20)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from dask._task_spec import DataNode, Task, convert_legacy_graph
 
-from hmrf_dask.dataflow import DaskFlow, share_array, tree
-from hmrf_dask.em import loop
-from hmrf_dask.graphs import Constant, Guarded, Planned
+from hmrf_dask.fit import loop
+from hmrf_dask.flow.dataflow import DaskFlow, share_array, tree
+from hmrf_dask.flow.graphs import Constant, Guarded, Planned
 from tests.fits import Case, fit, one_process_cluster, text_case
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask import Constraints, COPKMeans, Corpus, KMeans, load
-from hmrf_dask.em import hard
+from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import (
     ConfigurationError,
     ConflictError,
@@ -18,8 +18,8 @@ from hmrf_dask.errors import (
     InvalidInputError,
     MemoryPlanError,
 )
+from hmrf_dask.fit import e_step
 from hmrf_dask.kernels.placing import Rivalry, place
-from hmrf_dask.runs import RunDirectory
 from tests import naive
 from tests.family_fits import blobs, corpus_of, digest_of, text_corpus
 from tests.hard_problems import fitted, kept_or_not
@@ -105,7 +105,7 @@ def test_placing_is_greedy_in_the_order_given() -> None:
         ends = np.array([(i, j) for i in range(n) for j in range(i) if rng.random() < 0.15])
         ends = ends.reshape(-1, 2)
         order, present = rng.permutation(n), np.full(n, -1, np.int32)
-        start, rival, pair = hard.adjacency(n, ends[:, 0], ends[:, 1], np.arange(len(ends)))
+        start, rival, pair = e_step.adjacency(n, ends[:, 0], ends[:, 1], np.arange(len(ends)))
         alone = (np.arange(n + 1), np.arange(n), np.zeros(n, np.int32))
         blocked = place(costs, Rivalry(*alone, start, rival, pair), order, present, 1)
         labels: dict[int, int] = {}

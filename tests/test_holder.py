@@ -16,12 +16,10 @@ import psutil
 import pytest
 
 from hmrf_dask.errors import ConfigurationError, HeldError, RunDirectoryError
-from hmrf_dask.releases import Hold, held, holder_of
-from hmrf_dask.releases import holder as holding
-from hmrf_dask.releases.machine import is_alive, this_process
-from hmrf_dask.releases.output import numbers_in
-from hmrf_dask.runs import DamagedFileError
-from hmrf_dask.runs.storage import LocalStorage, Storage, open_storage
+from hmrf_dask.releases import lock as holding
+from hmrf_dask.releases.lock import OutputLock, held, holder_of, is_alive, numbers_in, this_process
+from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.stores import LocalStorage, Storage, open_storage
 from tests.output_driver import started
 from tests.run_stores import Place, place, s3_options
 
@@ -38,7 +36,7 @@ def leave(place: Place, **changes: Any) -> holding.Holder:
     """Leave a holder that did not end, as another process would."""
     storage = storage_of(place)
     process = replace(this_process(), **changes)
-    number = max(numbers_in(storage, holding.FOLDER), default=0) + 1
+    number = max(numbers_in(storage, holding.LOCK_FOLDER), default=0) + 1
     other = holding.Holder(number, "other", process, holding._now(), 60.0, 0.02, "token")
     storage.create(f"holders/{number:05d}.json", other.sealed())
     return other
@@ -313,7 +311,7 @@ def test_a_number_made_long_after_it_was_free_is_no_hold(
     monkeypatch.setattr(holding, "numbers_in", first_look_is_long_ago)
     with held(str(tmp_path), "late") as hold:
         assert hold.holder.number == 31
-    assert 1 not in numbers_in(storage, holding.FOLDER)
+    assert 1 not in numbers_in(storage, holding.LOCK_FOLDER)
 
 
 def test_credentials_are_refused(tmp_path: Path) -> None:
@@ -333,7 +331,7 @@ def test_this_process_lives() -> None:
 
 def test_a_hold_says_who_it_is(tmp_path: Path) -> None:
     with held(str(tmp_path), "a") as hold:
-        assert isinstance(hold, Hold)
+        assert isinstance(hold, OutputLock)
         assert hold.holder == holder_of(str(tmp_path))
 
 

@@ -18,7 +18,7 @@ NAMED = 'import dask\ndask.config.set(scheduler="threads")\n' + FIT
 READ = """
 import numpy as np
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.store.encoding import decode_block, encode_block
+from hmrf_dask.rows.encoding import decode_block, encode_block
 decode_block(encode_block(RowBlock.from_array(np.eye(3))), "a")
 """
 

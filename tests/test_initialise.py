@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hmrf_dask.constraints import closure
-from hmrf_dask.em import initialise, neighbourhoods
-from hmrf_dask.em.initialise import Sample
-from hmrf_dask.em.neighbourhoods import Neighbourhoods, find_neighbourhoods
-from hmrf_dask.em.starts import sort_ground
+from hmrf_dask.fit.starts import sort_start_sample
 from hmrf_dask.kernels.random import exponentials
+from hmrf_dask.tasks import first_centroids
+from hmrf_dask.tasks.first_centroids import CandidateRows, Neighbourhoods, find_neighbourhoods
 from tests import naive
 from tests.grounds import graph_of, ground_of, random_rows, sample_of
 from tests.problems import DISTORTIONS, string_ids
@@ -31,7 +30,7 @@ def groups_to_pairs(groups: list[list[int]]) -> list[tuple[int, int]]:
     return [pair for members in groups for pair in itertools.pairwise(members)]
 
 
-def plain_centroid(sample: Sample, rows: list[int]) -> Floats:
+def plain_centroid(sample: CandidateRows, rows: list[int]) -> Floats:
     """The centroid of some rows by the oracle, cosine's and Pearson's at length 1."""
     name = sample.distortion.name
     model = naive.Model(sample.block.to_dense().astype(np.float64), name, alpha=sample.smoothing)
@@ -43,7 +42,7 @@ def plain_centroid(sample: Sample, rows: list[int]) -> Floats:
     return found
 
 
-def plain_distances(sample: Sample, centroids: Floats) -> Floats:
+def plain_distances(sample: CandidateRows, centroids: Floats) -> Floats:
     """The oracle's distances of all rows, none below nought."""
     rows = sample.block.to_dense().astype(np.float64).tolist()
     ones = [1.0] * sample.block.n_features
@@ -51,7 +50,7 @@ def plain_distances(sample: Sample, centroids: Floats) -> Floats:
     return np.maximum(found, 0.0)
 
 
-def row_of(sample: Sample, centroid: Floats) -> int:
+def row_of(sample: CandidateRows, centroid: Floats) -> int:
     """Which row a centroid of cosine is the direction of."""
     rows = sample.block.to_dense().astype(np.float64)
     units = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
@@ -79,7 +78,7 @@ def test_kmeans_plus_plus_draws_in_proportion_to_distance_and_keeps_the_better_o
     counted = np.zeros((7, 7))
     trials = 2500
     for start in range(trials):
-        rows = [row_of(sample, one) for one in initialise.kmeans_plus_plus(sample, 2, start)]
+        rows = [row_of(sample, one) for one in first_centroids.kmeans_plus_plus(sample, 2, start)]
         counted[rows[0], rows[1]] += 1
     assert not counted[expected == 0].any()
     likely = expected > 0
@@ -92,7 +91,7 @@ def test_kmeans_plus_plus_draws_in_proportion_to_distance_and_keeps_the_better_o
 def test_kmeans_plus_plus_is_the_plain_race(name: str, dense: bool) -> None:
     for seed in range(4):
         sample = sample_of(random_rows(seed, name=name), name, dense=dense, seed=seed)
-        found = initialise.kmeans_plus_plus(sample, 5, 3)
+        found = first_centroids.kmeans_plus_plus(sample, 5, 3)
         for step in range(5):
             n_draws = 2 + int(math.log(5)) if step else 1
             nearest = np.ones(sample.block.n_rows)
@@ -119,8 +118,8 @@ def test_rows_without_a_direction_are_never_drawn() -> None:
         assert sample.decided.tolist() == [False] * 9 + [True] * 3
         for start in range(20):
             for found in (
-                initialise.kmeans_plus_plus(sample, 3, start),
-                initialise.random_rows(sample, 3, start),
+                first_centroids.kmeans_plus_plus(sample, 3, start),
+                first_centroids.random_rows(sample, 3, start),
             ):
                 assert np.abs(found).sum(axis=1).min() > 0
                 assert len(np.unique(found.round(9), axis=0)) == 3
@@ -129,16 +128,16 @@ def test_rows_without_a_direction_are_never_drawn() -> None:
 def test_more_clusters_than_different_rows_still_gives_k_centroids() -> None:
     same = sample_of(np.tile([[1.0, 2.0, 0.0]], (5, 1)))
     nothing = sample_of(np.zeros((4, 3)))
-    assert initialise.kmeans_plus_plus(same, 4, 0).shape == (4, 3)
-    assert not initialise.kmeans_plus_plus(nothing, 3, 0).any()
-    assert not initialise.random_rows(nothing, 3, 0).any()
+    assert first_centroids.kmeans_plus_plus(same, 4, 0).shape == (4, 3)
+    assert not first_centroids.kmeans_plus_plus(nothing, 3, 0).any()
+    assert not first_centroids.random_rows(nothing, 3, 0).any()
 
 
 @pytest.mark.parametrize("name", DISTORTIONS)
 def test_given_centroids_are_kept_and_what_comes_next_is_far_from_them(name: str) -> None:
     sample = sample_of(random_rows(3, n=30, name=name), name)
     given = sample.centroids_of_rows(np.asarray([4, 9]))
-    found = initialise.kmeans_plus_plus(sample, 4, 0, given)
+    found = first_centroids.kmeans_plus_plus(sample, 4, 0, given)
     assert np.array_equal(found[:2], given)
     odds = np.maximum(sample.distances(given).min(axis=1), 1e-300)
     races = [exponentials(sample.block.keys, 0, "k-means++", 0, 2, draw) for draw in range(3)]
@@ -149,9 +148,13 @@ def test_given_centroids_are_kept_and_what_comes_next_is_far_from_them(name: str
 @given(st.permutations(range(15)))
 def test_the_order_of_the_rows_does_not_matter_when_they_have_ids(order: list[int]) -> None:
     rows, ids = random_rows(5, n=15), string_ids(15, 5)
-    one = sort_ground(ground_of(sample_of(rows, ids=ids))).sample()
-    other = sort_ground(ground_of(sample_of(rows[order], ids=ids[order]))).sample()
-    for make in (initialise.kmeans_plus_plus, initialise.random_rows, initialise.perturbations):
+    one = sort_start_sample(ground_of(sample_of(rows, ids=ids))).sample()
+    other = sort_start_sample(ground_of(sample_of(rows[order], ids=ids[order]))).sample()
+    for make in (
+        first_centroids.kmeans_plus_plus,
+        first_centroids.random_rows,
+        first_centroids.perturbations,
+    ):
         assert np.array_equal(make(one, 4, 1), make(other, 4, 1))
         assert not np.array_equal(make(one, 4, 1), make(one, 4, 2))
 
@@ -161,9 +164,13 @@ def test_dense_rows_start_as_sparse_ones(name: str) -> None:
     rows = random_rows(6, n=20, name=name)
     sparse, dense = sample_of(rows, name), sample_of(rows, name, dense=True)
     graph = graph_of(8, groups_to_pairs([[0, 1, 2], [3, 4], [5, 6, 7]]), [(0, 3)])
-    for make in (initialise.kmeans_plus_plus, initialise.random_rows, initialise.perturbations):
+    for make in (
+        first_centroids.kmeans_plus_plus,
+        first_centroids.random_rows,
+        first_centroids.perturbations,
+    ):
         np.testing.assert_allclose(make(sparse, 4, 0), make(dense, 4, 0), atol=1e-12)
-    for pick in (neighbourhoods.farthest_first, neighbourhoods.agglomerate):
+    for pick in (first_centroids.farthest_first, first_centroids.agglomerate):
         found = [
             pick(one, find_neighbourhoods(one, graph, np.arange(8), singles=False), 2)
             for one in (sparse, dense)
@@ -178,7 +185,7 @@ def test_random_rows_are_different_and_all_as_likely() -> None:
     sample = sample_of(random_rows(7, n=9))
     counted = np.zeros(9)
     for start in range(1500):
-        rows = {row_of(sample, one) for one in initialise.random_rows(sample, 3, start)}
+        rows = {row_of(sample, one) for one in first_centroids.random_rows(sample, 3, start)}
         assert len(rows) == 3
         counted[list(rows)] += 1
     assert scipy.stats.chisquare(counted).pvalue > 1e-3
@@ -188,8 +195,8 @@ def test_random_rows_are_different_and_all_as_likely() -> None:
 def test_perturbations_stay_around_the_global_centroid(name: str) -> None:
     sample = sample_of(random_rows(8, n=20, d=40, name=name), name)
     overall = plain_centroid(sample, list(range(20)))
-    found = initialise.perturbations(sample, 50, 0)
-    away = (found / overall - 1.0) / initialise.PERTURBATION
+    found = first_centroids.perturbations(sample, 50, 0)
+    away = (found / overall - 1.0) / first_centroids.PERTURBATION
     assert np.abs(away).max() <= 1 + 1e-6
     assert scipy.stats.kstest((away.ravel() + 1) / 2, "uniform").pvalue > 1e-3
     assert len(np.unique(found, axis=0)) == 50
@@ -198,13 +205,13 @@ def test_perturbations_stay_around_the_global_centroid(name: str) -> None:
 def test_fill_keeps_what_is_given_and_adds_what_is_missing() -> None:
     sample = sample_of(random_rows(9))
     given = sample.centroids_of_rows(np.arange(3))
-    assert np.array_equal(initialise.fill(sample, 2, 0, given, "k-means++"), given[:2])
+    assert np.array_equal(first_centroids.fill(sample, 2, 0, given, "k-means++"), given[:2])
     for how in ("k-means++", "perturb"):
-        found = initialise.fill(sample, 5, 0, given, how)
+        found = first_centroids.fill(sample, 5, 0, given, how)
         assert found.shape == (5, 6)
         assert np.array_equal(found[:3], given)
-    perturbed = initialise.fill(sample, 5, 0, given, "perturb")[3:]
-    assert np.array_equal(perturbed, initialise.perturbations(sample, 2, 0))
+    perturbed = first_centroids.fill(sample, 5, 0, given, "perturb")[3:]
+    assert np.array_equal(perturbed, first_centroids.perturbations(sample, 2, 0))
 
 
 # --- neighbourhoods
@@ -226,7 +233,12 @@ def random_groups(rng: np.random.Generator, n_rows: int) -> tuple[list[list[int]
 
 
 def neighbourhoods_of(
-    sample: Sample, groups: list[list[int]], cannot: list[Any], *, singles: bool, **settings: Any
+    sample: CandidateRows,
+    groups: list[list[int]],
+    cannot: list[Any],
+    *,
+    singles: bool,
+    **settings: Any,
 ) -> tuple[list[list[int]], NDArray[np.bool_], Neighbourhoods]:
     """Return what should be found, and what is: groups, rivals, neighbourhoods."""
     linked = sorted(
@@ -268,7 +280,7 @@ def test_neighbourhoods_are_the_groups_largest_first(
 
 
 def test_only_the_largest_neighbourhoods_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbourhoods, "MOST_NEIGHBOURHOODS", 4)
+    monkeypatch.setattr(first_centroids, "MOST_NEIGHBOURHOODS", 4)
     sample = sample_of(random_rows(10, n=40))
     groups, cannot = random_groups(np.random.default_rng(3), 40)
     wanted, rivals, found = neighbourhoods_of(sample, groups, cannot, singles=True)
@@ -285,7 +297,7 @@ def test_no_neighbourhood_at_all() -> None:
     assert found.totals.shape == (0, 7)
 
 
-def plain_farthest_first(sample: Sample, groups: list[list[int]], n_clusters: int) -> Floats:
+def plain_farthest_first(sample: CandidateRows, groups: list[list[int]], n_clusters: int) -> Floats:
     """Weighted farthest-first by loops over the oracle's distances."""
     name, ones = sample.distortion.name, [1.0] * sample.block.n_features
     centroids = [plain_centroid(sample, group) for group in groups]
@@ -323,7 +335,7 @@ def test_farthest_first_is_the_plain_version(name: str, dense: bool) -> None:
         sample = sample_of(random_rows(seed, n=40, name=name), name, dense=dense)
         groups, cannot = random_groups(np.random.default_rng(seed), 40)
         wanted, _, found = neighbourhoods_of(sample, groups, cannot, singles=False)
-        chosen = neighbourhoods.farthest_first(sample, found, 4)
+        chosen = first_centroids.farthest_first(sample, found, 4)
         np.testing.assert_allclose(chosen, plain_farthest_first(sample, wanted, 4), atol=1e-6)
 
 
@@ -334,25 +346,25 @@ def test_the_largest_neighbourhood_comes_first_and_ties_go_to_the_farthest_from_
     sample = sample_of(rows)
     groups = [[0, 1], [2, 3], [4, 5, 6], [7, 8]]
     _, _, found = neighbourhoods_of(sample, groups, [], singles=False)
-    chosen = neighbourhoods.farthest_first(sample, found, 3)
+    chosen = first_centroids.farthest_first(sample, found, 3)
     assert chosen[0].argmax() == 2
     # features 1 and 3 lie equally far from everything: the lower id is taken first
     assert [one.argmax() for one in chosen[1:]] == [1, 3]
     even = [[0, 1], [2, 3], [7, 8]]  # all as large: the one off the common direction leads
     _, _, found = neighbourhoods_of(sample, even, [], singles=False)
-    assert neighbourhoods.farthest_first(sample, found, 2)[0].argmax() == 1
+    assert first_centroids.farthest_first(sample, found, 2)[0].argmax() == 1
 
 
 def test_as_many_neighbourhoods_as_clusters_are_all_taken() -> None:
     sample = sample_of(random_rows(4, n=20))
     _, _, found = neighbourhoods_of(sample, [[0, 1], [2, 3, 4], [5, 6]], [], singles=False)
-    for pick in (neighbourhoods.farthest_first, neighbourhoods.agglomerate):
+    for pick in (first_centroids.farthest_first, first_centroids.agglomerate):
         for n_clusters in (3, 5):
             wanted = [plain_centroid(sample, group) for group in ([2, 3, 4], [0, 1], [5, 6])]
             np.testing.assert_allclose(pick(sample, found, n_clusters), wanted, atol=1e-9)
 
 
-def one_cluster_energy(sample: Sample, rows: list[int]) -> float:
+def one_cluster_energy(sample: CandidateRows, rows: list[int]) -> float:
     """The oracle's J of some rows as one cluster."""
     model = naive.Model(sample.block.to_dense()[rows].astype(np.float64), sample.distortion.name)
     ones, together = [1.0] * sample.block.n_features, [0] * len(rows)
@@ -391,18 +403,18 @@ def test_agglomeration_merges_the_two_whose_union_raises_j_least(name: str, sing
         groups, cannot = random_groups(np.random.default_rng(seed), 30)
         wanted, rivals, found = neighbourhoods_of(sample, groups, cannot, singles=singles)
 
-        def cost(one: list[int], other: list[int], sample: Sample = sample) -> float:
+        def cost(one: list[int], other: list[int], sample: CandidateRows = sample) -> float:
             apart = one_cluster_energy(sample, one) + one_cluster_energy(sample, other)
             return one_cluster_energy(sample, one + other) - apart
 
         unions = plain_unions(wanted, rivals, 3, cost)
-        owner = neighbourhoods.merge_to(sample, found, 3)
+        owner = first_centroids.merge_to(sample, found, 3)
         merged = [
             sorted(row for number in np.flatnonzero(owner == first) for row in wanted[number])
             for first in np.unique(owner)
         ]
         assert sorted(merged) == sorted(sorted(rows) for rows in unions)
-        chosen = neighbourhoods.agglomerate(sample, found, 3)
+        chosen = first_centroids.agglomerate(sample, found, 3)
         largest = sorted(merged, key=lambda rows: -len(rows))[:3]
         sizes = [len(rows) for rows in merged]
         if len(set(sizes)) == len(sizes):  # else which come first is a tie
@@ -421,12 +433,12 @@ def test_agglomeration_by_distances_alone_is_ward_with_lance_and_williams() -> N
             return ward(one, other, [len(group) for group in w], ap)
 
         unions = plain_unions([[n] for n in range(len(wanted))], rivals, 3, cost)
-        owner = neighbourhoods.merge_to(sample, found, 3)
+        owner = first_centroids.merge_to(sample, found, 3)
         merged = [np.flatnonzero(owner == first).tolist() for first in np.unique(owner)]
         assert sorted(merged) == sorted(sorted(one) for one in unions)
 
 
-def plain_apart(sample: Sample, groups: list[list[int]]) -> Floats:
+def plain_apart(sample: CandidateRows, groups: list[list[int]]) -> Floats:
     """The oracle's distances of the groups' means to the centroids of all groups, for kl."""
     ones = [1.0] * sample.block.n_features
     rows = [naive.row_as_taken(x, ones, "kl") for x in sample.block.to_dense().tolist()]
@@ -462,10 +474,10 @@ def test_no_union_ever_crosses_a_cannot_link_and_where_that_ends_early_the_large
     for seed in range(30):
         groups, cannot = random_groups(np.random.default_rng(seed), 40)
         _, rivals, found = neighbourhoods_of(sample, groups, cannot, singles=True)
-        owner = neighbourhoods.merge_to(sample, found, 2)
+        owner = first_centroids.merge_to(sample, found, 2)
         assert not (rivals & (owner[:, None] == owner[None, :])).any()
     groups = [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9, 10], [11, 12]]
     every = [(one[0], other[0]) for one, other in itertools.combinations(groups, 2)]
     _, _, found = neighbourhoods_of(sample, groups, every, singles=False)
     wanted = [plain_centroid(sample, groups[3]), plain_centroid(sample, groups[1])]
-    np.testing.assert_allclose(neighbourhoods.agglomerate(sample, found, 2), wanted, atol=1e-9)
+    np.testing.assert_allclose(first_centroids.agglomerate(sample, found, 2), wanted, atol=1e-9)

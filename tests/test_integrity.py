@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.releases import DamagedReleaseError, latest, nightly
-from hmrf_dask.releases.nightly import SHARES, hashed_in
-from hmrf_dask.runs import arrays
-from hmrf_dask.runs.records import DamagedFileError, seal, seal_for_people, unseal
+from hmrf_dask.releases import release as releases_release
+from hmrf_dask.releases.release import SHARES, DamagedReleaseError, hashed_in, latest
+from hmrf_dask.storage import whole_files
+from hmrf_dask.storage.records import DamagedFileError, seal, seal_for_people, unseal
 from tests.flipped_outputs import Damage, asked, campaign, two_nights
 from tests.job_corpus import JobCorpus
 
@@ -110,14 +110,14 @@ def test_every_file_is_hashed_within_as_many_nights_as_there_are_shares() -> Non
 def test_a_run_with_nothing_new_finds_damage_on_its_night(
     nights: JobCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nightly, "SMALL_BYTES", 0)
+    monkeypatch.setattr(releases_release, "SMALL_BYTES", 0)
     job = str(nights.folder / "job.yaml")
     name = flip(nights, "00000.parquet")
     release = latest(nights.folder / "out")
     assert release is not None
     night = next(one for one in range(31) if name in hashed_in(one, release.sizes))
     for now in (night + 1, night):
-        monkeypatch.setattr("hmrf_dask.jobs.remake.tonight", lambda now=now: now)
+        monkeypatch.setattr("hmrf_dask.jobs.repair.tonight", lambda now=now: now)
         done = asked(["run", job])
         assert done.exit_code == 0, done.output
         assert (name in done.stderr) == (now == night)
@@ -127,11 +127,11 @@ def test_a_run_with_nothing_new_finds_damage_on_its_night(
 def test_another_size_is_seen_every_night(
     nights: JobCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nightly, "SMALL_BYTES", 0)
+    monkeypatch.setattr(releases_release, "SMALL_BYTES", 0)
     path = nights.folder / "out" / flip(nights, "00000.parquet")
     path.write_bytes(path.read_bytes() + b" ")
     for night in range(2):
-        monkeypatch.setattr(nightly, "tonight", lambda night=night: night)
+        monkeypatch.setattr(releases_release, "tonight", lambda night=night: night)
         done = CliRunner().invoke(hmrf, ["inspect", str(nights.folder / "out")])
         assert done.exit_code == 78
         assert "bytes), got" in done.stderr
@@ -285,10 +285,10 @@ def test_a_record_that_was_sealed_with_other_keys_is_named(nights: JobCorpus) ->
 
 
 def test_arrays_of_a_state_are_believed_as_far_as_their_bytes_go() -> None:
-    good = arrays.encode_npy(arrays.np.arange(6.0).reshape(2, 3))
-    assert arrays.decode_npy(good, "a").tolist() == [[0, 1, 2], [3, 4, 5]]
+    good = whole_files.encode_npy(whole_files.np.arange(6.0).reshape(2, 3))
+    assert whole_files.decode_npy(good, "a").tolist() == [[0, 1, 2], [3, 4, 5]]
     for data in (b"", good[:-1], good + b" ", good.replace(b"(2, 3)", b"(9, 3)"), b"PK" + good):
         with pytest.raises(DamagedFileError, match=r"^a must hold plain arrays"):
-            arrays.decode_npy(data, "a")
+            whole_files.decode_npy(data, "a")
         with pytest.raises(DamagedFileError, match=r"^a must hold plain arrays"):
-            arrays.decode_npz(data, "a")
+            whole_files.decode_npz(data, "a")

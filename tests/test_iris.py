@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from hmrf_dask import MPCKMeans
-from hmrf_dask.measures import contingency, normalized_mutual_info
+from hmrf_dask.measures.contingency import contingency
+from hmrf_dask.measures.scores import normalized_mutual_info
 from pipelines.papers.sets import iris
 from pipelines.papers.supervision import Fold, folds, random_pairs
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
-from hmrf_dask.jobs import document_source
+from hmrf_dask.jobs import inputs
 from hmrf_dask.jobs.report import Report
 from tests.job_corpus import JobCorpus
 from tests.job_runs import run
@@ -33,7 +33,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: Any) -> Any:
         raise AssertionError("a document was read")
 
-    monkeypatch.setattr(document_source, "read_batches", read)
+    monkeypatch.setattr(inputs, "read_batches", read)
 
 
 def rows(*pairs: str) -> bytes:
@@ -235,7 +235,7 @@ def test_more_clusters_than_documents_stops_before_rows(
     def weighed(*_: Any) -> None:
         raise AssertionError("rows were made")
 
-    monkeypatch.setattr("hmrf_dask.jobs.job_steps.weigh_documents", weighed)
+    monkeypatch.setattr("hmrf_dask.jobs.steps.weigh_documents", weighed)
     columns = None
     if text:
         columns = {"text": None, "embedding": "vector"}

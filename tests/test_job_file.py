@@ -11,9 +11,8 @@ import pytest
 
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import ESTIMATORS
-from hmrf_dask.jobs.cluster_classes import CLASSES, arguments_of
 from hmrf_dask.jobs.inputs import load_job
-from hmrf_dask.jobs.job_file import PARAMETERS, Job, json_schema
+from hmrf_dask.jobs.job_file import CLASSES, PARAMETERS, Job, arguments_of, json_schema
 
 ROOT = Path(__file__).parents[1]
 SMALLEST = "$schema: hmrf-dask/job/v1\nmanifest: news.yaml\nmethod: {n_clusters: 3}\noutput: out\n"

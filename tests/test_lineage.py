@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.releases import Lineage, carried_on, first_lineage, trace
-from hmrf_dask.runs.records import DamagedFileError
+from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
+from hmrf_dask.storage.records import DamagedFileError
 
 
 def traced(

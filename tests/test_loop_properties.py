@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans, MPCKMeans
-from hmrf_dask.em.centroids import maximisation, reseed
-from hmrf_dask.em.estep import expectation
-from hmrf_dask.em.journal import state_arrays
-from hmrf_dask.em.model import State
-from hmrf_dask.em.phases import Turn, begin, check_progress, fit_turn
-from hmrf_dask.em.restore import restore
 from hmrf_dask.errors import HmrfError, InvalidInputError, MemoryPlanError
+from hmrf_dask.fit.e_step import expectation
+from hmrf_dask.fit.journal import restore, state_arrays
+from hmrf_dask.fit.m_step import maximisation, reseed
+from hmrf_dask.fit.phases import Iteration, begin, check_progress, fit_iteration
+from hmrf_dask.tasks.model import State
 from tests import naive
 from tests.loop_driver import Bench, make_bench, turns
 from tests.problems import DISTORTIONS, Problem, problems, random_problem
@@ -109,7 +108,7 @@ def test_a_state_with_a_higher_j_is_refused() -> None:
 # --- no move is left after an E-step -------------------------------------------------------------
 
 
-def check_local_optimum(bench: Bench, turn: Turn) -> None:
+def check_local_optimum(bench: Bench, turn: Iteration) -> None:
     """After an E-step neither a row nor a component gains more than the integers misjudge."""
     state, _ = expectation(bench.engine, turn.state, turn.pricing)
     assert state.energy.total <= turn.state.energy.total
@@ -151,7 +150,7 @@ def test_no_move_is_left_in_table_form(distortion: str) -> None:
             check_local_optimum(bench, turn)
 
 
-def scattered(bench: Bench, seed: int) -> Turn:
+def scattered(bench: Bench, seed: int) -> Iteration:
     """Return a state in which every row has a random label: many groups are far from home."""
     rng, problem = np.random.default_rng(seed), bench.problem
     labels = rng.integers(0, problem.K, len(problem.X)).astype(np.int32)
@@ -312,7 +311,7 @@ def far_apart() -> NDArray[np.float32]:
     return np.array([[0, 0], [0, 1], [50, 0], [50, 1], [0, 90], [1, 90]], np.float32)
 
 
-def state_with_an_empty_cluster(bench: Bench) -> Turn:
+def state_with_an_empty_cluster(bench: Bench) -> Iteration:
     """Return a turn whose last cluster has no row: its centroid is far from all."""
     centroids = np.array([[0.0, 0.5], [50.0, 0.5], [1e4, 1e4]])
     return next(kept_turns(bench, centroids=centroids))
@@ -322,7 +321,7 @@ def test_an_empty_cluster_is_reseeded_where_j_falls() -> None:
     bench = make_bench(plain_problem(far_apart(), 3))
     turn = state_with_an_empty_cluster(bench)
     assert turn.state.counts.tolist() == [4, 2, 0]
-    after = fit_turn(bench.engine, turn.state, turn.pricing, learning=False, first=True)
+    after = fit_iteration(bench.engine, turn.state, turn.pricing, learning=False, first=True)
     assert [step for step, _ in after.steps] == ["A", "reseed"]
     assert (after.state.counts > 0).all()
     assert after.steps[1][1] < after.steps[0][1]
@@ -332,7 +331,7 @@ def test_an_empty_cluster_keeps_its_centroid_where_nothing_falls() -> None:
     rows = np.repeat(far_apart()[[0, 2]], 3, axis=0)
     bench = make_bench(plain_problem(rows, 3))
     turn = state_with_an_empty_cluster(bench)
-    after = fit_turn(bench.engine, turn.state, turn.pricing, learning=False, first=True)
+    after = fit_iteration(bench.engine, turn.state, turn.pricing, learning=False, first=True)
     assert [step for step, _ in after.steps] == ["A"]
     assert after.state.counts.tolist() == [3, 3, 0]
     np.testing.assert_array_equal(after.state.model.centroids[2], [1e4, 1e4])

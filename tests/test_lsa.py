@@ -28,8 +28,7 @@ from hmrf_dask import LSA, Corpus, HMRFKMeans
 from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError, MemoryPlanError
 from hmrf_dask.kernels.sketches import Basis, add_sketch, project, sketch_exponent
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.text.lsa import blas_on_one_thread, orthonormal
-from hmrf_dask.text.passes import look_at, scaling_of, strips
+from hmrf_dask.text.lsa import blas_on_one_thread, look_at, orthonormal, scaling_of, strips
 from tests.fits import scheduled
 from tests.news_rows import SETS, missing, news
 from tests.problems import planted_text, string_ids
@@ -175,7 +174,7 @@ def test_processes(process_cluster: Any) -> None:
 
 
 def test_strips_of_columns_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmrf_dask.text import passes
+    from hmrf_dask.text import lsa
 
     whole, asked = fitted(TEXT), []
 
@@ -183,7 +182,7 @@ def test_strips_of_columns_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -
         asked.append(strips(*sizes))
         return asked[-1]
 
-    monkeypatch.setattr(passes, "strips", counted)
+    monkeypatch.setattr(lsa, "strips", counted)
     with dask.config.set({"hmrf.task-memory": "120 kiB"}):
         assert digest(fitted(TEXT)) == digest(whole)
     assert {len(one) for one in asked} == {5}
@@ -332,10 +331,10 @@ def test_rows_come_back_as_they_came(tmp_path: Path) -> None:
 def test_files_that_do_not_fit_are_read_in_every_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hmrf_dask.text import passes
+    from hmrf_dask.text import lsa
 
     Corpus.from_rows(TEXT, n_partitions=4).to_parquet(str(tmp_path / "rows"))
-    monkeypatch.setattr(passes, "memory_of_all", lambda: 0)
+    monkeypatch.setattr(lsa, "memory_of_all", lambda: 0)
     assert digest(fitted(str(tmp_path / "rows"))) == digest(fitted(TEXT))
 
 

@@ -15,7 +15,6 @@ import fsspec
 import pytest
 import yaml
 
-from hmrf_dask import addresses
 from hmrf_dask.documents import streams
 from hmrf_dask.documents.manifest import SCHEMA, Manifest, base_of, json_schema, load_manifest
 from hmrf_dask.documents.sources import list_answers, list_sources
@@ -25,6 +24,7 @@ from hmrf_dask.errors import (
     SourceError,
     SourceUnavailableError,
 )
+from hmrf_dask.storage import addresses
 from tests import run_stores
 
 # Fixtures, by assignment: an imported one would look unused.

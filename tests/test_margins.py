@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from hmrf_dask.distortions import DISTORTIONS
-from hmrf_dask.em.model import Model
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.margins import Drift, Margins, Watch
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.tasks.model import Model
 from tests import problems
 from tests.test_distortions import bound
 from tests.test_nearest import text_like

@@ -15,7 +15,7 @@ from sklearn.metrics.cluster import contingency_matrix, pair_confusion_matrix
 
 from hmrf_dask import Constraints, measures
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.measures.table import merge, tabulate
+from hmrf_dask.measures.contingency import merge, tabulate
 
 PEERS = {
     measures.mutual_info: metrics.mutual_info_score,

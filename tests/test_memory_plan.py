@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 
 from hmrf_dask import HMRFKMeans
-from hmrf_dask.dataflow import FAN, Inline
+from hmrf_dask.checkpoints.memory import MemoryRun
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.em import memory_plan, parts, prepare
-from hmrf_dask.em.memory_plan import TaskMemory, check_memory, plan_tasks
-from hmrf_dask.em.model import Model, Settings
-from hmrf_dask.em.proposals import Sources, propose_rows
-from hmrf_dask.em.starts import Ground, make_ground, run_candidate
 from hmrf_dask.errors import MemoryPlanError
+from hmrf_dask.fit import memory_plan, preparation
+from hmrf_dask.fit.memory_plan import TaskMemory, check_memory, plan_tasks
+from hmrf_dask.fit.starts import StartSample, make_start_sample, run_candidate
+from hmrf_dask.flow.dataflow import FAN, Inline
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.runs import MemoryRun
+from hmrf_dask.tasks import partitions
+from hmrf_dask.tasks.first_variation import Sources, propose_rows
+from hmrf_dask.tasks.model import Model, Settings
 from tests.problems import planted_text
 
 K, WIDTH, ROWS = 40, 6000, 4000
@@ -36,8 +37,8 @@ class Bench:
         X, topics = planted_text(ROWS, WIDTH, K, 0)
         self.block = RowBlock.from_scipy(X)
         distortion = make_distortion("cosine")
-        self.facts = prepare.look_at(self.block, 0, distortion, has_ids=False)
-        self.extent = prepare.extent_of(self.facts, WIDTH)
+        self.facts = preparation.survey_block(self.block, 0, distortion, has_ids=False)
+        self.extent = preparation.extent_of(self.facts, WIDTH)
         self.distortion = distortion.bind(self.extent)
         self.centroids = np.random.default_rng(0).random((K, WIDTH))
         self.run = MemoryRun()
@@ -80,7 +81,7 @@ def peak(work: Callable[[], Any]) -> int:
 
 def assign(bench: Bench) -> None:
     labels = bench.run.write_labels(0, "rows-00000", 0, np.full(ROWS, -2, np.int32))
-    parts.assign([bench.rows()], [None], bench.model(), bench.run, 1, False, [labels])
+    partitions.assign([bench.rows()], [None], bench.model(), bench.run, 1, False, [labels])
 
 
 def vary(bench: Bench) -> None:
@@ -97,12 +98,12 @@ def add(bench: Bench) -> None:
 
 def start(bench: Bench) -> None:
     empty = bench.block.take(np.arange(0))
-    plan = Ground(
+    plan = StartSample(
         empty, np.arange(ROWS), None, np.zeros(0, np.int64), bench.settings, bench.distortion,
         bench.extent, 2.0**-8, 400,
     )  # fmt: skip
     block = RowBlock.concatenate([bench.rows()])
-    run_candidate(make_ground(block, plan), "random 0", MemoryRun(), 1)
+    run_candidate(make_start_sample(block, plan), "random 0", MemoryRun(), 1)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_only_real_memory_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_linked_rows_are_planned_within_the_budget(bench: Bench) -> None:
     from hmrf_dask.constraints.closure import build_graph
-    from hmrf_dask.em.prepare import Pairs
+    from hmrf_dask.fit.preparation import Pairs
 
     chain = np.stack([np.arange(999), np.arange(1, 1000)], axis=1)
     none = np.zeros((0, 2), np.int64)
@@ -183,11 +184,11 @@ def test_facts_do_not_depend_on_partitions() -> None:
     flow, distortion = Inline(), make_distortion("cosine")
     cuts = [0, 0, 70, 71, 200]
     looks = [
-        flow.lazy(prepare.look_at, RowBlock.from_scipy(X[a:b]), a, distortion, False)
+        flow.lazy(preparation.survey_block, RowBlock.from_scipy(X[a:b]), a, distortion, False)
         for a, b in pairwise(cuts)
     ]
-    cut = prepare.add_facts(looks)
-    whole = prepare.look_at(RowBlock.from_scipy(X), 0, distortion, has_ids=False)
+    cut = preparation.add_facts(looks)
+    whole = preparation.survey_block(RowBlock.from_scipy(X), 0, distortion, has_ids=False)
     for name in ("n_rows", "n_values", "content", "order", "largest_mass", "n_zero"):
         assert getattr(cut, name) == getattr(whole, name), name
     for name in ("minimum", "maximum"):

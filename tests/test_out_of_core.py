@@ -16,20 +16,19 @@ import pytest
 
 from hmrf_dask import HMRFKMeans
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.em import fitting, ground, prepare
-from hmrf_dask.em.estep import expectation
-from hmrf_dask.em.memory_plan import plan_tasks
-from hmrf_dask.em.model import Settings
-from hmrf_dask.em.prepare import Facts
-from hmrf_dask.em.problem import gather_parts
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.fit import fitting, preparation, starts
+from hmrf_dask.fit.e_step import expectation
+from hmrf_dask.fit.memory_plan import plan_tasks
+from hmrf_dask.fit.preparation import Facts
+from hmrf_dask.fit.problem import gather_parts
+from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.flow.workers import TASKS
 from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.store.blocks import BlockSource
-from hmrf_dask.store.reading import InTurn, batches, lasting
-from hmrf_dask.workers import TASKS
+from hmrf_dask.rows.files import BlockSource, InTurn, batches, lasting
+from hmrf_dask.tasks.model import Settings
 from tests.fits import Case, fit, one_process_cluster, text_case
 from tests.problems import planted_text
 
@@ -119,8 +118,8 @@ def test_rows_read_in_every_pass_give_the_same_bits(
 def test_starts_on_a_sample_give_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ground, "SAMPLE_ROWS", 100)
-    monkeypatch.setattr(ground, "SAMPLE_ROWS_PER_CLUSTER", 20)
+    monkeypatch.setattr(starts, "SAMPLE_ROWS", 100)
+    monkeypatch.setattr(starts, "SAMPLE_ROWS_PER_CLUSTER", 20)
     case = text_case(300, 60, 4, 40, ids=True, n_init=1, max_iter=4, refine=False)
     assert fit(stored(case, tmp_path / "rows"), 5).digest == fit(case, 5).digest
 
@@ -183,7 +182,7 @@ def test_a_pass_is_a_few_tasks_and_reads_every_block_once(
         counted.append((engine.flow.tasks - before, len(engine.problem.groups)))
         return found
 
-    monkeypatch.setattr("hmrf_dask.em.phases.expectation", watched)
+    monkeypatch.setattr("hmrf_dask.fit.phases.expectation", watched)
     init = X[:4].toarray().astype(np.float64)
     with dask.config.set(scheduler="threads", num_workers=2), watched_reads() as reads:
         HMRFKMeans(4, init=init, n_init=1, refine=False, max_iter=5).fit(corpus)
@@ -231,9 +230,9 @@ def test_a_plan_counts_the_block_that_is_held_while_the_next_is_read() -> None:
 def test_a_task_takes_no_more_rows_than_it_may_hold_labels_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prepare, "GROUP_ROWS", 10)
+    monkeypatch.setattr(preparation, "GROUP_ROWS", 10)
     counts = [0, 4, 6, 0, 1, 25, 3, 8]
-    found = prepare.cut_groups([[0, 1, 2, 3], [4, 5, 6, 7]], counts)
+    found = preparation.cut_slices([[0, 1, 2, 3], [4, 5, 6, 7]], counts)
     assert found == [[0, 1, 2, 3], [4], [5], [6], [7]]
 
 

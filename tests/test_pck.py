@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask import HMRFKMeans, PCKMeans, load
-from hmrf_dask.em.neighbourhoods import largest_first
+from hmrf_dask.tasks.first_centroids import largest_first
 from tests import naive
 from tests.family_fits import blobs, corpus_of, digest_of, falls, text_corpus
 from tests.grounds import graph_of, random_rows, sample_of

@@ -16,10 +16,8 @@ from distributed import Client, LocalCluster
 from hmrf_dask import KMeans
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.jobs.inputs import gather, load_job
-from hmrf_dask.jobs.private_output import make_private
-from hmrf_dask.jobs.run_job import run_job
-from hmrf_dask.jobs.up_to_date import report_if_done
-from hmrf_dask.runs.storage import LocalStorage
+from hmrf_dask.jobs.run_job import make_private, report_if_done, run_job
+from hmrf_dask.storage.stores import LocalStorage
 from tests.job_corpus import JobCorpus
 from tests.job_runs import run
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from hmrf_dask import COPKMeans, HMRFKMeans, MPCKMeans, PCKMeans, load
-from hmrf_dask.em.model import Settings
-from hmrf_dask.em.prepare import check_settings
+from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import ConfigurationError, RunDirectoryError
+from hmrf_dask.fit.preparation import check_settings
 from hmrf_dask.kernels import messages
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes
-from hmrf_dask.runs import RunDirectory
+from hmrf_dask.tasks.model import Settings
 from tests.fits import Case, digests, fit, text_case
 from tests.linked_oracle import (
     Component,

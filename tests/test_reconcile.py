@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmrf_dask.em.rounds import Rounds
+from hmrf_dask.fit.rounds import Rounds
 from hmrf_dask.kernels.icm import heap_moves, heap_moves_piece
 from hmrf_dask.kernels.limbs import join_limbs
 from hmrf_dask.kernels.problem import adjacency, make_problem

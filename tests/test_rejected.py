@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
-from hmrf_dask.jobs import document_source
+from hmrf_dask.jobs import inputs
 from hmrf_dask.jobs.report import Report
 from tests.job_corpus import JobCorpus
 from tests.job_runs import run
@@ -31,7 +31,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: Any) -> Any:
         raise AssertionError("a document was read")
 
-    monkeypatch.setattr(document_source, "read_batches", read)
+    monkeypatch.setattr(inputs, "read_batches", read)
 
 
 @pytest.fixture

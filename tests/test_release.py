@@ -11,22 +11,21 @@ from typing import Any
 import pytest
 
 from hmrf_dask.errors import HeldError
-from hmrf_dask.releases import (
+from hmrf_dask.releases import lock, ownership
+from hmrf_dask.releases.lock import held
+from hmrf_dask.releases.own_files import record
+from hmrf_dask.releases.ownership import clean
+from hmrf_dask.releases.release import (
     DamagedReleaseError,
     Release,
-    clean,
     damages,
-    folders,
     hashed,
-    held,
-    holder,
     latest,
     publish,
     read_published,
 )
-from hmrf_dask.releases.made import record
-from hmrf_dask.runs import DamagedFileError
-from hmrf_dask.runs.storage import LocalStorage, Storage, open_storage
+from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.stores import LocalStorage, Storage, open_storage
 from tests.output_driver import called, content_of, publish_run, sha256_of
 from tests.output_driver import release as dying_release
 from tests.run_stores import Place, files_below, place, s3_options
@@ -201,7 +200,7 @@ def test_old_runs_go_and_what_is_named_stays(place: Place) -> None:
 
 
 def test_records_of_old_releases_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "HISTORY", 5)
+    monkeypatch.setattr(ownership, "HISTORY", 5)
     place = (str(tmp_path), {})
     for number in range(12):
         release(place, f"run-{number}", keep=2)
@@ -223,7 +222,7 @@ def test_records_of_old_releases_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_halves_of_files_that_killed_writers_left_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holder, "_KEPT", 2)
+    monkeypatch.setattr(lock, "_KEPT", 2)
     publish_run(str(tmp_path), called("a"))
     end = f"{'0' * 32}.temporary"
     halves = [f".LATEST.{end}", f"releases/.00002.json.{end}", f"made/.{called('a')}.json.{end}"]

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.jobs.report import FORMAT, Report
-from hmrf_dask.releases import latest
-from hmrf_dask.runs.records import DamagedFileError, seal_for_people
+from hmrf_dask.releases.release import latest
+from hmrf_dask.storage.records import DamagedFileError, seal_for_people
 from tests.job_corpus import JobCorpus, lines
 from tests.job_runs import assigned
 

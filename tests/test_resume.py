@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from hmrf_dask import HMRFKMeans
+from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.em.fitting import fit_corpus
-from hmrf_dask.em.model import Settings
 from hmrf_dask.errors import HmrfError, InvalidInputError, RunDirectoryError
-from hmrf_dask.runs import RunDirectory
+from hmrf_dask.fit.fitting import fit_corpus
+from hmrf_dask.tasks.model import Settings
 from tests.fits import Result, fit
 from tests.resume_driver import WHENS, killed_fit, make_case, phases_of
 

@@ -10,11 +10,11 @@ import dask
 import numpy as np
 import pytest
 
-from hmrf_dask.dataflow import DaskFlow, Dataflow
-from hmrf_dask.em import looks
-from hmrf_dask.em.engine import Engine
-from hmrf_dask.em.model import State
+from hmrf_dask.fit.passes import Engine
+from hmrf_dask.flow.dataflow import DaskFlow, Dataflow
 from hmrf_dask.linked.layout import CANNOT
+from hmrf_dask.tasks import linked_costs
+from hmrf_dask.tasks.model import State
 from tests.fits import one_process_cluster
 from tests.linked_oracle import Component, renumbered
 from tests.loop_driver import Bench, make_bench, turns
@@ -54,7 +54,7 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
     shared = engine.flow.share(state.model)
     for number, one in enumerate(problem.icm_problems):
         costs = [
-            looks.exact_costs(problem.linked[part].block, shared, pricing.scale)
+            linked_costs.exact_costs(problem.linked[part].block, shared, pricing.scale)
             for part in one.parts
         ]
         icm, pairs = one.problem, pricing.problems[number]
@@ -78,7 +78,7 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
             )
             for (i, j), kind in kinds.items()
         ]
-        labels = looks.problem_labels(engine.run, [state.linked[part] for part in one.parts])
+        labels = linked_costs.problem_labels(engine.run, [state.linked[part] for part in one.parts])
         rows = np.concatenate(costs).tolist()
         yield (
             Component(rows, listed, renumbered(icm.groups.tolist()), pricing.scale.shift),

@@ -17,9 +17,10 @@ from hmrf_dask.errors import ConfigurationError, HeldError, HmrfWarning, Invalid
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import model_folder
 from hmrf_dask.jobs.report import Report
-from hmrf_dask.jobs.up_to_date import report_if_done
-from hmrf_dask.releases import damages, held, latest
-from hmrf_dask.runs import RunUnavailableError
+from hmrf_dask.jobs.run_job import report_if_done
+from hmrf_dask.releases.lock import held
+from hmrf_dask.releases.release import damages, latest
+from hmrf_dask.storage.records import RunUnavailableError
 from tests.job_corpus import JobCorpus, lines
 from tests.job_runs import QUARANTINED, assigned, note_reads, run
 
@@ -394,7 +395,7 @@ def test_runs_that_failed_leave_nothing_that_no_run_can_use(
     left = set()
     for n_clusters in (4, 5):
         with monkeypatch.context() as patch:
-            patch.setattr("hmrf_dask.jobs.job_results.write_clusters", away)
+            patch.setattr("hmrf_dask.jobs.release.write_clusters", away)
             with pytest.raises(RunUnavailableError):
                 run(job, method={"n_clusters": n_clusters, "n_init": 2})
         (one,) = {path.name for path in folder.iterdir()} - {first.run}  # it may be resumed

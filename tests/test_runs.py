@@ -20,15 +20,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hmrf_dask.checkpoints.directory import RunDirectory
+from hmrf_dask.checkpoints.memory import MemoryRun
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
-from hmrf_dask.runs import (
-    DamagedFileError,
-    LabelsFile,
-    MemoryRun,
-    RunDirectory,
-    RunStore,
-    records,
-)
+from hmrf_dask.storage import records
+from hmrf_dask.storage.records import CheckpointStore, DamagedFileError, LabelsFile
 from tests import run_stores
 from tests.run_stores import (
     CONFIG,
@@ -48,7 +44,7 @@ s3_options = run_stores.s3_options
 store = run_stores.store
 
 
-def test_a_store_gives_back_what_was_committed(store: RunStore) -> None:
+def test_a_store_gives_back_what_was_committed(store: CheckpointStore) -> None:
     assert store.latest() is None
     for number in range(4):
         made = iterate(store, number)
@@ -60,14 +56,14 @@ def test_a_store_gives_back_what_was_committed(store: RunStore) -> None:
     assert store.final() == {"J": 0.1, "clusters": [1, 2]}
 
 
-def test_a_store_refuses_the_same_commit_twice(store: RunStore) -> None:
+def test_a_store_refuses_the_same_commit_twice(store: CheckpointStore) -> None:
     iterate(store, 0)
     with pytest.raises(RunDirectoryError):
         iterate(store, 0)
     check_whole(store, 0)
 
 
-def test_a_store_keeps_no_reference_to_the_callers_arrays(store: RunStore) -> None:
+def test_a_store_keeps_no_reference_to_the_callers_arrays(store: CheckpointStore) -> None:
     labels, weights = labels_of(0), np.ones(3)
     file = store.write_labels(0, "rows-00000", 0, labels)
     commit = store.commit(0, {}, {"weights": weights}, [file])
@@ -89,14 +85,14 @@ def test_a_store_keeps_no_reference_to_the_callers_arrays(store: RunStore) -> No
     ],
 )
 def test_a_store_refuses_what_are_no_labels(
-    store: RunStore, part: str, first_row: int, labels: Any, text: str
+    store: CheckpointStore, part: str, first_row: int, labels: Any, text: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=text):
         store.write_labels(0, part, first_row, labels)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, np.zeros(2)])
-def test_a_store_refuses_records_that_json_cannot_hold(store: RunStore, value: Any) -> None:
+def test_a_store_refuses_records_that_json_cannot_hold(store: CheckpointStore, value: Any) -> None:
     with pytest.raises(InvalidInputError, match="JSON values and finite numbers"):
         store.commit(0, {"J": value}, {}, [])
     assert store.latest() is None
@@ -118,7 +114,7 @@ def test_labels_are_parquet_that_others_can_read(tmp_path: Path) -> None:
     assert pq.read_metadata(tmp_path / file.name).metadata[b"first_row"] == b"700"
 
 
-def test_parts_of_one_task_share_a_file(store: RunStore) -> None:
+def test_parts_of_one_task_share_a_file(store: CheckpointStore) -> None:
     labels = labels_of(3)
     apart = store.write_labels(0, "rows-00001", 30, labels[30:45])
     first, last = store.write_group(
@@ -196,7 +192,7 @@ def test_a_commit_of_files_that_no_parts_share_is_read(tmp_path: Path) -> None:
 def test_labels_are_written_and_read_without_pandas(tmp_path: Path) -> None:
     program = (
         "import sys, numpy as np\n"
-        "from hmrf_dask.runs import RunDirectory\n"
+        "from hmrf_dask.checkpoints import RunDirectory\n"
         "run = RunDirectory.scratch(sys.argv[1])\n"
         "files = run.write_group(0, [('rows-00000', 0, np.arange(9, dtype=np.int32))])\n"
         "assert run.read_labels(files[0])[8] == 8\n"
@@ -244,7 +240,7 @@ def test_names_do_not_depend_on_when_or_where(tmp_path: Path) -> None:
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
 
 
-def test_empty_partitions_and_empty_state_are_normal(store: RunStore) -> None:
+def test_empty_partitions_and_empty_state_are_normal(store: CheckpointStore) -> None:
     empty = store.write_labels(0, "rows-00000", 0, np.empty(0, np.int32))
     commit = store.commit(0, {}, {}, [empty])
     assert store.read_labels(empty).shape == (0,)

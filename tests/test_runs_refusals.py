@@ -13,12 +13,9 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from hmrf_dask.addresses import refuse_credentials
 from hmrf_dask.errors import ConfigurationError, RunDirectoryError
-from hmrf_dask.runs import (
-    DamagedFileError,
-    RunUnavailableError,
-)
+from hmrf_dask.storage.addresses import refuse_credentials
+from hmrf_dask.storage.records import DamagedFileError, RunUnavailableError
 from tests import run_stores
 from tests.run_stores import (
     CONFIG,

@@ -17,12 +17,10 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import RunDirectoryError
-from hmrf_dask.runs import (
-    RunDirectory,
-    RunUnavailableError,
-    storage,
-)
+from hmrf_dask.storage import stores
+from hmrf_dask.storage.records import RunUnavailableError
 from tests import run_stores
 from tests.run_stores import (
     Place,
@@ -73,7 +71,7 @@ MUTATIONS = {"open", "write", "fsync", "link", "replace", "unlink", "mkdir", "rm
 
 def count_operations(patch: pytest.MonkeyPatch, at: int, torn: bool) -> Mortal:
     mortal = Mortal(os, MUTATIONS, at, torn)
-    patch.setattr(storage, "os", mortal)
+    patch.setattr(stores, "os", mortal)
     return mortal
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.em import centroids
+from hmrf_dask.fit import m_step
 from hmrf_dask.kernels import abreast, finders
 from tests.fits import CASES, SIZES, Case, digests, fit, scheduled, text_case
 
@@ -71,11 +71,11 @@ def test_processes(name: str, memory: str, process_cluster: Any) -> None:
 
 
 def test_the_small_budget_is_reconciled_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmrf_dask.em import estep
+    from hmrf_dask.fit import e_step
 
     rounds = []
-    settle = estep.settle_in_rounds
-    monkeypatch.setattr(estep, "settle_in_rounds", lambda *a: rounds.append(1) or settle(*a))
+    settle = e_step.settle_in_rounds
+    monkeypatch.setattr(e_step, "settle_in_rounds", lambda *a: rounds.append(1) or settle(*a))
     digests(CASES["cosine"], [3], ["synchronous"], "8 KiB")
     assert rounds
 
@@ -141,10 +141,10 @@ def test_rows_stored_sparse_or_dense_give_the_same_labels() -> None:
 def test_a_sample_of_the_starts_depends_on_documents_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hmrf_dask.em import ground
+    from hmrf_dask.fit import starts
 
-    monkeypatch.setattr(ground, "SAMPLE_ROWS", 60)
-    monkeypatch.setattr(ground, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr(starts, "SAMPLE_ROWS", 60)
+    monkeypatch.setattr(starts, "SAMPLE_ROWS_PER_CLUSTER", 1)
     for n_pairs in (40, 400):  # small components; one that holds every row
         case = text_case(160, 240, 3, n_pairs, ids=True)
         one = same_bits(case, (1, 8), ["synchronous"], "1 GiB")
@@ -167,6 +167,6 @@ def test_threads_of_the_driver_and_spared_rows_change_nothing(
     found = set()
     for worth, few in ((2**60, 2**60), (0, 2**60), (2**60, 1), (0, 1)):
         monkeypatch.setattr(abreast, "WORTH", worth)
-        monkeypatch.setattr(centroids, "FEW", few)
+        monkeypatch.setattr(m_step, "FEW", few)
         found.add(same_bits(CASES[name], (2,), ("threads",), "1 GiB"))
     assert len(found) == 1

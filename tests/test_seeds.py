@@ -12,9 +12,9 @@ import pytest
 import scipy.sparse as sp
 
 from hmrf_dask import ConstrainedKMeans, Constraints, Corpus, KMeans, SeededKMeans, load
-from hmrf_dask.em import fitting
+from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import ConfigurationError, ConflictError, InvalidInputError
-from hmrf_dask.runs import RunDirectory
+from hmrf_dask.fit import fitting
 from tests import naive
 from tests.family_fits import blobs, corpus_of, digest_of, falls, some_labels, text_corpus
 from tests.naive_family import seed_centroids, seeded_kmeans

@@ -24,7 +24,7 @@ from hmrf_dask.documents.streams import state_of
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.bundles import Told
 from hmrf_dask.jobs.places import assignment_files
-from hmrf_dask.releases import latest
+from hmrf_dask.releases.release import latest
 from tests.job_corpus import JobCorpus
 from tests.job_runs import QUARANTINED, assigned, run
 

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hmrf_dask.checkpoints.memory import MemoryRun
 from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.em import fitting, ground, starts
-from hmrf_dask.em.fitted import Fitted
-from hmrf_dask.em.fitting import fit_corpus
-from hmrf_dask.em.model import Energy, Settings
-from hmrf_dask.em.starts import Candidate, Ground, candidate_names, run_candidate
+from hmrf_dask.fit import fitting, starts
+from hmrf_dask.fit import starts as fit_starts
+from hmrf_dask.fit.fitting import Fitted, fit_corpus
+from hmrf_dask.fit.starts import Candidate, StartSample, candidate_names, run_candidate
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.ids import hash_ids
-from hmrf_dask.runs import MemoryRun
+from hmrf_dask.tasks.model import Energy, Settings
 from tests import naive
 from tests.grounds import ground_of_bench
 from tests.loop_driver import Bench, constraints_of, make_bench
@@ -160,7 +160,7 @@ def test_the_pool_is_never_below_the_unconstrained_solutions(seed: int) -> None:
     bench = make_bench(pairs_problem(seed))
     pool, _ = pool_of(bench)
     alone = make_bench(bench.problem)
-    free = Ground(**{**vars(ground_of_bench(alone)), "graph": None})
+    free = StartSample(**{**vars(ground_of_bench(alone)), "graph": None})
     run = MemoryRun()
     plain = []
     for number in range(3):
@@ -278,11 +278,11 @@ def test_part_of_a_graph_is_the_graph_of_the_part(
 
 def sampling(
     monkeypatch: pytest.MonkeyPatch, most: int
-) -> Callable[[Corpus, Constraints | None, Settings], tuple[Fitted, Ground]]:
+) -> Callable[[Corpus, Constraints | None, Settings], tuple[Fitted, StartSample]]:
     """Make samples small; return a fit that also gives the ground its starts saw."""
-    monkeypatch.setattr(ground, "SAMPLE_ROWS", most)
-    monkeypatch.setattr(ground, "SAMPLE_ROWS_PER_CLUSTER", 1)
-    seen: list[Ground] = []
+    monkeypatch.setattr(fit_starts, "SAMPLE_ROWS", most)
+    monkeypatch.setattr(fit_starts, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    seen: list[StartSample] = []
     make = fitting.prepare_ground
 
     def spy(flow: Any, *arguments: Any) -> Any:
@@ -292,7 +292,9 @@ def sampling(
 
     monkeypatch.setattr(fitting, "prepare_ground", spy)
 
-    def run(corpus: Corpus, pairs: Constraints | None, settings: Settings) -> tuple[Fitted, Ground]:
+    def run(
+        corpus: Corpus, pairs: Constraints | None, settings: Settings
+    ) -> tuple[Fitted, StartSample]:
         return fit_corpus(corpus, pairs, settings, make_distortion("cosine")), seen[-1]
 
     return run
@@ -392,7 +394,7 @@ def test_a_fit_stopped_among_its_candidates_goes_on_with_the_next(
     ran: list[str] = []
     run = starts.run_candidate
 
-    def counted(place: Ground, name: str, *arguments: Any) -> Candidate:
+    def counted(place: StartSample, name: str, *arguments: Any) -> Candidate:
         ran.append(name)
         return run(place, name, *arguments)
 

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.remote import _patient_s3, pieces_received
-from hmrf_dask.runs.records import RunUnavailableError
-from hmrf_dask.runs.storage import open_storage
+from hmrf_dask.storage.records import RunUnavailableError
+from hmrf_dask.storage.remote import _patient_s3, pieces_received
+from hmrf_dask.storage.stores import open_storage
 from tests.faulty_s3 import FaultyS3, faulty_s3
 from tests.job_corpus import JobCorpus
 from tests.run_stores import s3_options

@@ -16,7 +16,7 @@ import pytest
 from hmrf_dask.documents import streams
 from hmrf_dask.documents.streams import WatchedFile, decompressed
 from hmrf_dask.errors import SourceError
-from hmrf_dask.whole_files import read_bounded
+from hmrf_dask.storage.whole_files import read_bounded
 
 MANY = 2**22
 

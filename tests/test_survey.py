@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.corpus.partitions import LEAST_ROWS, PARTITIONS, bounds_by_bytes
-from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.em import prepare
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.fit import preparation
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import is_csr, is_sorted
@@ -63,14 +63,14 @@ def test_an_entry_that_is_not_finite_is_named(wrong: float) -> None:
     for matrix in (rows, scipy.sparse.csr_array(rows)):
         corpus = Corpus.from_rows(matrix, n_partitions=3)
         with pytest.raises(InvalidInputError, match=r"got 1 .* in 1 rows, the first with ids 5;"):
-            prepare.look_at_corpus(DaskFlow(), corpus, make_distortion("cosine"))
+            preparation.survey_corpus(DaskFlow(), corpus, make_distortion("cosine"))
 
 
 def test_facts_are_those_of_one_partition_however_tasks_take_them() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(40, 6)) * (rng.random((40, 6)) < 0.5)
     rows[7] = 0
-    whole = prepare.look_at(RowBlock.from_array(rows), 0, make_distortion("cosine"), False)
+    whole = preparation.survey_block(RowBlock.from_array(rows), 0, make_distortion("cosine"), False)
     corpus = Corpus.from_rows(scipy.sparse.csr_array(rows), n_partitions=5)
     for groups in (None, [[0, 1], [2], [3, 4]], [[4, 2, 0, 1, 3]]):
         facts = look(corpus, groups=groups)
@@ -82,9 +82,9 @@ def test_facts_are_those_of_one_partition_however_tasks_take_them() -> None:
         assert facts.longest_block == 8
 
 
-def look(corpus: Corpus, **options: Any) -> prepare.Facts:
+def look(corpus: Corpus, **options: Any) -> preparation.Facts:
     """Look at a corpus as cosine does."""
-    return prepare.look_at_corpus(DaskFlow(), corpus, make_distortion("cosine"), **options)
+    return preparation.survey_corpus(DaskFlow(), corpus, make_distortion("cosine"), **options)
 
 
 def test_a_fingerprint_is_made_when_asked_for() -> None:

@@ -22,13 +22,19 @@ from sklearn.feature_extraction.text import (
     TfidfVectorizer,
 )
 
-from hmrf_dask.dataflow import DaskFlow, Dataflow, Inline
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
-from hmrf_dask.text.counted import decode_rows, decode_terms, encode_rows, encode_terms
+from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Inline
+from hmrf_dask.text.counts import count_texts, decode_rows, decode_terms, encode_rows, encode_terms
 from hmrf_dask.text.files import CountedSource, Place, load_vocabulary
-from hmrf_dask.text.rows import Coverage, to_rows, top_words
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.tokens import count_texts
+from hmrf_dask.text.tfidf import (
+    Coverage,
+    Frequencies,
+    Vocabulary,
+    make_vocabulary,
+    to_rows,
+    top_words,
+)
 from hmrf_dask.text.vectorise import (
     SourceRows,
     corpus_of,
@@ -36,7 +42,6 @@ from hmrf_dask.text.vectorise import (
     fit_vocabulary,
     rows_of,
 )
-from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
 
 WORDS = ["be", "not", "or", "question", "that", "the", "to", "é", "être"]
 TEXTS = st.lists(

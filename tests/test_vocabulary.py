@@ -20,11 +20,11 @@ from sklearn.feature_extraction.text import (
 )
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.runs.records import seal_for_people, unseal
+from hmrf_dask.storage.records import seal_for_people, unseal
+from hmrf_dask.text.counts import count_texts
 from hmrf_dask.text.files import Place, load_vocabulary, save_vocabulary
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.tokens import count_texts
-from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
+from hmrf_dask.text.tfidf import Frequencies, Vocabulary, make_vocabulary
 
 WORDS = ["be", "not", "or", "question", "that", "the", "to", "é", "être"]
 TEXTS = st.lists(

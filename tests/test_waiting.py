@@ -23,11 +23,10 @@ import scipy.sparse
 from distributed import Client, LocalCluster
 
 from hmrf_dask import HMRFKMeans
-from hmrf_dask.cluster.ends import closed_in_time
-from hmrf_dask.cluster.life import alive
-from hmrf_dask.cluster.questions import no_progress
-from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
+from hmrf_dask.flow.clients import closed_in_time, no_progress
+from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.storage.life import alive
 from tests.fits import fit, text_case
 
 CASE = text_case(120, 150, 3, 60, distortion="euclidean")
@@ -142,7 +141,7 @@ def test_a_deadline_is_a_time_in_a_range(wrong: str) -> None:
 
 
 def test_what_does_not_close_in_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmrf_dask.cluster.ends.CLOSING", 0.5)
+    monkeypatch.setattr("hmrf_dask.flow.clients.CLOSING", 0.5)
     never = threading.Event()
 
     class Cluster:

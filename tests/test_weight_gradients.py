@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.em import pair_gradients
-from hmrf_dask.em.closures import table_penalties
-from hmrf_dask.em.model import Model, Penalties
-from hmrf_dask.em.pair_gradients import closure_part, explicit_part
 from hmrf_dask.kernels.exact import exact_value, exact_zero
 from hmrf_dask.kernels.gradients import rows_by_cluster, weighted_squares
 from hmrf_dask.linked.layout import CANNOT, MUST, IcmProblem, PairBlock
+from hmrf_dask.tasks import gradients
+from hmrf_dask.tasks.gradients import closure_part, explicit_part
+from hmrf_dask.tasks.icm import table_penalties
+from hmrf_dask.tasks.model import Model, Penalties
 from tests import naive, problems
 from tests.test_distortions import blocks_of, bound, sums_of
 
@@ -234,7 +234,7 @@ def test_few_entries_at_a_time_give_the_same_bits(
     arguments = (problem, [case.blocks[0]], model_of(case), run, [None], costs, units_of(case))
     whole = closure_part(*arguments)
     assert np.abs(whole).max() > 0
-    monkeypatch.setattr(pair_gradients, "TOGETHER", 1)
+    monkeypatch.setattr(gradients, "TOGETHER", 1)
     assert np.array_equal(closure_part(*arguments), whole)
 
 

@@ -15,12 +15,12 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans, MPCKMeans
-from hmrf_dask.dataflow import DaskFlow
-from hmrf_dask.em import weights as rules
-from hmrf_dask.em.engine import Engine, Pricing
-from hmrf_dask.em.model import State
-from hmrf_dask.em.weight_gradient import weight_gradient
-from hmrf_dask.em.weights import FLOOR, Scatter, effective_share, reweighted
+from hmrf_dask.fit import m_step as rules
+from hmrf_dask.fit.m_step import FLOOR, Scatter, effective_share, reweighted
+from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.tasks.gradients import weight_gradient
+from hmrf_dask.tasks.model import State
 from tests import naive
 from tests.loop_driver import Bench, make_bench, turns
 from tests.problems import Problem, random_problem, random_weights

@@ -28,7 +28,7 @@ def check(
     code that a run would have: 78 where it could not write to its output, 65 if it would stop at
     what was read.
     """
-    from hmrf_dask.jobs.check_job import check_file
+    from hmrf_dask.jobs.check import check_file
 
     with shown_progress(quiet=quiet) as tell:
         found = check_file(file, everything=everything, tell=tell)

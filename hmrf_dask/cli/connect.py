@@ -17,10 +17,7 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.comm.addressing import get_address_host_port
 
-from hmrf_dask.addresses import plain_url
 from hmrf_dask.cli.endings import finished_first
-from hmrf_dask.cluster.ends import closed_in_time, silence_dask
-from hmrf_dask.cluster.questions import within
 from hmrf_dask.errors import (
     ClusterError,
     ConfigurationError,
@@ -28,11 +25,12 @@ from hmrf_dask.errors import (
     MemoryPlanError,
     in_words,
 )
-from hmrf_dask.jobs.cluster_classes import CLASSES, arguments_of
-from hmrf_dask.jobs.job_file import Cluster
+from hmrf_dask.flow.clients import closed_in_time, silence_dask, within
+from hmrf_dask.flow.workers import machine_memory
+from hmrf_dask.jobs.job_file import CLASSES, Cluster, arguments_of
 from hmrf_dask.limits import SCHEDULER_FILE_BYTES
-from hmrf_dask.whole_files import read_bounded
-from hmrf_dask.workers import machine_memory
+from hmrf_dask.storage.addresses import plain_url
+from hmrf_dask.storage.whole_files import read_bounded
 
 CONNECT_SECONDS = 20
 GRACE = 5  # seconds more for one that accepts a connection and does not answer

@@ -14,8 +14,8 @@ from typing import Any
 
 from distributed import fire_and_forget, get_client, worker_client
 
-from hmrf_dask.cluster.questions import SilentClusterError, ask, patience
 from hmrf_dask.errors import ClusterError, HmrfError
+from hmrf_dask.flow.clients import SilentClusterError, ask, patience
 from hmrf_dask.jobs.inputs import Inputs
 
 PATIENCE = 600.0  # seconds in which what passes has passed: a lost driver's hold, a slow store

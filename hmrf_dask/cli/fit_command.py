@@ -113,7 +113,7 @@ def fit(
     stopped.
     """
     from hmrf_dask.jobs import fit_files
-    from hmrf_dask.runs.locations import refuse_memory
+    from hmrf_dask.storage.addresses import refuse_memory
 
     refuse_memory(run_dir, "--run-dir")
     for name in ("learn_weights", "refine"):

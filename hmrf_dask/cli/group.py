@@ -12,7 +12,6 @@ from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar
 
 import click
 
-from hmrf_dask.addresses import plain_url
 from hmrf_dask.cli.endings import (
     INTERRUPTED,
     UNREAD,
@@ -30,6 +29,7 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.limits import RANGES, problem_of_cost
 from hmrf_dask.redaction import logs_without_secrets, shortened, without_secrets
+from hmrf_dask.storage.addresses import plain_url
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -23,7 +23,7 @@ def inspect(place: str, verify: bool, watch: bool, as_json: bool, quiet: bool) -
     It reads files alone, so it can be asked of a run on any machine while it works. With --json or
     --quiet, --watch waits for the end, and only that is told.
     """
-    from hmrf_dask.jobs.inspect_output import inspect_output
+    from hmrf_dask.jobs.places import inspect_output
 
     while True:
         found = inspect_output(place, verify=verify)

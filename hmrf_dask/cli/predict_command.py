@@ -30,8 +30,8 @@ def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where
     last release counts: clusters are called by its ids, which stay from run to run. ROWS is what
     `fit` takes. New texts of a job: `run --predict`.
     """
-    from hmrf_dask.jobs.predict_files import predict_files
-    from hmrf_dask.runs.locations import refuse_memory
+    from hmrf_dask.jobs.fit_files import predict_files
+    from hmrf_dask.storage.addresses import refuse_memory
 
     refuse_memory(out, "--out")
     with shown_progress(quiet=quiet), connected_to(where):

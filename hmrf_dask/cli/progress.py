@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hmrf_dask.errors import rows_moved
-from hmrf_dask.jobs.telling import nothing
+from hmrf_dask.jobs.progress import nothing
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -21,7 +21,7 @@ SETTLED = 1  # documents that move when a fit is all but over
 
 @contextmanager
 def shown_progress(*, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Show what is told inside; see `hmrf_dask.jobs.telling`.
+    """Show what is told inside; see `hmrf_dask.jobs.progress`.
 
     A terminal gets a bar, anything else the lines that the loop logs. `quiet` leaves errors alone;
     warnings are those of the command (`hmrf_dask.cli.group`).

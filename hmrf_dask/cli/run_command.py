@@ -66,8 +66,8 @@ def run(
     a time writes an output; another one ends with exit code 75 and says who that is.
     """
     from hmrf_dask.jobs.inputs import gather, load_job
-    from hmrf_dask.jobs.up_to_date import report_if_done
-    from hmrf_dask.runs.locations import refuse_memory
+    from hmrf_dask.jobs.run_job import report_if_done
+    from hmrf_dask.storage.addresses import refuse_memory
 
     way = given_way(where)
     changes: dict[str, Any] = {} if output is None else {"output": _from_here(output)}
@@ -139,6 +139,6 @@ def _detach(inputs: Inputs, way: dict[str, Any]) -> dict[str, str]:
 
 def _from_here(output: str) -> str:
     """Return an output as an absolute one: on the command line it is seen from the folder."""
-    from hmrf_dask.addresses import absolute_url
+    from hmrf_dask.storage.addresses import absolute_url
 
     return absolute_url(output)

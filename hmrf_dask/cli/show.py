@@ -16,8 +16,7 @@ from hmrf_dask.errors import counted
 if TYPE_CHECKING:
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
-    from hmrf_dask.jobs.fit_files import FitResult
-    from hmrf_dask.jobs.predict_files import Prediction
+    from hmrf_dask.jobs.fit_files import FitResult, Prediction
 
 
 def show_demo(result: DemoResult) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from hmrf_dask.errors import counted
 
 if TYPE_CHECKING:
-    from hmrf_dask.jobs.check_documents import Findings
+    from hmrf_dask.jobs.check import Findings
 
 
 def show_findings(found: Findings) -> None:

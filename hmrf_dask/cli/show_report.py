@@ -127,7 +127,7 @@ def _print_clusters(console: Console, report: Report) -> None:
 
     from hmrf_dask.documents.streams import read_whole
     from hmrf_dask.jobs.places import last_release
-    from hmrf_dask.releases import read_published
+    from hmrf_dask.releases.release import read_published
 
     release, name = last_release(report.output), report.places["clusters"]
     if release is not None and name in release.files:

@@ -32,10 +32,10 @@ from hmrf_dask.constraints.answer_rows import (
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.limits import ANSWER_BYTES, problem_of_cost
-from hmrf_dask.modes import open_file
-from hmrf_dask.remote import explained, open_files
+from hmrf_dask.storage.remote import explained, open_files
+from hmrf_dask.storage.stores import open_file
+from hmrf_dask.storage.whole_files import read_bounded
 from hmrf_dask.types import AnyArray
-from hmrf_dask.whole_files import read_bounded
 
 
 @dataclass(frozen=True)

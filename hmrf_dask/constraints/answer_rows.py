@@ -508,7 +508,7 @@ def _read_parquet(data: bytes, address: str) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from hmrf_dask.plain_parquet import read_plain_table  # it imports these too
+    from hmrf_dask.storage.whole_files import read_plain_table  # it imports these too
 
     try:
         file = pq.ParquetFile(pa.BufferReader(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,7 +18,6 @@ from dask.base import persist as dask_persist
 from dask.delayed import Delayed, delayed
 from numpy.typing import ArrayLike
 
-from hmrf_dask.cluster.watch import compute as compute_all
 from hmrf_dask.corpus.chunks import (
     delayed_chunks,
     ids_by_partition,
@@ -31,18 +31,21 @@ from hmrf_dask.corpus.partitions import (
     chunk_shape,
     count_rows,
     even_bounds,
+    ids_with_keys,
     is_sparse,
     join_rows,
+    keys_in_bucket,
     one_width,
     overlaps,
+    repeated_keys,
     shortened,
     slice_block,
 )
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.flow.waiting import compute as compute_all
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import require_matrix, sound_csr
-from hmrf_dask.rows.ids import id_slices
-from hmrf_dask.store.blocks import (
+from hmrf_dask.rows.files import (
     BlockSource,
     Manifest,
     StorageOptions,
@@ -50,6 +53,7 @@ from hmrf_dask.store.blocks import (
     write_block,
     write_manifest,
 )
+from hmrf_dask.rows.ids import id_slices
 
 Compute = Callable[..., tuple[Any, ...]]
 PARTITION_BYTES = 64 * 2**20
@@ -347,3 +351,72 @@ def as_corpus(X: Any, ids: Any = None, *, compute: Compute = compute_all) -> Cor
         f"path of a folder of Parquet blocks, got {type(X).__name__}; convert it, for example with "
         "numpy.asarray"
     )
+
+
+def corpus_of_files(
+    sources: Sequence[BlockSource], n_features: int, *, has_ids: bool = True
+) -> Corpus:
+    """Return the rows of files, in their order; one file, one task.
+
+    Parameters
+    ----------
+    sources : sequence of BlockSource
+        At least one.
+    n_features : int
+        That of all.
+    has_ids : bool
+        Whether their ids are document ids.
+
+    Returns
+    -------
+    Corpus
+    """
+    parts = tuple(delayed(source.read, pure=False)() for source in sources)
+    counts = tuple(source.file.n_rows for source in sources)
+    return Corpus(parts, n_features, counts, has_ids, sources=tuple(sources))
+
+
+_KEYS_PER_BUCKET = 2**25
+
+
+def _delayed_call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return delayed(function)(*arguments)
+
+
+def find_duplicate_ids(
+    corpus: Corpus,
+    *,
+    blocks: Sequence[Any] | None = None,
+    lazy: Callable[..., Any] = _delayed_call,
+    compute: Compute = compute_all,
+) -> list[str | int]:
+    """Return some of the ids that more than one row has, sorted; empty if there are none.
+
+    Keys of ids are compared in buckets, in tasks; only ids whose keys collide come back here.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    blocks : sequence, optional
+        What `lazy` takes for the partitions; without it these themselves.
+    lazy, compute : callable
+        What makes a task of a function and its arguments, and what runs tasks: Dask's own unless
+        the blocks are another dataflow's.
+    """
+    if not corpus.has_ids:
+        return []
+    parts = corpus.partitions if blocks is None else blocks
+    n_buckets = max(1, math.ceil(corpus.n_rows / _KEYS_PER_BUCKET))
+    buckets = [
+        [lazy(keys_in_bucket, part, bucket, n_buckets) for part in parts]
+        for bucket in range(n_buckets)
+    ]
+    repeated = np.concatenate(compute(*[lazy(repeated_keys, keys) for keys in buckets]))
+    if not repeated.size:
+        return []
+    # Two ids may share a key, so the ids themselves decide.
+    found = compute(*[lazy(ids_with_keys, part, repeated) for part in parts])
+    counts: Counter[str | int] = Counter()
+    for ids in found:
+        counts.update(ids)
+    return sorted(id_ for id_, count in counts.items() if count > 1)

@@ -28,7 +28,7 @@ from hmrf_dask.documents.streams import WatchedFile, open_file, state_of
 from hmrf_dask.documents.texts import read_installed, read_text
 from hmrf_dask.documents.values import as_row, problem_of_document, problem_of_word
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
-from hmrf_dask.remote import explained
+from hmrf_dask.storage.remote import explained
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 16 * 2**20

@@ -21,7 +21,6 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.addresses import link_problem, plain_url, refuse_credentials, store_problem
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import (
     NAME_PATTERN,
@@ -33,6 +32,7 @@ from hmrf_dask.documents.yaml_files import (
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
 from hmrf_dask.redaction import shortened, without_secrets
+from hmrf_dask.storage.addresses import link_problem, plain_url, refuse_credentials, store_problem
 
 SCHEMA = "hmrf-dask/manifest/v1"
 Format = Literal["jsonl", "parquet", "csv", "text", "builtin"]

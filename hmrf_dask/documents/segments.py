@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import BLOCK_BYTES, WatchedFile, open_file
-from hmrf_dask.remote import explained
+from hmrf_dask.storage.remote import explained
 
 SEGMENT_BYTES = 64 * 2**20
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hmrf_dask.addresses import store_problem
 from hmrf_dask.documents import builtin
 from hmrf_dask.documents.manifest import (
     BUILTIN,
@@ -25,8 +24,9 @@ from hmrf_dask.documents.streams import etag_of, filesystem
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.limits import MOST_FILES
 from hmrf_dask.redaction import GLOB_STORES
-from hmrf_dask.remote import explained
-from hmrf_dask.whole_files import is_local, local_path
+from hmrf_dask.storage.addresses import store_problem
+from hmrf_dask.storage.remote import explained
+from hmrf_dask.storage.whole_files import is_local, local_path
 
 _FORMATS = {
     ".jsonl": "jsonl",

@@ -8,11 +8,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from hmrf_dask.cluster.life import alive
 from hmrf_dask.errors import SourceError
 from hmrf_dask.limits import MOST_RATIO, RATIO_FREE_BYTES, WHOLE_FILE_BYTES
-from hmrf_dask.remote import explained, open_files
-from hmrf_dask.whole_files import is_local, local_path, open_regular, read_bounded
+from hmrf_dask.storage.life import alive
+from hmrf_dask.storage.remote import explained, open_files
+from hmrf_dask.storage.whole_files import is_local, local_path, open_regular, read_bounded
 
 BLOCK_BYTES = 4 * 2**20
 # Options that a store's file system knows, by protocol; others have none.

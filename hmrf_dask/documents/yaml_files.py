@@ -16,10 +16,10 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from hmrf_dask.addresses import store_problem
 from hmrf_dask.errors import ConfigurationError, meant
 from hmrf_dask.limits import PATH_CHARACTERS, YAML_BYTES, YAML_CHARACTERS, YAML_DEPTH, YAML_VALUES
 from hmrf_dask.redaction import shortened, without_secrets
+from hmrf_dask.storage.addresses import store_problem
 
 _TAG: Final = "tag:yaml.org,2002:"
 # What a value without quotes is. Numbers are those of JSON and with _ between digits: YAML's own

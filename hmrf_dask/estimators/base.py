@@ -16,12 +16,8 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_is_fitted
 
+from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
-from hmrf_dask.em.fitted import Fitted
-from hmrf_dask.em.fitting import fit_corpus, unwatched
-from hmrf_dask.em.journal import Progress
-from hmrf_dask.em.memory_plan import check_memory, table_task
-from hmrf_dask.em.seeds import Seeds
 from hmrf_dask.errors import DistortionError
 from hmrf_dask.estimators.files import SavedModel, save_model
 from hmrf_dask.estimators.given_rows import GivenRows, is_lazy
@@ -41,7 +37,10 @@ from hmrf_dask.estimators.prediction import (
     score_rows,
     transform_rows,
 )
-from hmrf_dask.runs import RunDirectory
+from hmrf_dask.fit.fitting import Fitted, fit_corpus, unwatched
+from hmrf_dask.fit.journal import Progress
+from hmrf_dask.fit.memory_plan import check_memory, table_task
+from hmrf_dask.fit.seeds import Seeds
 
 POSITIVE_ONLY = ("i-divergence", "kl")
 SUMMARY = (  # what a saved model keeps of the fit, beside arrays

@@ -6,10 +6,10 @@ import os
 from typing import Any, Self
 
 from hmrf_dask.distortions import Distortion
-from hmrf_dask.em.seeds import Seeds
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.labels import given_seeds
+from hmrf_dask.fit.seeds import Seeds
 
 FREE_PAIRS = {"penalty": "potts", "must_link_cost": 0.0, "cannot_link_cost": 0.0}
 GIVEN_PAIRS = {"closure": False, "on_conflict": "raise"}

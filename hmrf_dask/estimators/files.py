@@ -16,12 +16,10 @@ from hmrf_dask.distortions import DISTORTIONS, Extent
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
-from hmrf_dask.modes import make_folders
-from hmrf_dask.remote import explained, open_files
-from hmrf_dask.runs.arrays import decode_npy, encode_npy
-from hmrf_dask.runs.fences import refuse_if_lost
-from hmrf_dask.runs.records import RESTORE, DamagedFileError, digest, seal_for_people, unseal_as
-from hmrf_dask.runs.storage import LocalStorage
+from hmrf_dask.storage.records import RESTORE, DamagedFileError, digest, seal_for_people, unseal_as
+from hmrf_dask.storage.remote import explained, open_files
+from hmrf_dask.storage.stores import LocalStorage, make_folders, refuse_if_lost
+from hmrf_dask.storage.whole_files import decode_npy, encode_npy
 from hmrf_dask.types import AnyArray
 
 FORMAT = "hmrf-dask/model/v3"

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.corpus.chunks import delayed_chunks, is_dask_array
-from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.distortions import Distortion
 from hmrf_dask.distortions.own import OwnDistortion
-from hmrf_dask.em.seeds import CERTAIN, Seeds
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.fit.seeds import CERTAIN, Seeds
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.canonical import sound_csr
 from hmrf_dask.types import AnyArray, IntArray

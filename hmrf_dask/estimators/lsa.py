@@ -10,10 +10,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from hmrf_dask.corpus.chunks import is_dask_array
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow
 from hmrf_dask.estimators.given_rows import GivenRows, is_lazy
 from hmrf_dask.estimators.parameters import check_choice, draw_seed
 from hmrf_dask.estimators.prediction import whole
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.limits import check_count
 from hmrf_dask.text.lsa import decompose, projected
 

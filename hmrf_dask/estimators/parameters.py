@@ -9,15 +9,15 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.dataflow import task_memory
 from hmrf_dask.distortions import Distortion
 from hmrf_dask.distortions.idivergence import KullbackLeibler
-from hmrf_dask.em.model import Settings
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.flow.dataflow import task_memory
 from hmrf_dask.limits import COST_MUST_BE, RANGES, check_count, problem_of_cost
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import sound_csr
+from hmrf_dask.tasks.model import Settings
 from hmrf_dask.types import FloatArray
 
 INITS = ("auto", "neighborhoods", "k-means++", "random")

@@ -10,14 +10,14 @@ import numpy as np
 
 from hmrf_dask.corpus.chunks import lazy_array
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.em.memory_plan import TaskMemory, check_memory, reading_task, table_task
-from hmrf_dask.em.parts import add_limbs
-from hmrf_dask.em.problem import Problem
+from hmrf_dask.fit.memory_plan import TaskMemory, check_memory, reading_task, table_task
+from hmrf_dask.fit.problem import Problem
+from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.kernels.distances import UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.rows.block import RowBlock, check_finite
+from hmrf_dask.tasks.partitions import add_limbs
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 

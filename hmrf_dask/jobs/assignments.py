@@ -1,31 +1,113 @@
-"""The cluster of every document as Parquet, written partition by partition where the rows are."""
+"""The cluster of every document as Parquet, and the table of what each cluster is about."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmrf_dask.addresses import absolute_url, refuse_credentials
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow, share_array, tree
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
-from hmrf_dask.jobs.given_pairs import NO_PAIRS, count_violations
-from hmrf_dask.kernels.exact import LIMBS, exact_sum
+from hmrf_dask.fit.fitting import labels_at
+from hmrf_dask.fit.preparation import find_ids
+from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
+from hmrf_dask.kernels.exact import BASE, LIMBS, exact_integer, exact_sum
 from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.runs.records import digest
-from hmrf_dask.runs.storage import Storage, open_storage, temporary_target
+from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
+from hmrf_dask.storage.records import digest
+from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
-FOLDER = "assignments"
+Places = tuple[IntArray, IntArray]  # which of the documents named, and their rows of a partition
+_NOWHERE = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The broken pairs of the documents that pairs name.
+
+    Attributes
+    ----------
+    places : list of (documents, rows)
+        For each partition; empty where there are no pairs.
+    counts : int32 array, shape (n_documents,)
+        Broken pairs of each document.
+    violations : dict of str to int
+        Broken pairs by kind.
+    """
+
+    places: list[Places]
+    counts: IntArray
+    violations: dict[str, int]
+
+    def of_partition(self, number: int) -> Places:
+        """Return the named rows of a partition, and how many of the pairs of each are broken."""
+        if not self.places:
+            return _NOWHERE
+        documents, rows = self.places[number]
+        return rows, self.counts[documents]
+
+
+NO_PAIRS = Broken([], np.zeros(0, np.int32), {"must_link": 0, "cannot_link": 0})
+
+
+def count_violations(
+    flow: DaskFlow, corpus: Corpus, labels: Sequence[Lazy], constraints: Constraints
+) -> Broken:
+    """Return which pairs are broken; the labels of the documents they name alone come here.
+
+    Parameters
+    ----------
+    flow : DaskFlow
+    corpus : Corpus
+    labels : sequence
+        Of each partition.
+    constraints : Constraints
+        A pair that names a document the corpus has not counts as kept.
+    """
+    places = _places(flow, corpus, constraints)
+    used = [number for number, (documents, _) in enumerate(places) if len(documents)]
+    found = flow.compute(
+        [flow.lazy(labels_at, labels[one], share_array(flow, places[one][1])) for one in used]
+    )
+    known = np.full(len(constraints.documents), -1, np.int32)
+    for number, some in zip(used, found, strict=True):
+        known[places[number][0]] = some
+    must, cannot = known[constraints.must_nodes], known[constraints.cannot_nodes]
+    there = (must >= 0).all(axis=1), (cannot >= 0).all(axis=1)
+    apart = constraints.must_nodes[there[0] & (must[:, 0] != must[:, 1])]
+    together = constraints.cannot_nodes[there[1] & (cannot[:, 0] == cannot[:, 1])]
+    ends = np.concatenate([apart.ravel(), together.ravel()])
+    return Broken(
+        places,
+        np.bincount(ends, minlength=len(known)).astype(np.int32),
+        {"must_link": len(apart), "cannot_link": len(together)},
+    )
+
+
+def _places(flow: DaskFlow, corpus: Corpus, constraints: Constraints) -> list[Places]:
+    """Return which of the documents named each partition holds, and at which of its rows."""
+    documents = constraints.documents
+    if constraints.by_id:
+        shared = flow.share(documents)
+        return flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.named])
+    bounds = np.searchsorted(documents, corpus.offsets)
+    return [
+        (np.arange(start, stop), documents[start:stop] - first)
+        for start, stop, first in zip(bounds[:-1], bounds[1:], corpus.offsets, strict=False)
+    ]
+
+
+ASSIGNMENTS_FOLDER = "assignments"
 _BATCH_BYTES = 2**26  # of the distances of some rows to all centroids
 
 
@@ -176,18 +258,18 @@ def write_assignments(
     ]  # fmt: skip
     written: Assigned = flow.compute([tree(flow, _joined, parts)])[0]
     # Files of a former fit in other partitions; its documents would come twice.
-    former = filter(ASSIGNMENTS.fullmatch, storage.names(FOLDER))
-    storage.delete({f"{FOLDER}/{name}" for name in former} - set(paths))
+    former = filter(ASSIGNMENTS.fullmatch, storage.names(ASSIGNMENTS_FOLDER))
+    storage.delete({f"{ASSIGNMENTS_FOLDER}/{name}" for name in former} - set(paths))
     return replace(written, violations=pairs.violations)
 
 
 def _refuse_foreign(storage: Storage) -> None:
     """Refuse a folder in which files lie that no former call wrote: they would be read, too."""
-    names = [name for name in storage.names(FOLDER) if temporary_target(name) is None]
+    names = [name for name in storage.names(ASSIGNMENTS_FOLDER) if temporary_target(name) is None]
     if foreign := [name for name in sorted(names) if not _is_own(storage, name)]:
         raise RunDirectoryError(
             f"assignments must go into a new folder or one that a former call wrote, got "
-            f"{storage.url}/{FOLDER}, which holds {foreign[0]}; name another folder"
+            f"{storage.url}/{ASSIGNMENTS_FOLDER}, which holds {foreign[0]}; name another folder"
         )
 
 
@@ -195,7 +277,7 @@ def _is_own(storage: Storage, name: str) -> bool:
     if not ASSIGNMENTS.fullmatch(name):
         return name == HASHES
     try:
-        schema = pq.read_schema(pa.BufferReader(storage.read(f"{FOLDER}/{name}")))
+        schema = pq.read_schema(pa.BufferReader(storage.read(f"{ASSIGNMENTS_FOLDER}/{name}")))
     except (OSError, pa.ArrowException, ValueError):
         return False
     return {"doc_id", "cluster", "distortion", "violated"} <= set(schema.names)
@@ -211,12 +293,12 @@ def paths_of(corpus: Corpus, names: Sequence[str] | None) -> list[str]:
             f"names must be one for each of the {n_parts} partitions, all different, got "
             f"{len(names)} of which {len(set(names))} differ"
         )
-    return [f"{FOLDER}/{name}" for name in names]
+    return [f"{ASSIGNMENTS_FOLDER}/{name}" for name in names]
 
 
 def assignments_of(files: Mapping[str, str]) -> dict[str, str]:
     """Return the assignments among the files of a release, with their sha256."""
-    return {name: sha256 for name, sha256 in files.items() if f"/{FOLDER}/" in name}
+    return {name: sha256 for name, sha256 in files.items() if f"/{ASSIGNMENTS_FOLDER}/" in name}
 
 
 def _write_part(
@@ -331,3 +413,99 @@ def column(values: AnyArray, kind: pa.DataType) -> pa.Array:
     bits = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
     data = pa.py_buffer(np.require(bits, requirements=["C", "A"]))  # frames are often not aligned
     return pa.Array.from_buffers(kind, len(values), [None, data])
+
+
+NAME = "clusters.parquet"
+Words = AnyArray | Sequence[str] | Callable[[FloatArray], list[list[str]]]
+
+
+def write_clusters(
+    assigned: Assigned,
+    model: HMRFEstimator,
+    folder: str,
+    *,
+    words: Words | None = None,
+    n_words: int = 10,
+    storage_options: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Write FOLDER/clusters.parquet, one row for each cluster, by id.
+
+    Columns: cluster; size; top_words (null without `words`); representatives, the ids of the
+    documents nearest to the centroid; cohesion, the mean distance of its documents to it (null
+    where there are none).
+
+    Parameters
+    ----------
+    assigned : Assigned
+        What `write_assignments` returned.
+    model : HMRFEstimator
+        Fitted; its `cluster_ids_` are what clusters are called.
+    folder : str
+        Local folder or URL.
+    words : array of str of shape (n_features,), or callable, optional
+        Names of the features: the largest entries of a centroid are its top words. Or what gives
+        the words of centroids, shape (K, n_features), one list for each.
+    n_words : int
+        Most words of a cluster.
+    storage_options : mapping, optional
+        For fsspec, without credentials.
+
+    Returns
+    -------
+    dict of str to str
+        The sha256 of the file by its name.
+    """
+    refuse_credentials(storage_options or {})
+    storage = open_storage(absolute_url(folder), dict(storage_options or {}), durable=True)
+    top_words = _top_words(model.cluster_centers_, words, n_words)
+    data = _encoded(assigned, model.cluster_ids_, top_words)
+    storage.make_root()
+    storage.write(NAME, data)
+    return {NAME: digest(data)}
+
+
+def _encoded(assigned: Assigned, called: LabelArray, words: list[list[str]] | None) -> bytes:
+    n_clusters = len(assigned.sizes)
+    order = np.argsort(called, kind="stable").tolist()
+    near = [assigned.ids[assigned.labels == label].tolist() for label in range(n_clusters)]
+    strings = pa.list_(pa.string())
+    table = pa.table(
+        {
+            "cluster": pa.array(called[order].tolist(), pa.int32()),
+            "size": pa.array(assigned.sizes[order].tolist(), pa.int64()),
+            "top_words": pa.array([words[one] if words else None for one in order], strings),
+            "representatives": pa.array(
+                [near[one] for one in order], pa.list_(id_type(assigned.ids))
+            ),
+            "cohesion": pa.array([_cohesion(assigned, one) for one in order], pa.float64()),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _cohesion(assigned: Assigned, label: int) -> float | None:
+    """Return the mean distance of a cluster, correctly rounded: for any partitioning the same."""
+    size = int(assigned.sizes[label])
+    if not size:
+        return None
+    return float(Fraction(exact_integer(assigned.distortions[label]), size << BASE))
+
+
+def _top_words(centroids: FloatArray, words: Words | None, n_words: int) -> list[list[str]] | None:
+    if words is None:
+        return None
+    if callable(words):
+        return [list(some)[:n_words] for some in words(centroids)]
+    if len(words) != centroids.shape[1]:
+        raise InvalidInputError(
+            f"words must name each of the {centroids.shape[1]} features, got {len(words)}; give "
+            "the names in the order of the columns"
+        )
+    largest = np.argsort(-centroids, axis=1, kind="stable")[:, :n_words]
+    return [
+        [str(words[place]) for place in some if centroid[place] > 0]
+        for centroid, some in zip(centroids, largest.tolist(), strict=True)
+    ]

@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject
 from hmrf_dask.documents.segments import lines_before
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.document_source import DocumentSource
+from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.limits import REJECTS_LISTED
-from hmrf_dask.runs.records import DamagedFileError, digest, typed
-from hmrf_dask.runs.storage import Storage
-from hmrf_dask.text.counted import refuse_file
+from hmrf_dask.storage.records import DamagedFileError, digest, typed
+from hmrf_dask.storage.stores import Storage
+from hmrf_dask.text.counts import refuse_file
 from hmrf_dask.text.files import Place
 
 T = TypeVar("T")

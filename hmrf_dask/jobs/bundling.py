@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hmrf_dask.jobs.bundles import Bundle
-from hmrf_dask.jobs.document_source import DocumentSource
+from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.ledger import Entry, Keys, keys_of
 from hmrf_dask.text.files import Place
 

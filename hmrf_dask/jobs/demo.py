@@ -20,15 +20,15 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 from sklearn.metrics import normalized_mutual_info_score
 
-from hmrf_dask.addresses import absolute_url
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.builtin import SUBPACKAGES, Document, read_docstrings
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import HMRFKMeans
-from hmrf_dask.jobs.assignments import FOLDER, write_assignments
+from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, write_assignments
 from hmrf_dask.jobs.fit_files import start_afresh
-from hmrf_dask.runs.storage import open_storage
+from hmrf_dask.storage.addresses import absolute_url
+from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 N_ANSWERS = 300
@@ -185,7 +185,7 @@ def _write_inputs(
         "rows": f"{folder}/rows-{content}",
         "pairs": f"{folder}/pairs.csv",
         "run": f"{folder}/run",
-        "assignments": f"{folder}/run/{FOLDER}",
+        "assignments": f"{folder}/run/{ASSIGNMENTS_FOLDER}",
     }
     columns = [list(column) for column in zip(*documents, strict=True)]
     pq.write_table(pa.table(columns, ["doc_id", "text", "label"]), files["documents"])

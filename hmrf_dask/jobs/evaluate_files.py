@@ -16,17 +16,22 @@ import pyarrow.csv
 
 from hmrf_dask.constraints.answer_rows import delimiter_of
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.dataflow import DaskFlow, tree
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.values import MOST_CHARACTERS
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.places import AssignmentFile, assignment_files, explained_to_readers
-from hmrf_dask.measures import adjusted_rand, completeness, homogeneity, normalized_mutual_info
-from hmrf_dask.measures.scores import pairs_within
-from hmrf_dask.measures.table import Contingency, merge, tabulate
-from hmrf_dask.plain_parquet import read_plain_table
+from hmrf_dask.measures.contingency import Contingency, merge, tabulate
+from hmrf_dask.measures.scores import (
+    adjusted_rand,
+    completeness,
+    homogeneity,
+    normalized_mutual_info,
+    pairs_within,
+)
 from hmrf_dask.releases.release import read_file
-from hmrf_dask.runs.storage import open_storage
+from hmrf_dask.storage.stores import open_storage
+from hmrf_dask.storage.whole_files import read_plain_table
 
 ID_COLUMNS = ("doc_id", "id")  # of known classes, where it is not said: assignments' or documents'
 

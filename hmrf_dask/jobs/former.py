@@ -1,16 +1,14 @@
-"""Documents of former releases that answers name: an answer about one that is gone waits for it.
-
-A release keeps no list of all ids that ever were. It keeps those that answers named and that a
-former release had (`gone.parquet`); others are looked up in the assignments that are still there.
-"""
+"""What a run shares with former releases: documents by old cluster and new label, those gone."""
 
 from __future__ import annotations
 
 import io
+import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,21 +17,26 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.answer_files import parse_pairs
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow
-from hmrf_dask.em.prepare import find_ids
-from hmrf_dask.errors import HmrfWarning
-from hmrf_dask.jobs.assignments import assignments_of
+from hmrf_dask.errors import HmrfWarning, counted
+from hmrf_dask.fit.preparation import find_ids
+from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
+from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, column, paths_of
 from hmrf_dask.jobs.places import ANSWERS, GONE
-from hmrf_dask.releases.output import numbers_in
+from hmrf_dask.measures.contingency import Contingency, merge, tabulate
+from hmrf_dask.releases.lock import numbers_in
 from hmrf_dask.releases.release import (
-    FOLDER,
+    RELEASES_FOLDER,
     DamagedReleaseError,
     Release,
     read_file,
     read_if_whole,
 )
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.ids import hash_ids
+from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
+from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.files import Place
-from hmrf_dask.types import AnyArray, BoolArray
+from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 COLUMN = "doc_id"
 
@@ -116,7 +119,7 @@ def _releases(place: Place, last: Release | None) -> Iterator[Release]:
     if last is not None:
         yield last
     storage = place.storage
-    for number in sorted(numbers_in(storage, FOLDER), reverse=True):
+    for number in sorted(numbers_in(storage, RELEASES_FOLDER), reverse=True):
         found = read_if_whole(storage, number)
         if found is not None and found.files and found != last:
             yield found
@@ -171,3 +174,258 @@ def _found(place: Place, name: str, sha256: str, wanted: AnyArray) -> BoolArray 
     known = pq.read_table(io.BytesIO(data), columns=[COLUMN])[COLUMN]
     values = pa.array(wanted.tolist(), pa.string())
     return np.asarray(pc.is_in(values, value_set=known.combine_chunks()).to_numpy(False))
+
+
+_BUCKET = 2**22  # documents of one side
+_SCHEMA = pa.schema([("doc_id", pa.string()), ("cluster", pa.int32())])
+
+
+class Overlap(NamedTuple):
+    """What `releases.trace` takes.
+
+    Attributes
+    ----------
+    old, new, counts : int arrays, shape (n_cells,)
+        Stable id of an old cluster, label of a new one, and the documents they share: those of
+        `changed` partitions have cells of their own.
+    sizes : int64 array, shape (K,)
+        All documents of each new label.
+    n_changed : int
+        Shared documents of `changed` partitions.
+    """
+
+    old: IntArray
+    new: IntArray
+    counts: IntArray
+    sizes: IntArray
+    n_changed: int
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Two tables of documents joined: the counts, and those without a partner.
+
+    `lost` tells how many old files could not be read.
+    """
+
+    counts: Contingency
+    old: pa.Table
+    new: pa.Table
+    lost: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as bytes: Arrow's join wants aligned buffers, and frames often are not."""
+        return _unpacked, (self.counts, _packed(self.old), _packed(self.new), self.lost)
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return int(self.old.nbytes + self.new.nbytes) + self.counts.__sizeof__()
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _unpacked(counts: Contingency, old: bytes, new: bytes, lost: int) -> _Joined:
+    tables = [pa.ipc.open_stream(one).read_all() for one in (old, new)]
+    return _Joined(counts, tables[0], tables[1], lost)
+
+
+@dataclass(frozen=True)
+class _OldFile:
+    """Where assignments of the run before are read."""
+
+    url: str
+    options: Mapping[str, Any]
+    name: str
+    sha256: str
+
+    def content(self) -> bytes:
+        """Return the file, or raise DamagedReleaseError."""
+        return read_file(open_storage(self.url, self.options, durable=True), self.name, self.sha256)
+
+    def read(self) -> pa.Table | None:
+        """Return ids as text and clusters, None where the file is not as it was published."""
+        try:
+            file = pq.ParquetFile(pa.BufferReader(self.content()))
+        except DamagedReleaseError:
+            return None
+        return file.read(["doc_id", "cluster"], use_threads=False).cast(_SCHEMA)
+
+
+def count_overlap(
+    output: str,
+    previous: Mapping[str, str],
+    corpus: Corpus,
+    labels: Any,
+    n_clusters: int,
+    *,
+    names: Sequence[str] | None = None,
+    changed: Sequence[bool] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Overlap:
+    """Return how many documents each old cluster shares with each new label.
+
+    Parameters
+    ----------
+    output : str
+        Folder or URL below which the old files lie.
+    previous : mapping of str to str
+        The sha256 of the old assignments by their names below the output, as a `Release` has them.
+    corpus : Corpus
+        No id comes twice.
+    labels : dask array, shape (n_rows,), optional
+        In the corpus's own chunks; without it all have label 0.
+    n_clusters : int
+        How many labels there can be.
+    names : sequence of str, optional
+        What `write_assignments` will be given: partitions are first compared with old files of
+        their names.
+    changed : sequence of bool, optional
+        Of each partition, whether its shared documents are counted in `n_changed`.
+    storage_options : mapping, optional
+        For fsspec, without credentials.
+    """
+    refuse_credentials(storage_options or {})
+    place = (absolute_url(output), dict(storage_options or {}))
+    files = [_OldFile(*place, name, sha256) for name, sha256 in sorted(previous.items())]
+    old = {file.name.rpartition("/")[2]: file for file in files}
+    flow = DaskFlow()
+    own = [path.removeprefix(f"{ASSIGNMENTS_FOLDER}/") for path in paths_of(corpus, names)]
+    found = [None] * len(own) if labels is None else list(labels.to_delayed().ravel())
+    # Labels of changed partitions are counted apart, as K more.
+    shifts = [n_clusters if one else 0 for one in changed or [False] * corpus.n_partitions]
+    parts = zip(corpus.named, found, map(old.get, own), shifts, strict=True)
+    joined = [flow.lazy(_join_block, *part) for part in parts]
+    taken = {old[name].name for name in own if name in old}
+    joined += [flow.lazy(_read_alone, file) for file in files if file.name not in taken]
+    joined = flow.persist(joined)
+    sizes = [flow.lazy(_sizes, part, n_clusters) for part in found]
+    lengths, total = flow.compute(
+        [tree(flow, _added, [flow.lazy(_left, one) for one in joined]), tree(flow, _added, sizes)]
+    )
+    _tell_lost(files, int(lengths[2]))
+    tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths[:2])
+    table: Contingency = flow.compute([tree(flow, merge, tables)])[0]
+    labels = table.clusters[table.columns]
+    n_changed = int(table.counts[labels >= n_clusters].sum())
+    known = table.classes[table.rows], labels % n_clusters, table.counts
+    return Overlap(*known, total, n_changed)
+
+
+def count_shared(
+    output: str, previous: Mapping[str, str], corpus: Corpus, names: Sequence[str]
+) -> int:
+    """Return how many documents of old assignments a corpus has; see `count_overlap`."""
+    return int(count_overlap(output, previous, corpus, None, 1, names=names).counts.sum())
+
+
+def _tell_lost(files: Sequence[_OldFile], lost: int) -> None:
+    """Warn of files that tell nothing; where none tells anything, ids would be lost: raise."""
+    if lost and lost == len(files):
+        files[0].content()
+    if lost:
+        warnings.warn(
+            f"{lost} of {counted(len(files), 'file')} with the last assignments cannot be read: "
+            "which cluster keeps which id is told by the documents of the others alone",
+            HmrfWarning,
+            stacklevel=2,
+        )
+
+
+def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy]:
+    """Return the counts of documents that are in other partitions than before."""
+    if not lengths.min():
+        return []
+    n_buckets = math.ceil(int(lengths.max()) / _BUCKET)
+    if n_buckets == 1:
+        return [flow.lazy(_join_rest, joined)]
+    split = [flow.lazy(_split, one, n_buckets) for one in joined]
+    return [
+        flow.lazy(_join_rest, [flow.lazy(_one_of, parts, bucket) for parts in split])
+        for bucket in range(n_buckets)
+    ]
+
+
+def _join_block(
+    block: RowBlock, labels: LabelArray | None, old: _OldFile | None, shift: int
+) -> _Joined:
+    """Join a partition with the old file of its name; `shift` is added to its labels."""
+    labels = np.zeros(block.n_rows, np.int32) if labels is None else labels
+    ids = pa.array(block.ids.tolist()).cast(pa.string())
+    new = pa.table([ids, column(labels + np.int32(shift), pa.int32())], schema=_SCHEMA)
+    before = None if old is None else old.read()
+    joined = _join(_SCHEMA.empty_table() if before is None else before, new)
+    return replace(joined, lost=int(old is not None and before is None))
+
+
+def _read_alone(old: _OldFile) -> _Joined:
+    """Return the documents of an old file that no partition has the name of."""
+    nothing, before = _SCHEMA.empty_table(), old.read()
+    none = _tabulated(nothing, "cluster", "cluster")
+    return _Joined(none, nothing if before is None else before, nothing, int(before is None))
+
+
+def _join(old: pa.Table, new: pa.Table) -> _Joined:
+    pairs = old.rename_columns(["doc_id", "old"]).join(
+        new.rename_columns(["doc_id", "new"]), "doc_id", join_type="full outer", use_threads=False
+    )
+    both = pc.and_(pc.is_valid(pairs["old"]), pc.is_valid(pairs["new"]))
+    return _Joined(
+        _tabulated(pairs.filter(both), "old", "new"),
+        _rest(pairs, "old", "new"),
+        _rest(pairs, "new", "old"),
+    )
+
+
+def _rest(pairs: pa.Table, side: str, other: str) -> pa.Table:
+    alone = pairs.filter(pc.is_null(pairs[other])).select(["doc_id", side])
+    return alone.rename_columns(_SCHEMA.names)
+
+
+def _tabulated(pairs: pa.Table, old: str, new: str) -> Contingency:
+    return tabulate(*(np.asarray(pairs[one].to_pylist(), np.int64) for one in (old, new)))
+
+
+def _join_rest(parts: Sequence[_Joined]) -> Contingency:
+    old, new = (pa.concat_tables([getattr(one, side) for one in parts]) for side in ("old", "new"))
+    return _join(old, new).counts
+
+
+def _split(joined: _Joined, n_buckets: int) -> list[_Joined]:
+    """Return the documents without a partner in buckets by the hash of their id."""
+    nothing = _tabulated(_SCHEMA.empty_table(), "cluster", "cluster")
+    sides = [_split_table(one, n_buckets) for one in (joined.old, joined.new)]
+    return [_Joined(nothing, old, new) for old, new in zip(*sides, strict=True)]
+
+
+def _split_table(table: pa.Table, n_buckets: int) -> list[pa.Table]:
+    ids = np.asarray(table["doc_id"].to_pylist(), dtype=np.str_)
+    bucket = hash_ids(ids) % np.uint64(n_buckets)
+    return [table.filter(column(bucket == one, pa.bool_())) for one in range(n_buckets)]
+
+
+def _one_of(parts: Sequence[_Joined], bucket: int) -> _Joined:
+    return parts[bucket]
+
+
+def _left(joined: _Joined) -> IntArray:
+    return np.asarray([joined.old.num_rows, joined.new.num_rows, joined.lost], np.int64)
+
+
+def _sizes(labels: LabelArray | None, n_clusters: int) -> IntArray:
+    if labels is None:
+        return np.zeros(n_clusters, np.int64)
+    return np.bincount(labels, minlength=n_clusters).astype(np.int64)
+
+
+def _added(parts: Sequence[IntArray]) -> IntArray:
+    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
+
+
+def _counts(joined: _Joined) -> Contingency:
+    return joined.counts

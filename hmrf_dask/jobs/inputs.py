@@ -1,27 +1,210 @@
-"""What a run is made of: the job, the documents' files as they are now, and the answers.
-
-All of it is known before anything heavy is imported, so a run with nothing new ends in a second.
-"""
+"""What a run is made of: the job, its documents' files, the answers, an output away from both."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, NamedTuple
 
-from hmrf_dask.addresses import absolute_url, plain_url
-from hmrf_dask.documents.manifest import Manifest, base_of, load_manifest
-from hmrf_dask.documents.sources import Source, list_answers, list_sources
+from hmrf_dask.documents.batches import Batch, read_batches
+from hmrf_dask.documents.manifest import BUILTIN, Columns, Manifest, base_of, load_manifest
+from hmrf_dask.documents.sources import (
+    Source,
+    cut_at_magic,
+    is_relative,
+    list_answers,
+    list_sources,
+)
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import parse_yaml, refuse_other_kind, validated
-from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.apart import Place, listed_inside, overlaps, places_of, refuse, refuse_in_run
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.report import FORMAT
 from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
-from hmrf_dask.releases.owner import Owner
+from hmrf_dask.releases import ownership
+from hmrf_dask.releases.own_files import FOLDERS
+from hmrf_dask.releases.ownership import Owner
+from hmrf_dask.storage.addresses import Location, absolute_url, plain_url
+from hmrf_dask.storage.stores import open_storage
+from hmrf_dask.storage.whole_files import is_local
+
+
+@dataclass(frozen=True)
+class DocumentSource:
+    """A file with documents.
+
+    Attributes
+    ----------
+    source : Source
+    columns : Columns
+    """
+
+    source: Source
+    columns: Columns
+
+    @cached_property
+    def key(self) -> str:
+        """What the documents depend on: the file, and how it is read."""
+        one = self.source
+        file: list[Any] = [one.path, one.size, one.etag, one.format, one.compression, one.encoding]
+        file += [] if one.span is None else [one.span]
+        how = [one.dialect.model_dump(mode="json"), self.columns.model_dump(mode="json")]
+        return sha256(json.dumps([*file, *how]).encode()).hexdigest()[:24]
+
+    def read(self) -> Iterator[Batch]:
+        """Yield the documents, and what is none."""
+        return read_batches(self.source, self.columns)
+
+    def lines_of(self, ids: Container[str]) -> dict[str, int]:
+        """Return the lines of documents with some ids, counted as `read` counts them."""
+        return {
+            one: line
+            for batch in self.read()
+            for one, line in zip(batch.ids, batch.lines, strict=True)
+            if one in ids
+        }
+
+
+_IN_RUN = re.compile(rf"/({FOLDERS.pattern})(?=/)")
+ADVICE = "name an output folder of its own, beside them"
+
+
+class Place(NamedTuple):
+    """What is read: a file, a folder with all that is in it, or what a pattern finds in one.
+
+    Attributes
+    ----------
+    what : str
+        What a person calls it.
+    address : str
+        An absolute path or a URL: of the folder that the pattern cannot leave, if there is one.
+    pattern : tuple of str
+        The segments of a pattern below it; none for a file or a folder.
+    """
+
+    what: str
+    address: str
+    pattern: tuple[str, ...] = ()
+
+
+def places_of(manifest: Manifest, base: str) -> Iterator[Place]:
+    """Yield where the documents and answers of a manifest lie; `base` is its folder."""
+    named = [(f"the documents of {one.name!r}", one.path) for one in manifest.resources]
+    if manifest.answers is not None:
+        named.append(("the answers", manifest.answers.path))
+    for what, paths in named:
+        for path in paths:
+            if not path.startswith(BUILTIN):
+                folder, pattern = cut_at_magic(path)
+                address = (f"{base}/{folder}" if folder else base) if is_relative(path) else folder
+                yield Place(f"{what} ({path})", address, pattern)
+
+
+def overlaps(output: str, places: Sequence[Place], *, called: str = "output") -> list[str]:
+    """Return in words how an output lies in the way of what is read; nothing if it does not.
+
+    Parameters
+    ----------
+    output : str
+        An absolute path or a URL.
+    places : sequence of Place
+    called : str
+        What the output is called where it was given.
+    """
+    own = Location.of(output)
+    found = [f"{called} must have no '..' in its URL, got {output}"] if _climbs(output) else []
+    for what, address, pattern in places:
+        place = Location.of(address)
+        if own.holds(place):
+            how = "is" if place.holds(own) else "holds"
+            found.append(f"{called} must lie apart from {what}, got {output}, which {how} it")
+        elif place.holds(own) and _may_find(place, pattern, own):
+            found.append(
+                f"{called} must lie apart from {what}, got {output}, which lies in it: what is "
+                "written there would be read as these"
+            )
+    return found
+
+
+def listed_inside(output: str, sources: Sequence[Source]) -> list[str]:
+    """Return in words which files with documents lie in the output, by whichever way."""
+    own, folders = Location.of(output), dict[str, bool]()
+    for source in sources:
+        folder = os.path.dirname(source.url)
+        if folder not in folders:
+            folders[folder] = own.holds(Location.of(folder))
+        is_link = is_local(source.url) and os.path.islink(source.url)
+        if folders[folder] or (is_link and own.holds(Location.of(source.url))):
+            return [
+                f"output must lie apart from the documents, got {output}, in which {source.path} "
+                "lies"
+            ]
+    return []
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raise ConfigurationError for what `overlaps` found."""
+    if problems:
+        raise ConfigurationError(f"{'; '.join(problems)}; {ADVICE}")
+
+
+def refuse_in_run(place: str, called: str) -> None:
+    """Refuse to write into a folder that a run of a job made: what lies there is a release's.
+
+    Parameters
+    ----------
+    place : str
+        An absolute path or a URL.
+    called : str
+        What it is called where it was given.
+    """
+    url = os.path.realpath(place) if is_local(place) else place
+    for found in _IN_RUN.finditer(f"{url}/"):
+        output = url[: found.start()]
+        if ownership.NAME in open_storage(output, {}, durable=False).names(""):
+            raise ConfigurationError(
+                f"{called} must lie apart from what runs of a job made, got {place}, which is or "
+                f"lies in {found[1]} of the output {output}; {ADVICE}"
+            )
+
+
+def _climbs(output: str) -> bool:
+    return "://" in output and ".." in output.split("/")
+
+
+def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
+    """Tell whether a pattern may find files in a folder below the one where it begins."""
+    depth = len(place.parts)
+    if not pattern or own.parts[:depth] != place.parts:  # all files, or a folder with two names
+        return True
+    reached = {0}  # segments that may come next
+    for part in own.parts[depth:]:
+        reached = {
+            number if "**" in pattern[number] else number + 1
+            for number in _passing(pattern, reached)
+            if "**" in pattern[number] or fnmatchcase(part, pattern[number])
+        }
+    return bool(_passing(pattern, reached))
+
+
+def _passing(pattern: Sequence[str], reached: Iterable[int]) -> set[int]:
+    """Return the segments that may come next; `**` may stand for no folder at all."""
+    found: set[int] = set()
+    for number in reached:
+        while number < len(pattern):
+            found.add(number)
+            if "**" not in pattern[number]:
+                break
+            number += 1
+    return found
+
 
 # What a job says that changes no result.
 _BESIDE = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep", "private"}

@@ -1,8 +1,4 @@
-"""Which release a run goes on from: the last one, or the one a person chose where that is damaged.
-
-Nothing falls back by itself: the clusters of the last release have ids that somebody may have
-written down. An error says what is damaged and which release is whole; `--from-release` takes it.
-"""
+"""Which release a run continues: the last one, or one a person chose."""
 
 from __future__ import annotations
 
@@ -17,19 +13,20 @@ from hmrf_dask.jobs.ledger import check_ledger, last_release
 from hmrf_dask.jobs.places import ANSWERS, GONE, LINEAGE, MODEL, REJECTS
 from hmrf_dask.jobs.report import NAME as REPORT
 from hmrf_dask.releases.lineage import Lineage
-from hmrf_dask.releases.nightly import hashed_in, tonight
-from hmrf_dask.releases.output import numbers_in, open_output
+from hmrf_dask.releases.lock import numbers_in, open_output
 from hmrf_dask.releases.release import (
-    FOLDER,
+    RELEASES_FOLDER,
     DamagedReleaseError,
     Release,
     check_files,
     damages,
+    hashed_in,
     pointed,
     read_if_whole,
+    tonight,
 )
-from hmrf_dask.runs.records import DamagedFileError
-from hmrf_dask.runs.storage import Storage
+from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.stores import Storage
 
 NEXT_ID = "next_id"
 INPUTS = "inputs"
@@ -125,7 +122,7 @@ def _run_id(inputs: Inputs, release: Release | None, passed_over: range) -> str:
 
 def _newest(storage: Storage) -> int:
     """Return the highest number that a release has or had."""
-    numbers = numbers_in(storage, FOLDER)
+    numbers = numbers_in(storage, RELEASES_FOLDER)
     try:
         named = pointed(storage)
     except DamagedFileError:
@@ -157,7 +154,7 @@ def damage_explained(output: str, release: Release | None = None) -> Iterator[No
 
 def _way_out(storage: Storage, below: int | None) -> str:
     """Return the option that goes on from the newest release that is whole."""
-    numbers = sorted(numbers_in(storage, FOLDER), reverse=True)
+    numbers = sorted(numbers_in(storage, RELEASES_FOLDER), reverse=True)
     for number in numbers if below is None else [one for one in numbers if one < below]:
         release = read_if_whole(storage, number)
         if release is not None and release.files and not _damaged(storage, release):
@@ -173,7 +170,7 @@ def _way_out(storage: Storage, below: int | None) -> str:
 
 def _damaged(storage: Storage, release: Release) -> bool:
     """Return whether a run cannot go on from a release."""
-    from hmrf_dask.jobs.last_vocabulary import check_vocabulary  # much is imported to read one
+    from hmrf_dask.jobs.rows import check_vocabulary  # much is imported to read one
 
     try:
         check_ledger(release, storage.url)

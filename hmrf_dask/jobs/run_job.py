@@ -1,23 +1,29 @@
-"""A job from its inputs to a release: rows, fit, assignments, lineage, one commit.
-
-Everything below the output is named by what it depends on, and the fit commits every iteration. So
-a run that was killed anywhere is resumed by running it again, to the same bits.
-"""
+"""A job from its inputs to a release: rows, fit, assignments, lineage, one commit."""
 
 from __future__ import annotations
 
 import errno
+import os
+import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from hmrf_dask.errors import ConfigurationError, HmrfError, HmrfWarning, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, HmrfError, HmrfWarning, InvalidInputError, counted
+from hmrf_dask.jobs.assignments import assignments_of
+from hmrf_dask.jobs.former import count_shared
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.job_release import release
-from hmrf_dask.jobs.job_results import write_fit, write_prediction
-from hmrf_dask.jobs.job_steps import (
-    Run,
+from hmrf_dask.jobs.ledger import keys_of, last_release
+from hmrf_dask.jobs.parent import INPUTS, Parent, damage_explained, find_parent
+from hmrf_dask.jobs.progress import Tell, Watch, nothing
+from hmrf_dask.jobs.quarantine import TooManyRejectedError
+from hmrf_dask.jobs.release import release, write_fit, write_prediction
+from hmrf_dask.jobs.repair import damage_of, remake_of, repaired
+from hmrf_dask.jobs.report import NAME, Report
+from hmrf_dask.jobs.steps import (
+    JobRun,
+    Material,
     check_parent,
     find_answers,
     fit_all,
@@ -26,22 +32,131 @@ from hmrf_dask.jobs.job_steps import (
     prepare,
     unused_answers,
 )
-from hmrf_dask.jobs.parent import Parent, damage_explained, find_parent
-from hmrf_dask.jobs.private_output import make_private
-from hmrf_dask.jobs.rejected import TooManyRejectedError
-from hmrf_dask.jobs.remake import remake_of
-from hmrf_dask.jobs.repair import repaired
-from hmrf_dask.jobs.report import Report
-from hmrf_dask.jobs.shrunk import refuse_shrunk
-from hmrf_dask.jobs.telling import Tell, nothing
-from hmrf_dask.jobs.up_to_date import report_of
-from hmrf_dask.jobs.watch import Watch
-from hmrf_dask.releases import Hold, Release, clean, held, owner, publish
-from hmrf_dask.releases.output import open_output
+from hmrf_dask.releases import ownership
+from hmrf_dask.releases.lock import OutputLock, held, open_output
 from hmrf_dask.releases.own_files import remove_own
-from hmrf_dask.releases.release import LATEST, pointer_damage, read_if_whole
-from hmrf_dask.runs import RunUnavailableError
-from hmrf_dask.runs.storage import Storage, open_storage
+from hmrf_dask.releases.ownership import clean
+from hmrf_dask.releases.release import (
+    LATEST,
+    DamagedReleaseError,
+    Release,
+    is_pointed_at,
+    pointer_damage,
+    publish,
+    read_if_whole,
+    read_published,
+)
+from hmrf_dask.storage.records import RunUnavailableError
+from hmrf_dask.storage.stores import (
+    OTHERS,
+    PRIVATE_FOLDER,
+    Storage,
+    is_private,
+    make_folders,
+    open_storage,
+)
+
+
+def make_private(output: str) -> None:
+    """Keep a local output from all but its owner: what is there, and all that will be written.
+
+    The folder itself is the sign that writers go by (`storage.stores`), so it comes last. An object
+    store has no such bits: its own rules say who may read.
+    """
+    if "://" in output:
+        return
+    try:
+        if not os.path.isdir(output):
+            make_folders(os.path.dirname(output))
+            os.mkdir(output, PRIVATE_FOLDER)
+        if is_private(output):
+            return
+        for path in (*_own(output), output):
+            os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~OTHERS)
+    except OSError as error:
+        raise ConfigurationError(
+            f"private: true must go with an output whose owner runs the job, got {output} "
+            f"({error.strerror}); give another output, or leave private out"
+        ) from error
+
+
+def _own(output: str) -> Iterator[str]:
+    """Yield what an output holds of its own, never through a link."""
+    for name in (ownership.NAME, *ownership.NAMES):
+        path = f"{output}/{name}"
+        if os.path.islink(path) or not os.path.exists(path):
+            continue
+        yield path
+        for above, folders, files in os.walk(path):
+            inside = (f"{above}/{one}" for one in (*folders, *files))
+            yield from (one for one in inside if os.path.exists(one) and not os.path.islink(one))
+
+
+def report_if_done(inputs: Inputs) -> Report | None:
+    """Return the report of the last release if nothing is left to do for these inputs.
+
+    Nor is a damaged release done: the run that follows makes it again, or says how to go on.
+    """
+    storage = open_output(inputs.output, None)
+    ownership.refuse_other(storage, inputs.owner, hand_over=inputs.take_over)
+    if inputs.from_release is not None or inputs.take_over or pointer_damage(storage):
+        return None
+    with damage_explained(inputs.output):
+        release = last_release(inputs.output)
+    if release is None or release.ledger.get(INPUTS) != inputs.identity:
+        return None
+    if damage_of(inputs.output, release) is not None:
+        return None
+    return report_of(release, inputs) if is_pointed_at(inputs.output, release) else None
+
+
+def report_of(release: Release, inputs: Inputs) -> Report:
+    """Return the report of a release that is up to date, and whole as far as one night looks."""
+    if inputs.job.private:  # it may be new in the job
+        make_private(inputs.output)
+    with damage_explained(inputs.output, release):
+        if damage := damage_of(inputs.output, release):
+            raise DamagedReleaseError(damage)
+        data = read_published(inputs.output, release, f"runs/{release.run}/{NAME}")
+    return Report.from_json(data, inputs.output).up_to_date()
+
+
+def refuse_shrunk(run: JobRun, material: Material) -> None:
+    """Raise InvalidInputError where more than half of the last release's documents are gone.
+
+    They are compared by their ids, before the fit; where most files are as they were then, nothing
+    is.
+    """
+    if run.previous is None or run.inputs.allow_shrink:
+        return
+    n_before = int(run.previous.counts["documents"])
+    if 2 * _n_surely_there(run, material) >= n_before:
+        return
+    with run.watch.step("compare documents with the last release"):
+        old = assignments_of(run.previous.files)
+        n_there = count_shared(run.inputs.output, old, material.corpus, material.names)
+    if 2 * n_there < n_before:
+        files = counted(len(run.changes.gone), "file")
+        raise InvalidInputError(
+            "at least half of the last release's documents must be there, got "
+            f"{n_before - n_there} of {n_before} gone ({files} with them gone, "
+            f"{len(run.changes.changed)} changed); check that the manifest names the same "
+            "documents and that their store is whole, or run with --allow-shrink"
+        )
+
+
+def _n_surely_there(run: JobRun, material: Material) -> int:
+    """Return how many documents there are at least of files that the last release was made of."""
+    same = {key.own for entry in run.last_files.values() for key in keys_of(entry)}
+    n_there: int = sum(
+        n
+        for told in material.rows.told
+        for documents in told["documents"]
+        for file, n in documents
+        if told["files"][file][1] in same
+    )
+    return n_there - len(material.repeated)
+
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -53,7 +168,7 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
     ----------
     inputs : Inputs
     tell : callable
-        Called with what happens; see `hmrf_dask.jobs.telling`.
+        Called with what happens; see `hmrf_dask.jobs.progress`.
 
     Raises
     ------
@@ -61,7 +176,7 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
         Another run holds the output.
     """
     storage = open_output(inputs.output, None)
-    owner.refuse_other(storage, inputs.owner, hand_over=inputs.take_over)
+    ownership.refuse_other(storage, inputs.owner, hand_over=inputs.take_over)
     _drop_damaged_pointer(storage)
     with damage_explained(inputs.output):
         again = remake_of(inputs)
@@ -91,22 +206,22 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
             parent = find(inputs)
         if inputs.job.private:
             make_private(inputs.output)
-        owner.claim(storage, inputs.owner, hand_over=inputs.take_over)
+        ownership.claim(storage, inputs.owner, hand_over=inputs.take_over)
         with held(inputs.output, parent.run_id) as hold:
-            owner.confirm(storage, inputs.owner, hand_over=inputs.take_over)
+            ownership.confirm(storage, inputs.owner, hand_over=inputs.take_over)
             with damage_explained(inputs.output):
                 if find(inputs) != parent:
                     continue
             if parent.release is not None and parent.done:
                 _point_at(inputs.output, hold, parent.release)
                 return report_of(parent.release, inputs)
-            run = Run(inputs, parent, hold, Watch(storage, parent.run_id, tell))
+            run = JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell))
             run.record_made([run.name])
             with _left_tidy(run), _space_explained(inputs.output):
                 return repaired(partial(_work, run), run.place.storage, run.record_of)
 
 
-def _point_at(output: str, hold: Hold, release: Release) -> None:
+def _point_at(output: str, hold: OutputLock, release: Release) -> None:
     """Finish what a run did not that was killed after its commit."""
     publish(
         output, hold, run_id=release.run, previous=release, files=release.files,
@@ -114,7 +229,7 @@ def _point_at(output: str, hold: Hold, release: Release) -> None:
     )  # fmt: skip
 
 
-def _work(run: Run) -> Report:
+def _work(run: JobRun) -> Report:
     with damage_explained(run.inputs.output, run.previous):
         check_parent(run)
         given = look_at_answers(run)
@@ -131,7 +246,7 @@ def _work(run: Run) -> Report:
 
 
 @contextmanager
-def _left_tidy(run: Run) -> Iterator[None]:
+def _left_tidy(run: JobRun) -> Iterator[None]:
     """Leave no folder of a run that nothing can resume: with these inputs it ends the same way.
 
     Other errors, and kills, leave it: the same run again goes on there. So do not those of runs

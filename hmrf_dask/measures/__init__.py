@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from hmrf_dask.measures.counting import contingency
-from hmrf_dask.measures.pairwise import PairScores, pairwise_f, pairwise_scores
+from hmrf_dask.measures.contingency import Contingency, contingency
 from hmrf_dask.measures.scores import (
+    PairScores,
     adjusted_rand,
     completeness,
     entropy,
     homogeneity,
     mutual_info,
     normalized_mutual_info,
+    pairwise_f,
+    pairwise_scores,
     v_measure,
 )
-from hmrf_dask.measures.table import Contingency
 
 __all__ = [
     "Contingency",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hmrf_dask.releases.folders import clean
-from hmrf_dask.releases.holder import Hold, held, holder_of
 from hmrf_dask.releases.lineage import Change, Lineage, carried_on, first_lineage, trace
+from hmrf_dask.releases.lock import OutputLock, held, holder_of
+from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import (
     DamagedReleaseError,
     Release,
@@ -20,8 +20,8 @@ from hmrf_dask.releases.release import (
 __all__ = [
     "Change",
     "DamagedReleaseError",
-    "Hold",
     "Lineage",
+    "OutputLock",
     "Release",
     "carried_on",
     "check_files",

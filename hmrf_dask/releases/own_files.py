@@ -1,9 +1,4 @@
-"""The forms of all names that a run writes, and the removal of files that have them: of no others.
-
-An output lies where people keep other things, and so may a run directory. What is removed there is
-found by its name, without following a link below the root; a file of another form stays, and with
-it its folder.
-"""
+"""The names of all that a run makes, recorded and matched, and the removal of such files alone."""
 
 from __future__ import annotations
 
@@ -13,12 +8,20 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hmrf_dask.errors import HmrfWarning
-from hmrf_dask.runs.fences import refuse_if_lost
-from hmrf_dask.runs.storage import LocalStorage, ObjectStorage, Storage, temporary_target
+from hmrf_dask.storage import records
+from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.stores import (
+    LocalStorage,
+    ObjectStorage,
+    Storage,
+    read_sealed,
+    refuse_if_lost,
+    temporary_target,
+)
 
 RUNS = "runs"
 _KEY = "[0-9a-f]{24}"
@@ -190,3 +193,59 @@ def _remove_in(top: int, prefix: str, forms: re.Pattern[str]) -> Removal:
 
 def _is_link(name: str, descriptor: int) -> bool:
     return stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)
+
+
+MADE_FOLDER = "made"
+_RECORD = re.compile(r"([0-9a-f]{16})\.json")
+_NAMES = "names"
+
+
+def record(storage: Storage, run_id: str, names: Iterable[str]) -> None:
+    """Add names to what a run makes, before it does; whoever calls it holds the output.
+
+    Parameters
+    ----------
+    storage : Storage
+        Of the output.
+    run_id : str
+    names : iterable of str
+        Folders below the output, such as ``counts/0123…``.
+    """
+    known = _read(storage, run_id)
+    if new := set(names) - known:
+        _write(storage, run_id, known | new)
+
+
+def recorded(storage: Storage) -> set[str]:
+    """Return the names that runs of this output made; those of another form are none."""
+    names = set().union(*(_read(storage, run_id) for run_id in _runs(storage)))
+    return {name for name in names if FOLDERS.fullmatch(name)}
+
+
+def bring_together(storage: Storage, run_id: str, names: Iterable[str]) -> None:
+    """Let one record name what is there, in the place of all; its caller holds the output."""
+    _write(storage, run_id, set(names))
+    others = (one for one in _runs(storage) if one != run_id)
+    storage.delete([f"{MADE_FOLDER}/{one}.json" for one in others])
+
+
+def _runs(storage: Storage) -> list[str]:
+    return [found[1] for found in map(_RECORD.fullmatch, storage.names(MADE_FOLDER)) if found]
+
+
+def _write(storage: Storage, run_id: str, names: set[str]) -> None:
+    storage.write(f"{MADE_FOLDER}/{run_id}.json", records.seal({_NAMES: sorted(names)}))
+    storage.settle([MADE_FOLDER])
+
+
+def _read(storage: Storage, run_id: str) -> set[str]:
+    name = f"{MADE_FOLDER}/{run_id}.json"
+    try:
+        return set((read_sealed(storage, name) or {_NAMES: []})[_NAMES])
+    except DamagedFileError:
+        warnings.warn(
+            f"{storage.url}/{name} is not as a run wrote it: folders that it named alone stay",
+            HmrfWarning,
+            stacklevel=2,
+        )
+        return set()

@@ -1,8 +1,4 @@
-"""Releases of an output: files first, then one create-only file that names them, then LATEST.
-
-The release file is the commit. LATEST says where to begin; a writer that was killed before it
-replaced LATEST left a newer release, which `latest` finds beside it.
-"""
+"""Releases of an output: files first, then one create-only file that names them, then LATEST."""
 
 from __future__ import annotations
 
@@ -14,17 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
+from zlib import crc32
 
 from hmrf_dask.errors import HeldError
-from hmrf_dask.releases.holder import Hold
-from hmrf_dask.releases.output import numbers_in, open_output
-from hmrf_dask.runs import records
-from hmrf_dask.runs.records import DamagedFileError
-from hmrf_dask.runs.storage import Storage
+from hmrf_dask.releases.lock import OutputLock, numbers_in, open_output
+from hmrf_dask.storage import records
+from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.stores import Storage
 
 FORMAT = "hmrf-dask/release/v2"
 LATEST = "LATEST"
-FOLDER = "releases"
+RELEASES_FOLDER = "releases"
 _READERS = 8
 _MOST = 10**9  # numbers of releases; a longer one is damage
 
@@ -84,7 +80,7 @@ class _Written:
 
 def publish(
     output: str | os.PathLike[str],
-    hold: Hold,
+    hold: OutputLock,
     *,
     run_id: str,
     previous: Release | None,
@@ -173,7 +169,9 @@ def latest(
     """
     storage = open_output(output, storage_options)
     named = pointed(storage)
-    number = max(numbers_in(storage, FOLDER), default=0) if named is None else named["release"]
+    number = (
+        max(numbers_in(storage, RELEASES_FOLDER), default=0) if named is None else named["release"]
+    )
     if not number:
         return None
     try:
@@ -393,7 +391,7 @@ def _committed(storage: Storage, made: Release) -> Release:
                 f"({found.when}); run again to go on from it"
             ) from None
         return found
-    later = (one for one in numbers_in(storage, FOLDER) if one > made.number)
+    later = (one for one in numbers_in(storage, RELEASES_FOLDER) if one > made.number)
     if newest := max((one for one in later if read_if_whole(storage, one)), default=0):
         storage.delete([name_of(made.number)])  # of an old number, which was removed meanwhile
         raise HeldError(
@@ -465,4 +463,41 @@ def retire(storage: Storage, release: Release) -> None:
 
 def name_of(number: int) -> str:
     """Return the file of a release, below the output."""
-    return f"{FOLDER}/{number:05d}.json"
+    return f"{RELEASES_FOLDER}/{number:05d}.json"
+
+
+SMALL_BYTES, SMALL_FILES = 8 * 2**20, 128  # at most, together: hashed every time
+NIGHT_BYTES = 256 * 2**20  # of the rest, about
+SHARES = (31, 61, 127, 251, 509, 1021, 2039, 4093)
+
+
+def tonight() -> int:
+    """Return the number of the day, UTC."""
+    return datetime.now(UTC).date().toordinal()
+
+
+def small_of(sizes: Mapping[str, int]) -> list[str]:
+    """Return the names of the smallest files, as many as are hashed every time.
+
+    Examples
+    --------
+    >>> small_of({"a": 3, "b": 2**30, "c": 1})
+    ['c', 'a']
+    """
+    chosen: list[str] = []
+    n_bytes = 0
+    for name in sorted(sizes, key=lambda one: (sizes[one], one))[:SMALL_FILES]:
+        n_bytes += sizes[name]
+        if n_bytes > SMALL_BYTES:
+            break
+        chosen.append(name)
+    return chosen
+
+
+def hashed_in(night: int, sizes: Mapping[str, int]) -> list[str]:
+    """Return the names of the files that a night hashes, of all with these sizes."""
+    small = small_of(sizes)
+    rest = sorted(sizes.keys() - set(small))
+    n_bytes = sum(sizes[name] for name in rest)
+    n_shares = next((one for one in SHARES if n_bytes <= one * NIGHT_BYTES), SHARES[-1])
+    return small + [name for name in rest if crc32(name.encode()) % n_shares == night % n_shares]

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hmrf_dask.addresses import absolute_url, refuse_credentials
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
-from hmrf_dask.runs.records import RESTORE, DamagedFileError, Form, seal_for_people, unseal_as
-from hmrf_dask.runs.storage import Storage, open_storage
-from hmrf_dask.store.encoding import as_arrow, as_numpy, differs
-from hmrf_dask.text.counted import (
+from hmrf_dask.rows.encoding import as_arrow, as_numpy, differs
+from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
+from hmrf_dask.storage.records import RESTORE, DamagedFileError, Form, seal_for_people, unseal_as
+from hmrf_dask.storage.stores import Storage, open_storage
+from hmrf_dask.text.counts import (
     Counted,
     decode_rows,
     decode_table,
@@ -28,7 +28,7 @@ from hmrf_dask.text.counted import (
     refuse_file,
 )
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.vocabulary import Vocabulary
+from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.types import IntArray
 
 VERSION = 2

@@ -14,17 +14,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hmrf_dask.corpus.files import corpus_of_files
-from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import FAN, Dataflow, task_memory, tree
+from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files
 from hmrf_dask.errors import (
     HmrfWarning,
     InvalidInputError,
     MemoryPlanError,
     UnreadableFileError,
 )
+from hmrf_dask.flow.dataflow import FAN, Dataflow, task_memory, tree
 from hmrf_dask.kernels.sketches import Basis
-from hmrf_dask.store.blocks import BlockFile, BlockSource, write_block
+from hmrf_dask.rows.files import BlockFile, BlockSource, write_block
+from hmrf_dask.text.counts import Texts, count_texts, stray_stop_words
 from hmrf_dask.text.files import (
     ROWS,
     CountedBatch,
@@ -41,10 +41,8 @@ from hmrf_dask.text.files import (
     write_source,
 )
 from hmrf_dask.text.lsa import decompose, project_block
-from hmrf_dask.text.rows import Coverage, to_rows
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.tokens import Texts, count_texts, stray_stop_words
-from hmrf_dask.text.vocabulary import Frequencies, Vocabulary, make_vocabulary
+from hmrf_dask.text.tfidf import Coverage, Frequencies, Vocabulary, make_vocabulary, to_rows
 
 LSA_ITERATIONS = 7
 WRITTEN = "rows.json"

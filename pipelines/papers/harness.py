@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from hmrf_dask.errors import HmrfError
-from hmrf_dask.measures import contingency, mutual_info, normalized_mutual_info, pairwise_f
+from hmrf_dask.measures.contingency import contingency
+from hmrf_dask.measures.scores import mutual_info, normalized_mutual_info, pairwise_f
 from pipelines.papers import report
 from pipelines.papers.cells import SECONDS, CellFile, Curves, Scores, curves
 from pipelines.papers.plans import Arm, Experiment, Key, Study

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.em.journal import Journal
+from hmrf_dask.fit.journal import Journal
 from tests.benchmarks.corpora import first_centroids
 from tests.benchmarks.measuring import Timed, timed
 

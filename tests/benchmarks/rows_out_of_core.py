@@ -16,11 +16,10 @@ from typing import Any
 from unittest import mock
 
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.dataflow import DaskFlow
-from hmrf_dask.em import fitting
+from hmrf_dask.fit import fitting
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.store.blocks import Manifest, write_block, write_manifest
-from hmrf_dask.store.reading import Blocks
+from hmrf_dask.rows.files import Blocks, Manifest, write_block, write_manifest
 from tests.benchmarks.iterations import warm_up, watched_fit
 from tests.benchmarks.measuring import CORES, Bench, Figure, Timed, in_turn, ratios, raw, threads
 from tests.benchmarks.rows_iterations import iterations, workers

@@ -15,13 +15,12 @@ import numpy as np
 import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
-from hmrf_dask.dataflow import Inline
+from hmrf_dask.flow.dataflow import Inline
+from hmrf_dask.text.counts import count_texts
 from hmrf_dask.text.files import Place
-from hmrf_dask.text.rows import to_rows
 from hmrf_dask.text.settings import TextSettings
-from hmrf_dask.text.tokens import count_texts
+from hmrf_dask.text.tfidf import Frequencies, make_vocabulary, to_rows
 from hmrf_dask.text.vectorise import count_sources, fit_vocabulary, rows_of
-from hmrf_dask.text.vocabulary import Frequencies, make_vocabulary
 from tests.benchmarks.measuring import Bench, Figure, in_turn, ratios, raw, threads
 
 BATCH = 10_000

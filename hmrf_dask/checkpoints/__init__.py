@@ -1,0 +1,25 @@
+"""The run directory: whole iterations or none, resume to the same bits, refusal of other runs."""
+
+from __future__ import annotations
+
+from hmrf_dask.checkpoints.directory import RunDirectory
+from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.storage.records import (
+    CheckpointStore,
+    Commit,
+    DamagedFileError,
+    LabelsFile,
+    Piece,
+    RunUnavailableError,
+)
+
+__all__ = [
+    "CheckpointStore",
+    "Commit",
+    "DamagedFileError",
+    "LabelsFile",
+    "MemoryRun",
+    "Piece",
+    "RunDirectory",
+    "RunUnavailableError",
+]

@@ -1,0 +1,401 @@
+"""A run directory: one exclusive create makes each iteration visible, whole or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import numpy.typing as npt
+
+from hmrf_dask.checkpoints import contents
+from hmrf_dask.checkpoints.commits import CommitLog, padded
+from hmrf_dask.errors import RunDirectoryError
+from hmrf_dask.storage import records
+from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
+from hmrf_dask.storage.records import Arrays, Commit, DamagedFileError, Labels, LabelsFile, Piece
+from hmrf_dask.storage.stores import (
+    LastRead,
+    Storage,
+    open_storage,
+    read_checked,
+    read_sealed,
+    temporary_target,
+)
+
+_READ = LastRead()
+_SCRATCH = "hmrf-"
+
+
+@dataclass(frozen=True, eq=False)
+class RunDirectory:
+    """The files of one run, below a local folder or a URL; small and picklable.
+
+    Attributes
+    ----------
+    url : str
+        Absolute path or URL.
+    storage_options : dict
+        For fsspec; without credentials.
+    durable : bool
+        Wait for the disk at every write.
+    keep : int
+        How many iterations `clean` keeps.
+
+    Notes
+    -----
+    Names of labels and state hold a hash of their content, so an attempt that was killed and
+    one that runs again write the same names; ``commits/00012.json`` is created exclusively.
+    Pickling leaves out what the process knows of the run: events that wait, rejected commits.
+    """
+
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    durable: bool = True
+    keep: int = 2
+    _waiting: list[bytes] = field(default_factory=list, init=False, repr=False)
+
+    def __reduce__(self) -> tuple[type[RunDirectory], tuple[Any, ...]]:
+        """Leave connections and all that belongs to this process behind."""
+        return type(self), (self.url, self.storage_options, self.durable, self.keep)
+
+    @cached_property
+    def _storage(self) -> Storage:
+        return open_storage(self.url, self.storage_options, self.durable)
+
+    @cached_property
+    def _log(self) -> CommitLog:
+        return CommitLog(self._storage)
+
+    @classmethod
+    def open(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        config: Mapping[str, Any],
+        fingerprint: str,
+        resume: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> RunDirectory:
+        """Begin a run in a new or empty directory, or go on with the same run.
+
+        Parameters
+        ----------
+        url : str or path
+            A folder, or the URL of an object store that every worker can reach.
+        config : mapping
+            All that decides the result: parameters, seed, versions, kernel path and instruction
+            set. JSON values. Any difference to the run found there is refused.
+        fingerprint : str
+            Of the input.
+        resume : bool
+            False refuses a directory that already holds a run (nothing is ever deleted here).
+        storage_options : mapping, optional
+            For fsspec. Name a profile; credentials are refused.
+        """
+        run = cls.at(url, storage_options)
+        run.begin(config=config, fingerprint=fingerprint, resume=resume)
+        return run
+
+    @classmethod
+    def at(
+        cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    ) -> RunDirectory:
+        """Name a run directory; nothing is made or looked at before `probe` or `begin`."""
+        options = dict(storage_options or {})
+        refuse_credentials(options)
+        return cls(absolute_url(url), options)
+
+    def begin(self, *, config: Mapping[str, Any], fingerprint: str, resume: bool = True) -> None:
+        """Begin the run here, or go on with the same one; see `open`."""
+        self._storage.make_root()
+        begin_or_join(self._storage, config, fingerprint, resume)
+
+    def recorded_config(self) -> dict[str, Any] | None:
+        """Return the config of the run that lies here, None where there is none."""
+        found = read_sealed(self._storage, NAME)
+        return None if found is None else dict(found["config"])
+
+    @classmethod
+    def scratch(cls, folder: str | None = None) -> RunDirectory:
+        """Make a local run in a new temporary directory: no waiting for the disk, keeps one.
+
+        Parameters
+        ----------
+        folder : str, optional
+            Where to make it; the system's temporary directory by default. Its owner calls
+            `remove`.
+        """
+        try:
+            path = tempfile.mkdtemp(prefix=_SCRATCH, dir=folder)
+        except OSError as error:
+            raise RunDirectoryError(
+                "hmrf.scratch-directory must be a folder that can be written, got "
+                f"{folder or tempfile.gettempdir()} ({error}); set it to another one"
+            ) from error
+        return cls(os.path.abspath(path), durable=False, keep=1)
+
+    def remove(self) -> None:
+        """Delete a scratch run; a run directory of the user's is refused."""
+        if self.durable or not os.path.basename(self.url).startswith(_SCRATCH):
+            raise RunDirectoryError(
+                f"remove() must be called on a scratch run, got {self.url}; delete it by hand"
+            )
+        shutil.rmtree(self.url, ignore_errors=True)
+
+    def write_labels(self, number: int, part: str, first_row: int, labels: Labels) -> LabelsFile:
+        """Write the labels of one part of iteration `number`; called by tasks.
+
+        Parameters
+        ----------
+        number : int
+            Of the commit that will name the file.
+        part : str
+            ``rows-00007`` for labels by row of the corpus, ``linked-00002`` for linked rows.
+        first_row : int
+            Of the rows whose labels these are.
+        labels : int32 array of shape (n_rows,)
+        """
+        return self.write_group(number, [(part, first_row, labels)])[0]
+
+    def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
+        """Write the labels of several parts into one file; called by tasks.
+
+        Parameters
+        ----------
+        number : int
+            Of the commit that will name the file.
+        pieces : sequence of (part, first_row, labels)
+            As `write_labels` takes them.
+        """
+        for piece in pieces:
+            contents.check_labels(*piece)
+        data = contents.encode_labels(pieces)
+        sha256 = records.digest(data)
+        name = f"labels/{padded(number)}/{pieces[0][0]}-{sha256[:16]}.parquet"
+        self._storage.write(name, data)
+        starts = itertools.accumulate((len(labels) for *_, labels in pieces), initial=0)
+        return tuple(
+            LabelsFile(name, sha256, first_row, len(labels), part, start)
+            for (part, first_row, labels), start in zip(pieces, starts, strict=False)
+        )
+
+    def read_labels(self, file: LabelsFile) -> Labels:
+        """Return the labels of one part (read-only), or raise DamagedFileError naming the file."""
+        whole = _READ.get((self.url, file.name, file.sha256))
+        if whole is None:
+            data = read_checked(self._storage, file.name, file.sha256)
+            whole = contents.decode_labels(data)
+            _READ.put((self.url, file.name, file.sha256), whole)
+        return whole[file.start : file.start + file.n_rows]
+
+    def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
+        """Return the labels of several parts (read-only)."""
+        return [self.read_labels(file) for file in files]
+
+    def read_label_range(
+        self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
+    ) -> Labels:
+        """Return the labels of rows `first_row` to `last_row` (exclusive) under any partitioning.
+
+        Parameters
+        ----------
+        files : sequence of LabelsFile
+            Of one commit; only those that overlap the range are read.
+        prefix : str
+            Only files whose part begins with it count.
+        """
+        return contents.read_range(self.read_group, files, first_row, last_row, prefix)
+
+    def discard(self, files: Sequence[LabelsFile]) -> None:
+        """Remove files that no commit will name."""
+        self._storage.delete({file.name for file in files})
+
+    def commit(
+        self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
+    ) -> Commit:
+        """Make iteration `number` visible in one step.
+
+        Parameters
+        ----------
+        number : int
+            One more than the last commit's, through all phases.
+        record : dict
+            JSON values (phase, start, iteration, α, J, …), finite; floats come back bit for bit.
+        state : mapping of name to array
+        files : sequence of LabelsFile
+            As `write_labels` returned them.
+
+        Raises
+        ------
+        RunUnavailableError
+            Another process made this commit; it goes on with the run.
+        """
+        payload = contents.encode_state(state)
+        sha256 = records.digest(payload)
+        state_name = f"state/{padded(number)}-{sha256[:16]}.npz"
+        made = Commit(number, records.round_trip(record), state_name, sha256, tuple(files))
+        self._storage.write(state_name, payload)
+        self._log.append(made)
+        self.flush_events()
+        return made
+
+    def latest(self) -> Commit | None:
+        """Return the highest commit whose every file is there and unchanged, or None.
+
+        Damaged commits above it are passed over, each with a ``commit-rejected`` event.
+        """
+        known = set(self._log.rejected)
+        commit = self._log.latest()
+        for name, reason in self._log.rejected.items():
+            if name not in known:
+                self.event({"event": "commit-rejected", "commit": name, "reason": reason})
+        return commit
+
+    def load_state(self, commit: Commit) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of a commit, or raise DamagedFileError naming the file."""
+        data = read_checked(self._storage, commit.state_name, commit.state_sha256)
+        return contents.decode_state(data, f"{self.url}/{commit.state_name}")
+
+    def clean(self, keep: int | None = None) -> None:
+        """Remove labels and state of old iterations, those of killed attempts included.
+
+        The newest `keep` commits (default: the run's own number) keep every file they name,
+        and nothing newer than the oldest of them is touched. All ``commits/*.json`` stay: they
+        are small and the history of the run.
+        """
+        self._log.clean(self.keep if keep is None else keep)
+
+    def event(self, record: dict[str, Any]) -> None:
+        """Append one line to ``events.jsonl`` with the time; the client's, not for tasks.
+
+        On an object store lines wait for the next commit (or `flush_events`) and become one
+        object ``events/<time>-<random>.jsonl``.
+        """
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._waiting.append(f"{records.to_json({'time': time, **record})}\n".encode())
+        if not self._storage.batches_events:
+            self.flush_events()
+
+    def flush_events(self) -> None:
+        """Write events that wait."""
+        if self._waiting:
+            self._storage.append("events.jsonl", b"".join(self._waiting))
+            self._waiting.clear()
+
+    def probe(self) -> str:
+        """Write a file for every worker to find, and return its token for `check_probe`."""
+        token = uuid.uuid4().hex
+        self._storage.make_root()
+        self._storage.write(f"probe/{token}", token.encode())
+        return token
+
+    def check_probe(self, token: str) -> None:
+        """Raise RunDirectoryError unless this process sees the client's file and can write."""
+        answer = f"probe/{token}-{uuid.uuid4().hex}"
+        try:
+            if self._storage.read(f"probe/{token}") != token.encode():
+                raise RunDirectoryError("the client's file differs here")
+            self._storage.write(answer, token.encode())
+            self._storage.delete([answer])
+        except OSError as error:  # RunDirectoryError is one
+            raise RunDirectoryError(
+                f"a run must lie where every worker can read and write, got {self.url} "
+                f"(host {socket.gethostname()}: {type(error).__name__}: {error}); give a folder "
+                "that all machines share, or the URL of an object store"
+            ) from error
+
+    def remove_probe(self, token: str) -> None:
+        """Remove the file of `probe` once all workers have answered."""
+        self._storage.delete([f"probe/{token}"])
+
+    def finalise(self, record: dict[str, Any]) -> None:
+        """Write ``FINAL.json``: the run is done. The same record again changes nothing."""
+        self.flush_events()
+        data = records.seal(record)
+        try:
+            self._storage.create("FINAL.json", data)
+        except FileExistsError:
+            found = self.final()
+            if found is None:  # damaged
+                self._storage.write("FINAL.json", data)
+                self._storage.settle([""])
+            elif found != records.round_trip(record):
+                raise RunDirectoryError(
+                    f"a run must end once, got another end in {self.url}/FINAL.json; "
+                    "use the result that is there or give another folder"
+                ) from None
+
+    def final(self) -> dict[str, Any] | None:
+        """Return the record of `finalise`; None while the run is not done or if it is damaged."""
+        try:
+            return read_sealed(self._storage, "FINAL.json")
+        except DamagedFileError as error:
+            self.event({"event": "final-rejected", "reason": str(error)})
+            return None
+
+
+FORMAT = 1
+NAME = "run.json"
+
+
+def begin_or_join(
+    storage: Storage, config: Mapping[str, Any], fingerprint: str, resume: bool
+) -> None:
+    """Write run.json into a new directory, or refuse one that is not this very run."""
+    asked = {"format": FORMAT, "fingerprint": fingerprint, "config": config}
+    found = read_sealed(storage, NAME)
+    if found is None:
+        _refuse_strangers(storage)
+        if _begin(storage, records.seal(asked)):
+            return
+        found = read_sealed(storage, NAME)
+    if not resume:
+        raise RunDirectoryError(
+            f"a run directory must be new or empty to begin afresh, got {storage.url} with a run "
+            "in it; give another one, or resume"
+        )
+    lines = records.differences(found, records.round_trip(asked))
+    if lines:
+        raise RunDirectoryError(
+            f"a run directory must hold the same run, got {storage.url} with another one "
+            f"({'; '.join(lines)}); ask for what its run.json has, or start again without this "
+            "folder (remove it, or give another one; with hmrf-dask fit: --fresh)"
+        )
+
+
+def _refuse_strangers(storage: Storage) -> None:
+    # A probe is what a client leaves that is killed while it asks its workers.
+    found = [name for name in storage.names("") if name != "probe"]
+    names = [name for name in found if temporary_target(name) is None]
+    # run.json: another process has made it since we looked, and may have gone further.
+    if names and NAME not in names:
+        raise RunDirectoryError(
+            f"a run directory must be new, empty or hold a run, got {storage.url} with other files "
+            f"and no run.json ({', '.join(sorted(names)[:5])}); give another one"
+        )
+
+
+def _begin(storage: Storage, data: bytes) -> bool:
+    """Create run.json; False if another process was faster."""
+    try:
+        storage.create(NAME, data)
+    except FileExistsError:
+        return False
+    # Some S3 look-alikes ignore the condition: better found out now than by two writers.
+    try:
+        storage.create(NAME, data)
+    except FileExistsError:
+        return True
+    raise RunDirectoryError(
+        f"a run directory must be on a store that can create a file exclusively, got "
+        f"{storage.url}, which replaced one; use a newer server or a shared folder"
+    )

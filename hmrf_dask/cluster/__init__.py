@@ -1,1 +1,0 @@
-"""Clients, questions with deadlines, and waiting for tasks: all that is asked of a Dask cluster."""

@@ -1,0 +1,409 @@
+"""From a corpus and constraints to a finished fit: look, check, lay out, open the run, iterate.
+
+A finished fit: where its labels are, and what they break.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.checkpoints.directory import RunDirectory
+from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
+from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
+from hmrf_dask.fit import preparation, starts
+from hmrf_dask.fit.journal import Journal, Progress
+from hmrf_dask.fit.loop import Fit
+from hmrf_dask.fit.memory_plan import check_memory, plan_tasks, reading_task, table_task
+from hmrf_dask.fit.passes import Engine
+from hmrf_dask.fit.preparation import Facts, Pairs
+from hmrf_dask.fit.problem import ENTRY_BYTES, ROW_BYTES, Problem, lay_out, whole_labels
+from hmrf_dask.fit.refinement import wanted
+from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
+from hmrf_dask.fit.starts import prepare_start_sample, start_sample_size
+from hmrf_dask.flow.clients import in_this_process, local_threads, setting
+from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
+from hmrf_dask.flow.workers import check_workers, memory_of_all
+from hmrf_dask.kernels.abreast import threads_allowed
+from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.kernels.room import kept_for_a_fit
+from hmrf_dask.tasks.model import Settings, State
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
+
+
+def unwatched(record: dict[str, Any]) -> None:
+    """Tell nobody of a commit."""
+
+
+def fit_corpus(
+    corpus: Corpus,
+    constraints: Constraints | None,
+    settings: Settings,
+    distortion: Distortion,
+    *,
+    given: FloatArray | None = None,
+    seeds: Seeds | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
+    progress: Progress = unwatched,
+) -> Fitted:
+    """Fit a corpus under Dask's scheduler; every mistake of the input is said before any work.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    constraints : Constraints, optional
+    settings : Settings
+    distortion : Distortion
+    given : float64 array of shape (K, d), optional
+        First centroids.
+    seeds : Seeds, optional
+        Rows whose class is known; they and must-link groups make the first centroids.
+    run_dir : str or path, optional
+        Where iterations are kept; a run found there goes on. Without it a scratch run is made,
+        which the caller removes.
+    storage_options : dict, optional
+        For fsspec, without credentials.
+    progress : callable
+        Called with the record of every commit.
+    """
+    preparation.check_settings(settings, corpus.n_rows)
+    run: RunDirectory | MemoryRun
+    if run_dir is not None:
+        run = RunDirectory.at(run_dir, storage_options)
+    elif corpus.in_client and in_this_process():
+        run = MemoryRun()  # labels are few beside rows that lie here too
+    else:
+        run = RunDirectory.scratch(setting("scratch-directory", None))
+    with _removed_if_stopped(run if run_dir is None else None):
+        if isinstance(run, RunDirectory):
+            check_workers(run)
+        named = run_dir is not None
+        work = _look(corpus, constraints, settings, distortion, seeds, fingerprinted=named)
+        if isinstance(run, RunDirectory) and run_dir is not None:
+            run.begin(config=_configuration(work, given), fingerprint=work.fingerprint)
+        with _told_if_stopped(run):
+            return _run(work, run, given, progress)
+
+
+@contextmanager
+def _removed_if_stopped(scratch: RunDirectory | MemoryRun | None) -> Iterator[None]:
+    """Leave no scratch files behind a fit that stops, by an error or by Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        if scratch is not None:
+            scratch.remove()
+        raise
+
+
+@contextmanager
+def _told_if_stopped(run: RunDirectory | MemoryRun) -> Iterator[None]:
+    """Write into the run's events why it stopped, and those that wait."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(Exception):  # the first error is the one to show
+            run.event({"event": "failed", "error": type(error).__name__, "text": str(error)})
+            run.flush_events()
+        raise
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A fit's input, looked at and found good."""
+
+    flow: DaskFlow
+    corpus: Corpus
+    constraints: Constraints | None
+    settings: Settings
+    distortion: Distortion  # bound to the corpus
+    facts: Facts
+    pairs: Pairs | None  # linked rows: those of given pairs, or seeds that are held
+    given: Pairs | None
+    seeds: Seeds | None = None
+    groups: list[list[int]] | None = None  # partitions that lie in one place, by number
+
+    @property
+    def fingerprint(self) -> str:
+        """What the same input has again, whatever its partitions."""
+        facts = self.facts
+        return f"{facts.n_rows}-{facts.content:016x}-{facts.order:016x}"
+
+    @property
+    def refining(self) -> bool:
+        """Whether first variation runs."""
+        sizes = self.facts.n_rows, self.settings.n_clusters
+        return wanted(self.settings.refine, self.distortion, *sizes)
+
+    @property
+    def refining_starts(self) -> bool:
+        """Whether it runs in every candidate of the pool, too."""
+        sample = start_sample_size(self.facts.n_rows, self.settings)
+        return starts.refines_all(self.settings, self.distortion, sample)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of an average row, whatever the partitions: it decides how many rows move."""
+        return ENTRY_BYTES * self.facts.n_values // max(self.facts.n_rows, 1) + ROW_BYTES
+
+
+def _look(
+    corpus: Corpus,
+    constraints: Constraints | None,
+    settings: Settings,
+    distortion: Distortion,
+    seeds: Seeds | None,
+    *,
+    fingerprinted: bool,
+) -> _Work:
+    """Look at every row and every pair; raise whatever is wrong with them."""
+    flow = DaskFlow()
+    known_to_fit = corpus.in_client or _files_fit(corpus)
+    corpus = corpus.persist()  # rows of this process travel once
+    table = table_task(settings.n_clusters, corpus.n_features)
+    check_memory([table, reading_task(corpus.sources)])  # before anything of size d, and any row
+    if known_to_fit:
+        corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
+    # Of a corpus of tasks only a look tells whether it fits; files that do not are read each time.
+    groups = flow.neighbours(corpus.blocks) if known_to_fit or corpus.sources else None
+    reading = 0
+    if corpus.sources and groups is not None:
+        groups = preparation.cut_slices(groups, corpus.row_counts)
+        reading = max(sum(corpus.row_counts[number] for number in group) for group in groups)
+    facts = preparation.survey_corpus(
+        flow, corpus, distortion, fingerprinted=fingerprinted, groups=groups
+    )
+    bound = distortion.bind(preparation.extent_of(facts, corpus.n_features))
+    preparation.examine_own(flow, corpus, bound, settings.n_clusters)
+    _check_ids(flow, corpus)
+    _warn_of_zero_rows(facts, bound)
+    pairs = given = None
+    if constraints:
+        pairs = given = preparation.resolve(flow, corpus, constraints, settings, bound.closure_form)
+        _warn_of_conflicts(given, settings)
+    if seeds is not None:
+        seeds, pairs = find_seeds(flow, corpus, seeds, given, settings.n_clusters)
+    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs, given, seeds)
+    needed = plan_tasks(
+        facts, settings, corpus.n_features, pairs=pairs,
+        refining=work.refining, refining_starts=work.refining_starts, reading=reading,
+    )  # fmt: skip
+    check_memory(needed)
+    if groups is not None:
+        return replace(work, groups=groups)
+    if facts.nbytes <= memory_of_all() // 2:
+        kept = flow.persist(list(corpus.partitions))
+        kept_corpus = replace(corpus, partitions=tuple(kept), sources=())
+        return replace(work, corpus=kept_corpus, groups=flow.neighbours(kept))
+    return work  # rows are read again in every pass, one partition a task
+
+
+def _files_fit(corpus: Corpus) -> bool:
+    """Return whether a corpus of files fits into memory, so that they are read once."""
+    sizes = [source.nbytes for source in corpus.sources]
+    return bool(sizes) and sum(sizes) <= memory_of_all() // 2
+
+
+def _run(
+    work: _Work, run: RunDirectory | MemoryRun, given: FloatArray | None, progress: Progress
+) -> Fitted:
+    """Lay the problem out and run the loop from wherever the run directory stands."""
+    corpus, pairs, facts = work.corpus, work.pairs, work.facts
+    extent = preparation.extent_of(facts, corpus.n_features)
+    linked: dict[str, Any] = {}
+    if pairs is not None:
+        linked = {
+            "graph": pairs.graph,
+            "node_rows": pairs.node_rows,
+            "row_values": pairs.row_values,
+            "costs_unit": pairs.cost_unit,
+            "held": pairs.held,
+        }
+    problem = lay_out(
+        work.flow, work.settings, work.distortion, extent, corpus.blocks, corpus.row_counts,
+        row_bytes=work.row_bytes, groups=work.groups, **linked,
+    )  # fmt: skip
+    engine = Engine(work.flow, problem, run)
+    ground = partial(prepare_start_sample, work.flow, corpus, problem)
+    fit = Fit(
+        engine,
+        Journal(run, progress),
+        ground=partial(ground, pairs),
+        whole=start_sample_size(corpus.n_rows, work.settings) == corpus.n_rows,
+        constrained=pairs is not None,
+        given=_given_first(work, engine, given, partial(ground, None)),
+    )
+    # Between passes the driver alone is at work.
+    with threads_allowed(local_threads()), kept_for_a_fit():
+        state, stop = fit.run()
+        work.flow.settle()
+    journal = fit.journal
+    ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
+    if run.final() is None:
+        run.event({"event": "stop", "commit": journal.committed, **ended})
+    run.finalise(ended | {"commit": journal.committed})
+    return Fitted(
+        work.flow, problem, state, run, stop, journal.history, journal.n_iter, work.given, facts
+    )
+
+
+def _given_first(
+    work: _Work, engine: Engine, given: FloatArray | None, ground: Callable[[], Lazy]
+) -> Callable[[], FloatArray] | None:
+    """Return what makes the first centroids, None for a pool of starts."""
+    if given is not None:
+        return partial(starts.smoothed, work.distortion, given)
+    if work.seeds is not None:
+        return partial(seeded_centroids, engine, work.seeds, ground)
+    return None
+
+
+def _configuration(work: _Work, given: FloatArray | None) -> dict[str, Any]:
+    """Return all that decides the result beside the rows."""
+    constraints, distortion = work.constraints, work.distortion
+    return {
+        "settings": asdict(work.settings),
+        "distortion": distortion.identity,
+        "constraints": constraints.fingerprint if constraints is not None else None,
+        "seeds": work.seeds.fingerprint if work.seeds is not None else None,
+        "init": None if given is None else given_fingerprint(given),
+        "kernels": kernel_path(),
+        "hmrf_dask": version("hmrf-dask"),
+    }
+
+
+def given_fingerprint(given: FloatArray) -> str:
+    """Return a content hash of centroids that the user gave."""
+    return hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()
+
+
+def _computed(flow: DaskFlow, *values: Lazy) -> tuple[Any, ...]:
+    return tuple(flow.compute(values))
+
+
+def _check_ids(flow: DaskFlow, corpus: Corpus) -> None:
+    if corpus.has_ids:
+        run = partial(_computed, flow)
+        twice = find_duplicate_ids(corpus, blocks=corpus.named, lazy=flow.lazy, compute=run)
+        if twice:
+            shown = ", ".join(repr(one) for one in twice[:5])
+            raise InvalidInputError(
+                f"document ids must be unique, got some twice: {shown}; give every document its "
+                "own id"
+            )
+
+
+def _warn_of_zero_rows(facts: Facts, distortion: Distortion) -> None:
+    if facts.n_zero and distortion.zero_rows == "undecided":
+        shown = ", ".join(repr(one) for one in facts.zero_rows)
+        warnings.warn(
+            f"{facts.n_zero} rows are zero and have no direction (rows {shown}): "
+            f"{distortion.name} keeps them at distance 1 from every cluster",
+            HmrfWarning,
+            stacklevel=5,
+        )
+
+
+def _warn_of_conflicts(pairs: Pairs, settings: Settings) -> None:
+    if pairs.graph.n_conflicts:
+        done = "kept as soft pairs without closure" if settings.on_conflict == "keep" else "dropped"
+        warnings.warn(
+            f"must-links contradict {counted(pairs.graph.n_conflicts, 'cannot-link')}, {done}; the "
+            f"first: {pairs.graph.conflicts[0]}",
+            HmrfWarning,
+            stacklevel=5,
+        )
+
+
+def labels_at(labels: LabelArray, rows: IntArray) -> LabelArray:
+    """Return the labels of some rows of a part."""
+    return labels[rows]
+
+
+@dataclass
+class Fitted:
+    """A finished fit."""
+
+    flow: Dataflow
+    problem: Problem
+    state: State
+    run: RunDirectory | MemoryRun
+    stop: str
+    history: list[tuple[str, str, float]]
+    n_iter: int
+    pairs: Pairs | None
+    facts: Facts
+
+    def labels(self) -> list[Lazy]:
+        """Return the labels of every corpus partition, lazily, read from the run."""
+        problem, flow = self.problem, self.flow
+        parts = zip(self.state.free, problem.places, problem.positions, strict=True)
+        return [
+            flow.lazy(
+                whole_labels,
+                self.run,
+                file,
+                self._holding(positions),
+                share_array(flow, places),
+                share_array(flow, positions),
+            )
+            for file, places, positions in parts
+        ]
+
+    def _holding(self, positions: np.ndarray[Any, Any]) -> list[Any]:
+        """Return the files that hold some of these linked positions."""
+        files = self.state.linked
+        ends = np.asarray([one.first_row + one.n_rows for one in files])
+        return [files[i] for i in np.unique(np.searchsorted(ends, positions, side="right"))]
+
+    def objective_history(self) -> list[float]:
+        """Return J after every step that promises not to raise it: all but the warm-up's."""
+        return [value for phase, _, value in self.history if phase != "warm-up"]
+
+    def _labels_of_nodes(self, pairs: Pairs) -> LabelArray:
+        """Return the labels of constrained rows, from linked parts where they are linked rows."""
+        problem = self.problem
+        if problem.layout is not None and problem.graph is pairs.graph:
+            laid = np.concatenate([self.run.read_labels(file) for file in self.state.linked])
+            return laid[problem.layout.position]
+        firsts = np.asarray([part.first_row for part in problem.free])
+        homes = np.searchsorted(firsts, pairs.node_rows, side="right") - 1
+        used, labels = np.unique(homes), np.empty(len(homes), np.int32)
+        parts = self.labels()
+        found = self.flow.compute(
+            [
+                self.flow.lazy(
+                    labels_at,
+                    parts[home],
+                    share_array(self.flow, pairs.node_rows[homes == home] - firsts[home]),
+                )
+                for home in used
+            ]
+        )
+        for home, some in zip(used, found, strict=True):
+            labels[homes == home] = some
+        return labels
+
+    def violations(self) -> dict[str, int]:
+        """Return how many of the given pairs the labels break."""
+        if self.pairs is None:
+            return {"must_link": 0, "cannot_link": 0}
+        labels = self._labels_of_nodes(self.pairs)
+        must, cannot = labels[self.pairs.must], labels[self.pairs.cannot]
+        return {
+            "must_link": int((must[:, 0] != must[:, 1]).sum()),
+            "cannot_link": int((cannot[:, 0] == cannot[:, 1]).sum()),
+        }

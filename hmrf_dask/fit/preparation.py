@@ -1,0 +1,335 @@
+"""Before the loop: one survey of all rows, pairs resolved to rows; what is wrong is said here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.distortions.base import Distortion, Extent
+from hmrf_dask.distortions.own import OwnDistortion
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.flow.dataflow import Dataflow, share_array, tree
+from hmrf_dask.kernels.exact import exact_sum, exact_value
+from hmrf_dask.linked.scale import cost_unit, rounded_costs
+from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint
+from hmrf_dask.rows.files import Blocks
+from hmrf_dask.rows.survey import survey
+from hmrf_dask.tasks.model import Settings
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, RowArray
+
+GROUP_ROWS = 2**22  # whose labels a task may hold, 4 bytes each, before and after
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one look at a partition tells; facts of partitions add up to those of the corpus."""
+
+    n_rows: int
+    minimum: RowArray  # by feature
+    maximum: RowArray
+    mass: IntArray  # exact sum, limbs
+    largest_mass: float
+    n_zero: int
+    zero_rows: tuple[Any, ...]  # a few ids
+    content: int
+    order: int
+    n_values: int
+    nbytes: int
+    largest_block: int  # bytes
+    longest_block: int  # rows
+    trouble: str | None
+
+
+def survey_block(
+    block: RowBlock,
+    first_row: int,
+    distortion: Distortion,
+    has_ids: bool,
+    fingerprinted: bool = True,
+) -> Facts:
+    """Return the facts of a partition; what is wrong with it comes back as words.
+
+    Without a fingerprint `content` and `order` are 0.
+    """
+    found = survey(block)
+    finite = np.isfinite(found.mass)
+    trouble = None
+    try:
+        if not finite.all():
+            check_finite(block)  # names the rows
+        distortion.check(block)
+    except InvalidInputError as error:
+        trouble = str(error)
+    zero = np.flatnonzero(found.mass == 0)
+    content, order = fingerprint(block, first_row, with_ids=has_ids) if fingerprinted else (0, 0)
+    return Facts(
+        block.n_rows, found.minimum, found.maximum,
+        exact_sum(np.where(finite, found.total, 0.0)), float(found.mass.max(initial=0.0)),
+        len(zero), tuple(block.ids[zero[:5]].tolist()), content, order,
+        len(block.values), block.nbytes, block.nbytes,
+        block.n_rows, trouble,
+    )  # fmt: skip
+
+
+def add_facts(parts: list[Facts]) -> Facts:
+    """Return the facts of several partitions together."""
+    troubles = [one.trouble for one in parts if one.trouble is not None]
+    return Facts(
+        sum(one.n_rows for one in parts),
+        np.min([one.minimum for one in parts], axis=0),
+        np.max([one.maximum for one in parts], axis=0),
+        np.sum([one.mass for one in parts], axis=0, dtype=np.int64),
+        max(one.largest_mass for one in parts),
+        sum(one.n_zero for one in parts),
+        tuple(row for one in parts for row in one.zero_rows)[:5],
+        sum(one.content for one in parts) % 2**64,
+        sum(one.order for one in parts) % 2**64,
+        sum(one.n_values for one in parts),
+        sum(one.nbytes for one in parts),
+        max(one.largest_block for one in parts),
+        max(one.longest_block for one in parts),
+        troubles[0] if troubles else None,
+    )
+
+
+def survey_slice(
+    blocks: Blocks,
+    first_rows: list[int],
+    distortion: Distortion,
+    has_ids: bool,
+    fingerprinted: bool,
+) -> Facts:
+    """Return the facts of some partitions together, added as they come: they hold d numbers."""
+    looks = (
+        survey_block(block, first, distortion, has_ids, fingerprinted)
+        for block, first in zip(blocks, first_rows, strict=True)
+    )
+    return reduce(lambda facts, look: add_facts([facts, look]), looks)
+
+
+def survey_corpus(
+    flow: Dataflow,
+    corpus: Corpus,
+    distortion: Distortion,
+    *,
+    fingerprinted: bool = True,
+    groups: Sequence[Sequence[int]] | None = None,
+) -> Facts:
+    """Return the facts of a corpus from one pass; raise InvalidInputError for what is wrong.
+
+    Parameters
+    ----------
+    flow, corpus, distortion
+    fingerprinted : bool
+        Whether the content is hashed, which only a run directory asks for.
+    groups : lists of int, optional
+        Numbers of partitions that one task looks at; without it each has a task of its own.
+    """
+    shared = flow.share(distortion)
+    parts, offsets = corpus.blocks, corpus.offsets
+    looks = [
+        flow.lazy(
+            survey_slice,
+            [parts[number] for number in group],
+            [offsets[number] for number in group],
+            shared,
+            corpus.has_ids,
+            fingerprinted,
+        )
+        for group in groups or [[number] for number in range(len(parts))]
+    ]
+    facts: Facts = flow.compute([tree(flow, add_facts, looks)])[0]
+    if facts.trouble is not None:
+        raise InvalidInputError(facts.trouble)
+    return facts
+
+
+def cut_slices(groups: Sequence[Sequence[int]], row_counts: Sequence[int]) -> list[list[int]]:
+    """Return groups of partitions cut so that none has above `GROUP_ROWS` rows, if it has two."""
+    found: list[list[int]] = []
+    for group in groups:
+        n_rows = GROUP_ROWS + 1
+        for number in group:
+            n_rows += row_counts[number]
+            if n_rows > GROUP_ROWS:
+                found.append([])
+                n_rows = row_counts[number]
+            found[-1].append(number)
+    return found
+
+
+def extent_of(facts: Facts, n_features: int) -> Extent:
+    """Return the facts distortions are bound to."""
+    finite = np.isfinite(facts.minimum)  # not so where there are no rows
+    return Extent(
+        facts.n_rows,
+        n_features,
+        np.where(finite, facts.minimum, 0.0).astype(np.float64),
+        np.where(finite, facts.maximum, 0.0).astype(np.float64),
+        exact_value(facts.mass) / max(facts.n_rows, 1),
+        facts.largest_mass,
+    )
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The constraints of a fit, resolved: nodes in id order, where their rows are.
+
+    `held` are the labels that nodes keep to the end; then there are no pairs.
+    """
+
+    graph: ConstraintGraph
+    node_rows: IntArray
+    row_values: IntArray
+    cost_unit: float
+    must: AnyArray  # given pairs of nodes
+    cannot: AnyArray
+    held: LabelArray | None = None
+
+
+def find_ids(block: RowBlock, wanted: AnyArray) -> tuple[IntArray, IntArray]:
+    """Return which of the sorted `wanted` ids a partition holds, and at which of its rows."""
+    if not block.n_rows or not len(wanted):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    place = np.minimum(np.searchsorted(wanted, block.ids), len(wanted) - 1)
+    rows = np.flatnonzero(wanted[place] == block.ids)
+    return place[rows], rows
+
+
+def describe_rows(block: RowBlock, rows: IntArray) -> tuple[AnyArray, IntArray]:
+    """Return ids and numbers of entries of some rows."""
+    return block.ids[rows], np.diff(block.indptr)[rows].astype(np.int64)
+
+
+def resolve(
+    flow: Dataflow, corpus: Corpus, constraints: Constraints, settings: Settings, closure_form: bool
+) -> Pairs:
+    """Return the constraints as pairs of nodes, nodes sorted by the id of their document."""
+    rows = _rows_of(flow, corpus, constraints)
+    ids, values = describe_nodes(flow, corpus, rows)
+    order = np.argsort(ids, kind="stable")
+    node = np.empty(len(order), np.int64)
+    node[order] = np.arange(len(order))
+    must, cannot = node[constraints.must_nodes], node[constraints.cannot_nodes]
+    unit, given = _costs(constraints, settings)
+    must_link, cannot_link = rounded_costs(
+        np.asarray([settings.must_link_cost, settings.cannot_link_cost]), unit
+    )
+    sorted_ids = ids[order]
+    graph = build_graph(
+        len(order), must, given[0], cannot, given[1],
+        must_link_cost=float(must_link), cannot_link_cost=float(cannot_link),
+        closure=settings.closure, closure_form=closure_form, on_conflict=settings.on_conflict,
+        names=lambda number: sorted_ids[number].item(),
+    )  # fmt: skip
+    return Pairs(graph, rows[order], values[order], unit, must, cannot)
+
+
+def _costs(
+    constraints: Constraints, settings: Settings
+) -> tuple[float, tuple[FloatArray, FloatArray]]:
+    """Return the unit of costs and the given costs rounded to it."""
+    given = (constraints.must_link_costs, constraints.cannot_link_costs)
+    largest = max(
+        settings.must_link_cost,
+        settings.cannot_link_cost,
+        *(float(np.nanmax(one, initial=0.0)) for one in given),
+    )
+    unit = cost_unit(largest)
+    return unit, (rounded_costs(given[0], unit), rounded_costs(given[1], unit))
+
+
+def _rows_of(flow: Dataflow, corpus: Corpus, constraints: Constraints) -> IntArray:
+    """Return the row number of every document the constraints name."""
+    documents = constraints.documents
+    if not constraints.by_id:
+        wrong = documents[(documents < 0) | (documents >= corpus.n_rows)]
+        if len(wrong):
+            raise InvalidInputError(
+                f"pairs must name rows 0 to {corpus.n_rows - 1}, got {_few(wrong)}; check the "
+                "pairs, or pass Constraints(..., ids=True) "
+                "when they are document ids"
+            )
+        return np.asarray(documents, np.int64)
+    if not corpus.has_ids and documents.dtype.kind == "U":
+        raise InvalidInputError(
+            f"pairs name documents by id, got {_few(documents)}, but the corpus has no ids; pass "
+            "row numbers or give it ids"
+        )
+    shared = flow.share(documents)
+    found = flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.named])
+    rows = np.full(len(documents), -1, np.int64)
+    for (places, local), first in zip(found, corpus.offsets, strict=False):
+        rows[places] = local + first
+    missing = documents[rows < 0]
+    if len(missing):
+        raise InvalidInputError(
+            f"pairs must name documents of the corpus, got {len(missing)} unknown ids: "
+            f"{_few(missing)}; check the ids of the pairs"
+        )
+    return rows
+
+
+def _few(values: AnyArray, most: int = 5) -> str:
+    shown = ", ".join(repr(value) for value in values[:most].tolist())
+    return shown + (f" and {len(values) - most} more" if len(values) > most else "")
+
+
+def describe_nodes(flow: Dataflow, corpus: Corpus, rows: IntArray) -> tuple[AnyArray, IntArray]:
+    """Return ids and numbers of entries of rows of the corpus, as many as the pairs name."""
+    offsets = np.asarray(corpus.offsets)
+    homes = np.searchsorted(offsets, rows, side="right") - 1
+    order = np.argsort(homes, kind="stable")
+    used = np.unique(homes)
+    lists = [order[homes[order] == home] for home in used]
+    found = flow.compute(
+        [
+            flow.lazy(
+                describe_rows,
+                corpus.blocks[home],
+                share_array(flow, rows[chosen] - offsets[home]),
+            )
+            for home, chosen in zip(used, lists, strict=True)
+        ]
+    )
+    if not found:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    back = np.argsort(np.concatenate(lists), kind="stable")
+    return np.concatenate([one[0] for one in found])[back], np.concatenate(
+        [one[1] for one in found]
+    )[back]
+
+
+def check_settings(settings: Settings, n_rows: int) -> None:
+    """Raise where parameters do not go with the corpus."""
+    if n_rows < settings.n_clusters:
+        raise InvalidInputError(
+            f"n_samples={n_rows} should be >= n_clusters={settings.n_clusters}; give more "
+            "documents or ask for fewer clusters"
+        )
+    if settings.hard and settings.inference != "icm":
+        raise ConfigurationError(
+            f"inference must be 'icm' where pairs are hard, got {settings.inference!r}: messages "
+            "weigh what a broken pair costs; use PCKMeans"
+        )
+
+
+def examine_own(flow: Dataflow, corpus: Corpus, distortion: Distortion, n_clusters: int) -> None:
+    """Try a user's distortion on a few rows before any work depends on it."""
+    if not isinstance(distortion, OwnDistortion):
+        return
+    filled = next((place for place, count in enumerate(corpus.row_counts) if count), 0)
+    few = flow.lazy(first_rows, corpus.blocks[filled])
+    distortion.examine(flow.compute([few])[0], n_clusters)
+
+
+def first_rows(block: RowBlock, most: int = 8) -> RowBlock:
+    """Return the first rows of a partition."""
+    return block.take(np.arange(min(block.n_rows, most)))

@@ -1,0 +1,293 @@
+"""ICM on a component above the memory budget: pieces reconciled in rounds, then by hand-over.
+
+What pieces know stays on workers as task results; labels and gains of boundary points travel
+between them; the driver sees flags and single best proposals and decides what is next
+(`kernels.reconcile.advance`). Batches of group vectors, and with them every label, depend on sizes
+and configuration alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.flow.dataflow import FAN, Dataflow, Lazy, tree
+from hmrf_dask.kernels.reconcile import ROUNDS, Phase, Progress, advance, next_pieces
+from hmrf_dask.linked.sizes import BOUNDARY_SHARE
+from hmrf_dask.storage.records import LabelsFile
+from hmrf_dask.tasks import rounds as tasks
+from hmrf_dask.tasks.rounds import Cutting
+
+PROPOSAL_BYTES = 24  # number, target and gain of a group that wants to move
+GROUP_BYTES = 4
+
+
+@dataclass
+class Rounds:
+    """The reconciliation of the pieces of one ICM problem.
+
+    Attributes
+    ----------
+    pieces, costs, pair_costs : by piece, as task results: `Piece`, int32 cost rows, signed costs of
+        its half-edges
+    cutting : what the driver knows of the pieces
+    shift : costs are in units of 2**shift
+    n_clusters, budget : K, and the bytes that boundary lists may take in one task
+    labels, proposals : by piece, as task results
+    rounds : before the hand-over
+    """
+
+    flow: Dataflow
+    cutting: Cutting
+    pieces: Sequence[Lazy]
+    costs: Sequence[Lazy]
+    pair_costs: Sequence[Lazy]
+    shift: int
+    n_clusters: int
+    budget: int
+    rounds: int = ROUNDS
+    watch: Callable[[list[Lazy]], None] = field(default=lambda labels: None)
+    labels: list[Lazy] = field(default_factory=list)
+    proposals: list[Lazy] = field(default_factory=list)
+    summaries: list[tasks.Summary] = field(default_factory=list)
+    group_proposals: Lazy = None
+    leader: int = -1
+    steps: list[Phase] = field(default_factory=list)
+
+    # ---- opening
+
+    def open(self, own: Sequence[Lazy]) -> None:
+        """Take the labels of own points, and place all anew when some have none."""
+        flow = self.flow
+        if any(flow.compute([flow.lazy(tasks.undecided, labels) for labels in own])):
+            own = self._first_labels()
+        views = []
+        for number, near in enumerate(self.cutting.neighbours):
+            boundaries = [
+                flow.lazy(tasks.labels_for, self.pieces[other], own[other], number)
+                for other in near
+            ]
+            views.append(flow.lazy(tasks.open_piece, self.pieces[number], own[number], boundaries))
+        self.labels = flow.persist(views)
+
+    def _first_labels(self) -> list[Lazy]:
+        flow, targets = self.flow, []
+        for first, last in self._batches(8 * self.n_clusters):
+            sums = [
+                flow.lazy(tasks.own_sums, piece, costs, first, last)
+                for piece, costs in zip(self.pieces, self.costs, strict=True)
+            ]
+            targets += flow.persist([flow.lazy(tasks.nearest, tree(flow, tasks.add_parts, sums))])
+        # persisted while `targets` lives: Dask forgets a value that others hold in a list alone
+        return flow.persist(
+            [
+                flow.lazy(tasks.first_own, piece, costs, targets)
+                for piece, costs in zip(self.pieces, self.costs, strict=True)
+            ]
+        )
+
+    def _batches(self, vector: int) -> list[tuple[int, int]]:
+        """Return ranges of groups whose vectors of so many bytes fit into one task of a tree."""
+        most = max(1, self.budget // ((FAN + 1) * (2 * vector + GROUP_BYTES)))
+        cut = self.cutting.cut_groups
+        return [
+            (int(cut[first]), int(cut[min(first + most, len(cut)) - 1]) + 1)
+            for first in range(0, len(cut), most)
+        ]
+
+    # ---- the state machine
+
+    def run(self) -> None:
+        """Move points and groups until neither can move with a gain."""
+        progress = Progress()
+        self._propose_points()
+        while progress.phase is not Phase.DONE:
+            unsettled = self._unsettled(progress.phase)
+            after = advance(progress, unsettled, self.rounds)
+            if unsettled:
+                self.steps.append(after.phase)
+                self._step(after.phase)
+                self.watch(self.labels)
+            elif after.phase is Phase.POINTS:
+                self._propose_points()
+            elif after.phase is Phase.GROUPS:
+                self._propose_groups()
+            progress = after
+
+    def _unsettled(self, phase: Phase) -> bool:
+        if phase in (Phase.POINTS, Phase.POINT_HANDOVER):
+            return any(summary.best[0] > 0 for summary in self.summaries)
+        return self.leader >= 0
+
+    def _step(self, phase: Phase) -> None:
+        if phase is Phase.POINTS:
+            self._point_round()
+        elif phase is Phase.POINT_HANDOVER:
+            self._point_handover()
+        elif phase is Phase.GROUPS:
+            self._group_round()
+        else:
+            self._group_handover()
+
+    def _task(self, function: Callable[..., Any], number: int, *arguments: Any) -> Lazy:
+        """Return a task of one piece that needs its costs."""
+        own = (self.pieces[number], self.costs[number], self.pair_costs[number], self.shift)
+        return self.flow.lazy(function, *own, *arguments)
+
+    # ---- points
+
+    def _propose_points(self) -> None:
+        proposals = [
+            self._task(tasks.propose_points, number, labels)
+            for number, labels in enumerate(self.labels)
+        ]
+        self._keep(dict(enumerate(self.labels)), dict(enumerate(proposals)))
+
+    def _keep(self, labels: dict[int, Lazy], proposals: dict[int, Lazy]) -> None:
+        """Persist new labels and proposals of some pieces, and learn their summaries."""
+        flow, numbers = self.flow, list(proposals)
+        summaries = [
+            flow.lazy(tasks.summary_of, self.pieces[number], proposals[number])
+            for number in numbers
+        ]
+        kept = flow.persist([*labels.values(), *proposals.values(), *summaries])
+        if not self.proposals:
+            self.proposals = [None] * len(self.pieces)
+            self.summaries = [tasks.Summary((0, 0), ())] * len(self.pieces)
+        for number, value in zip(labels, kept, strict=False):
+            self.labels[number] = value
+        for number, value in zip(numbers, kept[len(labels) :], strict=False):
+            self.proposals[number] = value
+        learned = flow.compute(kept[len(labels) + len(numbers) :])
+        for number, summary in zip(numbers, learned, strict=True):
+            self.summaries[number] = summary
+
+    def _point_round(self) -> None:
+        flow = self.flow
+        movers = [number for number, summary in enumerate(self.summaries) if summary.best[0] > 0]
+        moves = {
+            number: flow.lazy(
+                tasks.winning_moves, self.pieces[number], self.proposals[number],
+                [
+                    flow.lazy(tasks.gains_for, self.pieces[other], self.proposals[other], number)
+                    for other in movers
+                    if number in self.summaries[other].readers
+                ],
+            )
+            for number in movers
+        }  # fmt: skip
+        self._move_points(moves)
+
+    def _point_handover(self) -> None:
+        turn = next_pieces([summary.best for summary in self.summaries], self.cutting.neighbours)
+        self._move_points(
+            {number: self._task(tasks.heap_moves, number, self.labels[number]) for number in turn}
+        )
+
+    def _move_points(self, moves: dict[int, Lazy]) -> None:
+        labels, proposals = {}, {}
+        for number, boundaries in self._boundaries(moves).items():
+            labels[number] = self.flow.lazy(
+                tasks.take_moves, self.pieces[number], self.labels[number], boundaries
+            )
+            proposals[number] = self._task(
+                tasks.propose_near_moves, number, labels[number], self.proposals[number], boundaries
+            )
+        self._keep(labels, proposals)
+
+    def _boundaries(self, moves: dict[int, Lazy]) -> dict[int, list[Lazy]]:
+        """Return, by piece, its own moves and those of its far ends, where there may be any."""
+        boundaries: dict[int, list[Lazy]] = {number: [own] for number, own in moves.items()}
+        for number, own in moves.items():
+            for reader in self.cutting.neighbours[number]:
+                boundary = self.flow.lazy(tasks.moves_for, self.pieces[number], own, reader)
+                boundaries.setdefault(reader, []).append(boundary)
+        return boundaries
+
+    # ---- groups
+
+    def _propose_groups(self) -> None:
+        """Learn which groups want to move: by piece, and cut ones by parts, a batch at a time."""
+        flow, most = self.flow, max(1, self.budget // ((FAN + 1) * PROPOSAL_BYTES))
+        inside = [
+            self._task(tasks.propose_inside_groups, number, labels, most)
+            for number, labels in enumerate(self.labels)
+        ]
+        kept = flow.persist([tree(flow, tasks.merge_group_proposals, inside)])
+        for first, last in self._batches(8 * (self.n_clusters + 1)):
+            parts = [
+                self._task(tasks.cut_group_energies, number, labels, first, last)
+                for number, labels in enumerate(self.labels)
+            ]
+            whole = flow.lazy(tasks.cut_group_proposals, tree(flow, tasks.add_parts, parts), most)
+            kept = flow.persist([flow.lazy(tasks.merge_group_proposals, [kept[0], whole])])
+        self.group_proposals = kept[0]
+        self.leader = flow.compute([flow.lazy(tasks.leader, self.group_proposals)])[0]
+
+    def _group_round(self) -> None:
+        flow = self.flow
+        flags = [flow.lazy(tasks.beaten, piece, self.group_proposals) for piece in self.pieces]
+        beaten = tree(flow, tasks.either, flags)
+        self._move_groups(flow.lazy(tasks.unbeaten, self.group_proposals, beaten))
+
+    def _group_handover(self) -> None:
+        """Let the piece that holds the best group run its heap; when it is cut, do a round."""
+        cut = self.cutting.cut_groups
+        place = int(np.searchsorted(cut, self.leader))
+        if place < len(cut) and cut[place] == self.leader:
+            self._group_round()
+            return
+        home = int(self.cutting.homes[self.leader])
+        self._move_members({home: self._task(tasks.group_heap_moves, home, self.labels[home])})
+
+    def _move_groups(self, moving: Lazy) -> None:
+        self._move_members(
+            {
+                number: self.flow.lazy(tasks.group_moves, piece, self.labels[number], moving)
+                for number, piece in enumerate(self.pieces)
+            }
+        )
+
+    def _move_members(self, moves: dict[int, Lazy]) -> None:
+        boundaries = self._boundaries(moves)
+        after = [
+            self.flow.lazy(tasks.take_moves, self.pieces[number], self.labels[number], lists)
+            for number, lists in boundaries.items()
+        ]
+        for number, labels in zip(boundaries, self.flow.persist(after), strict=True):
+            self.labels[number] = labels
+        self._propose_groups()
+
+
+def settle_in_rounds(
+    engine: Engine,
+    number: int,
+    pricing: Pricing,
+    costs: Sequence[Lazy],
+    files: Sequence[LabelsFile],
+) -> list[Lazy]:
+    """Return lazily the labels of each linked part of a problem in mode "rounds", after exact ICM.
+
+    Parameters
+    ----------
+    number : its place among the ICM problems
+    pricing : what its pairs cost
+    costs, files : by part, integer cost rows and label files
+    """
+    flow, problem = engine.flow, engine.problem
+    plan, priced = problem.icm_problems[number], pricing.pieces[number]
+    assert plan.cutting is not None
+    rounds = Rounds(
+        flow, plan.cutting, plan.pieces, flow.persist(costs), priced.costs, pricing.scale.shift,
+        problem.settings.n_clusters, problem.settings.task_memory // BOUNDARY_SHARE,
+    )  # fmt: skip
+    rounds.open(flow.persist([flow.lazy(tasks.read_own, engine.run, file) for file in files]))
+    rounds.run()
+    return [
+        flow.lazy(tasks.close_piece, piece, labels)
+        for piece, labels in zip(plan.pieces, rounds.labels, strict=True)
+    ]

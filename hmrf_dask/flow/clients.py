@@ -1,0 +1,320 @@
+"""Clients: which one is active, questions with a deadline, how our own begin and end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import multiprocessing
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+import dask
+import dask.local
+import dask.threaded
+from dask.base import get_scheduler, named_schedulers
+
+from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
+from hmrf_dask.storage.remote import seconds_of
+
+# Clients of the process that this one was forked from; their event loops are not here.
+_INHERITED: WeakSet[Any] = WeakSet()
+# Clients whose scheduler has ended, as was said.
+_REPORTED: WeakSet[Any] = WeakSet()
+
+
+def setting(name: str, default: Any) -> Any:
+    """Return a setting of the `hmrf` section of Dask's configuration."""
+    return dask.config.get(f"hmrf.{name}", default)
+
+
+def known_scheduler() -> Any:
+    """Return a local scheduler where nothing else can be meant, None where Dask has to find out.
+
+    To look for a client it imports distributed, half a second, even where a local scheduler is
+    named; without distributed there is none.
+    """
+    named = dask.config.get("scheduler", None)
+    if isinstance(named, str):
+        return named_schedulers.get(named.lower())
+    return None if named or "distributed" in sys.modules else dask.threaded.get
+
+
+def scheduler_in_use() -> Any:
+    """Return the function that Dask would run graphs with, or None for the default."""
+    try:
+        return get_scheduler(scheduler=known_scheduler())
+    except RuntimeError as error:  # Dask's own refusal of an asynchronous client
+        raise ConfigurationError(
+            "the active Client must be a synchronous one, got Client(asynchronous=True), or a call "
+            "from inside its event loop; make the client without asynchronous=True, or call from "
+            "a thread: await asyncio.to_thread(model.fit, rows)"
+        ) from error
+
+
+def active_client() -> Any:
+    """Return the Client that Dask would use now, or None for a local scheduler."""
+    owner = getattr(scheduler_in_use(), "__self__", None)
+    if not hasattr(owner, "scheduler_info"):
+        _warn_of_lost()
+        return None
+    _check_usable(owner)
+    return owner
+
+
+def _warn_of_lost() -> None:
+    """Say once that threads are used here only because Dask forgot its default client.
+
+    It does that when the scheduler has ended; the work was meant for a cluster.
+    """
+    if "distributed" not in sys.modules or dask.config.get("scheduler", None):
+        return
+    from distributed import Client
+
+    for client in set(Client._instances) - set(_REPORTED):
+        if _lost_its_scheduler(client):
+            _REPORTED.add(client)
+            warnings.warn(
+                "the scheduler of the active Client has ended, so the work runs on threads of this "
+                "process; make a new Client to run it on a cluster",
+                HmrfWarning,
+                stacklevel=2,
+            )
+
+
+def _lost_its_scheduler(client: Any) -> bool:
+    """Tell whether a default client was connected, and closed though nobody called its close()."""
+    cluster_closed = str(getattr(client.cluster, "status", "")).endswith("closed")
+    return (
+        client.status == "closed"
+        and client._set_as_default
+        and client._handle_report_task is not None
+        and client._loop_runner.is_started()
+        and not (cluster_closed or client in _INHERITED)
+    )
+
+
+def _check_usable(client: Any) -> None:
+    """Refuse a client that can never answer."""
+    if client in _INHERITED:
+        raise ClusterError(
+            "the active Client must be made by the process that uses it, got one made before this "
+            "process was forked; make a Client here, or dask.config.set(scheduler='threads')"
+        )
+    if client.status in ("closing", "closed"):
+        raise ClusterError(
+            "the active Client must be open, got a closed one (closed here, or its scheduler "
+            "ended); make a new Client, or leave out dask.config's scheduler to use threads"
+        )
+
+
+def in_this_process() -> bool:
+    """Return whether tasks run on threads of this process, or one after the other in it."""
+    return scheduler_in_use() in (None, dask.local.get_sync, dask.threaded.get)
+
+
+def local_threads() -> int:
+    """Return how many tasks a local scheduler runs at a time."""
+    if scheduler_in_use() is dask.local.get_sync:
+        return 1
+    return int(dask.config.get("num_workers", None) or dask.system.CPU_COUNT)
+
+
+def leave_the_pool() -> None:
+    """Give back the slot of the task that calls: the tasks that it waits for need slots.
+
+    Without this, fits as tasks that fill all slots would wait for one another for ever. A thread
+    that has left does not return: to wait for a free slot again would be one more wait.
+    """
+    if "distributed" not in sys.modules:
+        return
+    from distributed import get_worker, secede
+    from distributed.threadpoolexecutor import thread_state
+
+    if not getattr(thread_state, "proceed", False):  # no pool's thread, or it has left before
+        return
+    with contextlib.suppress(ValueError, AttributeError):  # the thread of no task
+        get_worker()
+        secede()
+
+
+# ---- processes that are forked
+
+
+def _forget_threads() -> None:
+    """Forget, in a process that was forked just now, what only its parent has threads for."""
+    dask.threaded.default_pool = None
+    dask.threaded.pools.clear()
+    dask.threaded.pools_lock = threading.Lock()
+    dask.threaded.main_thread = threading.current_thread()
+    if "distributed" in sys.modules:
+        from distributed import Client
+
+        _INHERITED.update(Client._instances)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
+
+log = logging.getLogger("hmrf_dask")
+T = TypeVar("T")
+
+AGAIN = "run again: a run_dir resumes where it stopped"
+NOTICE = 60.0  # seconds between two reports of a wait
+LEAST = 0.01  # seconds of a deadline
+CLOSING = 10.0  # seconds in which a client or a cluster is closed; then it is left behind
+
+
+class SilentClusterError(ClusterError):
+    """A scheduler or a worker gave no answer in time."""
+
+
+def patience() -> float:
+    """Return for how many seconds there may be no worker that takes work."""
+    return seconds_of("no-workers-timeout", "60 s", least=LEAST)
+
+
+def no_progress() -> float:
+    """Return for how many seconds nothing may progress, or no answer come."""
+    return seconds_of("no-progress-timeout", "10 minutes", least=LEAST)
+
+
+def notice_every() -> float:
+    """Return the seconds between two reports of a wait."""
+    return min(NOTICE, no_progress() / 10)
+
+
+def ask(
+    client: Any, what: str, question: Callable[[], Any], *, seconds: float | None = None
+) -> Any:
+    """Return what `question` returns or awaits on the client's event loop.
+
+    Parameters
+    ----------
+    client : Client
+    what : str
+        Who is to do what, for errors: "the scheduler must say where values lie".
+    question : callable
+        Calls methods of the client, which return awaitables on its loop.
+    seconds : float, optional
+        The deadline; that of the configuration by default.
+
+    Raises
+    ------
+    SilentClusterError
+        After the deadline, or where the connection is gone.
+    """
+    words = f"{what}, got no answer from {client_of(client)}"
+    try:
+        return answer_of(begin(client, question), words, seconds=seconds)
+    except OSError as error:
+        raise SilentClusterError(f"{words} ({error}); {_LOOK}, and {AGAIN}") from error
+
+
+def begin(client: Any, question: Callable[[], Any]) -> Future[Any]:
+    """Ask as `ask` does, and return at once: a future that ends whenever it ends."""
+
+    async def asked() -> Any:
+        answer = question()
+        return await answer if inspect.isawaitable(answer) else answer
+
+    loop = client.loop.asyncio_loop
+    if loop.is_closed():
+        raise SilentClusterError(f"the active Client must be open, got a closed one; {AGAIN}")
+    return asyncio.run_coroutine_threadsafe(asked(), loop)
+
+
+def client_of(client: Any) -> str:
+    """Return the scheduler's address of a client."""
+    return str(getattr(client.scheduler, "address", "a scheduler that is gone"))
+
+
+def answer_of(future: Future[T], what: str, *, seconds: float | None = None) -> T:
+    """Return the result of a future; report every minute that it is waited for, and give up."""
+    allowed = no_progress() if seconds is None else seconds
+    began, every = time.monotonic(), notice_every()
+    try:
+        while True:
+            waited = time.monotonic() - began
+            with contextlib.suppress(FutureTimeoutError):
+                return future.result(max(0.0, min(every, allowed - waited)))
+            if future.done():  # just now, or with a TimeoutError of its own
+                return future.result()
+            waited = time.monotonic() - began
+            if waited >= allowed:
+                raise SilentClusterError(f"{what} for {allowed:g} s; {_LOOK}, and {AGAIN}")
+            log.warning("%s for %.0f s; giving up at %g s", what, waited, allowed)
+    finally:
+        future.cancel()
+
+
+_LOOK = "see that its processes run (not stopped, not swapped out) and can be reached"
+
+
+def within(what: str, function: Callable[[], T], *, seconds: float | None = None) -> T:
+    """Return function(), called on a thread that is left behind after the deadline.
+
+    For calls that wait inside of Dask's own classes: starting and closing clusters.
+    """
+    future: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    future.set_running_or_notify_cancel()
+    threading.Thread(target=call, name="hmrf-within", daemon=True).start()
+    return answer_of(future, what, seconds=seconds)
+
+
+_LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application")
+
+
+@contextmanager
+def closed_in_time(
+    what: str, make: Callable[[], T], *, seconds: float | None = None
+) -> Iterator[T]:
+    """Give what `make` returns, and close it; it and its processes end in time, or are killed."""
+    before = set(multiprocessing.active_children())
+    try:
+        made = within(f"{what} must start, got nothing", make, seconds=seconds)
+        try:
+            yield made
+        finally:
+            _close(what, made)
+    finally:
+        for process in set(multiprocessing.active_children()) - before:
+            log.debug("%s: killed process %s, which did not end", what, process.pid)
+            process.kill()
+
+
+def _close(what: str, made: Any) -> None:
+    try:
+        within(f"{what} must close, got nothing", made.close, seconds=CLOSING)
+    except (ClusterError, OSError, RuntimeError, AssertionError, TimeoutError) as error:
+        log.debug("%s was left behind: %s", what, error)
+
+
+def silence_dask() -> None:
+    """Let Dask's own loggers write nothing, here and in processes that are started from here.
+
+    What goes wrong is said in our words. Whoever configures Dask's logging sees what it logs.
+    """
+    if dask.config.get("logging", None):
+        return
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
+    os.environ.setdefault("DASK_LOGGING__ASYNCIO", "critical")
+    for name in (*_LOGGERS, "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,0 +1,226 @@
+"""Tasks as the dataflow writes them down: nodes of graphs, constants, and values sent ahead."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import dask.threaded
+from dask.delayed import Delayed
+from dask.sizeof import sizeof
+
+from hmrf_dask.errors import ClusterError
+from hmrf_dask.flow.clients import begin, no_progress
+from hmrf_dask.flow.workers import ANSWER, other_path
+from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.rows.files import BlockSource, InTurn
+from hmrf_dask.storage.life import report_life
+
+log = logging.getLogger("hmrf_dask")
+# A worker that died just now takes nothing, and Dask waits for it: a value must arrive in these
+# seconds, and at so many bytes a second.
+ARRIVAL, SLOWEST = 10.0, 20e6
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A call that runs only where it gives the client's bits: workers join at any time.
+
+    `arguments` holds the literal ones; where a `Slot` stands, a value of another task goes, and
+    where a `BlockSource` stands, the block that it reads: of a list of them one after the other.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    path: tuple[tuple[str, str], ...]
+
+    def __call__(self, *values: Any) -> Any:
+        """Return function(*arguments), or raise ClusterError on a machine of another kind."""
+        report_life()
+        own = kernel_path()
+        if tuple(own.items()) != self.path:
+            raise ClusterError(other_path("a worker that joined", own, dict(self.path)))
+        return self.function(*filled(self.arguments, values))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a value among those a call is given."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A task that gives a value: unlike scattered data it is there again when its worker dies."""
+
+    value: Any
+
+    def __call__(self) -> Any:
+        """Return the value."""
+        return self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A value in this process, the result of a graph or shared; it goes into calls as it is."""
+
+    value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A task that was not run yet, or runs on workers: a Dask collection of one key.
+
+    Delayed objects do the same, but the cost of a graph of theirs is that of a small corpus's pass.
+
+    Attributes
+    ----------
+    key : str
+    layer : dict
+        The task, and tasks of other collections that it needs, as Dask takes them.
+    needs : tuple of Planned
+        What else it needs; held, as Dask forgets a persisted value that nobody holds.
+    """
+
+    key: str
+    layer: Mapping[str, Any]
+    needs: tuple[Planned, ...] = ()
+
+    def __dask_graph__(self) -> dict[str, Any]:
+        """Return all tasks."""
+        return merged([self])
+
+    def __dask_keys__(self) -> list[str]:
+        """Return the one key."""
+        return [self.key]
+
+    def __dask_tokenize__(self) -> str:
+        """Return the key, which is used once."""
+        return self.key
+
+    def __dask_postcompute__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Say how to take the value out of the list of results."""
+        return _first, ()
+
+    def __dask_postpersist__(self) -> tuple[Callable[..., Planned], tuple[Any, ...]]:
+        """Say how to make this again of a graph that was run."""
+        return _replanned, (self.key,)
+
+    __dask_scheduler__ = staticmethod(dask.threaded.get)
+    __dask_optimize__ = None  # every task is wanted, and as it is
+
+
+def merged(values: Sequence[Planned]) -> dict[str, Any]:
+    """Return the tasks of several values and of all they need."""
+    graph: dict[str, Any] = {}
+    seen: set[str] = set()
+    waiting = list(values)
+    while waiting:
+        one = waiting.pop()
+        if one.key not in seen:
+            seen.add(one.key)
+            graph.update(one.layer)
+            waiting.extend(one.needs)
+    return graph
+
+
+def _first(results: Sequence[Any]) -> Any:
+    return results[0]
+
+
+def _replanned(graph: Mapping[str, Any], key: str, rename: Any = None) -> Planned:
+    return Planned(key, {key: graph[key]})
+
+
+def filled(arguments: Any, values: Sequence[Any]) -> Any:
+    """Return arguments with values in their slots, and blocks in place of their sources."""
+    if type(arguments) is Slot:
+        return values[arguments.number]
+    if type(arguments) is BlockSource:
+        return arguments.read()
+    if type(arguments) in (list, tuple):
+        if arguments and all(type(one) is BlockSource for one in arguments):
+            return InTurn(arguments)
+        return type(arguments)([filled(one, values) for one in arguments])
+    return arguments
+
+
+def planned(value: Planned | Delayed) -> Planned:
+    """Return a Delayed of the user's, or of a corpus, as the loop takes it."""
+    if isinstance(value, Planned):
+        return value
+    layer: Mapping[Any, Any] = value.__dask_graph__()
+    return Planned(value.key, dict(layer))
+
+
+class Sent:
+    """Values on their way to all workers, straight from here and not through the scheduler.
+
+    They are lost with their workers. So only graphs that are computed at once take them, and run
+    again with constants where one was lost; what is kept on workers never needs them.
+    """
+
+    def __init__(self) -> None:
+        self._futures: WeakKeyDictionary[Planned, Future[Any]] = WeakKeyDictionary()
+        self._under_way: list[Future[Any]] = []
+        self._allowed = 0.0
+
+    def send(self, client: Any, shared: Planned, value: Any) -> None:
+        """Begin to send the value of a constant, as long as that is held."""
+        key = shared.key.replace("shared", "sent")
+        sending = begin(client, partial(_scatter, client, key, value))
+        self._futures[shared] = sending
+        self._under_way.append(sending)
+        self._allowed = max(self._allowed, ARRIVAL + sizeof(value) / SLOWEST)
+
+    def settle(self) -> None:
+        """Wait until all have arrived; what nobody wants any more leaves errors in logs if not."""
+        _, late = wait(self._under_way, min(self._allowed, no_progress()))
+        for one in late:  # a worker that takes nothing: there is the way through the scheduler
+            one.cancel()
+        self._under_way, self._allowed = [], 0.0
+
+    def taken(self, tasks: Sequence[Planned]) -> dict[str, Any]:
+        """Return what tasks need of them, by the key of the constant."""
+        self.settle()
+        waiting, seen, found = list(tasks), set[str](), {}
+        while waiting:
+            one = waiting.pop()
+            if one.key in seen:
+                continue
+            seen.add(one.key)
+            waiting.extend(one.needs)
+            sent = self._futures.get(one)
+            arrived = sent is not None and sent.done() and not sent.cancelled()
+            future = sent.result() if sent is not None and arrived else None
+            if future is not None and future.status == "finished":
+                found[one.key] = future
+        return found
+
+
+async def _scatter(client: Any, key: str, value: Any) -> Any:
+    """Return a value's future on all workers, None where it cannot be sent."""
+    try:
+        sent = await client.scatter({key: value}, direct=True, broadcast=True, timeout=ANSWER)
+        return sent[key]
+    except Exception as error:  # whatever it was: there is the way through the scheduler
+        log.debug("a value could not be sent to all workers: %s", error)
+        return None
+
+
+def fed(tasks: Sequence[Planned], sent: Mapping[str, Any]) -> list[Planned]:
+    """Return tasks that take what was sent to workers, by key, in the place of constants."""
+    graph: dict[str, Any] = {future.key: future for future in sent.values()}
+    for key, task in merged(tasks).items():
+        if type(task) is tuple and isinstance(task[0], Guarded):
+            needs = (sent[one].key if one in sent else one for one in task[1:])
+            graph[key] = (task[0], *needs)
+        elif key not in sent:
+            graph[key] = task
+    return [Planned(one.key, graph) for one in tasks]

@@ -1,0 +1,326 @@
+"""Waiting for tasks: as long as tasks end or work, and no longer.
+
+Progress is a task that ended, or one of ours whose thread computes or reports a sign of life, on
+a worker whose heartbeats come. "Busy" alone is the last word of a worker that may be frozen since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask.base import compute as dask_compute
+
+from hmrf_dask.errors import ClusterError, HmrfError, counted
+from hmrf_dask.flow.clients import (
+    AGAIN,
+    SilentClusterError,
+    active_client,
+    ask,
+    client_of,
+    leave_the_pool,
+    no_progress,
+    notice_every,
+    patience,
+    setting,
+)
+from hmrf_dask.storage.life import METRIC
+
+log = logging.getLogger("hmrf_dask")
+POLL = 2.0  # seconds between two surveys of the workers while a graph runs
+STALE = 30.0  # seconds without a heartbeat after which a worker is not busy
+SHARE = 0.01  # of a core that a task takes at least while it computes
+BUSY_CPU = 20.0  # per cent of a core, of a worker that does not tell of its tasks yet
+
+
+class LostWorkError(ClusterError):
+    """Tasks were cancelled: the scheduler went away, or a value they need is gone for good."""
+
+
+def wait_for(client: Any, futures: Sequence[Any], keys: Collection[str] = ()) -> None:
+    """Wait until all futures are done; give up, and drop them, when nothing progresses any more.
+
+    `keys` are those of all tasks that the futures need, where they are more.
+    """
+    leave_the_pool()
+    try:
+        _wait(client, futures, keys or [future.key for future in futures])
+    except BaseException:  # Ctrl-C in a notebook keeps the frame, and the frame keeps the futures
+        with contextlib.suppress(Exception):
+            ask(client, "tasks must be cancelled", lambda: client.cancel(list(futures)), seconds=3)
+        raise
+
+
+def futures_of(client: Any, kept: Sequence[Any]) -> list[Any]:
+    """Return the futures of persisted collections, or say that what they hang on is lost."""
+    from distributed import CancelledError
+
+    try:
+        return list(client.futures_of(list(kept)))
+    except CancelledError as error:
+        raise LostWorkError(
+            f"tasks must stay until they are done, got them lost ({error}); {AGAIN}"
+        ) from error
+
+
+def fetch(client: Any, futures: Sequence[Any], *, direct: bool | None = None) -> list[Any]:
+    """Return the results of futures that are done."""
+    from distributed import CancelledError
+
+    wanted = list(futures)
+    try:
+        return list(ask(client, "results must come", lambda: client.gather(wanted, direct=direct)))
+    except CancelledError as error:
+        with contextlib.suppress(Exception):  # the same keys are run again: nothing old may answer
+            ask(client, "tasks must be cancelled", lambda: client.cancel(wanted), seconds=3)
+        raise LostWorkError(
+            f"results must stay until they are fetched, got them lost ({error}); {AGAIN}"
+        ) from error
+
+
+def compute(*values: Any) -> tuple[Any, ...]:
+    """Return the values of Dask collections, as `dask.compute` does, but not waiting for ever."""
+    client = active_client()
+    if client is None:
+        found: tuple[Any, ...] = dask_compute(*values)
+        return found
+    futures = client.compute(list(values), retries=setting("retries", 3))
+    wait_for(client, futures)
+    return tuple(fetch(client, futures))
+
+
+def _wait(client: Any, futures: Sequence[Any], keys: Collection[str]) -> None:
+    from distributed import CancelledError, wait
+
+    watch = Watch(client, keys)
+    while not any(future.status == "error" for future in futures):
+        try:
+            wait(futures, timeout=min(POLL, no_progress() / 10))
+            break
+        except TimeoutError:
+            watch.look(sum(future.done() for future in futures))
+        except CancelledError as error:
+            raise LostWorkError(
+                f"the scheduler must stay, got {watch.address} gone, or the work cancelled "
+                f"({error}); {AGAIN}"
+            ) from error
+    for future in futures:
+        if future.status == "error":
+            _explain(future)
+
+
+# ---- what workers tell
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What a worker last reported of itself."""
+
+    running: bool  # not paused, not closing
+    busy: bool  # runs a task now
+    transfers: int  # that it received so far
+    last_seen: float  # by the scheduler's clock
+    life: Mapping[str, float] | None  # by key of a task that runs; None: it does not tell yet
+    cpu: float  # per cent of a core
+
+    @staticmethod
+    def of(worker: Mapping[str, Any]) -> WorkerState:
+        """Return what the scheduler knows of a worker."""
+        metrics = worker.get("metrics", {})
+        counts = metrics.get("task_counts", {})
+        return WorkerState(
+            running=worker.get("status", "running") == "running",
+            busy=bool(counts.get("executing") or counts.get("long-running")),
+            transfers=int(metrics.get("transfer", {}).get("incoming_count_total", 0)),
+            last_seen=float(worker.get("last_seen", 0.0)),
+            life=metrics.get(METRIC),
+            cpu=float(metrics.get("cpu", 0.0)),
+        )
+
+
+def workers_by_name(client: Any, *, seconds: float | None = None) -> dict[str, dict[str, Any]]:
+    """Return what the scheduler knows of every worker, by address."""
+    known = ask(
+        client,
+        "the scheduler must name its workers",
+        lambda: client.scheduler.identity(n_workers=-1),
+        seconds=seconds,
+    )
+    return dict(known["workers"])
+
+
+class Watch:
+    """Judges, look by look, whether tasks progress."""
+
+    def __init__(self, client: Any, keys: Collection[str]) -> None:
+        self.address = client_of(client)
+        self._client = client
+        self._keys = frozenset(map(str, keys))
+        self._asked = list(keys)
+        self._began = self._progress = self._took_work = self._noticed = time.monotonic()
+        self._done = 0
+        self._transfers = -1
+        self._statuses: dict[Any, Any] | None = None
+        self._heard: dict[str, tuple[float, float]] = {}  # last_seen, and when that was new here
+        self._lives: dict[tuple[str, str], tuple[float, float]] = {}  # life, and when it was new
+        self._states: dict[str, WorkerState] = {}
+        self._answered = self._began
+
+    def look(self, done: int) -> None:
+        """Take notice of `done` futures and of the workers; raise when nothing progresses."""
+        ended, self._done = done > self._done, done
+        try:
+            found = workers_by_name(self._client, seconds=min(10.0, no_progress() / 10))
+        except SilentClusterError:
+            self._judge(ended)
+            return
+        now = self._answered = time.monotonic()
+        self._states = {name: WorkerState.of(worker) for name, worker in found.items()}
+        for name, state in self._states.items():
+            if self._heard.get(name, (None,))[0] != state.last_seen:
+                self._heard[name] = state.last_seen, now
+        works = self._lives_go_on(now)
+        self._judge(ended or works or self._tasks_end())
+        self._check_taken(ended)
+
+    def _judge(self, progress: bool) -> None:
+        """Note progress, or how long there was none."""
+        now = time.monotonic()
+        if progress:
+            self._progress = self._noticed = now
+            return
+        quiet, allowed = now - self._progress, no_progress()
+        if quiet >= allowed:
+            raise ClusterError(
+                f"tasks must progress, got no progress on {self.address} for {allowed:g} s "
+                f"(hmrf.no-progress-timeout): {self._silence()}; {AGAIN}"
+            )
+        if now - self._noticed >= notice_every():
+            self._noticed = now
+            log.warning(
+                "no progress on %s for %.0f s, giving up at %g s: %s",
+                self.address, quiet, allowed, self._silence(),
+            )  # fmt: skip
+
+    def _check_taken(self, ended: bool) -> None:
+        """Raise where no worker can take work, or none does though all are well."""
+        states, now = self._states.values(), time.monotonic()
+        transfers = sum(state.transfers for state in states)
+        if ended or transfers != self._transfers or any(state.busy for state in states):
+            self._took_work, self._transfers = now, transfers
+        allowed = patience()
+        if now - self._took_work > allowed and not self._silent(now):
+            raise ClusterError(_stalled(self.address, list(states), allowed))
+
+    def _lives_go_on(self, now: float) -> bool:
+        """Tell whether a task of ours works; where none runs, whether those before it do."""
+        heard = {name: one for name, one in self._states.items() if self._age(name, now) < _stale()}
+        pairs = [(name, key) for name, state in heard.items() for key in state.life or ()]
+        ours = [pair for pair in pairs if pair[1] in self._keys]
+        goes_on = False
+        for name, key in pairs:
+            life = (heard[name].life or {})[key]
+            before = self._lives.get((name, key))
+            if before is None or life - before[0] > SHARE * (now - before[1]):
+                self._lives[name, key] = life, now
+                goes_on |= not ours or (name, key) in ours
+        self._lives = {pair: self._lives[pair] for pair in pairs}
+        untold = (one for one in heard.values() if one.life is None and one.busy)
+        return goes_on or any(one.cpu >= BUSY_CPU for one in untold)
+
+    def _tasks_end(self) -> bool:
+        """Tell whether tasks changed their state since the last look."""
+        try:
+            found = ask(
+                self._client,
+                "the scheduler must tell of tasks",
+                lambda: self._client.scheduler.get_task_status(keys=self._asked),
+                seconds=min(10.0, no_progress() / 10),
+            )
+        except SilentClusterError:
+            return False
+        before, self._statuses = self._statuses, found
+        return before is not None and before != found
+
+    def _age(self, name: str, now: float) -> float:
+        return now - self._heard[name][1]
+
+    def _silent(self, now: float) -> list[str]:
+        """Return the workers whose heartbeats do not come."""
+        return [name for name in sorted(self._states) if self._age(name, now) >= _stale()]
+
+    def _silence(self) -> str:
+        """Return in words what does not move."""
+        now = time.monotonic()
+        if now - self._answered > max(POLL, no_progress() / 5):
+            return f"its scheduler gave no answer for {now - self._answered:.0f} s (is it frozen?)"
+        silent = self._silent(now)
+        if silent:
+            longest = max(self._age(name, now) for name in silent)
+            names = ", ".join(silent[:3]) + (" and more" if len(silent) > 3 else "")
+            return (
+                f"{len(silent)} of {counted(len(self._states), 'worker')} without a heartbeat for "
+                f"up to {longest:.0f} s (frozen?): {names}"
+            )
+        waiting = [
+            f"{key} on {name}"
+            for name, state in self._states.items()
+            for key in state.life or ()
+            if key in self._keys
+        ]
+        if waiting:
+            return (
+                f"{', '.join(waiting[:3])} runs but computes nothing (a store that does not "
+                "answer?)"
+            )
+        busy = sum(state.busy for state in self._states.values())
+        if busy:
+            return f"{counted(busy, 'worker')} of {len(self._states)} at work, but no task ends"
+        return _trouble(list(self._states.values()))
+
+
+def _stale() -> float:
+    """Return for how many seconds a worker's heartbeat may stay away."""
+    return min(STALE, no_progress() / 2)
+
+
+def _stalled(address: str, states: list[WorkerState], allowed: float) -> str:
+    return f"no worker of {address} took work for {allowed:g} s: {_trouble(states)}, and {AGAIN}"
+
+
+def _trouble(states: list[WorkerState]) -> str:
+    if not states:
+        return "there is none; start some"
+    paused = sum(not state.running for state in states)
+    if paused == len(states):
+        return (
+            f"all {len(states)} are paused for want of memory or closing; start more, or give "
+            "them more memory"
+        )
+    if paused:
+        return (
+            f"{paused} of {len(states)} workers are paused for want of memory or closing, the "
+            "others do nothing; give them more memory"
+        )
+    return (
+        f"{len(states)} are there and do nothing; look at their logs (a value that cannot be "
+        "pickled stops them without an error)"
+    )
+
+
+def _explain(future: Any) -> None:
+    """Raise the error of a failed future; a worker killed under a task is no fault of the task."""
+    error = future.exception()
+    if isinstance(error, HmrfError):
+        raise error
+    if type(error).__name__ == "KilledWorker":
+        raise ClusterError(
+            "workers died again and again, probably for want of memory, the last time while they "
+            f"held {future.key} or what it needs (which may be innocent): {error} Give workers "
+            f"more memory or make partitions smaller, and {AGAIN}"
+        ) from error
+    raise error

@@ -1,0 +1,443 @@
+"""The answers of a job: lines of pair files put together, rejected or waiting."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hmrf_dask.constraints.answer_files import PairLines, parse_lines, parse_pairs
+from hmrf_dask.constraints.answer_rows import (
+    CANNOT,
+    MUST,
+    Labelled,
+    Said,
+    class_links,
+    refuse_many,
+    said,
+    two_classes,
+)
+from hmrf_dask.constraints.contradictions import witnesses
+from hmrf_dask.constraints.graphs import connected_numbers
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.documents.batches import Reject
+from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
+from hmrf_dask.jobs.inputs import AnswerFile
+from hmrf_dask.jobs.job_file import Method
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from hmrf_dask.jobs.former import Documents
+
+SHOWN = 5
+_NUMBER = re.compile(r"[0-9]+([.,][0-9]+)?([eE][+-]?[0-9]+)?")
+RAW = 200  # characters of a bad line that are kept
+
+
+@dataclass(frozen=True)
+class Given:
+    """Pairs as they stand in files.
+
+    Attributes
+    ----------
+    paths : tuple of str
+    pairs : object array, shape (m, 2)
+        Ids as text.
+    must : bool array, shape (m,)
+    weights : float64 array, shape (m,)
+    files, lines : int arrays, shape (m,)
+        Where each stands: which of the paths, and the line.
+    notes : object array, shape (m,)
+        What stands beside each, None where that is nothing.
+    labels : list of (int, Labelled)
+        Documents of known classes, each once, and which of the paths names them: they are pairs
+        as soon as it is known which of them are there.
+    rejects : list of Reject
+        Lines that are no pairs, or judge a pair again in another way.
+    n_answers : int
+        How many lines say something, rejected ones among them.
+    """
+
+    paths: tuple[str, ...]
+    pairs: AnyArray
+    must: BoolArray
+    weights: FloatArray
+    files: IntArray
+    lines: IntArray
+    notes: AnyArray
+    labels: list[tuple[int, Labelled]]
+    rejects: list[Reject]
+    n_answers: int
+
+    def place(self, row: int) -> tuple[str, int]:
+        """Return file and line."""
+        return self.paths[self.files[row]], int(self.lines[row])
+
+    def named(self) -> list[str]:
+        """Return the documents that are named, some of them more than once."""
+        return [*self.pairs.ravel().tolist(), *(one.document for _, one in self.labels)]
+
+    def judged(self) -> list[Said]:
+        """Return what each line says."""
+        rows = zip(self.must.tolist(), self.pairs.tolist(), strict=True)
+        return [said(*ends, must=kind) for kind, ends in rows]
+
+    def chosen(self, rows: BoolArray) -> Given:
+        """Return some of the pairs, and all else."""
+        return replace(
+            self,
+            pairs=self.pairs[rows],
+            must=self.must[rows],
+            weights=self.weights[rows],
+            files=self.files[rows],
+            lines=self.lines[rows],
+            notes=self.notes[rows],
+        )
+
+    def with_classes(self) -> Given:
+        """Return the pairs that stand there and those that tell the classes."""
+        rows = [one for _, one in self.labels]
+        links = list(class_links(rows, set(self.judged())))
+        if not links:
+            return replace(self, labels=[])
+        told = [row for *_, row in links]
+        pairs = np.array([(other, rows[row].document) for _, other, row in links], dtype=object)
+        return replace(
+            self,
+            pairs=np.concatenate([self.pairs, pairs]),
+            must=np.concatenate([self.must, [must for must, *_ in links]]),
+            weights=np.concatenate([self.weights, np.full(len(links), np.nan)]),
+            files=np.concatenate([self.files, [self.labels[row][0] for row in told]]),
+            lines=np.concatenate([self.lines, [rows[row].line for row in told]]),
+            notes=np.concatenate([self.notes, np.full(len(links), None)]),
+            labels=[],
+        )
+
+    def constraints(self) -> Constraints | None:
+        """Return the pairs, None if there are none."""
+        must, cannot = self.must, ~self.must
+        if not len(must):
+            return None
+        return Constraints(
+            self.pairs[must] if must.any() else None,
+            self.pairs[cannot] if cannot.any() else None,
+            must_link_costs=self.weights[must],
+            cannot_link_costs=self.weights[cannot],
+            ids=True,
+        )
+
+
+NOTHING_GIVEN = Given(
+    (),
+    np.empty((0, 2), object),
+    np.empty(0, np.bool_),
+    np.empty(0),
+    np.empty(0, np.int64),
+    np.empty(0, np.int64),
+    np.empty(0, object),
+    [],
+    [],
+    0,
+)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Pairs of documents that are there, and what is not used.
+
+    Attributes
+    ----------
+    used : Constraints or None
+    rejects : list of Reject
+        Lines that are quarantined.
+    waiting : list of Reject
+        Lines about a document that is gone, which a former release had.
+    n_unknown : int
+        How many of the rejects name a document that no release had.
+    n_unused : int
+        New pairs, and documents of known classes, that wait for the next fit.
+    notes, gone : bytes
+        Files of the release: what stands beside answers, and the documents that are gone.
+    """
+
+    used: Constraints | None
+    rejects: list[Reject] = field(default_factory=list)
+    waiting: list[Reject] = field(default_factory=list)
+    n_unknown: int = 0
+    n_unused: int = 0
+    notes: bytes = b""
+    gone: bytes = b""
+
+
+def read_answers(files: Sequence[AnswerFile]) -> Given:
+    """Return the lines of all files; ids are text, as those of documents are.
+
+    Raises
+    ------
+    InvalidInputError
+        A file cannot be read at all; lines that are no answers are rejects.
+    """
+    return put_together([(one.path, parse_lines(one.data, one.path)) for one in files])
+
+
+def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
+    """Return the lines of files that were read; a pair has one weight, a document one class."""
+    if not files:
+        return NOTHING_GIVEN
+    read = [lines for _, lines in files]
+    rejects = [
+        Reject(path, bad.line, None, bad.reason, bad.raw)
+        for path, lines in files
+        for bad in lines.bad
+    ]
+    labels = [(file, one) for file, lines in enumerate(read) for one in lines.labels]
+    given = Given(
+        tuple(path for path, _ in files),
+        np.concatenate([one.pairs for one in read]),
+        np.concatenate([one.must for one in read]),
+        np.concatenate([one.weights for one in read]),
+        np.repeat(np.arange(len(read)), [len(one.lines) for one in read]),
+        np.concatenate([one.lines for one in read]),
+        np.concatenate([one.notes for one in read]),
+        labels,
+        rejects,
+        sum(len(one.lines) for one in read) + len(labels) + len(rejects),
+    )
+    return _with_one_class(_with_one_weight(given))
+
+
+def _with_one_weight(given: Given) -> Given:
+    """Put aside lines that give a pair another weight than the line that names it first."""
+    first: dict[Said, int] = {}
+    good = np.ones(len(given.lines), np.bool_)
+    for row, judged in enumerate(given.judged()):
+        before = first.setdefault(judged, row)
+        one, other = given.weights[before], given.weights[row]
+        if one != other and not (np.isnan(one) and np.isnan(other)):
+            good[row] = False
+            path, line = given.place(before)
+            reason = (
+                f"a pair must have one weight, got {_weight(other)} here and {_weight(one)} in "
+                f"{path}, line {line}"
+            )
+            given.rejects.append(_reject(given, row, reason))
+    return given.chosen(good)
+
+
+def _with_one_class(given: Given) -> Given:
+    """Put aside lines that give a document another class than the file that names it first."""
+    first: dict[str, tuple[int, Labelled]] = {}
+    for file, one in given.labels:
+        there, before = first.setdefault(one.document, (file, one))
+        if before.label != one.label:
+            place = f"{given.paths[there]}, line {before.line}"
+            reason = two_classes(one.label, before.label, place)
+            given.rejects.append(_labelled_reject(given, file, one, reason))
+    paths = list(dict.fromkeys(given.paths[file] for file, _ in given.labels))
+    refuse_many(len({one.label for _, one in given.labels}), ", ".join(paths[:SHOWN]))
+    return replace(given, labels=list(first.values()))
+
+
+def _weight(weight: float) -> str:
+    return "none" if np.isnan(weight) else f"{weight:g}"
+
+
+def _reject(given: Given, row: int, reason: str) -> Reject:
+    path, line = given.place(row)
+    kind = MUST if given.must[row] else CANNOT
+    return Reject(path, line, None, reason, ",".join([*given.pairs[row].tolist(), kind]))
+
+
+def _labelled_reject(given: Given, file: int, one: Labelled, reason: str) -> Reject:
+    return Reject(given.paths[file], one.line, None, reason, f"{one.document},{one.label}"[:RAW])
+
+
+def refused(rejects: Sequence[Reject], *, too_much: bool) -> InvalidInputError:
+    """Return the error that names the first lines that are no answers.
+
+    Parameters
+    ----------
+    rejects : sequence of Reject
+    too_much : bool
+        Whether they are more than a job would leave out.
+    """
+    shown = "; ".join(f"{one.source}, line {one.line}: {one.reason}" for one in rejects[:SHOWN])
+    more = f"; … ({len(rejects)} in all)" if len(rejects) > SHOWN else ""
+    return InvalidInputError(f"{shown}{more}; {way_out(too_much=too_much)}")
+
+
+def way_out(*, too_much: bool) -> str:
+    """Return what to do about lines that are no answers."""
+    if too_much:
+        return "correct the answers: quarantine does not leave so many out (max_rejected)"
+    return "correct the answers, or leave such lines out by on_bad_record: quarantine"
+
+
+def refuses_contradictions(method: Method) -> bool:
+    """Return whether a fit stops at contradictions."""
+    return method.name != "KMeans" and method.on_conflict in (None, "raise")
+
+
+def refuse_contradictions(given: Given, *, certain: bool) -> None:
+    """Refuse must-links that lead from one end of a cannot-link to the other.
+
+    Where pairs may be left out yet for want of their documents that is not certain, and a warning.
+    """
+    given = given.with_classes()
+    pairs = given.constraints()
+    if pairs is None:
+        return
+    n_documents, cannot = len(pairs.documents), pairs.cannot_nodes
+    groups = connected_numbers(n_documents, pairs.must_nodes)
+    inside = cannot[groups[cannot[:, 0]] == groups[cannot[:, 1]]]
+    names = pairs.documents.tolist()
+    try:
+        witnesses(n_documents, pairs.must_nodes, inside, names.__getitem__, "raise")
+    except ConflictError as error:
+        said = f"{_lines_of(given, error.witness)}: {error}"
+        if certain:
+            raise ConflictError(said, error.witness) from None
+        warnings.warn(
+            f"the fit will stop unless one of these documents is gone or unknown: {said}",
+            HmrfWarning,
+            stacklevel=2,
+        )
+
+
+def _lines_of(given: Given, path: tuple[object, ...]) -> str:
+    """Return where the pairs of a contradiction stand."""
+    ends = [(True, *some) for some in pairwise(map(str, path))] + [
+        (False, str(path[0]), str(path[-1]))
+    ]
+    found: dict[Said, int] = {}
+    for row, judged in enumerate(given.judged()):
+        found.setdefault(judged, row)
+    shown: dict[str, list[str]] = {}
+    for must, one, other in ends[: SHOWN - 1] + ends[SHOWN - 1 :][-1:]:
+        where, line = given.place(found[must, min(one, other), max(one, other)])
+        shown.setdefault(where, []).append(str(line))
+    return "; ".join(f"{where}, lines {', '.join(some)}" for where, some in shown.items())
+
+
+@dataclass(frozen=True)
+class Split:
+    """Answers by what is known of their documents.
+
+    Attributes
+    ----------
+    given, known : Given
+        All, and those whose documents are there.
+    documents : Documents
+    waiting, unknown : list of Reject
+        Lines that name a document that is gone; those that name one that no release had.
+    """
+
+    given: Given
+    known: Given
+    documents: Documents
+    waiting: list[Reject]
+    unknown: list[Reject]
+
+    @property
+    def rejects(self) -> list[Reject]:
+        """All lines that are rejected."""
+        return [*self.given.rejects, *self.unknown]
+
+    def for_use(self) -> Answers:
+        """Return the answers of a fit."""
+        return self._answers(self.known.with_classes().constraints())
+
+    def without_use(self, fitted: bytes | None) -> Answers:
+        """Return answers of which none is used: those that the last fit had not are counted.
+
+        Parameters
+        ----------
+        fitted : bytes, optional
+            The pairs of the last fit, as `encode_pairs` gives them.
+        """
+        return replace(self._answers(None), n_unused=_n_new(self.known, fitted), notes=b"")
+
+    def _answers(self, used: Constraints | None) -> Answers:
+        gone = self.documents.encode_gone() if self.documents.gone.any() else b""
+        return Answers(
+            used, self.rejects, self.waiting, len(self.unknown), 0, _notes(self.given), gone
+        )
+
+
+def split_answers(given: Given, documents: Documents) -> Split:
+    """Split answers by whether their documents are there, are gone, or never were."""
+    ends = documents.places(given.pairs.ravel()).reshape(-1, 2)
+    there, gone = documents.there[ends], documents.gone[ends]
+    known = np.asarray(there.all(axis=1))
+    waiting, unknown, labels = list[Reject](), list[Reject](), list[tuple[int, Labelled]]()
+    for row in np.flatnonzero(~known).tolist():
+        names, never = given.pairs[row], ~there[row] & ~gone[row]
+        if never.any():
+            unknown.append(_reject(given, row, _unknown(names[never].tolist())))
+        else:
+            waiting.append(_reject(given, row, _gone(names[~there[row]].tolist())))
+    places = documents.places(np.array([one.document for _, one in given.labels], object))
+    for place, (file, one) in zip(places.tolist(), given.labels, strict=True):
+        name = [one.document]
+        if documents.there[place]:
+            labels.append((file, one))
+        elif documents.gone[place]:
+            waiting.append(_labelled_reject(given, file, one, _gone(name)))
+        else:
+            unknown.append(_labelled_reject(given, file, one, _unknown(name)))
+    chosen = replace(given.chosen(known), labels=labels)
+    return Split(given, chosen, documents, waiting, unknown)
+
+
+def _unknown(names: Sequence[str]) -> str:
+    return f"answers must name documents, got unknown {shown_unknown(names)}"
+
+
+def shown_unknown(names: Sequence[str]) -> str:
+    """Return ids that no document has, with what a spreadsheet may have done to them."""
+    shown = ", ".join(map(repr, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
+    if any(_NUMBER.fullmatch(one) or one != one.strip() for one in names):
+        shown += " (ids are compared letter by letter; spreadsheets drop leading zeros)"
+    return shown
+
+
+def _gone(names: Sequence[str]) -> str:
+    return f"waits for {' and '.join(map(repr, names))}: gone since a former release"
+
+
+def _notes(given: Given) -> bytes:
+    """Return what stands beside answers, a JSON line for each."""
+    return "".join(f"{json.dumps(one)}\n" for one in _noted(given)).encode()
+
+
+def _noted(given: Given) -> Iterator[dict[str, Any]]:
+    for row in np.flatnonzero(given.notes.astype(np.bool_)).tolist():
+        path, line = given.place(row)
+        first, second = given.pairs[row].tolist()
+        kind = MUST if given.must[row] else CANNOT
+        yield {"source": path, "line": line, "a": first, "b": second, "kind": kind,
+               "notes": given.notes[row]}  # fmt: skip
+    for file, one in given.labels:
+        if one.notes:
+            yield {"source": given.paths[file], "line": one.line, "id": one.document,
+                   "label": one.label, "notes": one.notes}  # fmt: skip
+
+
+def _n_new(given: Given, fitted: bytes | None) -> int:
+    """Return how many answers the last fit had not, by pair or by document of a known class."""
+    before: set[Said] = set()
+    documents: set[str] = set()
+    if fitted is not None:
+        known = parse_pairs(fitted, "answers.parquet").as_text()
+        documents.update(known.documents.tolist())
+        for must, pairs in ((True, known.must_link), (False, known.cannot_link)):
+            before |= {said(*pair, must=must) for pair in pairs.tolist()}
+    labels = [one for one in given.labels if one[1].document in documents]
+    now = set(replace(given, labels=labels).with_classes().judged())
+    return len(now - before) + len(given.labels) - len(labels)

@@ -1,0 +1,555 @@
+"""What a job will read and where it will write, before it runs: documents and answers sampled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.constraints.answer_files import PairLines, parse_lines
+from hmrf_dask.documents.batches import BATCH_ROWS, Batch, Reject, SeenIds, read_batches
+from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
+from hmrf_dask.documents.segments import SEGMENT_BYTES, is_cut
+from hmrf_dask.documents.sources import Source, list_answers, list_sources
+from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.documents.yaml_files import is_kind, parse_yaml
+from hmrf_dask.errors import (
+    ConfigurationError,
+    ConflictError,
+    HmrfError,
+    InvalidInputError,
+    counted,
+)
+from hmrf_dask.jobs.answers import (
+    NOTHING_GIVEN,
+    Given,
+    Split,
+    put_together,
+    refuse_contradictions,
+    refused,
+    refuses_contradictions,
+    shown_unknown,
+    split_answers,
+    way_out,
+)
+from hmrf_dask.jobs.former import Documents, look_up
+from hmrf_dask.jobs.inputs import (
+    ADVICE,
+    beside,
+    listed_inside,
+    load_job,
+    output_of,
+    overlaps,
+    read_answer_file,
+    read_by,
+    refuse_in_run,
+)
+from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.jobs.ledger import last_release
+from hmrf_dask.jobs.progress import Tell, nothing
+from hmrf_dask.jobs.quarantine import is_too_much
+from hmrf_dask.limits import YAML_BYTES
+from hmrf_dask.releases.lock import open_output
+from hmrf_dask.releases.ownership import Owner, refuse_other
+from hmrf_dask.releases.release import Release
+from hmrf_dask.storage.addresses import refuse_memory
+from hmrf_dask.text.files import Place
+from hmrf_dask.types import AnyArray, BoolArray
+
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class NextRun:
+    """The run that is asked about.
+
+    Attributes
+    ----------
+    job : Job
+    output : str
+    last : Release or None
+        What it goes on from.
+    """
+
+    job: Job
+    output: str
+    last: Release | None = None
+
+
+@dataclass
+class AnswerFindings:
+    """The answers: how many, about how many documents, and how many of these were found."""
+
+    files: int
+    must_links: int
+    cannot_links: int
+    documents: int
+    documents_found: int
+    not_found: list[str]
+    bad_lines: int = 0
+
+
+def survey_answers(sources: Iterable[Source], problems: list[str]) -> tuple[Given, int]:
+    """Return the answers of files and how many files could be read.
+
+    Parameters
+    ----------
+    sources : iterable of Source
+    problems : list of str
+        Takes what stops a run: files that cannot be read.
+    """
+    read: list[tuple[str, PairLines]] = []
+    given = NOTHING_GIVEN
+    for source in sources:
+        try:
+            file = read_answer_file(source)
+            read.append((file.path, parse_lines(file.data, file.path)))
+        except InvalidInputError as error:
+            problems.append(str(error))
+    try:
+        given = put_together(read)
+    except InvalidInputError as error:  # more classes than anybody has
+        problems.append(str(error))
+    return given, len(read)
+
+
+def judge_answers(
+    given: Given, there: set[str] | None, run: NextRun | None
+) -> tuple[list[str], list[str]]:
+    """Return what of the answers would stop a run, and what is good to know of them.
+
+    Parameters
+    ----------
+    given : Given
+    there : set of str or None
+        Which of the documents that are named are there, None where not all were read.
+    run : NextRun, optional
+        Without one, any run of a job that does not say.
+    """
+    problems, remarks = list[str](), list[str]()
+    job = None if run is None else run.job
+    split = None if there is None else split_answers(given, _look_up(given, there, run))
+    rejects = given.rejects if split is None else split.rejects
+    if rejects and not leaves_out(job, len(rejects), given.n_answers):
+        problems.append(_refusal(given, split, job))
+    elif rejects:
+        remarks.append(f"{counted(len(rejects), 'answer')} will be left out (quarantine)")
+    if split is not None and split.waiting:
+        some = counted(len(split.waiting), "answer")
+        remarks.append(f"{some} will wait for documents that only former releases had")
+    if run is None or refuses_contradictions(run.job.method):
+        # A run leaves answers out for want of their documents, and goes by the others.
+        may_wait = run is not None and (run.last is not None or run.job.quarantines)
+        used = given if split is None or run is None else split.known
+        try:
+            refuse_contradictions(used, certain=split is not None or not may_wait)
+        except ConflictError as error:
+            problems.append(str(error))
+    if job is not None and job.mode == "predict":
+        return [], [*(f"the next fit will stop: {one}" for one in problems), *remarks]
+    return problems, remarks
+
+
+def _look_up(given: Given, there: set[str], run: NextRun | None) -> Documents:
+    """Return what is known of the documents that answers name."""
+
+    def find(ids: AnyArray) -> BoolArray:
+        return np.isin(ids, np.array(sorted(there), np.str_))
+
+    if run is not None and run.last is not None and not there.issuperset(given.named()):
+        return look_up(Place(run.output), run.last, given.named(), find)
+    ids = np.unique(np.array(given.named(), np.str_))
+    return Documents(ids, find(ids), np.zeros(len(ids), np.bool_))
+
+
+def _refusal(given: Given, split: Split | None, job: Job | None) -> str:
+    """Return what a run says of lines that are no answers, and of documents that never were."""
+    n_bad = len(given.rejects if split is None else split.rejects)
+    too_much = is_too_much(job, n_bad, given.n_answers)
+    found = [str(refused(given.rejects, too_much=too_much))] if given.rejects else []
+    if split is not None and split.unknown:
+        documents = split.documents
+        missing = documents.ids[~documents.there & ~documents.gone].tolist()
+        found.append(_unknown_documents(missing, too_much=too_much))
+    said = "; ".join(found)
+    if job is None or not job.quarantines:
+        return said
+    return (
+        f"at most {100 * job.max_rejected:.4g} % of answers may be rejected (max_rejected: "
+        f"{job.max_rejected:g}), got {n_bad:,} of {given.n_answers:,}: {said}"
+    )
+
+
+def leaves_out(job: Job | None, n_bad: int, n_all: int) -> bool:
+    """Return whether a job quarantines what is bad, as it is no more than it allows."""
+    return job is not None and job.quarantines and not is_too_much(job, n_bad, n_all)
+
+
+def answer_findings(given: Given, n_files: int, missing: list[str]) -> AnswerFindings:
+    """Return what is reported of answers; `missing` are the documents that were not found."""
+    pairs = given.with_classes().constraints()
+    n_documents = len(set(given.named()))
+    return AnswerFindings(
+        n_files,
+        0 if pairs is None else len(pairs.must_nodes),
+        0 if pairs is None else len(pairs.cannot_nodes),
+        n_documents,
+        n_documents - len(missing),
+        missing[:SHOWN],
+        len(given.rejects),
+    )
+
+
+def _unknown_documents(missing: list[str], *, too_much: bool) -> str:
+    return (
+        f"answers must name documents that are there, got {counted(len(missing), 'other')}: "
+        f"{shown_unknown(missing)}; {way_out(too_much=too_much)}"
+    )
+
+
+SAMPLE = 100_000  # documents
+SMALLEST_SHARE = 100  # documents of a file: with more files than that allows, not all are read
+EXCERPT = 80  # characters of a text
+
+
+@dataclass
+class Findings:
+    """What was found; `problems` would stop a run, `remarks` are good to know.
+
+    Attributes
+    ----------
+    complete : bool
+        Whether every document was read, not only a sample.
+    lengths : dict
+        Of texts, in characters: shortest, median, mean, longest.
+    ascii_share : float
+        Share of documents whose text is ASCII only, the fast path of tokenising.
+    labels : int or None
+        How many known classes there are, None without such a column.
+    output : str or None
+        Where the job writes, None where a manifest was looked at alone.
+    exit_code : int
+        Of a run that would stop at these problems; 0 without any.
+    """
+
+    name: str
+    language: str | None
+    files: int
+    bytes: int
+    formats: dict[str, int]
+    files_read: int = 0
+    complete: bool = False
+    documents: int = 0
+    first_documents: list[dict[str, str]] = field(default_factory=list)
+    lengths: dict[str, float] = field(default_factory=dict)
+    ascii_share: float = 0.0
+    embedding_length: int | None = None
+    labels: int | None = None
+    bad_records: int = 0
+    first_bad_records: list[dict[str, Any]] = field(default_factory=list)
+    duplicate_ids: int = 0
+    first_duplicate_ids: list[str] = field(default_factory=list)
+    answers: AnswerFindings | None = None
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    output: str | None = None
+    exit_code: int = 0
+
+
+def check_manifest(
+    url: str,
+    *,
+    everything: bool = False,
+    sample: int = SAMPLE,
+    tell: Tell = nothing,
+    more_answers: Sequence[str] = (),
+    run: NextRun | None = None,
+) -> Findings:
+    """Read a sample of the documents, and the answers, and say what is there.
+
+    Parameters
+    ----------
+    url : str
+        Of the manifest.
+    everything : bool
+        Read every document: then it is known whether answers name unknown ones.
+    sample : int
+        How many documents are read else, the first ones of files that are spread evenly.
+    tell : callable
+        Told of the progress.
+    more_answers : sequence of str
+        Paths or URLs of pair files beside those that the manifest names.
+    run : NextRun, optional
+        What is asked about; without it, what stops a job that does not say counts as a problem.
+
+    Raises
+    ------
+    ConfigurationError, SourceError, InvalidInputError
+        The manifest has mistakes, or there are no files to read.
+    """
+    manifest = load_manifest(url)
+    base = base_of(url)
+    sources = list_sources(manifest, base)
+    found = Findings(
+        manifest.name,
+        manifest.language,
+        len(sources),
+        sum(source.size for source in sources),
+        dict(sorted(Counter(_kind(source) for source in sources).items())),
+    )
+    files = [] if manifest.answers is None else list_answers(manifest, base)
+    files += [Source(one, one, 0, "", "csv") for one in more_answers]
+    answers, n_read = survey_answers(files, found.problems)
+    chosen, share = _sample(sources, sample) if not everything else (sources, None)
+    reading = _Reading(found, set(answers.named()), manifest.documents)
+    for number, source in enumerate(chosen):
+        tell({"step": "reading documents", "done": number, "of": len(chosen)})
+        reading.read(source, share)
+    found.files_read = len(chosen)
+    found.complete = reading.whole and len(chosen) == len(sources)
+    reading.summarise(manifest.documents)
+    _judge(found, manifest.documents, None if run is None else run.job)
+    _remark_uncut(found, sources)
+    if manifest.answers is not None or more_answers:
+        _judge_answers(found, answers, n_read, reading, run)
+    found.exit_code = InvalidInputError.exit_code if found.problems else 0
+    return found
+
+
+def _kind(source: Source) -> str:
+    ending = "" if source.compression == "none" else f".{source.compression}"
+    return f"{source.format}{ending}"
+
+
+def _sample(sources: Sequence[Source], sample: int) -> tuple[list[Source], int]:
+    """Return files spread evenly over all, and how many documents are read of each."""
+    n_chosen = max(1, min(len(sources), sample // SMALLEST_SHARE))
+    chosen = [sources[number * len(sources) // n_chosen] for number in range(n_chosen)]
+    return chosen, max(1, sample // n_chosen)
+
+
+class _Reading:
+    """What is added up while documents go by."""
+
+    def __init__(self, found: Findings, named: set[str], columns: Columns) -> None:
+        self.found = found
+        self.named = named
+        self.named_found: set[str] = set()
+        self.whole = True
+        self._columns = columns
+        self._seen = SeenIds()
+        self._lengths: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+        self._n_ascii = 0
+        self._labels: set[str] = set()
+
+    def read(self, source: Source, share: int | None) -> None:
+        """Read a file, or about `share` records of it."""
+        n_rows = BATCH_ROWS if share is None else min(share, BATCH_ROWS)
+        n_read = 0
+        # Closed where the sample ends: a generator that is left open keeps its file.
+        with closing(read_batches(source, self._columns, batch_rows=n_rows)) as batches:
+            for batch in batches:
+                if share is not None and n_read >= share:
+                    self.whole = False
+                    return
+                n_read += len(batch.ids) + len(batch.rejects)
+                self._add(source, batch)
+
+    def _add(self, source: Source, batch: Batch) -> None:
+        found = self.found
+        found.documents += len(batch.ids)
+        for id_, text in zip(batch.ids, batch.texts, strict=True):
+            if len(found.first_documents) == SHOWN:
+                break
+            shown = " ".join(text[: 4 * EXCERPT].split())[:EXCERPT]
+            found.first_documents.append({"id": id_, "text": shown, "file": source.path})
+        self._lengths.append(np.fromiter(map(len, batch.texts), np.int64, len(batch.texts)))
+        self._n_ascii += sum(map(str.isascii, batch.texts))
+        self._labels.update(one for one in batch.extra.get("label", ()) if one is not None)
+        self.named_found.update(self.named.intersection(batch.ids))
+        self._note_width(batch, source)
+        for reject in batch.rejects:
+            self._note_reject(reject)
+        for position in self._seen.add(batch.ids):
+            found.duplicate_ids += 1
+            if len(found.first_duplicate_ids) < SHOWN:
+                line = batch.lines[position]
+                found.first_duplicate_ids.append(
+                    f"{batch.ids[position]!r} again in {source.path}, line {line}"
+                )
+
+    def _note_width(self, batch: Batch, source: Source) -> None:
+        if batch.embeddings is None:
+            return
+        width = batch.embeddings.shape[1]
+        self.found.embedding_length = self.found.embedding_length or width
+        if width != self.found.embedding_length:
+            self.found.problems.append(
+                f"embeddings must be of one length, got {width} numbers in {source.path} and "
+                f"{self.found.embedding_length} in files before it"
+            )
+
+    def _note_reject(self, reject: Reject) -> None:
+        self.found.bad_records += 1
+        if len(self.found.first_bad_records) < SHOWN:
+            shown = {"file": reject.source, "line": reject.line, "id": reject.id}
+            shown |= {"reason": reject.reason, "raw": reject.raw}
+            self.found.first_bad_records.append(shown)
+
+    def summarise(self, columns: Columns) -> None:
+        """Turn sums into what is told."""
+        if columns.label is not None:
+            self.found.labels = len(self._labels)
+        if not self.found.documents:
+            return
+        lengths = np.concatenate(self._lengths)
+        self.found.ascii_share = self._n_ascii / len(lengths)
+        self.found.lengths = {
+            "shortest": int(lengths.min()),
+            "median": float(np.median(lengths)),
+            "mean": float(lengths.mean()),
+            "longest": int(lengths.max()),
+        }
+
+
+def _remark_uncut(found: Findings, sources: Sequence[Source]) -> None:
+    """Say which large files one task reads alone, whatever the cluster."""
+    whole = [one for one in sources if one.size >= 2 * SEGMENT_BYTES and not is_cut(one)]
+    if whole:
+        shown = ", ".join(f"{one.path} ({one.size / 1e6:.0f} MB)" for one in whole[:SHOWN])
+        found.remarks.append(
+            f"{counted(len(whole), 'large file')} can be read by one task each, from front to end: "
+            f"{shown}; "
+            "Parquet, JSON Lines that are not compressed, or several files are read side by side"
+        )
+
+
+def _judge(found: Findings, columns: Columns, job: Job | None) -> None:
+    """Say what would stop a run, and what is only worth knowing."""
+    seen = "" if found.complete else " in the sample"
+    n_bad = found.bad_records + found.duplicate_ids
+    quarantined = leaves_out(job, n_bad, found.documents + found.bad_records)
+    if not found.documents:
+        found.problems.append(
+            f"there must be documents, got none{seen} of {counted(found.files, 'file')}"
+            + ("; are these the columns that the manifest's documents: names?" if n_bad else "")
+        )
+    if n_bad and quarantined:
+        found.remarks.append(f"{counted(n_bad, 'bad record')}{seen} will be left out (quarantine)")
+        n_bad = 0
+    way = ", or leave them out by on_bad_record: quarantine"
+    if is_too_much(job, n_bad, found.documents + found.bad_records):
+        way = ", or raise max_rejected of quarantine" if found.documents else ""
+    if n_bad and found.bad_records:
+        found.problems.append(
+            f"{counted(found.bad_records, 'bad record')}{seen}: a run stops; correct them{way}"
+        )
+    if n_bad and found.duplicate_ids:
+        found.problems.append(
+            f"ids must be unique, got {counted(found.duplicate_ids, 'document')}{seen} with the id "
+            "of another file's document"
+        )
+    if found.labels == 0 and found.documents:
+        found.remarks.append(f"the label ({columns.label!r}) is empty everywhere{seen}")
+    if not found.complete:
+        found.remarks.append("a sample was read; --all reads every document")
+
+
+def _judge_answers(
+    found: Findings, given: Given, n_files: int, reading: _Reading, run: NextRun | None
+) -> None:
+    missing = sorted(reading.named - reading.named_found)
+    found.answers = answer_findings(given, n_files, missing)
+    there = reading.named_found if found.complete else None
+    problems, remarks = judge_answers(given, there, run)
+    found.problems += problems
+    found.remarks += remarks
+    if missing and not found.complete:
+        found.remarks.append(
+            f"answers name {counted(len(missing), 'document')} that the sample does not have"
+        )
+
+
+def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) -> Findings:
+    """Return what is found in a manifest, or in a job and in its manifest.
+
+    Parameters
+    ----------
+    address : str
+        Path or URL.
+    everything, tell
+        As `check_manifest` takes them.
+
+    Raises
+    ------
+    ConfigurationError
+        The file has mistakes, or the job cannot write to its output and nothing can be read.
+    """
+    if not is_kind(parse_yaml(read_whole(address, {}, YAML_BYTES), address), "job"):
+        return check_manifest(address, everything=everything, tell=tell)
+    job, base = load_job(address), base_of(address)
+    problems, output = check_output(job, address), output_of(job, address)
+    last, damage = (None, None) if problems else _last(output)
+    try:
+        found = check_manifest(
+            beside(base, job.manifest), everything=everything, tell=tell,
+            more_answers=[beside(base, one) for one in job.answers],
+            run=NextRun(job, output, last),
+        )  # fmt: skip
+    except HmrfError as error:
+        if not problems:
+            raise
+        raise ConfigurationError("; ".join(problems)) from error
+    found.output = output
+    found.problems[:0] = problems
+    if problems:
+        found.exit_code = ConfigurationError.exit_code
+    elif damage is not None:
+        found.problems.append(str(damage))
+        found.exit_code = damage.exit_code
+    elif last is not None:
+        _compare(found, int(last.counts.get("documents", 0)))
+    return found
+
+
+def check_output(job: Job, address: str) -> list[str]:
+    """Return in words why a job cannot write to its output; nothing if it can."""
+    base = base_of(address)
+    manifest_url = beside(base, job.manifest)
+    manifest, output = load_manifest(manifest_url), output_of(job, address)
+    found = overlaps(output, read_by(job, address, manifest))
+    if not found:
+        found = listed_inside(output, list_sources(manifest, base_of(manifest_url)))
+    if found:
+        return [f"{'; '.join(found)}; {ADVICE}"]
+    try:
+        refuse_memory(job.output, "output")
+        refuse_in_run(output, "output")
+        refuse_other(open_output(output, None), Owner(job.name, manifest.name))
+    except HmrfError as error:
+        if error.exit_code != ConfigurationError.exit_code:
+            raise
+        return [str(error)]
+    return []
+
+
+def _last(output: str) -> tuple[Release | None, HmrfError | None]:
+    """Return the release that a run goes on from, or what is wrong with it."""
+    try:
+        return last_release(output), None
+    except HmrfError as error:
+        return None, error
+
+
+def _compare(found: Findings, n_before: int) -> None:
+    """Say whether a run would stop because documents of the last release are gone."""
+    if found.complete and 2 * found.documents < n_before:
+        found.problems.append(
+            f"at least half of the last release's documents must be there, got {found.documents} "
+            f"where it had {n_before}: a run stops, unless it is given --allow-shrink"
+        )
+        found.exit_code = InvalidInputError.exit_code

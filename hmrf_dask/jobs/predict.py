@@ -1,0 +1,211 @@
+"""Assignments that documents keep from the last release, where a run only predicts."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hmrf_dask.documents.batches import Reject
+from hmrf_dask.flow.dataflow import DaskFlow, tree
+from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, encode_columns
+from hmrf_dask.jobs.bundles import paths_of
+from hmrf_dask.jobs.ledger import keys_of
+from hmrf_dask.jobs.places import REPEATED
+from hmrf_dask.jobs.steps import JobRun, Material
+from hmrf_dask.releases.lineage import Lineage
+from hmrf_dask.releases.release import read_file
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.storage.records import digest
+from hmrf_dask.text.files import Place
+from hmrf_dask.types import IntArray
+
+Files = dict[str, str]  # sha256 by name below the output
+
+
+Origin = frozenset[str]  # what the rows of a bundle were called in the last release
+
+
+def origins_of(run: JobRun, material: Material) -> list[Origin | None]:
+    """Return what the rows of each bundle were called in the last release, None if it had none.
+
+    One that others were brought together in has several. Where ids came twice, a bundle may have
+    other documents than it had then, though its files are the same: it is as good as new.
+    """
+    found = _last_origins(run, material)
+    then, now = _put_aside(run), Counter((one.source, one.id) for one in material.repeated)
+    if not then and not now:
+        return found
+    moved = {one[0] for one in then.keys() | now.keys() if then[one] != now[one]}
+    others = _with_other_copies(material, found, moved) | _with_other_ids(run, material, found)
+    return [None if bundle in others else origin for bundle, origin in enumerate(found)]
+
+
+def _last_origins(run: JobRun, material: Material) -> list[Origin | None]:
+    """Return the origins by their files; one that is read in another way has other rows."""
+    last = {one.own: one.counts for entry in run.last_files.values() for one in keys_of(entry)}
+    found: list[Origin | None] = []
+    for told in material.rows.told:
+        then = {last.get(own, "") for _, own, *_ in told["files"]}
+        found.append(None if "" in then else Origin(then))
+    return found
+
+
+def _put_aside(run: JobRun) -> Counter[tuple[str, str | None]]:
+    """Return how many documents of a file and an id the last release put aside."""
+    assert run.previous is not None
+    files = run.previous.files
+    name = next((name for name in files if name.endswith(f"/{REPEATED}")), None)
+    data = b"" if name is None else read_file(run.place.storage, name, files[name])
+    rejects = (Reject(**json.loads(line)) for line in data.splitlines())
+    return Counter((one.source, one.id) for one in rejects)
+
+
+def _with_other_copies(
+    material: Material, origins: Sequence[Origin | None], moved: set[str]
+) -> set[int]:
+    """Return the bundles with files of which other documents are put aside now.
+
+    Of the same two ids the rows may be those of another file. Only a file alone tells by its ids.
+    """
+    rows = material.rows
+    return {
+        bundle
+        for bundle, (told, key) in enumerate(zip(rows.told, rows.keys, strict=True))
+        if not moved.isdisjoint(paths_of(told))
+        and (len(told["files"]) > 1 or origins[bundle] != Origin({key}))
+    }
+
+
+def _with_other_ids(run: JobRun, material: Material, origins: Sequence[Origin | None]) -> set[int]:
+    """Return the bundles whose last assignments are not those of the documents they have now."""
+    assert run.previous is not None
+    there = _by_key(assignments_of(run.previous.files))
+    flow, tasks, bundles, others = DaskFlow(), [], [], set()
+    for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
+        origin = origins[bundle]
+        if origin is None:
+            continue
+        whole = origin == {material.rows.keys[bundle]}
+        last = _last_of(name if whole else None, origin, there)
+        if not last:
+            others.add(bundle)
+            continue
+        tasks.append(flow.lazy(_has_others, material.corpus.named[part], run.place, last, whole))
+        bundles.append(bundle)
+    found = flow.compute(tasks) if tasks else []
+    return others.union(itertools.compress(bundles, found))
+
+
+def _has_others(block: RowBlock, place: Place, last: Files, whole: bool) -> bool:
+    then = set(_table_of(place, last, ["doc_id"])["doc_id"].to_pylist())
+    now = set(block.ids.tolist())
+    return then != now if whole else not now <= then
+
+
+def carry(
+    run: JobRun, material: Material, origins: Sequence[Origin | None], before: Lineage
+) -> tuple[Files, IntArray]:
+    """Return the assignments of bundles that keep theirs, and their sizes by cluster.
+
+    Of a bundle that lost files, and of bundles that are brought together, those of the files that
+    stayed are written anew.
+    """
+    assert run.previous is not None
+    gone = not_carried(run, material, origins)
+    old = assignments_of(run.previous.files)
+    carried = {name: sha256 for name, sha256 in old.items() if name not in gone}
+    sizes = np.asarray(before.sizes, np.int64) - _sizes(run, gone, before)
+    rests = _rests(run, material, origins, gone)
+    return carried | rests, sizes + _sizes(run, rests, before)
+
+
+def not_carried(run: JobRun, material: Material, origins: Sequence[Origin | None]) -> Files:
+    """Return the last assignments of bundles that are not as they were."""
+    assert run.previous is not None
+    keys = material.rows.keys
+    whole = {key for key, origin in zip(keys, origins, strict=True) if origin == Origin({key})}
+    old = assignments_of(run.previous.files)
+    return {name: sha256 for name, sha256 in old.items() if _called(name)[0] not in whole}
+
+
+def _rests(run: JobRun, material: Material, origins: Sequence[Origin | None], old: Files) -> Files:
+    """Write the assignments of what is left of bundles, or is brought together."""
+    there = _by_key(old)
+    flow, tasks = DaskFlow(), []
+    for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
+        last = _last_of(None, origins[bundle] or Origin(), there)
+        if last:
+            target = f"{run.name}/{ASSIGNMENTS_FOLDER}/{name}"
+            block = material.corpus.named[part]
+            tasks.append(flow.lazy(_write_rest, block, run.place, last, target))
+    found = flow.compute(tasks) if tasks else []
+    return {name: sha256 for one in found for name, sha256 in one.items()}
+
+
+def _write_rest(block: RowBlock, place: Place, last: Files, target: str) -> Files:
+    table = _table_of(place, last)
+    kept = table.filter(pc.is_in(table["doc_id"], pa.array(block.ids.tolist(), pa.string())))
+    data = encode_columns(dict(zip(kept.column_names, kept.columns, strict=True)))
+    place.storage.write(target, data)
+    return {target: digest(data)}
+
+
+def _table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa.Table:
+    """Return some files of assignments as one table."""
+    found = [
+        pq.read_table(io.BytesIO(read_file(place.storage, *file)), columns=columns)
+        for file in sorted(files.items())
+    ]
+    return pa.concat_tables(found)
+
+
+def _by_key(files: Files) -> dict[str, Files]:
+    """Return files of assignments by what their rows are called."""
+    found: dict[str, Files] = defaultdict(dict)
+    for name, sha256 in files.items():
+        found[_called(name)[0]][name] = sha256
+    return found
+
+
+def _last_of(named: str | None, origin: Origin, there: Mapping[str, Files]) -> Files:
+    """Return the last assignments of a bundle, or of it those of one name."""
+    found = {name: sha256 for key in origin for name, sha256 in there.get(key, {}).items()}
+    if named is None:
+        return found
+    return {name: sha256 for name, sha256 in found.items() if name.endswith(f"/{named}")}
+
+
+def _called(name: str) -> tuple[str, str]:
+    """Return what the rows of a file of assignments are called, and the number of the batch."""
+    key, _, number = name.rpartition("/")[2].partition("-")
+    return key, number
+
+
+def _sizes(run: JobRun, files: Files, lineage: Lineage) -> IntArray:
+    """Return how many documents of each label some assignments have."""
+    if not files:
+        return np.zeros(len(lineage.ids), np.int64)
+    flow, place = DaskFlow(), run.place
+    parts = [flow.lazy(_sizes_of, place, *file, lineage.ids) for file in sorted(files.items())]
+    found: IntArray = flow.compute([tree(flow, _added, parts)])[0]
+    return found
+
+
+def _sizes_of(place: Place, name: str, sha256: str, ids: tuple[int, ...]) -> IntArray:
+    data = read_file(place.storage, name, sha256)
+    called = pq.read_table(io.BytesIO(data), columns=["cluster"])["cluster"].to_numpy()
+    order = np.argsort(ids)
+    places = order[np.searchsorted(np.asarray(ids)[order], called)]
+    return np.bincount(places, minlength=len(ids)).astype(np.int64)
+
+
+def _added(parts: list[IntArray]) -> IntArray:
+    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))

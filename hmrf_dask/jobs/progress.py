@@ -1,0 +1,61 @@
+"""The progress of a job: one call for every step and commit, timed and kept for `inspect`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from hmrf_dask.storage.stores import Storage
+
+# Called with {"step": words, "done": n, "of": n} while a step goes on, and with the record of
+# every commit of a fit: {"phase", "iteration", "J", "moved", ...}.
+Tell = Callable[[dict[str, Any]], None]
+
+
+def nothing(event: dict[str, Any]) -> None:
+    """Tell nobody."""
+
+
+PROGRESS = "progress.json"
+EVERY = 2.0  # seconds between two writes of how far a step is
+
+
+class Watch:
+    """The steps of a run.
+
+    Attributes
+    ----------
+    seconds : dict of str to float
+        How long each step took that is done.
+    """
+
+    def __init__(self, storage: Storage, run: str, tell: Tell) -> None:
+        self.seconds: dict[str, float] = {}
+        self.tell = tell
+        self._storage = storage
+        self._name = f"runs/{run}/{PROGRESS}"
+        self._written = 0.0
+
+    @contextmanager
+    def step(self, words: str) -> Iterator[Callable[[int, int], None]]:
+        """Tell of a step as long as it goes on; what is given takes how much of it is done."""
+        began, since = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
+        event = {"step": words, "done": 0, "of": 0}
+        self._written = 0.0
+        self._note(event, since)
+
+        def so_far(done: int, of: int) -> None:
+            self._note({"step": words, "done": done, "of": of}, since)
+
+        yield so_far
+        self.seconds[words] = round(time.perf_counter() - began, 3)
+
+    def _note(self, event: dict[str, Any], since: str) -> None:
+        self.tell(event)
+        if time.monotonic() - self._written > EVERY:
+            self._written = time.monotonic()
+            self._storage.write(self._name, json.dumps({**event, "since": since}).encode())

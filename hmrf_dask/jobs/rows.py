@@ -1,0 +1,383 @@
+"""From the files of a job to rows: what is there is reused, what is new is counted or read."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.errors import HmrfWarning, UnreadableFileError
+from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.jobs.bundles import (
+    Bundle,
+    check_told,
+    lines_before_of,
+    paths_of,
+    refuse_rejects,
+    refuse_widths,
+)
+from hmrf_dask.jobs.inputs import DocumentSource
+from hmrf_dask.jobs.job_file import Text
+from hmrf_dask.jobs.ledger import MADE_OF, VOCABULARY, Keys
+from hmrf_dask.releases.release import DamagedReleaseError, Release
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.files import BlockFile, number_of, write_block
+from hmrf_dask.storage.stores import Storage
+from hmrf_dask.text.files import (
+    COUNTED,
+    COUNTS,
+    ROWS,
+    CountedSource,
+    Place,
+    load_vocabulary,
+    read_record,
+    read_source,
+    save_vocabulary,
+    tell_remade,
+    write_record,
+)
+from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.tfidf import Coverage, Vocabulary
+from hmrf_dask.text.vectorise import (
+    WRITTEN,
+    SourceRows,
+    corpus_of,
+    count_more,
+    count_sources,
+    counts_key,
+    fit_vocabulary,
+    make_vocabulary_of,
+    rows_of,
+)
+
+SoFar = Callable[[int, int], None]
+Home = list[tuple[str, int]]  # files, and how many documents of each
+AT_ONCE = 512  # bundles in one graph, told of when it is done
+log = logging.getLogger("hmrf_dask")
+
+
+@dataclass(frozen=True)
+class JobRows:
+    """The rows of a job.
+
+    Attributes
+    ----------
+    rows : tuple of SourceRows
+        Of each bundle, in their order.
+    told : tuple of dict
+        What each bundle told when it was read; see `hmrf_dask.jobs.bundles.Told`.
+    keys : tuple of str
+        What each bundle's counts and rows are called.
+    vocabulary : Vocabulary or None
+        None where rows are ready embeddings.
+    made_of : tuple of str
+        Keys of the bundles that the vocabulary was made of.
+    refit : bool
+        Whether it was made now.
+    coverage : Coverage
+        How much of the new files the vocabulary of before knew, or this one where there was none.
+    """
+
+    rows: tuple[SourceRows, ...]
+    told: tuple[dict[str, Any], ...]
+    keys: tuple[str, ...]
+    vocabulary: Vocabulary | None
+    made_of: tuple[str, ...]
+    refit: bool
+    coverage: Coverage
+
+    def corpus(self, options: dict[str, Any]) -> Corpus:
+        """Return all rows, one partition for each batch of a bundle."""
+        return corpus_of(self.rows, options)
+
+    def names(self) -> list[str]:
+        """Return a file name for each partition of the corpus: the same bundle, the same."""
+        return [
+            f"{key}-{number_of(file):05d}.parquet"
+            for key, one in zip(self.keys, self.rows, strict=True)
+            for file in one.files
+            if file.n_rows
+        ]
+
+    def places(self) -> list[int]:
+        """Return the number of the bundle that each partition of the corpus comes from."""
+        return [place for place, one in enumerate(self.rows) for file in one.files if file.n_rows]
+
+    def homes(self) -> list[Home]:
+        """Return of each partition of the corpus the files in it, with their documents."""
+        return [
+            [(told["files"][file][0], n) for file, n in documents]
+            for told in self.told
+            for documents in told["documents"]
+            if documents
+        ]
+
+    def file_keys(self) -> dict[str, list[Keys]]:
+        """Return the keys of the parts of each file as the ledger has them, by path."""
+        found: dict[str, list[Keys]] = defaultdict(list)
+        for told, key in zip(self.told, self.keys, strict=True):
+            for path, own, *_ in told["files"]:
+                found[path].append(Keys(key, told["key"], own))
+        return found
+
+
+def count_documents(
+    bundles: Sequence[Bundle], settings: TextSettings, place: Place, so_far: SoFar
+) -> list[CountedSource]:
+    """Return the counts of all bundles; files that are counted already are not read again."""
+    flow = DaskFlow()
+    counted = count_sources(flow, bundles[:AT_ONCE], settings, place)
+    n_files = sum(len(one.files) for one in bundles)
+    for first in range(AT_ONCE, len(bundles), AT_ONCE):
+        so_far(sum(len(one.files) for one in bundles[:first]), n_files)
+        counted += count_more(flow, bundles[first : first + AT_ONCE], settings, place)
+    so_far(n_files, n_files)
+    for one in counted:
+        check_told(one.told, f"{place.storage.url}/{COUNTS}/{one.key}/{COUNTED}")
+    if any(one.stop for one in bundles):  # it was counted by a run that put them aside
+        refuse_rejects([one.told for one in counted])
+    return counted
+
+
+@dataclass(frozen=True)
+class Before:
+    """The vocabulary of the last release, and the keys of the bundles that it was made of."""
+
+    vocabulary: Vocabulary
+    made_of: tuple[str, ...]
+
+
+def weigh_documents(
+    bundles: Sequence[Bundle],
+    counted: Sequence[CountedSource],
+    new: Sequence[bool],
+    text: Text,
+    before: Before | None,
+    place: Place,
+    *,
+    before_written: Callable[[str], None],
+) -> JobRows:
+    """Return the rows of counted bundles, in the vocabulary of before or a new one.
+
+    Parameters
+    ----------
+    bundles : sequence of Bundle
+    counted : sequence of CountedSource
+        Their counts.
+    new : sequence of bool
+        Which of them the last release was not made of.
+    text : Text
+    before : Before, optional
+        None where there was none, or its settings were others.
+    place : Place
+        The output.
+    before_written : callable
+        Called with the identity of a new vocabulary before it or rows in it are written.
+    """
+    flow, settings = DaskFlow(), settings_of(text)
+    told, keys = tuple(one.told for one in counted), tuple(one.key for one in counted)
+    if before is not None:
+        rows = rows_of(flow, counted, before.vocabulary, place)
+        known = set(before.made_of)
+        # What takes the place of bundles that it was made of, it was made of too.
+        known |= {
+            counts_key(one.key, settings)
+            for one in bundles
+            if one.origins and known.issuperset(counts_key(key, settings) for key in one.origins)
+        }
+        coverage = _covered(rows, new)
+        since = _covered(rows, [key not in known for key in keys])
+        if not _is_outdated(text, before.vocabulary, since):
+            made_of = tuple(key for key in keys if key in known)
+            return JobRows(tuple(rows), told, keys, before.vocabulary, made_of, False, coverage)
+    vocabulary = fit_vocabulary(flow, counted, settings, place, before_written=before_written)
+    rows = rows_of(flow, counted, vocabulary, place)
+    if before is None:
+        coverage = _covered(rows, [True] * len(rows))
+    return JobRows(tuple(rows), told, keys, vocabulary, keys, True, coverage)
+
+
+def _covered(rows: Sequence[SourceRows], wanted: Sequence[bool]) -> Coverage:
+    some = [one.coverage for one, is_wanted in zip(rows, wanted, strict=True) if is_wanted]
+    return Coverage.total(some)
+
+
+def settings_of(text: Text) -> TextSettings:
+    """Return what a vocabulary is made with: when it is made anew is no part of it."""
+    return TextSettings.model_validate(text.model_dump(exclude={"refit"}))
+
+
+def _is_outdated(text: Text, before: Vocabulary, coverage: Coverage) -> bool:
+    """Return whether a vocabulary is to be made anew, by the files that it was not made of."""
+    drift = coverage.unknown_share - before.unknown_share
+    if text.drift is not None and drift > text.drift:
+        log.info(
+            "%.1f%% of the words of new files are unknown, %.1f%% were where the vocabulary was "
+            "made: it is made anew", 100 * coverage.unknown_share, 100 * before.unknown_share,
+        )  # fmt: skip
+        return True
+    return text.refit == "always"
+
+
+def find_lines(
+    bundles: Sequence[Bundle], rows: JobRows, wanted: Mapping[int, set[str]]
+) -> dict[int, dict[str, int]]:
+    """Return the lines of documents, by partition and id, from the parts of files they are in."""
+    flow, places, before = DaskFlow(), rows.places(), lines_before_of(rows.told)
+    tasks = [
+        flow.lazy(DocumentSource.lines_of, bundles[places[part]].files[0], ids)
+        for part, ids in wanted.items()
+    ]
+    return {
+        part: {one: line + before[places[part]] for one, line in lines.items()}
+        for part, lines in zip(wanted, flow.compute(tasks), strict=True)
+    }
+
+
+FOLDER = f"{ROWS}/embeddings"
+
+
+def embed_documents(bundles: Sequence[Bundle], place: Place, so_far: SoFar) -> JobRows:
+    """Return the embeddings of all bundles as rows; files that are done already are left.
+
+    Raises
+    ------
+    InvalidInputError
+        Files have embeddings of different lengths.
+    """
+    flow, found = DaskFlow(), list[Embedded]()
+    place.storage.make_root()
+    for first in range(0, len(bundles), AT_ONCE):
+        so_far(first, len(bundles))
+        some = bundles[first : first + AT_ONCE]
+        made = flow.compute([flow.lazy(embed_source, one, place) for one in some])
+        tell_remade([one.damage for one in made if one.damage])
+        found += made
+    told = tuple(one.told for one in found)
+    if any(one.stop for one in bundles):  # it was read by a run that put them aside
+        refuse_rejects(told)
+    widths = {one.rows.n_features: paths_of(one.told)[0] for one in found if one.rows.files}
+    if len(widths) > 1:
+        refuse_widths(widths)
+    width = max(widths, default=1)
+    rows = tuple(replace(one.rows, n_features=width) for one in found)  # an empty file has none
+    keys = tuple(one["key"] for one in told)
+    return JobRows(rows, told, keys, None, (), False, Coverage())
+
+
+@dataclass(frozen=True)
+class _EmbeddingsRecord:
+    """What rows.json holds of a bundle of embeddings."""
+
+    files: tuple[BlockFile, ...]
+    n_features: int
+    told: dict[str, Any]
+
+
+class Embedded(NamedTuple):
+    """The rows of a bundle, what it told, and what was wrong with the file that told of it."""
+
+    rows: SourceRows
+    told: dict[str, Any]
+    damage: str
+
+
+def embed_source(source: Bundle, place: Place) -> Embedded:
+    """Return the rows of a bundle, written now if they are not there yet."""
+    storage, folder = place.storage, f"{FOLDER}/{source.key}"
+    url = f"{storage.url}/{folder}"
+    known, damage = _record_or_damage(storage, folder)
+    if known is None:
+        files: list[BlockFile] = []
+        width = 0
+        for batch in source.read():
+            if batch.embeddings is not None:
+                block = RowBlock.from_array(batch.embeddings, batch.ids)
+                width = block.n_features
+                files.append(write_block(block, url, len(files), place.options))
+        known = _EmbeddingsRecord(tuple(files), width, source.told())
+        write_record(storage, f"{folder}/{WRITTEN}", asdict(known))
+    return Embedded(SourceRows(url, known.files, known.n_features, Coverage()), known.told, damage)
+
+
+def _record_or_damage(storage: Storage, folder: str) -> tuple[_EmbeddingsRecord | None, str]:
+    """Return what is known of embeddings, and what is wrong with the file that tells it."""
+    try:
+        found = read_record(storage, f"{folder}/{WRITTEN}", _EmbeddingsRecord)
+        if found is not None:
+            check_told(found.told, f"{storage.url}/{folder}/{WRITTEN}")
+        return found, ""
+    except UnreadableFileError as error:
+        return None, f"{error.path} {error.what}"
+
+
+def check_vocabulary(storage: Storage, release: Release) -> None:
+    """Raise DamagedReleaseError where the vocabulary of a release cannot be read."""
+    named = release.ledger[VOCABULARY]
+    try:
+        if named is not None:
+            load_vocabulary(named, Place(storage.url))
+    except UnreadableFileError as error:
+        raise DamagedReleaseError(str(error)) from error
+
+
+def read_vocabulary(
+    release: Release, place: Place, settings: TextSettings, *, needed: bool
+) -> Vocabulary | None:
+    """Return the vocabulary of a release, None where it had none.
+
+    Parameters
+    ----------
+    release : Release
+    place : Place
+    settings : TextSettings
+        Those of the job, with which it is made again.
+    needed : bool
+        Whether a run cannot do without: else one that is lost is a warning.
+
+    Raises
+    ------
+    DamagedReleaseError
+        It cannot be read, nor made again.
+    """
+    named = release.ledger[VOCABULARY]
+    if named is None:
+        return None
+    try:
+        return load_vocabulary(named, place)
+    except UnreadableFileError as error:
+        said = f"the vocabulary of release {release.number} cannot be read ({error.what})"
+    found = _made_again(named, release.ledger[MADE_OF], place, settings)
+    if found is not None:
+        warnings.warn(f"{said}; it was made again, the same", HmrfWarning, stacklevel=2)
+        return found
+    if needed:
+        raise DamagedReleaseError(
+            f"{said}, and it cannot be made again, as what it was made of is gone; for a new one "
+            "run once with text.refit always and start cold in the job: clusters keep their ids by "
+            "the documents they share"
+        )
+    warnings.warn(f"{said}; a new one is made", HmrfWarning, stacklevel=2)
+    return None
+
+
+def _made_again(
+    named: str, made_of: list[str], place: Place, settings: TextSettings
+) -> Vocabulary | None:
+    """Return the vocabulary of this identity, made of counts; None where others come of them."""
+    try:
+        sources = [read_source(place.storage, key) for key in made_of]
+        counted = [one for one in sources if one is not None]
+        if not counted or len(counted) != len(sources):
+            return None
+        found = make_vocabulary_of(DaskFlow(), counted, settings, place)
+    except UnreadableFileError:
+        return None
+    if found.identity != named:
+        return None
+    save_vocabulary(found, place)
+    return found

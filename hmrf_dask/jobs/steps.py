@@ -1,0 +1,510 @@
+"""The steps of a run up to its labels: rows of documents, answers, the fit or the last model."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files
+from hmrf_dask.documents.batches import Reject
+from hmrf_dask.documents.segments import segments_of
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
+from hmrf_dask.estimators.base import HMRFEstimator
+from hmrf_dask.estimators.classes import ESTIMATORS, load
+from hmrf_dask.fit.memory_plan import check_memory, hashing_task, table_task
+from hmrf_dask.jobs.answers import (
+    NOTHING_GIVEN,
+    Answers,
+    Given,
+    Split,
+    read_answers,
+    refuse_contradictions,
+    refused,
+    refuses_contradictions,
+    split_answers,
+)
+from hmrf_dask.jobs.bundles import Bundle, paths_of
+from hmrf_dask.jobs.bundling import bundled
+from hmrf_dask.jobs.former import find_in, look_up
+from hmrf_dask.jobs.garbage import names_made
+from hmrf_dask.jobs.inputs import DocumentSource, Inputs
+from hmrf_dask.jobs.job_file import PARAMETERS, SEEDED, Method, Text
+from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, Changes, Entry, compare
+from hmrf_dask.jobs.parent import Parent, check_release
+from hmrf_dask.jobs.places import ANSWERS, model_of
+from hmrf_dask.jobs.progress import Tell, Watch
+from hmrf_dask.jobs.quarantine import check_answers, check_records, is_too_much, without_repeated
+from hmrf_dask.jobs.rows import FOLDER as EMBEDDINGS
+from hmrf_dask.jobs.rows import (
+    Before,
+    JobRows,
+    count_documents,
+    embed_documents,
+    find_lines,
+    read_vocabulary,
+    settings_of,
+    weigh_documents,
+)
+from hmrf_dask.releases import own_files
+from hmrf_dask.releases.lock import OutputLock
+from hmrf_dask.releases.release import Release, read_file
+from hmrf_dask.storage.stores import make_folders
+from hmrf_dask.text.files import COUNTED, COUNTS, Place
+from hmrf_dask.text.tfidf import Vocabulary
+from hmrf_dask.text.vectorise import WRITTEN, counts_key
+from hmrf_dask.types import FloatArray
+
+log = logging.getLogger("hmrf_dask")
+
+
+def fit_job(
+    method: Method,
+    corpus: Corpus,
+    answers: Constraints | None,
+    run_dir: str,
+    *,
+    first: FloatArray | None,
+    tell: Tell,
+) -> HMRFEstimator:
+    """Fit the method of a job.
+
+    Parameters
+    ----------
+    method : Method
+    corpus : Corpus
+    answers : Constraints, optional
+    run_dir : str
+        A fit that was killed goes on from there.
+    first : array of shape (n_clusters, n_features), optional
+        Centroids to begin with; without them it is a cold start.
+    tell : callable
+        Called with the record of every commit.
+    """
+    parameters = dict(method.parameters)
+    if first is not None:
+        parameters["init"] = first
+    model = ESTIMATORS[method.name](**parameters)
+    model._progress = tell
+    if method.name in SEEDED and (answers is None or not len(answers.must_nodes)):
+        raise InvalidInputError(
+            f"{method.name} must have answers that say which documents belong together, its seeds, "
+            "got none; give some, or use KMeans"
+        )
+    given: dict[str, Any] = {"must_link": answers}
+    if method.name == "KMeans":
+        given = {}
+        if answers is not None:
+            warnings.warn(
+                f"KMeans takes no pairs: the {len(answers)} answers change nothing; give "
+                "method.name HMRFKMeans",
+                HmrfWarning,
+                stacklevel=2,
+            )
+    if "://" not in run_dir:
+        make_folders(run_dir)  # private where the output is, which a fit by itself asks nobody
+    return model.fit(corpus, run_dir=run_dir, **given)
+
+
+def warm_centroids(
+    method: Method,
+    last: HMRFEstimator,
+    before: Vocabulary | None,
+    now: Vocabulary | None,
+) -> FloatArray | None:
+    """Return the centroids of the last model as columns are now; None where they are of no use.
+
+    Parameters
+    ----------
+    method : Method
+        Of the fit to come.
+    last : HMRFEstimator
+    before, now : Vocabulary, optional
+        Of the rows of the last fit and of the fit to come; None where rows are ready embeddings.
+    """
+    centroids = last.cluster_centers_
+    distortion = method.distortion or "cosine"
+    if "init" not in PARAMETERS[method.name]:
+        log.info("seeds give the first centroids: a cold start")
+        return None
+    same = type(last).__name__ == method.name and len(centroids) == method.n_clusters
+    if not same or last._distortion.name not in (distortion, "euclidean"):
+        log.info("the method is another one than that of the last model: a cold start")
+        return None
+    if before is None or now is None or before.identity == now.identity:
+        return centroids
+    if len(before.components) or len(now.components):
+        log.info("components of the vocabulary were made anew: a cold start")
+        return None
+    moved = _mapped(centroids, before, now)
+    if not moved.any(axis=1).all():
+        log.info("a centroid has no word of the new vocabulary: a cold start")
+        return None
+    return moved
+
+
+def _mapped(centroids: FloatArray, before: Vocabulary, now: Vocabulary) -> FloatArray:
+    """Return centroids with the columns of another vocabulary; new words begin at nought."""
+    if now.settings.kind == "hashing":
+        return centroids  # a bucket is a bucket
+    places = now.places(before.terms)
+    known = np.flatnonzero(places >= 0)
+    moved = np.zeros((len(centroids), now.n_terms))
+    moved[:, places[known]] = centroids[:, known]
+    return moved
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """A run at work.
+
+    Attributes
+    ----------
+    inputs : Inputs
+    parent : Parent
+        What it goes on from.
+    hold : Hold
+    watch : Watch
+    """
+
+    inputs: Inputs
+    parent: Parent
+    hold: OutputLock
+    watch: Watch
+
+    @property
+    def run_id(self) -> str:
+        """What the run is called."""
+        return self.parent.run_id
+
+    @property
+    def previous(self) -> Release | None:
+        """The release that it goes on from."""
+        return self.parent.release
+
+    def record_made(self, names: Iterable[str]) -> None:
+        """Record folders below the output that the run is about to make; see `releases.made`."""
+        own_files.record(self.place.storage, self.run_id, names)
+
+    @property
+    def name(self) -> str:
+        """The folder of the run, below the output."""
+        return f"runs/{self.run_id}"
+
+    @property
+    def folder(self) -> str:
+        """The folder of the run: a path or URL."""
+        return f"{self.inputs.output}/{self.name}"
+
+    @property
+    def place(self) -> Place:
+        """The output, as tasks are told of it."""
+        return Place(self.inputs.output)
+
+    def record_of(self, bundle: str) -> str:
+        """Return the file below the output that says that the documents of a bundle were read."""
+        if self.text.kind == "embeddings":
+            return f"{EMBEDDINGS}/{bundle}/{WRITTEN}"
+        return f"{COUNTS}/{counts_key(bundle, settings_of(self.text))}/{COUNTED}"
+
+    @cached_property
+    def changes(self) -> Changes:
+        """What happened to the files since the last release."""
+        return compare(self.last_files, self.inputs.sources)
+
+    @property
+    def last_files(self) -> dict[str, Entry]:
+        """The files of the last release."""
+        return {} if self.previous is None else dict(self.previous.ledger[SOURCES])
+
+    def turn(self, path: str) -> tuple[int, str]:
+        """Return what files are put in order by: of two documents with one id the first stays.
+
+        That is never the newer one, until the next fit goes by path alone.
+        """
+        return self.came.get(path, 0), path
+
+    @cached_property
+    def came(self) -> dict[str, int]:
+        """The releases that files came with since the last fit, by path; none for a fit."""
+        if self.previous is None or self.inputs.job.mode == "fit":
+            return {}
+        last = self.previous.ledger.get(CAME, {})  # former versions kept none
+        kept = {path: last[path] for path in self.changes.same if path in last}
+        return kept | dict.fromkeys((*self.changes.new, *self.changes.changed), self.parent.number)
+
+    @cached_property
+    def same(self) -> set[str]:
+        """The files that are as they were then, by path."""
+        return set(self.changes.same)
+
+    @cached_property
+    def last_model(self) -> HMRFEstimator:
+        """The model of the last release."""
+        assert self.previous is not None
+        return load(f"{self.inputs.output}/{model_of(self.previous.files)}")
+
+    @cached_property
+    def last_vocabulary(self) -> Vocabulary | None:
+        """The vocabulary of the last release; None without one, or where it is of no use."""
+        if self.previous is None:
+            return None
+        job, text = self.inputs.job, self.text
+        needed = job.mode == "predict" or job.start == "warm" or text.refit != "always"
+        return read_vocabulary(self.previous, self.place, settings_of(text), needed=needed)
+
+    @property
+    def text(self) -> Text:
+        """How texts become rows: without a word in the job, embeddings where there are no texts."""
+        columns = self.inputs.manifest.documents
+        ready = Text(kind="embeddings") if columns.text is None else Text()
+        text = self.inputs.job.text or ready
+        column = "embedding" if text.kind == "embeddings" else "text"
+        if getattr(columns, column) is None:
+            raise ConfigurationError(
+                f"text.kind {text.kind} must go with a column, got no documents.{column} in the "
+                "manifest; name the column, or choose another kind"
+            )
+        return text
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run works on.
+
+    Attributes
+    ----------
+    rows : JobRows
+    corpus : Corpus
+        Each id once.
+    names : tuple of str
+        A file name for each partition.
+    files : tuple of int
+        Which bundle each partition comes from.
+    repeated : list of Reject
+        Documents left out, whose id another file has.
+    """
+
+    rows: JobRows
+    corpus: Corpus
+    names: tuple[str, ...]
+    files: tuple[int, ...]
+    repeated: list[Reject]
+
+    def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[str]]:
+        """Return the partitions of some bundles, and their names; None where there are none."""
+        chosen = [part for part, file in enumerate(self.files) if wanted[file]]
+        names = [self.names[part] for part in chosen]
+        sources = [self.corpus.sources[part] for part in chosen]
+        if not sources:
+            return None, names
+        return corpus_of_files(sources, self.corpus.n_features), names
+
+
+def check_parent(run: JobRun) -> None:
+    """Look at what the run goes on from before hours of work are put into it."""
+    if run.previous is not None:
+        with run.watch.step("check the last release"):
+            predicting = run.inputs.job.mode == "predict"
+            check_release(run.place.storage, run.previous, predicting=predicting)
+
+
+def look_at_answers(run: JobRun) -> Given:
+    """Return the answers; what is wrong with them alone is said before any document is read."""
+    given = NOTHING_GIVEN
+    with run.watch.step("read answers"), _stopping_fits(run):
+        given = read_answers(run.inputs.answers)
+        if run.inputs.job.quarantines:
+            check_answers(run, given, given.rejects)
+        elif given.rejects:
+            raise _refused(run, given, given.rejects)
+        if refuses_contradictions(run.inputs.job.method):
+            refuse_contradictions(given, certain=_all_are_used(run))
+    return given
+
+
+@contextmanager
+def _stopping_fits(run: JobRun) -> Iterator[None]:
+    """Warn of what would stop a fit where a run only predicts, which uses no answers."""
+    try:
+        yield
+    except InvalidInputError as error:
+        if run.inputs.job.mode != "predict":
+            raise
+        warnings.warn(f"the next fit will stop: {error}", HmrfWarning, stacklevel=2)
+
+
+def _all_are_used(run: JobRun) -> bool:
+    """Return whether no answer may be left out for want of a document."""
+    return not (run.inputs.job.quarantines or run.previous is not None or run.parent.passed_over)
+
+
+def find_answers(run: JobRun, material: Material, given: Given) -> Answers:
+    """Return the pairs of documents that are there; others wait, or are rejected."""
+    return _split(run, material, given).for_use()
+
+
+def unused_answers(run: JobRun, material: Material, given: Given) -> Answers:
+    """Return the answers of a prediction, and tell of those that wait for the next fit."""
+    assert run.previous is not None
+    files = run.previous.files
+    name = next((name for name in files if name.endswith(f"/{ANSWERS}")), None)
+    fitted = None if name is None else read_file(run.place.storage, name, files[name])
+    answers = _split(run, material, given).without_use(fitted)
+    if answers.n_unused:
+        warnings.warn(
+            f"mode predict uses no answers: {counted(answers.n_unused, 'answer')} that the last "
+            "fit had not change nothing before the next one; run with mode fit to use them",
+            HmrfWarning,
+            stacklevel=2,
+        )
+    return answers
+
+
+def _split(run: JobRun, material: Material, given: Given) -> Split:
+    """Return the answers by what is known of their documents; what is wrong with that is said."""
+    with run.watch.step("look up answers"):
+        find = partial(find_in, material.corpus)
+        split = split_answers(given, look_up(run.place, run.previous, given.named(), find))
+        with _stopping_fits(run):
+            if run.inputs.job.quarantines:
+                check_answers(run, given, split.rejects)
+            elif split.unknown:
+                raise _refused(run, given, split.unknown)
+            if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
+                refuse_contradictions(split.known, certain=True)
+    return split
+
+
+def _refused(run: JobRun, given: Given, rejects: Sequence[Reject]) -> InvalidInputError:
+    too_much = is_too_much(run.inputs.job, len(rejects), given.n_answers)
+    return refused(rejects, too_much=too_much)
+
+
+def prepare(run: JobRun) -> Material:
+    """Return the rows of all documents; new and changed files alone are read."""
+    bundles = _bundles(run)
+    rows = _rows(run, bundles)
+    with run.watch.step("look for ids that come twice"):
+        unique = without_repeated(
+            rows.corpus(dict(run.place.options)),
+            rows.homes(),
+            f"{run.folder}/rows",
+            first=run.turn,
+            find_lines=partial(find_lines, bundles, rows),
+            quarantine=run.inputs.job.quarantines,
+        )
+    if unique.rejects:
+        check_records(run, rows.told, unique.rejects)
+    _refuse_few(run, unique.corpus.n_rows)
+    return Material(rows, unique.corpus, tuple(rows.names()), tuple(rows.places()), unique.rejects)
+
+
+def _refuse_few(run: JobRun, n_documents: int) -> None:
+    """Refuse more clusters than documents as soon as these are counted."""
+    n_clusters = run.inputs.job.method.n_clusters
+    if run.inputs.job.mode == "fit" and n_documents < n_clusters:
+        raise InvalidInputError(
+            f"method.n_clusters must be at most the number of documents, got {n_clusters} for "
+            f"{counted(n_documents, 'document')} in "
+            f"{counted(len(run.inputs.sources), 'file')}; ask for fewer clusters, or check that "
+            "the manifest names all files"
+        )
+
+
+def _bundles(run: JobRun) -> list[Bundle]:
+    columns = run.inputs.manifest.documents
+    files = [
+        DocumentSource(segment, columns)
+        for source in run.inputs.sources
+        for segment in segments_of(source)
+    ]
+    made_of = () if run.previous is None else run.previous.ledger[MADE_OF]
+    return bundled(
+        files, run.last_files, run.place, stop=not run.inputs.job.quarantines, made_of=made_of
+    )
+
+
+def _rows(run: JobRun, bundles: list[Bundle]) -> JobRows:
+    text, keys = run.text, [one.key for one in bundles]
+    if text.kind == "embeddings":
+        run.record_made(names_made(keys, (), (None,)))
+        with run.watch.step("read embeddings") as so_far:
+            rows = embed_documents(bundles, run.place, so_far)
+        check_records(run, rows.told)
+        return rows
+    _refuse_columns(run, text)
+    before = _vocabulary_to_keep(run, text)
+    counts = [counts_key(key, settings_of(text)) for key in keys]
+    run.record_made(names_made(keys, counts, ()))
+    with run.watch.step("count words") as so_far:
+        found = count_documents(bundles, settings_of(text), run.place, so_far)
+    check_records(run, [one.told for one in found])
+    _refuse_few(run, sum(one.n_texts for one in found))
+    if run.inputs.job.mode == "predict":
+        text = text.model_copy(update={"refit": "never"})
+    new = [not run.same.issuperset(paths_of(one.told)) for one in found]
+    with run.watch.step("weigh words"):
+        return weigh_documents(
+            bundles, found, new, text, before, run.place,
+            before_written=lambda vocabulary: run.record_made(names_made((), (), (vocabulary,))),
+        )  # fmt: skip
+
+
+def _refuse_columns(run: JobRun, text: Text) -> None:
+    """Refuse more columns than memory holds where they are known before any word is counted."""
+    job, columns = run.inputs.job, text.lsa or (text.n_features if text.kind == "hashing" else 0)
+    tasks = [hashing_task(text.n_features if text.kind == "hashing" else 0, text.lsa or 0)]
+    if job.mode == "fit":
+        tasks.append(table_task(job.method.n_clusters, columns))
+    check_memory(tasks)
+
+
+def _vocabulary_to_keep(run: JobRun, text: Text) -> Before | None:
+    last = run.last_vocabulary
+    if last is not None and run.previous is not None and last.settings == settings_of(text):
+        return Before(last, tuple(run.previous.ledger[MADE_OF]))
+    if run.inputs.job.mode == "predict":
+        got = "none that can be read" if last is None else "other text settings"
+        raise ConfigurationError(
+            f"mode predict must have the vocabulary of the last fit, got {got}; run with mode fit "
+            "first"
+        )
+    return None
+
+
+def fit_all(run: JobRun, material: Material, answers: Answers) -> tuple[HMRFEstimator, str]:
+    """Fit all documents; return the model, and whether it was a warm or a cold start."""
+    job = run.inputs.job
+    first = None
+    check_memory([table_task(job.method.n_clusters, material.corpus.n_features)])
+    now = material.rows.vocabulary
+    known = run.last_vocabulary is not None or now is None  # else nobody knows which column is what
+    if run.previous is not None and job.start == "warm" and known:
+        first = warm_centroids(job.method, run.last_model, run.last_vocabulary, now)
+        if first is not None and first.shape[1] != material.corpus.n_features:
+            first = None
+    with run.watch.step("fit"):
+        model = fit_job(
+            job.method, material.corpus, answers.used, f"{run.folder}/fit",
+            first=first, tell=run.watch.tell,
+        )  # fmt: skip
+    return model, "cold" if first is None else "warm"
+
+
+def fit_told(model: HMRFEstimator) -> dict[str, Any]:
+    """Return how a fit ended."""
+    return {
+        "J": float(model.objective_),
+        "iterations": int(model.n_iter_),
+        "converged": bool(model.converged_),
+        "stop_reason": str(model.stop_reason_),
+        "seed": int(model.seed_),
+    }

@@ -1,0 +1,457 @@
+"""One run at a time on an output: numbered files name the process that holds it, and its beat."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hmrf_dask.errors import HeldError, RunDirectoryError
+from hmrf_dask.storage import records
+from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
+from hmrf_dask.storage.remote import seconds_of
+from hmrf_dask.storage.stores import Storage, fenced, open_storage, temporary_target
+
+# As numbers are written, so that a number has one name: 000007.json is none.
+_NUMBERED = re.compile(r"([0-9]{5}|[1-9][0-9]{5,8})\.json")
+
+
+def open_output(
+    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> Storage:
+    """Return the store of an output, a folder or URL; its options must hold no secrets."""
+    options = dict(storage_options or {})
+    refuse_credentials(options)
+    return open_storage(absolute_url(output), options, durable=True)
+
+
+def numbers_in(storage: Storage, folder: str) -> list[int]:
+    """Return the numbers of the numbered files of a folder."""
+    return [int(found[1]) for found in map(_NUMBERED.fullmatch, storage.names(folder)) if found]
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NAMESPACE = Path("/proc/self/ns/pid")
+_WAITED = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
+_LEAST_SHARE = 0.01  # of a processor: signs of life alone need a tenth of that
+_LEAST_WAKES, _RARELY = 3.0, 20.0  # wakes, and seconds between two of them
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as others can find it again.
+
+    Attributes
+    ----------
+    host, user : str
+    machine : str
+        What tells where its number means something: this start of the machine, and the container
+        where numbers count anew. Containers often share the name of their host.
+    pid : int
+    started : float
+        Seconds from the start of the machine to that of the process; a number that is used again
+        has another.
+    """
+
+    host: str
+    user: str
+    machine: str
+    pid: int
+    started: float
+
+
+def this_process() -> Process:
+    """Return the process that asks."""
+    return Process(
+        socket.gethostname(), _user(), _machine(), os.getpid(), _started(psutil.Process())
+    )
+
+
+def is_alive(process: Process) -> bool | None:
+    """Return whether a process lives; None where this machine cannot tell."""
+    if process.machine != _machine():
+        return None
+    try:
+        found = psutil.Process(process.pid)
+        if found.status() == psutil.STATUS_ZOMBIE:  # killed, but nobody asked how it ended
+            return False
+        return abs(_started(found) - process.started) < 1.0
+    except psutil.NoSuchProcess:
+        return False
+
+
+def seconds() -> float:
+    """Return a time in seconds that goes on while the machine sleeps, and never jumps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Activity:
+    """Whether the work of the thread that makes this object goes on.
+
+    A thread that waits for ever, for a lock or a disk that is gone, neither wakes nor computes, and
+    neither does anything else in its process. A thread that waits for a cluster wakes to see how it
+    is, and one that waits for other threads has a process that computes.
+
+    Parameters
+    ----------
+    patience : float
+        Seconds in which some of this must be seen.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._status = Path(f"/proc/self/task/{threading.get_native_id()}/status")
+        self._since = seconds()
+        self._seen = self._measured()
+
+    def goes_on(self) -> bool:
+        """Return whether enough was done since that was last so, or it is not long ago."""
+        now, measured = seconds(), self._measured()
+        elapsed = now - self._since
+        computed, woke = (new - old for new, old in zip(measured, self._seen, strict=True))
+        if computed >= _LEAST_SHARE * elapsed or woke >= max(_LEAST_WAKES, elapsed / _RARELY):
+            self._since, self._seen = now, measured
+            return True
+        return elapsed < self.patience
+
+    def _measured(self) -> tuple[float, float]:
+        """Return the seconds that the process computed, and how often the thread waited."""
+        try:
+            found = _WAITED.search(self._status.read_text())
+        except OSError:  # no Linux
+            found = None
+        return time.process_time(), float(found[1]) if found else 0.0
+
+
+def _started(process: psutil.Process) -> float:
+    # The difference is what the kernel counts, which no change of the clock moves.
+    return process.create_time() - psutil.boot_time()
+
+
+def _machine() -> str:
+    try:
+        return f"{_BOOT.read_text().strip()}/{_NAMESPACE.stat().st_ino}"
+    except OSError:  # no Linux
+        return socket.gethostname()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container that runs under a number without a name
+        return str(os.getuid())
+
+
+LOCK_FOLDER = "holders"
+LEASE, HUNG_AFTER = "60 s", "10 minutes"
+_LOOKS = 5  # at a number that is listed and cannot be read
+_KEPT = 20  # numbers of former holders; more would be listed at every start for ever
+_OF = re.compile(r"([0-9]{5,9})\.(?:json|beat|done)")
+log = logging.getLogger("hmrf_dask")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds an output.
+
+    Attributes
+    ----------
+    number : int
+        Of the file.
+    run : str
+        Id of the run.
+    process : Process
+    since : str
+        When it began, in ISO 8601, UTC.
+    lease, beat : float
+        Seconds without a sign after which it counts as gone, and between two signs.
+    token : str
+        Tells this very attempt from any other.
+    """
+
+    number: int
+    run: str
+    process: Process
+    since: str
+    lease: float
+    beat: float
+    token: str
+
+    def sealed(self) -> bytes:
+        """Return the content of its file."""
+        return records.seal(asdict(self))
+
+
+class OutputLock:
+    """An output that this process holds; `held` makes it."""
+
+    def __init__(self, storage: Storage, holder: Holder, activity: Activity) -> None:
+        self.holder = holder
+        self._storage = storage
+        self._activity = activity
+        self._signed = seconds()
+        self._loss = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="hmrf-holder", daemon=True)
+
+    def check(self) -> None:
+        """Raise HeldError where another run took the output over, as this one gave no sign."""
+        number = max(numbers_in(self._storage, LOCK_FOLDER), default=0)
+        if number > self.holder.number:
+            self._loss = (
+                f"a run must give a sign every {self.holder.lease:.0f} s, got none of this one "
+                f"for longer, so another run took over {self._storage.url}: "
+                f"{_who(self._storage, number)}; let that one finish, then run again"
+            )
+        if self._loss:
+            raise HeldError(self._loss)
+
+    def check_if_late(self) -> None:
+        """Do as `check` does, but ask the store only where others may have missed a sign."""
+        if self._loss or self._is_late():
+            self.check()
+
+    def begin(self) -> None:
+        """Give the first sign of life and go on giving them."""
+        self._sign()
+        self._thread.start()
+
+    def end(self) -> None:
+        """Give no more signs, and let others in."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(self.holder.lease)  # it may hang in a disk, and cannot be waited for
+        if self._loss:
+            return
+        try:
+            self._storage.write(_name(self.holder.number, "done"), _now().encode())
+        except RunDirectoryError as error:  # what the run did or how it failed says more
+            log.warning("the output could not be given free (%s); others wait a little", error)
+
+    def _live(self) -> None:
+        while not self._ended.wait(self.holder.beat):
+            if not self._activity.goes_on():
+                continue  # so others may have the output
+            try:
+                self._sign()
+            except HeldError:
+                return
+            except RunDirectoryError as error:  # a later one may get through
+                log.debug("no sign of life could be given: %s", error)
+
+    def _is_late(self) -> bool:
+        # Where clocks differ, others watch for this long before they pass a process over.
+        return seconds() - self._signed > min(2 * self.holder.beat, self.holder.lease / 2)
+
+    def _sign(self) -> None:
+        late, now = self._is_late(), seconds()
+        sign = json.dumps({"time": time.time(), "token": uuid.uuid4().hex})
+        self._storage.write(_name(self.holder.number, "beat"), sign.encode())
+        if late:  # whoever took over before the sign is seen now, whoever wants to later sees it
+            self.check()
+        self._signed = now
+
+
+@contextlib.contextmanager
+def held(
+    output: str | os.PathLike[str],
+    run_id: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    lease: float | None = None,
+    beat: float | None = None,
+) -> Iterator[OutputLock]:
+    """Hold an output while what is inside runs; it is given free however that ends.
+
+    Nothing below the output is written inside once another run has taken it over.
+
+    Parameters
+    ----------
+    output : str or path
+        Folder or URL.
+    run_id : str
+        What others are told.
+    storage_options : mapping, optional
+        For fsspec, without credentials.
+    lease, beat : float, optional
+        Seconds without a sign after which others count this process as gone (`hmrf.lease`), and
+        between two signs (a sixth of them).
+
+    Raises
+    ------
+    HeldError
+        Another run holds it, or took it over.
+    """
+    storage = open_output(output, storage_options)
+    storage.make_root()
+    lease = seconds_of("lease", LEASE, least=1.0) if lease is None else lease
+    activity = Activity(seconds_of("hung-after", HUNG_AFTER, least=1.0))
+    beat = lease / 6 if beat is None else beat
+    hold = OutputLock(storage, _take(storage, run_id, lease, beat), activity)
+    try:
+        with fenced(storage.url, hold.check_if_late):
+            hold.begin()
+            yield hold
+    except HeldError:
+        raise
+    except Exception as error:  # files may be missing only because they are another's now
+        _explain_by_loss(hold, error)
+        raise
+    finally:
+        hold.end()
+
+
+def _explain_by_loss(hold: OutputLock, error: Exception) -> None:
+    """Raise HeldError in place of an error of a run that was passed over."""
+    try:
+        hold.check()
+    except HeldError as loss:
+        raise loss from error
+    except RunDirectoryError:
+        return
+
+
+def holder_of(
+    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Holder | None:
+    """Return who holds an output now, None where nobody does."""
+    storage = open_output(output, storage_options)
+    _, holder = _newest(storage)
+    return holder if holder is not None and _last_words(storage, holder) is None else None
+
+
+def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
+    """Make the next number, or raise HeldError where the last one is held."""
+    token = uuid.uuid4().hex
+    while True:
+        number, last = _newest(storage)
+        sign = None if last is None else _last_words(storage, last)
+        if last is not None and sign is None:
+            raise HeldError(
+                f"an output must have one run at a time, got {storage.url} held by "
+                f"{_named(last)}{_last_sign(storage, last)}; wait until it ends, or stop it, and "
+                "run again"
+            )
+        own = Holder(number + 1, run_id, this_process(), _now(), lease, beat, token)
+        try:
+            storage.create(_name(own.number, "json"), own.sealed())
+        except FileExistsError:
+            # Ours where a store answered only a second try of the same request.
+            there = _newest(storage)[1]
+            if there is None or there.token != token:
+                continue
+        woke = last is not None and _sign_of(storage, last) != sign
+        if not woke and max(numbers_in(storage, LOCK_FOLDER), default=0) <= own.number:
+            _forget(storage, own.number - _KEPT)
+            return own
+        # The last one woke just now, or it is an old number, which was removed meanwhile.
+        storage.delete([_name(own.number, "json")])
+
+
+def _newest(storage: Storage) -> tuple[int, Holder | None]:
+    """Return the highest number, and whose it is: None where that run has ended, or there is none.
+
+    A run that was too late removes its number again, maybe between two looks.
+    """
+    for _ in range(_LOOKS):
+        number = max(numbers_in(storage, LOCK_FOLDER), default=0)
+        if not number or _is_done(storage, number):
+            return number, None
+        with contextlib.suppress(FileNotFoundError):
+            return number, _read(storage, number)
+    raise records.DamagedFileError(
+        f"{storage.url}/{_name(number, 'json')} must be as a run wrote it, got a link to nothing; "
+        "where no run is at work, remove it and run again"
+    )
+
+
+def _last_words(storage: Storage, holder: Holder) -> dict[str, Any] | None:
+    """Return the last sign of a holder that is gone, None where it is still there.
+
+    This may take a few of its beats to find out.
+    """
+    sign = _sign_of(storage, holder)
+    if _is_done(storage, holder.number) or is_alive(holder.process) is False:
+        return sign
+    # Clocks jump, and those of two machines differ: what looks old is watched before it is
+    # believed.
+    if abs(time.time() - sign["time"]) >= holder.lease:
+        time.sleep(min(2.5 * holder.beat, holder.lease))
+        if _sign_of(storage, holder) == sign or _is_done(storage, holder.number):
+            return sign
+    return None
+
+
+def _is_done(storage: Storage, number: int) -> bool:
+    return f"{number:05d}.done" in storage.names(LOCK_FOLDER)
+
+
+def _sign_of(storage: Storage, holder: Holder) -> dict[str, Any]:
+    """Return the last sign of life; before the first one, or where it is damaged, when it began."""
+    with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
+        sign = json.loads(storage.read(_name(holder.number, "beat")))
+        if isinstance(sign, dict) and isinstance(sign.get("time"), float):
+            return sign
+    return {"time": datetime.fromisoformat(holder.since).timestamp()}
+
+
+def _last_sign(storage: Storage, holder: Holder) -> str:
+    age = max(0.0, time.time() - _sign_of(storage, holder)["time"])
+    return f", which gave its last sign {age:.0f} s ago"
+
+
+def _who(storage: Storage, number: int) -> str:
+    try:
+        return _named(_read(storage, number))
+    except (FileNotFoundError, records.DamagedFileError):
+        return f"number {number} in {LOCK_FOLDER}"
+
+
+def _named(holder: Holder) -> str:
+    process = holder.process
+    return (
+        f"run {holder.run} (process {process.pid} of {process.user} on host {process.host}, "
+        f"since {holder.since})"
+    )
+
+
+def _forget(storage: Storage, last: int) -> None:
+    """Remove the files of holders up to number `last`, and halves that killed writers left."""
+    meant = {
+        name: _OF.fullmatch(temporary_target(name) or name) for name in storage.names(LOCK_FOLDER)
+    }
+    old = [name for name, found in meant.items() if found and int(found[1]) <= last]
+    storage.delete(f"{LOCK_FOLDER}/{name}" for name in old)
+
+
+def _read(storage: Storage, number: int) -> Holder:
+    name = _name(number, "json")
+    try:
+        return records.unseal_as(Holder, storage.read(name), f"{storage.url}/{name}")
+    except records.DamagedFileError as error:
+        said = str(error).removesuffix(records.RESTORE)
+        raise records.DamagedFileError(
+            f"{said}where no run is at work, remove the files of this number and run again"
+        ) from error
+
+
+def _name(number: int, kind: str) -> str:
+    return f"{LOCK_FOLDER}/{number:05d}.{kind}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,272 @@
+"""Whose an output is: a record that its first run makes, and the cleaning of its old folders."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from hmrf_dask.errors import ConfigurationError, HmrfWarning
+from hmrf_dask.releases import lock, own_files, release
+from hmrf_dask.releases.lock import OutputLock, numbers_in, open_output
+from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
+from hmrf_dask.releases.own_files import MADE_FOLDER as MADE
+from hmrf_dask.releases.release import (
+    LATEST,
+    RELEASES_FOLDER,
+    name_of,
+    pointed,
+    read_if_whole,
+    retire,
+)
+from hmrf_dask.storage import records
+from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.stores import Storage, read_sealed, temporary_target
+
+_HELD = {
+    "": re.compile(LATEST),
+    RELEASES_FOLDER: re.compile("[0-9]{5,}[.]json"),
+    own_files.MADE_FOLDER: re.compile("[0-9a-f]{16}[.]json"),
+}
+HISTORY = 100  # numbers; more files of releases would be listed at every start for ever
+
+
+def clean(
+    output: str | os.PathLike[str],
+    hold: OutputLock,
+    keep: int = 2,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    also: int | None = None,
+) -> list[str]:
+    """Remove the folders of runs that none of the newest `keep` releases names.
+
+    What LATEST names stays, and so does the run that holds the output. Runs that were killed and
+    given up go, if this output recorded them; no folder that another program made does. Older
+    release files stay without the names of files that are gone: they are the history of the
+    output, the last `HISTORY` numbers of it.
+
+    Parameters
+    ----------
+    also : int, optional
+        Another release that stays as it is: the one that a run goes on from.
+
+    Returns
+    -------
+    list of str
+        The runs whose folders are gone.
+    """
+    storage = open_output(output, storage_options)
+    hold.check()
+    _drop_halves(storage)
+    numbers = sorted(numbers_in(storage, RELEASES_FOLDER), reverse=True)
+    readable = (found for one in numbers if (found := read_if_whole(storage, one)) is not None)
+    newest = list(islice(readable, max(keep, 1)))
+    older = [] if len(newest) < keep else [one for one in numbers if one < newest[-1].number]
+    others = {also, _pointed_at(storage)} & set(older)
+    newest += filter(None, (read_if_whole(storage, one) for one in others if one is not None))
+    kept = {hold.holder.run}
+    for earlier in newest:
+        # A release may name files of the runs before it.
+        kept |= {earlier.run, *(_run_of(name) for name in earlier.files)}
+    own = {_run_of(name) for name in own_files.recorded(storage)}
+    retired = [one for one in older if one not in others]
+    # A version that recorded nothing made the runs of its releases.
+    own |= set(_retire(storage, retired))
+    if newest:
+        _forget(storage, [one for one in retired if one <= newest[0].number - HISTORY])
+    if not is_within(storage, RUNS):
+        return []
+    old = sorted(set(storage.names(RUNS)) & own - kept)
+    return [run for run in old if remove_own(storage, f"{RUNS}/{run}")]
+
+
+def _drop_halves(storage: Storage) -> None:
+    """Remove halves of files that nobody else writes while this process holds the output."""
+    for folder, forms in _HELD.items():
+        meant = {name: temporary_target(name) for name in storage.names(folder)}
+        halves = [name for name, one in meant.items() if one and forms.fullmatch(one)]
+        storage.delete(f"{folder}/{name}".lstrip("/") for name in halves)
+
+
+def _pointed_at(storage: Storage) -> int | None:
+    try:
+        named = pointed(storage)
+    except DamagedFileError:  # who reads it is told; what is newest is found without it
+        return None
+    return None if named is None else int(named["release"])
+
+
+def _retire(storage: Storage, older: list[int]) -> list[str]:
+    """Retire releases, newest first, as far as that was not done before; return their runs."""
+    runs = []
+    for number in older:
+        release = read_if_whole(storage, number)
+        if release is not None and not release.files:
+            break
+        if release is not None:
+            retire(storage, release)
+            runs.append(release.run)
+    return [run for run in runs if FOLDERS.fullmatch(f"{RUNS}/{run}")]
+
+
+def _forget(storage: Storage, older: list[int]) -> None:
+    """Remove the files of releases that were retired long ago."""
+    for number in older:
+        release = read_if_whole(storage, number)
+        if release is not None and not release.files:
+            storage.delete([name_of(number)])
+
+
+def _run_of(name: str) -> str:
+    folder, _, rest = name.partition("/")
+    return rest.partition("/")[0] if folder == RUNS else ""
+
+
+NAME = "output.json"
+FORMAT = "hmrf-dask/output/v1"
+# Names that a run gives to what it writes into the root of an output.
+NAMES = (
+    *("counts", "documents", "rows", "runs", "vocabularies"),
+    *(lock.LOCK_FOLDER, release.RELEASES_FOLDER, release.LATEST, MADE),
+)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The job whose an output is.
+
+    Attributes
+    ----------
+    job, manifest : str
+        Their names.
+    since : str
+        When it began, in ISO 8601, UTC; "" of a job that asks.
+    former : tuple of dict
+        Owners that it was handed over from, the first one first.
+    """
+
+    job: str
+    manifest: str
+    since: str = ""
+    former: tuple[dict[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        """Return what a person calls it."""
+        return f"job {self.job!r} with manifest {self.manifest!r}"
+
+    def is_same(self, other: Owner) -> bool:
+        """Tell whether another one is the same job."""
+        return (self.job, self.manifest) == (other.job, other.manifest)
+
+
+def read_owner(storage: Storage) -> Owner | None:
+    """Return whose an output is, None where that is not recorded.
+
+    Raises
+    ------
+    DamagedFileError
+        output.json is none of a run's, or was changed.
+    """
+    try:
+        found = read_sealed(storage, NAME)
+        if found is None:
+            return None
+        if found.pop("format", None) != FORMAT:
+            raise DamagedFileError(f"{NAME} must have the format {FORMAT}")
+        return Owner(**{**found, "former": tuple(found["former"])})
+    except (DamagedFileError, TypeError, KeyError) as error:
+        raise DamagedFileError(
+            f"{storage.url}/{NAME} must be as a run wrote it, got something else; name another "
+            "output, or, if this is one, remove the file and run again"
+        ) from error
+
+
+def refuse_other(storage: Storage, asks: Owner, *, hand_over: bool = False) -> None:
+    """Raise ConfigurationError where an output is another job's, or no output but not free.
+
+    Nothing is written. With `hand_over` another job's is no error.
+    """
+    owner = read_owner(storage)
+    if owner is None:
+        if not any(
+            _are_sealed(storage, folder) for folder in (release.RELEASES_FOLDER, lock.LOCK_FOLDER)
+        ):
+            _refuse_strangers(storage)
+    elif not (hand_over or owner.is_same(asks)):
+        raise ConfigurationError(
+            f"an output must be one job's, got {storage.url} of {owner} (since {owner.since}) for "
+            f"{asks}; name another output, or hand this one over: hmrf-dask run JOB --take-over"
+        )
+
+
+def claim(storage: Storage, asks: Owner, *, hand_over: bool = False) -> None:
+    """Make an output a job's that is nobody's yet; refuse as `refuse_other` does.
+
+    An output of a version that recorded no owner becomes that of the first job that runs.
+    """
+    refuse_other(storage, asks, hand_over=hand_over)
+    if read_owner(storage) is not None:
+        return
+    storage.make_root()
+    if _are_sealed(storage, release.RELEASES_FOLDER):
+        warnings.warn(
+            f"{storage.url} has releases and no {NAME}: from now on it belongs to {asks}",
+            HmrfWarning,
+            stacklevel=2,
+        )
+    try:
+        storage.create(NAME, _sealed(Owner(asks.job, asks.manifest, _now())))
+    except FileExistsError:  # another run was faster
+        refuse_other(storage, asks, hand_over=hand_over)
+
+
+def confirm(storage: Storage, asks: Owner, *, hand_over: bool = False) -> None:
+    """See that an output is a job's, or hand it over; whoever calls it holds the output."""
+    refuse_other(storage, asks, hand_over=hand_over)
+    owner = read_owner(storage)
+    if owner is None or owner.is_same(asks):
+        return
+    before = {"job": owner.job, "manifest": owner.manifest, "since": owner.since, "until": _now()}
+    storage.write(NAME, _sealed(Owner(asks.job, asks.manifest, _now(), (*owner.former, before))))
+    storage.settle([""])
+
+
+def _sealed(owner: Owner) -> bytes:
+    return records.seal({"format": FORMAT, **asdict(owner)})
+
+
+def _are_sealed(storage: Storage, folder: str) -> bool:
+    """Tell whether runs wrote the numbered files of a folder: then they are sealed."""
+    numbers = sorted(numbers_in(storage, folder), reverse=True)
+    return any(_is_sealed(storage, f"{folder}/{number:05d}.json") for number in numbers)
+
+
+def _is_sealed(storage: Storage, name: str) -> bool:
+    try:
+        return read_sealed(storage, name) is not None
+    except DamagedFileError:
+        return False
+
+
+def _refuse_strangers(storage: Storage) -> None:
+    there = set(storage.names(""))
+    if foreign := [name for name in NAMES if name in there]:
+        raise ConfigurationError(
+            f"an output must be a folder without {_listed(foreign)}, or one that a run made, got "
+            f"{storage.url}, which has {'these' if len(foreign) > 1 else 'it'} and no {NAME}; name "
+            "another output, such as a new folder in it"
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"{name!r}" for name in names)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,354 @@
+"""Paths and URLs, wherever they are given: no secret in them, and whether one contains another."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.redaction import GLOB_STORES, HIDDEN, has_secret_form, is_secret_name, shortened
+from hmrf_dask.redaction import without_secrets as without_secrets
+
+# The stores that a job or a manifest may name. Others run programs (ssh), follow a file to
+# anywhere (reference, zip) or take files from whoever answers (github).
+STORES: Final = frozenset((*GLOB_STORES - {""}, "az", "abfs", "abfss", "http", "https"))
+# Whatever is before a colon, not what a scheme may be: the odd ones are repeated by errors as well.
+_SCHEME = re.compile(
+    r"(?:(?P<scheme>[^:/\\?#]{2,}|[^:/\\?#]?(?=:[/\\]{2})|[^:/\\?#](?=:[^/\\])):)?"
+    r"(?P<slashes>[/\\]*)(?P<rest>.*)",
+    re.S,
+)
+_PORT = re.compile(r"(\[[^\]]*\]|[^:]*)(:\d*)?")
+_PARAMETER = re.compile(r"[?#][^/?#]*=")
+_PARAMETER_NAME = re.compile(r"[?#&;]([^=/?#&;]*)=")
+_METADATA_HOSTS = ("metadata", "metadata.google.internal", "instance-data")
+_INSTEAD: Final = "give credentials in the environment, a profile or a role of the machine"
+_IN_BRACKETS = re.compile(r"(?<=//)\[[0-9a-fA-F:.]*\]")  # a host as IPv6 writes it
+_LOCAL: Final = ("file", "local")
+_NOT_PRINTED = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class _Parts(NamedTuple):
+    """A path or URL in pieces: `authority` is what is before the first slash of the rest."""
+
+    scheme: str
+    slashes: str
+    authority: str
+    rest: str
+
+    @property
+    def is_url(self) -> bool:
+        return bool(self.scheme and self.slashes)
+
+
+def plain_url(address: str | os.PathLike[str], what: str) -> str:
+    """Return a path or URL without the spaces around it; refuse one that may carry a secret.
+
+    Parameters
+    ----------
+    address : str or path
+    what : str
+        What to call it in the error: ``output``, ``--run-dir``.
+
+    Raises
+    ------
+    ConfigurationError
+        It has a user part, a query or a fragment, or chains stores. The error does not show it.
+    """
+    try:
+        text = os.fspath(address).strip()
+        problem = url_problem(text)
+    except TypeError as error:  # a number, or bytes
+        raise ConfigurationError(
+            f"{what} must be a text or a path, got {shortened(address)}"
+        ) from error
+    if problem:
+        raise ConfigurationError(f"{what} {problem}")
+    return text
+
+
+def url_problem(address: str) -> str:
+    """Return what is wrong with a path or URL, without any secret in it; "" if nothing is."""
+    if _NOT_PRINTED.search(address):
+        return f"must have no control characters, got {shown(address)}; remove them"
+    for text in _decodings(address):
+        parts = _parts(text)
+        if _has_user(parts):
+            return f"must not hold a user or a password, got {shown(address)}; {_INSTEAD}"
+        if "::" in _IN_BRACKETS.sub("", text):
+            return (
+                f"must be a plain URL without '::', got {shown(address)}; "
+                "a manifest has a key for compression"
+            )
+        if _has_query(parts):
+            return (
+                "must have no query and no fragment (behind ? or #): these may hold a secret, got "
+                f"{shown(address)}; {_INSTEAD}"
+            )
+    problem = _slash_problem(_parts(address))
+    return f"{problem}, got {shown(address)}" if problem else ""
+
+
+def _slash_problem(parts: _Parts) -> str:
+    """Return why a URL is none of its store, but a folder called s3: or one below whatever folder.
+
+    A command is given a path relative to where it runs: the same file URL would be many places.
+    """
+    if parts.scheme in STORES and parts.slashes in ("", "/"):
+        return f"must have '{parts.scheme}://' before a place in such a store"
+    if parts.scheme in _LOCAL and parts.slashes == "//" and not parts.rest.startswith("~"):
+        return f"must have an absolute path behind '{parts.scheme}://', which begins with a slash"
+    return ""
+
+
+def link_problem(link: str) -> str:
+    """Return what is wrong with a link for people, which may have a query; "" if nothing is."""
+    for text in _decodings(link):
+        parts = _parts(text)
+        names = _PARAMETER_NAME.findall(parts.rest)
+        if _has_user(parts) or any(map(is_secret_name, names)) or has_secret_form(text):
+            return f"must be a link without a secret, got {shown(link)}; leave the secret out"
+    return ""
+
+
+def store_problem(address: str) -> str:
+    """Return why a file may not name a path or URL: an unknown kind of store; "" if it may."""
+    if problem := url_problem(address):
+        return problem
+    parts = _parts(address)
+    if "://" not in address:
+        return ""
+    if parts.scheme not in STORES:
+        return (
+            f"must be a path or a URL of {', '.join(sorted(STORES))}, got an unknown kind of "
+            f"store, {parts.scheme!r}; copy the files to one of these"
+        )
+    if parts.scheme in ("http", "https"):
+        return host_problem(address)
+    return ""
+
+
+def host_problem(address: str) -> str:
+    """Return why an address of the web may not be asked: a machine tells its secrets there."""
+    authority = _parts(address).authority
+    host = authority.strip("[]") if authority.endswith("]") else authority.rpartition(":")[0]
+    host = (host or authority).strip("[]").rstrip(".").lower()
+    if host in _METADATA_HOSTS or _is_link_local(host):
+        return f"must not be an address of a cloud's metadata, got {host}; name a store"
+    return ""
+
+
+def refuse_credentials(options: Mapping[str, Any], path: str = "storage_options") -> None:
+    """Refuse secrets: these options are pickled into every task and shown by dashboards."""
+    for place, key, value in _leaves(options, path):
+        if value is None or isinstance(value, bool) or value == "":
+            continue
+        if is_secret_name(key):
+            raise ConfigurationError(
+                f"{place} must not hold a credential, got {key!r}; use a profile, the "
+                "environment, or a role of the machine"
+            )
+        if not isinstance(value, str):
+            continue
+        if has_secret_form(value):
+            raise ConfigurationError(
+                f"{place}[{key!r}] must not hold a credential, got what looks like one; {_INSTEAD}"
+            )
+        problem = url_problem(value) if "://" in value else link_problem(value)
+        if problem:
+            raise ConfigurationError(f"{place}[{key!r}] {problem}")
+
+
+def absolute_url(url: str | os.PathLike[str], what: str = "a folder") -> str:
+    """Return an absolute local path, or the URL of an object store: the same on every worker."""
+    text = plain_url(url, what)
+    protocol, separator, path = text.partition("://")
+    if not separator or protocol.lower() in _LOCAL:
+        found = os.path.abspath(os.path.expanduser(path or text))
+    # fsspec expands these in names to delete.
+    elif any(character in path for character in "*?["):
+        raise ConfigurationError(
+            f"{what} must be a plain URL without '*', '?' and '[', got {shown(text)}; rename it"
+        )
+    else:
+        found = f"{protocol.lower()}://{path.rstrip('/')}"
+    if found != found.strip():  # asked again, it would be another place
+        raise ConfigurationError(
+            f"{what} must have a name without spaces at its end, got {shown(text)}; rename it"
+        )
+    return found
+
+
+def shown(address: str) -> str:
+    """Return as much of an address as surely is no secret.
+
+    Examples
+    --------
+    >>> shown("S3://me:pass?word@host/a"), shown("https://host/a?sig=9f")
+    ('S3://…', 'https://host/a?…')
+    """
+    plain = _NOT_PRINTED.sub("", unicodedata.normalize("NFKC", address))
+    parts = _parts(plain)
+    begin = plain[: len(plain) - len(parts.rest)] if parts.is_url else parts.slashes
+    rest = parts.rest if begin else plain
+    if "@" in plain or "%" in plain or ":" in parts.authority:
+        return f"{begin}{HIDDEN}"
+    safe, mark, _ = re.match(r"([^?#&;]*)(.?)(.*)", rest, re.S).groups()  # type: ignore[union-attr]
+    return f"{begin}{safe}{mark}{HIDDEN if mark else ''}"
+
+
+def _parts(text: str) -> _Parts:
+    found = _SCHEME.match(text.strip())
+    assert found is not None  # it matches everything
+    rest = found["rest"]
+    authority = re.split(r"[/\\?#]", rest, maxsplit=1)[0]
+    return _Parts((found["scheme"] or "").lower(), found["slashes"], authority, rest)
+
+
+def _decodings(text: str) -> Iterator[str]:
+    """Yield a text, and what it is when percent signs are read, once and again."""
+    text = unicodedata.normalize("NFKC", text)  # other at signs and slashes are read as these
+    for _ in range(4):
+        yield text
+        decoded = unquote(text)
+        if decoded == text:
+            return
+        text = decoded
+
+
+def _has_user(parts: _Parts) -> bool:
+    if parts.is_url or len(parts.slashes) > 1:
+        of_a_store = parts.is_url and parts.scheme not in _LOCAL
+        odd_port = of_a_store and not _PORT.fullmatch(parts.authority)
+        many = ":" in parts.authority and "@" in parts.rest
+        # Some read a backslash as a slash, others as a part of the name.
+        longer = re.split(r"[/?#]", parts.rest, maxsplit=1)[0] if of_a_store else parts.authority
+        return "@" in longer or odd_port or many
+    return bool(parts.scheme) and "@" in parts.rest  # me:password@host
+
+
+def _has_query(parts: _Parts) -> bool:
+    if _PARAMETER.search(parts.rest):
+        return True
+    if any(map(is_secret_name, _PARAMETER_NAME.findall(parts.rest))):
+        return True
+    if not parts.is_url:
+        return False
+    return "#" in parts.rest or ("?" in parts.rest and parts.scheme not in GLOB_STORES)
+
+
+def _leaves(found: Any, path: str, key: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yield every value in mappings and lists with its place and the key it stands behind."""
+    if isinstance(found, Mapping):
+        inside = f"{path}[{key!r}]" if key else path
+        for name, value in found.items():
+            yield from _leaves(value, inside, str(name))
+    elif isinstance(found, list | tuple | set | frozenset):
+        for value in found:
+            yield from _leaves(value, path, key)
+    else:
+        yield path, key, found
+
+
+def _is_link_local(host: str) -> bool:
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            found = ipaddress.ip_address(socket.inet_aton(host))  # 2852039166, 0xa9fea9fe
+        except (OSError, ValueError):
+            return False
+    mapped = getattr(found, "ipv4_mapped", None) or found
+    return bool(mapped.is_link_local) or str(mapped) == "fd00:ec2::254"
+
+
+_LOCAL_PREFIX = ("", "file", "local")
+_SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in its plainest spelling.
+
+    Attributes
+    ----------
+    store : str
+        The protocol of an object store; "" is this machine.
+    parts : tuple of str
+        The path from the root of the store. Of a local place without links, ``..`` and ``~``.
+    """
+
+    store: str
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, place: str | os.PathLike[str]) -> Location:
+        """Return where a local path or a URL leads.
+
+        Examples
+        --------
+        >>> Location.of("s3a://bucket//documents/") == Location.of("s3://bucket/documents")
+        True
+        """
+        text = os.fspath(place)
+        protocol, separator, path = text.partition("://")
+        protocol = protocol.lower()
+        if not separator or protocol in _LOCAL_PREFIX:
+            path = os.path.realpath(os.path.expanduser(path if separator else text))
+            protocol = ""
+        parts = tuple(part for part in path.split("/") if part)
+        return cls(_SAME_STORE.get(protocol, protocol), parts)
+
+    def holds(self, other: Location) -> bool:
+        """Tell whether another place is this one or lies in it.
+
+        A mount or a file system that ignores case gives a folder two names: folders of this
+        machine are compared by what they are, too.
+        """
+        if self.store != other.store:
+            return False
+        if other.parts[: len(self.parts)] == self.parts:
+            return True
+        return self._node is not None and self._node in other._nodes
+
+    @cached_property
+    def _node(self) -> tuple[int, int] | None:
+        return _node_of("/" + "/".join(self.parts)) if not self.store else None
+
+    @cached_property
+    def _nodes(self) -> set[tuple[int, int] | None]:
+        """What a local place and the folders above it are, where they are there."""
+        above = ("/" + "/".join(self.parts[:n]) for n in range(1, len(self.parts) + 1))
+        return {_node_of(path) for path in above} - {None}
+
+
+def _node_of(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def refuse_memory(place: str, what: str) -> None:
+    """Refuse a place in the memory of a process that ends with its command.
+
+    Parameters
+    ----------
+    place : str
+    what : str
+        What the place is called where it was given: ``output``, ``--run-dir``.
+    """
+    if place.strip().lower().startswith("memory:"):
+        raise ConfigurationError(
+            f"{what} must be a place that outlasts the command, got {place}, which is the memory "
+            "of this process; name a folder or the URL of an object store"
+        )

@@ -1,0 +1,464 @@
+"""Where files are kept: a folder or an object store, with atomic writes and fenced folders."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import inspect
+import os
+import re
+import socket
+import stat
+import threading
+import time
+import uuid
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
+
+from hmrf_dask.errors import (
+    HmrfError,
+    RunDirectoryError,
+    in_words,
+    may_pass,
+)
+from hmrf_dask.storage import records
+from hmrf_dask.storage.records import DamagedFileError, Labels, RunUnavailableError
+from hmrf_dask.storage.remote import open_files
+from hmrf_dask.storage.whole_files import open_regular
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.temporary")
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_memory_lock = threading.Lock()
+
+
+class Storage(Protocol):
+    """Six operations on names such as ``commits/00012.json`` below one root."""
+
+    url: str
+    batches_events: bool
+
+    def make_root(self) -> None:
+        """Create the root where there is one to create."""
+
+    def read(self, name: str) -> bytes:
+        """Return a whole file; FileNotFoundError when there is none."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make `name` hold `data`, whole; the name lasts once its folder is settled."""
+
+    def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
+        """Make a new file in one step, `after` folders are settled; FileExistsError if there."""
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add lines to a log; an object store gets one more object in a folder instead."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names directly inside `folder` (without it), none if it does not exist."""
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of each file directly inside `folder`, by name; one listing."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files, those already gone included, and folders that became empty."""
+
+    def settle(self, folders: Iterable[str]) -> None:
+        """Return when everything written into `folders` would survive a power cut."""
+
+
+def open_storage(url: str, options: Mapping[str, Any], durable: bool) -> Storage:
+    """Return the storage of an absolute path or a URL as `addresses.absolute_url` gives it."""
+    return ObjectStorage(url, options) if "://" in url else LocalStorage(url, durable)
+
+
+def temporary_target(name: str) -> str | None:
+    """Return the file a killed writer's temporary `name` was meant to become, else None."""
+    match = _TEMPORARY.fullmatch(name)
+    return match[1] if match else None
+
+
+@contextlib.contextmanager
+def _changing(url: str, action: str, passing: type[OSError] = RunDirectoryError) -> Iterator[None]:
+    """Do as `_explained` does, unless the folder is another's now."""
+    refuse_if_lost(url)
+    with _explained(url, action, passing):
+        yield
+
+
+@contextlib.contextmanager
+def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError) -> Iterator[None]:
+    """Turn what a file system raises into words, but for `passing`, which the caller expects."""
+    try:
+        yield
+    except (HmrfError, passing):
+        raise
+    except Exception as error:  # botocore, aiohttp and others share no base but this one
+        kind = RunUnavailableError if may_pass(error) else RunDirectoryError
+        raise kind(_unusable(url, action, error)) from error
+
+
+def _unusable(url: str, action: str, error: BaseException) -> str:
+    return (
+        f"{url} must be a place that can be read and written, got {in_words(error)} "
+        f"(cannot {action} on host {socket.gethostname()}); give another place, or mend this one "
+        "and run again"
+    )
+
+
+class LocalStorage:
+    """A folder. `durable` waits for the disk; without it files are whole, but may be lost."""
+
+    batches_events = False
+
+    def __init__(self, url: str, durable: bool) -> None:
+        self.url = url
+        self.durable = durable
+
+    def make_root(self) -> None:
+        """Make the folder, the ones above it too."""
+        if os.path.exists(self.url) and not os.path.isdir(self.url):
+            raise RunDirectoryError(f"{self.url} must be a folder, got a file; give another place")
+        with _explained(self.url, "make the folder"):
+            if not os.path.isdir(self.url):
+                os.makedirs(self.url, exist_ok=True)
+                self.settle([".."])
+
+    def read(self, name: str) -> bytes:
+        """Return a whole file; FileNotFoundError when there is none."""
+        explained = _explained(self.url, f"read {name}", FileNotFoundError)
+        with explained, open_regular(self._path(name)) as file:
+            return file.read()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put a finished file in place, unless an equal one is there."""
+        # Not rewritten when equal (on NFS a replaced file breaks its readers), but looked at:
+        # a file that was damaged is healed by the iteration that runs again.
+        with contextlib.suppress(FileNotFoundError):
+            if self.read(name) == data:
+                return
+        with _changing(self.url, f"write {name}"):
+            temporary = self._write_temporary(name, data)
+            try:
+                refuse_if_lost(self.url)  # the disk may have taken long, or this process stopped
+                os.replace(temporary, self._path(name))
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
+
+    def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
+        """Link a finished file to a name that must be new."""
+        with _changing(self.url, f"create {name}", FileExistsError):
+            temporary = self._write_temporary(name, data, after)
+            try:
+                refuse_if_lost(self.url)
+                # A link appears whole and never replaces; O_EXCL would show a file being written.
+                os.link(temporary, self._path(name))
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                raise RunDirectoryError(
+                    f"{self.url} must be on a file system with hard links (a commit is one), got "
+                    "one without; give another folder or the URL of an object store"
+                ) from error
+            finally:
+                os.unlink(temporary)
+        folder = os.path.dirname(name)
+        self.settle([folder, os.path.dirname(folder)])
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add lines to the end of a file."""
+        changing, path = _changing(self.url, f"write {name}"), self._path(name)
+        with changing, open(path, "ab+", opener=open_file) as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # the last line of a writer that was killed
+                    data = b"\n" + data
+            file.write(data)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder."""
+        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
+            return os.listdir(self._path(folder))
+        return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of the files in a folder."""
+        found = {}
+        with _explained(self.url, f"list {folder}"):
+            for name in self.names(folder):
+                with contextlib.suppress(FileNotFoundError):  # a link to nothing, or just gone
+                    seen = os.stat(self._path(f"{folder}/{name}".lstrip("/")))
+                    if stat.S_ISREG(seen.st_mode):
+                        found[name] = seen.st_size
+        return found
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files and the folders that became empty; nothing that lies behind a link."""
+        folders: dict[str, bool] = {}
+        with _changing(self.url, "remove old files"):
+            for name in names:
+                folder = os.path.dirname(name)
+                if folder not in folders:
+                    folders[folder] = self._is_behind_link(folder)
+                if folders[folder]:
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path(name))
+            for folder in folders:
+                with contextlib.suppress(OSError):  # still holds something, or gone
+                    os.rmdir(self._path(folder))
+
+    def settle(self, folders: Iterable[str]) -> None:
+        """Sync folders, so that the names in them last."""
+        if not self.durable:
+            return
+        with _explained(self.url, "write to disk"):
+            for folder in folders:
+                descriptor = os.open(self._path(folder), os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _path(self, name: str) -> str:
+        return f"{self.url}/{name}" if name else self.url
+
+    def _is_behind_link(self, folder: str) -> bool:
+        parts = folder.split("/") if folder else []
+        above = (self._path("/".join(parts[:n])) for n in range(1, len(parts) + 1))
+        return any(map(os.path.islink, above))
+
+    def _write_temporary(self, name: str, data: bytes, after: Iterable[str] = ()) -> str:
+        """Write a file without a name of its own, while the folders `after` are settled."""
+        folder, base = os.path.split(name)
+        path = f"{self._path(folder)}/.{base}.{uuid.uuid4().hex}.temporary"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            descriptor = open_file(path, flags)
+        except FileNotFoundError:
+            self._make_folder(folder)
+            descriptor = open_file(path, flags)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            self._sync(descriptor, after)
+        except BaseException:
+            os.unlink(path)  # a full disk must not be filled further
+            raise
+        finally:
+            os.close(descriptor)
+        return path
+
+    def _make_folder(self, folder: str) -> None:
+        # Never the root: a scratch folder that was removed must not come back half.
+        if not os.path.isdir(self.url):
+            raise RunDirectoryError(
+                f"{self.url} must be there while the run lasts, got none on host "
+                f"{socket.gethostname()}; use a folder that every worker shares"
+            )
+        above = os.path.dirname(folder)
+        if above:
+            self._make_folder(above)
+        make_folder(self._path(folder))
+
+    def _sync(self, descriptor: int, folders: Iterable[str]) -> None:
+        """Sync a file and folders abreast: a disk waits as long for one as for several."""
+        if self.durable:
+            with ThreadPoolExecutor(1) as pool:
+                settled = pool.submit(self.settle, folders)
+                os.fsync(descriptor)
+                settled.result()
+
+
+class ObjectStorage:
+    """An object store behind fsspec: puts are atomic, `mode="create"` is exclusive."""
+
+    batches_events = True
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self.url = url
+        with _explained(url, "open it"):
+            self.files, self.root = open_files(url, options)
+        if not _creates_exclusively(self.files):
+            raise RunDirectoryError(
+                f"{url} must be a folder or an object store that can create a file exclusively, "
+                f"got {type(self.files).__name__}, which cannot; use s3:// or gs://"
+            )
+
+    def make_root(self) -> None:
+        """Nothing: object stores have no folders."""
+
+    def read(self, name: str) -> bytes:
+        """Return a whole object; FileNotFoundError when there is none."""
+        with _explained(self.url, f"read {name}", FileNotFoundError):
+            data: bytes = self.files.cat_file(self._path(name))
+            return data
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put an object."""
+        with _changing(self.url, f"write {name}"):
+            self.files.pipe_file(self._path(name), data)
+
+    def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
+        """Put an object whose name must be new."""
+        # In memory fsspec looks and then writes; the lock makes that one step.
+        lock = _memory_lock if isinstance(self.files, MemoryFileSystem) else None
+        changing = _changing(self.url, f"create {name}", FileExistsError)
+        with changing, lock or contextlib.nullcontext():
+            self.files.pipe_file(self._path(name), data, mode="create")
+
+    def append(self, name: str, data: bytes) -> None:
+        """Put one more object into the folder named as the log without its extension."""
+        stem, extension = os.path.splitext(name)
+        self.write(f"{stem}/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}{extension}", data)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the last parts of the names below a prefix."""
+        path = self._path(folder)
+        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
+            return [
+                str(n).rstrip("/").rpartition("/")[2] for n in self.files.ls(path, detail=False)
+            ]
+        return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of the objects below a prefix."""
+        path = self._path(folder)
+        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
+            return {
+                str(one["name"]).rpartition("/")[2]: int(one["size"] or 0)
+                for one in self.files.ls(path, detail=True)
+                if one["type"] == "file"
+            }
+        return {}
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects."""
+        paths = [self._path(name) for name in names]
+        with _changing(self.url, "remove old files"), contextlib.suppress(FileNotFoundError):
+            if paths:
+                self.files.rm(paths)
+
+    def settle(self, folders: Iterable[str]) -> None:
+        """Nothing: a put that returned is kept."""
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else str(self.root)
+
+
+def _creates_exclusively(files: AbstractFileSystem) -> bool:
+    """Tell whether the file system has a `pipe_file` of its own that knows `mode`."""
+    if isinstance(files, AsyncFileSystem):
+        return "mode" in inspect.signature(files._pipe_file).parameters
+    # The inherited one asks whether the file exists and then writes: two writers both win.
+    own = type(files).pipe_file is not AbstractFileSystem.pipe_file
+    return own and "mode" in inspect.signature(files.pipe_file).parameters
+
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+OTHERS = 0o077  # what all but the owner may do
+
+
+def is_private(folder: str) -> bool:
+    """Return whether only its owner may enter a folder.
+
+    One that is not there is an error: another thread may make it before a file is opened in it.
+    """
+    return not stat.S_IMODE(os.stat(folder or ".").st_mode) & OTHERS
+
+
+def open_file(path: str, flags: int) -> int:
+    """Open a file, made as its folder says where it is new; an opener for `open`, too."""
+    return os.open(path, flags, PRIVATE_FILE if is_private(os.path.dirname(path)) else 0o666)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder, as the one above says, unless it is there."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, PRIVATE_FOLDER if is_private(os.path.dirname(path)) else 0o777)
+
+
+def make_folders(path: str) -> None:
+    """Make a folder and those above it."""
+    if path and not os.path.isdir(path):
+        make_folders(os.path.dirname(path))
+        make_folder(path)
+
+
+_CHECKS: dict[str, Callable[[], None]] = {}
+
+
+@contextmanager
+def fenced(url: str, check: Callable[[], None]) -> Iterator[None]:
+    """Have `check` called before every change below a folder; it raises where that is refused."""
+    _CHECKS[url] = check
+    try:
+        yield
+    finally:
+        if _CHECKS.get(url) is check:
+            del _CHECKS[url]
+
+
+def refuse_if_lost(url: str) -> None:
+    """Raise what the check of a folder raises, if this one is that folder or lies below it."""
+    for root, check in list(_CHECKS.items()):
+        if url == root or url.startswith(f"{root}/"):
+            check()
+
+
+def read_named(storage: Storage, name: str) -> bytes:
+    """Return a file that must be there, or raise DamagedFileError."""
+    try:
+        return storage.read(name)
+    except FileNotFoundError as error:
+        raise DamagedFileError(
+            f"{name} must be in the run directory, got none in {storage.url}; "
+            "resume the run: it goes back to the last commit that is whole"
+        ) from error
+
+
+def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
+    """Return a file that must be there and have this checksum, or raise DamagedFileError."""
+    data = read_named(storage, name)
+    if records.digest(data) != sha256:
+        raise DamagedFileError(
+            f"{name} in {storage.url} must be what its commit names (sha256 {sha256[:16]}…), got "
+            "other bytes; resume the run: it goes back to the last commit that is whole"
+        )
+    return data
+
+
+def read_sealed(storage: Storage, name: str) -> dict[str, Any] | None:
+    """Return the content of sealed JSON, None if there is no such file."""
+    try:
+        data = storage.read(name)
+    except FileNotFoundError:
+        return None
+    return records.unseal(data, f"{storage.url}/{name}")
+
+
+class LastRead(threading.local):
+    """The labels file that a thread read last: parts that share one are asked for one by one.
+
+    Its name holds a hash of its content, so what is kept cannot be another.
+    """
+
+    def __init__(self) -> None:
+        self._key: Hashable = None
+        self._labels = np.empty(0, np.int32)
+
+    def get(self, key: Hashable) -> Labels | None:
+        """Return the labels, None where they are not those kept."""
+        return self._labels if key == self._key else None
+
+    def put(self, key: Hashable, labels: Labels) -> None:
+        """Keep labels in the place of the last ones."""
+        self._key, self._labels = key, labels

@@ -1,0 +1,235 @@
+"""Files that are read whole: regular ones, of a bounded size, believed as far as their bytes go."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import stat
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hmrf_dask.errors import SourceError
+from hmrf_dask.limits import UNPACKED_BYTES, WHOLE_FILE_BYTES
+from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.remote import open_files
+from hmrf_dask.types import AnyArray
+
+CHUNK_BYTES: Final = 4 * 2**20
+_LOCAL: Final = ("", "file", "local")
+
+
+def is_local(url: str) -> bool:
+    """Tell whether a path or URL means a file of this machine."""
+    protocol, separator, _ = url.partition("://")
+    return not separator or protocol in _LOCAL
+
+
+def local_path(url: str) -> str:
+    """Return the absolute path of a local path or a file:// URL."""
+    return os.path.abspath(os.path.expanduser(url.partition("://")[2] or url))
+
+
+def read_bounded(
+    url: str,
+    options: Mapping[str, Any] | None = None,
+    most: int = WHOLE_FILE_BYTES,
+    *,
+    listed: bool = False,
+) -> bytes:
+    """Return the bytes of a small file; what a store raises is for `remote.explained`.
+
+    Parameters
+    ----------
+    url : str
+        A path or a URL.
+    options : mapping, optional
+        For fsspec.
+    most : int
+        How many bytes it may have.
+    listed : bool
+        See `remote.open_files`.
+
+    Raises
+    ------
+    SourceError
+        It has more, or is no file: a pipe or a device may never end.
+    """
+    if is_local(url):
+        with open_regular(local_path(url)) as file:
+            return _read_all(file, url, most)
+    files, path = open_files(url, options, listed=listed)
+    size = files.info(path).get("size")
+    if size is not None:
+        _refuse_more(size, url, most)
+        return bytes(files.cat_file(path))
+    with files.open(path, "rb") as file:
+        return _read_all(file, url, most)
+
+
+def _read_all(file: BinaryIO, url: str, most: int) -> bytes:
+    """Return the bytes of a file, read no further than one beyond those it may have."""
+    chunks, size = list[bytes](), 0
+    while chunk := file.read(min(most + 1 - size, CHUNK_BYTES)):
+        chunks.append(chunk)
+        size += len(chunk)
+        _refuse_more(size, url, most)
+    return b"".join(chunks)
+
+
+def _refuse_more(size: int, url: str, most: int) -> None:
+    if size > most:
+        raise SourceError(f"{url}: must have at most {most:,} bytes, got more; check the path")
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a local file for reading; a pipe or a device, which may never end, is refused."""
+    opened: BinaryIO = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        opened.close()
+        raise ValueError("it must be a file, not a pipe, a socket or a device")
+    return opened
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
+
+
+def read_plain_table(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return columns of a Parquet file, all without names; page checksums are verified.
+
+    Raises
+    ------
+    ValueError
+        It would unpack to more than `UNPACKED_BYTES`, or a column holds lists or more.
+    """
+    schema = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
+    wanted = [schema.field(name) for name in (columns or schema.names) if name in schema.names]
+    missing = set(columns or ()) - set(schema.names)
+    if missing:
+        raise ValueError(f"it has no column {min(missing)!r}")
+    nested = [one.name for one in wanted if pa.types.is_nested(one.type)]
+    if nested:
+        raise ValueError(f"the column {nested[0]!r:.80} must hold plain values, not lists or more")
+    file = pq.ParquetFile(
+        pa.BufferReader(data),
+        page_checksum_verification=True,
+        read_dictionary=[one.name for one in wanted if _is_text(one.type)],
+    )
+    widths = [_width(one.type) for one in file.schema_arrow if one.name in {w.name for w in wanted}]
+    _refuse_many(file.metadata.num_rows * sum(widths))
+    table = file.read(columns)
+    _refuse_many(sum(map(_unpacked, table.columns)))
+    # Words are written out as texts again, whatever the file had them as.
+    return pa.table([_plain(column) for column in table.columns], table.column_names)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return "string" in str(kind) or "binary" in str(kind)  # large ones and views, too
+
+
+def _width(kind: pa.DataType) -> int:
+    """Return bytes of a value, of a text those of its number."""
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return 8
+
+
+def _unpacked(column: pa.ChunkedArray) -> int:
+    """Return the bytes of all texts of a column written out."""
+    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
+        return int(column.nbytes)
+    return sum(
+        pc.sum(pc.binary_length(one.dictionary).cast(pa.int64()).take(one.indices)).as_py() or 0
+        for one in column.chunks
+    )
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind: Any = column.type
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+
+
+def _refuse_many(n_bytes: int) -> None:
+    if not 0 <= n_bytes <= UNPACKED_BYTES:
+        raise ValueError(
+            f"it must unpack to at most {UNPACKED_BYTES:,} bytes, got {n_bytes:,}; cut it into "
+            "several files"
+        )
+
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def encode_npy(array: AnyArray) -> bytes:
+    """Return the bytes of an .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def decode_npy(data: bytes, name: str) -> AnyArray:
+    """Return the array of an .npy file, or raise DamagedFileError naming the file."""
+    try:
+        return parse_npy(data).copy()
+    except ValueError as error:
+        raise _damaged(name, str(error)) from error
+
+
+def parse_npy(data: bytes) -> AnyArray:
+    """Return the array in the bytes of an .npy file, ValueError unless it is all of them."""
+    stream = io.BytesIO(data)
+    shape, by_column, dtype = read_header(stream, len(data))
+    array = np.empty(0, dtype)
+    if stream.tell() < len(data):
+        array = np.frombuffer(data, dtype, offset=stream.tell())
+    return array.reshape(shape, order="F" if by_column else "C")
+
+
+def read_header(stream: BinaryIO, n_bytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether columns come first, and type of an .npy file of so many bytes.
+
+    Raises
+    ------
+    ValueError
+        It has no such header, is of objects, or has not the bytes that it claims.
+    """
+    try:
+        shape, by_column, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"no .npy header that can be read ({type(error).__name__})") from error
+    if dtype.hasobject or not dtype.itemsize:
+        raise ValueError(f"values of the type {dtype!r:.80}")
+    claimed, there = math.prod(shape) * dtype.itemsize, n_bytes - stream.tell()
+    if any(isinstance(one, bool) or one < 0 for one in shape) or claimed != there:
+        raise ValueError(f"{there:,} bytes for an array of {dtype} of shape {shape}"[:200])
+    return shape, by_column, dtype
+
+
+def decode_npz(data: bytes, name: str) -> dict[str, AnyArray]:
+    """Return the arrays of an uncompressed npz, or raise DamagedFileError naming the file."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            if any(one.file_size > len(data) for one in members):  # compressed, or it lies
+                raise _damaged(name, "members that are larger than the file")
+            return {
+                one.filename.removesuffix(".npy"): decode_npy(archive.read(one), name)
+                for one in members
+            }
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise _damaged(name, f"no archive that can be read ({error})") from error
+
+
+def _damaged(name: str, got: str) -> DamagedFileError:
+    return DamagedFileError(f"{name} must hold plain arrays as they were saved, got {got}")

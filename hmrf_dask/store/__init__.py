@@ -1,3 +1,0 @@
-"""Rows at rest: Parquet blocks over fsspec."""
-
-from __future__ import annotations

@@ -1,0 +1,424 @@
+"""First centroids (KDD 2004, section 3.3): neighbourhoods, greedy k-means++, random rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from hmrf_dask.constraints.closure import ConstraintGraph
+from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.kernels.arrays import Terms, spread
+from hmrf_dask.kernels.random import exponentials, uniforms
+from hmrf_dask.kernels.sums import Sums
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.types import BoolArray, FloatArray, IntArray
+
+PERTURBATION = 0.35  # of each entry, either way; the paper gives no size
+
+
+@dataclass(frozen=True)
+class CandidateRows:
+    """Rows to start from, and what is needed to make centroids of them."""
+
+    block: RowBlock
+    distortion: Distortion
+    smoothing: float
+    exponent: int
+    seed: int
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """All features weigh 1."""
+        return np.ones(self.block.n_features)
+
+    @cached_property
+    def terms(self) -> Any:
+        """What the distortion knows of each row."""
+        return self.distortion.terms(self.block, self.weights)
+
+    @cached_property
+    def decided(self) -> BoolArray:
+        """Which rows may become a centroid: one without a direction has none to give."""
+        if self.distortion.zero_rows == "ordinary":
+            return np.ones(self.block.n_rows, np.bool_)
+        if isinstance(self.terms, Terms):  # a constant row has no correlation to give either
+            return np.asarray(spread(self.terms.factor, self.block.n_rows) != 0.0)
+        owners = np.repeat(np.arange(self.block.n_rows), np.diff(self.block.indptr))
+        return np.bincount(owners[self.block.values != 0], minlength=self.block.n_rows) > 0
+
+    def sum_by(self, labels: IntArray, n_groups: int) -> Sums:
+        """Return the fixed-point sums of the rows with a label >= 0."""
+        nowhere = np.full(self.block.n_rows, -1, np.int32)
+        after = labels.astype(np.int32)
+        rows = (self.block, self.terms, self.weights)
+        return self.distortion.sum_moves(*rows, nowhere, after, n_groups, self.exponent)
+
+    def sums(self, labels: IntArray, n_groups: int) -> tuple[IntArray, IntArray]:
+        """Return sums (n_groups, d + 1) and counts of the rows with a label >= 0."""
+        sums = self.sum_by(labels, n_groups)
+        return sums.dense if sums.is_dense else sums.to_dense(), sums.counts
+
+    def centroids(self, sums: IntArray, counts: IntArray) -> FloatArray:
+        """Return the centroids of fixed-point sums."""
+        scale = (self.weights, self.smoothing, None)
+        return self.distortion.centroids(sums, self.exponent, counts, *scale)
+
+    def centroids_of_rows(self, rows: IntArray) -> FloatArray:
+        """Return single rows as centroids."""
+        few = CandidateRows(
+            self.block.take(rows), self.distortion, self.smoothing, self.exponent, self.seed
+        )
+        return few.centroids(*few.sums(np.arange(len(rows)), len(rows)))
+
+    def overall(self) -> FloatArray:
+        """Return the centroid of all rows, shape (1, d)."""
+        return self.centroids(*self.sums(np.zeros(self.block.n_rows, np.int64), 1))
+
+    def distances(self, centroids: FloatArray) -> FloatArray:
+        """Return the distances of all rows to some centroids, none below nought."""
+        table = self.distortion.table(centroids, self.weights)
+        found = self.distortion.distances(self.block, self.terms, table)
+        return np.maximum(found, 0.0)
+
+
+def kmeans_plus_plus(
+    sample: CandidateRows, n_clusters: int, start: int, given: FloatArray | None = None
+) -> FloatArray:
+    """Return `given` centroids filled up to K by rows of `plus_plus_rows`."""
+    if given is None or not len(given):
+        return sample.centroids_of_rows(plus_plus_rows(sample, n_clusters, start))
+    nearest = sample.distances(given).min(axis=1)
+    rows = plus_plus_rows(sample, n_clusters, start, len(given), nearest)
+    return np.concatenate([given, sample.centroids_of_rows(rows)])
+
+
+def plus_plus_rows(
+    sample: CandidateRows,
+    n_clusters: int,
+    start: int,
+    n_given: int = 0,
+    nearest: FloatArray | None = None,
+) -> IntArray:
+    """Return rows that fill `n_given` centroids up to K: of 2 + ln K draws the one that helps most.
+
+    A draw with probability proportional to the distance is a race: the least exponential / distance
+    wins. `nearest` is how far rows are from the nearest given centroid.
+    """
+    nearest = np.ones(sample.block.n_rows) if nearest is None else nearest
+    chosen = np.empty(n_clusters - n_given, np.int64)
+    for step in range(n_given, n_clusters):
+        n_draws = 2 + int(math.log(n_clusters)) if step else 1
+        drawn = _draw(sample, nearest, start, step, n_draws)
+        reach = sample.distances(sample.centroids_of_rows(drawn))
+        if step:
+            reach = np.minimum(reach, nearest[:, None])
+        best = int(reach.sum(axis=0).argmin())
+        nearest = reach[:, best]
+        chosen[step - n_given] = drawn[best]
+    return chosen
+
+
+def _draw(
+    sample: CandidateRows, nearest: FloatArray, start: int, step: int, n_draws: int
+) -> IntArray:
+    """Return rows drawn in proportion to how far they are, sorted, each once."""
+    weights = np.where(sample.decided, nearest, 0.0)
+    if not weights.any():  # all rows lie on centroids: any rows will do
+        anyone = sample.decided if sample.decided.any() else np.ones_like(sample.decided)
+        weights = anyone.astype(np.float64)
+    odds = np.maximum(weights, 1e-300)
+    drawn = []
+    for draw in range(n_draws):
+        race = exponentials(sample.block.keys, sample.seed, "k-means++", start, step, draw)
+        drawn.append(int(np.where(weights > 0, race / odds, np.inf).argmin()))
+    return np.unique(drawn)
+
+
+def random_rows(sample: CandidateRows, n_clusters: int, start: int) -> FloatArray:
+    """Return K different rows as centroids."""
+    return sample.centroids_of_rows(lowest_rows(sample, n_clusters, start))
+
+
+def lowest_rows(sample: CandidateRows, n_clusters: int, start: int) -> IntArray:
+    """Return K different rows, those with the lowest keyed numbers."""
+    numbers = uniforms(sample.block.keys, sample.seed, "random", start, 0, 0)
+    numbers = np.where(sample.decided, numbers, 2.0)
+    return np.argsort(numbers, kind="stable")[:n_clusters]
+
+
+def perturbations(sample: CandidateRows, n_wanted: int, start: int, first: int = 0) -> FloatArray:
+    """Return random perturbations of the global centroid, as the paper fills missing clusters.
+
+    They are numbered, and those from the `first` one on returned.
+    """
+    overall = sample.overall()[0]
+    features = np.arange(sample.block.n_features, dtype=np.uint64)
+    out = np.empty((n_wanted, len(overall)))
+    for number in range(n_wanted):
+        noise = uniforms(features, sample.seed, "perturb", start, first + number, 0)
+        out[number] = overall * (1.0 + PERTURBATION * (2.0 * noise - 1.0))
+    return out
+
+
+def fill(
+    sample: CandidateRows, n_clusters: int, start: int, given: FloatArray, how: str
+) -> FloatArray:
+    """Return `given` centroids filled up to K, by k-means++, random rows or as the paper does."""
+    if len(given) >= n_clusters:
+        return given[:n_clusters]
+    if how == "random":
+        return np.concatenate([given, random_rows(sample, n_clusters - len(given), start)])
+    if how == "perturb":
+        return np.concatenate([given, perturbations(sample, n_clusters - len(given), start)])
+    return kmeans_plus_plus(sample, n_clusters, start, given)
+
+
+MOST_NEIGHBOURHOODS = 300  # the largest are taken: merging them costs as much as their square
+MOST_CENTROIDS = 16  # neighbourhood centroids held at a time, in full width
+
+
+@dataclass(frozen=True)
+class Neighbourhoods:
+    """Must-link groups of the sample, largest first (ties: lowest id), with sums of their rows."""
+
+    sums: scipy.sparse.csr_array  # int64 (n, d + 1), in units of 2**-exponent
+    exponent: int
+    sizes: IntArray
+    rivals: BoolArray  # (n, n): a cannot-link lies between
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.sizes)
+
+    @cached_property
+    def totals(self) -> scipy.sparse.csr_array:
+        """The sums as float64."""
+        return self.sums * 2.0**-self.exponent
+
+
+def find_neighbourhoods(
+    sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, *, singles: bool
+) -> Neighbourhoods:
+    """Return the largest must-link groups; with `singles` single documents of cannot-links too."""
+    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
+    order = np.lexsort((np.arange(graph.n_groups), -sizes))
+    order = order[sizes[order] >= (1 if singles else 2)][:MOST_NEIGHBOURHOODS]
+    place = np.full(graph.n_groups, -1, np.int64)
+    place[order] = np.arange(len(order))
+    labels = np.full(sample.block.n_rows, -1, np.int64)
+    labels[node_rows] = place[graph.groups]
+    sums = sample.sum_by(labels, len(order))
+    rivals = np.zeros((len(order), len(order)), np.bool_)
+    ends = np.concatenate([place[graph.groups[graph.cannot_pairs]], place[graph.rivals]])
+    ends = ends[(ends >= 0).all(axis=1) & (ends[:, 0] != ends[:, 1])]
+    rivals[ends[:, 0], ends[:, 1]] = rivals[ends[:, 1], ends[:, 0]] = True
+    return Neighbourhoods(_as_sparse(sums), sample.exponent, sums.counts, rivals)
+
+
+def _as_sparse(sums: Sums) -> scipy.sparse.csr_array:
+    """Return fixed-point sums as CSR."""
+    if sums.is_dense:
+        return scipy.sparse.csr_array(sums.dense)
+    shape = (len(sums.counts), sums.n_columns)
+    places, values = sums.folded()
+    ends = (places // sums.n_columns, places % sums.n_columns)
+    return scipy.sparse.csr_array((values, ends), shape=shape)
+
+
+def centroids_of(sample: CandidateRows, found: Neighbourhoods, chosen: IntArray) -> FloatArray:
+    """Return the centroids of some neighbourhoods."""
+    return sample.centroids(found.sums[chosen].toarray(), found.sizes[chosen])
+
+
+def _apart(sample: CandidateRows, found: Neighbourhoods, centroids: FloatArray) -> FloatArray:
+    """Return the distances of neighbourhoods, their means taken as rows, to centroids."""
+    counts = np.repeat(found.sizes, np.diff(found.totals.indptr))
+    means = found.totals.copy()
+    means.data = means.data / counts
+    means = means[:, :-1]
+    dense = sample.block.is_dense
+    rows = RowBlock.from_array(means.toarray()) if dense else RowBlock.from_scipy(means)
+    table = sample.distortion.table(centroids, sample.weights)
+    terms = sample.distortion.terms(rows, sample.weights)
+    return np.maximum(sample.distortion.distances(rows, terms, table), 0.0)
+
+
+def _all_apart(sample: CandidateRows, found: Neighbourhoods) -> FloatArray:
+    """Return the distances of neighbourhoods to the centroids of all of them, shape (n, n)."""
+    everyone = np.arange(len(found))
+    some = (everyone[at : at + MOST_CENTROIDS] for at in range(0, len(found), MOST_CENTROIDS))
+    columns = [_apart(sample, found, centroids_of(sample, found, chosen)) for chosen in some]
+    return np.concatenate(columns, axis=1)
+
+
+def farthest_first(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> FloatArray:
+    """Return up to K neighbourhood centroids, weighted farthest-first, from the largest on."""
+    return centroids_of(sample, found, farthest_numbers(sample, found, n_clusters))
+
+
+def farthest_numbers(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> IntArray:
+    """Return the numbers of up to K neighbourhoods, weighted farthest-first, from the largest on.
+
+    The next has the largest distance × size × size to the nearest of those chosen. Ties go to the
+    one farthest from the global centroid, then to the larger, then to the lower id.
+    """
+    everyone = np.arange(len(found))
+    if len(found) <= n_clusters:
+        return everyone
+    apart = _all_apart(sample, found) * found.sizes[:, None] * found.sizes[None, :]
+    off_centre = _apart(sample, found, sample.overall())[:, 0]
+    chosen = [int(np.lexsort((everyone, -off_centre, -found.sizes))[0])]
+    while len(chosen) < n_clusters:
+        score = apart[:, chosen].min(axis=1)
+        score[chosen] = -np.inf
+        chosen.append(int(np.lexsort((everyone, -off_centre, -score))[0]))
+    return np.asarray(chosen)
+
+
+def largest_first(
+    sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, n_clusters: int
+) -> FloatArray:
+    """Return the centroids of up to K neighbourhoods of two rows or more, the largest (SDM 2004).
+
+    Where they are fewer, a document that is cannot-linked to all of them comes next, if there is
+    one: that of the lowest id.
+    """
+    return sample.centroids(*sample.sums(*_largest(sample, graph, node_rows, n_clusters)))
+
+
+def largest_neighbourhoods(
+    sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, n_clusters: int
+) -> Neighbourhoods:
+    """Return the neighbourhoods of `largest_first`, without what lies between them."""
+    sums = sample.sum_by(*_largest(sample, graph, node_rows, n_clusters))
+    nothing = np.zeros((0, 0), np.bool_)
+    return Neighbourhoods(_as_sparse(sums), sample.exponent, sums.counts, nothing)
+
+
+def _largest(
+    sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, n_clusters: int
+) -> tuple[IntArray, int]:
+    """Return for each row the neighbourhood of `largest_first` it is in, -1: none; how many."""
+    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
+    order = np.lexsort((np.arange(graph.n_groups), -sizes))
+    chosen = order[sizes[order] > 1][:n_clusters]
+    if 0 < len(chosen) < n_clusters:
+        chosen = np.append(chosen, _rivals_of_all(graph, sizes, chosen)[:1])
+    place = np.full(graph.n_groups, -1, np.int64)
+    place[chosen] = np.arange(len(chosen))
+    labels = np.full(sample.block.n_rows, -1, np.int64)
+    labels[node_rows] = place[graph.groups]
+    return labels, len(chosen)
+
+
+def _rivals_of_all(graph: ConstraintGraph, sizes: IntArray, chosen: IntArray) -> IntArray:
+    """Return the groups of one document that are cannot-linked to every one of some groups."""
+    ends = np.concatenate([graph.groups[graph.cannot_pairs], graph.rivals]).astype(np.int64)
+    ends = np.concatenate([ends, ends[:, ::-1]])
+    ends = ends[(sizes[ends[:, 0]] == 1) & np.isin(ends[:, 1], chosen)]
+    numbers, n_rivals = np.unique(np.unique(ends, axis=0)[:, 0], return_counts=True)
+    return np.asarray(numbers[n_rivals == len(chosen)])
+
+
+def agglomerate(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> FloatArray:
+    """Return the centroids of neighbourhoods merged to K.
+
+    Always the two are merged whose union costs least, never across a cannot-link; where that ends
+    early, the K largest are taken.
+    """
+    owner = merge_to(sample, found, n_clusters)
+    left = np.unique(owner)
+    sizes = np.bincount(owner, found.sizes, len(found)).astype(np.int64)
+    kept = left[np.lexsort((left, -sizes[left]))][:n_clusters]
+    joined = scipy.sparse.csr_array((owner[None, :] == kept[:, None]).astype(np.int64))
+    return sample.centroids((joined @ found.sums).toarray(), sizes[kept])
+
+
+def merge_to(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> IntArray:
+    """Return for each neighbourhood the first one of the union it ends in."""
+    owner = np.arange(len(found))
+    if len(found) <= n_clusters:
+        return owner
+    worths = sample.distortion.refinement is not None
+    merging = _Worths(sample, found) if worths else _Ward(sample, found)
+    closed = found.rivals.copy()  # pairs that must not be merged, or no longer stand
+    np.fill_diagonal(closed, True)
+    rise = merging.rises()
+    rise[closed] = np.inf
+    for _ in range(len(found) - n_clusters):
+        one, other = sorted(divmod(int(rise.argmin()), len(found)))
+        if not np.isfinite(rise[one, other]):
+            break
+        merging.merge(one, other)
+        owner[owner == other] = one
+        closed[one] |= closed[other]
+        closed[:, one] = closed[one]
+        closed[other] = closed[:, other] = True
+        rise[one] = rise[:, one] = np.where(closed[one], np.inf, merging.rise(one))
+        rise[other] = rise[:, other] = np.inf
+    return owner
+
+
+class _Worths:
+    """What unions cost where clusters have a worth: ‖A‖ + ‖B‖ − ‖A + B‖, or ‖S‖²/n for ‖S‖."""
+
+    def __init__(self, sample: CandidateRows, found: Neighbourhoods) -> None:
+        self.directional = sample.distortion.refinement == "directional"
+        last = -sample.weights.sum() if self.directional else 0.0
+        metric = np.append(sample.weights, last)
+        weighted = scipy.sparse.csr_array(found.totals * metric)
+        self.products = np.asarray((weighted @ found.totals.T).toarray())
+        self.sizes = found.sizes.astype(np.float64)
+
+    def _worth(self, squares: FloatArray, sizes: FloatArray) -> FloatArray:
+        squares = np.maximum(squares, 0.0)
+        return np.sqrt(squares) if self.directional else squares / sizes
+
+    def rise(self, one: int) -> FloatArray:
+        """Return what merging one neighbourhood with each other costs."""
+        squares, sizes = np.diag(self.products), self.sizes
+        own = self._worth(squares, sizes)
+        union = squares + squares[one] + 2.0 * self.products[one]
+        return np.asarray(own + own[one] - self._worth(union, sizes + sizes[one]))
+
+    def rises(self) -> FloatArray:
+        """Return what merging any two costs."""
+        return np.stack([self.rise(one) for one in range(len(self.sizes))])
+
+    def merge(self, one: int, other: int) -> None:
+        """Add one neighbourhood's sums to those of another."""
+        self.products[one] += self.products[other]
+        self.products[:, one] += self.products[:, other]
+        self.sizes[one] += self.sizes[other]
+
+
+class _Ward:
+    """What unions cost where there are only distances: Ward's criterion by Lance and Williams."""
+
+    def __init__(self, sample: CandidateRows, found: Neighbourhoods) -> None:
+        apart = _all_apart(sample, found)
+        sizes = found.sizes.astype(np.float64)
+        weights = sizes[:, None] * sizes[None, :] / (sizes[:, None] + sizes[None, :])
+        self.table = weights * (apart + apart.T) / 2.0
+        self.sizes = sizes
+
+    def rise(self, one: int) -> FloatArray:
+        """Return what merging one neighbourhood with each other costs."""
+        return np.array(self.table[one])
+
+    def rises(self) -> FloatArray:
+        """Return what merging any two costs."""
+        return np.array(self.table)
+
+    def merge(self, one: int, other: int) -> None:
+        """Work out what the union of two would cost with each other one."""
+        sizes, table = self.sizes, self.table
+        both = (sizes[one] + sizes) * table[one] + (sizes[other] + sizes) * table[other]
+        merged = both - sizes * table[one, other]
+        table[one] = table[:, one] = merged / (sizes[one] + sizes[other] + sizes)
+        sizes[one] += sizes[other]

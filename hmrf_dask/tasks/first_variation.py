@@ -1,0 +1,197 @@
+"""What first variation proposes: the moves of rows and of whole must-link groups that lower J.
+
+Gains are exact against the sums of the round, centroids re-optimised. Every list is cut to the rows
+that one task may fetch, so nothing N-sized travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hmrf_dask.distortions.table_form import TableDistortion
+from hmrf_dask.fit.passes import real_sums
+from hmrf_dask.kernels.arrays import spread
+from hmrf_dask.kernels.problem import adjacency
+from hmrf_dask.kernels.set_moves import group_gains
+from hmrf_dask.kernels.variation import single_gains
+from hmrf_dask.kernels.worths import Summands, Ties, cluster_squares, summands
+from hmrf_dask.linked.layout import CANNOT, IcmProblem
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.storage.records import CheckpointStore, LabelsFile
+from hmrf_dask.tasks.icm import end_to_end
+from hmrf_dask.tasks.linked_costs import PricedPairs
+from hmrf_dask.tasks.model import Model
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The frozen sums of a round as tasks need them."""
+
+    model: Model
+    sums: IntArray
+    counts: IntArray
+
+    @property
+    def metric(self) -> FloatArray:
+        """The weight of each column in products of summands."""
+        weights = self.model.weights
+        if not self.directional:
+            return np.append(weights, 0.0)
+        return np.append(np.ones_like(weights), -weights.sum())
+
+    @property
+    def directional(self) -> bool:
+        """Whether a cluster is worth ‖S‖, not ‖S‖²/n."""
+        return self.model.distortion.refinement == "directional"
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return self.model.__sizeof__() + self.sums.nbytes
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Moves that would lower J, best first, ties by the id of the first row.
+
+    Move t takes rows addresses[starts[t]:starts[t + 1]] to targets[t]. Addresses are row numbers of
+    the corpus, and beyond them linked positions. All moves together have at most `most_rows` rows.
+    """
+
+    gains: FloatArray
+    ids: AnyArray
+    targets: LabelArray
+    starts: IntArray
+    addresses: IntArray
+    most_rows: int
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        arrays = (self.gains, self.ids, self.targets, self.starts, self.addresses)
+        return sum(array.nbytes for array in arrays) + 256
+
+
+def summands_of(block: RowBlock, model: Model) -> Summands:
+    """Return the rows of a block as the sums hold them."""
+    distortion = model.distortion
+    assert isinstance(distortion, TableDistortion)
+    terms = distortion.terms(block, model.weights)
+    features = distortion.features(model.weights)
+    factor, extra = spread(terms.factor, block.n_rows), spread(terms.extra, block.n_rows)
+    return summands(block.arrays, factor, extra, features, model.exponent)
+
+
+def _single_moves(
+    rows: Summands,
+    ids: AnyArray,
+    sources: Sources,
+    labels: LabelArray,
+    skip: BoolArray,
+    addresses: IntArray,
+    most_rows: int,
+    ties: Ties | None = None,
+) -> Proposals:
+    """Return the moves of single rows that lower J."""
+    model, metric = sources.model, sources.metric
+    squares = cluster_squares(sources.sums, metric, model.exponent)
+    columns = np.ascontiguousarray(real_sums(sources.sums, model.exponent).T)
+    gains, targets = single_gains(
+        rows, columns, metric, model.exponent, squares, sources.counts,
+        sources.directional, labels, skip, ties, labels,
+    )  # fmt: skip
+    chosen = np.flatnonzero(gains > 0)
+    starts = np.arange(len(chosen) + 1)
+    found = (gains[chosen], ids[chosen], targets[chosen])
+    return best_first(Proposals(*found, starts, addresses[chosen], most_rows))
+
+
+def propose_rows(
+    block: RowBlock, sources: Sources, run: CheckpointStore, file: LabelsFile, most_rows: int
+) -> Proposals:
+    """Return the best moves of the free rows of a part."""
+    labels = run.read_labels(file)
+    free = labels >= 0
+    shown = np.where(free, labels, 0).astype(np.int32)
+    addresses = np.arange(block.n_rows) + file.first_row
+    rows = summands_of(block, sources.model)
+    return _single_moves(rows, block.ids, sources, shown, ~free, addresses, most_rows)
+
+
+def ties_of(problem: IcmProblem, pairs: PricedPairs) -> Ties:
+    """Return the signed float64 costs of an ICM problem's pairs, neighbours as points."""
+    signed = np.where(problem.kind == CANNOT, pairs.penalty, -pairs.penalty)
+    edges = np.arange(len(signed))
+    start, neighbour, edge = adjacency(len(problem.nodes), problem.first, problem.second, edges)
+    return Ties(start, neighbour, signed[edge])
+
+
+def propose_linked(
+    problem: IcmProblem,
+    blocks: list[RowBlock],
+    pairs: PricedPairs,
+    sources: Sources,
+    run: CheckpointStore,
+    files: list[LabelsFile],
+    base: int,
+    most_rows: int,
+) -> Proposals:
+    """Return the best moves of the points and whole groups of an ICM problem.
+
+    `base` is the address of its first row.
+    """
+    labels = np.concatenate([run.read_labels(file) for file in files])
+    block = end_to_end(blocks)
+    rows, ties = summands_of(block, sources.model), ties_of(problem, pairs)
+    addresses, nobody = base + np.arange(len(labels)), np.zeros(len(labels), np.bool_)
+    singles = _single_moves(rows, block.ids, sources, labels, nobody, addresses, most_rows, ties)
+    sizes = np.diff(problem.group_starts)
+    starts, members = pick(problem.group_starts, problem.group_members, np.flatnonzero(sizes > 1))
+    if len(starts) == 1:
+        return singles
+    gains, targets = group_gains(
+        starts, members, rows, labels, sources.sums, sources.metric, sources.model.exponent,
+        sources.counts, sources.directional, ties,
+    )  # fmt: skip
+    moving = np.flatnonzero(gains > 0)
+    cuts, whole = pick(starts, members, moving)
+    found = (gains[moving], block.ids[members[starts[moving]]], targets[moving])
+    groups = Proposals(*found, cuts, addresses[whole], most_rows)
+    return merge_proposals([singles, groups])
+
+
+def pick(starts: IntArray, members: AnyArray, chosen: IntArray) -> tuple[IntArray, AnyArray]:
+    """Return some lists of a CSR of lists."""
+    lengths = np.diff(starts)[chosen]
+    cuts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.repeat(starts[:-1][chosen] - cuts[:-1], lengths) + np.arange(cuts[-1])
+    return cuts, members[places]
+
+
+def best_first(proposals: Proposals) -> Proposals:
+    """Return proposals best first, as many as may be fetched: the first one whatever its size."""
+    order = np.lexsort((proposals.ids, -proposals.gains))
+    sizes = np.diff(proposals.starts)[order]
+    order = order[np.cumsum(sizes) <= max(proposals.most_rows, int(sizes[:1].sum()))]
+    starts, addresses = pick(proposals.starts, proposals.addresses, order)
+    kept = (proposals.gains[order], proposals.ids[order], proposals.targets[order])
+    return Proposals(*kept, starts, addresses, proposals.most_rows)
+
+
+def merge_proposals(lists: Sequence[Proposals]) -> Proposals:
+    """Return the best of several lists."""
+    ends = np.cumsum([0, *(one.starts[-1] for one in lists)])
+    starts = [one.starts[:-1] + end for one, end in zip(lists, ends, strict=False)]
+    with_moves = [one for one in lists if len(one.gains)] or list(lists[:1])
+    return best_first(
+        Proposals(
+            np.concatenate([one.gains for one in lists]),
+            np.concatenate([one.ids for one in with_moves]),  # of an empty block they may be others
+            np.concatenate([one.targets for one in lists]),
+            np.concatenate([*starts, ends[-1:]]),
+            np.concatenate([one.addresses for one in lists]),
+            lists[0].most_rows,
+        )
+    )

@@ -1,0 +1,373 @@
+"""The gradient of J by feature weights (KDD 2004, eq. 18-19, signs put right), rows and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from hmrf_dask.distortions.table_form import TableDistortion
+from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.flow.dataflow import share_array, tree
+from hmrf_dask.kernels import pairs as pair_kernels
+from hmrf_dask.kernels.entries import sum_rows
+from hmrf_dask.kernels.gradients import (
+    member_products,
+    member_squares,
+    rows_by_cluster,
+    squares_by_length,
+    weighted_squares,
+)
+from hmrf_dask.kernels.moves import Moved
+from hmrf_dask.kernels.pairs import Side
+from hmrf_dask.kernels.sums import fixed_point_exponent
+from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.files import Blocks, batches
+from hmrf_dask.storage.records import CheckpointStore, LabelsFile
+from hmrf_dask.tasks.icm import broken_closures, end_to_end, entries_of
+from hmrf_dask.tasks.model import Model, State
+from hmrf_dask.tasks.partitions import RowTerms, add_limbs, terms_of
+from hmrf_dask.types import FloatArray, IntArray
+
+TOGETHER = 2**22  # numbers of sums of partners that are held at a time
+
+
+def explicit_part(
+    left: RowBlock,
+    right: RowBlock,
+    block: PairBlock,
+    cost: FloatArray,
+    model: Model,
+    run: CheckpointStore,
+    files: tuple[LabelsFile, LabelsFile],
+    units: FloatArray,
+) -> IntArray:
+    """Return Σ ±w dφ of the violated pairs of one block in fixed point, shape (d + 2,).
+
+    Entry d is times every a; the last is what violated cannot-links pay for the bounding box. Every
+    entry is in its own unit, since features may differ widely in theirs.
+    """
+    distortion = model.distortion
+    assert isinstance(distortion, TableDistortion)
+    same = run.read_labels(files[0])[block.first] == run.read_labels(files[1])[block.second]
+    cannot = block.kind == CANNOT
+    signed = np.where(cannot, np.where(same, -cost, 0.0), np.where(same, 0.0, cost))
+    chosen = np.flatnonzero(signed)
+    ends = (block.first[chosen], block.second[chosen], signed[chosen])
+    gradient = distortion.pair_gradient(left, right, *ends, model.weights, units[:-1])
+    return np.append(gradient, in_fixed_point(cost[cannot & same], units[-1]).sum())
+
+
+def in_fixed_point(numbers: FloatArray, units: Any) -> IntArray:
+    """Return numbers as integers, each rounded by itself: sums of them know no order."""
+    scaled: FloatArray = numbers * units
+    return np.rint(scaled).astype(np.int64)
+
+
+def closure_part(
+    problem: IcmProblem,
+    rows: list[RowBlock],
+    model: Model,
+    run: CheckpointStore,
+    files: list[LabelsFile],
+    costs: tuple[float, float],
+    units: FloatArray,
+) -> IntArray:
+    """Return the same for closures kept as tables, every entry of a table rounded by itself."""
+    labels = np.concatenate([run.read_labels(file) for file in files])
+    entries = entries_of(problem, labels, model.n_clusters)
+    must, cannot = broken_closures(problem, entries)
+    box = int((entries.count[cannot[0]] * entries.count[cannot[1]]).sum())
+    if not len(must[0]) + len(cannot[0]):
+        return np.zeros(len(units), np.int64)
+    ends = np.concatenate([must, cannot], axis=1)
+    signed = np.repeat([costs[0], -costs[1]], [len(must[0]), len(cannot[0])])
+    needed, places = np.unique(ends, return_inverse=True)
+    one, other = places.reshape(2, -1)
+    joined = scipy.sparse.csr_array(
+        (np.tile(signed, 2), (np.append(one, other), np.append(other, one))),
+        shape=(len(needed), len(needed)),
+    )
+    tables = _tables(end_to_end(rows), model, joined, entries.chosen(needed))
+    if model.distortion.learning == "variance":
+        found = _scatter_between(tables, entries.count[needed], units[:-1])
+    else:
+        found = _turning(tables, units[:-1])
+    return np.append(found, in_fixed_point(np.array([costs[1]]), units[-1]) * box)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Σ z of the entries that broken closures join: S, and J the signed costs between them.
+
+    Attributes
+    ----------
+    rows : Side
+    roots : float64 array, shape (d,)
+        √a.
+    joined : CSR array, shape (entries, entries)
+        J.
+    start, member : int arrays
+        The rows of each entry as CSR.
+    sums : CSR array, shape (entries, d + 1)
+        S, the centring last.
+    """
+
+    rows: Side
+    roots: FloatArray
+    joined: scipy.sparse.csr_array
+    start: IntArray
+    member: IntArray
+    sums: scipy.sparse.csr_array
+
+    def partners(self) -> Iterator[tuple[slice, scipy.sparse.csr_array]]:
+        """Yield J S for so few entries at a time that it stays small."""
+        width = np.minimum(
+            self.joined.astype(np.bool_) @ np.diff(self.sums.indptr), len(self.roots)
+        )
+        ends = np.cumsum(width)
+        first = 0
+        while first < len(ends):
+            before = ends[first - 1] if first else 0
+            last = max(int(np.searchsorted(ends, before + TOGETHER, side="right")), first + 1)
+            part = scipy.sparse.csr_array(self.joined[first:last] @ self.sums)
+            part.sort_indices()
+            yield slice(first, last), part
+            first = last
+
+    def spread(self, values: FloatArray) -> FloatArray:
+        """Return a number of every entry for each of its rows."""
+        return np.repeat(values, np.diff(self.start))
+
+    def members(self, chosen: slice) -> slice:
+        """Return where the rows of some entries are."""
+        return slice(int(self.start[chosen.start]), int(self.start[chosen.stop]))
+
+
+def _tables(
+    block: RowBlock,
+    model: Model,
+    joined: scipy.sparse.csr_array,
+    members: tuple[IntArray, IntArray],
+) -> Tables:
+    distortion, roots = model.distortion, np.sqrt(model.weights)
+    assert isinstance(distortion, TableDistortion)
+    rows = pair_kernels.side(block.arrays, distortion.terms(block, model.weights))
+    start, member = members
+    squared = distortion.form == pair_kernels.SQUARED
+    sums = sum_rows(rows, roots, squared=squared, start=start, member=member)
+    shape = (len(start) - 1, len(roots) + 1)
+    matrix = scipy.sparse.csr_array((sums.value, sums.feature, sums.start), shape=shape)
+    return Tables(rows, roots, joined, start, member, matrix)
+
+
+def _add_products(
+    out: IntArray, one: scipy.sparse.csr_array, other: scipy.sparse.csr_array, factors: FloatArray
+) -> None:
+    """Add one ∘ other by feature, every entry times `factors` and rounded by itself."""
+    products = scipy.sparse.csr_array(one * other)
+    inside = products.indices < len(factors)  # the others are the centring
+    features = products.indices[inside]
+    np.add.at(out, features, in_fixed_point(products.data[inside], factors[features]))
+
+
+def _scatter_between(tables: Tables, count: FloatArray, units: FloatArray) -> IntArray:
+    """Return Σ ±w (z − z')²/a by feature over all pairs between joined entries.
+
+    It is Q_e (J N)_e less S_e ∘ (J S)_e over all entries e, Q their sums of squares.
+    """
+    coefficients = tables.spread(tables.joined @ count)
+    out = member_squares(tables.rows, tables.member, coefficients, units)
+    factors = -units[:-1] / (tables.roots * tables.roots)
+    for chosen, partners in tables.partners():
+        _add_products(out, tables.sums[chosen], partners, factors)
+    return out
+
+
+def _turning(tables: Tables, units: FloatArray) -> IntArray:
+    """Return ∂/∂log a of Σ ±w φ over all pairs between joined entries.
+
+    It is the sum of −z_m z'_m + ½ (z·z')(z_m² + z'_m²), z with its centring worked in; what is
+    times every a comes last.
+    """
+    roots, out = tables.roots, np.zeros(len(units), np.int64)
+    coefficients = np.zeros(len(tables.member))
+    means = tables.sums[:, [-1]].toarray().ravel() / np.sqrt((roots * roots).sum())
+    theirs = tables.joined @ means
+    for chosen, partners in tables.partners():
+        own = tables.sums[chosen]
+        _add_products(out, own, partners, -0.5 * units[:-1])
+        if means.any():
+            crossed = np.repeat(theirs[chosen], np.diff(own.indptr))
+            alike = scipy.sparse.csr_array((crossed, own.indices, own.indptr), shape=own.shape)
+            _add_products(out, own, alike, -roots * units[:-1])
+        here = tables.members(chosen)
+        compressed = (partners.data, partners.indices, partners.indptr)
+        start = tables.start[chosen.start : chosen.stop + 1] - here.start
+        coefficients[here] = 0.5 * member_products(
+            tables.rows, roots, compressed, start, tables.member[here]
+        )
+    out[-1] += in_fixed_point(-0.5 * means * theirs, units[-1]).sum()
+    scaled = units * np.append(roots * roots, 1.0)
+    return out + member_squares(tables.rows, tables.member, coefficients, scaled)
+
+
+def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> FloatArray:
+    """Return what violated pairs add, shape (d,).
+
+    It is nought under Potts penalties, which no weight can change.
+    """
+    problem, flow, model = engine.problem, engine.flow, state.model
+    if problem.potts or not problem.icm_problems:
+        return np.zeros(len(model.weights))
+    units = _units(engine, model)
+    shared, known = engine.send(model), share_array(flow, units)
+    found = [
+        flow.lazy(
+            explicit_part,
+            problem.linked[pair.parts[0]].block,
+            problem.linked[pair.parts[1]].block,
+            pair.block,
+            pair.cost,
+            shared,
+            engine.run,
+            (state.linked[pair.parts[0]], state.linked[pair.parts[1]]),
+            known,
+        )
+        for pair in problem.pairs
+    ]
+    found += [
+        flow.lazy(
+            closure_part,
+            one.problem,
+            engine.rows_of(number),
+            shared,
+            engine.run,
+            [state.linked[part] for part in one.parts],
+            problem.closure_costs,
+            known,
+        )
+        for number, one in enumerate(problem.icm_problems)
+        if one.mode == "table"
+    ]
+    totals = flow.compute([tree(flow, add_limbs, found)])[0] / units
+    by_feature = totals[:-2] + model.weights * totals[-2]
+    if problem.distortion.learning == "variance":
+        width = _width(engine)
+        by_feature = by_feature + totals[-1] * width * width
+    return np.asarray(by_feature, np.float64)
+
+
+def _units(engine: Engine, model: Model) -> FloatArray:
+    """Return the units of features, of what is times every a, and of the bounding box: (d + 2,)."""
+    problem = engine.problem
+    if problem.distortion.learning == "variance":
+        reach = _width(engine) ** 2
+    elif problem.distortion.learning == "entropy":
+        reach = np.full(len(model.weights), 2.0 * engine.summand_bound(model.weights))
+    else:
+        reach = np.full(len(model.weights), max(engine.summand_bound(model.weights), 1.0) ** 2)
+    bounds = 4.0 * problem.degree * np.append(reach, [reach.max(initial=1.0), 1.0])
+    largest, each = np.unique(bounds, return_inverse=True)
+    exponents = [fixed_point_exponent(problem.extent.n_rows, float(one)) for one in largest]
+    return np.asarray((2.0 ** np.asarray(exponents, np.float64))[each], np.float64)
+
+
+def _width(engine: Engine) -> FloatArray:
+    """Return the sides of the corpus's bounding box."""
+    return engine.problem.extent.maximum - engine.problem.extent.minimum
+
+
+def rows_of_group(
+    blocks: Blocks,
+    kept: Sequence[RowTerms | None],
+    model: Model,
+    run: CheckpointStore,
+    files: Sequence[LabelsFile],
+) -> Iterator[list[Moved]]:
+    """Yield the rows of some parts cluster by cluster, as many at a time as a task may hold."""
+    for places, some in batches(blocks):
+        labels = run.read_group([files[place] for place in places])
+        terms = [
+            terms_of(block, kept[place], model) for place, block in zip(places, some, strict=True)
+        ]
+        yield rows_by_cluster([block.arrays for block in some], terms, labels, model.n_clusters)
+
+
+def noted_rows(
+    blocks: Sequence[RowBlock],
+    kept: Sequence[RowTerms | None],
+    model: Model,
+    run: CheckpointStore,
+    files: Sequence[LabelsFile],
+) -> list[Moved]:
+    """Return the rows of some parts cluster by cluster: the driver has them, too."""
+    return [one for some in rows_of_group(blocks, kept, model, run, files) for one in some]
+
+
+def squares_of_group(
+    blocks: Blocks,
+    kept: Sequence[RowTerms | None],
+    model: Model,
+    run: CheckpointStore,
+    files: Sequence[LabelsFile],
+    overall: Model,
+    strength: float,
+    exponent: int,
+) -> IntArray:
+    """Return Σ c_i z_im²/a_m of some parts.
+
+    c_i is the similarity to the own centroid less `strength` times that to the global one.
+    """
+    found = np.zeros(len(model.weights) + 1, np.int64)
+    for some in rows_of_group(blocks, kept, model, run, files):
+        found += weighted_squares(some, model.table(), overall.table(), strength, exponent)
+    return found
+
+
+def _squares(engine: Engine, state: State, overall: Model, exponent: int) -> IntArray:
+    """Return Σ c_i z_im²/a_m of all rows: by the driver where they are at hand, else by tasks."""
+    flow, model, strength = engine.flow, state.model, state.prior.strength
+    free, linked = engine.groups(state)
+    shared = engine.send(model)
+    groups = [
+        (one.blocks, list(one.kept), shared, engine.run, list(one.files))
+        for one in [*free, *linked]
+    ]
+    if engine.at_hand:
+        noted = flow.compute([flow.lazy(noted_rows, *group) for group in groups])
+        members = [one for some in noted for one in some]
+        return weighted_squares(members, model.table(), overall.table(), strength, exponent)
+    others = (flow.share(overall), strength, exponent)
+    squares = [flow.lazy(squares_of_group, *group, *others) for group in groups]
+    found: IntArray = flow.compute([tree(flow, add_limbs, squares)])[0]
+    return found
+
+
+def weight_gradient(engine: Engine, state: State, pricing: Pricing) -> FloatArray:
+    """Return ∂J/∂a by feature, priors included."""
+    model, strength = state.model, state.prior.strength
+    n_rows, whole = engine.problem.extent.n_rows, state.sums.sum(axis=0, keepdims=True)
+    # A centred row's part is (x + e)² − e², x + e at most 1/√a
+    bound = max(engine.summand_bound(model.weights) ** 2, 1.0 / float(model.weights.min()))
+    exponent = fixed_point_exponent(n_rows, (1.0 + strength) * bound)
+    overall = _one_cluster(model, whole, n_rows)
+    totals = _squares(engine, state, overall, exponent) * 2.0**-exponent
+    rows = model.weights * (totals[:-1] + totals[-1])
+    unit, roots = 2.0**-model.exponent, np.sqrt(model.weights)
+    by_log = 0.5 * (rows - unit * squares_by_length(state.sums, roots))
+    if strength:
+        by_log += 0.5 * strength * unit * squares_by_length(whole, roots)
+    by_log += pair_statistics(engine, state, pricing)
+    return np.asarray(by_log / model.weights, np.float64)
+
+
+def _one_cluster(model: Model, whole: IntArray, n_rows: int) -> Model:
+    """Return the model of one cluster of all rows."""
+    counts, weights = np.asarray([n_rows]), model.weights
+    arguments = (whole, model.exponent, counts, weights, model.smoothing, None)
+    return replace(model, centroids=model.distortion.centroids(*arguments))

@@ -1,0 +1,460 @@
+"""Exact ICM of a problem in integers, by pairs or closure tables, and what violated pairs cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hmrf_dask.distortions.table_form import TableDistortion
+from hmrf_dask.kernels import pairs as pair_kernels
+from hmrf_dask.kernels.arrays import frozen
+from hmrf_dask.kernels.closure_sweeps import table_icm
+from hmrf_dask.kernels.closure_tables import Closure, QuantisedRows, make_closure, make_rows
+from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.entries import products, sum_rows
+from hmrf_dask.kernels.exact import exact_sum
+from hmrf_dask.kernels.icm import icm
+from hmrf_dask.kernels.messages import propagate
+from hmrf_dask.kernels.problem import ProblemArrays, adjacency, make_grouping, make_problem
+from hmrf_dask.kernels.reconcile_groups import place_inside
+from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
+from hmrf_dask.linked.scale import Scale
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.storage.records import CheckpointStore, LabelsFile
+from hmrf_dask.tasks.linked_costs import (
+    LinkedCosts,
+    PricedPairs,
+    exact_linked_costs,
+    linked_costs,
+    problem_labels,
+)
+from hmrf_dask.tasks.model import Model, Penalties
+from hmrf_dask.tasks.partitions import RowTerms, Step, relabel
+from hmrf_dask.tasks.rounds import Piece
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
+
+
+def end_to_end(blocks: list[RowBlock]) -> RowBlock:
+    """Return the rows of an ICM problem's partitions in point order."""
+    return blocks[0] if len(blocks) == 1 else RowBlock.concatenate(blocks)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The (group, cluster) in use of the groups that are closed, ascending, and their points."""
+
+    group: IntArray
+    cluster: IntArray
+    count: FloatArray
+    start: IntArray
+    member: IntArray
+
+    def chosen(self, entries: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the points of some entries as CSR."""
+        lengths = np.diff(self.start)[entries]
+        start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        places = np.repeat(self.start[:-1][entries] - start[:-1], lengths) + np.arange(start[-1])
+        return start, self.member[places]
+
+
+def entries_of(problem: IcmProblem, labels: LabelArray, n_clusters: int) -> Entries:
+    """Return the entries of an ICM problem's tables, points in their order."""
+    points = np.flatnonzero(problem.group_tables[problem.groups])
+    keys = problem.groups[points].astype(np.int64) * n_clusters + labels[points]
+    order = np.argsort(keys, kind="stable")
+    used, start = np.unique(keys[order], return_index=True)
+    starts = np.concatenate([start, [len(points)]]).astype(np.int64)
+    return Entries(
+        used // n_clusters,
+        used % n_clusters,
+        np.diff(starts).astype(np.float64),
+        starts,
+        points[order],
+    )
+
+
+def broken_closures(
+    problem: IcmProblem, entries: Entries
+) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
+    """Return the entries between which must-links are broken, then the same of cannot-links."""
+    bounds = np.searchsorted(entries.group, np.arange(len(problem.group_tables) + 1))
+    first = np.arange(len(entries.group))
+    after = bounds[entries.group + 1] - first - 1
+    must = _spans(first, first + 1, after)
+    mine, theirs = problem.rivals.astype(np.int64).T
+    used = np.diff(bounds)
+    fewer = used[mine] <= used[theirs]
+    mine, theirs = np.where(fewer, mine, theirs), np.where(fewer, theirs, mine)
+    rival, one = _spans(np.arange(len(mine)), bounds[mine], used[mine])
+    n_clusters = int(entries.cluster.max(initial=0)) + 1
+    keys = entries.group * n_clusters + entries.cluster
+    wanted = theirs[rival] * n_clusters + entries.cluster[one]
+    other = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+    broken = keys[other] == wanted if len(keys) else np.zeros(0, np.bool_)
+    return must, (one[broken], other[broken])
+
+
+def _spans(owner: IntArray, first: IntArray, length: IntArray) -> tuple[IntArray, IntArray]:
+    """Return each owner beside each of the `length` numbers from `first` on."""
+    ends = np.cumsum(length)
+    numbers = np.arange(ends[-1] if len(ends) else 0)
+    return np.repeat(owner, length), numbers + np.repeat(first - ends + length, length)
+
+
+def _between_rows(
+    taken: RowBlock, model: Model, entries: Entries, ends: tuple[IntArray, ...]
+) -> FloatArray:
+    """Return Σ φ over all pairs between entries ends[0][t] and ends[1][t], from the rows."""
+    distortion = model.distortion
+    assert isinstance(distortion, TableDistortion)
+    needed, places = np.unique(np.concatenate(ends), return_inverse=True)
+    one, other = np.split(places, 2)
+    start, member = entries.chosen(needed)
+    rows = pair_kernels.side(taken.arrays, distortion.terms(taken, model.weights))
+    squared = distortion.form == pair_kernels.SQUARED
+    sums = sum_rows(rows, np.sqrt(model.weights), squared=squared, start=start, member=member)
+    count = entries.count[needed]
+    cross = products(sums, taken.n_features, one, other)
+    own = count[other] * sums.own[one] + count[one] * sums.own[other]
+    return np.asarray(own - distortion.kappa * cross, np.float64)
+
+
+def table_penalties(
+    problem: IcmProblem,
+    rows: RowBlock,
+    model: Model,
+    potts: bool,
+    labels: LabelArray,
+    explicit: Penalties,
+    costs: tuple[float, float],
+) -> Penalties:
+    """Return the penalties of a problem in table form: the explicit ones and those of its closures.
+
+    `rows` are in the order of the problem's partitions, `costs` what one must-link and one
+    cannot-link of a closure cost.
+    """
+    entries = entries_of(problem, labels, model.n_clusters)
+    must, cannot = broken_closures(problem, entries)
+    apart, together = (entries.count[one] * entries.count[other] for one, other in (must, cannot))
+    if not potts:  # else φ of every pair is 1, and so is its complement
+        ends = tuple(np.concatenate(side) for side in zip(must, cannot, strict=True))
+        between_sets = _between_rows(rows, model, entries, ends)
+        largest = model.distortion.maximum(model.weights)
+        apart, near = np.split(between_sets, [len(must[0])])
+        together = largest * together - near
+    return replace(
+        explicit,
+        must=explicit.must + exact_sum(costs[0] * apart),
+        cannot=explicit.cannot + exact_sum(costs[1] * together),
+    )
+
+
+def settle_tables(
+    problem: IcmProblem,
+    arrays: ProblemArrays,
+    blocks: list[RowBlock],
+    model: Model,
+    scale: Scale,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    labels: LabelArray,
+) -> tuple[int, int]:
+    """Run sweeps of groups and points until neither gains; `labels` (point order) change in place.
+
+    `blocks` are the rows of the problem's partitions. Where labels are missing groups first go,
+    whole, where they are nearest.
+    """
+    # rows laid end to end go with the call: only their integers are held beside the tables
+    rows = quantised_rows(end_to_end(blocks), model, scale, potts)
+    closure = describe(problem, model, scale, potts, closure_costs, blocks[0].n_features)
+    grouping = make_grouping(problem.groups, problem.group_starts, problem.group_members)
+    if (labels < 0).any():
+        place_inside(labels, arrays.costs, grouping.start, grouping.member, 0)
+    points, groups, _ = table_icm(labels, arrays, rows, closure, grouping)
+    return points, groups
+
+
+def quantised_rows(block: RowBlock, model: Model, scale: Scale, potts: bool) -> QuantisedRows:
+    """Return the integer rows of a component; the centring column comes after all features."""
+    if potts:
+        nothing = np.zeros(0, np.int32)
+        half = np.full(block.n_rows, 1 << (2 * scale.bits - 1), np.int64)
+        return make_rows(nothing, nothing, np.zeros(block.n_rows + 1, np.int64), half)
+    distortion = model.distortion
+    assert isinstance(distortion, TableDistortion)
+    quantised = distortion.quantise(block, model.weights, scale.bits)
+    columns = (
+        np.tile(np.arange(block.n_features, dtype=np.int32), block.n_rows)
+        if block.is_dense
+        else block.indices
+    )
+    starts = block.indptr.astype(np.int64)
+    if not quantised.centring.any():
+        return make_rows(quantised.values, columns, starts, quantised.own)
+    ends = starts[1:]
+    return make_rows(
+        np.insert(quantised.values, ends, quantised.centring),
+        np.insert(columns, ends, np.int32(block.n_features)),
+        starts + np.arange(len(starts)),
+        quantised.own,
+    )
+
+
+def describe(
+    problem: IcmProblem,
+    model: Model,
+    scale: Scale,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    n_features: int,
+) -> Closure:
+    """Return what is closed in an ICM problem, with costs in whole units."""
+    distortion = model.distortion
+    assert isinstance(distortion, TableDistortion)
+    must, cannot = (round(cost / scale.cost_unit) for cost in closure_costs)
+    n_groups = len(problem.group_starts) - 1
+    ends = np.concatenate([problem.rivals, problem.rivals[:, ::-1]])
+    order = np.lexsort((ends[:, 1], ends[:, 0]))
+    starts = np.searchsorted(ends[order, 0], np.arange(n_groups + 1))
+    largest = 1 << (2 * scale.bits) if potts else scale.largest
+    # Potts: φ is constant, so a rival's complement largest − φ would be nought, but it costs φ
+    return make_closure(
+        0 if potts else distortion.kappa,
+        n_features,
+        2 * largest if potts else largest,
+        np.where(problem.group_tables, must, 0),
+        starts,
+        ends[order, 1],
+        np.full(len(ends), cannot, np.int64),
+    )
+
+
+@dataclass(frozen=True)
+class PairCosts:
+    """What the pairs of one pair block cost under the present weights."""
+
+    penalty: FloatArray  # J of a violated pair
+    signed: IntArray  # cost of equal labels in integer units: negative for must-links
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return self.penalty.nbytes + self.signed.nbytes + 128
+
+
+def price_pairs(
+    left: RowBlock,
+    right: RowBlock,
+    block: PairBlock,
+    cost: FloatArray,
+    model: Model,
+    scale: Scale,
+    potts: bool,
+) -> PairCosts:
+    """Return what each pair of a block costs when violated: float64 of J, and signed integer."""
+    cannot = block.kind == CANNOT
+    distortion = model.distortion
+    if potts:
+        penalty = cost.copy()
+    else:
+        phi, rest = distortion.pair_values(left, right, block.first, block.second, model.weights)
+        penalty = cost * np.where(cannot, rest, phi)
+    if isinstance(distortion, TableDistortion) and distortion.closure_form:
+        steps = np.rint(cost / scale.cost_unit).astype(np.int64)
+        signed = steps * _integer_penalties(
+            distortion, left, right, block, cannot, model, scale, potts
+        )
+    else:
+        signed = np.rint(penalty / scale.unit).astype(np.int64)
+    return PairCosts(penalty, np.where(cannot, signed, -signed))
+
+
+def _integer_penalties(
+    distortion: TableDistortion,
+    left: RowBlock,
+    right: RowBlock,
+    block: PairBlock,
+    cannot: AnyArray,
+    model: Model,
+    scale: Scale,
+    potts: bool,
+) -> IntArray:
+    if potts:
+        return np.full(len(cannot), 1 << (2 * scale.bits), np.int64)
+    sides = distortion.sides(left, right, model.weights)
+    one = distortion.quantise(left, model.weights, scale.bits)
+    other = one if right is left else distortion.quantise(right, model.weights, scale.bits)
+    phi = pair_kernels.pair_integers(
+        *sides, one, other, block.first, block.second, distortion.kappa
+    )
+    return np.where(cannot, scale.largest - phi, phi)
+
+
+def join_pairs(problem: IcmProblem, blocks: list[PairCosts]) -> PricedPairs:
+    """Return all pairs of an ICM problem with their adjacency."""
+    nothing = np.zeros(0)
+    penalty = np.concatenate([nothing, *(block.penalty for block in blocks)])
+    signed = np.concatenate([nothing.astype(np.int64), *(block.signed for block in blocks)])
+    start, neighbour, costs = adjacency(len(problem.nodes), problem.first, problem.second, signed)
+    return PricedPairs(penalty, start, neighbour, costs)
+
+
+def signed_of(costs: PairCosts) -> IntArray:
+    """Return the signed costs of a block's pairs."""
+    return costs.signed
+
+
+def penalty_of(costs: PairCosts) -> FloatArray:
+    """Return what the pairs of a block cost when violated."""
+    return costs.penalty
+
+
+def join_piece(piece: Piece, signed: list[IntArray]) -> IntArray:
+    """Return the signed costs of a piece's half-edges; `signed` are those of its blocks."""
+    return np.concatenate([np.zeros(0, np.int64), *signed])[piece.edge]
+
+
+def settle(
+    problem: IcmProblem,
+    pairs: PricedPairs,
+    partitions: list[LinkedCosts],
+    rows: list[RowBlock],
+    model: Model,
+    scale: Scale,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    run: CheckpointStore,
+    files: list[LabelsFile],
+) -> LabelArray:
+    """Return the labels of a problem's points after exact ICM, with or without messages before it.
+
+    Where labels are missing all points are first placed jointly.
+    """
+    labels = np.array(problem_labels(run, files))
+    cost_rows = [part.costs for part in partitions]
+    costs = cost_rows[0] if len(partitions) == 1 else np.concatenate(cost_rows)
+    if problem.mode == "table":
+        arrays = make_problem(0, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
+        settle_tables(problem, arrays, rows, model, scale, potts, closure_costs, labels)
+        return labels
+    if (labels < 0).any():
+        labels = place_groups(costs, scale.shift, pairs, problem)
+    sizes = np.diff(problem.group_starts)
+    several = sizes > 1  # most groups are one point, and cannot move as a group
+    arguments = (
+        labels, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed, problem.groups,
+        np.concatenate([[0], np.cumsum(sizes[several])]),
+        problem.group_members[np.repeat(several, sizes)],
+    )  # fmt: skip
+    if problem.mode == "messages":
+        propagate(*arguments, problem.group_components[problem.groups])
+        return labels
+    gains = [part.gains for part in partitions if part.gains is not None]
+    icm(
+        *arguments,
+        np.concatenate(gains) if len(gains) == len(partitions) else np.zeros(0, np.int64),
+    )
+    return labels
+
+
+def settle_alone(
+    problem: IcmProblem,
+    pairs: PricedPairs,
+    block: RowBlock,
+    kept: RowTerms | None,
+    model: Model,
+    scale: Scale,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    run: CheckpointStore,
+    number: int,
+    noted: bool,
+    file: LabelsFile,
+) -> Step:
+    """Return the step of a linked partition that is a whole ICM problem: its costs never travel."""
+    if problem.mode == "heap":
+        costs = linked_costs(block, kept, model, scale, problem, pairs, 0, run, [file])
+    else:
+        costs = exact_linked_costs(block, model, scale)
+    after = settle(
+        problem, pairs, [costs], [block], model, scale, potts, closure_costs, run, [file]
+    )
+    return relabel([block], [kept], model, run, number, noted, [file], after)
+
+
+def place_groups(
+    costs: AnyArray, shift: int, pairs: PricedPairs, problem: IcmProblem
+) -> LabelArray:
+    """Return a first labelling: groups by size, each where it costs least beside those placed."""
+    sizes = np.diff(problem.group_starts)
+    order = np.lexsort((np.arange(len(sizes)), -sizes))
+    labels = np.full(len(problem.nodes), -1, np.int32)
+    _place(
+        frozen(costs, np.int32), 2.0**shift, frozen(pairs.start, np.int64),
+        frozen(pairs.neighbour, np.int32), frozen(pairs.signed, np.int64),
+        frozen(problem.group_starts, np.int64), frozen(problem.group_members, np.int32), order,
+        labels, np.empty(costs.shape[1]),
+    )  # fmt: skip
+    return labels
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _place(  # type: ignore[no-untyped-def]
+    costs, unit, start, neighbour, signed, group_start, group_member, order, labels, total
+):
+    for g in order:
+        for h in range(total.shape[0]):
+            total[h] = 0.0
+        for t in range(group_start[g], group_start[g + 1]):
+            i = group_member[t]
+            for h in range(total.shape[0]):
+                total[h] += unit * costs[i, h]
+            for p in range(start[i], start[i + 1]):
+                h = labels[neighbour[p]]
+                if h >= 0:
+                    total[h] += signed[p]
+        best = np.int32(0)
+        for h in range(1, total.shape[0]):
+            if total[h] < total[best]:
+                best = np.int32(h)
+        for t in range(group_start[g], group_start[g + 1]):
+            labels[group_member[t]] = best
+
+
+def part_labels(settled: LabelArray, first: int, last: int) -> LabelArray:
+    """Return the labels of one partition, points `first` to `last` of the problem."""
+    return settled[first:last]
+
+
+def _broken(same: AnyArray, cannot: AnyArray, penalty: FloatArray) -> Penalties:
+    return Penalties(exact_sum(penalty[~same & ~cannot]), exact_sum(penalty[same & cannot]))
+
+
+def price_block(
+    block: PairBlock,
+    penalty: FloatArray,
+    run: CheckpointStore,
+    files: tuple[LabelsFile, LabelsFile],
+) -> Penalties:
+    """Return what the violated pairs of one block cost; `files` are those of its two partitions."""
+    same = run.read_labels(files[0])[block.first] == run.read_labels(files[1])[block.second]
+    return _broken(same, block.kind == CANNOT, penalty)
+
+
+def price_violations(
+    problem: IcmProblem,
+    pairs: PricedPairs,
+    rows: list[RowBlock],
+    model: Model,
+    potts: bool,
+    closure_costs: tuple[float, float],
+    run: CheckpointStore,
+    files: list[LabelsFile],
+) -> Penalties:
+    """Return what the violated pairs of an ICM problem cost, computed anew from the labels."""
+    labels = problem_labels(run, files)
+    same = labels[problem.first] == labels[problem.second]
+    explicit = _broken(same, problem.kind == CANNOT, pairs.penalty)
+    if problem.mode != "table":
+        return explicit
+    return table_penalties(problem, end_to_end(rows), model, potts, labels, explicit, closure_costs)

@@ -1,0 +1,193 @@
+"""What travels through the loop: settings, the model tasks see, J, the state after a step."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.kernels.exact import BASE, exact_integer
+from hmrf_dask.kernels.margins import Drift
+from hmrf_dask.kernels.sums import Accumulator
+from hmrf_dask.storage.records import LabelsFile
+from hmrf_dask.types import FloatArray, IntArray
+
+Penalty = Literal["distance", "potts"]
+WeightUpdate = Literal["normalized", "paper"]
+Inference = Literal["icm", "belief-propagation"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A fit's parameters, every "auto" already decided except `refine`, which looks at sizes."""
+
+    n_clusters: int
+    penalty: Penalty = "distance"
+    must_link_cost: float = 1.0
+    cannot_link_cost: float = 1.0
+    init: str = "auto"
+    neighborhoods: Literal["farthest", "largest"] = "farthest"  # of more than K
+    fill: str = "k-means++"
+    inference: Inference = "icm"
+    refine: str | bool = "auto"
+    learn_weights: bool = False
+    weight_update: WeightUpdate = "normalized"
+    closure: bool = True
+    on_conflict: Literal["raise", "keep", "drop"] = "raise"
+    n_init: int = 10
+    max_iter: int = 100
+    hard: bool = False  # no pair is ever broken: COP-KMeans
+    retries: int = 0  # other orders in which hard pairs are tried
+    seed: int = 0
+    task_memory: int = 2**30
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a task needs to compute any distance, sum or penalty."""
+
+    distortion: Distortion
+    weights: FloatArray
+    centroids: FloatArray
+    smoothing: float = 0.0
+    exponent: int = 43  # sums hold summands times 2**exponent
+    drift: Drift | None = field(default=None, init=False, repr=False, compare=False)
+    _made: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    @property
+    def n_clusters(self) -> int:
+        """K."""
+        return len(self.centroids)
+
+    def table(self) -> Any:
+        """Return the centroids as the distortion's kernels use them, made once in a process."""
+        with self._lock:  # tasks on other threads wait for the one that makes it
+            if not self._made:
+                made = self.distortion.table(self.centroids, self.weights, self.smoothing)
+                self._made.append(made)
+        return self._made[0]
+
+    def moved_from(self, previous: Model) -> Model:
+        """Return this model with how far its centroids are from a previous one's.
+
+        Rows are compared under models that follow one another so; any other change begins anew.
+        """
+        falls = self.distortion.falls_between(previous.table(), self.table())
+        if falls is not None:
+            before = "" if previous.drift is None else previous.drift.after
+            object.__setattr__(self, "drift", Drift(before, uuid.uuid4().hex, falls))
+        return self
+
+    def accumulator(self, *, lasting: bool = True) -> Accumulator:
+        """Return sums over no rows yet; see `Accumulator` for blocks that are not `lasting`."""
+        return Accumulator(self.n_clusters, self.centroids.shape[1] + 1, lasting=lasting)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the table behind: it is made again faster than it travels."""
+        parts = (self.distortion, self.weights, self.centroids, self.smoothing, self.exponent)
+        return _with_drift, (*parts, self.drift)
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size, the table included."""
+        return self.weights.nbytes + 3 * self.centroids.nbytes + 1024
+
+
+def _with_drift(*parts: Any) -> Model:
+    """Return a model that has travelled."""
+    model = Model(*parts[:-1])
+    object.__setattr__(model, "drift", parts[-1])
+    return model
+
+
+def exact(value: float) -> int:
+    """Return a float as an exact integer in units of 2**-BASE."""
+    return int(Fraction(value) * (1 << BASE))
+
+
+@dataclass(frozen=True)
+class Energy:
+    """J and its terms as exact integers in units of 2**-288: two of them compare unrounded."""
+
+    distortion: int = 0
+    must: int = 0
+    cannot: int = 0
+    prior: int = 0
+
+    @property
+    def total(self) -> int:
+        """The exact J."""
+        return self.distortion + self.must + self.cannot + self.prior
+
+    @property
+    def value(self) -> float:
+        """J, correctly rounded."""
+        return float(Fraction(self.total, 1 << BASE))
+
+    def terms(self) -> dict[str, float]:
+        """Return J and its terms as floats."""
+        parts = {
+            "distortion": self.distortion,
+            "must_link": self.must,
+            "cannot_link": self.cannot,
+            "prior": self.prior,
+        }
+        return {"J": self.value} | {
+            name: float(Fraction(part, 1 << BASE)) for name, part in parts.items()
+        }
+
+    def encoded(self) -> list[str]:
+        """Return the exact terms for a commit."""
+        return [str(self.distortion), str(self.must), str(self.cannot), str(self.prior)]
+
+    @staticmethod
+    def decoded(parts: list[Any]) -> Energy:
+        """Return the energy a commit holds."""
+        return Energy(*(int(part) for part in parts))
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """What the violated pairs of one ICM problem cost: exact sums as limbs."""
+
+    must: IntArray
+    cannot: IntArray
+
+
+def gather_energy(distortion: int, penalties: Sequence[Penalties], prior: float) -> Energy:
+    """Return the energy from exact partial sums."""
+    return Energy(
+        distortion=distortion,
+        must=sum(exact_integer(one.must) for one in penalties),
+        cannot=sum(exact_integer(one.cannot) for one in penalties),
+        prior=exact(prior),
+    )
+
+
+@dataclass(frozen=True)
+class WeightPrior:
+    """What prior(a) needs beside the weights: the constants of the rule in force."""
+
+    strength: float = 0.0  # λ
+    reference: FloatArray = field(default_factory=lambda: np.zeros(0))  # s0 of the entropy rule
+    offset: float = 0.0  # T of the entropy rule
+
+
+@dataclass(frozen=True)
+class State:
+    """One committed iteration; the next is a pure function of it, the corpus and the pairs."""
+
+    model: Model
+    sums: IntArray  # (K, d + 1)
+    counts: IntArray  # (K,)
+    free: tuple[LabelsFile, ...]  # labels of corpus partitions, -1 at linked rows
+    linked: tuple[LabelsFile, ...]  # labels of linked partitions
+    energy: Energy
+    prior: WeightPrior = field(default_factory=WeightPrior)
+    optimal: bool = False  # whether the centroids are those of the sums, but for vacant clusters

@@ -1,0 +1,260 @@
+"""Task functions over parts: rows of corpus partitions or of linked partitions, with labels.
+
+A corpus part labels its constrained rows `LINKED`: those have their label in a linked part. What a
+function gives back follows from its arguments alone: rows, model and label files in, label files
+and sums out. A task takes a group of parts, one after the other, so that what it gives back does
+not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.flow.dataflow import Lazy
+from hmrf_dask.kernels.exact import exact_sum, exact_zero
+from hmrf_dask.kernels.margins import Margins, Watch
+from hmrf_dask.kernels.sums import Accumulator, Sums, joined
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.files import Blocks, BlockSource, lasting
+from hmrf_dask.storage.records import CheckpointStore, LabelsFile, Piece
+from hmrf_dask.tasks.model import Model
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
+
+
+@dataclass(frozen=True)
+class LabelledPartition:
+    """Where the rows of a part are, and what its label files are called."""
+
+    name: str  # "rows-00007" or "linked-00002"
+    first_row: int
+    n_rows: int
+    block: Lazy  # rows that are kept, or a `BlockSource`, read in every pass
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the rows are read in every pass, and nothing of each is kept."""
+        return isinstance(self.block, BlockSource)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What parts give back after their labels changed.
+
+    Rows that moved are only noted where the driver has them: it adds them straight to its sums.
+    """
+
+    files: tuple[LabelsFile, ...]
+    n_moved: int
+    change: IntArray | None  # exact change of Σ D, limbs; None where it is measured anew
+    sums: Sums | Accumulator  # change of the centroid sums
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return self.sums.__sizeof__() + 512 * (1 + len(self.files))
+
+
+@dataclass(frozen=True)
+class RowTerms:
+    """What distances need of each row of a part; Dask would take a bare tuple for a task.
+
+    Attributes
+    ----------
+    terms : what the distortion's `terms` gave
+    margins : what the last comparison of the rows may spare the next one
+    """
+
+    terms: Any
+    margins: Margins = field(default_factory=Margins, compare=False)
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return 256 + int(sum(array.nbytes for array in self.terms))
+
+
+def row_terms(block: RowBlock, metric: tuple[Distortion, FloatArray]) -> RowTerms:
+    """Return what distances need of each row; it changes with the weights alone."""
+    distortion, weights = metric
+    return RowTerms(distortion.terms(block, weights))
+
+
+def offset_limbs(
+    block: RowBlock, kept: RowTerms | None, metric: tuple[Distortion, FloatArray]
+) -> IntArray:
+    """Return the exact sum of the offsets of the rows of a part, of its linked ones too."""
+    terms = (row_terms(block, metric) if kept is None else kept).terms
+    return exact_sum(np.broadcast_to(terms.offset, block.n_rows))
+
+
+def summand_bound(
+    block: RowBlock, kept: RowTerms | None, metric: tuple[Distortion, FloatArray]
+) -> float | None:
+    """Return the bound on the entries of summands of the rows of a part."""
+    distortion, weights = metric
+    terms = distortion.terms(block, weights) if kept is None else kept.terms
+    return distortion.summand_bound(terms, weights)
+
+
+def terms_of(block: RowBlock, kept: RowTerms | None, model: Model) -> Any:
+    """Return the terms of the rows of a part, made anew where none are kept."""
+    return model.distortion.terms(block, model.weights) if kept is None else kept.terms
+
+
+def assign(
+    blocks: Blocks,
+    kept: Sequence[RowTerms | None],
+    model: Model,
+    run: CheckpointStore,
+    number: int,
+    noted: bool,
+    files: Sequence[LabelsFile],
+) -> Step:
+    """Give every row that is not linked its nearest centroid."""
+    table, taken = model.table(), _Taken(model, run, number, lasting(blocks))
+    before = run.read_group(files)
+    for block, known, file, labels in zip(blocks, kept, files, before, strict=True):
+        terms = terms_of(block, known, model)
+        measured = not model.distortion.linear
+        watch = None if known is None else Watch(model.drift, known.margins)
+        after, change = model.distortion.nearest(
+            block, terms, table, labels, measured=measured, watch=watch
+        )
+        taken.add(block, terms, file, labels, after, change)
+    return taken.step(noted)
+
+
+def relabel(
+    blocks: Blocks,
+    kept: Sequence[RowTerms | None],
+    model: Model,
+    run: CheckpointStore,
+    number: int,
+    noted: bool,
+    files: Sequence[LabelsFile],
+    *afters: LabelArray,
+) -> Step:
+    """Give the rows the labels that ICM or first variation found.
+
+    These come as arguments of their own: Dask forgets a persisted value that is in a list.
+    """
+    taken = _Taken(model, run, number, lasting(blocks))
+    before = run.read_group(files)
+    for block, known, file, labels, after in zip(blocks, kept, files, before, afters, strict=True):
+        change = _change(block, model, labels, after)
+        taken.add(block, terms_of(block, known, model), file, labels, after, change)
+    return taken.step(noted)
+
+
+def _change(block: RowBlock, model: Model, labels: LabelArray, after: LabelArray) -> IntArray:
+    """Return the exact change of Σ D of the rows that had a label; nought where sums tell it."""
+    if model.distortion.linear:
+        return exact_zero()
+    moved = np.flatnonzero((labels != after) & (labels >= 0))
+    some, table = block.take(moved), model.table()
+    terms = model.distortion.terms(some, model.weights)
+    there = exact_sum(model.distortion.own_distances(some, terms, table, after[moved]))
+    here = exact_sum(model.distortion.own_distances(some, terms, table, labels[moved]))
+    return there - here
+
+
+class _Taken:
+    """The parts of a group that a task has dealt with so far."""
+
+    def __init__(self, model: Model, run: CheckpointStore, number: int, lasting: bool) -> None:
+        self.model, self.run, self.number = model, run, number
+        self.labels: list[Piece] = []
+        self.n_moved = 0
+        self.change = exact_zero()
+        self.sums = model.accumulator(lasting=lasting)
+
+    def add(
+        self,
+        block: RowBlock,
+        terms: Any,
+        file: LabelsFile,
+        labels: LabelArray,
+        after: LabelArray,
+        change: IntArray,
+    ) -> None:
+        """Keep the labels of one part, and what they change."""
+        model, kept = self.model, np.asarray(after, np.int32)
+        self.labels.append((file.part, file.first_row, kept))
+        self.n_moved += int(np.count_nonzero(labels != after))
+        self.change += change
+        model.distortion.add_moves(
+            self.sums, block, terms, model.weights, labels, after, model.exponent
+        )
+
+    def step(self, noted: bool) -> Step:
+        """Return what they give back, rows that moved only `noted` or added up."""
+        sums = self.sums if noted else self.sums.finish()
+        files = self.run.write_group(self.number, self.labels)
+        return Step(files, self.n_moved, self.change, sums)
+
+
+def merge_steps(steps: Sequence[Step]) -> Step:
+    """Return several steps as one."""
+    if len(steps) == 1:
+        return steps[0]
+    sums = joined([one.sums for one in steps])
+    noted = any(isinstance(one.sums, Accumulator) for one in steps)
+    changes = [one.change for one in steps if one.change is not None]
+    return Step(
+        tuple(file for one in steps for file in one.files),
+        sum(one.n_moved for one in steps),
+        add_limbs(changes) if changes else None,
+        sums if noted else sums.finish(),
+    )
+
+
+def file_of(step: Step) -> LabelsFile:
+    """Return the label file of a step over one part."""
+    (file,) = step.files
+    return file
+
+
+def labels_of(run: CheckpointStore, file: LabelsFile) -> LabelArray:
+    """Return the labels of a part as they are."""
+    return run.read_labels(file)
+
+
+def total(
+    blocks: Blocks,
+    kept: Sequence[RowTerms | None],
+    model: Model,
+    run: CheckpointStore,
+    noted: bool,
+    files: Sequence[LabelsFile],
+) -> Sums | Accumulator:
+    """Return the centroid sums of parts from nothing, rows only `noted` or added up."""
+    sums = model.accumulator(lasting=lasting(blocks))
+    for block, known, labels in zip(blocks, kept, run.read_group(files), strict=True):
+        nowhere, terms = np.full(block.n_rows, -1, np.int32), terms_of(block, known, model)
+        model.distortion.add_moves(
+            sums, block, terms, model.weights, nowhere, labels, model.exponent
+        )
+    return sums if noted else sums.finish()
+
+
+def measure(
+    blocks: Blocks,
+    kept: Sequence[RowTerms | None],
+    model: Model,
+    run: CheckpointStore,
+    files: Sequence[LabelsFile],
+) -> IntArray:
+    """Return Σ D exactly, every row computed anew."""
+    table, limbs = model.table(), [exact_zero()]
+    for block, known, labels in zip(blocks, kept, run.read_group(files), strict=True):
+        terms = terms_of(block, known, model)
+        limbs.append(exact_sum(model.distortion.own_distances(block, terms, table, labels)))
+    return add_limbs(limbs)
+
+
+def add_limbs(parts: Sequence[IntArray]) -> IntArray:
+    """Return the sum of exact sums."""
+    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))

@@ -1,0 +1,381 @@
+"""Counts of terms in texts: scikit-learn's CountVectorizer bit for bit, in memory or Parquet."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import scipy.sparse
+from sklearn.feature_extraction.text import CountVectorizer
+
+from hmrf_dask.errors import ConfigurationError, InvalidInputError, UnreadableFileError
+from hmrf_dask.kernels.tokens import count_entries, letter_table, read_words
+from hmrf_dask.rows.encoding import as_arrow, as_numpy
+from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.types import AnyArray, IntArray, LabelArray
+
+_NUMBERS = pa.list_(pa.field("element", pa.int32(), nullable=False))
+_ROWS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("indices", _NUMBERS, nullable=False),
+        pa.field("counts", _NUMBERS, nullable=False),
+    ]
+)
+_TERMS = pa.schema(
+    [
+        pa.field("term", pa.large_string(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),
+        pa.field("occurrences", pa.int64(), nullable=False),
+    ]
+)
+_ENCODINGS = {
+    "id": "DELTA_LENGTH_BYTE_ARRAY",
+    "indices.list.element": "DELTA_BINARY_PACKED",
+    "counts.list.element": "DELTA_BINARY_PACKED",
+    "term": "DELTA_BYTE_ARRAY",  # in ascending order they begin alike
+    "documents": "DELTA_BINARY_PACKED",
+    "occurrences": "DELTA_BINARY_PACKED",
+    "idf": "BYTE_STREAM_SPLIT",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """How often each text has each term of a batch.
+
+    Attributes
+    ----------
+    indptr : int32 array, shape (n_texts + 1,)
+    indices : int32 array, shape (n_entries,)
+        Ascending within a text.
+    counts : int32 array, shape (n_entries,)
+    terms : Arrow array of strings, shape (n_terms,)
+        Ascending, each of them in one text at least.
+    """
+
+    indptr: LabelArray
+    indices: LabelArray
+    counts: LabelArray
+    terms: pa.Array
+
+    def __sizeof__(self) -> int:
+        """Bytes of all arrays, for Dask."""
+        arrays = (self.indptr, self.indices, self.counts, self.terms)
+        return sum(int(array.nbytes) for array in arrays)
+
+    @property
+    def n_texts(self) -> int:
+        """Number of texts."""
+        return len(self.indptr) - 1
+
+    @property
+    def documents(self) -> IntArray:
+        """How many texts have each term."""
+        return np.bincount(self.indices, minlength=len(self.terms)).astype(np.int64)
+
+    @property
+    def occurrences(self) -> IntArray:
+        """How often each term occurs."""
+        totals = np.bincount(self.indices, self.counts, minlength=len(self.terms))
+        return totals.astype(np.int64)  # exact: whole numbers below 2**53
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """Return the counts as a matrix, a column for each term."""
+        shape = (self.n_texts, len(self.terms))
+        return scipy.sparse.csr_array((self.counts, self.indices, self.indptr), shape=shape)
+
+
+def encode_rows(counted: Counted, ids: Sequence[str]) -> bytes:
+    """Return a Parquet file of the ids of texts, and of what each has of which term."""
+    offsets = as_arrow(counted.indptr, pa.int32())
+    lists = [
+        pa.ListArray.from_arrays(offsets, as_arrow(numbers, pa.int32()), type=_NUMBERS)
+        for numbers in (counted.indices, counted.counts)
+    ]
+    return encode_table(pa.Table.from_arrays([pa.array(ids, pa.string()), *lists], schema=_ROWS))
+
+
+def encode_terms(counted: Counted) -> bytes:
+    """Return a Parquet file of the terms, and of how many texts have each, how often."""
+    numbers = [as_arrow(one, pa.int64()) for one in (counted.documents, counted.occurrences)]
+    return encode_table(pa.Table.from_arrays([counted.terms, *numbers], schema=_TERMS))
+
+
+def decode_rows(content: bytes, terms: pa.Array, path: str) -> tuple[Counted, list[str]]:
+    """Return what `encode_rows` was given; arrays share the buffers of the reader."""
+    columns = decode_table(content, _ROWS, path)
+    indptr, indices = _flattened(columns[1])
+    same, counts = _flattened(columns[2])
+    inside = not indices.size or (indices.min() >= 0 and indices.max() < len(terms))
+    if not inside or not np.array_equal(indptr, same):
+        refuse_file(path, f"its numbers of terms do not fit its counts or its {len(terms)} terms")
+    ids: list[str] = columns[0].to_pylist()
+    return Counted(indptr, indices, counts, terms), ids
+
+
+def decode_terms(content: bytes, path: str) -> tuple[pa.Array, IntArray, IntArray]:
+    """Return terms, in how many texts each is, and how often."""
+    terms, documents, occurrences = decode_table(content, _TERMS, path)
+    return terms, as_numpy(documents, np.int64), as_numpy(occurrences, np.int64)
+
+
+def encode_table(table: pa.Table) -> bytes:
+    """Return the bytes of a Parquet file with one row group and checksums of its pages."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=False,
+        write_statistics=False,
+        column_encoding={
+            name: code
+            for name, code in _ENCODINGS.items()
+            if name.split(".")[0] in table.schema.names
+        },
+        write_page_checksum=True,
+        row_group_size=max(1, len(table)),
+    )
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def decode_table(content: bytes, schema: pa.Schema, path: str) -> list[pa.Array]:
+    """Return the columns of a Parquet file, which must be those of `schema`."""
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+        if not file.schema_arrow.equals(schema):
+            refuse_file(path, f"its columns are {file.schema_arrow.names} or of other types")
+        table = file.read(use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        refuse_file(path, f"it cannot be read as Parquet ({error})")
+    return [column.combine_chunks() for column in table.columns]
+
+
+def refuse_file(path: str, what: str) -> NoReturn:
+    """Raise UnreadableFileError that names a file and what is wrong with it."""
+    raise UnreadableFileError(
+        f"the file {path!r} must be as vectorising wrote it, but {what}; restore it, or remove "
+        "its folder and run again",
+        path,
+        what,
+    )
+
+
+def _flattened(lists: pa.Array) -> tuple[LabelArray, AnyArray]:
+    return as_numpy(lists.offsets, np.int32), as_numpy(lists.flatten(), np.int32)
+
+
+Texts: TypeAlias = Sequence[str] | pa.Array
+
+
+class Occurrences(NamedTuple):
+    """Every occurrence of a term: of which text, which term; those of a term by text."""
+
+    rows: LabelArray
+    numbers: LabelArray
+    terms: pa.Array
+
+
+def count_texts(texts: Texts, settings: TextSettings) -> Counted:
+    """Return how often each text has each term, and the terms of all in ascending order.
+
+    Parameters
+    ----------
+    texts : sequence of str or Arrow array of strings
+    settings : TextSettings
+
+    Returns
+    -------
+    Counted
+
+    Examples
+    --------
+    >>> found = count_texts(["to be or not to be", "be"], TextSettings())
+    >>> found.terms.to_pylist(), found.to_scipy().toarray().tolist()
+    (['be', 'not', 'or', 'to'], [[2, 1, 1, 2], [1, 0, 0, 0]])
+    """
+    given: Sequence[str] = texts.to_pylist() if isinstance(texts, pa.Array) else texts
+    if settings.kind == "embeddings":
+        raise ConfigurationError(
+            "kind must be words, characters or hashing to count texts, got embeddings; give the "
+            "column of embeddings to what makes rows"
+        )
+    if settings.kind == "characters":
+        return _count_characters(given, settings)
+    found = _words(given, settings)
+    return _counted(_grams(found, settings.ngram_range), len(given))
+
+
+def counting_vectoriser(settings: TextSettings) -> CountVectorizer:
+    """Return the scikit-learn vectoriser whose matrix is made, of composed texts."""
+    characters = settings.kind == "characters"
+    stop_words = settings.stop_words
+    return CountVectorizer(
+        analyzer="char_wb" if characters else "word",
+        lowercase=settings.lowercase,
+        strip_accents=settings.strip_accents,
+        stop_words=list(stop_words) if isinstance(stop_words, tuple) else stop_words,
+        ngram_range=settings.ngram_range,
+    )
+
+
+def stray_stop_words(settings: TextSettings) -> list[str]:
+    """Return what stop words become in texts that is no stop word itself: "don't" leaves "don"."""
+    vectoriser = counting_vectoriser(settings)
+    words = vectoriser.get_stop_words() or frozenset()
+    prepare, find = vectoriser.build_preprocessor(), vectoriser.build_tokenizer()
+    return sorted({one for word in words for one in find(prepare(word))} - words)
+
+
+# ---- words
+
+
+@lru_cache(maxsize=8)
+def _found_words(settings: TextSettings) -> Callable[[str], str]:
+    """Return what puts the words of a text that is not ASCII between single spaces."""
+    vectoriser = counting_vectoriser(settings)
+    prepare, find = vectoriser.build_preprocessor(), vectoriser.build_tokenizer()
+    return lambda text: " ".join(find(prepare(unicodedata.normalize("NFC", text))))
+
+
+def _words(texts: Sequence[str], settings: TextSettings) -> Occurrences:
+    """Return the words of texts without stop words, in the order of the texts."""
+    found = _found_words(settings)
+    plain = pa.array([t if t.isascii() else found(t) for t in texts], pa.large_string())
+    starts, letters = _buffers(plain)
+    read = read_words(letters, starts, letter_table(lowercase=settings.lowercase))
+    rows = np.repeat(np.arange(len(texts), dtype=np.int32), np.diff(read.ends))
+    terms = _strings(read.letters, read.bounds)
+    stop_words = counting_vectoriser(settings).get_stop_words()
+    if not stop_words:
+        return Occurrences(rows, read.numbers, terms)
+    stopped = pc.is_in(terms, value_set=pa.array(sorted(stop_words), pa.large_string()))
+    kept = ~np.asarray(stopped.to_pylist(), np.bool_)[read.numbers]
+    return Occurrences(rows[kept], read.numbers[kept], terms)
+
+
+def _grams(words: Occurrences, ngram_range: tuple[int, int]) -> Occurrences:
+    """Return the n-grams of words that follow one another in a text."""
+    shortest, longest = ngram_range
+    found, grams = [], words
+    for length in range(1, longest + 1):
+        if length > 1:
+            grams = _longer(grams, words, length)
+        if length >= shortest:
+            found.append(grams)
+    if len(found) == 1:
+        return found[0]
+    firsts = np.cumsum([0, *(len(one.terms) for one in found[:-1])])
+    return Occurrences(
+        np.concatenate([one.rows for one in found]),
+        np.concatenate(
+            [one.numbers + np.int32(first) for one, first in zip(found, firsts, strict=True)]
+        ),
+        pa.concat_arrays([one.terms for one in found]),
+    )
+
+
+def _longer(grams: Occurrences, words: Occurrences, length: int) -> Occurrences:
+    """Return grams one word longer: of `length` words, each begins where one of them begins.
+
+    A gram lies at the place of its first word among the words of its text, so the word to add is
+    `length` - 1 places on; the last gram of a text has none.
+    """
+    n_words, n_grams = np.bincount(words.rows), np.bincount(grams.rows)
+    n_grams = np.pad(n_grams, (0, len(n_words) - len(n_grams)))
+    offset = np.cumsum(n_words) - n_words - (np.cumsum(n_grams) - n_grams)
+    next_word = np.arange(len(grams.rows)) + offset[grams.rows] + length - 1
+    inside = next_word < np.cumsum(n_words)[grams.rows]
+    first, second = grams.numbers[inside], words.numbers[next_word[inside]]
+    both = first.astype(np.int64) * len(words.terms) + second
+    encoded = as_arrow(both, pa.int64()).dictionary_encode()
+    pairs = as_numpy(encoded.dictionary, np.int64)
+    before, after = np.divmod(pairs, max(len(words.terms), 1))
+    terms = pc.binary_join_element_wise(
+        grams.terms.take(as_arrow(before, pa.int64())),
+        words.terms.take(as_arrow(after, pa.int64())),
+        pa.scalar(" ", pa.large_string()),
+    )
+    return Occurrences(grams.rows[inside], as_numpy(encoded.indices, np.int32), terms)
+
+
+# ---- characters
+
+
+def _count_characters(texts: Sequence[str], settings: TextSettings) -> Counted:
+    """Return counts of n-grams within words: those of each distinct word, times its occurrences."""
+    prepare = counting_vectoriser(settings).build_preprocessor()
+    book: defaultdict[str, int] = defaultdict()
+    book.default_factory = book.__len__
+    numbers, lengths = [], []
+    for text in texts:
+        words = prepare(text if text.isascii() else unicodedata.normalize("NFC", text)).split()
+        numbers.extend([book[word] for word in words])
+        lengths.append(len(words))
+    rows = np.repeat(np.arange(len(texts), dtype=np.int32), lengths)
+    of_texts = count_entries(rows, np.asarray(numbers, np.int32), len(texts), len(book))
+    grams = _counted(_grams_of_words(list(book), settings), len(book))
+    ahead = scipy.sparse.csr_array(
+        (of_texts.counts, of_texts.indices, of_texts.indptr), shape=(len(texts), len(book))
+    )
+    product = (ahead @ grams.to_scipy()).tocsr()
+    product.sort_indices()
+    return Counted(
+        product.indptr.astype(np.int32), product.indices.astype(np.int32), product.data, grams.terms
+    )
+
+
+def _grams_of_words(words: Sequence[str], settings: TextSettings) -> Occurrences:
+    """Return the n-grams of words that are prepared already."""
+    analyse = CountVectorizer(
+        analyzer="char_wb", lowercase=False, ngram_range=settings.ngram_range
+    ).build_analyzer()
+    book: defaultdict[str, int] = defaultdict()
+    book.default_factory = book.__len__
+    found = [[book[gram] for gram in analyse(word)] for word in words]
+    rows = np.repeat(np.arange(len(words), dtype=np.int32), [len(one) for one in found])
+    numbers = np.fromiter((number for one in found for number in one), np.int32, len(rows))
+    try:
+        return Occurrences(rows, numbers, pa.array(list(book), pa.large_string()))
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"texts must be valid Unicode, got a lone surrogate in {error.object!r}; mend this text"
+        ) from None
+
+
+# ---- what both share
+
+
+def _counted(found: Occurrences, n_texts: int) -> Counted:
+    """Return the counts of occurrences, the terms that occur in ascending order."""
+    used = np.bincount(found.numbers, minlength=len(found.terms)) > 0
+    order = as_numpy(pc.sort_indices(found.terms), np.uint64).astype(np.int64)
+    order = order[used[order]]
+    rank = np.zeros(len(found.terms), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    entries = count_entries(found.rows, rank[found.numbers], n_texts, len(order))
+    terms = found.terms.take(as_arrow(order, pa.int64()))
+    return Counted(entries.indptr.astype(np.int32), entries.indices, entries.counts, terms)
+
+
+def _buffers(strings: pa.Array) -> tuple[IntArray, AnyArray]:
+    """Return where each string of a fresh array begins, and all letters."""
+    _, starts, letters = strings.buffers()
+    found = np.frombuffer(letters, np.uint8) if letters is not None else np.empty(0, np.uint8)
+    return np.frombuffer(starts, np.int64, len(strings) + 1), found
+
+
+def _strings(letters: AnyArray, bounds: IntArray) -> pa.Array:
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(letters)]
+    return pa.Array.from_buffers(pa.large_string(), len(bounds) - 1, buffers)

@@ -1,0 +1,371 @@
+"""From counts to rows: frequencies, the vocabulary made of them, TF-IDF as scikit-learn has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import repeat
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import scipy.sparse
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.preprocessing import normalize
+
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.encoding import as_arrow, as_numpy
+from hmrf_dask.text.counts import Counted
+from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
+
+
+@dataclass(frozen=True, eq=False)
+class Frequencies:
+    """In how many documents each term is, and how often; of several batches together by `merge`.
+
+    Attributes
+    ----------
+    terms : Arrow array of strings
+        Ascending.
+    documents, occurrences : int64 arrays, shape (n_terms,)
+    n_documents : int
+    buckets : int64 array, shape (n_features,) or (0,)
+        How many documents have a word of each bucket, where words are hashed.
+    """
+
+    terms: pa.Array
+    documents: IntArray
+    occurrences: IntArray
+    n_documents: int
+    buckets: IntArray
+
+    def __sizeof__(self) -> int:
+        """Bytes of all arrays, for Dask."""
+        arrays = (self.terms, self.documents, self.occurrences, self.buckets)
+        return sum(int(array.nbytes) for array in arrays)
+
+    @staticmethod
+    def of(counted: Counted, settings: TextSettings) -> Frequencies:
+        """Return the frequencies of one batch."""
+        buckets = np.zeros(0, np.int64)
+        if settings.kind == "hashing":
+            hashed = in_buckets(counted, settings.n_features)
+            buckets = np.bincount(hashed.indices, minlength=settings.n_features).astype(np.int64)
+        return Frequencies(
+            counted.terms, counted.documents, counted.occurrences, counted.n_texts, buckets
+        )
+
+    @staticmethod
+    def none(settings: TextSettings) -> Frequencies:
+        """Return the frequencies of no documents."""
+        nothing = np.zeros(0, np.int64)
+        n_buckets = settings.n_features if settings.kind == "hashing" else 0
+        terms = pa.array([], pa.large_string())
+        return Frequencies(terms, nothing, nothing, 0, np.zeros(n_buckets, np.int64))
+
+    @staticmethod
+    def merge(parts: Sequence[Frequencies]) -> Frequencies:
+        """Return the frequencies of all documents together: exact, so in any order the same."""
+        encoded = pa.concat_arrays([one.terms for one in parts]).dictionary_encode()
+        terms = encoded.dictionary
+        order = pc.sort_indices(terms)
+        rank = np.empty(len(terms), np.int64)
+        rank[as_numpy(order, np.uint64)] = np.arange(len(terms))
+        places = rank[as_numpy(encoded.indices, np.int32)]
+        totals = np.zeros((2, len(terms)), np.int64)
+        np.add.at(totals[0], places, np.concatenate([one.documents for one in parts]))
+        np.add.at(totals[1], places, np.concatenate([one.occurrences for one in parts]))
+        buckets = parts[0].buckets.copy()
+        for one in parts[1:]:
+            buckets += one.buckets
+        n_documents = sum(one.n_documents for one in parts)
+        return Frequencies(terms.take(order), totals[0], totals[1], n_documents, buckets)
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """All that texts need to become rows, fixed once: what later texts are held against.
+
+    Attributes
+    ----------
+    settings : TextSettings
+    terms : Arrow array of strings, shape (n_terms,)
+        Ascending. Where words are hashed, the word of each bucket that occurs most often, the first
+        by its letters of several; null where there is none.
+    idf : float32 array, shape (n_terms,)
+    n_documents : int
+        Those it was made of.
+    n_known, n_occurrences : int
+        Occurrences in those documents of terms that are here, and of all.
+    components : float64 array, shape (n_components, n_terms) or (0, n_terms)
+        Of latent semantic analysis.
+    """
+
+    settings: TextSettings
+    terms: pa.Array
+    idf: RowArray
+    n_documents: int
+    n_known: int
+    n_occurrences: int
+    components: FloatArray
+
+    @property
+    def n_terms(self) -> int:
+        """Number of columns of TF-IDF rows."""
+        return len(self.idf)
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns of rows: of components where there are any."""
+        return len(self.components) or self.n_terms
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of occurrences left out where it was made: what later shares are held to."""
+        return 1.0 - self.n_known / self.n_occurrences if self.n_occurrences else 0.0
+
+    @cached_property
+    def identity(self) -> str:
+        """What it holds, hashed."""
+        told = self.settings.model_dump(mode="json")
+        counts = self.n_documents, self.n_known, self.n_occurrences
+        content = sha256(repr((sorted(told.items()), counts, self.components.shape)).encode())
+        content.update("\n".join(term or "" for term in self.terms.to_pylist()).encode())
+        content.update(self.idf.astype("<f4").tobytes())
+        content.update(self.components.astype("<f8").tobytes())
+        return content.hexdigest()[:24]
+
+    def places(self, terms: pa.Array) -> LabelArray:
+        """Return the column of each term, -1 where it has none."""
+        if self.settings.kind != "hashing":
+            found = pc.index_in(terms, value_set=self.terms)
+            return as_numpy(pc.fill_null(found, -1), np.int32)
+        buckets = buckets_of(terms, self.settings.n_features)
+        return np.where(self._used[buckets], buckets, np.int32(-1))
+
+    @cached_property
+    def _used(self) -> BoolArray:
+        return np.asarray(self.terms.is_valid().to_pylist(), np.bool_)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave behind what is made again sooner than it travels."""
+        names = self.__dataclass_fields__
+        return {name: value for name, value in self.__dict__.items() if name in names}
+
+    def __sizeof__(self) -> int:
+        """Bytes of all arrays, for Dask."""
+        return int(self.terms.nbytes) + self.idf.nbytes + self.components.nbytes
+
+
+def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabulary:
+    """Return the vocabulary of documents with these frequencies.
+
+    Terms, their order and their IDF are those of scikit-learn's TfidfVectorizer of float32, but for
+    `max_features` where terms that occur equally often are on both sides of the cut: its choice is
+    up to the processor, here the first by their letters stay.
+
+    Raises
+    ------
+    InvalidInputError
+        No term is left.
+    """
+    total = int(frequencies.occurrences.sum())
+    if settings.kind == "hashing":
+        terms = _commonest(frequencies, settings.n_features)
+        documents, known = frequencies.buckets, total
+    else:
+        chosen = _chosen(frequencies, settings)
+        terms = frequencies.terms.take(as_arrow(chosen, pa.int64()))
+        documents = frequencies.documents[chosen]
+        known = int(frequencies.occurrences[chosen].sum())
+    if not known:
+        raise InvalidInputError(
+            f"texts must leave at least one term, got none of {len(frequencies.terms)} terms in "
+            f"{frequencies.n_documents} documents with min_df {settings.min_df}, max_df "
+            f"{settings.max_df} and stop_words {'given' if settings.stop_words else 'none'}; "
+            "relax these settings"
+        )
+    idf = _smooth_idf(documents, frequencies.n_documents)
+    components = np.empty((0, len(idf)))
+    return Vocabulary(settings, terms, idf, frequencies.n_documents, known, total, components)
+
+
+def _smooth_idf(documents: IntArray, n_documents: int) -> RowArray:
+    """Return 1 + ln((1 + n) / (1 + df)), each step in float32 as in scikit-learn."""
+    idf = np.full(len(documents), n_documents + 1, np.float32)
+    idf /= documents.astype(np.float32) + np.float32(1)
+    np.log(idf, out=idf)
+    idf += np.float32(1)
+    return idf
+
+
+def _chosen(frequencies: Frequencies, settings: TextSettings) -> IntArray:
+    """Return the numbers of the terms that stay, in ascending order."""
+    n_documents, documents = frequencies.n_documents, frequencies.documents
+    least, most = (
+        limit if isinstance(limit, int) else limit * n_documents
+        for limit in (settings.min_df, settings.max_df)
+    )
+    chosen = np.flatnonzero((documents >= least) & (documents <= most))
+    if settings.max_features is None or len(chosen) <= settings.max_features:
+        return chosen
+    often = np.argsort(-frequencies.occurrences[chosen], kind="stable")
+    return np.sort(chosen[often[: settings.max_features]])
+
+
+# ---- hashing
+
+
+def buckets_of(terms: pa.Array, n_features: int) -> LabelArray:
+    """Return the column that scikit-learn's HashingVectorizer puts each term into."""
+    hasher = FeatureHasher(n_features, input_type="string", alternate_sign=False)
+    if not len(terms):
+        return np.empty(0, np.int32)
+    return np.asarray(hasher.transform([term] for term in terms.to_pylist()).indices, np.int32)
+
+
+def in_buckets(counted: Counted, n_features: int) -> scipy.sparse.csr_array:
+    """Return counts with a column for each bucket."""
+    indices = buckets_of(counted.terms, n_features)[counted.indices]
+    shape = (counted.n_texts, n_features)
+    arrays = counted.counts, indices, counted.indptr
+    hashed = scipy.sparse.csr_array(arrays, shape=shape, copy=True)  # it is changed in place
+    hashed.sum_duplicates()
+    return hashed
+
+
+def _commonest(frequencies: Frequencies, n_features: int) -> pa.Array:
+    """Return the term of each bucket that occurs most often, null where there is none."""
+    order = np.argsort(-frequencies.occurrences, kind="stable")
+    buckets = buckets_of(frequencies.terms, n_features)[order]
+    used, first = np.unique(buckets, return_index=True)
+    places: list[int | None] = list(repeat(None, n_features))
+    for bucket, number in zip(used.tolist(), order[first].tolist(), strict=True):
+        places[bucket] = number
+    return frequencies.terms.take(pa.array(places, pa.int64()))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of some texts a vocabulary knows.
+
+    Attributes
+    ----------
+    n_texts, n_empty : int
+        Texts, and those of them without a known term: their rows are empty.
+    n_known, n_occurrences : int
+        Occurrences of terms it has, and of all.
+    """
+
+    n_texts: int = 0
+    n_empty: int = 0
+    n_known: int = 0
+    n_occurrences: int = 0
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of occurrences of terms that it does not have.
+
+        `Vocabulary.unknown_share` is that of the texts it was made of, where `min_df` and the like
+        leave out terms too: what is more than that share is news.
+        """
+        return 1.0 - self.n_known / self.n_occurrences if self.n_occurrences else 0.0
+
+    @staticmethod
+    def total(parts: Sequence[Coverage]) -> Coverage:
+        """Return how much is known of several batches together."""
+        return Coverage(
+            sum(one.n_texts for one in parts),
+            sum(one.n_empty for one in parts),
+            sum(one.n_known for one in parts),
+            sum(one.n_occurrences for one in parts),
+        )
+
+
+def to_rows(
+    counted: Counted, vocabulary: Vocabulary, ids: Sequence[str]
+) -> tuple[RowBlock, Coverage]:
+    """Return the TF-IDF rows of counted texts, and how much of them the vocabulary knows.
+
+    Equal to `TfidfVectorizer(dtype=np.float32).fit(texts it was made of).transform(texts)`.
+
+    Parameters
+    ----------
+    counted : Counted
+    vocabulary : Vocabulary
+        Its components play no part here.
+    ids : sequence of str
+        Of the texts.
+
+    Returns
+    -------
+    RowBlock, Coverage
+    """
+    settings = vocabulary.settings
+    counts = known_counts(counted, vocabulary)
+    found = Coverage(
+        counted.n_texts,
+        int((np.diff(counts.indptr) == 0).sum()),
+        int(counts.data.sum(dtype=np.int64)),
+        int(counted.counts.sum(dtype=np.int64)),
+    )
+    rows = counts.astype(np.float32)
+    if settings.sublinear_tf:
+        np.log(rows.data, out=rows.data)
+        rows.data += np.float32(1)
+    rows.data *= vocabulary.idf[rows.indices]
+    if settings.norm is not None and rows.nnz:
+        rows = normalize(rows, norm=settings.norm, copy=False)
+    arrays = rows.data, rows.indices, rows.indptr
+    return RowBlock.from_csr(*arrays, vocabulary.n_terms, list(ids)), found
+
+
+def known_counts(counted: Counted, vocabulary: Vocabulary) -> scipy.sparse.csr_array:
+    """Return counts of the terms of a vocabulary, a column for each of them."""
+    columns = vocabulary.places(counted.terms)[counted.indices]
+    kept = columns >= 0
+    before = np.concatenate([np.zeros(1, np.int32), np.cumsum(kept, dtype=np.int32)])
+    shape = (counted.n_texts, vocabulary.n_terms)
+    counts = scipy.sparse.csr_array(
+        (counted.counts[kept], columns[kept], before[counted.indptr]), shape=shape
+    )
+    if vocabulary.settings.kind == "hashing":  # else columns ascend as terms do, each its own
+        counts.sum_duplicates()
+    return counts
+
+
+def top_words(centroids: FloatArray, vocabulary: Vocabulary, n_words: int = 10) -> list[list[str]]:
+    """Return the heaviest terms of each centroid, heaviest first, the first by letters of equals.
+
+    Parameters
+    ----------
+    centroids : float array, shape (n_clusters, n_features)
+        Of rows of this vocabulary. Where it has components, these lead back to terms.
+    vocabulary : Vocabulary
+        Where words are hashed a column is named after the commonest word in it.
+    n_words : int
+
+    Returns
+    -------
+    list of lists of str
+        Shorter where fewer terms have a positive weight.
+    """
+    components = vocabulary.components
+    found = []
+    for centroid in np.asarray(centroids, np.float64):
+        weights = centroid @ components if len(components) else centroid
+        heaviest = _heaviest(weights, n_words)
+        terms = vocabulary.terms.take(as_arrow(heaviest, pa.int64())).to_pylist()
+        found.append([term for term in terms if term is not None])
+    return found
+
+
+def _heaviest(weights: FloatArray, n: int) -> IntArray:
+    """Return the places of the largest positive numbers, largest first, the first of equals."""
+    least = np.partition(weights, -n)[-n] if n < len(weights) else -np.inf
+    places = np.flatnonzero((weights >= least) & (weights > 0.0))
+    return places[np.argsort(-weights[places], kind="stable")][:n]

@@ -60,7 +60,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 prove: $(STAMP)
-	$(BIN)/python -m tests.prove $(ARGS)
+	$(BIN)/python -m tests.proofs $(ARGS)
 
 # OpenMP gets both cores: without a number scikit-learn takes one where two are threads of one.
 bench: $(STAMP)

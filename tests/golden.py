@@ -37,11 +37,11 @@ from hmrf_dask.releases.release import latest
 from hmrf_dask.text.counts import Counted, count_texts
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tfidf import Frequencies, Vocabulary, make_vocabulary, to_rows
-from tests.family_fits import blobs, corpus_of, digest_of, some_labels, text_corpus
-from tests.fits import CASES, SIZES, Case, digests, text_case
-from tests.job_corpus import JobCorpus, lines
-from tests.job_runs import assigned, run
-from tests.problems import planted_text
+from tests.support.family_fits import blobs, corpus_of, digest_of, some_labels, text_corpus
+from tests.support.fits import CASES, SIZES, Case, digests, text_case
+from tests.support.job_corpus import JobCorpus, lines
+from tests.support.job_runs import assigned, run
+from tests.support.problems import planted_text
 
 RECORD = Path(__file__).with_name("golden.json")
 # The last budget cuts even the components of these sizes, which are then settled in rounds.

@@ -24,11 +24,10 @@ from hmrf_dask.jobs.assignments import write_assignments, write_clusters
 from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.releases.lineage import first_lineage, trace
 from hmrf_dask.storage.records import DamagedFileError
-from tests.fits import Case, text_case
-from tests.run_stores import Place, place, s3_options
-from tests.test_own_distortion import Hellinger
+from tests.support.fits import Case, text_case
+from tests.support.own_distortions import Hellinger
+from tests.support.stores import Place
 
-__all__ = ["place", "s3_options"]
 COLUMNS = ["doc_id", "cluster", "distortion", "runner_up", "margin", "constrained", "violated"]
 
 

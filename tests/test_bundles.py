@@ -11,20 +11,16 @@ import numpy as np
 import pytest
 
 from hmrf_dask.documents.batches import read_batches
-from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.sources import Source
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.jobs import bundles, bundling, inputs
-from hmrf_dask.jobs.bundles import Bundle
 from hmrf_dask.jobs.bundling import bundled
-from hmrf_dask.jobs.inputs import DocumentSource
-from hmrf_dask.jobs.ledger import Keys, entries
 from hmrf_dask.jobs.places import assignment_files
 from hmrf_dask.releases.release import latest
 from hmrf_dask.text.files import Place
-from tests.job_corpus import JobCorpus
-from tests.job_runs import QUARANTINED, assigned, note_reads, run
+from tests.support.bundles import by_path, ledger, of_size, paths
+from tests.support.job_corpus import JobCorpus, names_of, one_each, write_one
+from tests.support.job_runs import QUARANTINED, assigned, note_reads, run
 
 
 @pytest.fixture
@@ -38,42 +34,7 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return note_reads(monkeypatch)
 
 
-def one_each(corpus: JobCorpus, n_documents: int, **job: Any) -> Path:
-    """Write a file for each of some documents, and a job."""
-    for document in corpus.draw(n_documents):
-        write_one(corpus, document)
-    corpus.write({"answers.csv": corpus.answers(10)})
-    return corpus.write_job(**job)
-
-
-def write_one(corpus: JobCorpus, document: dict[str, Any]) -> str:
-    name = f"documents/{document['id'].replace('/', '-')}.jsonl"
-    corpus.write({name: f"{json.dumps(document)}\n".encode()})
-    return name
-
-
-def names_of(corpus: JobCorpus, numbers: list[int]) -> list[str]:
-    return [f"documents/{corpus.documents[one]['id'].replace('/', '-')}.jsonl" for one in numbers]
-
-
 # ---- which files share one
-
-
-def of_size(path: str, size: int, kind: str = "jsonl") -> DocumentSource:
-    return DocumentSource(Source(path, path, size, "1", kind), Columns())
-
-
-def paths(found: list[Bundle]) -> list[list[str]]:
-    return [[one.source.path for one in bundle.files] for bundle in found]
-
-
-def by_path(file: DocumentSource) -> str:
-    return file.source.path
-
-
-def ledger(found: list[Bundle]) -> dict[str, Any]:
-    keys = {f.source.path: [Keys("counts", one.key, f.key)] for one in found for f in one.files}
-    return entries([f.source for one in found for f in one.files], keys)
 
 
 def test_small_neighbours_share_a_bundle(monkeypatch: pytest.MonkeyPatch) -> None:

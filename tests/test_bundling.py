@@ -17,9 +17,9 @@ from hmrf_dask.jobs.report import Report
 from hmrf_dask.releases import lock, ownership
 from hmrf_dask.releases.release import latest
 from hmrf_dask.text.files import Place
-from tests.job_corpus import JobCorpus
-from tests.job_runs import assigned, note_reads, run
-from tests.test_bundles import by_path, ledger, of_size, paths
+from tests.support.bundles import by_path, ledger, of_size, paths
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import assigned, note_reads, run
 
 METHOD = {"n_clusters": 3, "n_init": 1, "random_state": 1}
 MOST = MANY * TIERS  # bundles of nights, and those that nothing is missing of

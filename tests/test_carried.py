@@ -10,8 +10,8 @@ import pytest
 
 from hmrf_dask.jobs import release
 from hmrf_dask.jobs.ledger import CAME
-from tests.job_corpus import JobCorpus
-from tests.job_runs import QUARANTINED, assigned, run
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import QUARANTINED, assigned, run
 
 Rows = dict[str, dict[str, Any]]
 pytestmark = QUARANTINED

@@ -17,10 +17,6 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.documents.manifest import SCHEMA
 from hmrf_dask.jobs import check as jobs_check
 from hmrf_dask.jobs.check import check_manifest
-from tests import run_stores
-
-# Fixtures, by assignment: an imported one would look unused.
-s3_options = run_stores.s3_options
 
 
 def check(manifest: str, *more: str) -> Result:

@@ -21,8 +21,8 @@ from hmrf_dask.jobs.places import assignment_files, model_folder
 from hmrf_dask.jobs.report import Report
 from hmrf_dask.rows.files import BlockFile, Manifest, write_manifest
 from hmrf_dask.storage.records import unseal
-from tests.job_corpus import JobCorpus
-from tests.job_runs import assigned, run
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import assigned, run
 
 
 def nearest(n_clusters: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.group import AGAIN
 from hmrf_dask.errors import ClusterError, ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.demo import ClusterSummary, DemoResult
-from tests.job_corpus import JobCorpus
+from tests.support.job_corpus import JobCorpus
 
 # What does the work of each command. `completion` prints a script for a shell, no result.
 WORK = {

@@ -24,8 +24,8 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks import linked_costs
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import RowTerms
-from tests.loop_driver import make_bench, turns
-from tests.test_rounds import tangled
+from tests.support.icm_problems import tangled
+from tests.support.loop import make_bench, turns
 
 
 def make_case(seed: int, *, n: int = 60, d: int = 200, k: int = 5, **how: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.releases.release import damages, latest
-from tests.job_corpus import JobCorpus
+from tests.support.job_corpus import JobCorpus
 
 N_CLUSTERS = 3
 

@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.release import damages, latest
-from tests.job_corpus import JobCorpus
+from tests.support.job_corpus import JobCorpus
 
 SECONDS = 120
 

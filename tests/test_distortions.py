@@ -1,3 +1,5 @@
+"""Every distortion against the oracle: distances, centroids, pairs, and what it refuses."""
+
 from __future__ import annotations
 
 import itertools
@@ -11,57 +13,28 @@ import scipy.optimize
 import scipy.sparse
 from hypothesis import given, settings
 
-from hmrf_dask.distortions import DISTORTIONS, Distortion, Extent, OwnDistortion, make_distortion
+from hmrf_dask.distortions import DISTORTIONS, Extent, make_distortion
 from hmrf_dask.errors import ConfigurationError, DistortionError, InvalidInputError
 from hmrf_dask.kernels import distances as kernel
 from hmrf_dask.kernels import nearest
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
-from hmrf_dask.kernels.exact import exact_integer, exact_sum
-from hmrf_dask.kernels.sums import fixed_point_exponent
+from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.rows.block import RowBlock
-from tests import naive, problems
+from tests import naive
+from tests.support import problems
+from tests.support.distortion_rows import (
+    OwnEuclid,
+    blocks_of,
+    bound,
+    check_nearest,
+    dense_of,
+    extent_of,
+    fixed_sums,
+    used,
+)
 
 NAMES = sorted(DISTORTIONS)
 CLOSE = 1e-9
-
-
-class OwnEuclid(OwnDistortion):
-    """Squared Euclidean distance as a user would write it: loops, so a row depends on itself."""
-
-    name = "own-euclid"
-
-    def distance_matrix(self, rows: Any, centroids: Any) -> Any:
-        dense = dense_of(rows)
-        return np.array([[((x - mu) ** 2).sum() for mu in centroids] for x in dense]).reshape(
-            len(dense), len(centroids)
-        )
-
-    def pair_distances(self, rows: Any, others: Any) -> Any:
-        return ((dense_of(rows) - dense_of(others)) ** 2).sum(axis=1)
-
-    def largest_pair_distance(self, minimum: Any, maximum: Any) -> float:
-        return float(((maximum - minimum) ** 2).sum())
-
-
-def dense_of(rows: Any) -> Any:
-    return rows.toarray() if scipy.sparse.issparse(rows) else rows
-
-
-def extent_of(rows: Any) -> Extent:
-    rows = np.asarray(rows, np.float64)
-    mass = np.abs(rows).sum(axis=1)
-    return Extent(
-        len(rows), rows.shape[1], rows.min(axis=0), rows.max(axis=0), mass.mean(), mass.max()
-    )
-
-
-def bound(name: str, rows: Any) -> Distortion:
-    distortion = OwnEuclid() if name == "own-euclid" else make_distortion(name)
-    return distortion.bind(extent_of(rows))
-
-
-def blocks_of(rows: Any) -> list[RowBlock]:
-    return [RowBlock.from_scipy(scipy.sparse.csr_array(rows)), RowBlock.from_array(rows)]
 
 
 def oracle(name: str) -> str:
@@ -92,10 +65,6 @@ def absolute_terms(name: str, rows: Any, centroids: Any, weights: Any) -> Any:
         return np.full((len(rows), len(centroids)), 2.0)
     logs = np.abs(np.log(np.where(rows > 0, rows, 1.0))) + np.abs(np.log(centroids)).max() + 2.0
     return (rows * logs * weights).sum(axis=1)[:, None] + (centroids * weights).sum(axis=1) + 1.0
-
-
-def used(distortion: Distortion, block: RowBlock, centroids: Any, weights: Any, smoothing=0.0):
-    return distortion.terms(block, weights), distortion.table(centroids, weights, smoothing)
 
 
 # --- distances -----------------------------------------------------------------------------------
@@ -130,32 +99,6 @@ def test_smoothing_is_part_of_every_distance(name: str) -> None:
         distortion = bound(name, rows)
         terms, table = used(distortion, block, centroids, weights, alpha)
         assert distortion.distances(block, terms, table) == pytest.approx(expected, rel=1e-9)
-
-
-def expected_nearest(every: Any, labels: Any) -> Any:
-    """Return what the rules say: the least float64, ties to the present, then the lowest index."""
-    out = labels.copy()
-    for i, label in enumerate(labels):
-        if label == LINKED:
-            continue
-        least = every[i].min()
-        if label < 0 or every[i, label] > least:
-            out[i] = int(np.flatnonzero(every[i] == least)[0])
-    return out
-
-
-def check_nearest(distortion: Distortion, block: RowBlock, terms: Any, table: Any) -> None:
-    every = distortion.distances(block, terms, table)
-    rng = np.random.default_rng(block.n_rows)
-    labels = rng.integers(-2, every.shape[1], block.n_rows).astype(np.int32)
-    nearest, change = distortion.nearest(block, terms, table, labels)
-    assert nearest.dtype == np.int32
-    assert nearest.tolist() == expected_nearest(every, labels).tolist()
-    moved = np.flatnonzero((labels >= 0) & (nearest != labels))
-    after, before = every[moved, nearest[moved]], every[moved, labels[moved]]
-    assert exact_integer(change) == exact_integer(exact_sum(after)) - exact_integer(
-        exact_sum(before)
-    )
 
 
 @pytest.mark.parametrize("name", [*NAMES, "own-euclid"])
@@ -287,21 +230,6 @@ def test_pearson_never_makes_sparse_rows_dense(monkeypatch: pytest.MonkeyPatch) 
 
 
 # --- centroids -----------------------------------------------------------------------------------
-
-
-def fixed_sums(distortion: Distortion, block: RowBlock, labels: Any, K: int, weights: Any) -> Any:
-    """Return sums as integers, their exponent, and counts."""
-    terms = distortion.terms(block, weights)
-    limit = distortion.summand_bound(None, weights) or distortion.summand_bound(terms, weights)
-    exponent = fixed_point_exponent(block.n_rows, float(limit or 1.0))
-    nowhere = np.full(block.n_rows, -1, np.int32)
-    sums = distortion.sum_moves(block, terms, weights, nowhere, labels, K, exponent)
-    return sums.to_dense(), exponent, sums.counts
-
-
-def sums_of(distortion: Distortion, block: RowBlock, labels: Any, K: int, weights: Any) -> Any:
-    sums, exponent, counts = fixed_sums(distortion, block, labels, K, weights)
-    return sums * 2.0**-exponent, counts
 
 
 @pytest.mark.parametrize("name", [*NAMES, "own-euclid"])

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from hmrf_dask.cli.endings import EndedBySignal, ended_by_signals, finished_first
 from hmrf_dask.cli.group import HmrfCommand, HmrfGroup
-from tests.job_corpus import JobCorpus
+from tests.support.job_corpus import JobCorpus
 
 ROOT = Path(__file__).parents[1]
 AGAIN = "run it again: it goes on where it stopped\n"

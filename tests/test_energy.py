@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,51 +13,20 @@ from hypothesis import strategies as st
 from hmrf_dask import HMRFKMeans
 from hmrf_dask.fit import phases
 from hmrf_dask.fit.m_step import prior_value
-from hmrf_dask.fit.phases import Iteration
 from hmrf_dask.tasks.model import State
 from tests import naive
-from tests.loop_driver import Bench, constraints_of, make_bench, turns
-from tests.problems import DISTORTIONS, Problem, problems, random_problem
-
-ROUNDING = 1e-13  # of one row: a distance of 1 - 1 is nought only up to this
-
-
-@pytest.fixture
-def only_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep every closure as a table, however small."""
-    monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_PAIRS", 0)
-    monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_RATIO", 0)
-
-
-def kept_turns(bench: Bench, **how: Any) -> Iterator[Iteration]:
-    """Run a fit and return the turns of which a J is promised."""
-    for name, turn in turns(bench, **how):
-        if name != "warm-up":
-            yield turn
-
-
-def some_bench(problem: Problem, seed: int, **how: Any) -> Bench:
-    """Return the problem as dense or sparse rows, in a few partitions, with or without learning."""
-    rng = np.random.default_rng(seed)
-    drawn = {
-        "dense": bool(rng.integers(2)),
-        "n_parts": int(rng.integers(1, 4)),
-        "learn": bool(rng.integers(2)),
-        "weight_update": str(rng.choice(["normalized", "paper"])),
-    }
-    return make_bench(problem, **(drawn | how))
-
-
-def check_energy(bench: Bench, state: State) -> None:
-    """Compare J and its terms with the oracle's, to 1e-9 of the sum of absolute terms."""
-    expected, got = bench.energy(state), state.energy.terms()
-    slack = 1e-9 * expected.absolute + ROUNDING * len(bench.problem.X)
-    assert got["J"] == pytest.approx(expected.total, rel=0, abs=slack)
-    assert got["must_link"] == pytest.approx(expected.must_link, rel=0, abs=slack)
-    assert got["cannot_link"] == pytest.approx(expected.cannot_link, rel=0, abs=slack)
-    # the smoothing's own term stands with the distances here, with the priors there
-    both = expected.distance + expected.prior
-    assert got["distortion"] + got["prior"] == pytest.approx(both, rel=0, abs=slack)
+from tests.support.loop import (
+    ROUNDING,
+    Bench,
+    check_energy,
+    constraints_of,
+    kept_turns,
+    make_bench,
+    some_bench,
+    turns,
+    written,
+)
+from tests.support.problems import DISTORTIONS, Problem, problems, random_problem
 
 
 def check_fit(problem: Problem, seed: int) -> None:
@@ -210,18 +178,3 @@ def test_tables_and_pairs_agree_on_j(monkeypatch: pytest.MonkeyPatch) -> None:
         absolute = bench.energy(state).absolute
         for name, value in terms[0].items():
             assert terms[1][name] == pytest.approx(value, abs=1e-11 * (1 + absolute))
-
-
-def written(bench: Bench, labels: np.ndarray[Any, np.dtype[np.int32]]) -> tuple[Any, Any]:
-    """Write labels of all rows as those of the free and the linked parts."""
-    laid, run = bench.engine.problem, bench.engine.run
-    free = []
-    for part, places in zip(laid.free, laid.places, strict=True):
-        own = labels[part.first_row : part.first_row + part.n_rows].copy()
-        own[places] = -1
-        free.append(run.write_labels(1, part.name, part.first_row, own))
-    linked = [
-        run.write_labels(1, part.name, part.first_row, labels[laid.laid_rows(part)].copy())
-        for part in laid.linked
-    ]
-    return tuple(free), tuple(linked)

@@ -17,25 +17,11 @@ from dask.delayed import delayed
 
 from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans, MPCKMeans
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from tests.problems import planted_text
+from tests.support.family_fits import counts, pairs_of
+from tests.support.problems import planted_text
 
 DISTORTIONS = ("cosine", "pearson", "euclidean", "i-divergence", "kl")
 LEARNING = {"euclidean", "i-divergence", "kl"}  # what "auto" means
-
-
-def counts(seed: int = 0, n: int = 90, width: int = 40) -> tuple[np.ndarray, np.ndarray]:
-    """Return integer rows of three groups, none of them zero, and the groups."""
-    rng = np.random.default_rng(seed)
-    hidden = rng.integers(0, 3, n)
-    profiles = rng.dirichlet(np.full(width, 0.3), 3)
-    return rng.multinomial(25, profiles[hidden]), hidden
-
-
-def pairs_of(hidden: np.ndarray, n_pairs: int, seed: int = 0) -> Constraints:
-    ends = np.random.default_rng(seed).integers(0, len(hidden), (n_pairs, 2))
-    ends = ends[ends[:, 0] != ends[:, 1]]
-    same = hidden[ends[:, 0]] == hidden[ends[:, 1]]
-    return Constraints(ends[same], ends[~same])
 
 
 def wide(matrix: Any) -> Any:

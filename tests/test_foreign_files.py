@@ -18,10 +18,8 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.jobs.inputs import Place, overlaps
 from hmrf_dask.releases.own_files import OUTPUT, is_own
 from hmrf_dask.releases.release import latest
-from tests.job_corpus import JobCorpus
-from tests.run_stores import files_below, s3_options
-
-__all__ = ["s3_options"]  # a fixture
+from tests.support.job_corpus import JobCorpus
+from tests.support.stores import files_below
 
 
 @pytest.fixture

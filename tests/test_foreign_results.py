@@ -16,7 +16,7 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own
-from tests.run_stores import files_below, iterate, opener
+from tests.support.stores import files_below, iterate, opener
 
 GROUPS = np.repeat(np.arange(3), 20)
 DENSE = np.random.default_rng(0).random((60, 30)) * (GROUPS[:, None] == np.arange(30) // 10)

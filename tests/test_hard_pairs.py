@@ -21,9 +21,9 @@ from hmrf_dask.errors import (
 from hmrf_dask.fit import e_step
 from hmrf_dask.kernels.placing import Rivalry, place
 from tests import naive
-from tests.family_fits import blobs, corpus_of, digest_of, text_corpus
-from tests.hard_problems import fitted, kept_or_not
 from tests.naive_family import best_free_move, broken
+from tests.support.family_fits import blobs, corpus_of, digest_of, text_corpus
+from tests.support.hard_pairs import fitted, kept_or_not
 
 
 def test_no_pair_is_broken_where_all_can_be_kept() -> None:

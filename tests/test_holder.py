@@ -20,10 +20,8 @@ from hmrf_dask.releases import lock as holding
 from hmrf_dask.releases.lock import OutputLock, held, holder_of, is_alive, numbers_in, this_process
 from hmrf_dask.storage.records import DamagedFileError
 from hmrf_dask.storage.stores import LocalStorage, Storage, open_storage
-from tests.output_driver import started
-from tests.run_stores import Place, place, s3_options
-
-__all__ = ["place", "s3_options"]
+from tests.support.output_processes import started
+from tests.support.stores import Place
 
 
 def storage_of(place: Place) -> Storage:

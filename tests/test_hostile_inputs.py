@@ -9,8 +9,7 @@ import pytest
 from hmrf_dask import Corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.block import check_finite
-from tests.hostile_further import ALL_CASES, BLOCKS, OUTSIDE
-from tests.hostile_inputs import Case, check, make_world
+from tests.support.hostile import ALL_CASES, BLOCKS, OUTSIDE, Case, check, make_world
 
 APART = {"yaml: a bomb of aliases", "pairs: a device"}
 INSIDE = [one for one in ALL_CASES if not one.apart]

@@ -21,7 +21,8 @@ from hmrf_dask.kernels.icm import (
 from hmrf_dask.kernels.limbs import add_limbs, best_limbs, join_limbs
 from hmrf_dask.kernels.problem import adjacency, energy, make_problem
 from hmrf_dask.kernels.reconcile_groups import merge_parts
-from tests.linked_oracle import Component, random_component, starting_labels
+from tests.support.icm_oracle import Component
+from tests.support.icm_problems import random_component, starting_labels
 
 
 def piece_arrays(component: Component) -> tuple:

@@ -19,8 +19,8 @@ from hmrf_dask.kernels.random import exponentials
 from hmrf_dask.tasks import first_centroids
 from hmrf_dask.tasks.first_centroids import CandidateRows, Neighbourhoods, find_neighbourhoods
 from tests import naive
-from tests.grounds import graph_of, ground_of, random_rows, sample_of
-from tests.problems import DISTORTIONS, string_ids
+from tests.support.problems import DISTORTIONS, string_ids
+from tests.support.start_samples import graph_of, ground_of, random_rows, sample_of
 
 Floats = NDArray[np.float64]
 

@@ -17,8 +17,8 @@ from hmrf_dask.releases import release as releases_release
 from hmrf_dask.releases.release import SHARES, DamagedReleaseError, hashed_in, latest
 from hmrf_dask.storage import whole_files
 from hmrf_dask.storage.records import DamagedFileError, seal, seal_for_people, unseal
-from tests.flipped_outputs import Damage, asked, campaign, two_nights
-from tests.job_corpus import JobCorpus
+from tests.support.damaged_outputs import Damage, asked, campaign, two_nights
+from tests.support.job_corpus import JobCorpus
 
 
 def test_damage_to_any_file_is_refused_in_words_or_changes_nothing(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import inputs
 from hmrf_dask.jobs.report import Report
-from tests.job_corpus import JobCorpus
-from tests.job_runs import run
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import run
 
 HEADER = b"a,b,kind,weight\n"
 ONE = "space/0000", "space/0003", "space/0006", "motor/0001"

@@ -29,8 +29,8 @@ from hmrf_dask.kernels.sums import (
     sum_moves,
 )
 from hmrf_dask.rows.block import RowBlock
-from tests import problems
-from tests.test_distortions import blocks_of, bound
+from tests.support import problems
+from tests.support.distortion_rows import blocks_of, bound
 
 # --- exact sums ----------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.job_corpus import JobCorpus
-from tests.killed_jobs import killed_jobs
+from tests.support.job_corpus import JobCorpus
+from tests.support.killed_jobs import killed_jobs
 
 KILLS, STOPS = 3, 1  # `make prove` dies far more often
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,24 @@ from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans, MPCKMeans
 from hmrf_dask.errors import HmrfError, InvalidInputError, MemoryPlanError
-from hmrf_dask.fit.e_step import expectation
 from hmrf_dask.fit.journal import restore, state_arrays
 from hmrf_dask.fit.m_step import maximisation, reseed
 from hmrf_dask.fit.phases import Iteration, begin, check_progress, fit_iteration
 from hmrf_dask.tasks.model import State
 from tests import naive
-from tests.loop_driver import Bench, make_bench, turns
-from tests.problems import DISTORTIONS, Problem, problems, random_problem
-from tests.test_energy import check_energy, kept_turns, only_tables, some_bench, written
-
-__all__ = ["only_tables"]  # a fixture
-
-TABLE_FORMS = ("cosine", "pearson", "euclidean")
+from tests.support.loop import (
+    TABLE_FORMS,
+    Bench,
+    check_energy,
+    check_local_optimum,
+    check_steps,
+    kept_turns,
+    make_bench,
+    some_bench,
+    turns,
+    written,
+)
+from tests.support.problems import DISTORTIONS, Problem, problems, random_problem
 
 
 def plain_problem(X: Any, K: int, **fields: Any) -> Problem:
@@ -38,20 +42,6 @@ def plain_problem(X: Any, K: int, **fields: Any) -> Problem:
 
 
 # --- J never rises -------------------------------------------------------------------------------
-
-
-def check_steps(bench: Bench, **how: Any) -> list[str]:
-    """Run a fit; no step of a turn that promises it may raise J. Return the names of all steps."""
-    before: float | None = None
-    names: list[str] = []
-    for name, turn in turns(bench, **how):
-        if before is not None and name in ("fit", "refine"):
-            values = [before, *(value for _, value in turn.steps)]
-            assert all(late <= early for early, late in pairwise(values))
-            assert turn.state.energy.value == values[-1]
-            names += [name for name, _ in turn.steps]
-        before = turn.state.energy.value
-    return names
 
 
 def refines(problem: Problem) -> bool:
@@ -106,30 +96,6 @@ def test_a_state_with_a_higher_j_is_refused() -> None:
 
 
 # --- no move is left after an E-step -------------------------------------------------------------
-
-
-def check_local_optimum(bench: Bench, turn: Iteration) -> None:
-    """After an E-step neither a row nor a component gains more than the integers misjudge."""
-    state, _ = expectation(bench.engine, turn.state, turn.pricing)
-    assert state.energy.total <= turn.state.energy.total
-    problem, oracle = bench.problem, bench.oracle(state)
-    labels, mu, weights = bench.labels(state), state.model.centroids, state.model.weights
-    quantum = turn.pricing.scale.quantum
-    allowed = np.zeros(len(problem.X))
-    pairs = oracle.pairs
-    for costs in (pairs.must, pairs.cannot):
-        for (i, j), cost in costs.items():
-            allowed[[i, j]] += quantum * cost
-    allowed[np.unique(np.concatenate([problem.must, problem.cannot]))] += quantum
-    size = 1.0 + np.abs(naive.distances(oracle.rows, mu, weights, problem.distortion)).max()
-    allowed += 1e-12 * size
-    alone = [[row] for row in range(len(problem.X))]
-    gains = naive.move_decreases(oracle, labels, mu, weights, alone).max(axis=1)
-    assert (gains <= allowed).all()
-    groups = pairs.components
-    if groups:
-        gains = naive.move_decreases(oracle, labels, mu, weights, groups).max(axis=1)
-        assert (gains <= [allowed[list(group)].sum() for group in groups]).all()
 
 
 @settings(max_examples=60)

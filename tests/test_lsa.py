@@ -29,9 +29,9 @@ from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError, M
 from hmrf_dask.kernels.sketches import Basis, add_sketch, project, sketch_exponent
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.text.lsa import blas_on_one_thread, look_at, orthonormal, scaling_of, strips
-from tests.fits import scheduled
-from tests.news_rows import SETS, missing, news
-from tests.problems import planted_text, string_ids
+from tests.proofs.news import SETS, missing, news
+from tests.support.fits import scheduled
+from tests.support.problems import planted_text, string_ids
 
 TEXT = planted_text(240, 300, 6, 0, words=25)[0]
 DENSE = np.random.default_rng(0).normal(size=(150, 40)) * np.linspace(1.0, 5.0, 40)

@@ -25,10 +25,7 @@ from hmrf_dask.errors import (
     SourceUnavailableError,
 )
 from hmrf_dask.storage import addresses
-from tests import run_stores
 
-# Fixtures, by assignment: an imported one would look unused.
-s3_options = run_stores.s3_options
 MANIFESTS = Path(__file__).parents[1] / "data_manifests"
 
 

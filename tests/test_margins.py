@@ -15,9 +15,8 @@ from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.margins import Drift, Margins, Watch
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model
-from tests import problems
-from tests.test_distortions import bound
-from tests.test_nearest import text_like
+from tests.support import problems
+from tests.support.distortion_rows import bound, text_like
 
 N, D = 400, 60
 

@@ -25,7 +25,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks import partitions
 from hmrf_dask.tasks.first_variation import Sources, propose_rows
 from hmrf_dask.tasks.model import Model, Settings
-from tests.problems import planted_text
+from tests.support.problems import planted_text
 
 K, WIDTH, ROWS = 40, 6000, 4000
 

@@ -13,8 +13,9 @@ import scipy.sparse as sp
 from hmrf_dask import HMRFKMeans, KMeans, MPCKMeans, load
 from hmrf_dask.errors import DistortionError, InvalidInputError
 from hmrf_dask.storage.records import digest, seal_for_people, unseal
-from tests.test_estimators import DISTORTIONS, counts, pairs_of
-from tests.test_own_distortion import Hellinger
+from tests.support.family_fits import counts, pairs_of
+from tests.support.own_distortions import Hellinger
+from tests.support.problems import DISTORTIONS
 
 
 @pytest.mark.parametrize("learn", [True, False])

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import normalized_mutual_info_score
 
-from tests import naive, problems
+from tests import naive
+from tests.support import problems
 
 ONES = [1.0, 1.0]
 LN2 = math.log(2.0)

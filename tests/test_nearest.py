@@ -19,8 +19,15 @@ from hmrf_dask.kernels.distances import LINKED, UNDECIDED, Table
 from hmrf_dask.kernels.finders import make_finder
 from hmrf_dask.kernels.products import aligned, has_half, layout
 from hmrf_dask.rows.block import RowBlock
-from tests import problems
-from tests.test_distortions import blocks_of, bound, check_nearest, expected_nearest, used
+from tests.support import problems
+from tests.support.distortion_rows import (
+    blocks_of,
+    bound,
+    check_nearest,
+    expected_nearest,
+    text_like,
+    used,
+)
 
 NAMES = sorted(DISTORTIONS)
 PRECISIONS = ["single", "half"] if has_half() else ["single"]
@@ -38,14 +45,6 @@ def find_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(nearest, "finder_of", finder_of)
 
     return use
-
-
-def text_like(n: int, d: int, seed: int) -> Any:
-    """Return rows with few entries of very different frequency."""
-    rng = np.random.default_rng(seed)
-    rows = rng.gamma(0.5, size=(n, d)) * (rng.random((n, d)) < 0.6 / (1 + np.arange(d) / 4))
-    rows[rows.sum(axis=1) == 0, 0] = 1.0
-    return rows.astype(np.float32)
 
 
 def near_ties(K: int, d: int, seed: int) -> Any:

@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from tests import news_rows
-from tests.news_rows import (
+from tests.proofs import news as news_rows
+from tests.proofs.news import (
     MOST_PAIRS,
     PAIR_COUNTS,
     Cell,

@@ -29,8 +29,8 @@ from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource, InTurn, batches, lasting
 from hmrf_dask.tasks.model import Settings
-from tests.fits import Case, fit, one_process_cluster, text_case
-from tests.problems import planted_text
+from tests.support.fits import Case, fit, one_process_cluster, text_case
+from tests.support.problems import planted_text
 
 PARTITIONS = 12
 

@@ -8,39 +8,8 @@ import scipy.sparse as sp
 
 from hmrf_dask import Constraints, Corpus, HMRFKMeans, OwnDistortion
 from hmrf_dask.errors import DistortionError, InvalidInputError
-
-# [example]
-
-
-class Hellinger(OwnDistortion):
-    """Squared Hellinger distance of histograms: half of Σ (√x − √y)², rows scaled to sum 1."""
-
-    name = "hellinger"
-
-    def distance_matrix(self, rows, centroids):
-        return np.stack([self._apart(rows, one) for one in centroids], axis=1)
-
-    def pair_distances(self, rows, others):
-        return self._apart(rows, self._shares(others))
-
-    def largest_pair_distance(self, minimum, maximum):
-        return 1.0
-
-    def summands(self, rows):
-        return np.sqrt(self._shares(rows))
-
-    def centre(self, means):
-        return means**2 / (means**2).sum(axis=1, keepdims=True)
-
-    def _apart(self, rows, others):
-        return 1.0 - np.minimum(np.sqrt(self._shares(rows) * others).sum(axis=1), 1.0)
-
-    @staticmethod
-    def _shares(rows):
-        return rows / rows.sum(axis=1, keepdims=True)
-
-
-# [/example]
+from tests.support import own_distortions
+from tests.support.own_distortions import Hellinger
 
 
 def histograms(seed: int, n: int = 60) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +46,7 @@ def penalties(model: HMRFKMeans, rows: np.ndarray, pairs: Constraints) -> float:
 
 
 def test_the_example_has_fewer_than_40_lines() -> None:
-    with open(__file__) as source:
+    with open(own_distortions.__file__) as source:
         shown = source.read().split("# [example]")[1].split("# [/example]")[0].strip()
     assert shown.count("\n") + 1 < 40
 

@@ -127,14 +127,14 @@ def test_pairs_are_of_the_training_part_and_more_hold_the_fewer(wrong: float) ->
 
 
 def test_pairs_of_the_papers_sets_are_those_of_the_proof() -> None:
-    from tests import news_rows
+    from tests.proofs import news
 
     classes = np.arange(300) % 3
-    for number, (training, test) in enumerate(news_rows.folds(300, 4)):
+    for number, (training, test) in enumerate(news.folds(300, 4)):
         fold = fold_of(classes, 4, number)
         assert np.array_equal(fold.training, training)
         assert np.array_equal(fold.test, test)
-        must, cannot = news_rows.draw_pairs(training, classes, 4, number, 100)
+        must, cannot = news.draw_pairs(training, classes, 4, number, 100)
         given = random_pairs(fold, 100)
         assert list(map(tuple, given.must_link.tolist())) == must
         assert list(map(tuple, given.cannot_link.tolist())) == cannot

@@ -11,8 +11,8 @@ import pytest
 from hmrf_dask import HMRFKMeans, PCKMeans, load
 from hmrf_dask.tasks.first_centroids import largest_first
 from tests import naive
-from tests.family_fits import blobs, corpus_of, digest_of, falls, text_corpus
-from tests.grounds import graph_of, random_rows, sample_of
+from tests.support.family_fits import blobs, corpus_of, digest_of, falls, text_corpus
+from tests.support.start_samples import graph_of, random_rows, sample_of
 
 
 def centroids_of(rows: Any, groups: list[list[int]]) -> Any:

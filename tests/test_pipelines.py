@@ -21,7 +21,7 @@ from hmrf_dask.documents.builtin import Document
 from hmrf_dask.documents.manifest import load_manifest
 from hmrf_dask.jobs.inputs import load_job
 from pipelines.newsgroups import fetch
-from tests.job_corpus import lines
+from tests.support.job_corpus import lines
 
 ROOT = Path(__file__).parents[1]
 PIPELINES = ROOT / "pipelines"

@@ -18,8 +18,8 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.run_job import make_private, report_if_done, run_job
 from hmrf_dask.storage.stores import LocalStorage
-from tests.job_corpus import JobCorpus
-from tests.job_runs import run
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import run
 
 
 @pytest.fixture

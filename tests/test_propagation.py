@@ -22,18 +22,11 @@ from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes
 from hmrf_dask.tasks.model import Settings
-from tests.fits import Case, digests, fit, text_case
-from tests.linked_oracle import (
-    Component,
-    add_messages,
-    exchange_messages,
-    random_component,
-    settle_labels,
-    starting_labels,
-)
-from tests.loop_driver import make_bench
-from tests.problems import DISTORTIONS, random_problem
-from tests.test_energy import check_energy, kept_turns
+from tests.support.fits import Case, digests, fit, text_case
+from tests.support.icm_oracle import Component, add_messages, exchange_messages, settle_labels
+from tests.support.icm_problems import random_component, starting_labels
+from tests.support.loop import check_energy, kept_turns, make_bench
+from tests.support.problems import DISTORTIONS, random_problem
 
 BELIEFS = "belief-propagation"
 SIZES = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}

@@ -21,8 +21,9 @@ from hmrf_dask.kernels.reconcile_groups import (
     group_gain_parts,
     merge_parts,
 )
-from tests.linked_oracle import Component, random_component, starting_labels
-from tests.reconcile_driver import cut, reconcile, reconciliation
+from tests.support.icm_oracle import Component
+from tests.support.icm_problems import random_component, starting_labels
+from tests.support.reconciliation import cut, reconcile, reconciliation
 
 
 def random_bounds(rng: np.random.Generator, n: int) -> list[int]:

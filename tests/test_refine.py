@@ -21,8 +21,8 @@ from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.tasks.first_variation import Proposals, best_first, merge_proposals
 from hmrf_dask.tasks.model import State
 from tests import naive
-from tests.loop_driver import Bench, make_bench, turns
-from tests.problems import Problem, label_pairs, planted_text, random_problem
+from tests.support.loop import Bench, make_bench, turns
+from tests.support.problems import Problem, label_pairs, planted_text, random_problem
 
 NEITHER = "neither a row nor a group can move with a gain"
 REFINED = ("cosine", "pearson", "euclidean")

@@ -13,8 +13,8 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import inputs
 from hmrf_dask.jobs.report import Report
-from tests.job_corpus import JobCorpus
-from tests.job_runs import run
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import run
 
 FEW = {"n_clusters": 3, "n_init": 1}
 

@@ -26,11 +26,9 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.storage.records import DamagedFileError
 from hmrf_dask.storage.stores import LocalStorage, Storage, open_storage
-from tests.output_driver import called, content_of, publish_run, sha256_of
-from tests.output_driver import release as dying_release
-from tests.run_stores import Place, files_below, place, s3_options
-
-__all__ = ["place", "s3_options"]
+from tests.support.output_processes import called, content_of, publish_run, sha256_of
+from tests.support.output_processes import release as dying_release
+from tests.support.stores import Place, files_below
 
 
 def storage_of(place: Place) -> Storage:

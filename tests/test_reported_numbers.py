@@ -13,8 +13,8 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.jobs.report import FORMAT, Report
 from hmrf_dask.releases.release import latest
 from hmrf_dask.storage.records import DamagedFileError, seal_for_people
-from tests.job_corpus import JobCorpus, lines
-from tests.job_runs import assigned
+from tests.support.job_corpus import JobCorpus, lines
+from tests.support.job_runs import assigned
 
 JSON = dict[str, Any]
 

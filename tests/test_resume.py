@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,14 @@ from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import HmrfError, InvalidInputError, RunDirectoryError
 from hmrf_dask.fit.fitting import fit_corpus
 from hmrf_dask.tasks.model import Settings
-from tests.fits import Result, fit
-from tests.resume_driver import WHENS, killed_fit, make_case, phases_of
+from tests.support.fits import Result, fit
+from tests.support.killed_fits import (
+    WHENS,
+    make_case,
+    phases_of,
+    resumes_to,
+    spread_kills,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -40,23 +45,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Res
             run_dir = str(tmp_path_factory.mktemp(name) / "run")
             found[name] = fit(make_case(name), 3, run_dir=run_dir), run_dir
         return found
-
-
-def spread_kills(phases: Sequence[str], n_kills: int) -> list[int]:
-    """Return commits to be killed at: the last of every phase first, then evenly spread ones."""
-    last = {phase: number + 1 for number, phase in enumerate(phases)}
-    evenly = np.linspace(1, len(phases), n_kills).astype(int).tolist()
-    return list(dict.fromkeys([*last.values(), *evenly]))[:n_kills]
-
-
-def resumes_to(
-    name: str, root: Path, kills: Sequence[tuple[int, str]], bounds: Any, scale: int = 1
-) -> Result:
-    """Kill one run at several commits, one after the other, and return what it ends with."""
-    run_dir = str(root / "run")
-    for commit, when in kills:
-        assert killed_fit(name, run_dir, commit, when, scale) == -signal.SIGKILL
-    return fit(make_case(name, scale), bounds, run_dir=run_dir)
 
 
 # --- SIGKILL

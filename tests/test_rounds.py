@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import dask
 import numpy as np
@@ -15,37 +14,11 @@ from hmrf_dask.flow.dataflow import DaskFlow, Dataflow
 from hmrf_dask.linked.layout import CANNOT
 from hmrf_dask.tasks import linked_costs
 from hmrf_dask.tasks.model import State
-from tests.fits import one_process_cluster
-from tests.linked_oracle import Component, renumbered
-from tests.loop_driver import Bench, make_bench, turns
-from tests.problems import Problem, random_problem
-
-SMALL = 6000  # bytes of a task: five or so rows with their pairs
-DISTORTIONS = ("cosine", "pearson", "euclidean", "kl")
-
-
-def tangled(seed: int, n: int = 60, **chosen: Any) -> Problem:
-    """Return a problem whose pairs join most rows into one component too large for `SMALL`."""
-    fields = {"n": n, "d": 6, "K": 4, "smooth": True, "noise": 0.1, "closure": False}
-    problem = random_problem(seed, **(fields | chosen))
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, n, (2 * n, 2))
-    ends = np.unique(np.sort(drawn[drawn[:, 0] != drawn[:, 1]], axis=1), axis=0)
-    alike = rng.random(len(ends)) < 0.5
-    extra = {"must": ends[alike], "cannot": ends[~alike]}
-    costs = {f"{kind}_costs": None for kind in extra}
-    return Problem(
-        **{name: getattr(problem, name) for name in Problem.__dataclass_fields__} | extra | costs
-    )
-
-
-def in_rounds(bench: Bench) -> list[int]:
-    """Return the ICM problems that are cut into pieces, more than one each."""
-    found = bench.engine.problem.icm_problems
-    numbers = [number for number, one in enumerate(found) if one.mode == "rounds"]
-    assert numbers
-    assert all(len(found[number].pieces) > 1 for number in numbers)
-    return numbers
+from tests.support.fits import one_process_cluster
+from tests.support.icm_oracle import Component
+from tests.support.icm_problems import DISTORTIONS, SMALL, in_rounds, renumbered, tangled
+from tests.support.loop import make_bench, turns
+from tests.support.problems import Problem
 
 
 def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int]]]:

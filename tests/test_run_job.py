@@ -21,8 +21,8 @@ from hmrf_dask.jobs.run_job import report_if_done
 from hmrf_dask.releases.lock import held
 from hmrf_dask.releases.release import damages, latest
 from hmrf_dask.storage.records import RunUnavailableError
-from tests.job_corpus import JobCorpus, lines
-from tests.job_runs import QUARANTINED, assigned, note_reads, run
+from tests.support.job_corpus import JobCorpus, lines
+from tests.support.job_runs import QUARANTINED, assigned, note_reads, run
 
 
 @pytest.fixture

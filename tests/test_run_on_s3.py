@@ -13,10 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
-from tests.job_corpus import JobCorpus
-from tests.run_stores import s3_options
-
-__all__ = ["s3_options"]  # a fixture
+from tests.support.job_corpus import JobCorpus
 
 
 class Bucket(JobCorpus):

@@ -25,8 +25,7 @@ from hmrf_dask.checkpoints.memory import MemoryRun
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.storage import records
 from hmrf_dask.storage.records import CheckpointStore, DamagedFileError, LabelsFile
-from tests import run_stores
-from tests.run_stores import (
+from tests.support.stores import (
     CONFIG,
     FINGERPRINT,
     Place,
@@ -37,11 +36,6 @@ from tests.run_stores import (
     labels_of,
     opener,
 )
-
-# Fixtures, by assignment: an imported one would look unused.
-place = run_stores.place
-s3_options = run_stores.s3_options
-store = run_stores.store
 
 
 def test_a_store_gives_back_what_was_committed(store: CheckpointStore) -> None:

@@ -16,8 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hmrf_dask.errors import ConfigurationError, RunDirectoryError
 from hmrf_dask.storage.addresses import refuse_credentials
 from hmrf_dask.storage.records import DamagedFileError, RunUnavailableError
-from tests import run_stores
-from tests.run_stores import (
+from tests.support.stores import (
     CONFIG,
     Place,
     check_whole,
@@ -25,10 +24,6 @@ from tests.run_stores import (
     iterate,
     opener,
 )
-
-# Fixtures, by assignment: an imported one would look unused.
-place = run_stores.place
-s3_options = run_stores.s3_options
 
 
 def test_another_configuration_is_refused_key_by_key(place: Place) -> None:

@@ -21,8 +21,7 @@ from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.storage import stores
 from hmrf_dask.storage.records import RunUnavailableError
-from tests import run_stores
-from tests.run_stores import (
+from tests.support.stores import (
     Place,
     check_whole,
     events,
@@ -30,11 +29,6 @@ from tests.run_stores import (
     iterate,
     opener,
 )
-
-# Fixtures, by assignment: an imported one would look unused.
-place = run_stores.place
-s3_options = run_stores.s3_options
-
 
 # --- kill: every prefix of the operations
 
@@ -172,7 +166,7 @@ def test_a_kill_at_any_put_leaves_a_whole_commit(monkeypatch: pytest.MonkeyPatch
 def test_a_process_killed_while_it_commits_leaves_a_whole_commit(tmp_path: Path) -> None:
     program = (
         "import itertools, sys\n"
-        "from tests.run_stores import iterate, opener\n"
+        "from tests.support.stores import iterate, opener\n"
         "run = opener((sys.argv[1], {}))()\n"
         "for number in itertools.count(): iterate(run, number); run.clean()\n"
     )

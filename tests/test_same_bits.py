@@ -14,9 +14,8 @@ import pytest
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.fit import m_step
 from hmrf_dask.kernels import abreast, finders
-from tests.fits import CASES, SIZES, Case, digests, fit, scheduled, text_case
+from tests.support.fits import CASES, PARTITIONS, SIZES, Case, digests, fit, scheduled, text_case
 
-PARTITIONS = (1, 3, 24)
 MEMORIES = ("1 GiB", "1 MiB", "8 KiB")  # the last cuts even the components of these sizes
 
 pytestmark = pytest.mark.prove

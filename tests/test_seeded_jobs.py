@@ -15,7 +15,7 @@ from hmrf_dask.constraints.answer_files import parse_lines, parse_pairs
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.places import assignment_files
-from tests.job_corpus import JobCorpus
+from tests.support.job_corpus import JobCorpus
 
 LABELLED = [("d1", "x"), ("d2", "y"), ("d3", "x"), ("d4", ""), ("d5", "z"), ("d6", "x")]
 TOGETHER = [["d1", "d3"], ["d3", "d6"]]

@@ -16,9 +16,9 @@ from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import ConfigurationError, ConflictError, InvalidInputError
 from hmrf_dask.fit import fitting
 from tests import naive
-from tests.family_fits import blobs, corpus_of, digest_of, falls, some_labels, text_corpus
 from tests.naive_family import seed_centroids, seeded_kmeans
-from tests.test_own_distortion import Hellinger
+from tests.support.family_fits import blobs, corpus_of, digest_of, falls, some_labels, text_corpus
+from tests.support.own_distortions import Hellinger
 
 KINDS = (SeededKMeans, ConstrainedKMeans)
 PLAIN = ("cosine", "euclidean", "pearson")  # without a warm-up, which the plain loops have not

@@ -25,8 +25,8 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.bundles import Told
 from hmrf_dask.jobs.places import assignment_files
 from hmrf_dask.releases.release import latest
-from tests.job_corpus import JobCorpus
-from tests.job_runs import QUARANTINED, assigned, run
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import QUARANTINED, assigned, run
 
 COLUMNS = Columns()
 

@@ -23,9 +23,8 @@ from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.ids import hash_ids
 from hmrf_dask.tasks.model import Energy, Settings
 from tests import naive
-from tests.grounds import ground_of_bench
-from tests.loop_driver import Bench, constraints_of, make_bench
-from tests.problems import (
+from tests.support.loop import Bench, constraints_of, make_bench
+from tests.support.problems import (
     DISTORTIONS,
     Problem,
     label_pairs,
@@ -33,6 +32,7 @@ from tests.problems import (
     random_problem,
     string_ids,
 )
+from tests.support.start_samples import ground_of_bench
 
 Labels = NDArray[np.int32]
 

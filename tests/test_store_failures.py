@@ -18,11 +18,8 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.storage.records import RunUnavailableError
 from hmrf_dask.storage.remote import _patient_s3, pieces_received
 from hmrf_dask.storage.stores import open_storage
-from tests.faulty_s3 import FaultyS3, faulty_s3
-from tests.job_corpus import JobCorpus
-from tests.run_stores import s3_options
-
-__all__ = ["s3_options"]  # a fixture
+from tests.support.faulty_s3 import FaultyS3, faulty_s3
+from tests.support.job_corpus import JobCorpus
 
 
 @pytest.fixture

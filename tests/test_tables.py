@@ -15,9 +15,9 @@ from hmrf_dask.kernels.closure_tables import build_tables, make_closure, make_ro
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.limbs import best_limbs, join_limbs
 from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
-from tests.linked_oracle import renumbered
-from tests.loop_driver import make_bench, turns
-from tests.problems import random_problem
+from tests.support.icm_problems import renumbered
+from tests.support.loop import make_bench, turns
+from tests.support.problems import random_problem
 
 
 @njit()

@@ -13,8 +13,9 @@ from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.kernels.variation import Moves, Summands, Ties
 from hmrf_dask.rows.block import RowBlock
-from tests import naive, problems
-from tests.test_distortions import blocks_of, bound
+from tests import naive
+from tests.support import problems
+from tests.support.distortion_rows import blocks_of, bound
 
 NAMES = ["cosine", "pearson", "euclidean"]
 

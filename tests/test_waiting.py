@@ -19,15 +19,13 @@ import joblib
 import numpy as np
 import psutil
 import pytest
-import scipy.sparse
 from distributed import Client, LocalCluster
 
-from hmrf_dask import HMRFKMeans
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
 from hmrf_dask.flow.clients import closed_in_time, no_progress
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.storage.life import alive
-from tests.fits import fit, text_case
+from tests.support.fits import fit, labels_of_a_fit, text_case
 
 CASE = text_case(120, 150, 3, 60, distortion="euclidean")
 SOON = "3 s"
@@ -164,25 +162,23 @@ def test_what_does_not_close_in_time_is_killed(monkeypatch: pytest.MonkeyPatch) 
 # --- fits in tasks and in forked processes
 
 
-def _labels(seed: int) -> list[int]:
-    rows = scipy.sparse.random_array((90, 40), density=0.3, rng=np.random.default_rng(0))
-    model = HMRFKMeans(3, random_state=seed).fit(rows.tocsr(), must_link=[(0, 1)])
-    return model.labels_.tolist()
-
-
 def test_more_fits_as_tasks_than_there_are_threads(process_client: Client) -> None:
-    wanted = [_labels(seed) for seed in range(3)]
-    assert process_client.gather(process_client.map(_labels, range(3), pure=False)) == wanted
+    wanted = [labels_of_a_fit(seed) for seed in range(3)]
+    assert (
+        process_client.gather(process_client.map(labels_of_a_fit, range(3), pure=False)) == wanted
+    )
     with joblib.parallel_backend("dask"):
-        assert joblib.Parallel()(joblib.delayed(_labels)(seed) for seed in range(3)) == wanted
+        assert (
+            joblib.Parallel()(joblib.delayed(labels_of_a_fit)(seed) for seed in range(3)) == wanted
+        )
 
 
 FORK = """
 import multiprocessing
-from tests.test_waiting import _labels
-wanted = _labels(0)
+from tests.support.fits import labels_of_a_fit
+wanted = labels_of_a_fit(0)
 with multiprocessing.get_context("fork").Pool(2) as pool:
-    assert pool.map_async(_labels, [0, 0]).get(100) == [wanted, wanted]
+    assert pool.map_async(labels_of_a_fit, [0, 0]).get(100) == [wanted, wanted]
 """
 
 

@@ -13,8 +13,9 @@ from hmrf_dask.tasks import gradients
 from hmrf_dask.tasks.gradients import closure_part, explicit_part
 from hmrf_dask.tasks.icm import table_penalties
 from hmrf_dask.tasks.model import Model, Penalties
-from tests import naive, problems
-from tests.test_distortions import blocks_of, bound, sums_of
+from tests import naive
+from tests.support import problems
+from tests.support.distortion_rows import blocks_of, bound, sums_of
 
 EXPONENT = 45
 GRADIENT = ["cosine", "pearson"]

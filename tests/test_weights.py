@@ -22,11 +22,8 @@ from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.tasks.gradients import weight_gradient
 from hmrf_dask.tasks.model import State
 from tests import naive
-from tests.loop_driver import Bench, make_bench, turns
-from tests.problems import Problem, random_problem, random_weights
-from tests.test_energy import kept_turns, only_tables
-
-__all__ = ["only_tables"]  # a fixture
+from tests.support.loop import Bench, kept_turns, make_bench, turns
+from tests.support.problems import Problem, random_problem, random_weights
 
 GRADIENT = ("cosine", "pearson")
 LINEAR = ("euclidean", "i-divergence", "kl")

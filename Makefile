@@ -11,13 +11,14 @@ STAMP := $(VENV)/.set-up
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo papers test golden lint format prove bench lock clean
+.PHONY: help setup demo papers test golden published lint format prove bench lock clean
 
 help:
 	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
 	@echo 'make papers   the experiments of the three papers (hours; ARGS=--quick: minutes; one: PAPERS=kdd2004)'
 	@echo 'make test     set up, then run all tests (JOBS=2 at a time; one: make test ARGS=tests/test_cli.py)'
 	@echo 'make golden   record the digests of all answers again, after a change that is meant to change them'
+	@echo 'make published  write the JSON schemas and the table of parameters again, from the code'
 	@echo 'make lint     ruff, formatting, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
 	@echo 'make bench    the speed, beside the peers (17 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
@@ -48,6 +49,9 @@ test: $(STAMP)
 
 golden: $(STAMP)
 	$(ONE_THREAD) $(BIN)/python -W ignore -m tests.golden
+
+published: $(STAMP)
+	$(BIN)/python -m tests.published
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,7 +1,8 @@
 """The range of every number and the bound of every stream that a user gives, each once.
 
-Estimators, job files, manifests and the command line read them here. Each end has its reason: what
-an integer of the kernels holds, what can be waited for, or what nobody has meant so far.
+Job files, manifests and the command line read them here; ranges of the method's parameters are in
+`hmrf_dask.parameters`. Each end has its reason: what an integer of the kernels holds, what can be
+waited for, or what nobody has meant so far.
 """
 
 from __future__ import annotations
@@ -21,21 +22,44 @@ class Range(NamedTuple):
     least: float
     most: float
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is a range of whole numbers."""
+        return isinstance(self.most, int)
+
+    def as_field(self) -> dict[str, Any]:
+        """Return how a field of a model says that it takes this number: no text, no true or false.
+
+        Examples
+        --------
+        >>> Range(1, 10).as_field()
+        {'strict': True, 'ge': 1, 'le': 10}
+        """
+        finite = {} if self.whole else {"allow_inf_nan": False}
+        return {"strict": True, "ge": self.least, "le": self.most, **finite}
+
+    def problem_of_count(self, value: object) -> str:
+        """Return what is wrong with a whole number, "" if nothing is.
+
+        Examples
+        --------
+        >>> Range(1, 10).problem_of_count(0)
+        'must be an integer from 1 to 10'
+        """
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)  # numpy's are, too
+        if is_whole and self.least <= value <= self.most:  # type: ignore[operator]  # of Integral
+            return ""
+        return f"must be an integer from {self.least} to {self.most}"
+
 
 RANGES: Final[dict[str, Range]] = {
-    "n_clusters": Range(1, 1_000_000),
-    "n_init": Range(1, 1_000),  # starts one after the other
-    "max_iter": Range(1, 1_000_000),
-    "retries": Range(0, 255),  # orders are counted in eight bits of the random numbers
-    "random_state": Range(0, 2**64 - 1),
-    # A document's costs and distances are integers below 2**61 together; `em.scale` has the rest.
-    "must_link_cost": Range(0.0, 1e12),
-    "cannot_link_cost": Range(0.0, 1e12),
     "n_components": Range(1, 10_000),
     "n_iter": Range(0, 1_000),
     "ngram": Range(1, 10),
     "document_count": Range(1, 10**12),  # min_df, max_df as whole numbers
     "share": Range(0.0, 1.0),
+    # Of a pair. A document's costs and distances are integers below 2**61 together.
+    "cost": Range(0.0, 1e12),
     "columns": Range(1, LARGEST_INT32),  # numbers of features are int32
     "drift": Range(0.0, 100.0),
     "n_partitions": Range(1, 1_000_000),
@@ -81,16 +105,8 @@ CELLS_BYTES: Final = 2**28  # of Parquet: what rows read at once may come to at 
 
 
 def within(name: str) -> dict[str, Any]:
-    """Return how a field of a model says that it takes this number: no text, no true or false.
-
-    Examples
-    --------
-    >>> within("n_clusters")
-    {'strict': True, 'ge': 1, 'le': 1000000}
-    """
-    least, most = RANGES[name]
-    whole = {} if isinstance(most, int) else {"allow_inf_nan": False}
-    return {"strict": True, "ge": least, "le": most, **whole}
+    """Return how a field of a model says that it takes a number in the range of this name."""
+    return RANGES[name].as_field()
 
 
 def problem_of_cost(cost: float) -> str:
@@ -101,15 +117,10 @@ def problem_of_cost(cost: float) -> str:
     >>> problem_of_cost(1e308)
     'must be 0, or from 1e-12 to 1e+12'
     """
-    most = RANGES["must_link_cost"].most
-    return "" if cost == 0 or LEAST_COST <= cost <= most else COST_MUST_BE
+    return "" if cost == 0 or LEAST_COST <= cost <= RANGES["cost"].most else COST_MUST_BE
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise ConfigurationError unless a parameter is an integer in the range of its name."""
-    least, most = RANGES[name]
-    whole = isinstance(value, Integral) and not isinstance(value, bool)  # numpy's are, too
-    if not whole or not least <= value <= most:
-        raise ConfigurationError(
-            f"{name} must be an integer from {least} to {most}, got {shortened(value)}"
-        )
+    """Raise ConfigurationError unless a number is an integer in the range of its name."""
+    if problem := RANGES[name].problem_of_count(value):
+        raise ConfigurationError(f"{name} {problem}, got {shortened(value)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -18,66 +19,33 @@ from hmrf_dask.cli.group import (
     with_options,
 )
 from hmrf_dask.cli.progress import shown_progress
+from hmrf_dask.limits import Range
+from hmrf_dask.parameters import FLAG, PARAMETERS, REQUIRED, SWITCH, Parameter, taken_by
 
-SWITCH = click.Choice(["auto", "on", "off"])
 ON_OFF: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+SHORT = {"n_clusters": ("-k",)}
 
-parameters = with_options(
-    click.option("--n-clusters", "-k", type=Whole("n_clusters"), required=True),
-    click.option(
-        "--distortion",
-        type=click.Choice(["cosine", "i-divergence", "kl", "euclidean", "pearson"]),
-        default="cosine",
-        show_default=True,
-    ),
-    click.option(
-        "--penalty",
-        type=click.Choice(["distance", "potts"]),
-        default="distance",
-        show_default=True,
-        help="A violated pair costs by its distance, or the same whatever it is.",
-    ),
-    click.option("--must-link-cost", type=Cost(), default=1.0, show_default=True),
-    click.option("--cannot-link-cost", type=Cost(), default=1.0, show_default=True),
-    click.option(
-        "--learn-weights",
-        type=SWITCH,
-        default="auto",
-        show_default=True,
-        help="Weights of features; auto: where the distortion gains by it.",
-    ),
-    click.option(
-        "--init",
-        type=Place(),
-        default="auto",
-        show_default=True,
-        help="auto, neighborhoods, k-means++, random, or an .npy file of centroids.",
-    ),
-    click.option("--n-init", type=Whole("n_init"), default=10, show_default=True),
-    click.option("--refine", type=SWITCH, default="auto", show_default=True),
-    click.option("--max-iter", type=Whole("max_iter"), default=100, show_default=True),
-    click.option(
-        "--closure/--no-closure",
-        default=True,
-        show_default=True,
-        help="Same and same is same, same and different is different.",
-    ),
-    click.option(
-        "--on-conflict",
-        type=click.Choice(["raise", "keep", "drop"]),
-        default="raise",
-        show_default=True,
-        help="What to do with pairs that contradict each other.",
-    ),
-    click.option(
-        "--inference",
-        type=click.Choice(["icm", "belief-propagation"]),
-        default="icm",
-        show_default=True,
-        help="Messages between linked documents before the E-step's moves, or moves alone.",
-    ),
-    click.option("--random-state", type=Whole("random_state"), default=0, show_default=True),
-)
+
+def option_of(parameter: Parameter) -> Callable[[Any], Any]:
+    """Return the option of a parameter: its type, default and help are those of the table."""
+    name, values = parameter.name, parameter.values
+    flag, help_text = f"--{name.replace('_', '-')}", parameter.help
+    kind: click.ParamType[Any] | None
+    if parameter.is_cost:
+        kind = Cost()
+    elif isinstance(values, Range):
+        kind = Whole(values)
+    elif name == "init":
+        kind = Place()
+        help_text += " Or an .npy file of centroids."
+    elif values == FLAG:
+        kind, flag = None, f"{flag}/--no-{flag.removeprefix('--')}"
+    else:
+        kind = click.Choice([*ON_OFF] if values == SWITCH else [str(value) for value in values])
+    if parameter.in_files is REQUIRED:
+        return click.option(flag, *SHORT.get(name, ()), type=kind, required=True, help=help_text)
+    default = parameter.default if parameter.in_files is None else parameter.in_files
+    return click.option(flag, type=kind, default=default, show_default=True, help=help_text)
 
 
 @click.command(cls=HmrfCommand, short_help="Cluster rows (.npz, .npy, Parquet blocks).")
@@ -88,7 +56,7 @@ parameters = with_options(
 @click.option(
     "--run-dir", type=Place(), required=True, help="Where every iteration and the result are kept."
 )
-@parameters
+@with_options(*map(option_of, taken_by("HMRFKMeans")))
 @click.option("--fresh/--resume", default=False, show_default=True, help="Start again, or go on.")
 @how_to_tell
 @where_to_run
@@ -116,8 +84,9 @@ def fit(
     from hmrf_dask.storage.addresses import refuse_memory
 
     refuse_memory(run_dir, "--run-dir")
-    for name in ("learn_weights", "refine"):
-        given[name] = ON_OFF[given[name]]
+    for name in given:
+        if PARAMETERS[name].values == SWITCH:
+            given[name] = ON_OFF[given[name]]
     where = {
         "threads": threads,
         "processes": processes,

@@ -27,7 +27,7 @@ from hmrf_dask.errors import (
     is_of_a_store,
     may_pass,
 )
-from hmrf_dask.limits import RANGES, problem_of_cost
+from hmrf_dask.limits import RANGES, Range, problem_of_cost
 from hmrf_dask.redaction import logs_without_secrets, shortened, without_secrets
 from hmrf_dask.storage.addresses import plain_url
 
@@ -210,11 +210,10 @@ def _called(param: click.Parameter | None) -> str:
 
 
 class Whole(click.IntRange):
-    """A whole number, written in digits, in the range of its name."""
+    """A whole number, written in digits, in a range."""
 
-    def __init__(self, name: str) -> None:
-        least, most = RANGES[name]
-        super().__init__(int(least), int(most))
+    def __init__(self, numbers: Range) -> None:
+        super().__init__(int(numbers.least), int(numbers.most))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; Python itself takes 1_0, too, and no thousand digits."""
@@ -242,8 +241,10 @@ class Cost(click.ParamType[float]):
 
 
 where_to_run = with_options(
-    click.option("--threads", type=Whole("threads"), help="Threads here (the default: all)."),
-    click.option("--processes", type=Whole("processes"), help="Worker processes here."),
+    click.option(
+        "--threads", type=Whole(RANGES["threads"]), help="Threads here (the default: all)."
+    ),
+    click.option("--processes", type=Whole(RANGES["processes"]), help="Worker processes here."),
     click.option("--scheduler", metavar="ADDRESS", type=Place(), help="A running dask scheduler."),
     click.option("--scheduler-file", type=PlaceOfFile(exists=True), help="File with it."),
 )

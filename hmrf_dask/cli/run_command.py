@@ -17,6 +17,7 @@ from hmrf_dask.cli.group import (
     where_to_run,
 )
 from hmrf_dask.cli.progress import shown_progress
+from hmrf_dask.limits import RANGES
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.inputs import Inputs
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--predict", is_flag=True, help="Only give new documents clusters of the last model.")
 @click.option(
     "--from-release",
-    type=Whole("release"),
+    type=Whole(RANGES["release"]),
     metavar="N",
     help="Go on from release N, not from the last: where that is damaged or wrong; 0: begin anew.",
 )

@@ -377,7 +377,7 @@ def as_costs(given: object, n_pairs: int, kind: str) -> FloatArray:
 
 def refuse_bad_costs(costs: FloatArray, kind: str, names: Callable[[int], object]) -> None:
     """Refuse costs out of range, naming their pairs (NaN is the estimator's cost)."""
-    out = (costs < LEAST_COST) | (costs > RANGES["must_link_cost"].most)
+    out = (costs < LEAST_COST) | (costs > RANGES["cost"].most)
     bad = np.flatnonzero(out & (costs != 0))
     if len(bad):
         raise InvalidInputError(

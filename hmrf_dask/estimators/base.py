@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping
 from copy import copy
 from typing import Any, Self
 
@@ -20,13 +21,12 @@ from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
 from hmrf_dask.errors import DistortionError
 from hmrf_dask.estimators.files import SavedModel, save_model
-from hmrf_dask.estimators.given_rows import GivenRows, is_lazy
-from hmrf_dask.estimators.parameters import (
-    INITS,
-    PARAMETERS,
+from hmrf_dask.estimators.inputs import (
+    GivenRows,
     as_constraints,
     draw_seed,
     given_centroids,
+    is_lazy,
     make_settings,
     without_costs,
 )
@@ -41,6 +41,7 @@ from hmrf_dask.fit.fitting import Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
 from hmrf_dask.fit.memory_plan import check_memory, table_task
 from hmrf_dask.fit.seeds import Seeds
+from hmrf_dask.parameters import PARAMETERS
 
 POSITIVE_ONLY = ("i-divergence", "kl")
 SUMMARY = (  # what a saved model keeps of the fit, beside arrays
@@ -68,14 +69,10 @@ class HMRFEstimator(
     distortion: str | Distortion
     init: Any
     random_state: Any
-    _inits: tuple[str, ...] = INITS
+    _method: str  # the name of the estimator in the table of parameters
+    _fixed: Mapping[str, Any] = {}  # settings that make the method what it is
     _priced = True  # whether costs given with pairs count
     _progress: Progress = staticmethod(unwatched)  # called with the record of every commit
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the parameters that `make_settings` takes."""
-        parameters = self.get_params(deep=False)
-        return {name: value for name, value in parameters.items() if name in PARAMETERS}
 
     def fit(
         self,
@@ -106,18 +103,18 @@ class HMRFEstimator(
         self
         """
         distortion = make_distortion(self.distortion)
-        values = self._settings()
-        values["random_state"] = self._seed(run_dir)
-        settings = make_settings(values, distortion, self._inits)
+        given = {n: value for n, value in self.get_params(deep=False).items() if n in PARAMETERS}
+        given["random_state"] = self._seed(run_dir)
+        settings = make_settings(given, self._fixed, distortion, self._method)
         constraints = as_constraints(must_link, cannot_link)
         if not self._priced:
             constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
         check_memory([table_task(settings.n_clusters, corpus.n_features)])
         seeds = self._seeds(y, corpus.n_rows, settings.n_clusters, distortion)
-        given = given_centroids(self.init, distortion, settings.n_clusters, corpus.n_features)
+        first = given_centroids(self.init, distortion, settings.n_clusters, corpus.n_features)
         fitted = fit_corpus(
-            corpus, constraints, settings, distortion, given=given, seeds=seeds, run_dir=run_dir,
+            corpus, constraints, settings, distortion, given=first, seeds=seeds, run_dir=run_dir,
             progress=self._progress,
         )  # fmt: skip
         self._take(fitted)

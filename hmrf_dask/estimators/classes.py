@@ -1,15 +1,21 @@
-"""Estimators with scikit-learn's interface over the one loop: HMRF-KMeans, MPCK-Means, K-Means."""
+"""The estimators, each the one loop under other settings, and `load` of what they save."""
 
 from __future__ import annotations
 
 import os
+from types import MappingProxyType
 from typing import Any, Self
 
 from hmrf_dask.distortions import Distortion
 from hmrf_dask.errors import HmrfError, InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
-from hmrf_dask.estimators.family import ConstrainedKMeans, COPKMeans, PCKMeans, SeededKMeans
 from hmrf_dask.estimators.files import load_model, not_as_saved
+from hmrf_dask.estimators.inputs import given_seeds
+from hmrf_dask.fit.seeds import Seeds
+
+# Pairs that cost nothing, and are neither closed nor thinned out.
+FREE_PAIRS = {"penalty": "potts", "must_link_cost": 0.0, "cannot_link_cost": 0.0}
+GIVEN_PAIRS = {"closure": False, "on_conflict": "raise"}
 
 
 class HMRFKMeans(HMRFEstimator):
@@ -18,24 +24,31 @@ class HMRFKMeans(HMRFEstimator):
     Parameters
     ----------
     n_clusters : int, default=8
+        K, the number of clusters.
     distortion : str or OwnDistortion, default="cosine"
-        "cosine", "i-divergence", "kl", "euclidean" or "pearson"; or an object of your own class.
+        How far a row is from a centroid. "cosine", "i-divergence", "kl", "euclidean" or "pearson";
+        or an object of your own class.
     learn_weights : bool or "auto", default="auto"
-        Whether feature weights are learned. "auto" is what was shown to help: on for euclidean,
-        i-divergence and kl, off for cosine, pearson and own distortions.
+        Whether feature weights are learned; "auto": where the distortion gains by it. That is what
+        was shown to help: on for euclidean, i-divergence and kl, off for cosine, pearson and own
+        distortions.
     penalty : {"distance", "potts"}, default="distance"
         Whether a violated pair costs by its distance (HMRF), or the same whatever it is (PCKMeans).
-    must_link_cost, cannot_link_cost : float, default=1.0
-        What a violated pair costs, times its penalty; a cost given with a pair goes before.
+    must_link_cost : float, default=1.0
+        What a violated must-link costs, times its penalty. A cost given with a pair goes before.
+    cannot_link_cost : float, default=1.0
+        What a violated cannot-link costs, times its penalty. A cost given with a pair goes before.
     init : str or array of shape (n_clusters, n_features), default="auto"
-        "auto" runs a pool of starts and keeps the lowest J; "neighborhoods" is the paper's start;
-        "k-means++" and "random" run `n_init` starts that see no pairs.
+        Where centroids begin: "auto" runs a pool of starts and keeps the lowest J; "neighborhoods"
+        is the paper's start; "k-means++" and "random" run `n_init` starts that see no pairs.
     fill : {"k-means++", "perturb", "random"}, default="k-means++"
-        Where the missing centroids of "neighborhoods" come from; "perturb" is the paper's.
+        Where the missing centroids of "neighborhoods", or of classes without seeds, come from;
+        "perturb" is the paper's.
     inference : {"icm", "belief-propagation"}, default="icm"
-        How an E-step labels rows with pairs: "icm" makes single moves and moves of whole must-link
-        groups; "belief-propagation" passes min-sum messages first, goes on from what they say, and
-        takes it where J falls. Pairs whose messages do not fit `hmrf.task-memory` stay with "icm".
+        How an E-step labels rows with pairs: by moves alone, or after min-sum messages. "icm" makes
+        single moves and moves of whole must-link groups; "belief-propagation" passes messages
+        first, continues from what they say, and takes it where J falls. Pairs whose messages do not
+        fit `hmrf.task-memory` stay with "icm".
     refine : bool or "auto", default="auto"
         First-variation moves: single rows move where J falls with the centroids re-optimised.
         "auto" refines every start up to 200 rows a cluster, the best one up to 2,000, none beyond:
@@ -98,6 +111,8 @@ class HMRFKMeans(HMRFEstimator):
     True
     """
 
+    _method = "HMRFKMeans"
+
     def __init__(
         self,
         n_clusters: int = 8,
@@ -136,6 +151,67 @@ class HMRFKMeans(HMRFEstimator):
         self.random_state = random_state
 
 
+class PCKMeans(HMRFEstimator):
+    """Pairwise constrained K-Means: every violated pair costs the same (SDM 2004).
+
+    `HMRFKMeans` with ``penalty="potts"`` and without weights, starting from the K largest must-link
+    groups; where they are fewer, from a document that is cannot-linked to all of them, too. Costs
+    near 0 make it like `SeededKMeans`, very large ones keep all pairs. The paper halves squared
+    Euclidean distances: with ``distortion="euclidean"`` its cost w is 2 w here. Other parameters
+    and the attributes are those of `HMRFKMeans`.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+    init : {"auto", "neighborhoods", "k-means++", "random"} or array, default="neighborhoods"
+    fill : {"k-means++", "perturb", "random"}, default="k-means++"
+        "perturb" is the paper's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hmrf_dask import PCKMeans
+    >>> rows = np.array([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+    >>> model = PCKMeans(2, random_state=0).fit(rows, must_link=[(0, 1)], cannot_link=[(1, 2)])
+    >>> bool(model.labels_[0] == model.labels_[1] != model.labels_[2])
+    True
+    """
+
+    _method = "PCKMeans"
+    _fixed = MappingProxyType({"penalty": "potts", "neighborhoods": "largest"})
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        distortion: str | Distortion = "cosine",
+        must_link_cost: float = 1.0,
+        cannot_link_cost: float = 1.0,
+        init: Any = "neighborhoods",
+        fill: str = "k-means++",
+        inference: str = "icm",
+        refine: str | bool = "auto",
+        closure: bool = True,
+        on_conflict: str = "raise",
+        n_init: int = 10,
+        max_iter: int = 100,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.distortion = distortion
+        self.must_link_cost = must_link_cost
+        self.cannot_link_cost = cannot_link_cost
+        self.init = init
+        self.fill = fill
+        self.inference = inference
+        self.refine = refine
+        self.closure = closure
+        self.on_conflict = on_conflict
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+
 class MPCKMeans(HMRFEstimator):
     """Squared Euclidean distances, learned diagonal metric (Bilenko, Basu, Mooney, ICML 2004).
 
@@ -153,6 +229,7 @@ class MPCKMeans(HMRFEstimator):
     """
 
     distortion = "euclidean"
+    _method = "MPCKMeans"
 
     def __init__(
         self,
@@ -204,7 +281,7 @@ class KMeans(HMRFEstimator):
     True
     """
 
-    _inits = ("k-means++", "random")
+    _method = "KMeans"
 
     def __init__(
         self,
@@ -231,8 +308,171 @@ class KMeans(HMRFEstimator):
         """Cluster the rows of X; see `HMRFKMeans.fit`."""
         return super().fit(X, y, run_dir=run_dir)
 
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "learn_weights": False}
+
+class COPKMeans(HMRFEstimator):
+    """K-Means that never breaks a pair: COP-KMeans (Wagstaff et al., ICML 2001).
+
+    Free rows go to the nearest cluster. Must-link groups move as one, each to the nearest cluster
+    that holds no group it is cannot-linked to, in an order keyed by document. Other than in the
+    paper J never rises: a group that would cost more where a new order puts it stays. Other
+    parameters and the attributes are those of `HMRFKMeans`; `violations_` are none.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+    init : {"k-means++", "random", "neighborhoods"} or array, default="k-means++"
+    retries : int, default=20
+        How many other orders are tried where one leaves a group no cluster. Groups that were stuck
+        come first; when all orders fail, `fit` raises `InfeasibleError` with the pairs in the way.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hmrf_dask import COPKMeans
+    >>> rows = np.array([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+    >>> labels = COPKMeans(2, random_state=0).fit_predict(rows, cannot_link=[(0, 1)])
+    >>> bool(labels[0] != labels[1])
+    True
+    """
+
+    _method = "COPKMeans"
+    _fixed = MappingProxyType({"hard": True, **FREE_PAIRS, **GIVEN_PAIRS})
+    _priced = False
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        distortion: str | Distortion = "cosine",
+        init: Any = "k-means++",
+        fill: str = "k-means++",
+        refine: str | bool = "auto",
+        retries: int = 20,
+        n_init: int = 10,
+        max_iter: int = 100,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.distortion = distortion
+        self.init = init
+        self.fill = fill
+        self.refine = refine
+        self.retries = retries
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+
+class SeededKMeans(HMRFEstimator):
+    """K-Means that starts from rows whose class is known (Basu, Banerjee, Mooney, ICML 2002).
+
+    Seeds give the first centroids and are free from then on. `distortion`, `refine`, `max_iter`,
+    `random_state` and the attributes are those of `HMRFKMeans`.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        K; classes are 0 to K - 1, and cluster h begins with the seeds of class h.
+    fill : {"k-means++", "perturb", "random"}, default="k-means++"
+        Where centroids of classes without seeds come from: rows far from the seeds, perturbations
+        of the global centroid (the paper's), random rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hmrf_dask import SeededKMeans
+    >>> rows = np.array([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+    >>> SeededKMeans(2, random_state=0).fit(rows, [1, -1, -1, 0]).labels_.tolist()
+    [1, 1, 0, 0]
+    """
+
+    init = "seeds"
+    _method = "SeededKMeans"
+    _fixed = MappingProxyType({"init": "seeds", **FREE_PAIRS, **GIVEN_PAIRS})
+    _priced = False
+    _held = False
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        distortion: str | Distortion = "cosine",
+        fill: str = "k-means++",
+        refine: str | bool = "auto",
+        max_iter: int = 100,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.distortion = distortion
+        self.fill = fill
+        self.refine = refine
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        must_link: Any = None,
+        cannot_link: Any = None,
+        run_dir: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Cluster the rows of X, beginning with seeds.
+
+        Parameters
+        ----------
+        X : as for `HMRFKMeans.fit`
+        y : array-like or dask array, shape (n_samples,) or (n_samples, n_clusters), optional
+            The class of each row, -1 where it is unknown. Or soft seeds, for `SeededKMeans` only: a
+            probability for each class, all 0 where nothing is known; a dense or sparse matrix.
+        must_link, cannot_link : as for `HMRFKMeans.fit`, optional
+            Seeds as pairs: rows must-linked to a seed are of its class; other must-link groups, the
+            largest first, are the seeds of classes that have none. Later on pairs are only counted.
+        run_dir : as for `HMRFKMeans.fit`
+
+        Returns
+        -------
+        self
+        """
+        if y is None and must_link is None:
+            raise InvalidInputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: give "
+                "the classes of some rows, or must_link; without seeds use KMeans"
+            )
+        return super().fit(X, y, must_link=must_link, cannot_link=cannot_link, run_dir=run_dir)
+
+    def fit_predict(self, X: Any, y: Any = None, **parameters: Any) -> Any:
+        """Return `labels_` of `fit` with the same arguments; scikit-learn's own leaves out `y`."""
+        return self.fit(X, y, **parameters).labels_
+
+    def _seeds(self, y: Any, n_rows: int, n_clusters: int, distortion: Distortion) -> Seeds:
+        return given_seeds(y, n_rows, n_clusters, distortion, held=self._held)
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that there must be seeds."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+
+class ConstrainedKMeans(SeededKMeans):
+    """`SeededKMeans` whose seeds keep their labels to the end (ICML 2002).
+
+    Neither an E-step nor refinement nor the filling of empty clusters moves a seed. Parameters,
+    `fit` and attributes are those of `SeededKMeans`; seeds must be certain.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hmrf_dask import ConstrainedKMeans
+    >>> rows = np.array([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+    >>> ConstrainedKMeans(2, random_state=0).fit(rows, [0, 0, 1, 0]).labels_.tolist()
+    [0, 0, 1, 0]
+    """
+
+    _method = "ConstrainedKMeans"
+    _held = True
 
 
 FAMILY = (HMRFKMeans, MPCKMeans, KMeans, PCKMeans, COPKMeans, SeededKMeans, ConstrainedKMeans)
@@ -265,15 +505,3 @@ def load(path: str | os.PathLike[str]) -> HMRFEstimator:
         if isinstance(error, HmrfError):
             raise
         raise not_as_saved(path, error) from error
-
-
-__all__ = [
-    "COPKMeans",
-    "ConstrainedKMeans",
-    "HMRFKMeans",
-    "KMeans",
-    "MPCKMeans",
-    "PCKMeans",
-    "SeededKMeans",
-    "load",
-]

@@ -10,11 +10,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from hmrf_dask.corpus.chunks import is_dask_array
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.estimators.given_rows import GivenRows, is_lazy
-from hmrf_dask.estimators.parameters import check_choice, draw_seed
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.estimators.inputs import GivenRows, draw_seed, is_lazy
 from hmrf_dask.estimators.prediction import whole
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.limits import check_count
+from hmrf_dask.redaction import shortened
 from hmrf_dask.text.lsa import decompose, projected
 
 
@@ -110,7 +111,10 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _check_parameters(self) -> None:
         check_count("n_components", self.n_components)
         check_count("n_iter", self.n_iter)
-        check_choice("normalize", self.normalize, (True, False))
+        if not isinstance(self.normalize, bool):
+            raise ConfigurationError(
+                f"normalize must be one of True, False, got {shortened(self.normalize)}"
+            )
 
     def transform(self, X: Any) -> Any:
         """Return the rows of X in the space of the components.

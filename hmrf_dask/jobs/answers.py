@@ -281,7 +281,7 @@ def way_out(*, too_much: bool) -> str:
 
 def refuses_contradictions(method: Method) -> bool:
     """Return whether a fit stops at contradictions."""
-    return method.name != "KMeans" and method.on_conflict in (None, "raise")
+    return method.name != "KMeans" and method.value_of("on_conflict") == "raise"
 
 
 def refuse_contradictions(given: Given, *, certain: bool) -> None:

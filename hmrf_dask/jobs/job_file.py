@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self, Union
 
 from pydantic import (
     AfterValidator,
@@ -12,13 +12,15 @@ from pydantic import (
     ConfigDict,
     Field,
     StrictBool,
+    create_model,
     field_validator,
     model_validator,
 )
 
 from hmrf_dask.documents.yaml_files import NAME_PATTERN, Place
 from hmrf_dask.errors import meant
-from hmrf_dask.limits import LIST_ITEMS, RANGES, problem_of_cost, within
+from hmrf_dask.limits import LIST_ITEMS, RANGES, Range, problem_of_cost, within
+from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter, taken_by
 from hmrf_dask.redaction import shortened
 from hmrf_dask.storage.addresses import refuse_credentials, url_problem
 from hmrf_dask.text.settings import TextSettings
@@ -255,22 +257,6 @@ def _scalar_problem(value: Any) -> str:
 
 SCHEMA: Final = "hmrf-dask/job/v1"
 MAX_REJECTED: Final = 0.05
-_SHARED = ("init", "refine", "n_init", "max_iter", "random_state")
-_PRICED = ("must_link_cost", "cannot_link_cost")
-SEEDED = ("SeededKMeans", "ConstrainedKMeans")  # answers are their seeds
-_SEEDED = frozenset(("distortion", "fill", "refine", "max_iter", "random_state"))
-_SOFT = ("fill", "closure", "on_conflict", "inference")
-# The parameters of each method beside `n_clusters`: those of its class.
-PARAMETERS: dict[str, frozenset[str]] = {
-    "HMRFKMeans": frozenset(
-        (*_SHARED, *_PRICED, *_SOFT, "distortion", "learn_weights", "weight_update", "penalty")
-    ),
-    "PCKMeans": frozenset((*_SHARED, *_PRICED, *_SOFT, "distortion")),
-    "MPCKMeans": frozenset((*_SHARED, *_PRICED, *_SOFT, "learn_weights", "penalty")),
-    "COPKMeans": frozenset((*_SHARED, "distortion", "fill", "retries")),
-    "KMeans": frozenset((*_SHARED, "distortion")),
-    **dict.fromkeys(SEEDED, _SEEDED),
-}
 _REFIT = r"^(never|always|drift>[0-9]{1,3}(\.[0-9]{1,9})?%)$"
 _DRIFT = re.compile(r"drift>([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
 
@@ -279,9 +265,6 @@ def _checked_cost(given: float) -> float:
     if problem := problem_of_cost(given):
         raise ValueError(f"{problem}, got {given!r}")
     return given
-
-
-Cost = Annotated[float, Field(**within("must_link_cost")), AfterValidator(_checked_cost)]
 
 
 class Section(BaseModel):
@@ -318,53 +301,76 @@ class Text(TextSettings):
         return None if found is None else float(found[1]) / 100
 
 
-class Method(Section):
+class _Method(Section):
     """The method and its parameters; those left out are the method's own defaults."""
 
-    name: Literal[
-        "HMRFKMeans",
-        "PCKMeans",
-        "MPCKMeans",
-        "COPKMeans",
-        "KMeans",
-        "SeededKMeans",
-        "ConstrainedKMeans",
-    ] = Field(
-        default="HMRFKMeans",
-        description="SeededKMeans and ConstrainedKMeans take their seeds from the answers: "
-        "documents that belong together.",
-    )
-    n_clusters: Annotated[int, Field(**within("n_clusters"))]
-    distortion: Literal["cosine", "i-divergence", "kl", "euclidean", "pearson"] | None = None
-    learn_weights: StrictBool | Literal["auto"] | None = None
-    weight_update: Literal["normalized", "paper"] | None = None
-    penalty: Literal["distance", "potts"] | None = None
-    must_link_cost: Cost | None = None
-    cannot_link_cost: Cost | None = None
-    init: Literal["auto", "neighborhoods", "k-means++", "random"] | None = None
-    fill: Literal["k-means++", "perturb", "random"] | None = None
-    refine: StrictBool | Literal["auto"] | None = None
-    closure: StrictBool | None = None
-    inference: Literal["icm", "belief-propagation"] | None = None
-    on_conflict: Literal["raise", "keep", "drop"] | None = None
-    retries: Annotated[int, Field(**within("retries"))] | None = None
-    n_init: Annotated[int, Field(**within("n_init"))] | None = None
-    max_iter: Annotated[int, Field(**within("max_iter"))] | None = None
-    random_state: Annotated[int, Field(**within("random_state"))] = 0
+    name: str
+    n_clusters: int
 
     @model_validator(mode="after")
     def _only_its_own(self) -> Self:
-        known = PARAMETERS[self.name]
-        if foreign := sorted(self.parameters.keys() - known - {"n_clusters"}):
+        known = sorted(parameter.name for parameter in taken_by(self.name))
+        if foreign := sorted(self.parameters.keys() - known):
+            known.remove("n_clusters")
             raise ValueError(
-                f"{self.name} must have no {', '.join(foreign)}; it has {', '.join(sorted(known))}"
+                f"{self.name} must have no {', '.join(foreign)}; it has {', '.join(known)}"
             )
+        for name, value in self.parameters.items():
+            choices = PARAMETERS[name].choices_of(self.name)
+            if choices and value not in choices:
+                raise ValueError(
+                    f"{name} of {self.name} must be one of {', '.join(map(str, choices))}, "
+                    f"got {value}"
+                )
         return self
 
     @property
     def parameters(self) -> dict[str, Any]:
         """What the method's class is made with."""
         return self.model_dump(exclude={"name"}, exclude_none=True)
+
+    def value_of(self, name: str) -> Any:
+        """Return a parameter, which is the default where it was left out."""
+        default = PARAMETERS[name].default_of(self.name)
+        return self.parameters.get(name, default)
+
+
+def _field_of(parameter: Parameter) -> tuple[Any, Any]:
+    """Return the type and the default that a parameter has in a job file."""
+    kind: Any
+    if parameter.is_cost:
+        kind = Annotated[float, Field(**RANGES["cost"].as_field()), AfterValidator(_checked_cost)]
+    elif isinstance(parameter.values, Range):
+        kind = Annotated[int, Field(**parameter.values.as_field())]
+    else:
+        names = tuple(value for value in parameter.values if isinstance(value, str))
+        kinds = [StrictBool] if True in parameter.values else []
+        kind = Union[*kinds, Literal.__getitem__(names)] if names else StrictBool
+    if parameter.in_files is REQUIRED:
+        return kind, Field(description=parameter.help)
+    if parameter.in_files is not None:
+        return kind, Field(default=parameter.in_files, description=parameter.help)
+    return kind | None, Field(default=None, description=parameter.help)
+
+
+if TYPE_CHECKING:
+    Method = _Method
+else:
+    Method = create_model(
+        "Method",
+        __base__=_Method,
+        __module__=__name__,
+        __doc__=_Method.__doc__,
+        name=(
+            Literal.__getitem__(METHODS),
+            Field(
+                default="HMRFKMeans",
+                description="SeededKMeans and ConstrainedKMeans take their seeds from the "
+                "answers: documents that belong together.",
+            ),
+        ),
+        **{name: _field_of(parameter) for name, parameter in PARAMETERS.items()},
+    )
 
 
 class Cluster(Section):

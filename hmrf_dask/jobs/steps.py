@@ -36,7 +36,7 @@ from hmrf_dask.jobs.bundling import bundled
 from hmrf_dask.jobs.former import find_in, look_up
 from hmrf_dask.jobs.garbage import names_made
 from hmrf_dask.jobs.inputs import DocumentSource, Inputs
-from hmrf_dask.jobs.job_file import PARAMETERS, SEEDED, Method, Text
+from hmrf_dask.jobs.job_file import Method, Text
 from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, Changes, Entry, compare
 from hmrf_dask.jobs.parent import Parent, check_release
 from hmrf_dask.jobs.places import ANSWERS, model_of
@@ -53,6 +53,7 @@ from hmrf_dask.jobs.rows import (
     settings_of,
     weigh_documents,
 )
+from hmrf_dask.parameters import PARAMETERS, SEEDED
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.lock import OutputLock
 from hmrf_dask.releases.release import Release, read_file
@@ -130,8 +131,8 @@ def warm_centroids(
         Of the rows of the last fit and of the fit to come; None where rows are ready embeddings.
     """
     centroids = last.cluster_centers_
-    distortion = method.distortion or "cosine"
-    if "init" not in PARAMETERS[method.name]:
+    distortion = method.value_of("distortion")
+    if method.name not in PARAMETERS["init"].methods:
         log.info("seeds give the first centroids: a cold start")
         return None
     same = type(last).__name__ == method.name and len(centroids) == method.n_clusters

@@ -1,0 +1,337 @@
+"""Parameters, rows, labels and pairs of an estimator, checked and in the form that a fit takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.chunks import delayed_chunks, is_dask_array
+from hmrf_dask.corpus.partitioned import Corpus, as_corpus
+from hmrf_dask.distortions import Distortion
+from hmrf_dask.distortions.idivergence import KullbackLeibler
+from hmrf_dask.distortions.own import OwnDistortion
+from hmrf_dask.errors import ConfigurationError, InvalidInputError, InvalidTypeError
+from hmrf_dask.fit.seeds import CERTAIN, Seeds
+from hmrf_dask.flow.dataflow import DaskFlow, task_memory
+from hmrf_dask.parameters import PARAMETERS, check_parameter
+from hmrf_dask.redaction import shortened
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.canonical import require_matrix, require_numbers, sound_csr
+from hmrf_dask.tasks.model import Settings
+from hmrf_dask.types import AnyArray, FloatArray, IntArray
+
+CHECKED = 16  # given centroids at a time: they are copied to be checked
+CHECKED_ELSEWHERE = ("distortion", "random_state")  # where an object is made of them
+UNLABELLED = -1
+ROUNDING = 1e-6  # by how much probabilities of a row may miss the sum of 1
+Entries = tuple[int, IntArray, AnyArray, AnyArray]  # number of rows; row, class and share of each
+
+
+def make_settings(
+    parameters: Mapping[str, Any], fixed: Mapping[str, Any], distortion: Distortion, method: str
+) -> Settings:
+    """Return the settings that an estimator's parameters mean; `random_state` is a seed by now.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Those of the estimator that are in the table.
+    fixed : mapping
+        Settings that make the method what it is.
+    distortion : Distortion
+    method : str
+        The name that the estimator has in the table.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter has a value that cannot be used, or that does not go with the distortion.
+    """
+    values = {name: _plain(value) for name, value in parameters.items()}
+    for name, value in values.items():
+        if name not in CHECKED_ELSEWHERE and (name != "init" or isinstance(value, str)):
+            check_parameter(name, value, method)
+    if not isinstance(values.get("init", ""), str):
+        values["init"] = "given"
+    values["learn_weights"] = _learning(values.get("learn_weights", False), distortion)
+    _check_refinement(values["refine"], distortion)
+    values["seed"] = values.pop("random_state")
+    values.pop("distortion", None)
+    return Settings(**{**values, **fixed}, task_memory=task_memory())
+
+
+def draw_seed(random_state: Any) -> int:
+    """Return the seed a `random_state` means: an integer as it is, else one draw of it."""
+    state = _plain(random_state)
+    if state is None or state is np.random or isinstance(state, np.random.RandomState):
+        return int(check_random_state(state).randint(2**31))
+    check_parameter("random_state", state)
+    return int(state)
+
+
+def given_centroids(
+    init: Any, distortion: Distortion, n_clusters: int, n_features: int
+) -> FloatArray | None:
+    """Return the centroids given as `init`, None for a named one; refuse another shape or domain.
+
+    For kl they are scaled to sum 1, as its rows are. An array of float64 is used as it is.
+    """
+    if isinstance(init, str):
+        return None
+    told = getattr(init, "shape", None)
+    if isinstance(told, tuple) and told != (n_clusters, n_features):  # before it is copied
+        raise _other_shape(told, n_clusters, n_features)
+    try:
+        if isinstance(init, np.ma.MaskedArray):
+            raise TypeError("a mask would be lost")
+        dense: Any = sound_csr(init).toarray() if hasattr(init, "toarray") else init
+        given = np.ascontiguousarray(dense, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        problem = PARAMETERS["init"].problem(None)
+        raise ConfigurationError(f"init {problem} of numbers, got {shortened(init)}") from error
+    if given.shape != (n_clusters, n_features):
+        raise _other_shape(given.shape, n_clusters, n_features)
+    if not np.isfinite(given).all():
+        raise _other_shape(given.shape, n_clusters, n_features, " with NaN or infinity")
+    try:
+        for first in range(0, n_clusters, CHECKED):
+            rows = given[first : first + CHECKED]
+            distortion.check(RowBlock.from_array(rows, first_row=first))
+    except InvalidInputError as error:
+        raise ConfigurationError(f"init: {error}") from error
+    if isinstance(distortion, KullbackLeibler):
+        given = given / given.sum(axis=1, keepdims=True)
+    return given
+
+
+def _other_shape(
+    shape: tuple[int, ...], n_clusters: int, n_features: int, more: str = ""
+) -> ConfigurationError:
+    return ConfigurationError(
+        f"init must be a finite array of shape ({n_clusters}, {n_features}), one row for each "
+        f"cluster and one column for each feature, got shape {shape}{more}"
+    )
+
+
+def as_constraints(must_link: Any, cannot_link: Any) -> Constraints | None:
+    """Return the constraints `fit` was given, None where there are none."""
+    if isinstance(must_link, Constraints) and cannot_link is None:
+        return must_link
+    if isinstance(must_link, Constraints) or isinstance(cannot_link, Constraints):
+        raise InvalidInputError(
+            "a Constraints holds must-links and cannot-links: pass it alone, as must_link"
+        )
+    if must_link is None and cannot_link is None:
+        return None
+    return Constraints(must_link, cannot_link)
+
+
+def without_costs(constraints: Constraints | None) -> Constraints | None:
+    """Return the same pairs without costs of their own, for estimators whose pairs have none."""
+    if constraints is None:
+        return None
+    return Constraints(constraints.must_link, constraints.cannot_link, ids=constraints.by_id)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _learning(asked: str | bool, distortion: Distortion) -> bool:
+    if asked == "auto":
+        return distortion.default_learning
+    if asked and distortion.learning is None:
+        raise ConfigurationError(
+            f"learn_weights must be 'auto' or False for the distortion {distortion.name!r}, which "
+            "has no rule for feature weights, got True"
+        )
+    return bool(asked)
+
+
+def _check_refinement(asked: str | bool, distortion: Distortion) -> None:
+    if asked is True and distortion.refinement is None:
+        raise ConfigurationError(
+            f"refine must be 'auto' or False for the distortion {distortion.name!r}, which has no "
+            "closed form of first variation, got True"
+        )
+
+
+def is_lazy(X: Any) -> bool:
+    """Whether rows come partition by partition, so that results do too."""
+    return isinstance(X, Corpus | str | os.PathLike) or hasattr(X, "dask")
+
+
+class GivenRows:
+    """What estimators share: X as a corpus, and the number of its features."""
+
+    n_features_in_: int
+
+    def _corpus(self, X: Any, *, fitting: bool) -> Corpus:
+        """Return X as a corpus; matrices go through scikit-learn's own validation first.
+
+        All but the look at NaN and infinity, which is ours: it names the rows.
+        """
+        if is_lazy(X):
+            corpus = as_corpus(X)
+            self._check_width(corpus.n_features, fitting=fitting)
+            return corpus
+        if isinstance(X, np.ma.MaskedArray):
+            raise InvalidInputError("rows must not be masked, got a masked array; fill it")
+        if isinstance(X, np.ndarray) and X.dtype.kind != "O":
+            require_numbers(X.dtype)
+        if scipy.sparse.issparse(X):
+            require_matrix(X)
+            X = sound_csr(X)
+        try:
+            checked = validate_data(
+                self, X, reset=fitting, accept_sparse="csr", dtype=[np.float64, np.float32],
+                accept_large_sparse=True, ensure_all_finite=False,
+            )  # fmt: skip
+        except TypeError as error:  # scikit-learn's own checks ask for this class
+            raise InvalidTypeError(str(error)) from error
+        except (ValueError, OverflowError) as error:
+            raise InvalidInputError(str(error)) from error
+        return as_corpus(checked)
+
+    def _check_width(self, n_features: int, *, fitting: bool) -> None:
+        """Do what scikit-learn's validation does to other input: columns must be those of fit."""
+        if fitting:
+            self.n_features_in_ = n_features
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        elif n_features != self.n_features_in_:
+            raise InvalidInputError(
+                f"X has {n_features} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+
+
+def given_seeds(
+    y: Any, n_rows: int, n_clusters: int, distortion: Distortion, *, held: bool
+) -> Seeds:
+    """Return the seeds that `y` means; refuse what cannot be one, naming rows.
+
+    Parameters
+    ----------
+    y : array-like or dask array, shape (n_rows,) or (n_rows, n_clusters), or None
+        Classes, -1 where unlabelled; or the probability of each class, nought where unlabelled.
+    n_rows, n_clusters : int
+    distortion : Distortion
+    held : bool
+        Whether seeds keep their labels.
+    """
+    if y is None:
+        nothing = np.zeros(0, np.int64)
+        return Seeds(nothing, nothing.astype(np.int32), nothing, held)
+    found, rows, labels, shares = _entries(y, n_clusters)
+    if found != n_rows:
+        raise InvalidInputError(
+            f"y must have one entry for each of the {n_rows} rows of X, got {found}; use -1 for "
+            "rows without a label"
+        )
+    _check_labels(rows, labels, n_clusters)
+    units = _units(rows, shares)
+    some = units > 0
+    seeds = Seeds(rows[some], labels[some].astype(np.int32), units[some], held)
+    if seeds.soft and held:
+        raise InvalidInputError(
+            "seeds that keep their labels must be certain, got probabilities between 0 and 1; use "
+            "SeededKMeans, or give one class for each seed"
+        )
+    if seeds.soft and isinstance(distortion, OwnDistortion):
+        raise ConfigurationError(
+            f"soft seeds must go with a built-in distortion, got {distortion.name!r}, whose rows "
+            "cannot be weighed; give one class for each seed"
+        )
+    return seeds
+
+
+def _entries(y: Any, n_clusters: int) -> Entries:
+    """Return the labelled rows of all of `y`; of a dask array they alone reach this process."""
+    if not is_dask_array(y):
+        return entries_of(y, n_clusters)
+    if y.ndim > 1:
+        if y.ndim > 2 or y.shape[1] != n_clusters:
+            raise _not_labels(y.shape, y.dtype, n_clusters)
+        y = y.rechunk({1: -1})
+    chunks = [one[0] if isinstance(one, list) else one for one in delayed_chunks(y)]
+    flow = DaskFlow()
+    parts = flow.compute([flow.lazy(entries_of, one, n_clusters) for one in chunks])
+    offsets = np.cumsum([0, *(part[0] for part in parts)])
+    rows = [part[1] + offset for part, offset in zip(parts, offsets, strict=False)]
+    labels, shares = ([part[place] for part in parts] for place in (2, 3))
+    return (
+        int(offsets[-1]), np.concatenate(rows), np.concatenate(labels), np.concatenate(shares),
+    )  # fmt: skip
+
+
+def entries_of(y: Any, n_clusters: int) -> Entries:
+    """Return number of rows, and row, class and probability of what is labelled, by row."""
+    if isinstance(y, np.ma.MaskedArray):
+        raise InvalidInputError("y must not be masked, got a masked array; use -1 for no label")
+    sparse = hasattr(y, "tocsr")
+    if isinstance(y, list | tuple) and any(isinstance(one, bool | np.bool_) for one in y):
+        raise InvalidInputError("y must hold numbers of classes, got true or false among them")
+    try:
+        array = sound_csr(y) if sparse else np.asarray(y)
+    except InvalidInputError:
+        raise
+    except ValueError as error:
+        raise InvalidInputError(f"y must be a table of numbers, got {shortened(y)}") from error
+    if array.ndim == 2 and array.shape[1] == n_clusters and array.dtype.kind in "biuf":
+        rows, classes = array.nonzero()
+        order = np.lexsort((classes, rows))
+        rows, classes = rows[order].astype(np.int64), classes[order].astype(np.int64)
+        shares = np.asarray(array[rows, classes], np.float64).ravel()
+        return array.shape[0], rows, classes, shares
+    whole = array.dtype.kind == "f" and not sparse and _is_whole(array)
+    if array.ndim != 1 or not (array.dtype.kind in "iu" or whole):
+        raise _not_labels(array.shape, array.dtype, n_clusters)
+    rows = np.flatnonzero(array != UNLABELLED)
+    return len(array), rows, array[rows].astype(np.int64), np.ones(len(rows))
+
+
+def _is_whole(array: AnyArray) -> bool:
+    return bool((np.isfinite(array) & (array == np.floor(array))).all())
+
+
+def _not_labels(shape: tuple[float, ...], dtype: Any, n_clusters: int) -> InvalidInputError:
+    unknown = "" if np.dtype(dtype).kind in "biuf" else "Unknown label type: "
+    return InvalidInputError(  # what scikit-learn says of labels that are no numbers comes first
+        f"{unknown}y must hold a class from 0 to {n_clusters - 1} or -1 for each row, or a "
+        f"probability for each row and class, shape (n_samples, {n_clusters}), got an array of "
+        f"shape {shape} and type {dtype}"
+    )
+
+
+def _check_labels(rows: IntArray, labels: AnyArray, n_clusters: int) -> None:
+    wrong = np.flatnonzero((labels < 0) | (labels >= n_clusters))
+    if len(wrong):
+        told = ", ".join(f"{labels[one]} (row {rows[one]})" for one in wrong[:5])
+        raise InvalidInputError(
+            f"y must hold classes from 0 to {n_clusters - 1} for n_clusters={n_clusters}, or -1 "
+            f"where unlabelled, got {told}{' and more' if len(wrong) > 5 else ''}; number the "
+            "classes from 0, or ask for more clusters"
+        )
+
+
+def _units(rows: IntArray, shares: AnyArray) -> IntArray:
+    """Return probabilities in units of a share; refuse rows where they are none."""
+    known, starts = np.unique(rows, return_index=True)
+    sums = np.add.reduceat(shares, starts) if len(rows) else np.zeros(0)
+    lowest = np.minimum.reduceat(shares, starts) if len(rows) else np.zeros(0)
+    good = (np.abs(sums - 1.0) <= ROUNDING) & (lowest >= 0)
+    wrong = np.flatnonzero(~good)  # NaN is not good either
+    if len(wrong):
+        raise InvalidInputError(
+            f"probabilities of a row must be 0 or more and sum to 1, or all be 0 where it is "
+            f"unlabelled, got the sum {sums[wrong[0]]:.9g} and the lowest {lowest[wrong[0]]:g} in "
+            f"row {known[wrong[0]]} ({len(wrong)} such rows)"
+        )
+    return np.asarray(np.rint(shares * CERTAIN), np.int64)

@@ -1,0 +1,205 @@
+"""Every parameter of the method, said once: who takes it, its values, its default and its help.
+
+Estimators check against this table; the method section of a job file with its schema, the options
+of `hmrf-dask fit` and the table in the package's README are made from it. To add a parameter:
+
+1. a line of `PARAMETERS`;
+2. the argument in the signature of every estimator that takes it, which scikit-learn wants to be
+   written out, and its entry in the docstring of the first of them, beginning with the help;
+3. a field of the fit's `Settings`, and the code that uses it;
+4. `make published`, which writes the schema and the README's table again.
+
+`tests/test_parameters.py` compares all of these with the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.limits import COST_MUST_BE, RANGES, Range, problem_of_cost
+from hmrf_dask.redaction import shortened
+
+Choices = tuple[bool | str, ...]
+
+SOFT: Final = ("HMRFKMeans", "PCKMeans", "MPCKMeans")  # a pair may be broken, at its cost
+SEEDED: Final = ("SeededKMeans", "ConstrainedKMeans")
+STARTED: Final = (*SOFT, "COPKMeans", "KMeans")  # from centroids that nobody labelled
+METHODS: Final = (*STARTED, *SEEDED)
+SWITCH: Final[Choices] = ("auto", True, False)
+FLAG: Final[Choices] = (True, False)
+REQUIRED: Final = object()
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of some of the methods.
+
+    Attributes
+    ----------
+    name : str
+    values : tuple or Range
+        The values it may have; of a number the range.
+    default : bool, int, float, str or None
+    methods : tuple of str
+        The classes that take it.
+    help : str
+        What it is, in a sentence; class docstrings begin with it.
+    objects : str
+        What else it may be in Python alone.
+    defaults, choices : dict
+        By method, where they differ from `default` and `values`.
+    in_files : object
+        The default of job files and of the command line where it differs; `REQUIRED`: none.
+    """
+
+    name: str
+    values: Choices | Range
+    default: Any
+    methods: tuple[str, ...]
+    help: str
+    objects: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, Choices] = field(default_factory=dict)
+    in_files: Any = None
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether it is what a pair costs."""
+        return self.values == RANGES["cost"]
+
+    def default_of(self, method: str) -> Any:
+        """Return the default that the class of this name has."""
+        return self.defaults.get(method, self.default)
+
+    def choices_of(self, method: str) -> Choices:
+        """Return the values that the class of this name takes; () of a number."""
+        return () if isinstance(self.values, Range) else self.choices.get(method, self.values)
+
+    def problem(self, value: Any, method: str = "") -> str:
+        """Return what is wrong with a value, "" if nothing is.
+
+        Examples
+        --------
+        >>> PARAMETERS["init"].problem("auto", "KMeans")
+        "must be one of 'k-means++', 'random' or an array of shape (n_clusters, n_features)"
+        """
+        if self.is_cost:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return problem_of_cost(value) if is_number else COST_MUST_BE
+        if isinstance(self.values, Range):
+            problem, joint = self.values.problem_of_count(value), ", "
+        else:
+            choices, joint = self.choices_of(method), " or "
+            known = any(type(value) is type(choice) and value == choice for choice in choices)
+            problem = "" if known else f"must be one of {', '.join(map(repr, choices))}"
+        return f"{problem}{joint}{self.objects}" if problem and self.objects else problem
+
+
+PARAMETERS: Final[Mapping[str, Parameter]] = {
+    parameter.name: parameter
+    for parameter in (
+        Parameter(
+            "n_clusters", Range(1, 1_000_000), 8, METHODS,
+            "K, the number of clusters.", in_files=REQUIRED,
+        ),
+        Parameter(
+            "distortion", ("cosine", "i-divergence", "kl", "euclidean", "pearson"), "cosine",
+            tuple(name for name in METHODS if name != "MPCKMeans"),
+            "How far a row is from a centroid.", objects="an object of your own class",
+        ),
+        Parameter(
+            "learn_weights", SWITCH, "auto", ("HMRFKMeans", "MPCKMeans"),
+            "Whether feature weights are learned; auto: where the distortion gains by it.",
+        ),
+        Parameter(
+            "penalty", ("distance", "potts"), "distance", ("HMRFKMeans", "MPCKMeans"),
+            "Whether a violated pair costs by its distance (HMRF), or the same whatever it is "
+            "(PCKMeans).",
+        ),
+        Parameter(
+            "must_link_cost", RANGES["cost"], 1.0, SOFT,
+            "What a violated must-link costs, times its penalty.",
+        ),
+        Parameter(
+            "cannot_link_cost", RANGES["cost"], 1.0, SOFT,
+            "What a violated cannot-link costs, times its penalty.",
+        ),
+        Parameter(
+            "init", ("auto", "neighborhoods", "k-means++", "random"), "auto", STARTED,
+            "Where centroids begin: auto runs a pool of starts and keeps the lowest J; "
+            "neighborhoods is the paper's start; k-means++ and random run n_init starts that see "
+            "no pairs.",
+            objects="an array of shape (n_clusters, n_features)",
+            defaults={
+                "PCKMeans": "neighborhoods", "COPKMeans": "k-means++", "KMeans": "k-means++",
+            },
+            choices={
+                "COPKMeans": ("k-means++", "random", "neighborhoods"),
+                "KMeans": ("k-means++", "random"),
+            },
+        ),
+        Parameter(
+            "fill", ("k-means++", "perturb", "random"), "k-means++",
+            (*SOFT, "COPKMeans", *SEEDED),
+            "Where the missing centroids of neighborhoods, or of classes without seeds, come "
+            "from; perturb is the paper's.",
+        ),
+        Parameter(
+            "inference", ("icm", "belief-propagation"), "icm", SOFT,
+            "How an E-step labels rows with pairs: by moves alone, or after min-sum messages.",
+        ),
+        Parameter(
+            "refine", SWITCH, "auto", METHODS,
+            "First-variation moves: single rows move where J falls with the centroids "
+            "re-optimised.",
+        ),
+        Parameter(
+            "weight_update", ("normalized", "paper"), "normalized", ("HMRFKMeans",),
+            "How weights of cosine and pearson are learned.",
+        ),
+        Parameter(
+            "closure", FLAG, True, SOFT,
+            "Whether pairs are closed: same and same is same, same and different is different.",
+        ),
+        Parameter(
+            "on_conflict", ("raise", "keep", "drop"), "raise", SOFT,
+            "What to do with pairs that contradict each other: refuse them; keep them without the "
+            "closure of their documents; drop the cannot-links among them.",
+        ),
+        Parameter(  # orders are counted in eight bits of the random numbers
+            "retries", Range(0, 255), 20, ("COPKMeans",),
+            "How many other orders are tried where one leaves a group no cluster.",
+        ),
+        Parameter(  # starts run one after the other
+            "n_init", Range(1, 1_000), 10, STARTED, "Number of unconstrained starts.",
+        ),
+        Parameter(
+            "max_iter", Range(1, 1_000_000), 100, METHODS,
+            "Most iterations of each fit before refinement.",
+        ),
+        Parameter(
+            "random_state", Range(0, 2**64 - 1), None, METHODS, "The seed.",
+            objects="a RandomState or None", in_files=0,
+        ),
+    )
+}  # fmt: skip
+
+
+def taken_by(method: str) -> list[Parameter]:
+    """Return the parameters of a class, in the order of its signature.
+
+    Examples
+    --------
+    >>> [parameter.name for parameter in taken_by("KMeans")]
+    ['n_clusters', 'distortion', 'init', 'refine', 'n_init', 'max_iter', 'random_state']
+    """
+    return [parameter for parameter in PARAMETERS.values() if method in parameter.methods]
+
+
+def check_parameter(name: str, value: object, method: str = "") -> None:
+    """Raise ConfigurationError unless a parameter, of this class, may have a value."""
+    if problem := PARAMETERS[name].problem(value, method):
+        raise ConfigurationError(f"{name} {problem}, got {shortened(value)}")

@@ -1,0 +1,85 @@
+"""What is published from the code: JSON schemas, and the table of parameters in the README.
+
+`python -m tests.published` (`make published`) writes them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hmrf_dask.documents import manifest
+from hmrf_dask.jobs import job_file
+from hmrf_dask.limits import COST_MUST_BE, Range
+from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter
+
+ROOT = Path(__file__).parents[1]
+SCHEMAS = ROOT / "data_manifests" / "schema"
+README = ROOT / "hmrf_dask" / "README.md"
+BEGIN, END = "<!-- parameters: `make published` writes them -->\n", "<!-- end of parameters -->\n"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a job file has it."""
+    return f"`{'null' if value is None else json.dumps(value).strip(chr(34))}`"
+
+
+def values_of(parameter: Parameter) -> str:
+    """Return the values of a parameter, and what else Python takes."""
+    if parameter.is_cost:
+        words = COST_MUST_BE.removeprefix("must be ")
+    elif isinstance(parameter.values, Range):
+        words = " to ".join(f"{end:,}" for end in parameter.values)
+    else:
+        words = ", ".join(map(shown, parameter.values))
+    return f"{words}; {parameter.objects}" if parameter.objects else words
+
+
+def default_of(parameter: Parameter) -> str:
+    """Return the default, with those of methods and files that have another one."""
+    others = [f"{name} {shown(value)}" for name, value in parameter.defaults.items()]
+    if parameter.in_files is REQUIRED:
+        others.append("files: none")
+    elif parameter.in_files is not None:
+        others.append(f"files: {shown(parameter.in_files)}")
+    return "; ".join([shown(parameter.default), *others])
+
+
+def methods_of(parameter: Parameter) -> str:
+    """Return the classes that take a parameter."""
+    missing = [name for name in METHODS if name not in parameter.methods]
+    if len(missing) < 3:
+        return f"all but {', '.join(missing)}" if missing else "all"
+    return ", ".join(parameter.methods)
+
+
+def table() -> str:
+    """Return the parameters as a table in Markdown."""
+    rows = [("parameter", "values", "default", "taken by", "what"), ("---",) * 5]
+    for one in PARAMETERS.values():
+        rows.append((f"`{one.name}`", values_of(one), default_of(one), methods_of(one), one.help))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def readme() -> str:
+    """Return the README with the table in its place."""
+    before, _, rest = README.read_text().partition(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+
+
+def schema(of: Callable[[], dict[str, Any]]) -> Callable[[], str]:
+    """Return what gives a schema as the text of its file."""
+    return lambda: json.dumps(of(), indent=2, ensure_ascii=False) + "\n"
+
+
+PUBLISHED: dict[Path, Callable[[], str]] = {
+    SCHEMAS / "job-v1.json": schema(job_file.json_schema),
+    SCHEMAS / "manifest-v1.json": schema(manifest.json_schema),
+    README: readme,
+}
+
+if __name__ == "__main__":
+    for path, text in PUBLISHED.items():
+        path.write_text(text())

@@ -1,0 +1,108 @@
+"""Parameters of the method: what estimators, documents and the code say of them is in the table."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import fields
+from typing import Any, get_args
+
+import click
+import pytest
+
+from hmrf_dask.cli.fit_command import ON_OFF, fit
+from hmrf_dask.constraints.contradictions import OnConflict
+from hmrf_dask.distortions import DISTORTIONS
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.estimators.classes import ESTIMATORS
+from hmrf_dask.limits import Range
+from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, check_parameter, taken_by
+from hmrf_dask.tasks.model import Inference, Penalty, Settings, WeightUpdate
+
+ENTRY = re.compile(r"^(\w+) : (.+)\n((?:    .+\n|\n)*)", re.MULTILINE)
+
+
+def documented(method: str) -> dict[str, tuple[str, str]]:
+    """Return the type and the text of each parameter in the docstring of a class."""
+    _, _, rest = inspect.getdoc(ESTIMATORS[method]).partition("Parameters\n----------\n")
+    section = re.split(r"^\w+\n-+\n", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    return {name: (kind, " ".join(text.split())) for name, kind, text in ENTRY.findall(section)}
+
+
+def test_every_method_is_an_estimator() -> None:
+    assert set(METHODS) == ESTIMATORS.keys()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_signatures_are_those_of_the_table(method: str) -> None:
+    signature = inspect.signature(ESTIMATORS[method]).parameters
+    assert [*signature] == [parameter.name for parameter in taken_by(method)]
+    for parameter in taken_by(method):
+        default = signature[parameter.name].default
+        assert (type(default), default) == (
+            type(parameter.default_of(method)),
+            parameter.default_of(method),
+        )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_defaults_may_be_used(method: str) -> None:
+    for parameter in taken_by(method):
+        if parameter.name != "random_state":
+            check_parameter(parameter.name, parameter.default_of(method), method)
+        if parameter.in_files not in (None, REQUIRED):
+            check_parameter(parameter.name, parameter.in_files, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_docstrings_say_what_the_table_says(method: str) -> None:
+    entries = documented(method)
+    if method == "HMRFKMeans":
+        assert [*entries] == [parameter.name for parameter in taken_by(method)]
+    assert entries.keys() <= {parameter.name for parameter in taken_by(method)}
+    for name, (kind, text) in entries.items():
+        parameter = PARAMETERS[name]
+        assert ast.literal_eval(kind.partition("default=")[2]) == parameter.default_of(method)
+        if choices := re.match(r"\{.*\}", kind):
+            assert ast.literal_eval(choices[0]) == set(parameter.choices_of(method))
+        elif isinstance(parameter.values, Range):
+            assert kind.startswith("int" if parameter.values.whole else "float")
+        elif True in parameter.values:
+            assert kind.startswith('bool or "auto"' if "auto" in parameter.values else "bool, ")
+        if method == parameter.methods[0]:
+            assert text.replace('"', "").replace("`", "").startswith(parameter.help[:-1]), name
+
+
+def test_literals_in_the_code_are_those_of_the_table() -> None:
+    assert PARAMETERS["distortion"].values == tuple(DISTORTIONS)
+    for name, literal in (
+        ("penalty", Penalty),
+        ("weight_update", WeightUpdate),
+        ("inference", Inference),
+        ("on_conflict", OnConflict),
+    ):
+        assert PARAMETERS[name].values == get_args(literal)
+
+
+def test_every_parameter_is_a_setting_of_the_fit() -> None:
+    settings = {field.name for field in fields(Settings)}
+    assert PARAMETERS.keys() - {"distortion", "random_state"} <= settings
+
+
+def test_a_value_is_checked_with_the_method() -> None:
+    check_parameter("init", "auto", "HMRFKMeans")
+    with pytest.raises(ConfigurationError, match="init must be one of 'k-means"):
+        check_parameter("init", "auto", "KMeans")
+
+
+@pytest.mark.parametrize("parameter", taken_by("HMRFKMeans"), ids=lambda one: one.name)
+def test_every_parameter_is_an_option_of_fit(parameter: Any) -> None:
+    option = next(one for one in fit.params if one.name == parameter.name)
+    assert isinstance(option, click.Option)
+    assert option.help is not None
+    assert option.help.startswith(parameter.help)
+    assert option.required == (parameter.in_files is REQUIRED)
+    if not option.required:
+        default = ON_OFF.get(option.default, option.default)
+        assert default == (parameter.default if parameter.in_files is None else parameter.in_files)

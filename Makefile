@@ -51,7 +51,7 @@ golden: $(STAMP)
 	$(ONE_THREAD) $(BIN)/python -W ignore -m tests.golden
 
 published: $(STAMP)
-	$(BIN)/python -m tests.published
+	$(BIN)/python -m tests.support.published
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

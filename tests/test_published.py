@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.published import PUBLISHED
+from tests.support.published import PUBLISHED
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.name)

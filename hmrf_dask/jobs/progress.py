@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hmrf_dask.storage.stores import Storage
+if TYPE_CHECKING:  # the command line shows progress before anything heavy is imported
+    from hmrf_dask.storage.stores import Storage
 
 # Called with {"step": words, "done": n, "of": n} while a step goes on, and with the record of
 # every commit of a fit: {"phase", "iteration", "J", "moved", ...}.

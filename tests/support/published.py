@@ -1,6 +1,6 @@
 """What is published from the code: JSON schemas, and the table of parameters in the README.
 
-`python -m tests.published` (`make published`) writes them again.
+`python -m tests.support.published` (`make published`) writes them again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hmrf_dask.jobs import job_file
 from hmrf_dask.limits import COST_MUST_BE, Range
 from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "data_manifests" / "schema"
 README = ROOT / "hmrf_dask" / "README.md"
 BEGIN, END = "<!-- parameters: `make published` writes them -->\n", "<!-- end of parameters -->\n"

@@ -18,7 +18,7 @@ from hmrf_dask.distortions.cosine import Cosine
 from hmrf_dask.distortions.euclidean import Euclidean
 from hmrf_dask.kernels import cost_rows
 from hmrf_dask.kernels.icm import icm
-from hmrf_dask.kernels.problem import adjacency
+from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
 from hmrf_dask.linked.scale import Scale, make_scale
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks import linked_costs
@@ -178,15 +178,16 @@ def test_icm_never_raises_the_energy_in_float64(euclidean: bool) -> None:
         distances = model.distortion.distances(
             block, model.distortion.terms(block, model.weights), model.table()
         )
-        alone = np.arange(len(labels), dtype=np.int32)
-        grouping = alone, np.arange(len(labels) + 1), alone
+        alone = np.arange(len(labels))
+        grouping = make_grouping(alone, np.arange(len(labels) + 1), alone)
         for _ in range(3):
             found = look(case, labels)
             assert found.gains is not None
             after, again = labels.copy(), labels.copy()
-            links = (scale.shift, pairs.start, pairs.neighbour, pairs.signed, *grouping)
-            moves = icm(after, found.costs, *links, found.gains)
-            assert icm(again, found.costs, *links) == moves
+            edges = pairs.start, pairs.neighbour, pairs.signed
+            problem = make_problem(0, found.costs, scale.shift, *edges)
+            moves = icm(after, problem, grouping, found.gains)
+            assert icm(again, problem, grouping) == moves
             np.testing.assert_array_equal(after, again)
             fall = float(energy_of(distances, scale, pairs, labels, after))
             n_moved += int((after != labels).sum())

@@ -19,7 +19,8 @@ from hmrf_dask.errors import (
     MemoryPlanError,
 )
 from hmrf_dask.fit import e_step
-from hmrf_dask.kernels.placing import Rivalry, place
+from hmrf_dask.kernels.placing import make_rivalry, place_apart
+from hmrf_dask.kernels.problem import make_grouping
 from tests import naive
 from tests.naive_family import best_free_move, broken
 from tests.support.family_fits import blobs, corpus_of, digest_of, text_corpus
@@ -106,8 +107,9 @@ def test_placing_is_greedy_in_the_order_given() -> None:
         ends = ends.reshape(-1, 2)
         order, present = rng.permutation(n), np.full(n, -1, np.int32)
         start, rival, pair = e_step.adjacency(n, ends[:, 0], ends[:, 1], np.arange(len(ends)))
-        alone = (np.arange(n + 1), np.arange(n), np.zeros(n, np.int32))
-        blocked = place(costs, Rivalry(*alone, start, rival, pair), order, present, 1)
+        alone = make_grouping(np.arange(n), np.arange(n + 1), np.arange(n))
+        rivalry = make_rivalry(alone, np.zeros(n), start, rival, pair)
+        blocked = place_apart(costs, rivalry, order, present, 1)
         labels: dict[int, int] = {}
         stuck = -1
         for g in order.tolist():

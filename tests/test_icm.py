@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.icm import (
     LARGE_GROUP,
-    component_moves,
     empty_heap,
-    heap_moves,
     icm,
+    move_groups,
+    move_points,
     place_item,
 )
 from hmrf_dask.kernels.limbs import add_limbs, best_limbs, join_limbs
-from hmrf_dask.kernels.problem import adjacency, energy, make_problem
-from hmrf_dask.kernels.reconcile_groups import merge_parts
+from hmrf_dask.kernels.problem import adjacency, energy, make_grouping, make_problem
+from hmrf_dask.kernels.reconcile import merge_parts
 from tests.support.icm_oracle import Component
-from tests.support.icm_problems import random_component, starting_labels
-
-
-def piece_arrays(component: Component) -> tuple:
-    pairs = adjacency(component.n, *component.signed_pairs())
-    return component.costs(), component.shift, *pairs
+from tests.support.icm_problems import (
+    grouping_of,
+    problem_of,
+    random_component,
+    starting_labels,
+)
 
 
 def largest_gain_first(component: Component, labels: list[int], units: list[list[int]]) -> int:
@@ -66,7 +66,7 @@ def test_single_moves_are_those_of_the_oracle_in_its_order() -> None:
         labels = starting_labels(rng, component)
         expected = labels.tolist()
         count = largest_gain_first(component, expected, single_units(component))
-        assert heap_moves(labels, *piece_arrays(component)) == count
+        assert move_points(labels, problem_of(component)) == count
         assert labels.tolist() == expected
 
 
@@ -82,7 +82,7 @@ def test_group_moves_are_those_of_the_oracle_in_its_order(large: bool) -> None:
         labels = starting_labels(rng, component)
         expected = labels.tolist()
         count = largest_gain_first(component, expected, group_units(component))
-        assert component_moves(labels, *piece_arrays(component), *component.group_arrays()) == count
+        assert move_groups(labels, problem_of(component), grouping_of(component)) == count
         assert labels.tolist() == expected
         total += count
     assert total > 60
@@ -95,7 +95,7 @@ def test_icm_ends_where_nothing_gains() -> None:
         component = random_component(rng)
         labels = starting_labels(rng, component)
         before = component.energy(labels.tolist())
-        counts = icm(labels, *piece_arrays(component), *component.group_arrays())
+        counts = icm(labels, problem_of(component), grouping_of(component))
         final = labels.tolist()
         assert component.energy(final) <= before - sum(counts)
         assert component.best_single_gain(final) == 0
@@ -109,7 +109,7 @@ def test_energy_is_the_papers_up_to_its_constant() -> None:
     for _ in range(100):
         component = random_component(rng)
         labels = starting_labels(rng, component)
-        signed = energy(labels, make_problem(0, *piece_arrays(component)))
+        signed = energy(labels, problem_of(component))
         assert signed + component.constant() == component.energy(labels.tolist())
 
 
@@ -127,9 +127,9 @@ def test_packing_components_together_changes_nothing() -> None:
         )
         together = starting_labels(rng, both)
         apart = together[: one.n].copy(), together[one.n :].copy()
-        icm(together, *piece_arrays(both), *both.group_arrays())
+        icm(together, problem_of(both), grouping_of(both))
         for component, labels in zip((one, other), apart, strict=True):
-            icm(labels, *piece_arrays(component), *component.group_arrays())
+            icm(labels, problem_of(component), grouping_of(component))
         np.testing.assert_array_equal(together, np.concatenate(apart))
 
 
@@ -137,11 +137,11 @@ def test_ties_stay_then_go_to_the_lowest_cluster() -> None:
     nothing = adjacency(2, *np.zeros((3, 0), np.int64))
     labels = np.array([2, 1], np.int32)
     costs = np.array([[0, 0, 0], [0, 5, 0]], np.int32)
-    assert heap_moves(labels, costs, 0, *nothing) == 1
+    assert move_points(labels, make_problem(0, costs, 0, *nothing)) == 1
     assert labels.tolist() == [2, 0]
     labels = np.array([1, 2], np.int32)  # split at no cost: a group that is not worse off stays
-    grouping = np.zeros(2, np.int32), np.array([0, 2]), np.array([0, 1], np.int32)
-    assert component_moves(labels, 0 * costs, 0, *nothing, *grouping) == 0
+    grouping = make_grouping(np.zeros(2), np.array([0, 2]), np.array([0, 1]))
+    assert move_groups(labels, make_problem(0, 0 * costs, 0, *nothing), grouping) == 0
     assert labels.tolist() == [1, 2]
 
 
@@ -151,9 +151,10 @@ def test_single_moves_cannot_turn_a_group_and_a_group_move_can() -> None:
     pairs = adjacency(n, first, first + 1, np.full(n - 1, -10))
     costs = np.tile(np.array([[1, 0]], np.int32), (n, 1))
     labels = np.zeros(n, np.int32)
-    assert heap_moves(labels, costs, 0, *pairs) == 0
-    grouping = np.zeros(n, np.int32), np.array([0, n]), np.arange(n, dtype=np.int32)
-    assert component_moves(labels, costs, 0, *pairs, *grouping) == 1
+    problem = make_problem(0, costs, 0, *pairs)
+    assert move_points(labels, problem) == 0
+    grouping = make_grouping(np.zeros(n), np.array([0, n]), np.arange(n))
+    assert move_groups(labels, problem, grouping) == 1
     assert labels.all()
 
 
@@ -164,8 +165,8 @@ def test_a_group_gain_beyond_int64_is_exact() -> None:
     costs[:, 0] = 2**30  # 2**60 a member: 64 of them wrap int64 to nought
     costs[:, 1] = 1
     labels = np.zeros(n, np.int32)
-    grouping = np.zeros(n, np.int32), np.array([0, n]), np.arange(n, dtype=np.int32)
-    assert component_moves(labels, costs, 30, *nothing, *grouping) == 1
+    grouping = make_grouping(np.zeros(n), np.array([0, n]), np.arange(n))
+    assert move_groups(labels, make_problem(0, costs, 30, *nothing), grouping) == 1
     assert (labels == 2).all()
 
 
@@ -183,7 +184,7 @@ def test_hubs_end_like_their_definition(seed: int) -> None:
     costs = rng.integers(0, 12, (n, n_clusters)).astype(np.int32)
     labels = rng.integers(0, n_clusters, n).astype(np.int32)
     expected = labels.tolist()
-    moves = heap_moves(labels, costs, 0, *adjacency(n, first, second, cost))
+    moves = move_points(labels, make_problem(0, costs, 0, *adjacency(n, first, second, cost)))
 
     pairs = [tuple(int(x) for x in pair) for pair in zip(first, second, cost, strict=True)]
     neighbours: list[list[tuple[int, int]]] = [[] for _ in range(n)]
@@ -223,7 +224,7 @@ def test_adjacency_lists_every_pair_at_both_ends() -> None:
 
 
 # functions that only kernels call have no way in from Python
-_place_item = njit()(lambda *heap_and_item: place_item(*heap_and_item))
+_place_item = njit()(lambda heap, item: place_item(heap, item))
 _add_limbs = njit()(lambda high, low, at, value: add_limbs(high, low, at, value))
 _best_limbs = njit()(lambda high, low: best_limbs(high, low, 0, len(high) - 1))
 
@@ -238,12 +239,12 @@ def test_heap_always_shows_the_best_item(changes: list[tuple[int, int, int]]) ->
             heap.high[item] = high
             if two_limbs:
                 heap.low[item] = low
-            _place_item(*heap, item)
+            _place_item(heap, item)
             gains[item] = (high, low)
-            wanting = [item for item in gains if gains[item] != (0, 0)]
-            assert heap.size[0] == len(wanting)
-            if wanting:
-                best = min(wanting, key=lambda i: (-gains[i][0], -gains[i][1], i))
+            waiting = [item for item in gains if gains[item] != (0, 0)]
+            assert heap.size[0] == len(waiting)
+            if waiting:
+                best = min(waiting, key=lambda i: (-gains[i][0], -gains[i][1], i))
                 assert heap.items[0] == best
         assert sorted(heap.items[: heap.size[0]]) == [i for i in gains if gains[i] != (0, 0)]
 

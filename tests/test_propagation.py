@@ -19,12 +19,12 @@ from hmrf_dask.errors import ConfigurationError, RunDirectoryError
 from hmrf_dask.fit.preparation import check_settings
 from hmrf_dask.kernels import messages
 from hmrf_dask.kernels.icm import icm
-from hmrf_dask.kernels.problem import adjacency
+from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes
 from hmrf_dask.tasks.model import Settings
 from tests.support.fits import Case, digests, fit, text_case
 from tests.support.icm_oracle import Component, add_messages, exchange_messages, settle_labels
-from tests.support.icm_problems import random_component, starting_labels
+from tests.support.icm_problems import grouping_of, problem_of, random_component, starting_labels
 from tests.support.loop import check_energy, kept_turns, make_bench
 from tests.support.problems import DISTORTIONS, random_problem
 
@@ -32,13 +32,10 @@ BELIEFS = "belief-propagation"
 SIZES = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
 
 
-def piece_arrays(component: Component) -> tuple[Any, ...]:
-    return component.costs(), component.shift, *adjacency(component.n, *component.signed_pairs())
-
-
 def believed(component: Component, labels: Any) -> list[int]:
-    costs, shift, *pairs = piece_arrays(component)
-    found = messages.believed(labels, costs, shift, messages.make_edges(*pairs))
+    problem = problem_of(component)
+    edges = messages.make_edges(problem.start, problem.neighbour, problem.cost)
+    found = messages.believed(labels, problem, edges)
     return [int(label) for label in found]
 
 
@@ -47,7 +44,7 @@ def propagated(component: Component, labels: Any, of: Any = None) -> tuple[list[
     after = labels.copy()
     if of is None:
         of = np.zeros(component.n, np.int32)
-    taken = messages.propagate(after, *piece_arrays(component), *component.group_arrays(), of)
+    taken = messages.propagate(after, problem_of(component), grouping_of(component), of)
     return after.tolist(), taken
 
 
@@ -92,7 +89,7 @@ def test_a_chain_that_single_moves_cannot_turn_is_turned() -> None:
     ones = np.ones(n, np.int32)
     ones[0] = 0
     stuck = ones.copy()
-    icm(stuck, *piece_arrays(component), *component.group_arrays())
+    icm(stuck, problem_of(component), grouping_of(component))
     assert component.energy(stuck.tolist()) == 60
     assert propagated(component, ones) == ([0] * n, 1)
     assert component.energy([0] * n) == 20
@@ -105,9 +102,9 @@ def test_loopy_graphs_end_where_nothing_gains_and_never_higher() -> None:
         component = random_component(rng)
         labels = starting_labels(rng, component)
         before, alone = component.energy(labels.tolist()), labels.copy()
-        icm(alone, *piece_arrays(component), *component.group_arrays())
+        icm(alone, problem_of(component), grouping_of(component))
         polished = np.array(believed(component, labels), np.int32)
-        icm(polished, *piece_arrays(component), *component.group_arrays())
+        icm(polished, problem_of(component), grouping_of(component))
         after, taken = propagated(component, labels)
         assert after == (polished if taken else alone).tolist()
         assert bool(taken) == (component.energy(polished.tolist()) < before)
@@ -167,7 +164,7 @@ def test_numpy_sends_the_same_messages() -> None:
     rng = np.random.default_rng(6)
     for _ in range(60):
         component = random_component(rng)
-        costs, shift, *pairs = piece_arrays(component)
+        _, costs, shift, *pairs = problem_of(component)
         edges = messages.make_edges(*pairs)
         if component.n_clusters == 1:
             continue
@@ -210,13 +207,14 @@ def test_a_damped_message_goes_half_of_the_way_and_arrives() -> None:
 
 def test_large_sums_are_compared_exactly() -> None:
     huge = 2**60
-    edges = messages.make_edges(*adjacency(9, np.arange(8), np.arange(1, 9), np.full(8, huge)))
+    pairs = adjacency(9, np.arange(8), np.arange(1, 9), np.full(8, huge))
+    edges = messages.make_edges(*pairs)
     before, after = np.zeros(9, np.int32), np.zeros(9, np.int32)
-    costs, of = np.array([[0, 1]] * 9, np.int32), np.zeros(9, np.int32)
-    assert not messages.lowered(before, after, costs, 0, edges, of)[0]
+    problem, of = make_problem(0, np.array([[0, 1]] * 9), 0, *pairs), np.zeros(9, np.int32)
+    assert not messages.lowered(before, after, problem, edges, of)[0]
     after[0] = 1  # breaks one pair less of eight
-    assert messages.lowered(before, after, costs, 0, edges, of)[0]
-    assert not messages.lowered(after, before, costs, 0, edges, of)[0]
+    assert messages.lowered(before, after, problem, edges, of)[0]
+    assert not messages.lowered(after, before, problem, edges, of)[0]
 
 
 def test_the_task_takes_what_the_plan_says() -> None:
@@ -227,9 +225,9 @@ def test_the_task_takes_what_the_plan_says() -> None:
     signed = rng.integers(-1000, 1000, n_pairs)
     costs = rng.integers(0, 1000, (n, n_clusters)).astype(np.int32)
     labels = np.zeros(n, np.int32)
-    grouping = np.arange(n, dtype=np.int32), np.arange(n + 1), np.arange(n, dtype=np.int32)
+    grouping = make_grouping(np.arange(n), np.arange(n + 1), np.arange(n))
     pairs = adjacency(n, first, second, signed)
-    problem = (costs, 0, *pairs, *grouping, np.zeros(n, np.int32))
+    problem = make_problem(0, costs, 0, *pairs), grouping, np.zeros(n, np.int32)
     messages.propagate(labels.copy(), *problem)  # compiled before anything is measured
     tracemalloc.start()
     try:

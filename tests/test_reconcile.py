@@ -10,19 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmrf_dask.fit.rounds import Rounds
-from hmrf_dask.kernels.icm import heap_moves, heap_moves_piece
+from hmrf_dask.fit.rounds import ROUNDS, Phase, Progress, Rounds, advance, next_pieces
+from hmrf_dask.kernels.icm import move_points
 from hmrf_dask.kernels.limbs import join_limbs
-from hmrf_dask.kernels.problem import adjacency, make_problem
-from hmrf_dask.kernels.reconcile import ROUNDS, Phase, Progress, advance, next_pieces, winners
-from hmrf_dask.kernels.reconcile_groups import (
+from hmrf_dask.kernels.problem import make_grouping, make_problem
+from hmrf_dask.kernels.reconcile import (
     GroupMoves,
     beaten_groups,
     group_gain_parts,
+    make_half_edges,
     merge_parts,
+    winners,
 )
+from hmrf_dask.tasks.rounds import heap_moves, take_moves
 from tests.support.icm_oracle import Component
-from tests.support.icm_problems import random_component, starting_labels
+from tests.support.icm_problems import problem_of, random_component, starting_labels
 from tests.support.reconciliation import cut, reconcile, reconciliation
 
 
@@ -133,9 +135,8 @@ def test_parts_of_group_energies_add_up_to_the_oracle() -> None:
                 *piece.far[piece.first :],
             ]
             for few in (piece.inside, piece.cut):
-                found = group_gain_parts(
-                    labels[index], piece.groups, few.start, few.member, problem
-                )
+                grouping = make_grouping(piece.groups, few.start, few.member)
+                found = group_gain_parts(labels[index], problem, grouping)
                 parts.append((few.number, *found))
         number, high, low = merge_parts(parts)
         assert number.tolist() == np.flatnonzero(np.bincount(groups) > 1).tolist()
@@ -173,21 +174,19 @@ def test_one_piece_handed_over_is_the_whole_heap() -> None:
     for _ in range(50):
         component = random_component(rng)
         labels = starting_labels(rng, component)
-        problem = (
-            component.costs(),
-            component.shift,
-            *adjacency(component.n, *component.signed_pairs()),
-        )
+        pairs = component.signed_pairs()
+        [piece] = cut(pairs, component.group_arrays()[0], [0, component.n])
+        costs = component.costs(), pairs[2][piece.edge], component.shift
+        moves = heap_moves(piece, *costs, labels)
         whole = labels.copy()
-        moves = heap_moves(whole, *problem)
-        assert heap_moves_piece(labels, 0, *problem) == moves
-        np.testing.assert_array_equal(labels, whole)
+        move_points(whole, problem_of(component))
+        np.testing.assert_array_equal(take_moves(piece, labels, [moves]), whole)
 
 
 def test_a_frozen_neighbour_outside_stays() -> None:
     labels = np.array([0, 0, 1], np.int32)
-    problem = (1, np.array([[5, 0]], np.int32), 0, np.array([0, 2]), np.array([0, 2]))
-    assert heap_moves_piece(labels, *problem, np.array([-1, -1])) == 1
+    pairs = np.array([0, 2]), np.array([0, 2]), np.array([-1, -1])
+    assert move_points(labels, make_problem(1, np.array([[5, 0]]), 0, *pairs)) == 1
     assert labels.tolist() == [0, 1, 1]
 
 
@@ -199,22 +198,21 @@ def test_pieces_hand_over_at_once_only_where_they_are_not_linked() -> None:
 
 
 def test_equal_gains_go_to_the_lower_index_across_pieces() -> None:
-    start, neighbour = np.array([0, 1]), np.array([1], np.int32)
-    other = np.array([1], np.int32), np.array([5])
-    assert winners(0, np.array([5]), start, neighbour, *other).tolist() == [0]
-    other = np.array([0], np.int32), np.array([5])
-    assert winners(1, np.array([5]), start, np.array([0]), *other).tolist() == []
-    assert winners(1, np.array([6]), start, np.array([0]), *other).tolist() == [0]
+    above = make_half_edges(0, np.array([0, 1]), np.array([1]))
+    assert winners(above, np.array([5]), np.array([1]), np.array([5])).tolist() == [0]
+    below = make_half_edges(1, np.array([0, 1]), np.array([0]))
+    assert winners(below, np.array([5]), np.array([0]), np.array([5])).tolist() == []
+    assert winners(below, np.array([6]), np.array([0]), np.array([5])).tolist() == [0]
 
 
 def test_equal_group_gains_go_to_the_lower_group() -> None:
     groups = np.array([0, 0, 1, 1], np.int32)
-    start, neighbour = np.array([0, 0, 1, 2, 2]), np.array([2, 1], np.int32)  # 1 - 2
+    edges = make_half_edges(0, np.array([0, 0, 1, 2, 2]), np.array([2, 1]))  # 1 - 2
     both = np.array([0, 1], np.int32)
 
     def beaten(high: list[int], low: list[int]) -> list[bool]:
         proposals = GroupMoves(both, both, np.array(high), np.array(low))
-        return beaten_groups(groups, 0, start, neighbour, proposals).tolist()
+        return beaten_groups(groups, edges, proposals).tolist()
 
     assert beaten([3, 3], [5, 5]) == [False, True]
     assert beaten([3, 3], [5, 6]) == [True, False]

@@ -11,8 +11,8 @@ from hmrf_dask.errors import InfeasibleError, MemoryPlanError
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.fit.rounds import settle_in_rounds
 from hmrf_dask.flow.dataflow import Lazy
-from hmrf_dask.kernels.placing import Rivalry, place
-from hmrf_dask.kernels.problem import adjacency
+from hmrf_dask.kernels.placing import Rivalry, make_rivalry, place_apart
+from hmrf_dask.kernels.problem import adjacency, make_grouping
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.linked.scale import Scale
@@ -78,7 +78,7 @@ def settle(
         return fresh[problem.groups]
     labels = _first_of(rivalry, present).astype(np.int32)
     order = _order(found, rivalry, settings.seed, 0, np.zeros(len(labels), np.int64))
-    place(found.costs, rivalry, order, labels, len(blocked))
+    place_apart(found.costs, rivalry, order, labels, len(blocked))
     fresh[fresh < 0] = 0  # of components that were given up, and are not taken
     components = rivalry.component[problem.groups]
     lower = _by_component(found, components, fresh[problem.groups], len(blocked)) < _by_component(
@@ -100,14 +100,14 @@ def _rivalry(problem: IcmProblem) -> Rivalry:
     """Return the groups of an ICM problem and the cannot-links between them."""
     pairs = np.flatnonzero(problem.kind == CANNOT)
     ends = problem.groups[problem.first[pairs]], problem.groups[problem.second[pairs]]
-    links = adjacency(len(problem.group_components), *ends, pairs)
-    groups = problem.group_starts, problem.group_members, problem.group_components
-    return Rivalry(*groups, *links)
+    rivals = adjacency(len(problem.group_components), *ends, pairs)
+    groups = make_grouping(problem.groups, problem.group_starts, problem.group_members)
+    return make_rivalry(groups, problem.group_components, *rivals)
 
 
 def _first_of(rivalry: Rivalry, values: AnyArray) -> AnyArray:
     """Return the value of the first point of each group: of the lowest id."""
-    return values[rivalry.group_member[rivalry.group_start[:-1]]]
+    return values[rivalry.groups.member[rivalry.groups.start[:-1]]]
 
 
 def _order(
@@ -129,7 +129,7 @@ def _place_anew(
         open_groups = blocked[rivalry.component] >= 0
         labels[open_groups] = -1
         order = _order(found, rivalry, settings.seed, attempt, failures)
-        again = place(found.costs, rivalry, order[open_groups[order]], labels, len(blocked))
+        again = place_apart(found.costs, rivalry, order[open_groups[order]], labels, len(blocked))
         blocked = again
         failures[again[again >= 0]] += 1
         if not (again >= 0).any():
@@ -163,7 +163,7 @@ def _infeasible(
         ends = int(problem.first[pair]), int(problem.second[pair])
         one, other = ends if problem.groups[ends[0]] == group else ends[::-1]
         blocking.append((found.ids[one].item(), found.ids[other].item()))
-    members = found.ids[rivalry.group_member[slice(*rivalry.group_start[group : group + 2])]]
+    members = found.ids[rivalry.groups.member[slice(*rivalry.groups.start[group : group + 2])]]
     told = ", ".join(f"{one!r} and {other!r}" for one, other in blocking[:10])
     return InfeasibleError(
         f"cannot-links must leave every document one of the {settings.n_clusters} clusters, got "

@@ -2,21 +2,21 @@
 
 What pieces know stays on workers as task results; labels and gains of boundary points travel
 between them; the driver sees flags and single best proposals and decides what is next
-(`kernels.reconcile.advance`). Batches of group vectors, and with them every label, depend on sizes
+(`advance`). Batches of group vectors, and with them every label, depend on sizes
 and configuration alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.flow.dataflow import FAN, Dataflow, Lazy, tree
-from hmrf_dask.kernels.reconcile import ROUNDS, Phase, Progress, advance, next_pieces
 from hmrf_dask.linked.sizes import BOUNDARY_SHARE
 from hmrf_dask.storage.records import LabelsFile
 from hmrf_dask.tasks import rounds as tasks
@@ -24,6 +24,84 @@ from hmrf_dask.tasks.rounds import Cutting
 
 PROPOSAL_BYTES = 24  # number, target and gain of a group that wants to move
 GROUP_BYTES = 4
+ROUNDS = 40  # random graphs of 1M points need 5 to 21; a chain would need one a point
+
+
+class Phase(Enum):
+    """What the pieces do next."""
+
+    POINTS = "priority rounds of points"
+    POINT_HANDOVER = "pieces that are not linked run their heaps of points"
+    GROUPS = "priority rounds of groups"
+    GROUP_HANDOVER = "one piece at a time runs its heap of groups"
+    DONE = "neither a point nor a group can move with a gain"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a reconciliation stands.
+
+    Attributes
+    ----------
+    phase : Phase
+        What is being done.
+    rounds : int
+        Rounds done in this phase.
+    groups_moved : bool
+        Whether a group moved since points last settled.
+    """
+
+    phase: Phase = Phase.POINTS
+    rounds: int = 0
+    groups_moved: bool = False
+
+
+def advance(progress: Progress, unsettled: bool, rounds: int = ROUNDS) -> Progress:
+    """Return the next state.
+
+    Parameters
+    ----------
+    progress : Progress
+        The present state.
+    unsettled : bool
+        Whether any point (in a phase of points) or any group (in a phase of groups) wants to move.
+        If so the caller does one step of the phase returned; if not, that phase begins anew.
+    rounds : int
+        Rounds before the hand-over.
+
+    Examples
+    --------
+    >>> advance(advance(Progress(), unsettled=False), unsettled=False).phase.name
+    'DONE'
+    """
+    of_points = progress.phase in (Phase.POINTS, Phase.POINT_HANDOVER)
+    if progress.phase is Phase.DONE:
+        return progress
+    if not unsettled and of_points:
+        return Progress(Phase.GROUPS)
+    if not unsettled:
+        return Progress(Phase.POINTS if progress.groups_moved else Phase.DONE)
+    if progress.phase in (Phase.POINTS, Phase.GROUPS) and progress.rounds >= rounds:
+        handover = Phase.POINT_HANDOVER if of_points else Phase.GROUP_HANDOVER
+        return Progress(handover, 1, not of_points)
+    return replace(progress, rounds=progress.rounds + 1, groups_moved=not of_points)
+
+
+def next_pieces(bests: Sequence[tuple[int, int]], neighbours: Sequence[Sequence[int]]) -> list[int]:
+    """Return the pieces whose turn it is in the hand-over: their best beats those of linked ones.
+
+    Examples
+    --------
+    >>> next_pieces([(5, -1), (9, -20), (7, -30), (7, -40)], [[1], [0, 2], [1, 3], [2]])
+    [1]
+    >>> next_pieces([(5, -1), (4, -20), (7, -30), (0, 0)], [[1], [0, 2], [1, 3], [2]])
+    [0, 2]
+    """
+    return [
+        number
+        for number, best in enumerate(bests)
+        if best[0] > 0 and all(best > bests[other] for other in neighbours[number])
+    ]
 
 
 @dataclass

@@ -1,10 +1,10 @@
 """Min-sum belief propagation on linked rows, all messages at once, in the integers of ICM.
 
-The energy is that of `hmrf_dask.kernels.icm`. A point tells each neighbour what every cluster of
-that neighbour would cost itself and all behind it (KDD 2004 names the method). A pair only cares
-whether two labels are equal, so a message takes one look at K numbers, not at K × K. It is exact
-where the pairs form a tree; on a loop costs are counted again and again, so what comes of it is
-polished by ICM, and taken only where it lowers the energy.
+The energy is that of `hmrf_dask.kernels.icm`. A point sends each neighbour what every cluster of
+that neighbour would cost itself and all behind it (KDD 2004 names the method). A pair only depends
+on whether two labels are equal, so a message reads K numbers, not K × K. It is exact where the
+pairs form a tree; on a loop costs are counted again and again, so what comes of it is polished by
+ICM, and taken only where it lowers the energy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.limbs import add_limbs
-from hmrf_dask.kernels.problem import best_cluster
-from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
+from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster
+from hmrf_dask.types import AnyArray, BoolArray, LabelArray
 
-# Passes as they come: a tree of at most this diameter is exact. Loops begin to swing, and are
-# damped from then on. A component that stands still stays so, whoever is packed beside it.
+# Undamped passes: a tree of at most this diameter is exact. Loops begin to oscillate, and are
+# damped from then on. A component that stands still stays so, whatever shares its task.
 FREE_PASSES, DAMPED_PASSES = 32, 32
 
 
@@ -55,13 +55,25 @@ def _nearer(wanted, before, damped):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _wanted(apart, second, cost):  # type: ignore[no-untyped-def]
-    """Return what a cluster costs `apart` from the sender's best one, which is 0 apart."""
+def _wanted(above, second, cost):  # type: ignore[no-untyped-def]
+    """Return what a cluster costs that lies `above` the sender's best one, which is at 0."""
     if cost < 0:
-        return apart if apart < -cost else -cost
-    if apart > 0:
+        return above if above < -cost else -cost
+    if above > 0:
         return 0
     return second if second < cost else cost
+
+
+@inner(inline="always")
+def _two_least(belief, message):  # type: ignore[no-untyped-def]
+    """Return the least and the second least of beliefs without what a message adds to them."""
+    least = belief[0] - message[0]
+    second = np.int64(2**62)
+    for h in range(1, belief.shape[0]):
+        value = belief[h] - message[h]
+        second = min(second, max(least, value))
+        least = min(least, value)
+    return least, second
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -73,30 +85,16 @@ def exchange(edges, beliefs, messages, damped):  # type: ignore[no-untyped-def]
     """
     changed = 0
     for edge in range(edges.first.shape[0]):
-        one, other, cost = edges.first[edge], edges.second[edge], edges.cost[edge]
-        least = beliefs[one, 0] - messages[edge, 1, 0]
-        least_back = beliefs[other, 0] - messages[edge, 0, 0]
-        second = second_back = np.int64(2**62)
-        for h in range(1, beliefs.shape[1]):
-            value = beliefs[one, h] - messages[edge, 1, h]
-            if value < least:
-                least, second = value, least
-            elif value < second:
-                second = value
-            value = beliefs[other, h] - messages[edge, 0, h]
-            if value < least_back:
-                least_back, second_back = value, least_back
-            elif value < second_back:
-                second_back = value
+        first, last, cost = edges.first[edge], edges.second[edge], edges.cost[edge]
+        least, second = _two_least(beliefs[first], messages[edge, 1])
+        least_back, second_back = _two_least(beliefs[last], messages[edge, 0])
         for h in range(beliefs.shape[1]):
             there, back = messages[edge, 0, h], messages[edge, 1, h]
-            apart, apart_back = (
-                beliefs[one, h] - back - least,
-                beliefs[other, h] - there - least_back,
-            )
-            wanted = _wanted(apart, second - least, cost)
+            above = beliefs[first, h] - back - least
+            above_back = beliefs[last, h] - there - least_back
+            wanted = _wanted(above, second - least, cost)
             messages[edge, 0, h] = _nearer(wanted, there, damped)
-            wanted = _wanted(apart_back, second_back - least_back, cost)
+            wanted = _wanted(above_back, second_back - least_back, cost)
             messages[edge, 1, h] = _nearer(wanted, back, damped)
             changed += (messages[edge, 0, h] != there) + (messages[edge, 1, h] != back)
     return changed
@@ -109,10 +107,10 @@ def believe(edges, costs, shift, messages, beliefs):  # type: ignore[no-untyped-
         for h in range(costs.shape[1]):
             beliefs[point, h] = np.int64(costs[point, h]) << shift
     for edge in range(edges.first.shape[0]):
-        one, other = edges.first[edge], edges.second[edge]
+        first, second = edges.first[edge], edges.second[edge]
         for h in range(costs.shape[1]):
-            beliefs[other, h] += messages[edge, 0, h]
-            beliefs[one, h] += messages[edge, 1, h]
+            beliefs[second, h] += messages[edge, 0, h]
+            beliefs[first, h] += messages[edge, 1, h]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -122,16 +120,17 @@ def settle(beliefs, labels):  # type: ignore[no-untyped-def]
         labels[point] = best_cluster(beliefs[point], labels[point])
 
 
-def believed(labels: LabelArray, costs: AnyArray, shift: int, edges: Edges) -> LabelArray:
+def believed(labels: LabelArray, problem: ProblemArrays, edges: Edges) -> LabelArray:
     """Return the labels that belief propagation ends with.
 
     Parameters
     ----------
     labels : int32 array, shape (n,)
         The present ones: they decide ties, and nothing else.
-    costs, shift
-        As in `hmrf_dask.kernels.icm.heap_moves`.
+    problem : ProblemArrays
+        Whole components.
     edges : Edges
+        Their pairs.
 
     Returns
     -------
@@ -139,39 +138,39 @@ def believed(labels: LabelArray, costs: AnyArray, shift: int, edges: Edges) -> L
         Where the pairs form trees of at most `FREE_PASSES` pairs across, one of the least energy
         if only one has it: points decide by themselves, so of several they may mix two.
     """
-    costs = frozen(costs, np.int32)
+    costs = problem.costs
     beliefs = np.empty(costs.shape, np.int64)
     messages = np.zeros((len(edges.first), 2, costs.shape[1]), np.int64)
-    believe(edges, costs, shift, messages, beliefs)
+    believe(edges, costs, problem.shift, messages, beliefs)
     for number in range(FREE_PASSES + DAMPED_PASSES if costs.shape[1] > 1 else 0):
         changed = exchange(edges, beliefs, messages, number >= FREE_PASSES)
         if not changed:
             break
-        believe(edges, costs, shift, messages, beliefs)
-    found = labels.copy()
-    settle(beliefs, found)
-    return found
+        believe(edges, costs, problem.shift, messages, beliefs)
+    settled = labels.copy()
+    settle(beliefs, settled)
+    return settled
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _add_changes(before, after, costs, shift, edges, component, high, low):  # type: ignore[no-untyped-def]
+def _add_changes(before, after, problem, edges, component, high, low):  # type: ignore[no-untyped-def]
     """Add what new labels change of each component's energy."""
+    costs = problem.costs
     for point in range(costs.shape[0]):
         change = np.int64(costs[point, after[point]]) - np.int64(costs[point, before[point]])
-        add_limbs(high, low, component[point], change << shift)
+        add_limbs(high, low, component[point], change << problem.shift)
     for edge in range(edges.first.shape[0]):
-        one, other = edges.first[edge], edges.second[edge]
-        if before[one] == before[other]:
-            add_limbs(high, low, component[one], -edges.cost[edge])
-        if after[one] == after[other]:
-            add_limbs(high, low, component[one], edges.cost[edge])
+        first, second = edges.first[edge], edges.second[edge]
+        if before[first] == before[second]:
+            add_limbs(high, low, component[first], -edges.cost[edge])
+        if after[first] == after[second]:
+            add_limbs(high, low, component[first], edges.cost[edge])
 
 
 def lowered(
     before: LabelArray,
     after: LabelArray,
-    costs: AnyArray,
-    shift: int,
+    problem: ProblemArrays,
     edges: Edges,
     component: LabelArray,
 ) -> BoolArray:
@@ -180,34 +179,23 @@ def lowered(
     `component` holds the number of each point's.
     """
     n_components = int(component.max(initial=-1)) + 1
-    high, low = np.zeros(n_components, np.int64), np.zeros(n_components, np.int64)
+    high, low = np.zeros((2, n_components), np.int64)
     labels = frozen(before, np.int32), frozen(after, np.int32)
-    _add_changes(
-        *labels, frozen(costs, np.int32), shift, edges, frozen(component, np.int32), high, low
-    )
+    _add_changes(*labels, problem, edges, frozen(component, np.int32), high=high, low=low)
     return high < 0
 
 
 def propagate(
-    labels: LabelArray,
-    costs: AnyArray,
-    shift: int,
-    start: AnyArray,
-    neighbour: AnyArray,
-    cost: AnyArray,
-    groups: LabelArray,
-    group_start: IntArray,
-    group_member: LabelArray,
-    component: LabelArray,
+    labels: LabelArray, problem: ProblemArrays, grouping: Grouping, component: LabelArray
 ) -> int:
     """Settle each component by belief propagation and ICM after it, or else by ICM alone.
 
-    What belief propagation finds is polished by ICM and taken where it costs less than the labels
-    that are there; other components go to where ICM leads from those. So no energy rises.
+    What belief propagation ends with is polished by ICM and taken where it costs less than the
+    labels that are there; other components go to where ICM leads from those. So no energy rises.
 
     Parameters
     ----------
-    labels, costs, shift, start, neighbour, cost, groups, group_start, group_member
+    labels, problem, grouping
         As in `hmrf_dask.kernels.icm.icm`; `labels` is changed in place.
     component : int32 array, shape (n,)
         Component of every point.
@@ -217,11 +205,10 @@ def propagate(
     int
         In how many components belief propagation was taken.
     """
-    problem = costs, shift, start, neighbour, cost, groups, group_start, group_member
-    edges = make_edges(start, neighbour, cost)
-    found = believed(labels, costs, shift, edges)
-    icm(found, *problem)
-    taken = lowered(labels, found, costs, shift, edges, component)
-    np.copyto(labels, found, where=taken[component])
-    icm(labels, *problem)  # where it ended already nothing moves
+    edges = make_edges(problem.start, problem.neighbour, problem.cost)
+    polished = believed(labels, problem, edges)
+    icm(polished, problem, grouping)
+    taken = lowered(labels, polished, problem, edges, component)
+    np.copyto(labels, polished, where=taken[component])
+    icm(labels, problem, grouping)  # where it ended already nothing moves
     return int(taken.sum())

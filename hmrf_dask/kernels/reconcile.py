@@ -1,103 +1,66 @@
-"""ICM on a component in pieces: priority rounds, then hand-over; only sparse lists travel.
+"""ICM on a component in pieces: what points and groups of a piece would move, and which of them do.
 
 A piece holds its own points with their costs and pairs, and the labels of these and of all far ends
 of their pairs: its *places*, own points standing together, all in the order of the component, so
 that ties are decided as in the whole. In a round a point moves if and only if its (gain, -place)
-beats every linked point that also wants to move: movers are never linked and their gains add up
-exactly. After `ROUNDS` rounds pieces run their own heaps, never two linked ones at a time.
-`advance` says what is next.
+beats every linked point that also gains by a move: movers are never linked and their gains add up
+exactly. Every piece adds up its members' parts of the energies of groups in two limbs; the sums
+over pieces are exact. A group moves if and only if its (gain, -number) beats every adjacent group
+that also gains by a move. Groups wholly inside one piece need no sums to travel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.arrays import find, frozen
-from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.problem import ProblemArrays, best_cluster, fill_row
-from hmrf_dask.types import AnyArray, IntArray, LabelArray
-
-ROUNDS = 40  # random graphs of 1M points need 5 to 21; a chain would need one a point
-
-
-class Phase(Enum):
-    """What the pieces do next."""
-
-    POINTS = "priority rounds of points"
-    POINT_HANDOVER = "pieces that are not linked run their heaps of points"
-    GROUPS = "priority rounds of groups"
-    GROUP_HANDOVER = "one piece at a time runs its heap of groups"
-    DONE = "neither a point nor a group can move with a gain"
+from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.icm import add_member, empty_sums
+from hmrf_dask.kernels.limbs import BITS, MASK, best_limbs
+from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster, fill_row
+from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a reconciliation stands.
+class HalfEdges(NamedTuple):
+    """The pairs of a piece's own points, whatever they cost.
 
     Attributes
     ----------
-    phase : Phase
-        What is being done.
-    rounds : int
-        Rounds done in this phase.
-    groups_moved : bool
-        Whether a group moved since points last settled.
+    first : int
+        Place of the first own point.
+    start : int64 array, shape (n + 1,)
+        Where the half-edges of an own point begin.
+    neighbour : int32 array
+        Place of the other end.
     """
 
-    phase: Phase = Phase.POINTS
-    rounds: int = 0
-    groups_moved: bool = False
+    first: int
+    start: IntArray
+    neighbour: LabelArray
 
 
-def advance(progress: Progress, unsettled: bool, rounds: int = ROUNDS) -> Progress:
-    """Return the next state.
-
-    Parameters
-    ----------
-    progress : Progress
-        The present state.
-    unsettled : bool
-        Whether any point (in a phase of points) or any group (in a phase of groups) wants to move.
-        If so the caller does one step of the phase returned; if not, that phase begins anew.
-    rounds : int
-        Rounds before the hand-over.
-
-    Examples
-    --------
-    >>> advance(advance(Progress(), unsettled=False), unsettled=False).phase.name
-    'DONE'
-    """
-    of_points = progress.phase in (Phase.POINTS, Phase.POINT_HANDOVER)
-    if progress.phase is Phase.DONE:
-        return progress
-    if not unsettled and of_points:
-        return Progress(Phase.GROUPS)
-    if not unsettled:
-        return Progress(Phase.POINTS if progress.groups_moved else Phase.DONE)
-    if progress.phase in (Phase.POINTS, Phase.GROUPS) and progress.rounds >= rounds:
-        handover = Phase.POINT_HANDOVER if of_points else Phase.GROUP_HANDOVER
-        return Progress(handover, 1, not of_points)
-    return replace(progress, rounds=progress.rounds + 1, groups_moved=not of_points)
+def make_half_edges(first: int, start: AnyArray, neighbour: AnyArray) -> HalfEdges:
+    """Return `HalfEdges` of arrays in the one form the kernels are compiled for."""
+    return HalfEdges(int(first), frozen(start, np.int64), frozen(neighbour, np.int32))
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _propose(labels, problem, look, row, targets, gains):  # type: ignore[no-untyped-def]
-    for place in range(look.shape[0]):
-        fill_row(row, labels, problem, look[place])
-        present = labels[problem.first + look[place]]
+def _propose(labels, problem, points, row, targets, gains):  # type: ignore[no-untyped-def]
+    for place in range(points.shape[0]):
+        fill_row(row, labels, problem, points[place])
+        present = labels[problem.first + points[place]]
         target = best_cluster(row, present)
         targets[place] = target
         gains[place] = row[present] - row[target]
 
 
 def propose(
-    labels: LabelArray, problem: ProblemArrays, look: AnyArray | None = None
+    labels: LabelArray, problem: ProblemArrays, points: AnyArray | None = None
 ) -> tuple[LabelArray, IntArray]:
-    """Return where points of a piece want to go, given all labels as they stand.
+    """Return the best clusters of points of a piece, and their gains, all labels as they stand.
 
     Parameters
     ----------
@@ -105,16 +68,16 @@ def propose(
         By place.
     problem : ProblemArrays
         The piece.
-    look : int array or None
-        Own points to look at (the piece's first is 0), None for all.
+    points : int array or None
+        Own points (the piece's first is 0), None for all.
 
     Returns
     -------
-    targets : int32 array, shape (looked at,)
-    gains : int64 array, shape (looked at,)
+    targets : int32 array, shape (number of points,)
+    gains : int64 array, shape (number of points,)
         0 for a point that stays: it wants to move if and only if its gain is above 0.
     """
-    chosen = np.arange(problem.costs.shape[0], dtype=np.int32) if look is None else look
+    chosen = np.arange(problem.costs.shape[0], dtype=np.int32) if points is None else points
     targets, gains = np.empty(len(chosen), np.int32), np.empty(len(chosen), np.int64)
     row = np.empty(problem.costs.shape[1], np.int64)
     _propose(frozen(labels, np.int32), problem, frozen(chosen, np.int32), row, targets, gains)
@@ -130,71 +93,59 @@ def merge_lists(parts: Sequence[tuple[LabelArray, AnyArray]]) -> tuple[LabelArra
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _winners(first, gains, start, neighbour, index, others, wins):  # type: ignore[no-untyped-def]
-    for point in range(gains.shape[0]):
+def _winners(edges, gains, far_place, far_gain, wins):  # type: ignore[no-untyped-def]
+    n = gains.shape[0]
+    for point in range(n):
         if not wins[point]:
             continue
-        for edge in range(start[point], start[point + 1]):
-            other = neighbour[edge] - first
-            if 0 <= other < gains.shape[0]:
-                gain = gains[other]
+        for edge in range(edges.start[point], edges.start[point + 1]):
+            end = edges.neighbour[edge] - edges.first
+            if 0 <= end < n:
+                gain = gains[end]
             else:
-                place = find(index, neighbour[edge])
-                gain = others[place] if place >= 0 else np.int64(0)
-            if gain > gains[point] or (gain == gains[point] and other < point):
+                place = find(far_place, edges.neighbour[edge])
+                gain = far_gain[place] if place >= 0 else np.int64(0)
+            if gain > gains[point] or (gain == gains[point] and end < point):
                 wins[point] = False
                 break
 
 
 def winners(
-    first: int,
-    gains: IntArray,
-    start: AnyArray,
-    neighbour: AnyArray,
-    other_place: LabelArray,
-    other_gain: IntArray,
+    edges: HalfEdges, gains: IntArray, far_place: LabelArray, far_gain: IntArray
 ) -> LabelArray:
     """Return the own points (the piece's first is 0) that move in this round.
 
     Parameters
     ----------
-    first, gains, start, neighbour
-        The piece: gains of all its points (0: stays) and its half-edges.
-    other_place, other_gain : int32 and int64 arrays
-        What far ends want, sorted by place.
+    edges : HalfEdges
+    gains : int64 array, shape (n,)
+        Of the piece's own points; 0 for one that stays.
+    far_place, far_gain : int32 and int64 arrays
+        Gains of the far ends that want to move, sorted by place.
     """
     wins = gains > 0
-    _winners(
-        int(first),
-        frozen(gains, np.int64),
-        frozen(start, np.int64),
-        frozen(neighbour, np.int32),
-        frozen(other_place, np.int32),
-        frozen(other_gain, np.int64),
-        wins,
-    )
+    far = frozen(far_place, np.int32), frozen(far_gain, np.int64)
+    _winners(edges, frozen(gains, np.int64), *far, wins)
     return np.flatnonzero(wins).astype(np.int32)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _look_again(start, neighbour, mark, look):  # type: ignore[no-untyped-def]
-    for point in range(look.shape[0]):
-        for edge in range(start[point], start[point + 1]):
-            look[point] |= mark[neighbour[edge]]
+def _add_neighbours(edges, moved, near):  # type: ignore[no-untyped-def]
+    for point in range(near.shape[0]):
+        for edge in range(edges.start[point], edges.start[point + 1]):
+            near[point] |= moved[edges.neighbour[edge]]
 
 
-def look_again(
-    n_places: int, first: int, start: AnyArray, neighbour: AnyArray, moved: AnyArray
-) -> LabelArray:
+def near_moves(n_places: int, edges: HalfEdges, moved: AnyArray) -> LabelArray:
     """Return the own points (the piece's first is 0) that moved or have a neighbour that moved.
 
     `moved` holds places.
     """
     mark = np.zeros(n_places, np.bool_)
     mark[moved] = True
-    look = mark[first : first + len(start) - 1].copy()
-    _look_again(frozen(start, np.int64), frozen(neighbour, np.int32), frozen(mark, np.bool_), look)
-    return np.flatnonzero(look).astype(np.int32)
+    near = mark[edges.first : edges.first + len(edges.start) - 1].copy()
+    _add_neighbours(edges, frozen(mark, np.bool_), near)
+    return np.flatnonzero(near).astype(np.int32)
 
 
 def best_proposal(offset: int, gains: IntArray) -> tuple[int, int]:
@@ -208,18 +159,178 @@ def best_proposal(offset: int, gains: IntArray) -> tuple[int, int]:
     return int(gains[point]), -(offset + point)
 
 
-def next_pieces(bests: Sequence[tuple[int, int]], neighbours: Sequence[Sequence[int]]) -> list[int]:
-    """Return the pieces whose turn it is in the hand-over: their best beats those of linked ones.
+class GroupMoves(NamedTuple):
+    """Groups that want to move, ascending, with target and gain (high · 2**32 + low)."""
 
-    Examples
-    --------
-    >>> next_pieces([(5, -1), (9, -20), (7, -30), (7, -40)], [[1], [0, 2], [1, 3], [2]])
-    [1]
-    >>> next_pieces([(5, -1), (4, -20), (7, -30), (0, 0)], [[1], [0, 2], [1, 3], [2]])
-    [0, 2]
+    group: LabelArray
+    target: LabelArray
+    high: IntArray
+    low: IntArray
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _parts(labels, problem, grouping, sums):  # type: ignore[no-untyped-def]
+    for group in range(grouping.start.shape[0] - 1):
+        base = group * (sums.row.shape[0] + 1)
+        for at in range(grouping.start[group], grouping.start[group + 1]):
+            point = np.int64(grouping.member[at]) - problem.first
+            add_member(sums, base, labels, problem, grouping.of, point)
+
+
+def group_gain_parts(
+    labels: LabelArray, problem: ProblemArrays, grouping: Grouping
+) -> tuple[IntArray, IntArray]:
+    """Return a piece's part of the K + 1 energies of some groups.
+
+    Parameters
+    ----------
+    labels : int32 array
+        Of the piece's own points and all far ends of their pairs.
+    problem : ProblemArrays
+        The piece.
+    grouping : Grouping
+        The group of every place, and the groups' own points in the piece.
+
+    Returns
+    -------
+    high, low : int64 arrays, shape (groups, K + 1)
+        Entry h: all members at h; the last: as they are. Parts of the pieces add up.
     """
-    return [
-        number
-        for number, best in enumerate(bests)
-        if best[0] > 0 and all(best > bests[other] for other in neighbours[number])
-    ]
+    n_groups, n_clusters = len(grouping.start) - 1, problem.costs.shape[1]
+    sums = empty_sums(n_groups, n_clusters)
+    _parts(frozen(labels, np.int32), problem, grouping, sums)
+    shape = n_groups, n_clusters + 1
+    return sums.high.reshape(shape), sums.low.reshape(shape)
+
+
+def merge_parts(
+    lists: Sequence[tuple[LabelArray, IntArray, IntArray]],
+) -> tuple[LabelArray, IntArray, IntArray]:
+    """Return (number, high, low) of groups added up over lists, each sorted by number.
+
+    Parts are added exactly: up to 2**31 of them, since the low limbs use 32 bits each.
+    """
+    number = np.unique(np.concatenate([part[0] for part in lists]))
+    shape = (len(number), lists[0][1].shape[1])
+    high, low = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for groups, part_high, part_low in lists:
+        at = np.searchsorted(number, groups)
+        high[at] += part_high
+        low[at] += part_low
+    high += low >> BITS
+    low &= MASK
+    return number, high, low
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _inside(labels, problem, grouping, sums, target, gains):  # type: ignore[no-untyped-def]
+    for group in range(target.shape[0]):
+        for h in range(sums.high.shape[0]):
+            sums.high[h] = 0
+            sums.low[h] = 0
+        for at in range(grouping.start[group], grouping.start[group + 1]):
+            point = np.int64(grouping.member[at]) - problem.first
+            add_member(sums, 0, labels, problem, grouping.of, point)
+        best, high, low = best_limbs(sums.high, sums.low, 0, sums.row.shape[0])
+        target[group], gains[0, group], gains[1, group] = best, high, low
+
+
+def inside_proposals(
+    labels: LabelArray, problem: ProblemArrays, grouping: Grouping, number: LabelArray
+) -> GroupMoves:
+    """Return which groups that lie wholly in a piece want to move; `number` holds theirs."""
+    n_groups = len(grouping.start) - 1
+    target, gains = np.empty(n_groups, np.int32), np.empty((2, n_groups), np.int64)
+    sums = empty_sums(1, problem.costs.shape[1])
+    _inside(frozen(labels, np.int32), problem, grouping, sums, target, gains)
+    wants = target >= 0
+    return GroupMoves(number[wants], target[wants], gains[0, wants], gains[1, wants])
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _choose(high, low, target, gains):  # type: ignore[no-untyped-def]
+    for place in range(high.shape[0]):
+        best, gain, rest = best_limbs(high[place], low[place], 0, high.shape[1] - 1)
+        target[place], gains[0, place], gains[1, place] = best, gain, rest
+
+
+def group_proposals(chosen: LabelArray, high: IntArray, low: IntArray) -> GroupMoves:
+    """Return which of the chosen groups want to move, from their added-up energies."""
+    target, gains = np.empty(len(high), np.int32), np.empty((2, len(high)), np.int64)
+    _choose(frozen(high, np.int64), frozen(low, np.int64), target, gains)
+    wants = target >= 0
+    return GroupMoves(chosen[wants], target[wants], gains[0, wants], gains[1, wants])
+
+
+def select_proposals(proposals: GroupMoves, chosen: AnyArray) -> GroupMoves:
+    """Return the proposals at the places (or mask) `chosen`."""
+    group, target, high, low = proposals
+    return GroupMoves(group[chosen], target[chosen], high[chosen], low[chosen])
+
+
+def best_groups(proposals: GroupMoves, most: int) -> GroupMoves:
+    """Return the `most` proposals with the largest gains, then the lowest groups; ascending."""
+    if len(proposals.group) <= most:
+        return proposals
+    order = np.lexsort((proposals.group, -proposals.low, -proposals.high))
+    return select_proposals(proposals, np.sort(order[:most]))
+
+
+def merge_groups(lists: Sequence[GroupMoves], most: int) -> GroupMoves:
+    """Return the best of several lists of different groups."""
+    columns = [np.concatenate(column) for column in zip(*lists, strict=True)]
+    both = GroupMoves(*columns)
+    return best_groups(select_proposals(both, np.argsort(both.group, kind="stable")), most)
+
+
+@inner(inline="always")
+def _beats(moves, rival, mine):  # type: ignore[no-untyped-def]
+    """Return whether a proposal goes before another one: larger gain, then lower group."""
+    if moves.high[rival] != moves.high[mine]:
+        return moves.high[rival] > moves.high[mine]
+    if moves.low[rival] != moves.low[mine]:
+        return moves.low[rival] > moves.low[mine]
+    return rival < mine
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _beaten(groups, edges, moves, beaten):  # type: ignore[no-untyped-def]
+    for point in range(edges.start.shape[0] - 1):
+        group = groups[edges.first + point]
+        mine = find(moves.group, group)
+        if mine < 0 or beaten[mine]:
+            continue
+        for edge in range(edges.start[point], edges.start[point + 1]):
+            adjacent = groups[edges.neighbour[edge]]
+            rival = find(moves.group, adjacent) if adjacent != group else np.int64(-1)
+            if rival >= 0:
+                beaten[mine] |= _beats(moves, rival, mine)
+
+
+def beaten_groups(groups: LabelArray, edges: HalfEdges, proposals: GroupMoves) -> BoolArray:
+    """Return which proposals lose to an adjacent group, as far as this piece's pairs show.
+
+    A group moves if and only if no piece sees it beaten. `groups` is of every place.
+    """
+    beaten = np.zeros(len(proposals.group), np.bool_)
+    moves = GroupMoves(
+        frozen(proposals.group, np.int32),
+        frozen(proposals.target, np.int32),
+        frozen(proposals.high, np.int64),
+        frozen(proposals.low, np.int64),
+    )
+    _beaten(frozen(groups, np.int32), edges, moves, beaten)
+    return beaten
+
+
+def group_labels(
+    labels: LabelArray, groups: LabelArray, first: int, last: int, moving: GroupMoves
+) -> tuple[LabelArray, LabelArray]:
+    """Return (global index, new label) of the points in ``first .. last`` of moving groups."""
+    if moving.group.shape[0] == 0:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    own = groups[first:last]
+    place = np.minimum(np.searchsorted(moving.group, own), moving.group.shape[0] - 1)
+    changes = (moving.group[place] == own) & (moving.target[place] != labels[first:last])
+    index = (np.flatnonzero(changes) + first).astype(np.int32)
+    return index, moving.target[place[changes]]

@@ -8,16 +8,14 @@ import numpy as np
 
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import pairs as pair_kernels
-from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.closure_sweeps import table_icm
 from hmrf_dask.kernels.closure_tables import Closure, QuantisedRows, make_closure, make_rows
-from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.entries import products, sum_rows
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.messages import propagate
+from hmrf_dask.kernels.placing import place_jointly, place_nearest
 from hmrf_dask.kernels.problem import ProblemArrays, adjacency, make_grouping, make_problem
-from hmrf_dask.kernels.reconcile_groups import place_inside
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.linked.scale import Scale
 from hmrf_dask.rows.block import RowBlock
@@ -170,7 +168,7 @@ def settle_tables(
     closure = describe(problem, model, scale, potts, closure_costs, blocks[0].n_features)
     grouping = make_grouping(problem.groups, problem.group_starts, problem.group_members)
     if (labels < 0).any():
-        place_inside(labels, arrays.costs, grouping.start, grouping.member, 0)
+        place_nearest(labels, arrays.costs, grouping.start, grouping.member, 0)
     points, groups, _ = table_icm(labels, arrays, rows, closure, grouping)
     return points, groups
 
@@ -333,27 +331,26 @@ def settle(
     labels = np.array(problem_labels(run, files))
     cost_rows = [part.costs for part in partitions]
     costs = cost_rows[0] if len(partitions) == 1 else np.concatenate(cost_rows)
+    arrays = make_problem(0, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
     if problem.mode == "table":
-        arrays = make_problem(0, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
         settle_tables(problem, arrays, rows, model, scale, potts, closure_costs, labels)
         return labels
     if (labels < 0).any():
-        labels = place_groups(costs, scale.shift, pairs, problem)
+        every = make_grouping(problem.groups, problem.group_starts, problem.group_members)
+        labels = place_jointly(arrays, every)
     sizes = np.diff(problem.group_starts)
     several = sizes > 1  # most groups are one point, and cannot move as a group
-    arguments = (
-        labels, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed, problem.groups,
+    grouping = make_grouping(
+        problem.groups,
         np.concatenate([[0], np.cumsum(sizes[several])]),
         problem.group_members[np.repeat(several, sizes)],
-    )  # fmt: skip
+    )
     if problem.mode == "messages":
-        propagate(*arguments, problem.group_components[problem.groups])
+        propagate(labels, arrays, grouping, problem.group_components[problem.groups])
         return labels
     gains = [part.gains for part in partitions if part.gains is not None]
-    icm(
-        *arguments,
-        np.concatenate(gains) if len(gains) == len(partitions) else np.zeros(0, np.int64),
-    )
+    known = np.concatenate(gains) if len(gains) == len(partitions) else np.zeros(0, np.int64)
+    icm(labels, arrays, grouping, known)
     return labels
 
 
@@ -380,45 +377,6 @@ def settle_alone(
         problem, pairs, [costs], [block], model, scale, potts, closure_costs, run, [file]
     )
     return relabel([block], [kept], model, run, number, noted, [file], after)
-
-
-def place_groups(
-    costs: AnyArray, shift: int, pairs: PricedPairs, problem: IcmProblem
-) -> LabelArray:
-    """Return a first labelling: groups by size, each where it costs least beside those placed."""
-    sizes = np.diff(problem.group_starts)
-    order = np.lexsort((np.arange(len(sizes)), -sizes))
-    labels = np.full(len(problem.nodes), -1, np.int32)
-    _place(
-        frozen(costs, np.int32), 2.0**shift, frozen(pairs.start, np.int64),
-        frozen(pairs.neighbour, np.int32), frozen(pairs.signed, np.int64),
-        frozen(problem.group_starts, np.int64), frozen(problem.group_members, np.int32), order,
-        labels, np.empty(costs.shape[1]),
-    )  # fmt: skip
-    return labels
-
-
-@njit(nogil=True, cache=True, makes_arrays=False)
-def _place(  # type: ignore[no-untyped-def]
-    costs, unit, start, neighbour, signed, group_start, group_member, order, labels, total
-):
-    for g in order:
-        for h in range(total.shape[0]):
-            total[h] = 0.0
-        for t in range(group_start[g], group_start[g + 1]):
-            i = group_member[t]
-            for h in range(total.shape[0]):
-                total[h] += unit * costs[i, h]
-            for p in range(start[i], start[i + 1]):
-                h = labels[neighbour[p]]
-                if h >= 0:
-                    total[h] += signed[p]
-        best = np.int32(0)
-        for h in range(1, total.shape[0]):
-            if total[h] < total[best]:
-                best = np.int32(h)
-        for t in range(group_start[g], group_start[g + 1]):
-            labels[group_member[t]] = best
 
 
 def part_labels(settled: LabelArray, first: int, last: int) -> LabelArray:

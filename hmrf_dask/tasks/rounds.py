@@ -8,28 +8,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.icm import component_moves_piece, heap_moves_piece
-from hmrf_dask.kernels.problem import ProblemArrays, make_problem
+from hmrf_dask.kernels.icm import move_groups, move_points
+from hmrf_dask.kernels.placing import distortion_sums, place_nearest
+from hmrf_dask.kernels.problem import ProblemArrays, make_grouping, make_problem
 from hmrf_dask.kernels.reconcile import (
-    best_proposal,
-    look_again,
-    merge_lists,
-    propose,
-    winners,
-)
-from hmrf_dask.kernels.reconcile_groups import (
     GroupMoves,
+    HalfEdges,
     beaten_groups,
     best_groups,
-    distortion_sums,
+    best_proposal,
     group_gain_parts,
     group_labels,
     group_proposals,
     inside_proposals,
+    make_half_edges,
     merge_groups,
+    merge_lists,
     merge_parts,
-    place_inside,
+    near_moves,
+    propose,
     select_proposals,
+    winners,
 )
 from hmrf_dask.linked.layout import LinkedLayout
 from hmrf_dask.storage.records import CheckpointStore, LabelsFile
@@ -259,6 +258,11 @@ def piece_arrays(piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int
     return make_problem(piece.first, costs, shift, piece.start, piece.neighbour, pair_costs)
 
 
+def half_edges(piece: Piece) -> HalfEdges:
+    """Return the pairs of a piece's own points as kernels see them."""
+    return make_half_edges(piece.first, piece.start, piece.neighbour)
+
+
 # ---- opening
 
 
@@ -290,7 +294,7 @@ def nearest(sums: tuple[LabelArray, IntArray, IntArray]) -> Boundary:
 def first_own(piece: Piece, costs: AnyArray, targets: list[Boundary]) -> LabelArray:
     """Return a first labelling: every group whole where its summed distortion is least."""
     labels = costs.argmin(axis=1).astype(np.int32)
-    place_inside(labels, costs, piece.inside.start, piece.inside.member, piece.first)
+    place_nearest(labels, costs, piece.inside.start, piece.inside.member, piece.first)
     for number, target in targets:
         chosen = piece.cut.between(int(number[0]), int(number[-1]) + 1)
         goals = target[np.searchsorted(number, chosen.number)]
@@ -339,7 +343,7 @@ def propose_near_moves(
 ) -> PointProposals:
     """Return the proposals of own points after `moves`, which `labels` has already."""
     places = piece.places(np.concatenate([boundary[0] for boundary in moves]))
-    changed = look_again(len(labels), piece.first, piece.start, piece.neighbour, places)
+    changed = near_moves(len(labels), half_edges(piece), places)
     targets, gains = proposals.targets.copy(), proposals.gains.copy()
     arrays = piece_arrays(piece, costs, pair_costs, shift)
     targets[changed], gains[changed] = propose(labels, arrays, changed)
@@ -374,7 +378,7 @@ def winning_moves(piece: Piece, proposals: PointProposals, boundaries: list[Boun
     nothing = (np.zeros(0, np.int32), np.zeros(0, np.int64))
     index, gains = merge_lists([nothing, *boundaries])
     others = piece.places(index).astype(np.int32), gains
-    won = winners(piece.first, proposals.gains, piece.start, piece.neighbour, *others)
+    won = winners(half_edges(piece), proposals.gains, *others)
     return won + np.int32(piece.offset), proposals.targets[won]
 
 
@@ -383,7 +387,7 @@ def heap_moves(
 ) -> Boundary:
     """Return the moves of a piece's own heap of points, all others as they are."""
     after = labels.copy()
-    heap_moves_piece(after, *piece_arrays(piece, costs, pair_costs, shift))
+    move_points(after, piece_arrays(piece, costs, pair_costs, shift))
     return _changes(piece, labels, after)
 
 
@@ -420,7 +424,8 @@ def propose_inside_groups(
 ) -> GroupProposals:
     """Return the best moves of groups that lie wholly in a piece."""
     arrays = piece_arrays(piece, costs, pair_costs, shift)
-    moves = inside_proposals(labels, piece.groups, *piece.inside, arrays)
+    inside = make_grouping(piece.groups, piece.inside.start, piece.inside.member)
+    moves = inside_proposals(labels, arrays, inside, piece.inside.number)
     return GroupProposals(best_groups(moves, most), most)
 
 
@@ -436,7 +441,8 @@ def cut_group_energies(
     """Return a piece's part of the energies of the cut groups numbered `first` to `last`."""
     arrays = piece_arrays(piece, costs, pair_costs, shift)
     cut = piece.cut.between(first, last)
-    return cut.number, *group_gain_parts(labels, piece.groups, cut.start, cut.member, arrays)
+    grouping = make_grouping(piece.groups, cut.start, cut.member)
+    return cut.number, *group_gain_parts(labels, arrays, grouping)
 
 
 def add_parts(
@@ -465,8 +471,7 @@ def leader(proposals: GroupProposals) -> int:
 
 def beaten(piece: Piece, proposals: GroupProposals) -> BoolArray:
     """Return which groups lose to an adjacent one, as far as this piece sees."""
-    arrays = piece.groups, piece.first, piece.start, piece.neighbour
-    return beaten_groups(*arrays, proposals.moves)
+    return beaten_groups(piece.groups, half_edges(piece), proposals.moves)
 
 
 def either(flags: list[BoolArray]) -> BoolArray:
@@ -491,5 +496,6 @@ def group_heap_moves(
     """Return the moves of a piece's own heap of the groups that lie wholly in it."""
     after = labels.copy()
     arrays = piece_arrays(piece, costs, pair_costs, shift)
-    component_moves_piece(after, *arrays, piece.groups, piece.inside.start, piece.inside.member)
+    inside = make_grouping(piece.groups, piece.inside.start, piece.inside.member)
+    move_groups(after, arrays, inside)
     return _changes(piece, labels, after)

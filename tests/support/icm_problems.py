@@ -16,12 +16,30 @@ from hmrf_dask.distortions.base import Extent
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.problem import lay_out
 from hmrf_dask.flow.dataflow import Dataflow
+from hmrf_dask.kernels.problem import (
+    Grouping,
+    ProblemArrays,
+    adjacency,
+    make_grouping,
+    make_problem,
+)
 from hmrf_dask.linked.scale import cost_unit
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Settings
 from tests.support.icm_oracle import Component
 from tests.support.loop import Bench
 from tests.support.problems import Problem, random_problem
+
+
+def problem_of(component: Component) -> ProblemArrays:
+    """Return a component as kernels see it."""
+    pairs = adjacency(component.n, *component.signed_pairs())
+    return make_problem(0, component.costs(), component.shift, *pairs)
+
+
+def grouping_of(component: Component) -> Grouping:
+    """Return the must-link groups of a component as kernels see them."""
+    return make_grouping(*component.group_arrays())
 
 
 def renumbered(groups: list[int]) -> list[int]:

@@ -7,9 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from hmrf_dask.fit.rounds import Rounds
+from hmrf_dask.fit.rounds import ROUNDS, Rounds
 from hmrf_dask.flow.dataflow import Inline
-from hmrf_dask.kernels.reconcile import ROUNDS
 from hmrf_dask.tasks.rounds import Cutting, Piece, cut_points
 
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -32,7 +32,7 @@ from hmrf_dask import (
     load,
 )
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.releases.release import latest
 from hmrf_dask.text.counts import Counted, count_texts
 from hmrf_dask.text.settings import TextSettings

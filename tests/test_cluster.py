@@ -26,7 +26,7 @@ from hmrf_dask.flow.clients import active_client
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.flow.waiting import wait_for
 from hmrf_dask.flow.workers import PROCESS, memory_of_a_task, reaches_workers
-from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.kernels.compiled import kernel_path
 from tests.support.fits import fit, text_case
 
 CASE = text_case(120, 150, 3, 60, distortion="euclidean")

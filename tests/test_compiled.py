@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
+import inspect
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -44,7 +48,7 @@ def loaded(file: Path) -> Any:
     from hmrf_dask.kernels import code_cache
 
     code_cache.source_stamp.cache_clear()
-    code_cache._imports.cache_clear()
+    code_cache._hash_and_imports.cache_clear()
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -123,10 +127,10 @@ def test_options_are_not_compared_at_every_look_up(monkeypatch: pytest.MonkeyPat
 def test_equal_options_are_one_object_and_others_another() -> None:
     from numba.core.compiler import Flags
 
-    from hmrf_dask.kernels.compiler import Open
+    from hmrf_dask.kernels.code_cache import OpenFlags
 
-    options = Open(Flags())
-    one, same = options.copy(), Open(Flags()).copy()
+    options = OpenFlags(Flags())
+    one, same = options.copy(), OpenFlags(Flags()).copy()
     options.no_cpython_wrapper = True
     other = options.copy()
     assert one is same
@@ -224,6 +228,25 @@ def test_without_any_temporary_folder_code_lies_elsewhere(
     assert code_cache.folders(tmp_path)[0] == tmp_path / "__pycache__"
 
 
+def test_a_user_without_a_home_has_code_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numba
+
+    from hmrf_dask.kernels import code_cache
+
+    def homeless(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    beside, temporary = code_cache.folders(tmp_path)
+    assert beside == tmp_path / "__pycache__"
+    assert temporary.parent == tmp_path / f"hmrf-dask-{os.getuid()}"
+
+
 def test_processes_that_compile_at_once_share_a_cache(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", ENERGY]
@@ -284,6 +307,72 @@ def test_every_kernel_is_compiled_for_one_signature() -> None:
         name: os.environ[name] for name in ("NUMBA_CACHE_DIR", "HOME") if name in os.environ
     }
     assert run("options = {}" + FITS + SIGNATURES, PACKAGE.parent, **environment) == []
+
+
+# Numba promises none of these to stay; pyproject.toml admits no release that nobody has tried.
+PRIVATE_NAMES = {
+    "numba.core.compiler": {"Compiler", "CompileResult", "Flags"},
+    "numba.core.serialize": {"dumps"},
+    "numba.np.arrayobj": {"populate_array"},
+}
+PRIVATE_ATTRIBUTES = {
+    "numba.core.compiler.CompileResult": {"_rebuild", "_reduce", "library", "lifted"},
+    "numba.core.compiler.Flags": {"copy", "no_cfunc_wrapper", "nrt", "summary"},
+    "numba.core.codegen.CPUCodegen": {"magic_tuple"},
+    "numba.core.codegen.CPUCodeLibrary": {"codegen", "has_dynamic_globals"},
+    "numba.core.cpu.CPUContext": {"codegen", "make_array", "refresh"},
+    "numba.core.dispatcher.Dispatcher": {"compile", "stats"},
+}
+
+
+def test_private_parts_of_numba_are_these() -> None:
+    used: dict[str, set[str]] = {}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("numba."):
+                used.setdefault(str(node.module), set()).update(name.name for name in node.names)
+    assert used.pop("numba.extending") == {"intrinsic"}  # public
+    assert used == PRIVATE_NAMES
+
+
+@pytest.mark.parametrize("path", PRIVATE_ATTRIBUTES)
+def test_private_parts_of_numba_are_there(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    missing = PRIVATE_ATTRIBUTES[path] - set(dir(getattr(importlib.import_module(module), name)))
+    assert not missing
+
+
+def test_dispatchers_take_our_cache_and_call_no_more_of_it_than_it_has() -> None:
+    from numba.core import dispatcher
+
+    from hmrf_dask.kernels.code_cache import KernelCache
+
+    source = inspect.getsource(dispatcher)
+    assert "self._cache = NullCache()" in source
+    called = set(re.findall(r"self\._cache\.(\w+)", source))
+    assert (
+        called == {"cache_path", "flush", "load_overload", "save_overload"} <= set(dir(KernelCache))
+    )
+
+
+def test_no_release_of_numba_is_admitted_that_nobody_has_tried() -> None:
+    root = PACKAGE.parent
+    (least, beyond) = re.findall(
+        r'"numba>=0\.(\d+),<0\.(\d+)"', (root / "pyproject.toml").read_text()
+    )[0]
+    (locked,) = re.findall(r"^numba==0\.(\d+)", (root / "requirements/lock.txt").read_text(), re.M)
+    assert int(least) <= int(locked) == int(beyond) - 1
+
+
+def test_code_is_removed_when_a_kernel_is_compiled_again(kernel_file: Path) -> None:
+    kernel = loaded(kernel_file)
+    assert kernel((1, 2, 3)) == 6
+    assert kernel.stats.cache_path == str(next((kernel_file.parent / "cache").iterdir()))
+    (code,) = (kernel_file.parent / "cache").rglob("*.nbc")
+    neighbour = code.with_name(code.name.replace(".add.", ".add.inner."))
+    neighbour.touch()
+    kernel._cache.flush()
+    assert [file.name for file in code.parent.iterdir()] == [neighbour.name]
 
 
 HIDE_NUMBA = """

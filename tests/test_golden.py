@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hmrf_dask.kernels.path import path_differences
+from hmrf_dask.kernels.compiled import path_differences
 from tests import golden
 
 

@@ -37,7 +37,7 @@ from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
 from hmrf_dask.flow.workers import check_workers, memory_of_all
 from hmrf_dask.kernels.abreast import threads_allowed
-from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.room import kept_for_a_fit
 from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.types import FloatArray, IntArray, LabelArray

@@ -33,7 +33,7 @@ from hmrf_dask.flow.graphs import (
 )
 from hmrf_dask.flow.waiting import LostWorkError, fetch, futures_of, wait_for
 from hmrf_dask.flow.workers import reaches_workers, together
-from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.types import AnyArray
 
 log = logging.getLogger("hmrf_dask")

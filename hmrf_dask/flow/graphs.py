@@ -17,7 +17,7 @@ from dask.sizeof import sizeof
 from hmrf_dask.errors import ClusterError
 from hmrf_dask.flow.clients import begin, no_progress
 from hmrf_dask.flow.workers import ANSWER, other_path
-from hmrf_dask.kernels.path import kernel_path
+from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.rows.files import BlockSource, InTurn
 from hmrf_dask.storage.life import report_life
 

@@ -25,7 +25,7 @@ from hmrf_dask.flow.clients import (
     no_progress,
 )
 from hmrf_dask.flow.waiting import futures_of, workers_by_name
-from hmrf_dask.kernels.path import kernel_path, path_differences
+from hmrf_dask.kernels.compiled import kernel_path, path_differences
 from hmrf_dask.storage.life import report_life
 
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

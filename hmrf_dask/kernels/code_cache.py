@@ -1,9 +1,9 @@
-"""Compiled kernels kept on disk: never stale, never in the way, safe for many processes at once.
+"""Numba's compiler, and its code on disk: all that stands on private parts of numba.
 
 A file holds the code of one kernel for one signature and one machine. Its name says for which
 sources: of its module and of all modules of the package that one imports, directly or not, for
-numba itself looks only at the file a function stands in. Files are written aside and renamed; what
-cannot be read is compiled anew, what cannot be written is not kept.
+numba itself hashes only the file a function is in. Numba's own cache also loses or mixes up code
+that several processes save at a time, and a full disk or a damaged file stops it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from typing import Any
 
 import llvmlite
 import numba
-from numba.core.caching import _Cache
-from numba.core.compiler import CompileResult
+from numba.core.compiler import Compiler, CompileResult, Flags
 from numba.core.serialize import dumps
-from numba.misc.appdirs import AppDirs
 
 PACKAGE = Path(__file__).resolve().parent.parent
 _DIGEST = hashlib.sha256().digest_size
@@ -35,15 +33,56 @@ _IMPORT = re.compile(
     rf"^\s*(?:from|import)\s+{PACKAGE.name}\b([.\w]*)(?:\s+import\s+(\([^)]*\)|[^\n]*))?",
     re.MULTILINE,
 )
+_SETTLED: dict[str, SettledFlags] = {}
 
 
-def keep(dispatcher: Any) -> None:
-    """Let a numba dispatcher load its code from disk, and save what it compiles."""
-    dispatcher._cache = KernelCache(dispatcher.py_func)
+# ---- the compiler
 
 
-class KernelCache(_Cache):  # type: ignore[misc]
-    """The code of one kernel on disk, in the interface that numba's dispatchers call.
+class SettledFlags(Flags):  # type: ignore[misc]
+    """Options that no longer change: one object for all that are equal.
+
+    While numba infers types it looks up every operator in tables whose keys hold the options of the
+    function, thousands of times for a kernel. One object is compared sooner than forty values.
+    """
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def copy(self) -> Flags:
+        """Return options that may be changed."""
+        return Flags(self)
+
+
+class OpenFlags(Flags):  # type: ignore[misc]
+    """Options that may still change; their copies, which numba compiles under, are settled."""
+
+    __slots__ = ()
+
+    def copy(self) -> SettledFlags:
+        """Return the one object for options as they are now."""
+        # what numba makes the names of symbols of
+        return _SETTLED.setdefault(self.summary(), SettledFlags(self))
+
+
+class KernelCompiler(Compiler):  # type: ignore[misc]
+    """Numba's compiler, its steps unchanged, with options that are cheap to look up."""
+
+    def __init__(
+        self, typing: Any, target: Any, library: Any, args: Any, result: Any, flags: Flags,
+        local: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(typing, target, library, args, result, OpenFlags(flags), local)
+
+
+# ---- code on disk
+
+
+class KernelCache:
+    """The code of one kernel on disk, with the methods that numba's dispatchers call.
 
     Parameters
     ----------
@@ -54,35 +93,25 @@ class KernelCache(_Cache):  # type: ignore[misc]
     def __init__(self, function: Any) -> None:
         self._function = function
         self._source = Path(inspect.getfile(function)).absolute()
-        plain = re.sub("[<>]", "", function.__qualname__)
-        self._name = f"{self._source.stem}.{plain}"
+        self._name = f"{self._source.stem}.{re.sub('[<>]', '', function.__qualname__)}"
         self._stamp = source_stamp(self._source)  # before anybody edits the file
-        self._enabled = True
 
     @property
     def cache_path(self) -> str:
-        """The folder where code is looked for first."""
-        return str(folders(self._source.parent)[0])
-
-    def enable(self) -> None:
-        """Load and save from now on."""
-        self._enabled = True
-
-    def disable(self) -> None:
-        """Neither load nor save from now on."""
-        self._enabled = False
+        """The folder that is read first."""
+        return str(self._folders()[0])
 
     def flush(self) -> None:
-        """Forget what is saved."""
-        self._remove_old("")
+        """Remove what is saved."""
+        self._remove_all_but(None)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return compiled code for a signature, None when there is none or it cannot be read."""
         target.refresh()
-        if self._stamp is None or not self._enabled:
+        if self._stamp is None:
             return None
         name = self._file_name(signature, target.codegen())
-        for folder in folders(self._source.parent):
+        for folder in self._folders():
             payload = _read(folder / name)
             if payload is not None:
                 return CompileResult._rebuild(target, *payload)
@@ -90,14 +119,14 @@ class KernelCache(_Cache):  # type: ignore[misc]
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Save compiled code in the first folder that takes it."""
-        if self._stamp is None or not self._enabled:
+        if self._stamp is None or result.lifted or result.library.has_dynamic_globals:
             return
-        if result.lifted or result.library.has_dynamic_globals:
-            return
-        name = self._file_name(signature, result.codegen)
-        data = dumps(result._reduce())
-        if any(_write(folder / name, data) for folder in folders(self._source.parent)):
-            self._remove_old(self._stamp)
+        name, data = self._file_name(signature, result.codegen), dumps(result._reduce())
+        if any(_write(folder / name, data) for folder in self._folders()):
+            self._remove_all_but(self._stamp)
+
+    def _folders(self) -> list[Path]:
+        return folders(self._source.parent)
 
     def _file_name(self, signature: Any, codegen: Any) -> str:
         """Return the name of the file for a signature on this machine."""
@@ -107,45 +136,48 @@ class KernelCache(_Cache):  # type: ignore[misc]
         key = repr((signature, codegen.magic_tuple(), releases, code)).encode() + dumps(cells)
         return f"{self._name}.{self._stamp}.{hashlib.sha256(key).hexdigest()[:20]}.nbc"
 
-    def _remove_old(self, stamp: str) -> None:
+    def _remove_all_but(self, stamp: str | None) -> None:
         """Remove the code of other sources than `stamp` names."""
-        old = re.compile(rf"{re.escape(self._name)}\.(?!{stamp or '-'}\.)[0-9a-f]+\.[0-9a-f]+\.nbc")
-        for folder in folders(self._source.parent):
-            with suppress(OSError), os.scandir(folder) as entries:
-                for name in [entry.name for entry in entries if old.fullmatch(entry.name)]:
-                    with suppress(OSError):  # another process was faster
-                        (folder / name).unlink()
+        for folder in self._folders():
+            with suppress(OSError):
+                for file in folder.glob(f"{self._name}.*.*.nbc"):
+                    kernel, old, *_ = file.name.rsplit(".", 3)
+                    if kernel == self._name and old != stamp:
+                        file.unlink(missing_ok=True)  # another process may be faster
 
 
-def folders(beside: Path) -> list[Path]:
-    """Return where the code of a source folder may lie, the first choice first.
+def folders(source: Path) -> list[Path]:
+    """Return where the code of a source folder may be, the first choice first.
 
     In `NUMBA_CACHE_DIR` alone where that is set and there can be such a folder.
     """
-    below = f"{beside.name}_{hashlib.sha256(str(beside).encode()).hexdigest()[:40]}"
+    name = f"{source.name}_{hashlib.sha256(str(source).encode()).hexdigest()[:40]}"
     if numba.config.CACHE_DIR:
-        given = Path(numba.config.CACHE_DIR) / below
+        shared = Path(numba.config.CACHE_DIR) / name
         with suppress(OSError):
-            given.mkdir(parents=True, exist_ok=True)
-            return [given]
-    home = Path(AppDirs("numba", False).user_cache_dir)
-    return [beside / "__pycache__", home / below, *_temporary(below)]
+            shared.mkdir(parents=True, exist_ok=True)
+            return [shared]
+    choices = [source / "__pycache__"]
+    with suppress(RuntimeError):  # a user without a home
+        home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        choices.append(Path(home, "hmrf-dask", name))
+    return choices + _temporary(name)
 
 
-def _temporary(below: str) -> list[Path]:
+def _temporary(name: str) -> list[Path]:
     """Return the user's folder among the temporary ones, made if need be; none if not its own.
 
     Code is run: a folder that somebody else could have filled is left alone.
     """
-    user = os.getuid() if hasattr(os, "getuid") else None
+    user = os.getuid()
     try:
-        folder = Path(tempfile.gettempdir()) / f"hmrf-dask-{'kernels' if user is None else user}"
+        folder = Path(tempfile.gettempdir()) / f"hmrf-dask-{user}"
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        state = folder.lstat()
     except OSError:  # no temporary folder at all, or none of ours
         return []
-    private = user is None or (found.st_uid == user and not stat.S_IMODE(found.st_mode) & 0o077)
-    return [folder / below] if stat.S_ISDIR(found.st_mode) and private else []
+    private = state.st_uid == user and not stat.S_IMODE(state.st_mode) & 0o077
+    return [folder / name] if private and stat.S_ISDIR(state.st_mode) else []
 
 
 def _read(path: Path) -> Any:
@@ -161,14 +193,14 @@ def _read(path: Path) -> Any:
 
 def _write(path: Path, data: bytes) -> bool:
     """Write a file whole or not at all; return whether it could be written."""
-    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(hashlib.sha256(data).digest() + data)
-        aside.replace(path)
+        unfinished.write_bytes(hashlib.sha256(data).digest() + data)
+        unfinished.replace(path)
     except OSError:  # read-only, not ours, full
         with suppress(OSError):
-            aside.unlink()
+            unfinished.unlink()
         return False
     return True
 
@@ -176,35 +208,28 @@ def _write(path: Path, data: bytes) -> bool:
 @cache
 def source_stamp(source: Path) -> str | None:
     """Return a hash of a file and of all modules of the package it imports; None: not readable."""
-    hashed: dict[str, str] = {}
-    waiting = [source]
+    hashed: dict[Path, str] = {}
+    waiting = {source}
     while waiting:
         path = waiting.pop()
-        if str(path) in hashed:
-            continue
-        found = _imports(path)
-        if found is None:
+        try:
+            hashed[path], imported = _hash_and_imports(path)
+        except OSError:  # in an archive, or compiled without its source
             return None
-        hashed[str(path)], imported = found
-        waiting += imported
+        waiting |= imported - hashed.keys()
     # names relative to the package: a copy elsewhere has the same stamp
-    names = sorted((os.path.relpath(path, PACKAGE), digest) for path, digest in hashed.items())
-    return hashlib.sha256(repr(names).encode()).hexdigest()[:20]
+    named = sorted((os.path.relpath(path, PACKAGE), digest) for path, digest in hashed.items())
+    return hashlib.sha256(repr(named).encode()).hexdigest()[:20]
 
 
 @cache
-def _imports(path: Path) -> tuple[str, list[Path]] | None:
+def _hash_and_imports(path: Path) -> tuple[str, frozenset[Path]]:
     """Return the hash of a source and the files of the package that it imports."""
-    try:
-        text = path.read_text("utf-8")
-    except OSError:  # in an archive, or compiled without its source
-        return None
-    found: dict[Path, None] = {}
-    for module, names in _IMPORT.findall(text):
-        place = PACKAGE.joinpath(*module.split("."))
-        inside = [place / name for name in re.findall(r"\w+", names)]
-        for at in (place, *inside):
-            for file in (at.with_suffix(".py"), at / "__init__.py"):
-                if file.is_file():
-                    found[file] = None
-    return hashlib.sha256(text.encode()).hexdigest(), list(found)
+    text = path.read_text("utf-8")
+    places = [
+        PACKAGE.joinpath(*module.split("."), name)
+        for module, names in _IMPORT.findall(text)
+        for name in ["", *re.findall(r"\w+", names)]
+    ]
+    files = [file for at in places for file in (at.with_suffix(".py"), at / "__init__.py")]
+    return hashlib.sha256(text.encode()).hexdigest(), frozenset(filter(Path.is_file, files))

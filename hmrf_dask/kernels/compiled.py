@@ -1,16 +1,23 @@
-"""How kernels are compiled: by numba; with NUMBA_DISABLE_JIT=1 they run as Python."""
+"""How kernels are compiled: by numba; with NUMBA_DISABLE_JIT=1 they run as Python.
+
+Bits are promised for one kernel path: one compiler, one instruction set, the same libraries.
+"""
 
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Callable
+from functools import cache as cached
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from hmrf_dask.errors import HmrfError
 
-__all__ = ["COMPILED", "inner", "njit"]
+# Releases of these may add up, or compile, in another way.
+LIBRARIES = ("numpy", "scipy", "numba", "llvmlite")
 
 
 class CompilerError(HmrfError, ImportError):
@@ -55,15 +62,13 @@ def njit(
             return np.errstate(all="ignore")(function)
         import numba
 
-        from hmrf_dask.kernels.compiler import KernelCompiler
+        from hmrf_dask.kernels.code_cache import KernelCache, KernelCompiler
 
         # no way in for C either: a wrapper that nobody calls is a sixth of the code
         settings = {"_nrt": makes_arrays, "no_cfunc_wrapper": True, **options}
         dispatcher = numba.njit(pipeline_class=KernelCompiler, **settings)(function)
         if cache:
-            from hmrf_dask.kernels.code_cache import keep
-
-            keep(dispatcher)
+            dispatcher._cache = KernelCache(function)
             dispatcher.compile = _uncollected(dispatcher.compile)
         return dispatcher
 
@@ -92,3 +97,44 @@ def inner(*, makes_arrays: bool = False, **options: Any) -> Callable[[Callable[.
     is called from one place only is best inlined (`inline="always"`): LLVM then sees it once.
     """
     return njit(makes_arrays=makes_arrays, no_cpython_wrapper=True, **options)
+
+
+def kernel_path() -> dict[str, str]:
+    """Return the kernel path and the instruction set it compiles for on this machine.
+
+    Examples
+    --------
+    >>> kernel_path()["path"] in ("numba", "python")
+    True
+    """
+    return dict(_kernel_path())
+
+
+@cached
+def _kernel_path() -> tuple[tuple[str, str], ...]:
+    import llvmlite.binding
+    import numba
+
+    features = llvmlite.binding.get_host_cpu_features().flatten()
+    asked = numba.config.CPU_FEATURES  # NUMBA_CPU_FEATURES, in place of what the machine has
+    found = {
+        "path": "numba" if COMPILED else "python",
+        "cpu": numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
+        "features": hashlib.sha256((asked or features).encode()).hexdigest()[:16],
+    }
+    return tuple((found | {name: version(name) for name in LIBRARIES}).items())
+
+
+def path_differences(path: dict[str, str], own: dict[str, str]) -> str:
+    """Return in words what of `path` differs from `own`.
+
+    Examples
+    --------
+    >>> path_differences({"path": "numba", "cpu": "znver3"}, {"path": "numba", "cpu": "skylake"})
+    'cpu znver3, not skylake'
+    """
+    return ", ".join(
+        f"{name} {path.get(name)}, not {own.get(name)}"
+        for name in sorted(path.keys() | own.keys())
+        if path.get(name) != own.get(name)
+    )

@@ -227,7 +227,7 @@ def machine() -> dict[str, Any]:
     from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
     from threadpoolctl import threadpool_info
 
-    from hmrf_dask.kernels.path import kernel_path
+    from hmrf_dask.kernels.compiled import kernel_path
 
     told = ("user_api", "internal_api", "version", "num_threads", "threading_layer")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

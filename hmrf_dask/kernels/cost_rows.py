@@ -19,10 +19,10 @@ from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.finders import finder_of
 from hmrf_dask.kernels.nearest import WIDEST, Bounds, slack_of
-from hmrf_dask.kernels.products import LANES, Columns, aligned, multiply_row
+from hmrf_dask.kernels.products import aligned, multiply_row
 from hmrf_dask.kernels.scores import score
 from hmrf_dask.kernels.stream import stream
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 NEAR = 4096  # distances to be measured for which there is room at a time
 ROWS = 16  # that are stored together: whatever K is, they fill whole lines of the cache
@@ -145,19 +145,9 @@ def _gain(row, present, margin, totals, least, shift):  # type: ignore[no-untype
     return totals[present] - limit if totals[present] > least else np.int64(0)
 
 
-@inner()
-def _take(known, scores):  # type: ignore[no-untyped-def]
-    """Write scores that are known, and return the least."""
-    least = known[0]
-    for h in range(known.shape[0]):
-        scores[h] = known[h]
-        least = known[h] if known[h] < least else least
-    return least
-
-
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _quick(  # type: ignore[no-untyped-def]
-    rows, columns, parts, factors, ties, known, per_step, room, begin, out, near
+    rows, columns, parts, factors, ties, per_step, room, begin, out, near
 ):
     """Go through rows from `begin` on; return where to go on, and how many distances are near.
 
@@ -177,11 +167,8 @@ def _quick(  # type: ignore[no-untyped-def]
         at, point, margin = i % ROWS, ties.first + i, margins[i]
         present = np.int64(labels[point])
         if not coarse[i]:
-            if known.shape[0] > 0:
-                lowest = _take(known[i], scores)
-            else:
-                multiply_row(rows, i, columns, scores)
-                lowest = score(scores, bias, extra, of_row(scale, i), of_row(shift, i))
+            multiply_row(rows, i, columns, scores)
+            lowest = score(scores, bias, extra, of_row(scale, i), of_row(shift, i))
             _to_steps(scores, lowest, per_step, wide)
             if present < 0:
                 pass
@@ -208,7 +195,7 @@ def _quick(  # type: ignore[no-untyped-def]
     return n_rows, found
 
 
-def low_factors(terms: Terms, unit: float) -> tuple[Any, ...]:
+def _factors(terms: Terms, unit: float) -> tuple[Any, ...]:
     """Return what products of rows are times, and what the second parts of centroids are times."""
     with np.errstate(over="ignore"):  # such rows have no finite slack
         return tuple(
@@ -238,27 +225,10 @@ def quick_costs(
     single : bool
         Whether scores are to be in single precision even where half is faster.
     """
-    finder = finder_of(table, single=single)
+    finder, per_step = finder_of(table, single=single), 1.0 / step
     slack = slack_of(rows, terms, Bounds.of(table, finder))
-    read = finder.columns, (finder.bias, finder.extra), low_factors(terms, finder.unit)
-    unknown = np.zeros((0, 0), np.float32)
-    return all_quick(rows, read, ties, unknown, slack, step, tolerance, len(table.bias))
-
-
-def all_quick(
-    rows: RowArrays,
-    read: tuple[Columns, tuple[Any, ...], tuple[Any, ...]],
-    ties: Ties,
-    known: RowArray,
-    slack: FloatArray,
-    step: float,
-    tolerance: float,
-    n_clusters: int,
-) -> Quick:
-    """Return cost rows of scores that are `known`, or made as `read` says where there are none."""
-    per_step = 1.0 / step
     coarse = ~(slack <= tolerance) | (max(step, per_step) > WIDEST)
-    n_rows, width = rows.n_rows, max(read[0].table.shape[1], -(-n_clusters // LANES) * LANES)
+    n_rows, n_clusters, width = rows.n_rows, len(table.bias), finder.columns.table.shape[1]
     out = (
         aligned((n_rows * n_clusters,), np.int32),
         np.zeros(n_rows, np.int64),
@@ -266,17 +236,16 @@ def all_quick(
         coarse,
     )
     wide = aligned((width,), np.int32)
-    scores = aligned((width,), np.float32)
-    scores[n_clusters:] = np.inf
     room = (
-        scores, wide, wide[:n_clusters], np.empty(n_clusters, np.int64),
+        aligned((width,), np.float32), wide, wide[:n_clusters], np.empty(n_clusters, np.int64),
         np.zeros(ROWS * n_clusters, np.int32),
     )  # fmt: skip
-    given = (rows, *read, ties, known, np.float32(per_step), room)
+    parts = finder.bias, finder.extra
+    read = rows, finder.columns, parts, _factors(terms, finder.unit), ties
     near = np.empty((2, max(n_clusters, NEAR)), np.int64)
     kept, done = [near[:, :0]], 0
     while done < n_rows:
-        done, found = _quick(*given, done, out, tuple(near))
+        done, found = _quick(*read, np.float32(per_step), room, done, out, tuple(near))
         kept.append(near[:, :found].copy())
     return Quick(out[0].reshape(n_rows, n_clusters), *out[1:], *np.concatenate(kept, axis=1))
 

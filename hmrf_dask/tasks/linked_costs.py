@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from hmrf_dask.kernels.cost_rows import (
-    Quick,
-    Ties,
     make_ties,
     quick_costs,
     set_gains,
@@ -122,61 +119,32 @@ def linked_costs(
     table = model.table()
     if not isinstance(table, Table):
         return LinkedCosts(exact_costs(block, model, scale))
+    labels = problem_labels(run, files)
+    undecided = bool((labels < 0).any())
+    if undecided:
+        labels = np.full(len(labels), -1, np.int32)
     terms = model.distortion.terms(block, model.weights) if kept is None else kept.terms
+    ties = make_ties(first, labels, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
     single = in_single(problem, model)
-
-    def quick(ties: Ties) -> Quick:
-        return quick_costs(
-            block.arrays, terms, table, ties, scale.step, scale.tolerance, single=single
-        )
-
-    def measure(rows: IntArray, clusters: IntArray) -> FloatArray:
-        near = block.take(rows)
-        few = model.distortion.terms(near, model.weights)
-        return model.distortion.own_distances(near, few, table, clusters.astype(np.int32))
-
-    def fill(costs: LabelArray, rows: IntArray) -> None:
-        _fill_exactly(costs, rows, block, model, scale)
-
-    return judge(problem_labels(run, files), first, scale, pairs, quick, measure, fill)
+    quick = quick_costs(
+        block.arrays, terms, table, ties, scale.step, scale.tolerance, single=single
+    )
+    if len(quick.near_row):
+        near = block.take(quick.near_row)
+        few, clusters = model.distortion.terms(near, model.weights), quick.near_cluster
+        distances = model.distortion.own_distances(near, few, table, clusters.astype(np.int32))
+        take_measured(quick, distances, scale.step, ties)
+    coarse = np.flatnonzero(quick.coarse)
+    _fill_exactly(quick.costs, coarse, block, model, scale)
+    if undecided:
+        return LinkedCosts(quick.costs)
+    set_gains(quick.costs, coarse, ties, quick.gains)
+    return LinkedCosts(quick.costs, quick.gains)
 
 
 def in_single(problem: IcmProblem, model: Model) -> bool:
     """Return whether a problem needs cost rows in single precision even if half is faster."""
     return problem.in_groups >= GROUPED or not model.distortion.unit_rows
-
-
-def judge(
-    labels: LabelArray,
-    first: int,
-    scale: Scale,
-    pairs: PricedPairs,
-    quick: Callable[[Ties], Quick],
-    measure: Callable[[IntArray, IntArray], FloatArray],
-    fill: Callable[[LabelArray, IntArray], None],
-) -> LinkedCosts:
-    """Return the costs of rows, those of low precision (`quick`) wherever they decide.
-
-    Parameters
-    ----------
-    labels : of the problem's points; `first` is that of the first row
-    quick : gives the cost rows beside the pairs' costs
-    measure : gives float64 distances of rows to clusters
-    fill : writes the cost rows of some rows from float64 distances
-    """
-    undecided = bool((labels < 0).any())
-    if undecided:
-        labels = np.full(len(labels), -1, np.int32)
-    ties = make_ties(first, labels, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
-    found = quick(ties)
-    if len(found.near_row):
-        take_measured(found, measure(found.near_row, found.near_cluster), scale.step, ties)
-    coarse = np.flatnonzero(found.coarse)
-    fill(found.costs, coarse)
-    if undecided:
-        return LinkedCosts(found.costs)
-    set_gains(found.costs, coarse, ties, found.gains)
-    return LinkedCosts(found.costs, found.gains)
 
 
 def problem_labels(run: CheckpointStore, files: list[LabelsFile]) -> LabelArray:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hmrf_dask.constraints import closure
-from hmrf_dask.fit.starts import sort_start_sample
 from hmrf_dask.kernels.random import exponentials
 from hmrf_dask.tasks import first_centroids
 from hmrf_dask.tasks.first_centroids import CandidateRows, Neighbourhoods, find_neighbourhoods
+from hmrf_dask.tasks.start_sample import sort_start_sample
 from tests import naive
 from tests.support.problems import DISTORTIONS, string_ids
 from tests.support.start_samples import graph_of, ground_of, random_rows, sample_of

@@ -21,7 +21,6 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.fit import fitting, preparation, starts
 from hmrf_dask.fit.e_step import expectation
 from hmrf_dask.fit.memory_plan import plan_tasks
-from hmrf_dask.fit.preparation import Facts
 from hmrf_dask.fit.problem import gather_parts
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.flow.workers import TASKS
@@ -29,6 +28,7 @@ from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource, InTurn, batches, lasting
 from hmrf_dask.tasks.model import Settings
+from hmrf_dask.tasks.survey import Facts
 from tests.support.fits import Case, fit, one_process_cluster, text_case
 from tests.support.problems import planted_text
 

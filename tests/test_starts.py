@@ -15,13 +15,15 @@ from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.fit import fitting, starts
-from hmrf_dask.fit import starts as fit_starts
+from hmrf_dask.fit import candidates, fitting, starts
+from hmrf_dask.fit.candidates import Candidate, run_candidate
 from hmrf_dask.fit.fitting import Fitted, fit_corpus
-from hmrf_dask.fit.starts import Candidate, StartSample, candidate_names, run_candidate
+from hmrf_dask.fit.starts import candidate_names
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.ids import hash_ids
+from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Energy, Settings
+from hmrf_dask.tasks.start_sample import StartSample
 from tests import naive
 from tests.support.loop import Bench, constraints_of, make_bench
 from tests.support.problems import (
@@ -51,7 +53,7 @@ def pool_of(bench: Bench, n_init: int = 3) -> tuple[list[Candidate], list[Labels
     settings = Settings(bench.problem.K, n_init=n_init)
     names = candidate_names(settings, constrained)
     found = [run_candidate(whole, name, run, 1 + at) for at, name in enumerate(names)]
-    return found, [starts.labels_by_row(whole, run, one.file) for one in found]
+    return found, [start_sample.labels_by_row(whole, run, one.file) for one in found]
 
 
 def energy_of(bench: Bench, labels: Labels) -> naive.Energy:
@@ -145,7 +147,7 @@ def test_of_larger_clusters_only_the_winner_is_refined(
     batch, pool, _ = run(False)
     every, _, refined = run(True)
     assert np.array_equal(run("auto")[2], refined)
-    monkeypatch.setattr(starts, "POOL_ROWS_PER_CLUSTER", 59)
+    monkeypatch.setattr(candidates, "POOL_ROWS_PER_CLUSTER", 59)
     winner, records, _ = run("auto")
     began = [one for one in records if one["phase"] == "start"]
     assert began == [one for one in pool if one["phase"] == "start"]
@@ -165,7 +167,7 @@ def test_the_pool_is_never_below_the_unconstrained_solutions(seed: int) -> None:
     plain = []
     for number in range(3):
         candidate = run_candidate(free, f"unconstrained {number}", run, number + 1)
-        labels = starts.labels_by_row(free, run, candidate.file)
+        labels = start_sample.labels_by_row(free, run, candidate.file)
         plain.append(energy_of(bench, labels).total)
     best = min(one.energy.value for one in pool)
     assert best <= min(plain) + 1e-9 * (1 + abs(min(plain)))
@@ -280,8 +282,8 @@ def sampling(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> Callable[[Corpus, Constraints | None, Settings], tuple[Fitted, StartSample]]:
     """Make samples small; return a fit that also gives the ground its starts saw."""
-    monkeypatch.setattr(fit_starts, "SAMPLE_ROWS", most)
-    monkeypatch.setattr(fit_starts, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr(starts, "SAMPLE_ROWS", most)
+    monkeypatch.setattr(starts, "SAMPLE_ROWS_PER_CLUSTER", 1)
     seen: list[StartSample] = []
     make = fitting.prepare_ground
 
@@ -290,7 +292,7 @@ def sampling(
         seen.append(flow.compute([found])[0])
         return found
 
-    monkeypatch.setattr(fitting, "prepare_ground", spy)
+    monkeypatch.setattr(fitting, "prepare_start_sample", spy)
 
     def run(
         corpus: Corpus, pairs: Constraints | None, settings: Settings
@@ -392,13 +394,13 @@ def test_a_fit_stopped_among_its_candidates_goes_on_with_the_next(
     settings, cosine = Settings(3, seed=2, n_init=4), make_distortion("cosine")
     whole = fit_corpus(corpus, pairs, settings, cosine, run_dir=tmp_path / "whole")
     ran: list[str] = []
-    run = starts.run_candidate
+    run = candidates.run_candidate
 
     def counted(place: StartSample, name: str, *arguments: Any) -> Candidate:
         ran.append(name)
         return run(place, name, *arguments)
 
-    monkeypatch.setattr(starts, "run_candidate", counted)
+    monkeypatch.setattr(candidates, "run_candidate", counted)
 
     def stop(record: dict[str, Any]) -> None:
         if len(record["starts"]) == 4:

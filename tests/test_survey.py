@@ -22,6 +22,7 @@ from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import is_csr, is_sorted
 from hmrf_dask.rows.survey import survey
+from hmrf_dask.tasks import survey as survey_tasks
 
 
 @st.composite
@@ -70,7 +71,9 @@ def test_facts_are_those_of_one_partition_however_tasks_take_them() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(40, 6)) * (rng.random((40, 6)) < 0.5)
     rows[7] = 0
-    whole = preparation.survey_block(RowBlock.from_array(rows), 0, make_distortion("cosine"), False)
+    whole = survey_tasks.survey_block(
+        RowBlock.from_array(rows), 0, make_distortion("cosine"), False
+    )
     corpus = Corpus.from_rows(scipy.sparse.csr_array(rows), n_partitions=5)
     for groups in (None, [[0, 1], [2], [3, 4]], [[4, 2, 0, 1, 3]]):
         facts = look(corpus, groups=groups)
@@ -82,7 +85,7 @@ def test_facts_are_those_of_one_partition_however_tasks_take_them() -> None:
         assert facts.longest_block == 8
 
 
-def look(corpus: Corpus, **options: Any) -> preparation.Facts:
+def look(corpus: Corpus, **options: Any) -> survey_tasks.Facts:
     """Look at a corpus as cosine does."""
     return preparation.survey_corpus(DaskFlow(), corpus, make_distortion("cosine"), **options)
 

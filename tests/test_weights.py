@@ -15,11 +15,10 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans, MPCKMeans
-from hmrf_dask.fit import m_step as rules
-from hmrf_dask.fit.m_step import FLOOR, Scatter, effective_share, reweighted
+from hmrf_dask.fit import weights
 from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.fit.weights import FLOOR, Scatter, effective_share, reweighted, weight_gradient
 from hmrf_dask.flow.dataflow import DaskFlow
-from hmrf_dask.tasks.gradients import weight_gradient
 from hmrf_dask.tasks.model import State
 from tests import naive
 from tests.support.loop import Bench, kept_turns, make_bench, turns
@@ -99,19 +98,19 @@ def test_kept_weights_have_mean_one_and_a_floor(distortion: str) -> None:
 def test_projected_weights_have_mean_one_and_a_floor(
     weights: NDArray[np.float64], factor: float
 ) -> None:
-    kept = rules._kept(weights)
+    kept = weights._kept(weights)
     assert kept.mean() == pytest.approx(1.0, abs=1e-12)
     assert kept.min() >= FLOOR
     above = np.flatnonzero(kept != FLOOR)
     if (weights > 0).any():
         ratios = kept[above] / weights[above]  # the others keep their proportions
         np.testing.assert_allclose(ratios, ratios[0], rtol=1e-9)
-        np.testing.assert_allclose(rules._kept(weights * factor), kept, rtol=1e-9)
+        np.testing.assert_allclose(weights._kept(weights * factor), kept, rtol=1e-9)
 
 
 def test_weights_that_are_no_numbers_fall_back_to_one() -> None:
     for bad in ([np.nan, 1.0], [np.inf, 1.0], [0.0, 0.0], [-1.0, -2.0]):
-        np.testing.assert_array_equal(rules._kept(np.array(bad)), [1.0, 1.0])
+        np.testing.assert_array_equal(weights._kept(np.array(bad)), [1.0, 1.0])
 
 
 # --- the closed forms ----------------------------------------------------------------------------
@@ -119,8 +118,8 @@ def test_weights_that_are_no_numbers_fall_back_to_one() -> None:
 
 def closed_form(bench: Bench, state: State) -> NDArray[np.float64]:
     if bench.problem.distortion == "euclidean":
-        return rules._variance_weights(bench.engine, state)
-    return rules._entropy_weights(bench.engine, state)
+        return weights._variance_weights(bench.engine, state)
+    return weights._entropy_weights(bench.engine, state)
 
 
 def check_minimiser(bench: Bench, seed: int) -> None:
@@ -176,7 +175,7 @@ def test_the_closed_form_minds_costs_far_below_one() -> None:
             np.array(naive.feature_distortions(model, labels, mu))
             for model in (problem.model(), replace(problem.model(), pairs=naive.Pairs()))
         )
-        found = rules.pair_statistics(bench.engine, state, None)
+        found = weights.pair_statistics(bench.engine, state, None)
         broken = own - alone
         np.testing.assert_allclose(found, broken, atol=1e-4 * np.abs(broken).max())
 
@@ -231,7 +230,7 @@ def test_learning_keeps_only_what_lowers_j(distortion: str) -> None:
         state, _ = settled(bench)
         ones = np.ones_like(state.model.weights)
         state, pricing = reweighted(bench.engine, state, ones)
-        learned = rules.learn(bench.engine, state, pricing)
+        learned = weights.learn(bench.engine, state, pricing)
         if learned is None:
             continue
         n_learned += 1
@@ -252,9 +251,9 @@ def test_weights_stay_where_every_proposal_raises_j(monkeypatch: pytest.MonkeyPa
 
     bench = learning_bench(3, "euclidean")
     state, pricing = settled(bench, most=5)
-    best, priced = rules.learn(bench.engine, state, pricing) or (state, pricing)
-    monkeypatch.setattr(rules, "_proposals", bad)
-    assert rules.learn(bench.engine, best, priced) is None
+    best, priced = weights.learn(bench.engine, state, pricing) or (state, pricing)
+    monkeypatch.setattr(weights, "_proposals", bad)
+    assert weights.learn(bench.engine, best, priced) is None
     assert tried == [1e3, 1e2]
 
 
@@ -270,9 +269,9 @@ def test_a_rejected_step_leaves_what_is_known_of_the_rows(
     bench = learning_bench(3, distortion)
     state, pricing = settled(bench, most=5)
     before = bench.engine.rows(state.model.weights)
-    monkeypatch.setattr(rules, "_proposals", bad)
-    monkeypatch.setattr(rules, "prior_value", lambda engine, moved: 1e9)  # J rises
-    assert rules.learn(bench.engine, state, pricing) is None
+    monkeypatch.setattr(weights, "_proposals", bad)
+    monkeypatch.setattr(weights, "prior_value", lambda engine, moved: 1e9)  # J rises
+    assert weights.learn(bench.engine, state, pricing) is None
     assert bench.engine.rows(state.model.weights) is before
 
 
@@ -297,10 +296,10 @@ def test_terms_and_sums_under_new_weights_are_made_in_one_graph(distortion: str)
 def test_the_papers_rule_tries_one_step(distortion: str) -> None:
     bench = learning_bench(1, distortion, weight_update="paper")
     state, pricing = settled(bench)
-    (proposal,) = rules._proposals(bench.engine, state, pricing)
+    (proposal,) = weights._proposals(bench.engine, state, pricing)
     gradient = weight_gradient(bench.engine, state, pricing)
-    step = state.model.weights - rules.PAPER_RATE * gradient
-    np.testing.assert_allclose(proposal, rules._kept(step))
+    step = state.model.weights - weights.PAPER_RATE * gradient
+    np.testing.assert_allclose(proposal, weights._kept(step))
     assert state.prior.strength == 0.0
 
 
@@ -317,9 +316,9 @@ def test_the_warm_up_leaves_nine_features_in_ten_in_effect() -> None:
     for _ in range(20):
         whole = rng.gamma(0.5, size=50)
         scatter = Scatter(whole * rng.uniform(0.2, 1.0, 50), whole)
-        strength = rules.largest_strength(scatter)
-        assert effective_share(rules.entropy_form(scatter, strength)) == pytest.approx(0.9)
-        assert effective_share(rules.entropy_form(scatter, 1.01 * strength)) < 0.9
+        strength = weights.largest_strength(scatter)
+        assert effective_share(weights.entropy_form(scatter, strength)) == pytest.approx(0.9)
+        assert effective_share(weights.entropy_form(scatter, 1.01 * strength)) < 0.9
 
 
 @pytest.mark.parametrize("learn", [False, True])
@@ -347,8 +346,8 @@ def test_the_warm_up_takes_rows_to_the_nearest_centroid_smoothing_left_out(learn
 def test_features_that_do_not_differ_are_not_told_apart() -> None:
     same = np.array([1.0, 2.0, 3.0])
     scatter = Scatter(same * (1.0 - 1e-12), same)
-    assert rules.largest_strength(scatter) == 0.0
-    np.testing.assert_array_equal(rules.entropy_form(scatter, 0.0), np.ones(3))
+    assert weights.largest_strength(scatter) == 0.0
+    np.testing.assert_array_equal(weights.entropy_form(scatter, 0.0), np.ones(3))
 
 
 @pytest.mark.parametrize("distortion", ["i-divergence", "kl"])

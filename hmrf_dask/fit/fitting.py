@@ -23,12 +23,12 @@ from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
-from hmrf_dask.fit import preparation, starts
+from hmrf_dask.fit import candidates, preparation
 from hmrf_dask.fit.journal import Journal, Progress
 from hmrf_dask.fit.loop import Fit
 from hmrf_dask.fit.memory_plan import check_memory, plan_tasks, reading_task, table_task
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.preparation import Facts, Pairs
+from hmrf_dask.fit.preparation import Pairs
 from hmrf_dask.fit.problem import ENTRY_BYTES, ROW_BYTES, Problem, lay_out, whole_labels
 from hmrf_dask.fit.refinement import wanted
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
@@ -39,8 +39,11 @@ from hmrf_dask.flow.workers import check_workers, memory_of_all
 from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.room import kept_for_a_fit
+from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings, State
-from hmrf_dask.types import FloatArray, IntArray, LabelArray
+from hmrf_dask.tasks.partitions import labels_at
+from hmrf_dask.tasks.survey import Facts
+from hmrf_dask.types import FloatArray, LabelArray
 
 
 def unwatched(record: dict[str, Any]) -> None:
@@ -152,7 +155,7 @@ class _Work:
     def refining_starts(self) -> bool:
         """Whether it runs in every candidate of the pool, too."""
         sample = start_sample_size(self.facts.n_rows, self.settings)
-        return starts.refines_all(self.settings, self.distortion, sample)
+        return candidates.refines_all(self.settings, self.distortion, sample)
 
     @property
     def row_bytes(self) -> int:
@@ -265,7 +268,7 @@ def _given_first(
 ) -> Callable[[], FloatArray] | None:
     """Return what makes the first centroids, None for a pool of starts."""
     if given is not None:
-        return partial(starts.smoothed, work.distortion, given)
+        return partial(start_sample.smoothed, work.distortion, given)
     if work.seeds is not None:
         return partial(seeded_centroids, engine, work.seeds, ground)
     return None
@@ -326,11 +329,6 @@ def _warn_of_conflicts(pairs: Pairs, settings: Settings) -> None:
             HmrfWarning,
             stacklevel=5,
         )
-
-
-def labels_at(labels: LabelArray, rows: IntArray) -> LabelArray:
-    """Return the labels of some rows of a part."""
-    return labels[rows]
 
 
 @dataclass

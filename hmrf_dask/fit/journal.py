@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.errors import RunDirectoryError, rows_moved
-from hmrf_dask.fit import starts
-from hmrf_dask.fit.m_step import FLOOR, centroids_beside_sums, centroids_of, effective_share
+from hmrf_dask.fit.candidates import Candidate
+from hmrf_dask.fit.m_step import centroids_beside_sums, centroids_of
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.phases import Iteration
-from hmrf_dask.fit.starts import Candidate
+from hmrf_dask.fit.weights import FLOOR, effective_share
 from hmrf_dask.flow.dataflow import Lazy, share_array
 from hmrf_dask.kernels.arrays import frozen
-from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.storage.records import CheckpointStore, Commit, LabelsFile
+from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
-from hmrf_dask.types import IntArray, LabelArray
+from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked
 
 log = logging.getLogger("hmrf_dask")
 
@@ -226,23 +226,10 @@ def overlapping(files: Sequence[LabelsFile], first_row: int, n_rows: int) -> lis
     ]
 
 
-def cut_labels(
-    run: CheckpointStore,
-    number: int,
-    part: str,
-    first_row: int,
-    n_rows: int,
-    files: list[LabelsFile],
-) -> LabelsFile:
-    """Write the labels of a part from files of another partitioning."""
-    labels = run.read_label_range(files, first_row, first_row + n_rows)
-    return run.write_labels(number, part, first_row, np.array(labels))
-
-
 def spread(engine: Engine, ground: Lazy, file: LabelsFile) -> Files:
     """Write the labels of a candidate, which knows every row, as those of every part."""
     flow, problem, run, number = engine.flow, engine.problem, engine.run, engine.number
-    labels = flow.lazy(starts.labels_by_row, ground, run, file)
+    labels = flow.lazy(start_sample.labels_by_row, ground, run, file)
     free = [
         flow.lazy(
             write_free,
@@ -270,25 +257,3 @@ def spread(engine: Engine, ground: Lazy, file: LabelsFile) -> Files:
     ]
     files = flow.compute([*free, *linked])
     return tuple(files[: len(free)]), tuple(files[len(free) :])
-
-
-def write_free(
-    run: CheckpointStore,
-    number: int,
-    part: str,
-    first_row: int,
-    n_rows: int,
-    places: IntArray,
-    labels: LabelArray,
-) -> LabelsFile:
-    """Write the labels of a corpus part, its linked rows marked."""
-    own = np.array(labels[first_row : first_row + n_rows])
-    own[places] = LINKED
-    return run.write_labels(number, part, first_row, own)
-
-
-def write_linked(
-    run: CheckpointStore, number: int, part: str, first_row: int, rows: IntArray, labels: LabelArray
-) -> LabelsFile:
-    """Write the labels of a linked part."""
-    return run.write_labels(number, part, first_row, np.array(labels[rows], np.int32))

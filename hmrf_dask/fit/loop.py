@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hmrf_dask.fit import phases, starts
+from hmrf_dask.fit import candidates, phases, starts
+from hmrf_dask.fit.candidates import Candidate
 from hmrf_dask.fit.journal import Journal, restore, spread
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.phases import Iteration
 from hmrf_dask.fit.refinement import wanted
-from hmrf_dask.fit.starts import Candidate
 from hmrf_dask.flow.dataflow import Lazy
+from hmrf_dask.tasks import model, start_sample
 from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.types import FloatArray
 
@@ -106,14 +107,14 @@ class Fit:
         ground = self.ground()
         if len(names) == 1:
             flow = self.engine.flow
-            first = flow.lazy(starts.first_centroids, ground, names[0])
+            first = flow.lazy(start_sample.start_centroids, ground, names[0])
             return self._from_centroids(flow.compute([first])[0])
         self._run_candidates(ground, names)
         winner = min(self.journal.candidates, key=lambda one: one.energy.total)
         return self._from_winner(ground, winner)
 
     def _from_centroids(self, centroids: FloatArray) -> Position:
-        schedule = phases.smoothing_steps(self.engine.problem.distortion.smoothing_schedule)
+        schedule = model.smoothing_steps(self.engine.problem.distortion.smoothing_schedule)
         self.engine.number = self.journal.next
         turn = phases.begin(self.engine, centroids, learning=self.settings.learn_weights)
         return self._from_turn(turn, warm=bool(schedule))
@@ -123,7 +124,7 @@ class Fit:
         while len(self.journal.candidates) < len(names):
             done = len(self.journal.candidates)
             batch = [
-                flow.lazy(starts.run_candidate, ground, name, run, done + number + 1)
+                flow.lazy(candidates.run_candidate, ground, name, run, done + number + 1)
                 for number, name in enumerate(names[done : done + ABREAST])
             ]
             for candidate in flow.compute(batch):
@@ -136,7 +137,7 @@ class Fit:
         if self.whole and not learning:  # else its J is of another sum, and it was another fit
             self.journal.n_iter = winner.n_iter
             self.journal.history = [("start", step, value) for step, value in winner.history]
-        found = flow.lazy(starts.candidate_centroids, ground, engine.run, winner.file)
+        found = flow.lazy(candidates.candidate_centroids, ground, engine.run, winner.file)
         centroids: FloatArray = flow.compute([found])[0]
         schedule = engine.problem.distortion.smoothing_schedule
         smoothing = 0.0 if schedule is None else schedule[2]
@@ -176,7 +177,7 @@ class Fit:
         schedule = self.engine.problem.distortion.smoothing_schedule
         assert schedule is not None
         engine, learning = self.engine, self.settings.learn_weights
-        for number, smoothing in list(enumerate(phases.smoothing_steps(schedule)))[done:]:
+        for number, smoothing in list(enumerate(model.smoothing_steps(schedule)))[done:]:
             engine.number = self.journal.next
             first = number == 0
             turn = phases.warm_iteration(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hmrf_dask.errors import MemoryPlanError
-from hmrf_dask.fit.preparation import Facts, Pairs
+from hmrf_dask.fit.preparation import Pairs
 from hmrf_dask.fit.refinement import SHARE
 from hmrf_dask.fit.starts import start_sample_size
 from hmrf_dask.flow.dataflow import FAN
@@ -19,6 +19,7 @@ from hmrf_dask.kernels.products import LANES
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes
 from hmrf_dask.rows.files import BlockSource
 from hmrf_dask.tasks.model import Settings
+from hmrf_dask.tasks.survey import Facts
 
 # Measured, as are the numbers of dense arrays below; tests/test_memory_plan.py holds tasks to it.
 ROW_TERMS = 96  # bytes a row: its eight terms; labels before and after, distance, moved

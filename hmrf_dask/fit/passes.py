@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, tree
 from hmrf_dask.kernels.exact import exact_integer
@@ -403,8 +401,3 @@ def _closed(state: State) -> int:
     return model.distortion.closed_distances(
         model.table(), model.weights, state.sums, state.counts, model.exponent
     )
-
-
-def real_sums(sums: IntArray, exponent: int) -> FloatArray:
-    """Return fixed-point sums as float64."""
-    return np.asarray(sums * 2.0**-exponent, np.float64)

@@ -12,19 +12,18 @@ import numpy as np
 
 from hmrf_dask.errors import HmrfError
 from hmrf_dask.fit.e_step import expectation, settle_linked
-from hmrf_dask.fit.m_step import (
-    first_prior,
-    held_prior,
-    learn,
-    maximisation,
-    prior_value,
-    reseed,
-    reweighted,
-    warm_weights,
-)
+from hmrf_dask.fit.m_step import maximisation, reseed
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.fit.problem import begin_labels
 from hmrf_dask.fit.refinement import vary
+from hmrf_dask.fit.weights import (
+    first_prior,
+    held_prior,
+    learn,
+    prior_value,
+    reweighted,
+    warm_weights,
+)
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.storage.records import LabelsFile
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
@@ -188,18 +187,6 @@ def settle_warm(engine: Engine, state: State, *, smoothing: float, learning: boo
     pricing = engine.price(state.model)
     energy = engine.energy(state, pricing, prior_value(engine, state))
     return Iteration(replace(state, energy=energy), pricing, 0, (("settled", energy.value),))
-
-
-def smoothing_steps(schedule: tuple[float, float, float] | None) -> tuple[float, ...]:
-    """Return α of each warm-up iteration, none above the floor's; empty without a schedule."""
-    if schedule is None:
-        return ()
-    start, factor, floor = schedule
-    steps = []
-    while start > floor:
-        steps.append(start)
-        start *= factor
-    return tuple(steps)
 
 
 def run_iterations(

@@ -14,13 +14,12 @@ from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
 from hmrf_dask.kernels.closure_tables import table_bytes
-from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.linked.layout import LinkedLayout
 from hmrf_dask.linked.plan import plan_layout
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks.model import Settings
-from hmrf_dask.tasks.partitions import LabelledPartition
+from hmrf_dask.tasks.partitions import LabelledPartition, first_labels, gather_rows, take_rows
 from hmrf_dask.tasks.rounds import Cutting, cut_problem
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
@@ -102,16 +101,6 @@ class Problem:
 def part_name(kind: str, number: int) -> str:
     """Return the name of a part's label files."""
     return f"{kind}-{number:05d}"
-
-
-def take_rows(block: RowBlock, places: IntArray) -> RowBlock:
-    """Return some rows of a partition."""
-    return block.take(places)
-
-
-def gather_rows(pieces: list[RowBlock], order: IntArray) -> RowBlock:
-    """Return the rows of several pieces, laid end to end, in another order."""
-    return RowBlock.concatenate(pieces).take(order)
 
 
 def gather_parts(
@@ -280,15 +269,6 @@ def largest_degree(graph: ConstraintGraph) -> float:
             graph.rivals[:, one], sizes[graph.rivals[:, other]], graph.n_groups
         )
     return float((degree + by_group[graph.groups]).max(initial=0.0))
-
-
-def first_labels(
-    run: CheckpointStore, part: str, first_row: int, n_rows: int, places: IntArray
-) -> LabelsFile:
-    """Write the labels a fit begins with: linked rows marked as such, all others undecided."""
-    labels = np.full(n_rows, UNDECIDED, np.int32)
-    labels[places] = LINKED
-    return run.write_labels(0, part, first_row, labels)
 
 
 def begin_labels(

@@ -10,7 +10,6 @@ pairs by the E-step alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,25 +17,22 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.m_step import maximisation
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.flow.dataflow import Lazy, share_array, tree
-from hmrf_dask.kernels.set_moves import Moves, apply_moves
-from hmrf_dask.kernels.worths import Ties
-from hmrf_dask.linked.layout import IcmProblem
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
+from hmrf_dask.storage.records import LabelsFile
 from hmrf_dask.tasks.first_variation import (
     Proposals,
     Sources,
+    apply_proposals,
+    chosen_ties,
+    free_labels,
     merge_proposals,
-    pick,
+    moved_labels,
     propose_linked,
     propose_rows,
-    summands_of,
-    ties_of,
 )
-from hmrf_dask.tasks.linked_costs import PricedPairs
 from hmrf_dask.tasks.model import State
 from hmrf_dask.tasks.partitions import LabelledPartition
-from hmrf_dask.types import FloatArray, IntArray, LabelArray
+from hmrf_dask.types import IntArray
 
 # "auto" refines up to so many rows a cluster: every candidate of a pool, or only the one that wins.
 # Measured on TF-IDF (pipelines/papers/refinement.py; hmrf_dask/README.md has the table).
@@ -57,92 +53,6 @@ def wanted(
     if distortion.refinement is None or n_clusters < 2:
         return False
     return bool(setting) if setting != "auto" else n_rows <= most * n_clusters
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The pair costs and neighbours of a few linked rows, in addresses."""
-
-    starts: IntArray
-    neighbours: IntArray
-    costs: FloatArray
-    near: IntArray  # addresses of rows and neighbours, sorted
-    labels: LabelArray  # their labels
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        arrays = (self.starts, self.neighbours, self.costs, self.near, self.labels)
-        return sum(array.nbytes for array in arrays) + 256
-
-
-def chosen_ties(
-    problem: IcmProblem,
-    pairs: PricedPairs,
-    run: CheckpointStore,
-    files: list[LabelsFile],
-    base: int,
-    addresses: IntArray,
-) -> Chosen:
-    """Return what re-checking needs to know of some rows of an ICM problem."""
-    labels = np.concatenate([run.read_labels(file) for file in files])
-    ties = ties_of(problem, pairs)
-    starts, edges = pick(ties.start, np.arange(len(ties.cost)), addresses - base)
-    neighbours = base + ties.neighbour[edges].astype(np.int64)
-    near = np.unique(np.concatenate([addresses, neighbours]))
-    return Chosen(starts, neighbours, ties.cost[edges], near, labels[near - base])
-
-
-def free_labels(run: CheckpointStore, file: LabelsFile, addresses: IntArray) -> LabelArray:
-    """Return the labels of a few rows of a part."""
-    return run.read_labels(file)[addresses - file.first_row]
-
-
-def apply_proposals(
-    proposals: Proposals,
-    blocks: list[RowBlock],
-    free: list[LabelArray],
-    tied: list[Chosen],
-    sources: Sources,
-) -> tuple[IntArray, LabelArray]:
-    """Return the addresses and labels of the rows that moved.
-
-    `blocks` are the rows of the proposals by address, `free` the labels of those that are free
-    rows, `tied` what is known of the linked ones, which come after.
-    """
-    addresses = np.unique(proposals.addresses)
-    n_free = sum(len(one) for one in free)
-    known = np.concatenate([addresses[:n_free], *(one.near for one in tied)])
-    labels = np.concatenate([*free, *(one.labels for one in tied)]).astype(np.int32)
-    places = np.searchsorted(known, addresses).astype(np.int32)
-    lengths = np.concatenate([np.zeros(n_free, np.int64), *(np.diff(one.starts) for one in tied)])
-    nobody = np.zeros(0, np.int64)
-    neighbours = np.concatenate([nobody, *(one.neighbours for one in tied)])
-    ties = Ties(
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        np.searchsorted(known, neighbours).astype(np.int32),
-        np.concatenate([np.zeros(0), *(one.costs for one in tied)]),
-    )
-    rows = summands_of(RowBlock.concatenate(blocks), sources.model)
-    members = np.searchsorted(addresses, proposals.addresses).astype(np.int32)
-    before = labels[places]
-    apply_moves(
-        Moves(proposals.starts, members, proposals.targets), rows, places, labels,
-        sources.sums.copy(), sources.metric, sources.model.exponent, sources.counts.copy(),
-        sources.directional, ties,
-    )  # fmt: skip
-    after = labels[places]
-    moved = np.flatnonzero(before != after)
-    return addresses[moved], after[moved]
-
-
-def moved_labels(
-    run: CheckpointStore, file: LabelsFile, base: int, moves: tuple[IntArray, LabelArray]
-) -> LabelArray:
-    """Return the labels of a part after the moves; `base` is the address of its first row."""
-    labels = np.array(run.read_labels(file))
-    here = (moves[0] >= base) & (moves[0] < base + file.n_rows)
-    labels[moves[0][here] - base] = moves[1][here]
-    return labels
 
 
 def vary(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:

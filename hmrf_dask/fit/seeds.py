@@ -18,11 +18,10 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import Pairs, describe_nodes
-from hmrf_dask.fit.starts import StartSample, first_sample, first_smoothing
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import Sums, add_sums, fixed_point_exponent
-from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks import first_centroids
+from hmrf_dask.tasks.partitions import seed_sums
+from hmrf_dask.tasks.start_sample import fill_classes, first_smoothing
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 CERTAIN = 2**16  # units of a probability: shares of rows are whole numbers, so sums stay exact
@@ -163,25 +162,6 @@ def fix_labels(flow: Dataflow, corpus: Corpus, seeds: Seeds) -> Pairs:
 # ---- first centroids
 
 
-def seed_sums(
-    block: RowBlock,
-    metric: tuple[Distortion, FloatArray],
-    rows: IntArray,
-    labels: LabelArray,
-    shares: IntArray,
-    n_clusters: int,
-    exponent: int,
-) -> Sums:
-    """Return the sums of the seeds of a part by class, each as often as its share says."""
-    distortion, weights = metric
-    some = block.take(rows)
-    terms = distortion.terms(some, weights)
-    if (shares != 1).any():
-        terms = terms._replace(factor=terms.factor * shares, extra=terms.extra * shares)
-    nowhere = np.full(len(rows), -1, np.int32)
-    return distortion.sum_moves(some, terms, weights, nowhere, labels, n_clusters, exponent)
-
-
 def seeded_centroids(engine: Engine, seeds: Seeds, ground: Callable[[], Lazy]) -> FloatArray:
     """Return the centroids of the seeds of each class; classes without are filled up."""
     problem, flow = engine.problem, engine.flow
@@ -233,13 +213,3 @@ def _total(engine: Engine, seeds: Seeds) -> tuple[IntArray, IntArray, int]:
     whole: Sums = flow.compute([tree(flow, add_sums, sums)])[0]
     dense = whole.dense if whole.is_dense else whole.to_dense()
     return dense, counts // (CERTAIN // unit), exponent
-
-
-def fill_classes(ground: StartSample, known: FloatArray, classes: IntArray) -> FloatArray:
-    """Return all centroids: those of `classes` are known, the others filled up as of a start."""
-    n_clusters = ground.settings.n_clusters
-    made = first_centroids.fill(first_sample(ground), n_clusters, 0, known, ground.settings.fill)
-    others = np.setdiff1d(np.arange(n_clusters), classes)
-    out = np.empty_like(made)
-    out[classes], out[others] = made[: len(classes)], made[len(classes) :]
-    return out

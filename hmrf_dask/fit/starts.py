@@ -2,138 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from hmrf_dask.checkpoints.memory import MemoryRun
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.distortions.base import Distortion, Extent
-from hmrf_dask.fit import phases
-from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.phases import Iteration, Steps
 from hmrf_dask.fit.preparation import Pairs, describe_nodes
-from hmrf_dask.fit.problem import Problem, gather_parts, lay_out, whole_labels
-from hmrf_dask.fit.refinement import POOL_ROWS_PER_CLUSTER, wanted
-from hmrf_dask.flow.dataflow import Dataflow, Inline, Lazy, share_array, tree
-from hmrf_dask.kernels.distances import LINKED
+from hmrf_dask.fit.problem import Problem, gather_parts
+from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.random import uniforms
-from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.ids import hash_ids
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
-from hmrf_dask.tasks import first_centroids as tasks_first_centroids
-from hmrf_dask.tasks.first_centroids import (
-    CandidateRows,
-    agglomerate,
-    farthest_first,
-    find_neighbourhoods,
-    largest_first,
+from hmrf_dask.tasks.model import Settings
+from hmrf_dask.tasks.start_sample import (
+    Lowest,
+    StartSample,
+    lowest_rows,
+    make_start_sample,
+    merge_lowest,
 )
-from hmrf_dask.tasks.model import Energy, Settings
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
-
-
-@dataclass(frozen=True)
-class StartSample:
-    """What candidates start from: rows sorted by id, and the constraints among them."""
-
-    block: RowBlock
-    rows: IntArray  # row number in the corpus of each row
-    graph: ConstraintGraph | None
-    node_rows: IntArray  # place in `block` of each node
-    settings: Settings
-    distortion: Distortion
-    extent: Extent
-    cost_unit: float
-    row_bytes: int
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        graph = self.graph
-        held = [] if graph is None else [getattr(graph, one.name) for one in fields(graph)]
-        arrays = [one for one in held if isinstance(one, np.ndarray)]
-        sizes = (array.nbytes for array in [self.rows, self.node_rows, *arrays])
-        return self.block.__sizeof__() + sum(sizes) + 4096
-
-    @property
-    def smoothing(self) -> float:
-        """The α that candidates are compared at: where the warm-up ends."""
-        schedule = self.distortion.smoothing_schedule
-        return 0.0 if schedule is None else schedule[2]
-
-    def sample(self) -> CandidateRows:
-        """Return the rows as initialisation sees them: all features weigh 1."""
-        weights = np.ones(self.extent.n_features)
-        bound = self.distortion.summand_bound(None, weights)
-        if bound is None:
-            terms = self.distortion.terms(self.block, weights)
-            bound = self.distortion.summand_bound(terms, weights) or 1.0
-        exponent = fixed_point_exponent(self.block.n_rows, bound)
-        return CandidateRows(
-            self.block, self.distortion, self.smoothing, exponent, self.settings.seed
-        )
-
-    def engine(self, *, constrained: bool) -> Engine:
-        """Return an engine over these rows that runs inside one task."""
-        flow, block = Inline(), self.block
-        extent = replace(self.extent, n_rows=block.n_rows)
-        values = np.diff(block.indptr)[self.node_rows].astype(np.int64)
-        graph = self.graph if constrained else None
-        problem = lay_out(
-            flow, self.settings, self.distortion, extent, [block], [block.n_rows],
-            graph, self.node_rows, values, self.cost_unit, self.row_bytes,
-        )  # fmt: skip
-        return Engine(flow, problem, MemoryRun())
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A finished start: its labels in a file, J, and how it went."""
-
-    name: str
-    file: LabelsFile
-    energy: Energy
-    n_iter: int
-    history: tuple[tuple[str, float], ...]
-
-    def encoded(self) -> dict[str, Any]:
-        """Return what a commit keeps of it; its label file is named apart."""
-        return {
-            "name": self.name,
-            "energy": self.energy.encoded(),
-            "n_iter": self.n_iter,
-            "history": [list(step) for step in self.history],
-        }
-
-    @staticmethod
-    def decoded(record: dict[str, Any], file: LabelsFile) -> Candidate:
-        """Return the candidate a commit holds."""
-        history = tuple((str(step), float(value)) for step, value in record["history"])
-        return Candidate(
-            record["name"], file, Energy.decoded(record["energy"]), record["n_iter"], history
-        )
-
-
-def sort_start_sample(ground: StartSample) -> StartSample:
-    """Return the ground with its rows in id order, so that index order is id order."""
-    order = np.argsort(ground.block.ids, kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return replace(
-        ground,
-        block=ground.block.take(order),
-        rows=ground.rows[order],
-        node_rows=place[ground.node_rows],
-    )
-
-
-def make_start_sample(block: RowBlock, ground: StartSample) -> StartSample:
-    """Return the ground with its rows, which come as a task result."""
-    return sort_start_sample(replace(ground, block=block))
+from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 
 def candidate_names(settings: Settings, constrained: bool) -> list[str]:
@@ -145,149 +34,6 @@ def candidate_names(settings: Settings, constrained: bool) -> list[str]:
     names = [f"unconstrained {number}" for number in range(settings.n_init)]
     from_pairs = ["farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
     return [*names, *from_pairs] if constrained else names
-
-
-def first_centroids(ground: StartSample, name: str) -> FloatArray:
-    """Return the centroids a candidate starts from."""
-    settings, sample = ground.settings, first_sample(ground)
-    kind, number = name.rsplit(" ", 1)
-    start, n_clusters = int(number), settings.n_clusters
-    if kind in ("unconstrained", "k-means++"):
-        return tasks_first_centroids.kmeans_plus_plus(sample, n_clusters, start)
-    if kind == "random":
-        return tasks_first_centroids.random_rows(sample, n_clusters, start)
-    given = np.zeros((0, ground.extent.n_features))
-    if ground.graph is not None and (kind, settings.neighborhoods) == ("neighborhoods", "largest"):
-        given = largest_first(sample, ground.graph, ground.node_rows, n_clusters)
-    elif ground.graph is not None:
-        singles = kind == "agglomerated-singles"
-        found = find_neighbourhoods(sample, ground.graph, ground.node_rows, singles=singles)
-        pick = farthest_first if kind in ("farthest-first", "neighborhoods") else agglomerate
-        given = pick(sample, found, n_clusters) if len(found) else given
-    how = settings.fill if kind == "neighborhoods" else "k-means++"
-    return tasks_first_centroids.fill(sample, n_clusters, start, given, how)
-
-
-def first_sample(ground: StartSample) -> CandidateRows:
-    """Return the rows as those see them who make first centroids."""
-    return replace(ground.sample(), smoothing=first_smoothing(ground.distortion))
-
-
-def first_smoothing(distortion: Distortion) -> float:
-    """Return the α that a warm-up begins with.
-
-    First centroids are made with it: at a lower one a row is as far from a centroid as the words
-    that one lacks, whatever those of the row, and clusters run empty.
-    """
-    steps = phases.smoothing_steps(distortion.smoothing_schedule)
-    return steps[0] if steps else 0.0
-
-
-def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
-    """Return first centroids for means that the user gave: drawn to the uniform row."""
-    smoothing = first_smoothing(distortion)
-    if not smoothing:
-        return means
-    exponent = fixed_point_exponent(1, float(np.abs(means).max(initial=0.0)))
-    sums = np.rint(means * 2.0**exponent).astype(np.int64)
-    sums = np.column_stack([sums, np.zeros(len(means), np.int64)])
-    one, plain = np.ones(len(means), np.int64), np.ones(means.shape[1])
-    return distortion.centroids(sums, exponent, one, plain, smoothing, None)
-
-
-def refines_all(settings: Settings, distortion: Distortion, n_rows: int) -> bool:
-    """Return whether first variation runs in every candidate, on so many rows."""
-    sizes = n_rows, settings.n_clusters
-    return wanted(settings.refine, distortion, *sizes, most=POOL_ROWS_PER_CLUSTER)
-
-
-def run_candidate(ground: StartSample, name: str, run: CheckpointStore, number: int) -> Candidate:
-    """Run one candidate to its end and keep its labels (in the order of the ground)."""
-    settings = ground.settings
-    refining = refines_all(settings, ground.distortion, ground.block.n_rows)
-    centroids = first_centroids(ground, name)
-    engine = ground.engine(constrained=True)
-    if ground.graph is not None and name.startswith("unconstrained"):
-        course = _run_unconstrained_first(engine, centroids, ground, refining)
-    else:
-        course = _run(engine, centroids, ground, refining)
-    labels = sample_labels(engine, course.last)
-    file = run.write_labels(number, f"start-{number:05d}", 0, labels)
-    history = tuple(step for steps in course.turns for step in steps)
-    return Candidate(name, file, course.last.state.energy, course.n_iter, history)
-
-
-@dataclass(frozen=True)
-class _Course:
-    """How a candidate went: the steps of its turns, its fit iterations, where it ended."""
-
-    last: Iteration
-    turns: list[Steps]
-    n_iter: int
-
-
-def _follow(engine: Engine, turn: Iteration, max_iter: int, refining: bool) -> _Course:
-    """Run fit iterations and then refinement to their ends."""
-    turn, fitted = phases.run_iterations(engine, turn, max_iter, refining=False)
-    turn, refined = phases.run_iterations(engine, turn, 0, refining=refining)
-    return _Course(turn, [*fitted, *refined], len(fitted))
-
-
-def _run_unconstrained_first(
-    engine: Engine, centroids: FloatArray, ground: StartSample, refining: bool
-) -> _Course:
-    """Run a start as if there were no pairs, then go on with them.
-
-    Labels that first variation found are better than any batch assignment, so free rows keep them
-    and only linked rows are settled anew.
-    """
-    alone = ground.engine(constrained=False)
-    free = _run(alone, centroids, ground, refining).last.state
-    found = free.model.centroids
-    if not refining:
-        turn = phases.begin(engine, found, smoothing=ground.smoothing)
-        return _follow(engine, turn, ground.settings.max_iter, refining=False)
-    labels = np.array(alone.run.read_labels(free.free[0]))
-    labels[engine.problem.places[0]] = LINKED
-    file = engine.run.write_labels(0, "rows-00000", 0, labels)
-    turn = phases.begin(engine, found, smoothing=ground.smoothing, free=(file,))
-    return _follow(engine, turn, 1, refining=True)  # the one iteration is an M-step
-
-
-def _run(engine: Engine, centroids: FloatArray, ground: StartSample, refining: bool) -> _Course:
-    """Run a start at weights 1: warm-up where the distortion has one, fit, refinement."""
-    steps = phases.smoothing_steps(ground.distortion.smoothing_schedule)
-    turn = phases.begin(engine, centroids, smoothing=0.0 if steps else ground.smoothing)
-    for number, smoothing in enumerate(steps):
-        first = number == 0
-        turn = phases.warm_iteration(
-            engine, turn.state, smoothing=smoothing, learning=False, first=first
-        )
-    if steps:
-        turn = phases.settle_warm(engine, turn.state, smoothing=ground.smoothing, learning=False)
-    return _follow(engine, turn, ground.settings.max_iter, refining)
-
-
-def sample_labels(engine: Engine, turn: Iteration) -> LabelArray:
-    """Return all labels of a one-part problem, linked rows included."""
-    problem, state = engine.problem, turn.state
-    return whole_labels(
-        engine.run, state.free[0], state.linked, problem.places[0], problem.positions[0]
-    )
-
-
-def candidate_centroids(ground: StartSample, run: CheckpointStore, file: LabelsFile) -> FloatArray:
-    """Return the centroids of a finished candidate."""
-    sample = ground.sample()
-    labels = run.read_labels(file).astype(np.int64)
-    return sample.centroids(*sample.sums(labels, ground.settings.n_clusters))
-
-
-def labels_by_row(ground: StartSample, run: CheckpointStore, file: LabelsFile) -> AnyArray:
-    """Return the labels of a candidate over the whole corpus in the order of its rows."""
-    out = np.empty(len(ground.rows), np.int32)
-    out[ground.rows] = run.read_labels(file)
-    return out
 
 
 def restrict(graph: ConstraintGraph, keep: AnyArray) -> ConstraintGraph:
@@ -372,51 +118,6 @@ def prepare_start_sample(
         problem.row_bytes,
     )
     return flow.persist([flow.lazy(make_start_sample, part.block, flow.share(plan))])[0]
-
-
-@dataclass(frozen=True)
-class Lowest:
-    """The rows of a part with the lowest keyed numbers."""
-
-    numbers: FloatArray
-    ids: AnyArray
-    rows: IntArray
-    most: int
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.numbers.nbytes + self.ids.nbytes + self.rows.nbytes + 128
-
-
-def lowest_rows(
-    block: RowBlock, first_row: int, linked: IntArray, taken: IntArray, seed: int, most: int
-) -> Lowest:
-    """Return the `most` rows of a part with the lowest keyed numbers, those `taken` left out.
-
-    Linked rows come after all free ones, and without their pairs: they only fill up.
-    """
-    numbers = uniforms(block.keys, seed, "sample", 0, 0, 0)
-    numbers[linked] += 1.0
-    rows = np.delete(np.arange(block.n_rows), taken)
-    return _first(Lowest(numbers[rows], block.ids[rows], rows + first_row, most))
-
-
-def _first(lowest: Lowest) -> Lowest:
-    order = np.lexsort((lowest.ids, lowest.numbers))[: lowest.most]
-    return Lowest(lowest.numbers[order], lowest.ids[order], lowest.rows[order], lowest.most)
-
-
-def merge_lowest(lists: Sequence[Lowest]) -> Lowest:
-    """Return the lowest of several parts."""
-    some = [one for one in lists if len(one.rows)] or list(lists[:1])  # none: ids of any type
-    return _first(
-        Lowest(
-            np.concatenate([one.numbers for one in some]),
-            np.concatenate([one.ids for one in some]),
-            np.concatenate([one.rows for one in some]),
-            some[0].most,
-        )
-    )
 
 
 def _sampled_rows(

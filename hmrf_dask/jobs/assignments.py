@@ -16,8 +16,6 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
-from hmrf_dask.fit.fitting import labels_at
-from hmrf_dask.fit.preparation import find_ids
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.kernels.exact import BASE, LIMBS, exact_integer, exact_sum
 from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
@@ -25,6 +23,8 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.records import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
+from hmrf_dask.tasks.partitions import labels_at
+from hmrf_dask.tasks.survey import find_ids
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 Places = tuple[IntArray, IntArray]  # which of the documents named, and their rows of a partition

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from hmrf_dask.constraints.answer_files import parse_pairs
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, counted
-from hmrf_dask.fit.preparation import find_ids
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, column, paths_of
 from hmrf_dask.jobs.places import ANSWERS, GONE
@@ -35,6 +34,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.ids import hash_ids
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.stores import open_storage
+from hmrf_dask.tasks.survey import find_ids
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 

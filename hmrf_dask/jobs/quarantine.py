@@ -16,7 +16,6 @@ import numpy as np
 from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files, find_duplicate_ids
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
-from hmrf_dask.fit.preparation import find_ids
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.jobs.bundles import (
     encode_rejects,
@@ -35,6 +34,7 @@ from hmrf_dask.jobs.rows import Home
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource, write_block
 from hmrf_dask.storage.records import digest
+from hmrf_dask.tasks.survey import find_ids
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import IntArray
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hmrf_dask.distortions.table_form import TableDistortion
-from hmrf_dask.fit.passes import real_sums
 from hmrf_dask.kernels.arrays import spread
 from hmrf_dask.kernels.problem import adjacency
-from hmrf_dask.kernels.set_moves import group_gains
+from hmrf_dask.kernels.set_moves import Moves, apply_moves, group_gains
 from hmrf_dask.kernels.variation import single_gains
 from hmrf_dask.kernels.worths import Summands, Ties, cluster_squares, summands
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
@@ -23,7 +22,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks.icm import end_to_end
 from hmrf_dask.tasks.linked_costs import PricedPairs
-from hmrf_dask.tasks.model import Model
+from hmrf_dask.tasks.model import Model, real_sums
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
 
@@ -195,3 +194,89 @@ def merge_proposals(lists: Sequence[Proposals]) -> Proposals:
             lists[0].most_rows,
         )
     )
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The pair costs and neighbours of a few linked rows, in addresses."""
+
+    starts: IntArray
+    neighbours: IntArray
+    costs: FloatArray
+    near: IntArray  # addresses of rows and neighbours, sorted
+    labels: LabelArray  # their labels
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        arrays = (self.starts, self.neighbours, self.costs, self.near, self.labels)
+        return sum(array.nbytes for array in arrays) + 256
+
+
+def chosen_ties(
+    problem: IcmProblem,
+    pairs: PricedPairs,
+    run: CheckpointStore,
+    files: list[LabelsFile],
+    base: int,
+    addresses: IntArray,
+) -> Chosen:
+    """Return what re-checking needs to know of some rows of an ICM problem."""
+    labels = np.concatenate([run.read_labels(file) for file in files])
+    ties = ties_of(problem, pairs)
+    starts, edges = pick(ties.start, np.arange(len(ties.cost)), addresses - base)
+    neighbours = base + ties.neighbour[edges].astype(np.int64)
+    near = np.unique(np.concatenate([addresses, neighbours]))
+    return Chosen(starts, neighbours, ties.cost[edges], near, labels[near - base])
+
+
+def free_labels(run: CheckpointStore, file: LabelsFile, addresses: IntArray) -> LabelArray:
+    """Return the labels of a few rows of a part."""
+    return run.read_labels(file)[addresses - file.first_row]
+
+
+def apply_proposals(
+    proposals: Proposals,
+    blocks: list[RowBlock],
+    free: list[LabelArray],
+    tied: list[Chosen],
+    sources: Sources,
+) -> tuple[IntArray, LabelArray]:
+    """Return the addresses and labels of the rows that moved.
+
+    `blocks` are the rows of the proposals by address, `free` the labels of those that are free
+    rows, `tied` what is known of the linked ones, which come after.
+    """
+    addresses = np.unique(proposals.addresses)
+    n_free = sum(len(one) for one in free)
+    known = np.concatenate([addresses[:n_free], *(one.near for one in tied)])
+    labels = np.concatenate([*free, *(one.labels for one in tied)]).astype(np.int32)
+    places = np.searchsorted(known, addresses).astype(np.int32)
+    lengths = np.concatenate([np.zeros(n_free, np.int64), *(np.diff(one.starts) for one in tied)])
+    nobody = np.zeros(0, np.int64)
+    neighbours = np.concatenate([nobody, *(one.neighbours for one in tied)])
+    ties = Ties(
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        np.searchsorted(known, neighbours).astype(np.int32),
+        np.concatenate([np.zeros(0), *(one.costs for one in tied)]),
+    )
+    rows = summands_of(RowBlock.concatenate(blocks), sources.model)
+    members = np.searchsorted(addresses, proposals.addresses).astype(np.int32)
+    before = labels[places]
+    apply_moves(
+        Moves(proposals.starts, members, proposals.targets), rows, places, labels,
+        sources.sums.copy(), sources.metric, sources.model.exponent, sources.counts.copy(),
+        sources.directional, ties,
+    )  # fmt: skip
+    after = labels[places]
+    moved = np.flatnonzero(before != after)
+    return addresses[moved], after[moved]
+
+
+def moved_labels(
+    run: CheckpointStore, file: LabelsFile, base: int, moves: tuple[IntArray, LabelArray]
+) -> LabelArray:
+    """Return the labels of a part after the moves; `base` is the address of its first row."""
+    labels = np.array(run.read_labels(file))
+    here = (moves[0] >= base) & (moves[0] < base + file.n_rows)
+    labels[moves[0][here] - base] = moves[1][here]
+    return labels

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
+from hmrf_dask.distortions.idivergence import IDivergence
 from hmrf_dask.distortions.table_form import TableDistortion
-from hmrf_dask.fit.passes import Engine, Pricing
-from hmrf_dask.flow.dataflow import share_array, tree
 from hmrf_dask.kernels import pairs as pair_kernels
 from hmrf_dask.kernels.entries import sum_rows
 from hmrf_dask.kernels.gradients import (
+    feature_squares,
     member_products,
     member_squares,
     rows_by_cluster,
-    squares_by_length,
     weighted_squares,
 )
 from hmrf_dask.kernels.moves import Moved
 from hmrf_dask.kernels.pairs import Side
-from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import Blocks, batches
 from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks.icm import broken_closures, end_to_end, entries_of
-from hmrf_dask.tasks.model import Model, State
-from hmrf_dask.tasks.partitions import RowTerms, add_limbs, terms_of
+from hmrf_dask.tasks.model import Model
+from hmrf_dask.tasks.partitions import RowTerms, terms_of
 from hmrf_dask.types import FloatArray, IntArray
 
 TOGETHER = 2**22  # numbers of sums of partners that are held at a time
@@ -216,72 +214,6 @@ def _turning(tables: Tables, units: FloatArray) -> IntArray:
     return out + member_squares(tables.rows, tables.member, coefficients, scaled)
 
 
-def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> FloatArray:
-    """Return what violated pairs add, shape (d,).
-
-    It is nought under Potts penalties, which no weight can change.
-    """
-    problem, flow, model = engine.problem, engine.flow, state.model
-    if problem.potts or not problem.icm_problems:
-        return np.zeros(len(model.weights))
-    units = _units(engine, model)
-    shared, known = engine.send(model), share_array(flow, units)
-    found = [
-        flow.lazy(
-            explicit_part,
-            problem.linked[pair.parts[0]].block,
-            problem.linked[pair.parts[1]].block,
-            pair.block,
-            pair.cost,
-            shared,
-            engine.run,
-            (state.linked[pair.parts[0]], state.linked[pair.parts[1]]),
-            known,
-        )
-        for pair in problem.pairs
-    ]
-    found += [
-        flow.lazy(
-            closure_part,
-            one.problem,
-            engine.rows_of(number),
-            shared,
-            engine.run,
-            [state.linked[part] for part in one.parts],
-            problem.closure_costs,
-            known,
-        )
-        for number, one in enumerate(problem.icm_problems)
-        if one.mode == "table"
-    ]
-    totals = flow.compute([tree(flow, add_limbs, found)])[0] / units
-    by_feature = totals[:-2] + model.weights * totals[-2]
-    if problem.distortion.learning == "variance":
-        width = _width(engine)
-        by_feature = by_feature + totals[-1] * width * width
-    return np.asarray(by_feature, np.float64)
-
-
-def _units(engine: Engine, model: Model) -> FloatArray:
-    """Return the units of features, of what is times every a, and of the bounding box: (d + 2,)."""
-    problem = engine.problem
-    if problem.distortion.learning == "variance":
-        reach = _width(engine) ** 2
-    elif problem.distortion.learning == "entropy":
-        reach = np.full(len(model.weights), 2.0 * engine.summand_bound(model.weights))
-    else:
-        reach = np.full(len(model.weights), max(engine.summand_bound(model.weights), 1.0) ** 2)
-    bounds = 4.0 * problem.degree * np.append(reach, [reach.max(initial=1.0), 1.0])
-    largest, each = np.unique(bounds, return_inverse=True)
-    exponents = [fixed_point_exponent(problem.extent.n_rows, float(one)) for one in largest]
-    return np.asarray((2.0 ** np.asarray(exponents, np.float64))[each], np.float64)
-
-
-def _width(engine: Engine) -> FloatArray:
-    """Return the sides of the corpus's bounding box."""
-    return engine.problem.extent.maximum - engine.problem.extent.minimum
-
-
 def rows_of_group(
     blocks: Blocks,
     kept: Sequence[RowTerms | None],
@@ -329,45 +261,9 @@ def squares_of_group(
     return found
 
 
-def _squares(engine: Engine, state: State, overall: Model, exponent: int) -> IntArray:
-    """Return Σ c_i z_im²/a_m of all rows: by the driver where they are at hand, else by tasks."""
-    flow, model, strength = engine.flow, state.model, state.prior.strength
-    free, linked = engine.groups(state)
-    shared = engine.send(model)
-    groups = [
-        (one.blocks, list(one.kept), shared, engine.run, list(one.files))
-        for one in [*free, *linked]
-    ]
-    if engine.at_hand:
-        noted = flow.compute([flow.lazy(noted_rows, *group) for group in groups])
-        members = [one for some in noted for one in some]
-        return weighted_squares(members, model.table(), overall.table(), strength, exponent)
-    others = (flow.share(overall), strength, exponent)
-    squares = [flow.lazy(squares_of_group, *group, *others) for group in groups]
-    found: IntArray = flow.compute([tree(flow, add_limbs, squares)])[0]
-    return found
-
-
-def weight_gradient(engine: Engine, state: State, pricing: Pricing) -> FloatArray:
-    """Return ∂J/∂a by feature, priors included."""
-    model, strength = state.model, state.prior.strength
-    n_rows, whole = engine.problem.extent.n_rows, state.sums.sum(axis=0, keepdims=True)
-    # A centred row's part is (x + e)² − e², x + e at most 1/√a
-    bound = max(engine.summand_bound(model.weights) ** 2, 1.0 / float(model.weights.min()))
-    exponent = fixed_point_exponent(n_rows, (1.0 + strength) * bound)
-    overall = _one_cluster(model, whole, n_rows)
-    totals = _squares(engine, state, overall, exponent) * 2.0**-exponent
-    rows = model.weights * (totals[:-1] + totals[-1])
-    unit, roots = 2.0**-model.exponent, np.sqrt(model.weights)
-    by_log = 0.5 * (rows - unit * squares_by_length(state.sums, roots))
-    if strength:
-        by_log += 0.5 * strength * unit * squares_by_length(whole, roots)
-    by_log += pair_statistics(engine, state, pricing)
-    return np.asarray(by_log / model.weights, np.float64)
-
-
-def _one_cluster(model: Model, whole: IntArray, n_rows: int) -> Model:
-    """Return the model of one cluster of all rows."""
-    counts, weights = np.asarray([n_rows]), model.weights
-    arguments = (whole, model.exponent, counts, weights, model.smoothing, None)
-    return replace(model, centroids=model.distortion.centroids(*arguments))
+def feature_moments(block: RowBlock, model: Model, units: FloatArray) -> IntArray:
+    """Return Σ x² (or Σ x ln x − x) by feature of a part, in fixed point of these units."""
+    distortion = model.distortion
+    if isinstance(distortion, IDivergence):
+        return distortion.feature_entropies(block, units)
+    return feature_squares(block.arrays, units)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.flow.dataflow import Lazy
+from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
 from hmrf_dask.kernels.margins import Margins, Watch
 from hmrf_dask.kernels.sums import Accumulator, Sums, joined
@@ -33,7 +33,7 @@ class LabelledPartition:
     name: str  # "rows-00007" or "linked-00002"
     first_row: int
     n_rows: int
-    block: Lazy  # rows that are kept, or a `BlockSource`, read in every pass
+    block: Any  # lazily, rows that are kept, or a `BlockSource`, read in every pass
 
     @property
     def is_read(self) -> bool:
@@ -258,3 +258,81 @@ def measure(
 def add_limbs(parts: Sequence[IntArray]) -> IntArray:
     """Return the sum of exact sums."""
     return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
+
+
+def labels_at(labels: LabelArray, rows: IntArray) -> LabelArray:
+    """Return the labels of some rows of a part."""
+    return labels[rows]
+
+
+def cut_labels(
+    run: CheckpointStore,
+    number: int,
+    part: str,
+    first_row: int,
+    n_rows: int,
+    files: list[LabelsFile],
+) -> LabelsFile:
+    """Write the labels of a part from files of another partitioning."""
+    labels = run.read_label_range(files, first_row, first_row + n_rows)
+    return run.write_labels(number, part, first_row, np.array(labels))
+
+
+def write_free(
+    run: CheckpointStore,
+    number: int,
+    part: str,
+    first_row: int,
+    n_rows: int,
+    places: IntArray,
+    labels: LabelArray,
+) -> LabelsFile:
+    """Write the labels of a corpus part, its linked rows marked."""
+    own = np.array(labels[first_row : first_row + n_rows])
+    own[places] = LINKED
+    return run.write_labels(number, part, first_row, own)
+
+
+def write_linked(
+    run: CheckpointStore, number: int, part: str, first_row: int, rows: IntArray, labels: LabelArray
+) -> LabelsFile:
+    """Write the labels of a linked part."""
+    return run.write_labels(number, part, first_row, np.array(labels[rows], np.int32))
+
+
+def take_rows(block: RowBlock, places: IntArray) -> RowBlock:
+    """Return some rows of a partition."""
+    return block.take(places)
+
+
+def gather_rows(pieces: list[RowBlock], order: IntArray) -> RowBlock:
+    """Return the rows of several pieces, laid end to end, in another order."""
+    return RowBlock.concatenate(pieces).take(order)
+
+
+def first_labels(
+    run: CheckpointStore, part: str, first_row: int, n_rows: int, places: IntArray
+) -> LabelsFile:
+    """Write the labels a fit begins with: linked rows marked as such, all others undecided."""
+    labels = np.full(n_rows, UNDECIDED, np.int32)
+    labels[places] = LINKED
+    return run.write_labels(0, part, first_row, labels)
+
+
+def seed_sums(
+    block: RowBlock,
+    metric: tuple[Distortion, FloatArray],
+    rows: IntArray,
+    labels: LabelArray,
+    shares: IntArray,
+    n_clusters: int,
+    exponent: int,
+) -> Sums:
+    """Return the sums of the seeds of a part by class, each as often as its share says."""
+    distortion, weights = metric
+    some = block.take(rows)
+    terms = distortion.terms(some, weights)
+    if (shares != 1).any():
+        terms = terms._replace(factor=terms.factor * shares, extra=terms.extra * shares)
+    nowhere = np.full(len(rows), -1, np.int32)
+    return distortion.sum_moves(some, terms, weights, nowhere, labels, n_clusters, exponent)

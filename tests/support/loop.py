@@ -22,6 +22,7 @@ from hmrf_dask.fit.phases import Iteration
 from hmrf_dask.fit.problem import lay_out, whole_labels
 from hmrf_dask.flow.dataflow import Dataflow, Inline
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.tasks import model
 from hmrf_dask.tasks.model import Settings, State
 from tests import naive
 from tests.support.problems import Problem
@@ -154,7 +155,7 @@ def turns(
     engine = bench.engine
     learning = engine.problem.settings.learn_weights
     schedule = engine.problem.distortion.smoothing_schedule
-    steps = phases.smoothing_steps(schedule)
+    steps = model.smoothing_steps(schedule)
     engine.number = 1
     if centroids is None:
         centroids = bench.centroids(seed, smoothing=steps[0] if steps else 0.0)

@@ -1,0 +1,194 @@
+"""The start sample: rows drawn by keyed numbers that candidates start from, and first centroids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from hmrf_dask.constraints.closure import ConstraintGraph
+from hmrf_dask.distortions.base import Distortion, Extent
+from hmrf_dask.kernels.random import uniforms
+from hmrf_dask.kernels.sums import fixed_point_exponent
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.storage.records import CheckpointStore, LabelsFile
+from hmrf_dask.tasks import first_centroids, model
+from hmrf_dask.tasks.first_centroids import (
+    CandidateRows,
+    agglomerate,
+    farthest_first,
+    find_neighbourhoods,
+    largest_first,
+)
+from hmrf_dask.tasks.model import Settings
+from hmrf_dask.types import AnyArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class StartSample:
+    """What candidates start from: rows sorted by id, and the constraints among them."""
+
+    block: RowBlock
+    rows: IntArray  # row number in the corpus of each row
+    graph: ConstraintGraph | None
+    node_rows: IntArray  # place in `block` of each node
+    settings: Settings
+    distortion: Distortion
+    extent: Extent
+    cost_unit: float
+    row_bytes: int
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        graph = self.graph
+        held = [] if graph is None else [getattr(graph, one.name) for one in fields(graph)]
+        arrays = [one for one in held if isinstance(one, np.ndarray)]
+        sizes = (array.nbytes for array in [self.rows, self.node_rows, *arrays])
+        return self.block.__sizeof__() + sum(sizes) + 4096
+
+    @property
+    def smoothing(self) -> float:
+        """The α that candidates are compared at: where the warm-up ends."""
+        schedule = self.distortion.smoothing_schedule
+        return 0.0 if schedule is None else schedule[2]
+
+    def sample(self) -> CandidateRows:
+        """Return the rows as initialisation sees them: all features weigh 1."""
+        weights = np.ones(self.extent.n_features)
+        bound = self.distortion.summand_bound(None, weights)
+        if bound is None:
+            terms = self.distortion.terms(self.block, weights)
+            bound = self.distortion.summand_bound(terms, weights) or 1.0
+        exponent = fixed_point_exponent(self.block.n_rows, bound)
+        return CandidateRows(
+            self.block, self.distortion, self.smoothing, exponent, self.settings.seed
+        )
+
+
+def sort_start_sample(ground: StartSample) -> StartSample:
+    """Return the ground with its rows in id order, so that index order is id order."""
+    order = np.argsort(ground.block.ids, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return replace(
+        ground,
+        block=ground.block.take(order),
+        rows=ground.rows[order],
+        node_rows=place[ground.node_rows],
+    )
+
+
+def make_start_sample(block: RowBlock, ground: StartSample) -> StartSample:
+    """Return the ground with its rows, which come as a task result."""
+    return sort_start_sample(replace(ground, block=block))
+
+
+def start_centroids(ground: StartSample, name: str) -> FloatArray:
+    """Return the centroids a candidate starts from."""
+    settings, sample = ground.settings, first_sample(ground)
+    kind, number = name.rsplit(" ", 1)
+    start, n_clusters = int(number), settings.n_clusters
+    if kind in ("unconstrained", "k-means++"):
+        return first_centroids.kmeans_plus_plus(sample, n_clusters, start)
+    if kind == "random":
+        return first_centroids.random_rows(sample, n_clusters, start)
+    given = np.zeros((0, ground.extent.n_features))
+    if ground.graph is not None and (kind, settings.neighborhoods) == ("neighborhoods", "largest"):
+        given = largest_first(sample, ground.graph, ground.node_rows, n_clusters)
+    elif ground.graph is not None:
+        singles = kind == "agglomerated-singles"
+        found = find_neighbourhoods(sample, ground.graph, ground.node_rows, singles=singles)
+        pick = farthest_first if kind in ("farthest-first", "neighborhoods") else agglomerate
+        given = pick(sample, found, n_clusters) if len(found) else given
+    how = settings.fill if kind == "neighborhoods" else "k-means++"
+    return first_centroids.fill(sample, n_clusters, start, given, how)
+
+
+def first_sample(ground: StartSample) -> CandidateRows:
+    """Return the rows as those see them who make first centroids."""
+    return replace(ground.sample(), smoothing=first_smoothing(ground.distortion))
+
+
+def first_smoothing(distortion: Distortion) -> float:
+    """Return the α that a warm-up begins with.
+
+    First centroids are made with it: at a lower one a row is as far from a centroid as the words
+    that one lacks, whatever those of the row, and clusters run empty.
+    """
+    steps = model.smoothing_steps(distortion.smoothing_schedule)
+    return steps[0] if steps else 0.0
+
+
+def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
+    """Return first centroids for means that the user gave: drawn to the uniform row."""
+    smoothing = first_smoothing(distortion)
+    if not smoothing:
+        return means
+    exponent = fixed_point_exponent(1, float(np.abs(means).max(initial=0.0)))
+    sums = np.rint(means * 2.0**exponent).astype(np.int64)
+    sums = np.column_stack([sums, np.zeros(len(means), np.int64)])
+    one, plain = np.ones(len(means), np.int64), np.ones(means.shape[1])
+    return distortion.centroids(sums, exponent, one, plain, smoothing, None)
+
+
+def labels_by_row(ground: StartSample, run: CheckpointStore, file: LabelsFile) -> AnyArray:
+    """Return the labels of a candidate over the whole corpus in the order of its rows."""
+    out = np.empty(len(ground.rows), np.int32)
+    out[ground.rows] = run.read_labels(file)
+    return out
+
+
+@dataclass(frozen=True)
+class Lowest:
+    """The rows of a part with the lowest keyed numbers."""
+
+    numbers: FloatArray
+    ids: AnyArray
+    rows: IntArray
+    most: int
+
+    def __sizeof__(self) -> int:
+        """Tell Dask the true size."""
+        return self.numbers.nbytes + self.ids.nbytes + self.rows.nbytes + 128
+
+
+def lowest_rows(
+    block: RowBlock, first_row: int, linked: IntArray, taken: IntArray, seed: int, most: int
+) -> Lowest:
+    """Return the `most` rows of a part with the lowest keyed numbers, those `taken` left out.
+
+    Linked rows come after all free ones, and without their pairs: they only fill up.
+    """
+    numbers = uniforms(block.keys, seed, "sample", 0, 0, 0)
+    numbers[linked] += 1.0
+    rows = np.delete(np.arange(block.n_rows), taken)
+    return _first(Lowest(numbers[rows], block.ids[rows], rows + first_row, most))
+
+
+def _first(lowest: Lowest) -> Lowest:
+    order = np.lexsort((lowest.ids, lowest.numbers))[: lowest.most]
+    return Lowest(lowest.numbers[order], lowest.ids[order], lowest.rows[order], lowest.most)
+
+
+def merge_lowest(lists: Sequence[Lowest]) -> Lowest:
+    """Return the lowest of several parts."""
+    some = [one for one in lists if len(one.rows)] or list(lists[:1])  # none: ids of any type
+    return _first(
+        Lowest(
+            np.concatenate([one.numbers for one in some]),
+            np.concatenate([one.ids for one in some]),
+            np.concatenate([one.rows for one in some]),
+            some[0].most,
+        )
+    )
+
+
+def fill_classes(ground: StartSample, known: FloatArray, classes: IntArray) -> FloatArray:
+    """Return all centroids: those of `classes` are known, the others filled up as of a start."""
+    n_clusters = ground.settings.n_clusters
+    made = first_centroids.fill(first_sample(ground), n_clusters, 0, known, ground.settings.fill)
+    others = np.setdiff1d(np.arange(n_clusters), classes)
+    out = np.empty_like(made)
+    out[classes], out[others] = made[: len(classes)], made[len(classes) :]
+    return out

@@ -292,10 +292,10 @@ def test_profile_row_accounts_for_all_time(bench: Bench) -> None:
         ("distortions.cosine.Cosine.terms", "terms of rows"),
         ("distortions.cosine.Cosine.centroids", "centroids"),
         ("kernels.sums.sum_moves", "sums of rows that moved"),
-        ("runs.directory.RunDirectory.commit", "labels and commits"),
-        ("em.bundles.settle", "pairs and ICM"),
+        ("checkpoints.directory.RunDirectory.commit", "labels and commits"),
+        ("tasks.icm.settle", "pairs and ICM"),
         ("dask", "Dask"),
-        ("em.loop.Fit.run", "the loop"),
+        ("fit.loop.Fit.run", "the loop"),
     ],
 )
 def test_phases_of_functions(name: str, phase: str) -> None:

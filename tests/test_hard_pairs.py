@@ -18,9 +18,8 @@ from hmrf_dask.errors import (
     InvalidInputError,
     MemoryPlanError,
 )
-from hmrf_dask.fit import e_step
 from hmrf_dask.kernels.placing import make_rivalry, place_apart
-from hmrf_dask.kernels.problem import make_grouping
+from hmrf_dask.kernels.problem import adjacency, make_grouping
 from tests import naive
 from tests.naive_family import best_free_move, broken
 from tests.support.family_fits import blobs, corpus_of, digest_of, text_corpus
@@ -106,7 +105,7 @@ def test_placing_is_greedy_in_the_order_given() -> None:
         ends = np.array([(i, j) for i in range(n) for j in range(i) if rng.random() < 0.15])
         ends = ends.reshape(-1, 2)
         order, present = rng.permutation(n), np.full(n, -1, np.int32)
-        start, rival, pair = e_step.adjacency(n, ends[:, 0], ends[:, 1], np.arange(len(ends)))
+        start, rival, pair = adjacency(n, ends[:, 0], ends[:, 1], np.arange(len(ends)))
         alone = make_grouping(np.arange(n), np.arange(n + 1), np.arange(n))
         rivalry = make_rivalry(alone, np.zeros(n), start, rival, pair)
         blocked = place_apart(costs, rivalry, order, present, 1)

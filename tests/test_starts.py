@@ -285,7 +285,7 @@ def sampling(
     monkeypatch.setattr(starts, "SAMPLE_ROWS", most)
     monkeypatch.setattr(starts, "SAMPLE_ROWS_PER_CLUSTER", 1)
     seen: list[StartSample] = []
-    make = fitting.prepare_ground
+    make = fitting.prepare_start_sample
 
     def spy(flow: Any, *arguments: Any) -> Any:
         found = make(flow, *arguments)

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from hmrf_dask import HMRFKMeans, MPCKMeans
 from hmrf_dask.fit import weights
 from hmrf_dask.fit.passes import Engine, Pricing
-from hmrf_dask.fit.weights import FLOOR, Scatter, effective_share, reweighted, weight_gradient
+from hmrf_dask.fit.weights import (
+    FLOOR,
+    Scatter,
+    _kept,
+    effective_share,
+    reweighted,
+    weight_gradient,
+)
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.tasks.model import State
 from tests import naive
@@ -98,7 +105,7 @@ def test_kept_weights_have_mean_one_and_a_floor(distortion: str) -> None:
 def test_projected_weights_have_mean_one_and_a_floor(
     weights: NDArray[np.float64], factor: float
 ) -> None:
-    kept = weights._kept(weights)
+    kept = _kept(weights)
     assert kept.mean() == pytest.approx(1.0, abs=1e-12)
     assert kept.min() >= FLOOR
     above = np.flatnonzero(kept != FLOOR)

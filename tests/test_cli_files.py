@@ -129,6 +129,8 @@ def test_ids_of_known_classes_are_compared_as_they_are_written(
         ("name,label\n1,a\n", "must have the columns 'doc_id' and 'label', got name, label"),
         ("doc_id,label\nx,a\n", "ids are such as '0' in the one and 'x' in the other"),
         ("doc_id,label\n00,a\n", "ids are such as '0' in the one and '00' in the other"),
+        ("doc_id,label\n\n0,a,b\n", "other.csv, line 3: must have 2 fields (doc_id, label)"),
+        ("doc_id,label\n0,a\n1,'a\n\"2,a\n", "other.csv, line 4: not CSV: unexpected end of data"),
         ("doc_id;label\n0;a\n0;b\n", "must have one class, got 'a' and 'b' for '0'"),
     ],
 )

@@ -340,13 +340,15 @@ def test_rows_of_a_table_that_are_none(folder: Folder) -> None:
     batch = folder.one("a.csv", data)
     assert (batch.ids, batch.lines) == (["a", "m\nn"], [2, 10])
     assert [(line, reason.split(",")[0]) for line, _, reason in told(batch)] == [
-        (3, "must have 2 cells as the first row has"),
-        (4, "must have 2 cells as the first row has"),
+        (3, "must have 2 fields (id"),
+        (4, "must have 2 fields (id"),
         (6, "the id ('id') is missing"),
         (7, "the text is empty (documents.empty_text: keep takes such documents)"),
         (8, "not CSV: '"),
-        (9, "bytes that are not in the encoding"),
+        (9, "must be UTF-8 text"),
     ]
+    wanted = "must have 2 fields (id, text) as the first row has, got"
+    assert [reason for _, _, reason in told(batch)[:2]] == [f"{wanted} 1", f"{wanted} 3"]
     assert told(batch)[4][2] == "not CSV: ',' expected after '\"', in lines 8 to 8"
 
 

@@ -88,7 +88,10 @@ def test_files_that_cannot_be_read_stop_too(name: str, corpus: JobCorpus) -> Non
             run(job)
     else:
         corpus.write({name: b'{"a": [1], "b": "x", "kind": "must"}\n{"a": \n'})
-        with pytest.raises(InvalidInputError, match=r"line 1: a and b must be ids.*line 2: must"):
+        with pytest.raises(
+            InvalidInputError,
+            match=r"line 1: a and b must be ids.*line 2: not JSON: .* \(column 7\)",
+        ):
             run(job, on_bad_record="stop")
 
 

@@ -85,11 +85,12 @@ def test_one_file_may_not_give_a_pair_two_weights(tmp_path: Path) -> None:
         ("a,b,kind,trust\nx,y,must,2\n", "line 2: trust must be a number from 0 to 1, got '2'"),
         ("a,b,kind\n,y,must\n", "line 2: a and b must name two documents"),
         ('a,b,kind\n"x\ny",z,must\nq,q,must\n', "line 4: .* two different documents, got 'q'"),
+        ('a,b,kind\n"x\ny","x\ny",must\n', "line 2: .* two different documents, got 'x"),
         ("a,b,kind,weight\nx,y,must,heavy\n", "line 2: weight must be a number, got 'heavy'"),
         ("a,b,kind,weight\nx,y,must,-1\n", "line 2: weight must be 0, or from 1e-12 to 1e.12"),
         ("a,b,kind,weight\nx,y,must,inf\n", "line 2: weight must be 0, or from"),
         ("a,b,kind,weight\nx,y,must,nan\n", "line 2: weight must be 0, or from"),
-        ('a,b,kind\n"x,y,must\n', "line 2: unexpected end of data"),
+        ('a,b,kind\n"x,y,must\n', "line 2: not CSV: unexpected end of data, in lines 2 to 2"),
         ("a,b,kind\n" + "x,x,must\n" * 7, r"line 6: .*; … \(7 in all\)"),
     ],
 )

@@ -5,33 +5,30 @@ Known classes of documents, columns id and label, are pairs as soon as all of th
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hmrf_dask.constraints.answer_rows import (
-    CANNOT,
-    MUST,
     PAIR,
-    BadLine,
+    AnswerTable,
     Labelled,
-    Table,
     class_links,
-    id_problem,
-    kind_of,
-    pair_ending,
-    read_rows,
+    columns_of,
     said,
-    unknown_kind,
 )
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
-from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import ANSWER_BYTES, problem_of_cost
+from hmrf_dask.documents.records import BadRecord
+from hmrf_dask.documents.table_files import ending_of, read_table
+from hmrf_dask.errors import HmrfWarning, InvalidInputError
+from hmrf_dask.limits import ANSWER_BYTES, ANSWER_LINES
 from hmrf_dask.storage.remote import explained, open_files
 from hmrf_dask.storage.stores import open_file
 from hmrf_dask.storage.whole_files import read_bounded
@@ -54,7 +51,7 @@ class PairLines:
         What other columns hold, by their names; None where they hold nothing.
     labels : list of Labelled
         Documents and their classes, which are no pairs yet.
-    bad : list of BadLine
+    bad : list of BadRecord
     """
 
     pairs: AnyArray
@@ -63,29 +60,29 @@ class PairLines:
     lines: AnyArray
     notes: AnyArray
     labels: list[Labelled]
-    bad: list[BadLine]
+    bad: list[BadRecord]
 
 
 def read_pairs(path: str | os.PathLike[str], *, ids: bool = True) -> Constraints:
     """Read a pair file; see `hmrf_dask.constraints.pairs.Constraints.from_file`."""
     address = os.fspath(path)
-    pair_ending(address)
+    _ending(address)
     return parse_pairs(_read(address), address, ids=ids)
 
 
 def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
     """Return the pairs in the bytes of a pair file, whose name tells what they are."""
-    table, weights = _read_table(data, address)
+    table = _read_table(data, address)
     if table.bad:
-        shown = "; ".join(f"{table.unit} {one.line}: {one.reason}" for one in table.bad[:SHOWN])
+        shown = "; ".join(f"{table.unit} {bad.line}: {bad.reason}" for bad in table.bad[:SHOWN])
         more = f"; … ({len(table.bad)} in all)" if len(table.bad) > SHOWN else ""
         raise InvalidInputError(f"{address}, {shown}{more}")
-    weights = np.concatenate([weights, np.full(_add_classes(table), np.nan)])
-    text = pair_ending(address) == ".csv"
-    pairs = _as_integers(_pairs(table), table, required=not ids, text=text)
-    must = np.array(table.kinds) == MUST
-    if not len(pairs):
+    _add_classes(table)
+    if not table.lines:
         return Constraints(ids=ids)
+    text = _ending(address) == ".csv"
+    pairs = _as_integers(_pairs(table), table, required=not ids, text=text)
+    must, weights = np.array(table.must), np.array(table.weights)
     try:
         return Constraints(
             pairs[must],
@@ -106,49 +103,51 @@ def parse_lines(data: bytes, address: str) -> PairLines:
     InvalidInputError
         It is no pair file at all: its columns are others, or it cannot be read.
     """
-    table, weights = _read_table(data, address)
+    table = _read_table(data, address)
     # Text before there is an array: one of whole numbers makes those from 2**63 on floats.
     ends = [list(map(str, table.first)), list(map(str, table.second))]
-    pairs = np.array(ends, dtype=object).T.reshape(-1, 2)
-    must = np.array(table.kinds, np.str_) == MUST
     notes = np.empty(len(table.notes), object)
     notes[:] = table.notes
-    labels = [one._replace(document=name) for name, one in table.labels.found.items()]
-    lines = np.array(table.places, np.int64)
-    return PairLines(pairs, must, weights, lines, notes, labels, table.bad)
+    return PairLines(
+        pairs=np.array(ends, dtype=object).T.reshape(-1, 2),
+        must=np.array(table.must, np.bool_),
+        weights=np.array(table.weights, np.float64),
+        lines=np.array(table.lines, np.int64),
+        notes=notes,
+        labels=[row._replace(document=name) for name, row in table.labels.found.items()],
+        bad=table.bad,
+    )
 
 
-def _add_classes(table: Table) -> int:
-    """Append the pairs that tell the classes; return how many."""
+def _add_classes(table: AnswerTable) -> None:
+    """Append the pairs that follow from known classes."""
     rows = list(table.labels.found.values())
-    ends = zip(table.first, table.second, table.kinds, strict=True)
-    before = {said(one, other, must=kind == MUST) for one, other, kind in ends}
-    n_before = len(table.places)
+    ends = zip(table.first, table.second, table.must, strict=True)
+    before = {said(first, second, must=must) for first, second, must in ends}
     for must, other, row in class_links(rows, before):
-        kind = MUST if must else CANNOT
-        table.add([other, rows[row].document, kind, None], rows[row].line)
-    return len(table.places) - n_before
+        table.add((other, rows[row].document), rows[row].line, must=must)
 
 
-def _read_table(data: bytes, address: str) -> tuple[Table, AnyArray]:
-    """Return the good rows of a pair file, beside the bad ones, and their weights as float64."""
-    found = read_rows(data, address)
-    table, weights = Table(address, found.unit, bad=found.bad), list[float]()
-    table.labels = found.labels
+def _read_table(data: bytes, address: str) -> AnswerTable:
+    """Return the rows of a pair file; one without a byte is that of a project that begins."""
+    _ending(address)
+    if not data.removeprefix(codecs.BOM_UTF8).strip():
+        warnings.warn(f"{address} is empty: it has no answers yet", HmrfWarning, stacklevel=2)
+        return AnswerTable(address)
+    file = read_table(data, address, ANSWER_LINES)
+    table = AnswerTable(address, file.unit)
+    columns = "" if file.names is None else columns_of(file.names)
+    if isinstance(columns, str) and columns:
+        place = f"{address}, line 1" if file.unit == "line" else address
+        raise InvalidInputError(f"{place}: {columns}; give the file such a header")
+    for row in file.rows:
+        table.take(row)
     table.labels.refuse_many(address)
-    columns = (found.first, found.second, found.kinds, found.weights)
-    rows = zip(*columns, found.places, found.notes, strict=True)
-    for first, second, given_kind, weight, place, notes in rows:
-        kind = kind_of(given_kind)
-        problem = unknown_kind(given_kind) if kind is None else _problem(first, second, weight)
-        if problem:
-            row = (first, second, given_kind, weight)
-            table.refuse(place, problem, ",".join("" if one is None else str(one) for one in row))
-        else:
-            table.add((first, second, kind, weight), place, notes)
-            weights.append(np.nan if weight in ("", None) else float(weight))
-    table.bad.sort(key=lambda one: one.line)
-    return table, np.array(weights, np.float64)
+    return table
+
+
+def _ending(address: str) -> str:
+    return ending_of(address, "a pair file")
 
 
 def _read(address: str) -> bytes:
@@ -159,35 +158,11 @@ def _read(address: str) -> bytes:
             raise InvalidInputError(f"there is no pair file {address!r}: check the path") from error
 
 
-def _problem(first: Any, second: Any, weight: Any) -> str:
-    """Return what is wrong with a row of a known kind, nothing if it is a pair."""
-    if first in ("", None) or second in ("", None):
-        return "a and b must name two documents, got an empty one"
-    for one in (first, second):
-        if isinstance(one, bool) or not isinstance(one, str | int):
-            return f"a and b must be ids, text or whole numbers, got {one!r:.80}"
-    reason = id_problem(first) or id_problem(second)
-    if reason:
-        return reason
-    if str(first) == str(second):
-        return f"a and b must be two different documents, got {first!r:.80} twice"
-    if weight in ("", None):
-        return ""
-    if isinstance(weight, bool):
-        return f"weight must be a number, got {weight!r}"
-    try:
-        number = float(weight)
-    except (TypeError, ValueError, OverflowError):
-        return f"weight must be a number, got {weight!r:.80}"
-    problem = problem_of_cost(number)
-    return f"weight {problem}, got {weight!r:.80}" if problem else ""
-
-
-def _pairs(table: Table) -> AnyArray:
+def _pairs(table: AnswerTable) -> AnyArray:
     return np.array([table.first, table.second], dtype=object).T.reshape(-1, 2)
 
 
-def _as_integers(pairs: AnyArray, table: Table, *, required: bool, text: bool) -> AnyArray:
+def _as_integers(pairs: AnyArray, table: AnswerTable, *, required: bool, text: bool) -> AnyArray:
     """Return integers where all ids are; refuse text where row numbers are needed."""
     if not len(pairs) or not (required or text):
         return pairs
@@ -201,7 +176,7 @@ def _as_integers(pairs: AnyArray, table: Table, *, required: bool, text: bool) -
         return pairs
     bad = next(row for row, pair in enumerate(pairs) if not all(map(_is_integer, pair)))
     raise InvalidInputError(
-        f"{table.path}, {table.unit} {table.places[bad]}: a and b must be row numbers, "
+        f"{table.path}, {table.unit} {table.lines[bad]}: a and b must be row numbers, "
         f"got {pairs[bad, 0]!r}, {pairs[bad, 1]!r}; document ids need rows that have ids"
     )
 
@@ -220,7 +195,7 @@ def write_pairs(constraints: Constraints, path: str | os.PathLike[str]) -> None:
     killed program leaves the old answers, not half of the new ones.
     """
     address = os.fspath(path)
-    data = _WRITERS[pair_ending(address)](constraints)
+    data = _WRITERS[_ending(address)](constraints)
     with explained(address, "write it"):
         _put(address, data)
 

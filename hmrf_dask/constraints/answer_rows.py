@@ -8,22 +8,20 @@ of a sensible kind.
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
 import json
 import math
 import re
-import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import lru_cache
-from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
-from hmrf_dask.errors import HmrfWarning, InvalidInputError, meant
-from hmrf_dask.limits import ANSWER_COLUMNS, ANSWER_LINES, BAD_ANSWERS
+from hmrf_dask.documents.records import BadRecord
+from hmrf_dask.documents.table_files import TableRow
+from hmrf_dask.documents.values import MOST_CHARACTERS, is_text
+from hmrf_dask.errors import InvalidInputError, meant
+from hmrf_dask.limits import ANSWER_COLUMNS, BAD_ANSWERS, problem_of_cost
 
 PAIR = ("a", "b", "kind", "weight")
 LABELS = ("id", "label")
@@ -31,6 +29,7 @@ RESERVED = ("annotator", "trust", "time", "comment")
 EITHER = "a, b, kind and, if wanted, weight, or id and label"
 SHOWN = 400  # characters of a header
 MOST_COMPARED = 20  # names of a header that may be meant for known ones
+SUGGESTED = 20  # bad lines whose names are compared with those known
 ALIKE = 0.8  # as much as a name is like weight when that was meant: costs would be lost
 Notes = dict[str, Any]  # plain values by the name of their column
 
@@ -163,7 +162,7 @@ KNOWN: Final = {
     MUST: ("must", "must-link", "same", "1", "true", "yes"),
     CANNOT: ("cannot", "cannot-link", "different", "0", "false", "no"),
 }
-LONGEST: Final = 40  # characters of a kind, spaces among them
+LONGEST_KIND: Final = 40  # characters, spaces among them
 _BETWEEN_WORDS = re.compile(r"[\s_-]+")
 _BY_SPELLING: Final = {
     word.replace("-", ""): kind for kind, words in KNOWN.items() for word in words
@@ -179,7 +178,7 @@ def kind_of(value: Any) -> str | None:
     >>> [kind_of(value) for value in (" Must_Link ", True, 1.0, "NO", 0, "maybe")]
     ['must', 'must', 'must', 'cannot', 'cannot', None]
     """
-    if isinstance(value, str) and len(value) <= LONGEST:
+    if isinstance(value, str) and len(value) <= LONGEST_KIND:
         return _BY_SPELLING.get(value) or _BY_SPELLING.get(
             _BETWEEN_WORDS.sub("", value.strip().casefold())
         )
@@ -194,7 +193,6 @@ def unknown_kind(value: Any) -> str:
     return f"kind must be {known}, got {value!r:.80}"
 
 
-LONGEST_ID = 4096  # characters: in arrays of text every id takes the room of the longest
 MOST_CLASSES = 500  # each two of them are a cannot-link
 Said = tuple[bool, str, str]  # whether it is a must-link, and its documents, sorted
 
@@ -209,7 +207,7 @@ class Labelled(NamedTuple):
 
 
 class LabelRows:
-    """Reads documents and their classes; a class has the same name in all files.
+    """Takes documents and their classes; a class has the same name in all files.
 
     Attributes
     ----------
@@ -217,39 +215,37 @@ class LabelRows:
         By the id as text, in the order of lines.
     """
 
-    def __init__(self, refuse: Callable[[int, object, object], None]) -> None:
-        self._refuse = refuse
+    def __init__(self) -> None:
         self._labels: set[str] = set()
         self.found: dict[str, Labelled] = {}
 
-    def add(self, row: list[Any], place: int, notes: Notes | None = None) -> None:
-        """Add a document and its class; one without a class tells nothing."""
-        document, label = row
-        if label in ("", None) or label != label:
-            return
-        reason = self._problem(document, label)
-        if reason:
-            self._refuse(place, reason, f"{document},{label}")
-            return
+    def add(self, document: Any, label: Any, line: int, notes: Notes | None) -> str:
+        """Add a document and its class; return what is wrong with them, "" if nothing is."""
+        if label in ("", None) or label != label:  # a document without a class says nothing
+            return ""
+        problem = _label_problem(document, label)
+        if problem:
+            return problem
         name = _name_of(label)
         self._labels.add(name)
-        before = self.found.setdefault(str(document), Labelled(document, name, place, notes))
-        if before.label != name:
-            reason = two_classes(name, before.label, f"line {before.line}")
-            self._refuse(place, reason, f"{document},{label}")
+        before = self.found.setdefault(str(document), Labelled(document, name, line, notes))
+        return (
+            "" if before.label == name else two_classes(name, before.label, f"line {before.line}")
+        )
 
     def refuse_many(self, where: str) -> None:
         """Refuse more classes than anybody has; see `refuse_many`."""
         refuse_many(len(self._labels), where)
 
-    def _problem(self, document: Any, label: Any) -> str:
-        if isinstance(label, bool) or not isinstance(label, str | int | float):
-            return f"label must be a text or a number, got {label!r:.80}"
-        if isinstance(document, bool) or not isinstance(document, str | int) or document == "":
-            return f"id must be a text or a whole number, got {document!r:.80}"
-        if len(str(label)) > LONGEST_ID:
-            return f"label must have at most {LONGEST_ID:,} characters, got {len(str(label)):,}"
-        return id_problem(document)
+
+def _label_problem(document: Any, label: Any) -> str:
+    if isinstance(label, bool) or not isinstance(label, str | int | float):
+        return f"label must be a text or a number, got {label!r:.80}"
+    if isinstance(document, bool) or not isinstance(document, str | int) or document == "":
+        return f"id must be a text or a whole number, got {document!r:.80}"
+    if len(str(label)) > MOST_CHARACTERS:
+        return f"label must have at most {MOST_CHARACTERS:,} characters, got {len(str(label)):,}"
+    return id_problem(document)
 
 
 def _name_of(label: str | int | float) -> str:
@@ -274,11 +270,11 @@ def refuse_many(n_classes: int, where: str) -> None:
 def id_problem(document: str | int) -> str:
     """Return why arrays of text cannot hold an id as it is, nothing if they can."""
     text = str(document)
-    if len(text) > LONGEST_ID:
-        return f"an id must have at most {LONGEST_ID:,} characters, got {len(text):,}"
+    if len(text) > MOST_CHARACTERS:
+        return f"an id must have at most {MOST_CHARACTERS:,} characters, got {len(text):,}"
     if "\0" in text:
         return f"an id must have no NUL character, got {text!r:.80}"
-    if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
+    if not is_text(text):
         return f"an id must be text that UTF-8 can write, got {text!r:.80}"
     return ""
 
@@ -323,219 +319,110 @@ def class_links(
         last[label] = document
 
 
-_HEADER_BYTES = 2**16
-RAW = 200  # characters of a bad line that are kept
-SUGGESTED = 20  # bad lines whose names are compared with those known
-NO_TEXT = "must be UTF-8 text, got other bytes (spreadsheets: save as CSV UTF-8)"
-_DELIMITERS = ",;\t"  # which of them a spreadsheet writes depends on its language
-
-
-@dataclass(frozen=True, slots=True)
-class BadLine:
-    """A line (of Parquet a row) of a pair file that is no pair, and why."""
-
-    line: int
-    reason: str
-    raw: str
+def _pair_problem(first: Any, second: Any, weight: Any) -> str:
+    """Return what is wrong with a row of a known kind, "" if it is a pair."""
+    if first in ("", None) or second in ("", None):
+        return "a and b must name two documents, got an empty one"
+    for document in (first, second):
+        if isinstance(document, bool) or not isinstance(document, str | int):
+            return f"a and b must be ids, text or whole numbers, got {document!r:.80}"
+    reason = id_problem(first) or id_problem(second)
+    if reason:
+        return reason
+    if str(first) == str(second):
+        return f"a and b must be two different documents, got {first!r:.80} twice"
+    if weight in ("", None):
+        return ""
+    if isinstance(weight, bool):
+        return f"weight must be a number, got {weight!r}"
+    try:
+        number = float(weight)
+    except (TypeError, ValueError, OverflowError):
+        return f"weight must be a number, got {weight!r:.80}"
+    problem = problem_of_cost(number)
+    return f"weight {problem}, got {weight!r:.80}" if problem else ""
 
 
 @dataclass(slots=True)
-class Table:
-    """The columns of a pair file, with the place of each row in the file for errors."""
+class AnswerTable:
+    """The answers of a file, column by column, and the lines that are none.
+
+    Attributes
+    ----------
+    path : str
+    unit : {"line", "row"}
+    first, second : list
+        Ids as they stand in the file.
+    must : list of bool
+    weights : list of float
+        NaN where none is given.
+    lines : list of int
+    notes : list of dict or None
+    bad : list of BadRecord
+    labels : LabelRows
+    """
 
     path: str
-    unit: str
+    unit: str = "line"
     first: list[Any] = field(default_factory=list)
     second: list[Any] = field(default_factory=list)
-    kinds: list[Any] = field(default_factory=list)
-    weights: list[Any] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    must: list[bool] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
     notes: list[Notes | None] = field(default_factory=list)
-    bad: list[BadLine] = field(default_factory=list)
-    labels: LabelRows = field(init=False)
+    bad: list[BadRecord] = field(default_factory=list)
+    labels: LabelRows = field(default_factory=LabelRows)
 
-    def __post_init__(self) -> None:
-        self.labels = LabelRows(self.refuse)
+    def take(self, row: TableRow | BadRecord) -> None:
+        """Take a row of the file in: a pair, a document and its class, or neither."""
+        if isinstance(row, BadRecord):
+            self._refuse(row)
+            return
+        columns = columns_of(row.names, suggest=len(self.bad) < SUGGESTED)
+        problem = columns if isinstance(columns, str) else self._take(row, columns)
+        if problem:
+            self._refuse(row.refused(problem))
 
-    def refuse(self, place: int, reason: object, raw: object = "") -> None:
-        """Note a line that is no pair; so many of them are another kind of file."""
+    def _take(self, row: TableRow, columns: Columns) -> str:
+        """Take the values of a row in; return what is wrong with them, "" if nothing is."""
+        notes, problem = columns.notes_of(row.values) if columns.notes else (None, "")
+        if problem:
+            return problem
+        if columns.labelled:
+            document, label = columns.values(row.values)
+            return self.labels.add(document, label, row.line, notes)
+        first, second, written_kind, weight = columns.values(row.values)
+        kind = kind_of(written_kind)
+        if kind is None:
+            return unknown_kind(written_kind)
+        problem = _pair_problem(first, second, weight)
+        if not problem:
+            cost = math.nan if weight in ("", None) else float(weight)
+            self.add((first, second), row.line, must=kind == MUST, weight=cost, notes=notes)
+        return problem
+
+    def add(
+        self,
+        ends: tuple[Any, Any],
+        line: int,
+        *,
+        must: bool,
+        weight: float = math.nan,
+        notes: Notes | None = None,
+    ) -> None:
+        """Append a pair."""
+        self.first.append(ends[0])
+        self.second.append(ends[1])
+        self.must.append(must)
+        self.weights.append(weight)
+        self.lines.append(line)
+        self.notes.append(notes)
+
+    def _refuse(self, bad: BadRecord) -> None:
+        """Note a line that is no answer; so many of them are another kind of file."""
         if len(self.bad) >= BAD_ANSWERS:
             raise InvalidInputError(
                 f"{self.path}: must have at most {BAD_ANSWERS:,} {self.unit}s that are no answers, "
-                f"got more up to {self.unit} {place}; is it an answers file?"
+                f"got more up to {self.unit} {bad.line}; is it an answers file?"
             )
-        self.bad.append(BadLine(place, str(reason), str(raw)[:RAW]))
-
-    def add(self, row: Sequence[Any], place: int, notes: Notes | None = None) -> None:
-        """Append one row: a, b, kind, weight."""
-        columns = (self.first, self.second, self.kinds, self.weights)
-        for column, value in zip(columns, row, strict=True):
-            column.append(value)
-        self.places.append(place)
-        self.notes.append(notes)
-
-    def read(self, row: Sequence[Any], columns: Columns, place: int, raw: object = "") -> None:
-        """Take a row of the file in: a pair, or a document and its class."""
-        notes, reason = columns.notes_of(row) if columns.notes else (None, "")
-        if reason:
-            self.refuse(place, reason, raw or ",".join(map(_as_text, row)))
-        elif columns.labelled:
-            self.labels.add(columns.values(row), place, notes)
-        else:
-            self.add(columns.values(row), place, notes)
-
-
-def _as_text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def pair_ending(address: str) -> str:
-    """Return the ending of a name, which says what a pair file is."""
-    ending = PurePosixPath(address).suffix.lower()
-    if ending not in _READERS:
-        raise InvalidInputError(
-            f"a pair file must be named {', '.join(_READERS)}, got {address!r}: rename it"
-        )
-    return ending
-
-
-def read_rows(data: bytes, address: str) -> Table:
-    """Return all rows of a pair file; one without a byte is that of a project that begins."""
-    read = _READERS[pair_ending(address)]
-    if data.removeprefix(codecs.BOM_UTF8).strip():
-        n_lines = 0 if read is _read_parquet else data.count(b"\n")
-        _refuse_many(n_lines, "lines", address)
-        return read(data, address)
-    warnings.warn(f"{address} is empty: it has no answers yet", HmrfWarning, stacklevel=2)
-    return Table(address, "line")
-
-
-def _refuse_many(number: int, what: str, address: str) -> None:
-    if number > ANSWER_LINES:
-        raise InvalidInputError(
-            f"{address}: must have at most {ANSWER_LINES:,} {what}, got {number:,}; cut it into "
-            "several files"
-        )
-
-
-def _text(data: bytes) -> str:
-    """Return bytes as text; what is no UTF-8 stays to be seen, as surrogates."""
-    return data.decode("utf-8-sig", "surrogateescape")
-
-
-def _is_text(text: str) -> bool:
-    return text.isascii() or not any("\udc80" <= one <= "\udcff" for one in text)
-
-
-def _read_jsonl(data: bytes, address: str) -> Table:
-    table = Table(address, "line")
-    for place, line in enumerate(_text(data).split("\n"), 1):
-        if not line.strip():
-            continue
-        raw = line.strip()
-        if not _is_text(line):
-            table.refuse(place, NO_TEXT, raw)
-            continue
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            table.refuse(place, f"must be JSON, {error}", raw)
-            continue
-        if not isinstance(found, dict):
-            table.refuse(place, f"must be an object with {EITHER}, got {raw:.80}", raw)
-            continue
-        columns = columns_of(tuple(found), suggest=len(table.bad) < SUGGESTED)
-        if isinstance(columns, str):
-            table.refuse(place, columns, raw)
-        else:
-            table.read(list(found.values()), columns, place, raw)
-    return table
-
-
-def delimiter_of(data: bytes) -> str:
-    r"""Return what separates the cells of a CSV file: the commonest in its first line.
-
-    Examples
-    --------
-    >>> delimiter_of(b"a;b;kind;what, if anything\n1;2;must;")
-    ';'
-    """
-    header = data[:_HEADER_BYTES].replace(b"\r", b"\n").partition(b"\n")[0].decode("latin-1")
-    return max(_DELIMITERS, key=header.count)
-
-
-def _read_csv(data: bytes, address: str) -> Table:
-    table = Table(address, "line")
-    lines = io.StringIO(_text(data), newline="")
-    reader = csv.reader(lines, delimiter=delimiter_of(data), strict=True)
-    try:
-        header = next(reader, [])
-    except csv.Error as error:
-        raise InvalidInputError(f"{address}, line 1: {error}") from error
-    if not _is_text("".join(header)):
-        raise InvalidInputError(f"{address}, line 1: {NO_TEXT}")
-    columns = _columns(header, f"{address}, line 1")
-    while True:
-        began = reader.line_num + 1
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return table
-        except csv.Error as error:  # the reader goes on with the next line
-            lost = f", and so all lines to {reader.line_num}" if reader.line_num > began else ""
-            table.refuse(began, f"{error}{lost}")
-            continue
-        place, raw = reader.line_num, ",".join(fields)
-        if not any(fields):  # spreadsheets write rows that were emptied as ",,,"
-            continue
-        if not _is_text(raw):
-            table.refuse(place, NO_TEXT, raw)
-        elif len(fields) != len(header):
-            wanted = f"{len(header)} fields ({', '.join(header)[:RAW]})"
-            table.refuse(place, f"must have {wanted}, got {len(fields)}", raw)
-        else:
-            table.read(fields, columns, place, raw)
-
-
-def _columns(header: Sequence[str], where: str) -> Columns:
-    columns = columns_of(tuple(header))
-    if isinstance(columns, str):
-        raise InvalidInputError(f"{where}: {columns}; give the file such a header")
-    return columns
-
-
-def _read_parquet(data: bytes, address: str) -> Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from hmrf_dask.storage.whole_files import read_plain_table  # it imports these too
-
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        _refuse_many(file.metadata.num_rows, "rows", address)
-        found = read_plain_table(data)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        raise InvalidInputError(f"{address}: is not a whole Parquet file, {error}") from error
-    columns = _columns(found.column_names, address)
-    try:
-        values = [_values(column) for column in found.columns]
-    except (pa.ArrowException, ValueError, OverflowError) as error:  # times out of every range
-        raise InvalidInputError(f"{address}: its values must be plain ones, {error}") from error
-    table = Table(address, "row")
-    for place, row in enumerate(zip(*values, strict=True), 1):
-        table.read(row, columns, place)
-    return table
-
-
-def _values(column: Any) -> list[Any]:
-    """Return a column's values; timestamps as text, which Python's own may be too coarse for."""
-    import pyarrow as pa
-
-    if pa.types.is_temporal(column.type):
-        column = column.cast(pa.string())
-    return list(column.to_pylist())
-
-
-_READERS = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+        self.bad.append(bad)

@@ -21,11 +21,12 @@ from hmrf_dask.documents.records import (
     Reader,
     Record,
     excerpt,
+    read_installed,
+    read_text,
 )
 from hmrf_dask.documents.segments import SegmentLines
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, open_file, state_of
-from hmrf_dask.documents.texts import read_installed, read_text
 from hmrf_dask.documents.values import as_row, problem_of_document, problem_of_word
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.storage.remote import explained

@@ -1,4 +1,4 @@
-"""CSV, as the Table Dialect of the manifest has it; quoted cells may hold line ends."""
+"""CSV, documents or anything else; quoted cells may hold line ends."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import csv
 import io
 from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import Any
 
-from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.manifest import Columns, Dialect
 from hmrf_dask.documents.records import (
     BadRecord,
     DamagedFile,
     Nothing,
     Record,
+    Row,
     damage,
     excerpt,
     missing_columns,
@@ -23,80 +25,130 @@ from hmrf_dask.documents.values import is_text
 from hmrf_dask.limits import CSV_COLUMNS
 
 _MOST_CELLS = 2**31 - 1
+_UTF_8 = ("utf-8", "utf8")
+_SHOWN = 20  # names of columns
+_HEADER_BYTES = 2**16
+_DELIMITERS = ",;\t"  # which of them a spreadsheet writes depends on its language
+
+
+class CsvTable:
+    """Rows of a CSV file, as lists of cells; one that is quoted wrongly does not touch the others.
+
+    Parameters
+    ----------
+    file : WatchedFile
+    dialect : Dialect
+    longest : int
+        Characters of a line and of a cell.
+    compression, encoding : str
+
+    Attributes
+    ----------
+    names : list of str
+        Of the columns: those of the header, or 1, 2, 3 …
+
+    Raises
+    ------
+    DamagedFile
+        There is no header that can be read. The iterator raises it where the rows break off.
+    """
+
+    def __init__(
+        self,
+        file: WatchedFile,
+        dialect: Dialect,
+        longest: int,
+        compression: str = "none",
+        encoding: str = "utf-8",
+    ) -> None:
+        if csv.field_size_limit() < longest:  # it is the process's, so it only ever grows
+            csv.field_size_limit(min(longest, _MOST_CELLS))
+        self._lines = _Lines(decompressed(file, compression), file, encoding, longest)
+        self._parsed = csv.reader(
+            self._lines, delimiter=dialect.delimiter, quotechar=dialect.quoteChar, strict=True
+        )
+        self._between = dialect.delimiter
+        self._first: list[Row | BadRecord] = []
+        header = next(self._rows(), None)
+        if isinstance(header, BadRecord):
+            raise DamagedFile(header.line, header.reason)
+        self.names: list[str] = [] if header is None else header.values
+        if header is not None and not dialect.header:
+            self.names = [str(number) for number in range(1, len(self.names) + 1)]
+            self._first = [header]
+        if len(self.names) > CSV_COLUMNS:
+            n_columns = f"{len(self.names):,}"
+            raise DamagedFile(1, f"must have at most {CSV_COLUMNS:,} columns, got {n_columns}")
+
+    def __iter__(self) -> Iterator[Row | BadRecord]:
+        """Yield the rows after the header; `line` is the line where a row begins."""
+        return chain(self._first, self._rows())
+
+    def _rows(self) -> Iterator[Row | BadRecord]:
+        lines = self._lines
+        while True:
+            begins = lines.number + 1
+            lines.excerpt = ""
+            try:
+                cells = next(self._parsed)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                if "field limit" in str(error):
+                    # What an open quote swallowed cannot be distinguished from a long text.
+                    problem = "a cell that is too long, or a quote left open"
+                    raise DamagedFile(begins, problem) from None
+                reason = f"not CSV: {error}, in lines {begins} to {lines.number}"
+                yield BadRecord(begins, reason, lines.excerpt)
+            else:
+                if cells:
+                    yield Row(begins, cells)
+
+    def bad(self, row: Row) -> BadRecord | None:
+        """Return why a row does not fit the columns, None if it does."""
+        if len(row.values) == len(self.names):
+            return None
+        names = excerpt(", ".join(self.names[:_SHOWN]))
+        wanted = f"{len(self.names)} fields ({names}) as the first row has"
+        return self.refused(row, f"must have {wanted}, got {len(row.values)}")
+
+    def refused(self, row: Row, reason: str) -> BadRecord:
+        """Return a row as a bad record."""
+        return BadRecord(row.line, reason, excerpt(self._between.join(row.values)))
+
+
+def not_text(encoding: str) -> str:
+    """Return what is wrong with a row of bytes that are not in the encoding."""
+    if encoding.lower() in _UTF_8:
+        return "must be UTF-8 text, got other bytes (spreadsheets: save as CSV UTF-8)"
+    return f"must be text in {encoding}, got other bytes"
 
 
 def read_csv(
     file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
 ) -> Iterator[Record | BadRecord]:
-    """Yield the rows of a CSV file; `line` is the line where a row begins."""
-    dialect = source.dialect
-    if csv.field_size_limit() < columns.max_bytes:  # it is the process's, so it only ever grows
-        csv.field_size_limit(min(columns.max_bytes, _MOST_CELLS))
-    lines = _Lines(file, source, columns.max_bytes)
-    parsed = csv.reader(
-        lines, delimiter=dialect.delimiter, quotechar=dialect.quoteChar, strict=True
-    )
-    names, first = _header(parsed, lines, dialect.header)
-    if len(names) > CSV_COLUMNS:
-        raise DamagedFile(1, f"must have at most {CSV_COLUMNS:,} columns, got {len(names):,}")
-    problem = missing_columns(columns, names) if names else ""
+    """Yield the documents of a CSV file, as the Table Dialect of the manifest has it."""
+    table = CsvTable(file, source.dialect, columns.max_bytes, source.compression, source.encoding)
+    problem = missing_columns(columns, table.names) if table.names else ""
     if problem:
         raise DamagedFile(1, problem)
-    take = _taker(columns, names)
-    for line, cells in chain(first, _rows(parsed, lines)):
-        if isinstance(cells, str):
-            yield BadRecord(line, cells, lines.excerpt)
-        elif len(cells) != len(names):
-            reason = f"must have {len(names)} cells as the first row has, got {len(cells)}"
-            yield BadRecord(line, reason, excerpt(dialect.delimiter.join(cells)))
-        else:
-            yield take(line, cells)
+    take = _taker(columns, table, not_text(source.encoding))
+    for row in table:
+        yield row if isinstance(row, BadRecord) else (table.bad(row) or take(row))
 
 
-Row = tuple[int, "list[str] | str"]  # the line it begins in; its cells, or why there are none
-
-
-def _header(parsed: Iterator[list[str]], lines: _Lines, named: bool) -> tuple[list[str], list[Row]]:
-    """Return the names of the columns and the row that was read to know them, if it is data."""
-    line, cells = next(_rows(parsed, lines), (1, []))
-    if isinstance(cells, str):
-        raise DamagedFile(line, cells)
-    if named:
-        return cells, []
-    return [str(number) for number in range(1, len(cells) + 1)], [(line, cells)] if cells else []
-
-
-def _rows(parsed: Iterator[list[str]], lines: _Lines) -> Iterator[Row]:
-    """Yield the rows; one that is quoted wrongly does not touch those after it."""
-    while True:
-        begins = lines.number + 1
-        lines.excerpt = ""
-        try:
-            cells = next(parsed)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            if "field limit" in str(error):
-                # What an open quote swallowed cannot be told apart from a long text.
-                raise DamagedFile(begins, "a cell that is too long, or a quote left open") from None
-            yield begins, f"not CSV: {error}, in lines {begins} to {lines.number}"
-        else:
-            if cells:
-                yield begins, cells
-
-
-def _taker(columns: Columns, names: list[str]) -> Callable[[int, list[str]], Record | BadRecord]:
+def _taker(columns: Columns, table: CsvTable, not_text: str) -> Callable[[Row], Record | BadRecord]:
     wanted = (columns.id, columns.text, columns.time, columns.label, columns.embedding)
-    places = [names.index(name) if name in names else None for name in wanted]
+    places = [table.names.index(name) if name in table.names else None for name in wanted]
 
-    def take(line: int, cells: list[str]) -> Record | BadRecord:
-        values = [None if place is None else cells[place] for place in places]
+    def take(row: Row) -> Record | BadRecord:
+        values = [None if place is None else row.values[place] for place in places]
         if not all(value is None or is_text(value) for value in values):
-            return BadRecord(line, "bytes that are not in the encoding", excerpt(" ".join(cells)))
+            return table.refused(row, not_text)
         id_, text, time, label, embedding = values
         # An empty cell is how CSV says that there is nothing.
         numbers = _numbers(embedding) if embedding else None
-        return Record(line, id_, text, time or None, label or None, numbers, None)
+        return Record(row.line, id_, text, time or None, label or None, numbers, None)
 
     return take
 
@@ -109,20 +161,30 @@ def _numbers(cell: str) -> list[float] | str:
         return cell
 
 
+def delimiter_of(data: bytes) -> str:
+    r"""Return what separates the cells of a CSV file: the commonest in its first line.
+
+    Examples
+    --------
+    >>> delimiter_of(b"a;b;kind;what, if anything\n1;2;must;")
+    ';'
+    """
+    header = data[:_HEADER_BYTES].replace(b"\r", b"\n").partition(b"\n")[0].decode("latin-1")
+    return max(_DELIMITERS, key=header.count)
+
+
 class _Lines:
     """The lines of a text, as csv.reader takes them; no line is read further than `longest`."""
 
-    def __init__(self, file: WatchedFile, source: Source, longest: int) -> None:
+    def __init__(self, stream: Any, file: WatchedFile, encoding: str, longest: int) -> None:
         self._file = file
         self._longest = longest
         self._nothing = Nothing(longest)
         self.number = 0
         self.excerpt = ""
-        stream = decompressed(file, source.compression)
-        encoding = source.encoding.lower()
         self._text = io.TextIOWrapper(
             io.BufferedReader(stream, 2**18),
-            encoding="utf-8-sig" if encoding in ("utf-8", "utf8") else encoding,
+            encoding="utf-8-sig" if encoding.lower() in _UTF_8 else encoding,
             errors="surrogateescape",
             newline="",
         )

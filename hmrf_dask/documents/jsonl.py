@@ -1,50 +1,91 @@
-"""JSON Lines: one object a line, taken apart by msgspec; a bad line does not touch the others."""
+"""JSON Lines: one object a line, documents or anything else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import codecs
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.records import BadRecord, Nothing, Record, damage, excerpt
+from hmrf_dask.documents.records import BadRecord, Nothing, Record, Row, damage, excerpt
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
-from hmrf_dask.documents.values import too_long
+from hmrf_dask.documents.values import RAISE_LIMIT, too_long
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.redaction import shortened
 
 CHUNK_BYTES = 2**20
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_jsonl(
-    file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
-) -> Iterator[Record | BadRecord]:
-    """Yield the objects of a JSON Lines file; empty lines are none."""
-    decode = _decoder(columns).decode
-    longest = columns.max_bytes
+def read_objects(
+    file: WatchedFile,
+    decode: Callable[[bytes], Any],
+    longest: int,
+    compression: str = "none",
+    *,
+    begins: bool = True,
+    way_out: str = "cut it",
+) -> Iterator[Row | BadRecord]:
+    """Yield what each line holds; empty lines hold nothing, a bad one does not touch the others.
+
+    Parameters
+    ----------
+    file : WatchedFile
+    decode : callable
+        Returns the object of a line, of UTF-8, or raises what `msgspec` or `json` raises.
+    longest : int
+        Bytes of a line.
+    compression : {"none", "gz", "zst"}
+    begins : bool
+        Whether the first line is that of the file: it may have a byte order mark.
+    way_out : str
+        What to do about a line that is too long.
+    """
     nothing = Nothing(longest)
-    for first, lines in _lines(file, source.compression, longest, nothing):
-        if first == 1 and not (source.span and source.span[0]):
-            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
+    for first, lines in _lines(file, compression, longest, nothing):
+        if first == 1 and begins:
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
         for number, line in enumerate(lines, first):
             if not line or line.isspace():
                 nothing.add(len(line) + 1, 1, number)
                 continue
             nothing.clear()
             if len(line) > longest:
-                yield BadRecord(number, too_long(longest), excerpt(line))
+                yield BadRecord(number, too_long(longest, way_out), excerpt(line))
                 continue
             try:
                 found = decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 yield BadRecord(number, _reason(error), excerpt(line))
-                continue
-            yield Record(
-                number, found.id, found.text, found.time, found.label, found.embedding, line
-            )
+            else:
+                yield Row(number, found, line)
+
+
+def any_object(line: bytes) -> dict[str, Any]:
+    """Return a JSON object with all its keys, as Python reads it: NaN and Infinity are numbers."""
+    found = json.loads(line.decode())
+    if not isinstance(found, dict):
+        raise msgspec.ValidationError(f"Expected `object`, got {line.decode().strip():.80}")
+    return found
+
+
+def read_jsonl(
+    file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
+) -> Iterator[Record | BadRecord]:
+    """Yield the documents of a JSON Lines file."""
+    begins = not (source.span and source.span[0])
+    decode, longest = _decoder(columns).decode, columns.max_bytes
+    for row in read_objects(
+        file, decode, longest, source.compression, begins=begins, way_out=RAISE_LIMIT
+    ):
+        if isinstance(row, BadRecord):
+            yield row
+            continue
+        line, found, raw = row
+        yield Record(line, found.id, found.text, found.time, found.label, found.embedding, raw)
 
 
 def _decoder(columns: Columns) -> msgspec.json.Decoder[Any]:
@@ -77,6 +118,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "not JSON that can be read: nested too deeply"
     problem = str(error).removeprefix("JSON is malformed: ")
+    if isinstance(error, json.JSONDecodeError):  # Python counts lines within the line
+        problem = f"{error.msg} (column {error.colno})"
     return f"not JSON: {problem[0].lower()}{problem[1:]}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from hmrf_dask.documents.records import (
     BadRecord,
     DamagedFile,
     Record,
+    Row,
     damage,
     missing_columns,
 )
@@ -45,20 +46,31 @@ def read_parquet(
         opened, at_once = True, _rows_at_once(table, names, rows, size)
         at_once = max(1, min(at_once, CELLS_BYTES // max(1, _largest_cell(file, table, names))))
         for batch in table.iter_batches(at_once, groups, columns=names) if groups else ():
-            values = {name: _values(batch.column(name)) for name in names}
-            nothing = [None] * len(batch)
-            taken = [nothing if name is None else values[name] for name in wanted]
-            for record in zip(*taken, strict=True):
-                id_, text, time, label, embedding = record
-                if any(value is _UNDECODABLE for value in record):
-                    yield BadRecord(line, "bytes that are not UTF-8", "")
-                else:
-                    yield Record(line, id_, text, time, label, embedding, None)
-                line += 1
+            for row in rows_of(batch, wanted, line):
+                if isinstance(row, BadRecord):
+                    yield row
+                    continue
+                id_, text, time, label, embedding = row.values
+                yield Record(row.line, id_, text, time, label, embedding, None)
+            line += len(batch)
     except (pa.ArrowException, OSError, EOFError, DamagedFile) as error:
         if not opened and source.span and source.span[0] and not file.failure:
             return  # the first segment reports it, once
         raise error if isinstance(error, DamagedFile) else damage(file, line, error) from error
+
+
+def rows_of(
+    batch: pa.RecordBatch, wanted: Sequence[str | None], line: int
+) -> Iterator[Row | BadRecord]:
+    """Yield the values of rows in the order of the wanted columns; `line` is that of the first."""
+    values = {name: _values(batch.column(name)) for name in wanted if name is not None}
+    nothing = [None] * len(batch)
+    taken = [nothing if name is None else values[name] for name in wanted]
+    for place, row in enumerate(zip(*taken, strict=True), line):
+        if any(value is _UNDECODABLE for value in row):
+            yield BadRecord(place, "bytes that are not UTF-8", "")
+        else:
+            yield Row(place, row)
 
 
 def _row_groups(table: pq.ParquetFile, span: tuple[int, int] | None) -> tuple[list[int], int]:

@@ -1,21 +1,36 @@
-"""What every reader gives back: records, bad records, and the place where a file breaks off."""
+"""Records of files: what every reader gives back, and files that are one document each.
+
+A reader of a format (`jsonl`, `delimited`, `parquet`) gives rows, bad records, and the place where
+a file breaks off. Documents are made from rows in the same modules; answers and known classes, by
+`table_files`, stand on the same readers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+from hmrf_dask.documents.builtin import read_builtin
 from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.sources import Source
-from hmrf_dask.documents.streams import WatchedFile
+from hmrf_dask.documents.streams import WatchedFile, decompressed
+from hmrf_dask.documents.values import too_long
 from hmrf_dask.errors import meant
 from hmrf_dask.limits import BYTES_WITHOUT_RECORD, LINES_WITHOUT_RECORD
 
 EXCERPT = 200  # characters of a bad record that are kept
 
 
+class Row(NamedTuple):
+    """What a line or row holds; `raw` is what it was read from, if kept."""
+
+    line: int
+    values: Any
+    raw: bytes | None = None
+
+
 class Record(NamedTuple):
-    """The values of a document, not yet looked at; `raw` is what they were read from, if kept."""
+    """The values of a document, not yet checked; `raw` is what they were read from, if kept."""
 
     line: int
     id: Any
@@ -27,7 +42,7 @@ class Record(NamedTuple):
 
 
 class BadRecord(NamedTuple):
-    """A record that could not even be taken apart."""
+    """A record that could not even be parsed."""
 
     line: int
     reason: str
@@ -105,3 +120,36 @@ def missing_columns(columns: Columns, names: list[str]) -> str:
                 f"{count} {name!r}, got {shown}{meant(name, {*names} - {name})}; {_way_out(names)}"
             )
     return ""
+
+
+def read_text(
+    file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
+) -> Iterator[Record | BadRecord]:
+    """Yield the one document that a text file is."""
+    try:
+        stream = decompressed(file, source.compression)
+        chunks, length = [], 0
+        while length <= columns.max_bytes and (chunk := stream.read(2**20)):
+            chunks.append(chunk)
+            length += len(chunk)
+    except Exception as error:
+        raise damage(file, 1, error) from error
+    data = b"".join(chunks)
+    if length > columns.max_bytes:
+        yield BadRecord(1, too_long(columns.max_bytes), excerpt(data))
+        return
+    encoding = "utf-8-sig" if source.encoding.lower() in ("utf-8", "utf8") else source.encoding
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        byte = data[error.start]
+        reason = f"bytes that are not {source.encoding}: {error.reason} (0x{byte:02x})"
+        yield BadRecord(1, reason, excerpt(data))
+    else:
+        yield Record(1, source.document_id, text, None, None, None, None)
+
+
+def read_installed(source: Source) -> Iterator[Record | BadRecord]:
+    """Yield the documents of a builtin corpus; `line` counts them."""
+    for line, document in enumerate(read_builtin(source.url), 1):
+        yield Record(line, document.id, document.text, None, document.label, None, None)

@@ -1,4 +1,4 @@
-"""Bytes out of stores: files watched while they are read, and what the stores' errors mean."""
+"""Bytes out of stores: files watched while they are read, and what compressed ones hold."""
 
 from __future__ import annotations
 
@@ -65,33 +65,37 @@ def read_whole(url: str, options: Mapping[str, Any], most: int = WHOLE_FILE_BYTE
         return read_bounded(url, known_options(url, options), most, listed=True)
 
 
-class WatchedFile(io.RawIOBase):
+class _Stream(io.RawIOBase):
+    """Bytes that come from `read`, whoever asks for them and how."""
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, as far as there is something."""
+        data = self.read(len(buffer)) or b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class WatchedFile(_Stream):
     """An open file that remembers the store's failure and adds up a digest as it is read.
 
     Arrow and the decoders say of a failing store only that bytes are missing; `failure` keeps the
     two apart. Decoders close what they read from; the file below is closed by who opened it.
     """
 
-    def __init__(self, file: BinaryIO, name: str, algorithm: str | None) -> None:
+    def __init__(self, file: BinaryIO, name: str, algorithm: str | None = None) -> None:
         self._file = file
         self._name = name
         self._digest = hashlib.new(algorithm, usedforsecurity=False) if algorithm else None
         self.failure: SourceError | None = None
         self.n_read = 0
 
-    def readable(self) -> bool:
-        """Say yes."""
-        return True
-
     def seekable(self) -> bool:
         """Say yes: Parquet begins at the end."""
         return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, as far as the file goes."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes."""
@@ -144,23 +148,13 @@ def decompressed(file: WatchedFile, compression: str) -> Any:
     return _Unpacked(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec), file)
 
 
-class _Unpacked(io.RawIOBase):
+class _Unpacked(_Stream):
     """What a compressed file holds, as long as that is in proportion to its size."""
 
     def __init__(self, stream: Any, file: WatchedFile) -> None:
         self._stream = stream
         self._file = file
         self._n_read = 0
-
-    def readable(self) -> bool:
-        """Say yes."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, as far as there is something."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from hmrf_dask.documents.manifest import Columns
 
 MOST_CHARACTERS = 4096  # of an id: a block keeps all of its ids as long as the longest
+RAISE_LIMIT = "raise documents.max_bytes or cut it"
 _NO_ROW = np.zeros(0, np.float32)
 
 
@@ -18,7 +19,7 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
     if type(id_) is not str:
         if id_ is None:
             return f"the id ({columns.id!r}) is missing"
-        return f"the id ({columns.id!r}) must be a text or an integer, got {kind_of(id_)}"
+        return f"the id ({columns.id!r}) must be a text or an integer, got {json_type(id_)}"
     if not id_ or id_.isspace():
         return f"the id ({columns.id!r}) is missing"
     if len(id_) > MOST_CHARACTERS:
@@ -30,7 +31,7 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
     if type(text) is not str:
         if text is None:
             return f"the text ({columns.text!r}) is missing"
-        return f"the text ({columns.text!r}) must be a text, got {kind_of(text)}"
+        return f"the text ({columns.text!r}) must be a text, got {json_type(text)}"
     limit = columns.max_bytes
     # A character has at most four bytes: most records need not be encoded to be told short.
     if 4 * (len(id_) + len(text)) > limit and len(id_.encode()) + len(text.encode()) > limit:
@@ -54,15 +55,15 @@ def is_text(value: str) -> bool:
         return False
 
 
-def too_long(limit: int) -> str:
-    """Return what is wrong with a record above `Columns.max_bytes`."""
-    return f"longer than {limit} bytes; raise documents.max_bytes or cut it"
+def too_long(limit: int, way_out: str = RAISE_LIMIT) -> str:
+    """Return what is wrong with a record above a limit, `Columns.max_bytes` for documents."""
+    return f"longer than {limit} bytes; {way_out}"
 
 
 def problem_of_word(name: str, value: Any) -> str:
     """Return what is wrong with a time or a label: those are shown, never computed with."""
     if isinstance(value, bool | bytes | list | dict | np.ndarray):
-        return f"the {name} must be a text or a number, got {kind_of(value)}"
+        return f"the {name} must be a text or a number, got {json_type(value)}"
     if isinstance(value, str) and len(value) > MOST_CHARACTERS:
         return f"the {name} must have at most {MOST_CHARACTERS} characters, got {len(value)}"
     return ""
@@ -73,7 +74,7 @@ def as_row(value: Any, width: int | None) -> tuple[npt.NDArray[np.float32], str]
     if value is None:
         return _NO_ROW, "the embedding is missing"
     if not _are_numbers(value):
-        return _NO_ROW, f"the embedding must be a list of numbers, got {kind_of(value)}"
+        return _NO_ROW, f"the embedding must be a list of numbers, got {json_type(value)}"
     try:
         with np.errstate(over="ignore"):
             row = np.asarray(value, np.float64).astype(np.float32)
@@ -93,7 +94,7 @@ def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(number) in (int, float) for number in value)
 
 
-def kind_of(value: Any) -> str:
+def json_type(value: Any) -> str:
     """Return the type of a value in the words of JSON."""
     if isinstance(value, bool):
         return "true or false"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 
-from hmrf_dask.constraints.answer_rows import delimiter_of
 from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.documents.records import BadRecord
 from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.documents.table_files import TableFile, ending_of, read_table
 from hmrf_dask.documents.values import MOST_CHARACTERS
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.flow.dataflow import DaskFlow, tree
@@ -34,6 +34,8 @@ from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.storage.whole_files import read_plain_table
 
 ID_COLUMNS = ("doc_id", "id")  # of known classes, where it is not said: assignments' or documents'
+BATCH_ROWS = 10_000
+SHOWN = 50  # names of columns
 
 
 @dataclass(frozen=True)
@@ -136,72 +138,77 @@ def _first(ids: list[Any]) -> str:
 
 def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Table:
     """Return the ids and classes of a file as text, without rows that lack one."""
-    ending = PurePosixPath(path).suffix.lower()
-    if ending not in READERS:
-        raise InvalidInputError(
-            f"known classes must be in a file named {', '.join(READERS)}, got {path!r}"
-        )
+    ending = ending_of(path, "a file of known classes")
     data = read_whole(path, {})
-    wanted = ID_COLUMNS if id_column is None else (id_column,)
-    try:
-        found = READERS[ending](data, {*wanted, label_column})
-    except (pa.ArrowException, OSError, ValueError, MemoryError, RecursionError) as error:
-        raise InvalidInputError(f"{path}: is not a whole {ending} file, {error}") from error
-    id_column = next((one for one in wanted if one in found.column_names), wanted[0])
+    wanted = (*(ID_COLUMNS if id_column is None else (id_column,)), label_column)
+    read = _typed_columns if ending == ".parquet" else _text_columns
+    names, columns = read(data, path, wanted)
+    id_column = next((name for name in wanted[:-1] if name in names), wanted[0])
     for name in (id_column, label_column):
-        if found.column_names.count(name) != 1:
+        if names.count(name) != 1:
             raise InvalidInputError(
                 f"{path} must have the columns {id_column!r} and {label_column!r}, got "
-                f"{', '.join(found.column_names)[:300]}; name them with --id-column and "
-                "--label-column"
+                f"{', '.join(names)[:300]}; name them with --id-column and --label-column"
             )
-    try:
-        columns = [found[name].cast(pa.string()) for name in (id_column, label_column)]
-    except pa.ArrowException as error:
-        raise InvalidInputError(
-            f"{path}: ids and classes must be texts or numbers, got {error}"
-        ) from error
-    _refuse_long(columns, path)
-    known = pa.table(columns, ["id", "label"]).drop_null()
+    known = pa.table([columns[id_column], columns[label_column]], ["id", "label"]).drop_null()
+    _refuse_long(known, path)
     _refuse_two_classes(known, path)
     return known
 
 
-def _read_csv(data: bytes, names: set[str]) -> pa.Table:
-    """Return a CSV file; ids and classes are texts: 007 is not 7."""
-    return pyarrow.csv.read_csv(
-        io.BytesIO(data),
-        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter_of(data)),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
-        ),
-    )
+def _typed_columns(
+    data: bytes, path: str, wanted: Sequence[str]
+) -> tuple[list[str], dict[str, pa.ChunkedArray]]:
+    """Return the names of all columns of a Parquet file, and those wanted as text."""
+    try:
+        table = read_plain_table(data)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise InvalidInputError(f"{path}: is not a whole .parquet file, {error}") from error
+    names = table.column_names
+    try:
+        columns = {n: table[n].cast(pa.string()) for n in wanted if names.count(n) == 1}
+    except pa.ArrowException as error:
+        raise InvalidInputError(
+            f"{path}: ids and classes must be texts or numbers, got {error}"
+        ) from error
+    return names, columns
 
 
-def _read_jsonl(data: bytes, names: set[str]) -> pa.Table:
-    """Return columns of JSON Lines as they are written: a text like a date stays that text."""
-    lines = data.decode("utf-8-sig").split("\n")
-    rows = [json.loads(line) for line in lines if line and not line.isspace()]
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("each line must be an object")
-    there = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({
-        name: [_text(row.get(name)) for row in rows] if name in names else pa.nulls(len(rows))
-        for name in there
-    })  # fmt: skip
+def _text_columns(
+    data: bytes, path: str, wanted: Sequence[str]
+) -> tuple[list[str], dict[str, pa.ChunkedArray]]:
+    """Return the names of all columns of CSV or JSON Lines, and those wanted as they are written.
+
+    A text like a date stays that text, and 007 is not 7.
+    """
+    file = read_table(data, path)
+    names, chunks = list(file.names or ()), list[pa.Table]()
+    rows = _written(file, path, wanted, names)
+    while batch := list(islice(rows, BATCH_ROWS)):
+        columns = (pa.array(column, pa.string()) for column in zip(*batch, strict=True))
+        chunks.append(pa.table(list(columns), list(wanted)))
+    schema = pa.schema([(name, pa.string()) for name in wanted])
+    table = pa.concat_tables([schema.empty_table(), *chunks])
+    return names, {name: table[place] for place, name in enumerate(wanted)}
+
+
+def _written(
+    file: TableFile, path: str, wanted: Sequence[str], names: list[str]
+) -> Iterator[list[str | None]]:
+    """Yield the wanted values of rows as text, and add names that are new to `names`."""
+    for row in file.rows:
+        if isinstance(row, BadRecord):
+            raise InvalidInputError(f"{path}, line {row.line}: {row.reason}; correct the file")
+        values = dict(zip(row.names, row.values, strict=True))
+        if file.names is None:
+            names += [n for n in values if n not in names and (n in wanted or len(names) < SHOWN)]
+            yield [_text(values.get(name)) for name in wanted]
+        else:
+            yield [values.get(name) or None for name in wanted]  # an empty cell is nothing
 
 
 def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
-
-
-def _read_parquet(data: bytes, names: set[str]) -> pa.Table:
-    return read_plain_table(data)
-
-
-READERS = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
 
 
 def _refuse_two_classes(known: pa.Table, path: str) -> None:
@@ -215,9 +222,9 @@ def _refuse_two_classes(known: pa.Table, path: str) -> None:
         )
 
 
-def _refuse_long(columns: list[Any], path: str) -> None:
+def _refuse_long(known: pa.Table, path: str) -> None:
     """Refuse names in arrays of which all would be as long as the longest."""
-    longest = max(pc.max(pc.utf8_length(column)).as_py() or 0 for column in columns)
+    longest = max(pc.max(pc.utf8_length(column)).as_py() or 0 for column in known.columns)
     if longest > MOST_CHARACTERS:
         raise InvalidInputError(
             f"{path}: ids and classes must have at most {MOST_CHARACTERS:,} characters, got "

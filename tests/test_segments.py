@@ -22,7 +22,7 @@ from hmrf_dask.documents.segments import SegmentLines, lines_before, segments_of
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import state_of
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.bundles import Told
+from hmrf_dask.jobs import packs
 from hmrf_dask.jobs.places import assignment_files
 from hmrf_dask.releases.release import latest
 from tests.support.job_corpus import JobCorpus
@@ -148,9 +148,9 @@ def test_segments_are_read_once(corpus: JobCorpus, monkeypatch: pytest.MonkeyPat
     job = corpus.write_job(start="cold")
     run(job)
     written: list[int] = []
-    write = Told.write
+    write = packs._Writer.write
     monkeypatch.setattr(
-        Told, "write", lambda told, batches: written.append(1) or write(told, batches)
+        packs._Writer, "write", lambda writer, parts: written.append(1) or write(writer, parts)
     )
     corpus.write({"documents/more.jsonl": b'{"id": "new", "text": "orbit moon"}\n'})
     report = run(job)

@@ -207,7 +207,7 @@ class Source:
             texts = self.texts[start : start + self.batch]
             yield Batch([f"d{self.first + start + i}" for i in range(len(texts))], texts)
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         return {"texts": len(self.texts)}
 
 
@@ -281,7 +281,7 @@ def test_rows_do_not_depend_on_how_texts_are_cut(tmp_path: Path, flow: Any, kind
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     texts, place = corpus_texts(), Place(str(tmp_path))
     first = vectorise(Inline(), cut(texts, 10, 5), TextSettings(), place)
-    assert [one.told for one in first.counted] == [{"texts": 10}] * 4
+    assert [one.record for one in first.counted] == [{"texts": 10}] * 4
     files = bytes_below(tmp_path)
     sealed = cut(texts, 10, 5)
     for one in sealed:

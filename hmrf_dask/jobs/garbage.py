@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from hmrf_dask.jobs.bundles import FOLDER as DOCUMENTS
-from hmrf_dask.jobs.ledger import SOURCES, VOCABULARY, keys_of
+from hmrf_dask.jobs.ledger import VOCABULARY, files_of
+from hmrf_dask.jobs.packs import FOLDER as DOCUMENTS
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.lock import numbers_in
 from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
@@ -22,21 +22,21 @@ _KEYED = (DOCUMENTS, COUNTS, VOCABULARIES)
 
 def names_of(ledger: dict[str, Any]) -> set[str]:
     """Return the folders of an output that the files of a ledger are counted and weighed in."""
-    keys = [key for entry in ledger.get(SOURCES, {}).values() for key in keys_of(entry)]
+    keys = [key for entry in files_of(ledger).values() for key in entry.keys]
     vocabularies = (ledger[VOCABULARY],) if VOCABULARY in ledger else ()
-    return names_made({key.bundle for key in keys}, {key.counts for key in keys}, vocabularies)
+    return names_made({key.pack for key in keys}, {key.counts for key in keys}, vocabularies)
 
 
 def names_made(
-    bundles: Iterable[str], counts: Iterable[str], vocabularies: Iterable[str | None]
+    packs: Iterable[str], counts: Iterable[str], vocabularies: Iterable[str | None]
 ) -> set[str]:
-    """Return the folders of bundles, of their counts, and of rows in vocabularies.
+    """Return the folders of packs, of their counts, and of rows in vocabularies.
 
     Where there are no words the vocabulary is None, and the rows are the embeddings themselves.
     """
     named = list(vocabularies)
     return {
-        *(f"{DOCUMENTS}/{bundle}" for bundle in bundles),
+        *(f"{DOCUMENTS}/{pack}" for pack in packs),
         *(f"{COUNTS}/{key}" for key in counts),
         *(f"{VOCABULARIES}/{one}" for one in named if one is not None),
         *(f"{ROWS}/{EMBEDDINGS if one is None else one}" for one in named),
@@ -55,7 +55,7 @@ def sweep(output: str, run_id: str, ledgers: Iterable[dict[str, Any]]) -> None:
         for name in sorted(_there(storage, folder) & own - kept):
             remove_own(storage, name)
     for rows in sorted(_there(storage, ROWS) & (own | kept)) if is_within(storage, ROWS) else ():
-        # Rows are called as the counts that they are made of; embeddings as their bundle.
+        # Rows are called as the counts that they are made of; embeddings as their pack.
         of = DOCUMENTS if rows.endswith(f"/{EMBEDDINGS}") else COUNTS
         for name in _there(storage, rows):
             key = name.rpartition("/")[2]

@@ -14,23 +14,38 @@ SOURCES = "sources"
 VOCABULARY = "vocabulary"  # its identity, None where rows are ready embeddings
 MADE_OF = "made_of"  # keys of the counts that the vocabulary was made of
 CAME = "came"  # the releases that files came with since the last fit, by path
-Entry = list[Any]  # size, etag, and the keys of each part of the file
 
 
 class Keys(NamedTuple):
-    """What a part of a file is called; most files have one.
+    """What a segment of a file is called; most files have one.
 
     Attributes
     ----------
     counts : str
-        The counts and rows of its bundle.
-    bundle : str
+        The counts and rows of its pack.
+    pack : str
     own : str
     """
 
     counts: str
-    bundle: str
+    pack: str
     own: str
+
+
+class FileEntry(NamedTuple):
+    """A file of a release, as its ledger lists it.
+
+    Attributes
+    ----------
+    size, etag : object
+        What the store said of it.
+    keys : list of Keys
+        Of each segment of the file.
+    """
+
+    size: Any
+    etag: Any
+    keys: list[Keys]
 
 
 @dataclass(frozen=True)
@@ -81,32 +96,34 @@ class Changes:
         }
 
 
-def entries(sources: Sequence[Source], keys: Mapping[str, Sequence[Keys]]) -> dict[str, Entry]:
+def entries(sources: Sequence[Source], keys: Mapping[str, list[Keys]]) -> dict[str, FileEntry]:
     """Return what the ledger of a release keeps of its files, by path; `keys` by path too."""
-    return {one.path: [one.size, one.etag, list(keys[one.path])] for one in sources}
+    return {one.path: FileEntry(one.size, one.etag, keys[one.path]) for one in sources}
 
 
-def keys_of(entry: Entry) -> list[Keys]:
-    """Return the keys of an entry; former versions had others, which name nothing now."""
-    found = entry[2] if len(entry) == 3 else []
-    return [Keys(*keys) for keys in found]
+def files_of(ledger: Mapping[str, Any]) -> dict[str, FileEntry]:
+    """Return the files that a ledger lists, by path; keys of former versions name nothing now."""
+    return {
+        path: FileEntry(size, etag, [Keys(*one) for one in keys[0]] if len(keys) == 1 else [])
+        for path, (size, etag, *keys) in ledger.get(SOURCES, {}).items()
+    }
 
 
-def compare(before: Mapping[str, Entry], sources: Sequence[Source]) -> Changes:
+def compare(before: Mapping[str, FileEntry], sources: Sequence[Source]) -> Changes:
     """Return what is new beside the ledger of a release.
 
     Parameters
     ----------
     before : mapping
-        What `entries` gave then; empty where there was no release.
+        What `files_of` gives of its ledger; empty where there was no release.
     sources : sequence of Source
         As they are now.
     """
-    now = {source.path: [source.size, source.etag] for source in sources}
+    now = {source.path: (source.size, source.etag) for source in sources}
     both = sorted(now.keys() & before.keys())
     return Changes(
         new=tuple(sorted(now.keys() - before.keys())),
-        changed=tuple(path for path in both if list(before[path][:2]) != now[path]),
-        same=tuple(path for path in both if list(before[path][:2]) == now[path]),
+        changed=tuple(path for path in both if before[path][:2] != now[path]),
+        same=tuple(path for path in both if before[path][:2] == now[path]),
         gone=tuple(sorted(before.keys() - now.keys())),
     )

@@ -16,8 +16,6 @@ import pyarrow.parquet as pq
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, encode_columns
-from hmrf_dask.jobs.bundles import paths_of
-from hmrf_dask.jobs.ledger import keys_of
 from hmrf_dask.jobs.places import REPEATED
 from hmrf_dask.jobs.steps import JobRun, Material
 from hmrf_dask.releases.lineage import Lineage
@@ -30,36 +28,36 @@ from hmrf_dask.types import IntArray
 Files = dict[str, str]  # sha256 by name below the output
 
 
-Origin = frozenset[str]  # what the rows of a bundle were called in the last release
+Origin = frozenset[str]  # what the rows of a pack were called in the last release
 
 
 def origins_of(run: JobRun, material: Material) -> list[Origin | None]:
-    """Return what the rows of each bundle were called in the last release, None if it had none.
+    """Return what the rows of each pack were called in the last release, None if it had none.
 
-    One that others were brought together in has several. Where ids came twice, a bundle may have
+    A pack that several were merged into has several. Where ids came twice, a pack may have
     other documents than it had then, though its files are the same: it is as good as new.
     """
     found = _last_origins(run, material)
-    then, now = _put_aside(run), Counter((one.source, one.id) for one in material.repeated)
+    then, now = _quarantined(run), Counter((one.source, one.id) for one in material.repeated)
     if not then and not now:
         return found
     moved = {one[0] for one in then.keys() | now.keys() if then[one] != now[one]}
     others = _with_other_copies(material, found, moved) | _with_other_ids(run, material, found)
-    return [None if bundle in others else origin for bundle, origin in enumerate(found)]
+    return [None if pack in others else origin for pack, origin in enumerate(found)]
 
 
 def _last_origins(run: JobRun, material: Material) -> list[Origin | None]:
     """Return the origins by their files; one that is read in another way has other rows."""
-    last = {one.own: one.counts for entry in run.last_files.values() for one in keys_of(entry)}
+    last = {one.own: one.counts for entry in run.last_files.values() for one in entry.keys}
     found: list[Origin | None] = []
-    for told in material.rows.told:
-        then = {last.get(own, "") for _, own, *_ in told["files"]}
+    for record in material.rows.records:
+        then = {last.get(file.key, "") for file in record.files}
         found.append(None if "" in then else Origin(then))
     return found
 
 
-def _put_aside(run: JobRun) -> Counter[tuple[str, str | None]]:
-    """Return how many documents of a file and an id the last release put aside."""
+def _quarantined(run: JobRun) -> Counter[tuple[str, str | None]]:
+    """Return how many documents of a file and an id the last release quarantined."""
     assert run.previous is not None
     files = run.previous.files
     name = next((name for name in files if name.endswith(f"/{REPEATED}")), None)
@@ -71,37 +69,37 @@ def _put_aside(run: JobRun) -> Counter[tuple[str, str | None]]:
 def _with_other_copies(
     material: Material, origins: Sequence[Origin | None], moved: set[str]
 ) -> set[int]:
-    """Return the bundles with files of which other documents are put aside now.
+    """Return the packs with files of which other documents are quarantined now.
 
     Of the same two ids the rows may be those of another file. Only a file alone tells by its ids.
     """
     rows = material.rows
     return {
-        bundle
-        for bundle, (told, key) in enumerate(zip(rows.told, rows.keys, strict=True))
-        if not moved.isdisjoint(paths_of(told))
-        and (len(told["files"]) > 1 or origins[bundle] != Origin({key}))
+        pack
+        for pack, (record, key) in enumerate(zip(rows.records, rows.keys, strict=True))
+        if not moved.isdisjoint(record.paths)
+        and (len(record.files) > 1 or origins[pack] != Origin({key}))
     }
 
 
 def _with_other_ids(run: JobRun, material: Material, origins: Sequence[Origin | None]) -> set[int]:
-    """Return the bundles whose last assignments are not those of the documents they have now."""
+    """Return the packs whose last assignments are not those of the documents they have now."""
     assert run.previous is not None
     there = _by_key(assignments_of(run.previous.files))
-    flow, tasks, bundles, others = DaskFlow(), [], [], set()
-    for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
-        origin = origins[bundle]
+    flow, tasks, packs, others = DaskFlow(), [], [], set()
+    for part, (name, pack) in enumerate(zip(material.names, material.files, strict=True)):
+        origin = origins[pack]
         if origin is None:
             continue
-        whole = origin == {material.rows.keys[bundle]}
+        whole = origin == {material.rows.keys[pack]}
         last = _last_of(name if whole else None, origin, there)
         if not last:
-            others.add(bundle)
+            others.add(pack)
             continue
         tasks.append(flow.lazy(_has_others, material.corpus.named[part], run.place, last, whole))
-        bundles.append(bundle)
+        packs.append(pack)
     found = flow.compute(tasks) if tasks else []
-    return others.union(itertools.compress(bundles, found))
+    return others.union(itertools.compress(packs, found))
 
 
 def _has_others(block: RowBlock, place: Place, last: Files, whole: bool) -> bool:
@@ -113,9 +111,9 @@ def _has_others(block: RowBlock, place: Place, last: Files, whole: bool) -> bool
 def carry(
     run: JobRun, material: Material, origins: Sequence[Origin | None], before: Lineage
 ) -> tuple[Files, IntArray]:
-    """Return the assignments of bundles that keep theirs, and their sizes by cluster.
+    """Return the assignments of packs that keep theirs, and their sizes by cluster.
 
-    Of a bundle that lost files, and of bundles that are brought together, those of the files that
+    Of a pack that lost files, and of packs that are merged, those of the files that
     stayed are written anew.
     """
     assert run.previous is not None
@@ -128,7 +126,7 @@ def carry(
 
 
 def not_carried(run: JobRun, material: Material, origins: Sequence[Origin | None]) -> Files:
-    """Return the last assignments of bundles that are not as they were."""
+    """Return the last assignments of packs that are not as they were."""
     assert run.previous is not None
     keys = material.rows.keys
     whole = {key for key, origin in zip(keys, origins, strict=True) if origin == Origin({key})}
@@ -137,11 +135,11 @@ def not_carried(run: JobRun, material: Material, origins: Sequence[Origin | None
 
 
 def _rests(run: JobRun, material: Material, origins: Sequence[Origin | None], old: Files) -> Files:
-    """Write the assignments of what is left of bundles, or is brought together."""
+    """Write the assignments of packs that lost files or were merged."""
     there = _by_key(old)
     flow, tasks = DaskFlow(), []
-    for part, (name, bundle) in enumerate(zip(material.names, material.files, strict=True)):
-        last = _last_of(None, origins[bundle] or Origin(), there)
+    for part, (name, pack) in enumerate(zip(material.names, material.files, strict=True)):
+        last = _last_of(None, origins[pack] or Origin(), there)
         if last:
             target = f"{run.name}/{ASSIGNMENTS_FOLDER}/{name}"
             block = material.corpus.named[part]
@@ -176,7 +174,7 @@ def _by_key(files: Files) -> dict[str, Files]:
 
 
 def _last_of(named: str | None, origin: Origin, there: Mapping[str, Files]) -> Files:
-    """Return the last assignments of a bundle, or of it those of one name."""
+    """Return the last assignments of a pack, or of it those of one name."""
     found = {name: sha256 for key in origin for name, sha256 in there.get(key, {}).items()}
     if named is None:
         return found

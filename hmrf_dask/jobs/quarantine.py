@@ -17,18 +17,16 @@ from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files, find_duplicate
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
 from hmrf_dask.flow.dataflow import DaskFlow
-from hmrf_dask.jobs.bundles import (
+from hmrf_dask.jobs.job_file import MAX_REJECTED, Job
+from hmrf_dask.jobs.packs import (
+    PackRecord,
     encode_rejects,
     first_rejects,
     lines_before_of,
-    n_documents_of,
-    n_rejects_of,
-    not_listed,
     placed,
-    read_beside,
+    read_hashed,
     read_rejects,
 )
-from hmrf_dask.jobs.job_file import MAX_REJECTED, Job
 from hmrf_dask.jobs.places import REJECTS, REPEATED
 from hmrf_dask.jobs.rows import Home
 from hmrf_dask.rows.block import RowBlock
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.answers import Answers, Given
     from hmrf_dask.jobs.steps import JobRun
 
-Told = Sequence[Mapping[str, Any]]
 Files = dict[str, str]
 ANSWERS = "answers.jsonl"
 WAITING = "waiting.jsonl"
@@ -56,14 +53,16 @@ class TooManyRejectedError(InvalidInputError):
 # ---- the share that stops a run
 
 
-def check_records(run: JobRun, told: Told, repeated: Sequence[Reject] = ()) -> None:
+def check_records(
+    run: JobRun, records: Sequence[PackRecord], repeated: Sequence[Reject] = ()
+) -> None:
     """Stop where too many records are no documents, or too much lies in files that break off."""
-    n_rejected = sum(map(n_rejects_of, told)) + len(repeated)
-    n_documents = sum(map(n_documents_of, told)) - len(repeated)
-    broken = {one.source for one in first_rejects(told) if one.whole_rest}
+    n_rejected = sum(record.n_rejects for record in records) + len(repeated)
+    n_documents = sum(record.n_documents for record in records) - len(repeated)
+    broken = {one.source for one in first_rejects(records) if one.whole_rest}
     sizes = {one.path: one.size for one in run.inputs.sources}
     n_lost = sum(sizes.get(path, 0) for path in broken)
-    shown = [*islice(first_rejects(told), SHOWN + 1), *repeated[: SHOWN + 1]]
+    shown = [*islice(first_rejects(records), SHOWN + 1), *repeated[: SHOWN + 1]]
     for n_bad, n_all, what in (
         (n_rejected, n_rejected + n_documents, "records may be rejected"),
         (
@@ -73,7 +72,7 @@ def check_records(run: JobRun, told: Told, repeated: Sequence[Reject] = ()) -> N
         ),
     ):
         if is_too_much(run.inputs.job, n_bad, n_all):
-            write_records(run, told, repeated)
+            write_records(run, records, repeated)
             raise _too_many(run, what, n_bad, n_all, shown)
 
 
@@ -126,13 +125,13 @@ def warn_of_rejects(run: JobRun, n_records: int, answers: Answers) -> None:
 # ---- the files that list them
 
 
-def write_records(run: JobRun, told: Told, repeated: Sequence[Reject]) -> Files:
-    """List the records that are no documents, a file for each bundle, and those with a used id."""
+def write_records(run: JobRun, records: Sequence[PackRecord], repeated: Sequence[Reject]) -> Files:
+    """List the records that are no documents, a file for each pack, and those with a used id."""
     flow = DaskFlow()
     tasks = [
-        flow.lazy(_copy, run.place, one, n_lines, f"{run.name}/{REJECTS}/{one['key']}.jsonl")
-        for one, n_lines in zip(told, lines_before_of(told), strict=True)
-        if one["rejects"]
+        flow.lazy(_copy, run.place, record, n_lines, f"{run.name}/{REJECTS}/{record.key}.jsonl")
+        for record, n_lines in zip(records, lines_before_of(records), strict=True)
+        if record.rejects
     ]
     files = Files()
     for found in flow.compute(tasks) if tasks else []:
@@ -153,12 +152,12 @@ def _listed(run: JobRun, name: str, rejects: Sequence[Reject]) -> Files:
     return {path: digest(data)}
 
 
-def _copy(place: Place, told: Mapping[str, Any], n_lines: int, target: str) -> Files:
-    """Bring the rejects of a bundle together, with the lines they have in their whole file."""
-    names = told["rejects"]
-    listed = [one for name in names for one in read_beside(place.storage, name, read_rejects)]
-    data = encode_rejects(placed(one, n_lines) for one in [*listed, *not_listed(told)])
-    place.storage.write(target, data)
+def _copy(place: Place, record: PackRecord, n_lines: int, target: str) -> Files:
+    """Bring the rejects of a pack together, with the lines they have in their whole file."""
+    storage = place.storage
+    listed = [one for name in record.rejects for one in read_hashed(storage, name, read_rejects)]
+    data = encode_rejects(placed(one, n_lines) for one in [*listed, *record.unlisted_rejects()])
+    storage.write(target, data)
     return {target: digest(data)}
 
 

@@ -23,10 +23,10 @@ from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import assignments_of, write_assignments, write_clusters
-from hmrf_dask.jobs.bundles import n_documents_of, n_rejects_of, paths_of, read_beside, read_table
 from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.garbage import sweep
-from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, VOCABULARY, entries, keys_of
+from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, VOCABULARY, entries
+from hmrf_dask.jobs.packs import read_hashed, read_table
 from hmrf_dask.jobs.parent import INPUTS, NEXT_ID, next_id_after
 from hmrf_dask.jobs.places import ANSWERS, GONE, LINEAGE, MODEL, NOTES, REJECTS, model_of
 from hmrf_dask.jobs.predict import Files, Origin, carry, not_carried, origins_of
@@ -112,8 +112,8 @@ def _traced(
 
 def _in_changed_files(run: JobRun, material: Material) -> list[bool]:
     """Return of each partition whether its files are new or changed since the last release."""
-    changed = [not run.same.issuperset(paths_of(told)) for told in material.rows.told]
-    return [changed[bundle] for bundle in material.files]
+    changed = [not run.same.issuperset(record.paths) for record in material.rows.records]
+    return [changed[pack] for pack in material.files]
 
 
 def _last_lineage(run: JobRun) -> Lineage:
@@ -191,7 +191,7 @@ def _predicted(
             written = write_assignments(corpus, labels, model, run.folder, names=names)
         if old:
             parts = zip(_in_changed_files(run, material), material.files, strict=True)
-            changed = [one for one, bundle in parts if wanted[bundle]]
+            changed = [one for one, pack in parts if wanted[pack]]
             shared = _shared(
                 count_overlap(
                     run.inputs.output, old, corpus, labels, len(before.ids), changed=changed
@@ -284,7 +284,7 @@ def _model_identity(files: Files) -> str:
 
 def _rejects(run: JobRun, material: Material, answers: Answers) -> Files:
     """List what was quarantined, with the reasons, and answers that wait for documents."""
-    records = write_records(run, material.rows.told, material.repeated)
+    records = write_records(run, material.rows.records, material.repeated)
     return records | write_answers(run, answers.rejects, answers.waiting)
 
 
@@ -309,9 +309,9 @@ def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
     for named in assignments_of(files).items():
         written.setdefault(named[0].rpartition("/")[2].partition("-")[0], []).append(named)
     tasks = [
-        flow.lazy(_compared, run.place, written[key], [name for name in told["labels"] if name])
-        for key, told in zip(material.rows.keys, material.rows.told, strict=True)
-        if any(told["labels"]) and key in written
+        flow.lazy(_compared, run.place, written[key], [name for name in record.labels if name])
+        for key, record in zip(material.rows.keys, material.rows.records, strict=True)
+        if any(record.labels) and key in written
     ]
     if not tasks:
         return None
@@ -322,7 +322,7 @@ def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
 def _compared(place: Place, written: list[tuple[str, str]], labels: list[str]) -> Contingency:
     """Return how many documents of a file each class has in each cluster."""
     storage = place.storage
-    known = pa.concat_tables([read_beside(storage, name, read_table) for name in labels])
+    known = pa.concat_tables([read_hashed(storage, name, read_table) for name in labels])
     known = known.drop_null()
     found = pa.concat_tables([read_table(read_file(storage, *named)) for named in written])
     places = pc.index_in(found["doc_id"], value_set=known["id"])
@@ -344,7 +344,7 @@ def _report(
     nmi: float | None,
 ) -> Report:
     rows, lineage = material.rows, results.lineage
-    n_quarantined = sum(map(n_rejects_of, rows.told)) + len(material.repeated)
+    n_quarantined = sum(record.n_rejects for record in rows.records) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
     vocabulary = rows.vocabulary
     return Report(
@@ -400,10 +400,10 @@ def _by_kind(pairs: Constraints | None) -> dict[str, int]:
 
 
 def _n_vectorised(run: JobRun, rows: JobRows) -> int:
-    """Return the documents of bundles that the last release did not have as they are now."""
-    last = {one.counts for entry in run.last_files.values() for one in keys_of(entry)}
-    pairs = zip(rows.keys, rows.told, strict=True)
-    return sum(n_documents_of(told) for key, told in pairs if key not in last)
+    """Return the documents of packs that the last release did not have as they are now."""
+    last = {one.counts for entry in run.last_files.values() for one in entry.keys}
+    pairs = zip(rows.keys, rows.records, strict=True)
+    return sum(record.n_documents for key, record in pairs if key not in last)
 
 
 def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:

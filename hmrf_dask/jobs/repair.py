@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.ledger import SOURCES, compare, last_release
+from hmrf_dask.jobs.ledger import compare, files_of, last_release
 from hmrf_dask.jobs.parent import INPUTS, Parent, parent_again
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import DamagedReleaseError, Release, check_files, hashed_in, tonight
@@ -38,7 +38,7 @@ def repaired(
     storage : Storage
         The output.
     record_of_documents : callable
-        The record, below the output, that goes with the key of a bundle.
+        The record, below the output, that goes with the key of a pack.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def remake_of(inputs: Inputs) -> Remake | None:
 
 def inputs_of(release: Release, inputs: Inputs) -> Inputs | None:
     """Return what a release was made of, None where these inputs have it no more as it was."""
-    changes = compare(release.ledger[SOURCES], inputs.sources)
+    changes = compare(files_of(release.ledger), inputs.sources)
     if changes.changed or changes.gone:
         return None
     same = set(changes.same)

@@ -12,17 +12,10 @@ from typing import Any, NamedTuple
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
 from hmrf_dask.flow.dataflow import DaskFlow
-from hmrf_dask.jobs.bundles import (
-    Bundle,
-    check_told,
-    lines_before_of,
-    paths_of,
-    refuse_rejects,
-    refuse_widths,
-)
 from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.ledger import MADE_OF, VOCABULARY, Keys
+from hmrf_dask.jobs.packs import Pack, PackRecord, lines_before_of, refuse_rejects, refuse_widths
 from hmrf_dask.releases.release import DamagedReleaseError, Release
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockFile, number_of, write_block
@@ -56,7 +49,7 @@ from hmrf_dask.text.vectorise import (
 
 SoFar = Callable[[int, int], None]
 Home = list[tuple[str, int]]  # files, and how many documents of each
-AT_ONCE = 512  # bundles in one graph, told of when it is done
+AT_ONCE = 512  # packs in one graph, whose end is reported
 log = logging.getLogger("hmrf_dask")
 
 
@@ -67,15 +60,15 @@ class JobRows:
     Attributes
     ----------
     rows : tuple of SourceRows
-        Of each bundle, in their order.
-    told : tuple of dict
-        What each bundle told when it was read; see `hmrf_dask.jobs.bundles.Told`.
+        Of each pack, in their order.
+    records : tuple of PackRecord
+        Of each pack.
     keys : tuple of str
-        What each bundle's counts and rows are called.
+        What each pack's counts and rows are called.
     vocabulary : Vocabulary or None
         None where rows are ready embeddings.
     made_of : tuple of str
-        Keys of the bundles that the vocabulary was made of.
+        Keys of the packs that the vocabulary was made of.
     refit : bool
         Whether it was made now.
     coverage : Coverage
@@ -83,7 +76,7 @@ class JobRows:
     """
 
     rows: tuple[SourceRows, ...]
-    told: tuple[dict[str, Any], ...]
+    records: tuple[PackRecord, ...]
     keys: tuple[str, ...]
     vocabulary: Vocabulary | None
     made_of: tuple[str, ...]
@@ -91,11 +84,11 @@ class JobRows:
     coverage: Coverage
 
     def corpus(self, options: dict[str, Any]) -> Corpus:
-        """Return all rows, one partition for each batch of a bundle."""
+        """Return all rows, one partition for each batch of a pack."""
         return corpus_of(self.rows, options)
 
     def names(self) -> list[str]:
-        """Return a file name for each partition of the corpus: the same bundle, the same."""
+        """Return a file name for each partition of the corpus: the same pack, the same."""
         return [
             f"{key}-{number_of(file):05d}.parquet"
             for key, one in zip(self.keys, self.rows, strict=True)
@@ -104,56 +97,63 @@ class JobRows:
         ]
 
     def places(self) -> list[int]:
-        """Return the number of the bundle that each partition of the corpus comes from."""
+        """Return the number of the pack that each partition of the corpus comes from."""
         return [place for place, one in enumerate(self.rows) for file in one.files if file.n_rows]
 
     def homes(self) -> list[Home]:
         """Return of each partition of the corpus the files in it, with their documents."""
         return [
-            [(told["files"][file][0], n) for file, n in documents]
-            for told in self.told
-            for documents in told["documents"]
-            if documents
+            [(record.files[one.file].path, one.n_documents) for one in batch]
+            for record in self.records
+            for batch in record.documents
+            if batch
         ]
 
     def file_keys(self) -> dict[str, list[Keys]]:
         """Return the keys of the parts of each file as the ledger has them, by path."""
         found: dict[str, list[Keys]] = defaultdict(list)
-        for told, key in zip(self.told, self.keys, strict=True):
-            for path, own, *_ in told["files"]:
-                found[path].append(Keys(key, told["key"], own))
+        for record, key in zip(self.records, self.keys, strict=True):
+            for file in record.files:
+                found[file.path].append(Keys(key, record.key, file.key))
         return found
 
 
+class CountedPack(NamedTuple):
+    """A pack, its counts and its record."""
+
+    pack: Pack
+    counts: CountedSource
+    record: PackRecord
+
+
 def count_documents(
-    bundles: Sequence[Bundle], settings: TextSettings, place: Place, so_far: SoFar
-) -> list[CountedSource]:
-    """Return the counts of all bundles; files that are counted already are not read again."""
+    packs: Sequence[Pack], settings: TextSettings, place: Place, so_far: SoFar
+) -> list[CountedPack]:
+    """Return the counts of all packs; files that are counted already are not read again."""
     flow = DaskFlow()
-    counted = count_sources(flow, bundles[:AT_ONCE], settings, place)
-    n_files = sum(len(one.files) for one in bundles)
-    for first in range(AT_ONCE, len(bundles), AT_ONCE):
-        so_far(sum(len(one.files) for one in bundles[:first]), n_files)
-        counted += count_more(flow, bundles[first : first + AT_ONCE], settings, place)
+    counted = count_sources(flow, packs[:AT_ONCE], settings, place)
+    n_files = sum(len(one.files) for one in packs)
+    for first in range(AT_ONCE, len(packs), AT_ONCE):
+        so_far(sum(len(one.files) for one in packs[:first]), n_files)
+        counted += count_more(flow, packs[first : first + AT_ONCE], settings, place)
     so_far(n_files, n_files)
-    for one in counted:
-        check_told(one.told, f"{place.storage.url}/{COUNTS}/{one.key}/{COUNTED}")
-    if any(one.stop for one in bundles):  # it was counted by a run that put them aside
-        refuse_rejects([one.told for one in counted])
-    return counted
+    url = f"{place.storage.url}/{COUNTS}"
+    records = [PackRecord.of(one.record, f"{url}/{one.key}/{COUNTED}") for one in counted]
+    if any(one.stop for one in packs):  # it was counted by a run that quarantined them
+        refuse_rejects(records)
+    return list(map(CountedPack, packs, counted, records))
 
 
 @dataclass(frozen=True)
 class Before:
-    """The vocabulary of the last release, and the keys of the bundles that it was made of."""
+    """The vocabulary of the last release, and the keys of the packs that it was made of."""
 
     vocabulary: Vocabulary
     made_of: tuple[str, ...]
 
 
 def weigh_documents(
-    bundles: Sequence[Bundle],
-    counted: Sequence[CountedSource],
+    packs: Sequence[CountedPack],
     new: Sequence[bool],
     text: Text,
     before: Before | None,
@@ -161,13 +161,11 @@ def weigh_documents(
     *,
     before_written: Callable[[str], None],
 ) -> JobRows:
-    """Return the rows of counted bundles, in the vocabulary of before or a new one.
+    """Return the rows of counted packs, in the vocabulary of before or a new one.
 
     Parameters
     ----------
-    bundles : sequence of Bundle
-    counted : sequence of CountedSource
-        Their counts.
+    packs : sequence of CountedPack
     new : sequence of bool
         Which of them the last release was not made of.
     text : Text
@@ -179,26 +177,28 @@ def weigh_documents(
         Called with the identity of a new vocabulary before it or rows in it are written.
     """
     flow, settings = DaskFlow(), settings_of(text)
-    told, keys = tuple(one.told for one in counted), tuple(one.key for one in counted)
+    counted, records = [one.counts for one in packs], tuple(one.record for one in packs)
+    keys = tuple(one.key for one in counted)
     if before is not None:
         rows = rows_of(flow, counted, before.vocabulary, place)
         known = set(before.made_of)
-        # What takes the place of bundles that it was made of, it was made of too.
+        # What takes the place of packs that it was made of, it was made of too.
         known |= {
-            counts_key(one.key, settings)
-            for one in bundles
-            if one.origins and known.issuperset(counts_key(key, settings) for key in one.origins)
+            one.counts.key
+            for one in packs
+            if one.pack.origins
+            and known.issuperset(counts_key(key, settings) for key in one.pack.origins)
         }
         coverage = _covered(rows, new)
         since = _covered(rows, [key not in known for key in keys])
         if not _is_outdated(text, before.vocabulary, since):
             made_of = tuple(key for key in keys if key in known)
-            return JobRows(tuple(rows), told, keys, before.vocabulary, made_of, False, coverage)
+            return JobRows(tuple(rows), records, keys, before.vocabulary, made_of, False, coverage)
     vocabulary = fit_vocabulary(flow, counted, settings, place, before_written=before_written)
     rows = rows_of(flow, counted, vocabulary, place)
     if before is None:
         coverage = _covered(rows, [True] * len(rows))
-    return JobRows(tuple(rows), told, keys, vocabulary, keys, True, coverage)
+    return JobRows(tuple(rows), records, keys, vocabulary, keys, True, coverage)
 
 
 def _covered(rows: Sequence[SourceRows], wanted: Sequence[bool]) -> Coverage:
@@ -224,12 +224,12 @@ def _is_outdated(text: Text, before: Vocabulary, coverage: Coverage) -> bool:
 
 
 def find_lines(
-    bundles: Sequence[Bundle], rows: JobRows, wanted: Mapping[int, set[str]]
+    packs: Sequence[Pack], rows: JobRows, wanted: Mapping[int, set[str]]
 ) -> dict[int, dict[str, int]]:
     """Return the lines of documents, by partition and id, from the parts of files they are in."""
-    flow, places, before = DaskFlow(), rows.places(), lines_before_of(rows.told)
+    flow, places, before = DaskFlow(), rows.places(), lines_before_of(rows.records)
     tasks = [
-        flow.lazy(DocumentSource.lines_of, bundles[places[part]].files[0], ids)
+        flow.lazy(DocumentSource.lines_of, packs[places[part]].files[0], ids)
         for part, ids in wanted.items()
     ]
     return {
@@ -241,8 +241,8 @@ def find_lines(
 FOLDER = f"{ROWS}/embeddings"
 
 
-def embed_documents(bundles: Sequence[Bundle], place: Place, so_far: SoFar) -> JobRows:
-    """Return the embeddings of all bundles as rows; files that are done already are left.
+def embed_documents(packs: Sequence[Pack], place: Place, so_far: SoFar) -> JobRows:
+    """Return the embeddings of all packs as rows; files that are done already are left.
 
     Raises
     ------
@@ -251,47 +251,47 @@ def embed_documents(bundles: Sequence[Bundle], place: Place, so_far: SoFar) -> J
     """
     flow, found = DaskFlow(), list[Embedded]()
     place.storage.make_root()
-    for first in range(0, len(bundles), AT_ONCE):
-        so_far(first, len(bundles))
-        some = bundles[first : first + AT_ONCE]
+    for first in range(0, len(packs), AT_ONCE):
+        so_far(first, len(packs))
+        some = packs[first : first + AT_ONCE]
         made = flow.compute([flow.lazy(embed_source, one, place) for one in some])
         tell_remade([one.damage for one in made if one.damage])
         found += made
-    told = tuple(one.told for one in found)
-    if any(one.stop for one in bundles):  # it was read by a run that put them aside
-        refuse_rejects(told)
-    widths = {one.rows.n_features: paths_of(one.told)[0] for one in found if one.rows.files}
+    records = tuple(one.record for one in found)
+    if any(one.stop for one in packs):  # it was read by a run that quarantined them
+        refuse_rejects(records)
+    widths = {one.rows.n_features: one.record.paths[0] for one in found if one.rows.files}
     if len(widths) > 1:
         refuse_widths(widths)
     width = max(widths, default=1)
     rows = tuple(replace(one.rows, n_features=width) for one in found)  # an empty file has none
-    keys = tuple(one["key"] for one in told)
-    return JobRows(rows, told, keys, None, (), False, Coverage())
+    keys = tuple(record.key for record in records)
+    return JobRows(rows, records, keys, None, (), False, Coverage())
 
 
 @dataclass(frozen=True)
 class _EmbeddingsRecord:
-    """What rows.json holds of a bundle of embeddings."""
+    """What rows.json holds of a pack of embeddings."""
 
     files: tuple[BlockFile, ...]
     n_features: int
-    told: dict[str, Any]
+    told: dict[str, Any]  # a `PackRecord`
 
 
 class Embedded(NamedTuple):
-    """The rows of a bundle, what it told, and what was wrong with the file that told of it."""
+    """The rows of a pack, its record, and what was wrong with the file that had it before."""
 
     rows: SourceRows
-    told: dict[str, Any]
+    record: PackRecord
     damage: str
 
 
-def embed_source(source: Bundle, place: Place) -> Embedded:
-    """Return the rows of a bundle, written now if they are not there yet."""
+def embed_source(source: Pack, place: Place) -> Embedded:
+    """Return the rows of a pack, written now if they are not there yet."""
     storage, folder = place.storage, f"{FOLDER}/{source.key}"
     url = f"{storage.url}/{folder}"
-    known, damage = _record_or_damage(storage, folder)
-    if known is None:
+    written, damage = _record_or_damage(storage, folder)
+    if written is None:
         files: list[BlockFile] = []
         width = 0
         for batch in source.read():
@@ -299,18 +299,19 @@ def embed_source(source: Bundle, place: Place) -> Embedded:
                 block = RowBlock.from_array(batch.embeddings, batch.ids)
                 width = block.n_features
                 files.append(write_block(block, url, len(files), place.options))
-        known = _EmbeddingsRecord(tuple(files), width, source.told())
-        write_record(storage, f"{folder}/{WRITTEN}", asdict(known))
-    return Embedded(SourceRows(url, known.files, known.n_features, Coverage()), known.told, damage)
+        written = _EmbeddingsRecord(tuple(files), width, source.record())
+        write_record(storage, f"{folder}/{WRITTEN}", asdict(written))
+    rows = SourceRows(url, written.files, written.n_features, Coverage())
+    return Embedded(rows, PackRecord.of(written.told, f"{url}/{WRITTEN}"), damage)
 
 
 def _record_or_damage(storage: Storage, folder: str) -> tuple[_EmbeddingsRecord | None, str]:
-    """Return what is known of embeddings, and what is wrong with the file that tells it."""
+    """Return what is known of embeddings, and what is wrong with the file that has it."""
     try:
-        found = read_record(storage, f"{folder}/{WRITTEN}", _EmbeddingsRecord)
-        if found is not None:
-            check_told(found.told, f"{storage.url}/{folder}/{WRITTEN}")
-        return found, ""
+        written = read_record(storage, f"{folder}/{WRITTEN}", _EmbeddingsRecord)
+        if written is not None:
+            PackRecord.of(written.told, f"{storage.url}/{folder}/{WRITTEN}")
+        return written, ""
     except UnreadableFileError as error:
         return None, f"{error.path} {error.what}"
 

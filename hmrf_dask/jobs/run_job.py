@@ -14,7 +14,7 @@ from hmrf_dask.errors import ConfigurationError, HmrfError, HmrfWarning, Invalid
 from hmrf_dask.jobs.assignments import assignments_of
 from hmrf_dask.jobs.former import count_shared
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.ledger import keys_of, last_release
+from hmrf_dask.jobs.ledger import last_release
 from hmrf_dask.jobs.parent import INPUTS, Parent, damage_explained, find_parent
 from hmrf_dask.jobs.progress import Tell, Watch, nothing
 from hmrf_dask.jobs.quarantine import TooManyRejectedError
@@ -147,13 +147,13 @@ def refuse_shrunk(run: JobRun, material: Material) -> None:
 
 def _n_surely_there(run: JobRun, material: Material) -> int:
     """Return how many documents there are at least of files that the last release was made of."""
-    same = {key.own for entry in run.last_files.values() for key in keys_of(entry)}
+    same = {key.own for entry in run.last_files.values() for key in entry.keys}
     n_there: int = sum(
-        n
-        for told in material.rows.told
-        for documents in told["documents"]
-        for file, n in documents
-        if told["files"][file][1] in same
+        one.n_documents
+        for record in material.rows.records
+        for batch in record.documents
+        for one in batch
+        if record.files[one.file].key in same
     )
     return n_there - len(material.repeated)
 

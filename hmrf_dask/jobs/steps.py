@@ -31,13 +31,12 @@ from hmrf_dask.jobs.answers import (
     refuses_contradictions,
     split_answers,
 )
-from hmrf_dask.jobs.bundles import Bundle, paths_of
-from hmrf_dask.jobs.bundling import bundled
 from hmrf_dask.jobs.former import find_in, look_up
 from hmrf_dask.jobs.garbage import names_made
 from hmrf_dask.jobs.inputs import DocumentSource, Inputs
 from hmrf_dask.jobs.job_file import Method, Text
-from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, Changes, Entry, compare
+from hmrf_dask.jobs.ledger import CAME, MADE_OF, Changes, FileEntry, compare, files_of
+from hmrf_dask.jobs.packs import Pack, packed
 from hmrf_dask.jobs.parent import Parent, check_release
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.progress import Tell, Watch
@@ -209,21 +208,21 @@ class JobRun:
         """The output, as tasks are told of it."""
         return Place(self.inputs.output)
 
-    def record_of(self, bundle: str) -> str:
-        """Return the file below the output that says that the documents of a bundle were read."""
+    def record_of(self, pack: str) -> str:
+        """Return the file below the output that says that the documents of a pack were read."""
         if self.text.kind == "embeddings":
-            return f"{EMBEDDINGS}/{bundle}/{WRITTEN}"
-        return f"{COUNTS}/{counts_key(bundle, settings_of(self.text))}/{COUNTED}"
+            return f"{EMBEDDINGS}/{pack}/{WRITTEN}"
+        return f"{COUNTS}/{counts_key(pack, settings_of(self.text))}/{COUNTED}"
 
     @cached_property
     def changes(self) -> Changes:
         """What happened to the files since the last release."""
         return compare(self.last_files, self.inputs.sources)
 
-    @property
-    def last_files(self) -> dict[str, Entry]:
+    @cached_property
+    def last_files(self) -> dict[str, FileEntry]:
         """The files of the last release."""
-        return {} if self.previous is None else dict(self.previous.ledger[SOURCES])
+        return {} if self.previous is None else files_of(self.previous.ledger)
 
     def turn(self, path: str) -> tuple[int, str]:
         """Return what files are put in order by: of two documents with one id the first stays.
@@ -288,7 +287,7 @@ class Material:
     names : tuple of str
         A file name for each partition.
     files : tuple of int
-        Which bundle each partition comes from.
+        Which pack each partition comes from.
     repeated : list of Reject
         Documents left out, whose id another file has.
     """
@@ -300,7 +299,7 @@ class Material:
     repeated: list[Reject]
 
     def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[str]]:
-        """Return the partitions of some bundles, and their names; None where there are none."""
+        """Return the partitions of some packs, and their names; None where there are none."""
         chosen = [part for part, file in enumerate(self.files) if wanted[file]]
         names = [self.names[part] for part in chosen]
         sources = [self.corpus.sources[part] for part in chosen]
@@ -391,19 +390,19 @@ def _refused(run: JobRun, given: Given, rejects: Sequence[Reject]) -> InvalidInp
 
 def prepare(run: JobRun) -> Material:
     """Return the rows of all documents; new and changed files alone are read."""
-    bundles = _bundles(run)
-    rows = _rows(run, bundles)
+    packs = _packs(run)
+    rows = _rows(run, packs)
     with run.watch.step("look for ids that come twice"):
         unique = without_repeated(
             rows.corpus(dict(run.place.options)),
             rows.homes(),
             f"{run.folder}/rows",
             first=run.turn,
-            find_lines=partial(find_lines, bundles, rows),
+            find_lines=partial(find_lines, packs, rows),
             quarantine=run.inputs.job.quarantines,
         )
     if unique.rejects:
-        check_records(run, rows.told, unique.rejects)
+        check_records(run, rows.records, unique.rejects)
     _refuse_few(run, unique.corpus.n_rows)
     return Material(rows, unique.corpus, tuple(rows.names()), tuple(rows.places()), unique.rejects)
 
@@ -420,7 +419,7 @@ def _refuse_few(run: JobRun, n_documents: int) -> None:
         )
 
 
-def _bundles(run: JobRun) -> list[Bundle]:
+def _packs(run: JobRun) -> list[Pack]:
     columns = run.inputs.manifest.documents
     files = [
         DocumentSource(segment, columns)
@@ -428,33 +427,33 @@ def _bundles(run: JobRun) -> list[Bundle]:
         for segment in segments_of(source)
     ]
     made_of = () if run.previous is None else run.previous.ledger[MADE_OF]
-    return bundled(
+    return packed(
         files, run.last_files, run.place, stop=not run.inputs.job.quarantines, made_of=made_of
     )
 
 
-def _rows(run: JobRun, bundles: list[Bundle]) -> JobRows:
-    text, keys = run.text, [one.key for one in bundles]
+def _rows(run: JobRun, packs: list[Pack]) -> JobRows:
+    text, keys = run.text, [one.key for one in packs]
     if text.kind == "embeddings":
         run.record_made(names_made(keys, (), (None,)))
         with run.watch.step("read embeddings") as so_far:
-            rows = embed_documents(bundles, run.place, so_far)
-        check_records(run, rows.told)
+            rows = embed_documents(packs, run.place, so_far)
+        check_records(run, rows.records)
         return rows
     _refuse_columns(run, text)
     before = _vocabulary_to_keep(run, text)
     counts = [counts_key(key, settings_of(text)) for key in keys]
     run.record_made(names_made(keys, counts, ()))
     with run.watch.step("count words") as so_far:
-        found = count_documents(bundles, settings_of(text), run.place, so_far)
-    check_records(run, [one.told for one in found])
-    _refuse_few(run, sum(one.n_texts for one in found))
+        counted_packs = count_documents(packs, settings_of(text), run.place, so_far)
+    check_records(run, [one.record for one in counted_packs])
+    _refuse_few(run, sum(one.counts.n_texts for one in counted_packs))
     if run.inputs.job.mode == "predict":
         text = text.model_copy(update={"refit": "never"})
-    new = [not run.same.issuperset(paths_of(one.told)) for one in found]
+    new = [not run.same.issuperset(one.record.paths) for one in counted_packs]
     with run.watch.step("weigh words"):
         return weigh_documents(
-            bundles, found, new, text, before, run.place,
+            counted_packs, new, text, before, run.place,
             before_written=lambda vocabulary: run.record_made(names_made((), (), (vocabulary,))),
         )  # fmt: skip
 

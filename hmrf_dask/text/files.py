@@ -90,15 +90,15 @@ class CountedSource:
     key : str
         Names its folder: a hash of what the source is, and of how its texts were counted.
     batches : tuple of CountedBatch
-    told : dict
-        What the source said of itself when it was read.
+    record : dict
+        What reading the source reported.
     damage : str
-        What was wrong with the file that told of it before; it was counted again.
+        What was wrong with the file that recorded it before; it was counted again.
     """
 
     key: str
     batches: tuple[CountedBatch, ...]
-    told: dict[str, Any]
+    record: dict[str, Any]
     damage: str = field(default="", compare=False)
 
     @property
@@ -156,20 +156,29 @@ def read_terms(storage: Storage, batch: CountedBatch) -> tuple[pa.Array, IntArra
     return decode_terms(read_file(storage, batch.terms), f"{storage.url}/{batch.terms.name}")
 
 
+@dataclass(frozen=True)
+class _CountsRecord:
+    """What counts.json holds; `told` is the `record` of the source."""
+
+    key: str
+    batches: tuple[CountedBatch, ...]
+    told: dict[str, Any]
+
+
 def write_source(storage: Storage, source: CountedSource) -> None:
     """Say that a source is counted: what makes its files count."""
-    told = asdict(source)
-    del told["damage"]
-    write_record(storage, f"{COUNTS}/{source.key}/{COUNTED}", told)
+    content = asdict(_CountsRecord(source.key, source.batches, source.record))
+    write_record(storage, f"{COUNTS}/{source.key}/{COUNTED}", content)
 
 
 def read_source(storage: Storage, key: str) -> CountedSource | None:
     """Return what is known of a counted source, None where it is not counted yet."""
-    return read_record(storage, f"{COUNTS}/{key}/{COUNTED}", CountedSource)
+    found = read_record(storage, f"{COUNTS}/{key}/{COUNTED}", _CountsRecord)
+    return None if found is None else CountedSource(found.key, found.batches, found.told)
 
 
 def source_or_damage(storage: Storage, key: str) -> tuple[CountedSource | None, str]:
-    """Return what is known of a counted source, and what is wrong with the file that tells it."""
+    """Return what is known of a counted source, and what is wrong with the file that has it."""
     try:
         return read_source(storage, key), ""
     except UnreadableFileError as error:

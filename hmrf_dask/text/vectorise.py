@@ -70,8 +70,8 @@ class TextSource(Protocol):
     def read(self) -> Iterator[TextBatch]:
         """Yield the texts, in batches that fit into memory and are the same every time."""
 
-    def told(self) -> dict[str, Any]:
-        """Return what reading them told, for JSON; asked for after the last batch."""
+    def record(self) -> dict[str, Any]:
+        """Return what reading them reported, for JSON; called after the last batch."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def count_source(source: TextSource, settings: TextSettings, place: Place) -> Co
     for batch in source.read():
         counted = count_texts(batch.texts, settings)
         batches.append(write_counted(storage, key, len(batches), counted, batch.ids))
-    found = CountedSource(key, tuple(batches), source.told(), damage)
+    found = CountedSource(key, tuple(batches), source.record(), damage)
     write_source(storage, found)
     return found
 

@@ -44,7 +44,7 @@ class Texts:
             some = slice(first, first + BATCH)
             yield Texts(self.texts[some], self.ids[some])
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return nothing."""
         return {}
 

@@ -1,0 +1,534 @@
+"""Packs: small files of documents that are read, counted and weighed as if they were one.
+
+A million files are not a million partitions. A large file is a pack of its own. Which files share a
+pack follows from the last release and the order of new files alone:
+
+- Files that were in a pack of the last release stay in it. Where some of them changed or are gone,
+  a pack of the others takes its place, which is read again: it is small.
+- New small files of a night share new packs. So that many nights do not leave many small packs,
+  those that are `MANY` times as large as one another at most, a tier, become one as soon as there
+  are `MANY` of them: their files are read once more, in all nights a file at most a few times.
+
+`documents/<key>/` below the output holds the known classes of a pack's documents, which no row has,
+and the records that are no documents.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from itertools import chain, islice
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject
+from hmrf_dask.documents.segments import lines_before
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.inputs import DocumentSource
+from hmrf_dask.jobs.ledger import FileEntry, Keys
+from hmrf_dask.limits import REJECTS_LISTED
+from hmrf_dask.storage.records import DamagedFileError, digest, typed
+from hmrf_dask.storage.stores import Storage
+from hmrf_dask.text.counts import refuse_file
+from hmrf_dask.text.files import Place
+
+T = TypeVar("T")
+FOLDER = "documents"
+SMALL = 2**20  # bytes of a file that shares a pack
+PACK_BYTES, PACK_FILES = 4 * 2**20, 256  # at most
+UNPACKED = 8  # times its bytes a compressed file counts: it is its text that takes memory
+MANY = 8  # packs of a tier that are merged, and how many times a tier is the next
+TIERS = 3
+THREADS = 16  # files read at once: what small ones wait for is the disk or the store
+_HASH = 16  # digits of the sha256 in names of the files of `documents/`
+
+
+# ---- which files share a pack
+
+
+def packed(
+    files: Sequence[DocumentSource],
+    before: Mapping[str, FileEntry],
+    place: Place,
+    *,
+    stop: bool,
+    made_of: Collection[str] = (),
+) -> list[Pack]:
+    """Return files in packs.
+
+    Parameters
+    ----------
+    files : sequence of DocumentSource
+        In the order of their documents.
+    before : mapping
+        The files of the last release; see `hmrf_dask.jobs.ledger.files_of`.
+    place : Place
+    stop : bool
+    made_of : collection of str
+        The counts that the last vocabulary was made of: files of others are not mixed with theirs,
+        as drift is measured by pack.
+    """
+    keys = {one.own: one for entry in before.values() for one in entry.keys}
+    stayed: dict[str, list[DocumentSource]] = defaultdict(list)
+    new: list[DocumentSource] = []
+    for file in files:
+        known = keys.get(file.key)
+        (new if known is None else stayed[known.pack]).append(file)
+    order = {file.key: number for number, file in enumerate(files)}
+    last = _last_packs(stayed, list(keys.values()), made_of)
+    packs = [_pack_of(group, order, place, stop=stop) for group in _merged(last)]
+    packs += [Pack(tuple(group), place, stop) for group in _grouped(new)]
+    return sorted(packs, key=lambda pack: order[pack.files[0].key])
+
+
+@dataclass(frozen=True)
+class _LastPack:
+    """What is there of a pack of the last release.
+
+    Attributes
+    ----------
+    key : str
+        Of the whole pack.
+    files : list of DocumentSource
+    whole : bool
+        Whether they are all that it had.
+    known : bool
+        Whether the last vocabulary was made of it.
+    """
+
+    key: str
+    files: list[DocumentSource]
+    whole: bool
+    known: bool
+
+    @property
+    def fullness(self) -> float:
+        """Return how full it is, 0 to 1, by bytes or by files."""
+        return max(sum(map(_weight, self.files)) / PACK_BYTES, len(self.files) / PACK_FILES)
+
+    @property
+    def tier(self) -> int | None:
+        """Return the number of its tier, those half full are 0; None where it is not merged."""
+        if not self.whole or self.fullness > 0.5 or not all(map(_is_small, self.files)):
+            return None
+        tier, most = 0, 0.5 / MANY
+        while tier < TIERS - 1 and self.fullness <= most:
+            tier, most = tier + 1, most / MANY
+        return tier
+
+
+def _last_packs(
+    stayed: Mapping[str, list[DocumentSource]], last: Sequence[Keys], made_of: Collection[str]
+) -> list[_LastPack]:
+    """Return the packs of the last release whose files are there, or some of them."""
+    sizes, counts = Counter(one.pack for one in last), {one.pack: one.counts for one in last}
+    known = set(made_of)
+    return [
+        _LastPack(key, files, len(files) == sizes[key], counts[key] in known)
+        for key, files in stayed.items()
+    ]
+
+
+def _merged(packs: Iterable[_LastPack]) -> list[list[_LastPack]]:
+    """Return packs of the last release in groups that become one: those of tiers with many."""
+    tiers: dict[tuple[int, bool], list[_LastPack]] = defaultdict(list)
+    groups: list[list[_LastPack]] = []
+    for pack in packs:
+        if pack.tier is None:
+            groups.append([pack])
+        else:
+            tiers[pack.tier, pack.known].append(pack)
+    for tier in tiers.values():
+        groups += _filled(tier) if len(tier) >= MANY else [[pack] for pack in tier]
+    return groups
+
+
+def _filled(packs: Sequence[_LastPack]) -> list[list[_LastPack]]:
+    """Return neighbours in groups, as many as one pack may hold; each at most half fills it."""
+    groups: list[list[_LastPack]] = []
+    n_bytes = n_files = 0
+    for pack in packs:
+        size = sum(map(_weight, pack.files))
+        if not groups or n_bytes + size > PACK_BYTES or n_files + len(pack.files) > PACK_FILES:
+            groups.append([])
+            n_bytes = n_files = 0
+        groups[-1].append(pack)
+        n_bytes, n_files = n_bytes + size, n_files + len(pack.files)
+    return groups
+
+
+def _pack_of(
+    packs: Sequence[_LastPack], order: Mapping[str, int], place: Place, *, stop: bool
+) -> Pack:
+    """Return the pack that takes the place of one or several of the last release."""
+    files = sorted((file for pack in packs for file in pack.files), key=lambda one: order[one.key])
+    same = len(packs) == 1 and packs[0].whole
+    return Pack(tuple(files), place, stop, () if same else tuple(pack.key for pack in packs))
+
+
+def _grouped(files: Iterable[DocumentSource]) -> list[list[DocumentSource]]:
+    """Return new files in groups: small neighbours, at most `PACK_FILES` of `PACK_BYTES`."""
+    groups: list[list[DocumentSource]] = []
+    left, group = 0, list[DocumentSource]()
+    for file in files:
+        if not _is_small(file):
+            groups.append([file])
+            continue
+        if not group or _weight(file) > left or len(group) == PACK_FILES:
+            left, group = PACK_BYTES, []
+            groups.append(group)
+        group.append(file)
+        left -= _weight(file)
+    return groups
+
+
+def _is_small(file: DocumentSource) -> bool:
+    source = file.source
+    return _weight(file) <= SMALL and not source.span and source.format != "builtin"
+
+
+def _weight(file: DocumentSource) -> int:
+    return file.source.n_bytes * (1 if file.source.compression == "none" else UNPACKED)
+
+
+# ---- what reading a pack reports
+
+
+class FileRecord(NamedTuple):
+    """A file of a pack, as it was read.
+
+    Attributes
+    ----------
+    path, key : str
+    n_rejects : int
+        How many of its records are no documents.
+    first_reject : Reject or None
+        What is wrong with the first of them, or that the file breaks off.
+    n_lines : int
+        How many lines a segment has.
+    """
+
+    path: str
+    key: str
+    n_rejects: int
+    first_reject: Reject | None
+    n_lines: int
+
+
+class FileDocuments(NamedTuple):
+    """How many documents of a batch come from a file, by its number in the pack."""
+
+    file: int
+    n_documents: int
+
+
+@dataclass(frozen=True)
+class PackRecord:
+    """What reading a pack reports; a part of counts.json or rows.json, whose files have its rows.
+
+    Attributes
+    ----------
+    key : str
+        Of the pack.
+    files : tuple of FileRecord
+    documents : tuple of tuple of FileDocuments
+        Of each batch.
+    rejects : tuple of str
+        Names of the files below the output that list records that are no documents.
+    labels : tuple of str or None
+        Of each batch the name of the file with its known classes.
+    """
+
+    key: str
+    files: tuple[FileRecord, ...]
+    documents: tuple[tuple[FileDocuments, ...], ...]
+    rejects: tuple[str, ...]
+    labels: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], path: str) -> PackRecord:
+        """Return a record from JSON, or raise UnreadableFileError naming the file it is from."""
+        try:
+            record = typed(cls, content, path)
+        except DamagedFileError as error:
+            refuse_file(path, f"it holds {str(error).partition(', got ')[2].partition(';')[0]}")
+        inside = range(len(record.files))
+        if any(one.file not in inside for batch in record.documents for one in batch):
+            refuse_file(path, f"it has documents of other files than its {len(record.files)}")
+        return record
+
+    @property
+    def paths(self) -> list[str]:
+        """The files."""
+        return [file.path for file in self.files]
+
+    @property
+    def n_rejects(self) -> int:
+        """How many records are no documents."""
+        return sum(file.n_rejects for file in self.files)
+
+    @property
+    def n_documents(self) -> int:
+        """How many documents there are."""
+        return sum(one.n_documents for batch in self.documents for one in batch)
+
+    def unlisted_rejects(self) -> list[Reject]:
+        """Return for each file with more bad records than are listed how many more there are."""
+        words = "more records are no documents, and are not listed"
+        return [
+            Reject(file.path, 0, None, f"{more:,} {words}", "")
+            for file in self.files
+            if (more := file.n_rejects - REJECTS_LISTED) > 0
+        ]
+
+
+def lines_before_of(records: Sequence[PackRecord]) -> list[int]:
+    """Return of each pack how many lines are in the segments of its file that come before it."""
+    so_far: dict[str, int] = defaultdict(int)
+    before = []
+    for record in records:
+        first = record.files[0]
+        before.append(so_far[first.path])
+        so_far[first.path] += first.n_lines
+    return before
+
+
+def first_rejects(records: Sequence[PackRecord]) -> Iterator[Reject]:
+    """Yield what is wrong with each file, where something is: its first bad record, or its end."""
+    for record, n_lines in zip(records, lines_before_of(records), strict=True):
+        for file in record.files:
+            if file.first_reject is not None:
+                yield placed(file.first_reject, n_lines)
+
+
+def refuse_rejects(records: Sequence[PackRecord]) -> None:
+    """Raise InvalidInputError for the first record of packs that is no document, if any."""
+    for reject in first_rejects(records):
+        raise reject.as_error()
+
+
+# ---- reading a pack
+
+
+@dataclass
+class Pack:
+    """Files read one after the other; see `hmrf_dask.text.vectorise.TextSource`.
+
+    Attributes
+    ----------
+    files : tuple of DocumentSource
+        Sorted by path.
+    place : Place
+        The output.
+    stop : bool
+        Whether a bad record is an error.
+    origins : tuple of str
+        The keys of packs of the last release that it takes the place of: of one that had these
+        files and others, or of several that are merged. None: it is as it was, or new.
+    """
+
+    files: tuple[DocumentSource, ...]
+    place: Place
+    stop: bool
+    origins: tuple[str, ...] = ()
+    _writer: _Writer = field(init=False, repr=False)
+
+    @property
+    def key(self) -> str:
+        """What the documents depend on."""
+        return sha256(" ".join(one.key for one in self.files).encode()).hexdigest()[:24]
+
+    def read(self) -> Iterator[Batch]:
+        """Yield the documents; a bad record is an error, or goes to a file."""
+        self._writer = writer = _Writer(self)
+        waiting: list[tuple[int, Batch]] = []
+        n_rows = n_bytes = 0
+        for number, batch in self._batches():
+            if self.stop and batch.rejects:
+                raise placed(batch.rejects[0], lines_before(self.files[number].source)).as_error()
+            rows, size = len(batch.ids) + len(batch.rejects), sum(map(len, batch.texts))
+            if waiting and rows and (n_rows + rows > BATCH_ROWS or n_bytes + size > BATCH_BYTES):
+                yield writer.write(waiting)
+                waiting, n_rows, n_bytes = [], 0, 0
+            waiting.append((number, batch))
+            n_rows, n_bytes = n_rows + rows, n_bytes + size
+        if waiting:
+            yield writer.write(waiting)
+
+    def record(self) -> dict[str, Any]:
+        """Return the `PackRecord` of what was read, as JSON."""
+        return asdict(self._writer.record())
+
+    def _batches(self) -> Iterator[tuple[int, Batch]]:
+        if len(self.files) == 1:  # it may be large
+            yield from ((0, batch) for batch in self.files[0].read())
+            return
+        with ThreadPoolExecutor(THREADS) as pool:
+            for first in range(0, len(self.files), THREADS):
+                some = self.files[first : first + THREADS]
+                for number, batches in enumerate(pool.map(_begun, some), first):
+                    yield from ((number, batch) for batch in batches)
+
+
+def _begun(file: DocumentSource) -> Iterator[Batch]:
+    """Return the batches of a small file, read; of one that holds more than it seems the first."""
+    batches = iter(file.read())
+    return chain(list(islice(batches, 2)), batches)
+
+
+class _Writer:
+    """Writes what no row of a pack has below `documents/`, and keeps the record of it."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._key = pack.key
+        self._storage = pack.place.storage
+        self._files = {
+            one.source.path: FileRecord(one.source.path, one.key, 0, None, 0) for one in pack.files
+        }
+        self._paths = list(self._files)
+        self._documents: list[tuple[FileDocuments, ...]] = []
+        self._rejects: list[str] = []
+        self._labels: list[str | None] = []
+
+    def record(self) -> PackRecord:
+        """Return what was read so far."""
+        return PackRecord(
+            self._key,
+            tuple(self._files.values()),
+            tuple(self._documents),
+            tuple(self._rejects),
+            tuple(self._labels),
+        )
+
+    def write(self, parts: Sequence[tuple[int, Batch]]) -> Batch:
+        """Return batches, each with the number of its file, as one; write what no row has."""
+        documents: Counter[int] = Counter()
+        for number, batch in parts:
+            if batch.ids:
+                documents[number] += len(batch.ids)
+            file = self._files[self._paths[number]]
+            self._files[file.path] = file._replace(n_lines=file.n_lines + batch.n_lines)
+        labelled = any("label" in batch.extra for _, batch in parts)
+        self._require_one_width(parts)
+        whole = _concatenated([batch for _, batch in parts])
+        batch_number = len(self._documents)
+        self._documents.append(tuple(FileDocuments(*item) for item in documents.items()))
+        self._labels.append(self._write_labels(batch_number, whole) if labelled else None)
+        if listed := self._note(whole.rejects):
+            stem = f"rejects-{batch_number:05d}"
+            self._rejects.append(self._write(stem, "jsonl", encode_rejects(listed)))
+        return whole
+
+    def _require_one_width(self, parts: Sequence[tuple[int, Batch]]) -> None:
+        widths = {
+            batch.embeddings.shape[1]: self._paths[number]
+            for number, batch in parts
+            if batch.embeddings is not None
+        }
+        if len(widths) > 1:
+            refuse_widths(widths)
+
+    def _note(self, rejects: Sequence[Reject]) -> list[Reject]:
+        """Count what is no document; return what is listed, of each file the first ones."""
+        listed = list[Reject]()
+        for reject in rejects:
+            file = self._files[reject.source]
+            first = file.first_reject
+            # That a file breaks off is worse than a bad record.
+            if first is None or (reject.whole_rest and not first.whole_rest):
+                first = reject
+            file = file._replace(n_rejects=file.n_rejects + 1, first_reject=first)
+            self._files[reject.source] = file
+            if file.n_rejects <= REJECTS_LISTED:
+                listed.append(reject)
+        return listed
+
+    def _write_labels(self, number: int, batch: Batch) -> str:
+        columns = {"id": batch.ids, "label": batch.extra["label"]}
+        table = pa.table({name: pa.array(one, pa.string()) for name, one in columns.items()})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+        return self._write(f"labels-{number:05d}", "parquet", sink.getvalue().to_pybytes())
+
+    def _write(self, stem: str, ending: str, data: bytes) -> str:
+        """Write a file under a name with its hash: who has the name knows the hash."""
+        name = f"{FOLDER}/{self._key}/{stem}-{digest(data)[:_HASH]}.{ending}"
+        self._storage.write(name, data)
+        return name
+
+
+def _concatenated(batches: Sequence[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    whole = Batch()
+    for batch in batches:
+        whole.ids += batch.ids
+        whole.texts += batch.texts
+        whole.lines += batch.lines
+        whole.rejects += batch.rejects
+    for name in dict.fromkeys(name for batch in batches for name in batch.extra):
+        whole.extra[name] = [
+            value for one in batches for value in one.extra.get(name, [None] * len(one.ids))
+        ]
+    rows = [batch.embeddings for batch in batches if batch.embeddings is not None]
+    whole.embeddings = np.concatenate(rows) if rows else None
+    return whole
+
+
+def refuse_widths(widths: Mapping[int, str]) -> NoReturn:
+    """Raise InvalidInputError that names a file with embeddings of each length."""
+    shown = ", ".join(f"{width} in {path}" for width, path in sorted(widths.items()))
+    raise InvalidInputError(
+        f"embeddings must have the same length in all files, got {shown}; make those of other "
+        "files with the same model"
+    )
+
+
+# ---- files of `documents/`
+
+
+def read_hashed(storage: Storage, name: str, decode: Callable[[bytes], T]) -> T:
+    """Return what a file of `documents/` holds, or raise UnreadableFileError naming the file.
+
+    Its documents may have been read long ago; its name holds the hash that it must have.
+    """
+    path = f"{storage.url}/{name}"
+    try:
+        data = storage.read(name)
+    except FileNotFoundError:
+        refuse_file(path, "it is missing")
+    if digest(data)[:_HASH] != name.rpartition("-")[2].partition(".")[0]:
+        refuse_file(path, f"the hash of its {len(data)} bytes is not the one in its name")
+    try:
+        return decode(data)
+    except (OSError, pa.ArrowException, ValueError, TypeError) as error:
+        refuse_file(path, f"it cannot be read ({error})")
+
+
+def read_table(data: bytes) -> pa.Table:
+    """Return the table of a Parquet file."""
+    return pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+
+
+def read_rejects(data: bytes) -> list[Reject]:
+    """Return what `encode_rejects` was given."""
+    return [Reject(**json.loads(line)) for line in data.splitlines()]
+
+
+def encode_rejects(rejects: Iterable[Reject]) -> bytes:
+    """Return rejects as JSON lines."""
+    lines = (json.dumps(asdict(one), ensure_ascii=False) for one in rejects)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+
+
+def placed(reject: Reject, n_lines: int) -> Reject:
+    """Return a reject of a segment with the line it has in the file."""
+    return replace(reject, line=reject.line + n_lines) if n_lines and reject.line else reject

@@ -219,7 +219,7 @@ def test_an_interrupt_is_one_line(blobs: Path, monkeypatch: pytest.MonkeyPatch) 
     result = fit_blobs(blobs)
     assert result.exit_code == 130
     assert result.stderr == (
-        "interrupted; run it again, without --fresh: it goes on where it stopped\n"
+        "interrupted; run it again, without --fresh: it resumes where it stopped\n"
     )
 
 

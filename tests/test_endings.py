@@ -20,7 +20,7 @@ from hmrf_dask.cli.group import HmrfCommand, HmrfGroup
 from tests.support.job_corpus import JobCorpus
 
 ROOT = Path(__file__).parents[1]
-AGAIN = "run it again: it goes on where it stopped\n"
+AGAIN = "run it again: it resumes where it stopped\n"
 
 
 def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hmrf_dask.cli.show_findings import show_findings
-from hmrf_dask.cli.show_report import MOST, show_inspection, show_report
+from hmrf_dask.cli.show import MOST, show_findings, show_inspection, show_report
 from hmrf_dask.jobs.check import AnswerFindings, Findings
 from hmrf_dask.jobs.report import Report
 

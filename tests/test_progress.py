@@ -19,7 +19,7 @@ def drawn() -> Iterator[tuple[Bar, Progress]]:
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     columns = (
         TextColumn("{task.description}"),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[state]}"),
         TextColumn("{task.fields[eta]}"),
     )
     with Progress(*columns, console=console) as progress:
@@ -31,11 +31,11 @@ def test_the_bar_shows_steps_and_iterations() -> None:
         bar.tell({"step": "count words", "done": 3, "of": 12})
         task = progress.tasks[0]
         assert (task.description, task.total, task.completed) == ("count words", 12, 3)
-        assert task.fields["told"] == "3 of 12"
+        assert task.fields["state"] == "3 of 12"
         bar.tell({"phase": "fit", "iteration": 2, "J": 1234.5, "moved": 17})
         task = progress.tasks[0]
         assert (task.description, task.total) == ("fit", None)
-        assert task.fields["told"] == "iteration 2, J 1234.5, 17 rows changed cluster"
+        assert task.fields["state"] == "iteration 2, J 1234.5, 17 rows changed cluster"
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,212 @@
 """The commands `hmrf-dask …` and `dask hmrf …`: thin layers over the library.
 
 Results go to stdout, progress and warnings to stderr. Everything heavy is imported inside the
-command that needs it, so that `--help` answers at once.
+command that needs it, so that `--help` answers at once. Small commands are here, `fit` and `run` in
+modules of their own.
 """
 
 from __future__ import annotations
 
-import click
+import time
+from contextlib import nullcontext
+from typing import Any
 
-from hmrf_dask.cli.check_command import check
-from hmrf_dask.cli.completion_command import completion
-from hmrf_dask.cli.demo_command import demo
+import click
+from click.shell_completion import get_completion_class
+
 from hmrf_dask.cli.endings import leave
-from hmrf_dask.cli.evaluate_command import evaluate
 from hmrf_dask.cli.fit_command import fit
-from hmrf_dask.cli.group import EXIT_CODES, HmrfGroup
-from hmrf_dask.cli.inspect_command import inspect
-from hmrf_dask.cli.predict_command import predict
+from hmrf_dask.cli.group import (
+    EXIT_CODES,
+    HmrfCommand,
+    HmrfGroup,
+    Place,
+    connected_to,
+    how_to_print,
+    one_line,
+    print_json,
+    where_to_run,
+)
+from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.cli.run_command import run
+
+
+@click.command(cls=HmrfCommand, short_help="Check what a job or a manifest names.")
+@click.argument("file", metavar="JOB|MANIFEST", type=Place())
+@click.option("--all", "everything", is_flag=True, help="Read every document, not a sample.")
+@how_to_print
+@click.pass_context
+def check(
+    context: click.Context,
+    file: str,
+    everything: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Read a sample of what a JOB or a MANIFEST names and say what was found; nothing is written.
+
+    Files, bytes, lengths, bad records with file and line, ids that come twice; bad lines and
+    contradictions of answers, and whether they name documents that are there. Of a job, whether its
+    output is separate from what it reads, is this job's, and can be begun. It ends with the exit
+    code that a run would have: 78 where it could not write to its output, 65 if it would stop at
+    what was read.
+    """
+    from hmrf_dask.jobs.check import check_file
+
+    with shown_progress(quiet=quiet) as tell:
+        findings = check_file(file, everything=everything, tell=tell)
+    if as_json:
+        print_json(findings)
+    elif not quiet:
+        from hmrf_dask.cli.show import show_findings
+
+        show_findings(findings)
+    if quiet:
+        for problem in findings.problems:
+            click.echo(f"error: {one_line(problem)}", err=True)
+    context.exit(findings.exit_code)
+
+
+@click.command(cls=HmrfCommand, short_help="Describe an output: releases, how far a run is.")
+@click.argument("place", metavar="OUTPUT_OR_RUN", type=Place())
+@click.option("--verify", is_flag=True, help="Hash every file of the release, not only small ones.")
+@click.option("--watch", is_flag=True, help="Repeat every two seconds until the run ends.")
+@how_to_print
+def inspect(place: str, verify: bool, watch: bool, as_json: bool, quiet: bool) -> None:
+    """Describe the output of a job or a run directory: releases, who writes it, how far it is.
+
+    A damaged release ends it with 78: the sizes of all its files are compared, and small ones (8
+    MiB together) are hashed; all of them with --verify.
+
+    It reads files alone, so it can be asked of a run on any machine while it works. With --json or
+    --quiet, --watch waits for the end and prints that alone.
+    """
+    from hmrf_dask.jobs.places import inspect_output
+
+    while True:
+        inspection = inspect_output(place, verify=verify)
+        ended = not (watch and inspection["running"])
+        if as_json and ended:
+            print_json(inspection)
+        elif not (as_json or quiet):
+            from hmrf_dask.cli.show import show_inspection
+
+            show_inspection(inspection)
+        if ended:
+            return
+        time.sleep(2)
+
+
+@click.command(cls=HmrfCommand, short_help="Give new rows the clusters of a model.")
+@click.argument("model", type=Place())
+@click.argument("rows", type=Place())
+@click.option("--out", type=Place(), required=True, help="Folder or URL for assignments/*.parquet.")
+@how_to_print
+@where_to_run
+def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where: Any) -> None:
+    """Give every document of ROWS the nearest cluster of MODEL.
+
+    MODEL is a folder that `save` wrote, the run directory of a fit, or the output of a job, whose
+    last release counts: clusters are called by its ids, which stay from run to run. ROWS is what
+    `fit` takes. New texts of a job: `run --predict`.
+    """
+    from hmrf_dask.jobs.fit_files import predict_files
+    from hmrf_dask.storage.addresses import refuse_memory
+
+    refuse_memory(out, "--out")
+    with shown_progress(quiet=quiet), connected_to(where):
+        result = predict_files(model, rows, out)
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        from hmrf_dask.cli.show import show_prediction
+
+        show_prediction(result)
+
+
+@click.command(cls=HmrfCommand, short_help="Compare assignments with known classes.")
+@click.argument("assignments", type=Place())
+@click.argument("truth", type=Place())
+@click.option("--id-column", help="Of the known classes.  [default: doc_id, or else id]")
+@click.option("--label-column", default="label", show_default=True, help="Of the known classes.")
+@click.option(
+    "--pairs", type=Place(), help="Pair file: also measure the documents that no pair names."
+)
+@how_to_print
+@where_to_run
+def evaluate(
+    assignments: str,
+    truth: str,
+    id_column: str | None,
+    label_column: str,
+    pairs: str | None,
+    as_json: bool,
+    quiet: bool,
+    **where: Any,
+) -> None:
+    """Compare ASSIGNMENTS with the known classes in TRUTH: NMI, pairwise F, adjusted Rand.
+
+    ASSIGNMENTS is a run directory, the output of a job, or a folder of Parquet files with columns
+    doc_id and cluster. TRUTH is CSV, JSONL or Parquet with an id and a class.
+    """
+    from hmrf_dask.jobs.evaluate_files import evaluate_files
+
+    with shown_progress(quiet=quiet), connected_to(where):
+        result = evaluate_files(
+            assignments, truth, id_column=id_column, label_column=label_column, pairs=pairs
+        )
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        from hmrf_dask.cli.show import show_agreement
+
+        show_agreement(result)
+
+
+@click.command(cls=HmrfCommand, short_help="Cluster docstrings that are installed.")
+@click.option(
+    "--folder",
+    type=Place(),
+    default="hmrf-demo",
+    show_default=True,
+    help="Where rows, answers and the run go.",
+)
+@click.option("--fresh/--resume", default=True, show_default=True, help="Start again, or resume.")
+@how_to_print
+@where_to_run
+def demo(folder: str, fresh: bool, as_json: bool, quiet: bool, **where: Any) -> None:
+    """Cluster the docstrings of numpy, scipy and scikit-learn, with 300 simulated answers."""
+    from hmrf_dask.jobs.demo import run_demo
+
+    def say(step: str) -> None:
+        if not quiet:
+            click.echo(f"{step} ...", err=True)
+
+    with connected_to(where), shown_progress(quiet=True) if quiet else nullcontext():
+        result = run_demo(folder, fresh=fresh, progress=say)
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        from hmrf_dask.cli.show import show_demo
+
+        show_demo(result)
+
+
+@click.command(cls=HmrfCommand)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a SHELL.
+
+    \b
+    bash:  hmrf-dask completion bash >> ~/.bashrc
+    zsh:   hmrf-dask completion zsh >> ~/.zshrc
+    fish:  hmrf-dask completion fish > ~/.config/fish/completions/hmrf-dask.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    group = ctx.find_root().command
+    click.echo(kind(group, {}, "hmrf-dask", "_HMRF_DASK_COMPLETE").source())
 
 
 @click.group(
@@ -27,7 +216,7 @@ from hmrf_dask.cli.run_command import run
 )
 @click.version_option(package_name="hmrf-dask", prog_name="hmrf-dask")
 def hmrf() -> None:
-    """Group documents, told of some pairs that they belong together or do not.
+    """Group documents of which some pairs are known to belong together, or not to.
 
     `demo` shows what comes of it. For documents of yours write a manifest and a job file, as the
     README shows them, then `check` and `run` the job.

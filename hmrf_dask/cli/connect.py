@@ -1,7 +1,14 @@
-"""Where the work runs: threads here, processes here, or a Dask cluster that is already there."""
+"""Where the work runs: threads or processes here, a Dask cluster, and there the driver itself.
+
+A run that is detached has its driver in a task of the cluster: whoever started it may leave. The
+task leaves its worker's thread pool, so its own tasks have all threads, and finds the scheduler as
+any code on a worker does. When its worker is lost the scheduler starts it on another one, where it
+resumes from the last commit as a run that was killed does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
@@ -14,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, fire_and_forget, get_client, worker_client
 from distributed.comm.addressing import get_address_host_port
 
 from hmrf_dask.cli.endings import finished_first
@@ -25,8 +32,16 @@ from hmrf_dask.errors import (
     MemoryPlanError,
     in_words,
 )
-from hmrf_dask.flow.clients import closed_in_time, silence_dask, within
+from hmrf_dask.flow.clients import (
+    SilentClusterError,
+    ask,
+    closed_in_time,
+    patience,
+    silence_dask,
+    within,
+)
 from hmrf_dask.flow.workers import machine_memory
+from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import CLASSES, Cluster, arguments_of
 from hmrf_dask.limits import SCHEDULER_FILE_BYTES
 from hmrf_dask.storage.addresses import plain_url
@@ -35,6 +50,10 @@ from hmrf_dask.storage.whole_files import read_bounded
 CONNECT_SECONDS = 20
 GRACE = 5  # seconds more for one that accepts a connection and does not answer
 WORKER_BYTES = 100 * 2**20  # of a Python that has read in Dask, before it has any work
+DRIVER_SECONDS = 600.0  # in which what passes has passed: a lost driver's lock, a slow store
+DRIVER_PAUSE = 5.0
+ANSWER_SECONDS = 10.0  # in which a scheduler that is there answers
+TRY_AGAIN = 75
 
 
 @contextmanager
@@ -79,12 +98,12 @@ def connected(
 
 def _refuse_too_many(n_workers: int) -> None:
     """Refuse more processes than this machine has memory for: they would take it down."""
-    needed, there = n_workers * WORKER_BYTES, machine_memory()
-    if needed > there:
+    memory = machine_memory()
+    if n_workers * WORKER_BYTES > memory:
         raise MemoryPlanError(
-            f"worker processes must fit the memory of this machine, {there / 2**30:.3g} GiB, got "
+            f"worker processes must fit the memory of this machine, {memory / 2**30:.3g} GiB, got "
             f"{n_workers} of at least {WORKER_BYTES >> 20} MiB; ask for "
-            f"{there // WORKER_BYTES} at most, or for threads"
+            f"{memory // WORKER_BYTES} at most, or for threads"
         )
 
 
@@ -118,8 +137,8 @@ def _started(asked: Cluster) -> Iterator[None]:
     assert asked.cluster_class is not None
     assert asked.cluster_class in CLASSES  # nothing else is imported because a file says so
     if asked.cluster_class == "distributed.LocalCluster":
-        told = asked.kwargs.get("n_workers")
-        _refuse_too_many(max(asked.workers or 0, told if isinstance(told, int) else 0))
+        workers = asked.kwargs.get("n_workers")
+        _refuse_too_many(max(asked.workers or 0, workers if isinstance(workers, int) else 0))
     module, _, name = asked.cluster_class.rpartition(".")
     system = name.removesuffix("Cluster").lower()
     configured = dask.config.get(f"jobqueue.{system}.scheduler-options", {})
@@ -133,8 +152,8 @@ def _started(asked: Cluster) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             arguments = arguments_of(asked.cluster_class, asked.kwargs, configured)
-            made = closed_in_time(asked.cluster_class, partial(kind, **arguments))
-            cluster = stack.enter_context(made)
+            closing = closed_in_time(asked.cluster_class, partial(kind, **arguments))
+            cluster = stack.enter_context(closing)
         except HmrfError:
             raise
         except Exception as error:  # of classes that are not ours
@@ -160,7 +179,7 @@ def _not_started(asked: Cluster, error: BaseException) -> ClusterError | Configu
             f"cluster.kwargs must be what {asked.cluster_class} takes, got {asked.kwargs} ({first})"
         )
     return ClusterError(
-        f"cluster.class {asked.cluster_class} must start, got {in_words(first)}; mend what it "
+        f"cluster.class {asked.cluster_class} must start, got {in_words(first)}; fix what it "
         "needs, then run again"
     )
 
@@ -213,14 +232,14 @@ def _refuse_other_files(scheduler_file: str) -> None:
 
 
 def _names_a_scheduler(scheduler_file: str) -> bool:
-    """Tell whether a file has the address of a scheduler; one with a secret is an error."""
+    """Return whether a file has the address of a scheduler; one with a secret is an error."""
     try:
-        found = json.loads(read_bounded(scheduler_file, most=SCHEDULER_FILE_BYTES))["address"]
+        address = json.loads(read_bounded(scheduler_file, most=SCHEDULER_FILE_BYTES))["address"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return False
-    plain_url(str(found), f"the address in {scheduler_file}")
+    plain_url(str(address), f"the address in {scheduler_file}")
     try:
-        _check_address(found)
+        _check_address(address)
     except (ValueError, TypeError):
         return False
     return True
@@ -231,3 +250,49 @@ def _check_address(address: str) -> None:
     _, port = get_address_host_port(address, strict=True)
     if not 0 < port < 2**16:
         raise ValueError(f"the port must be from 1 to 65535, got {port}")
+
+
+def submit(inputs: Inputs) -> str:
+    """Hand a run to the active client's cluster; return the task's key."""
+    client = get_client()
+    try:
+        ask(
+            client,
+            "the scheduler must find a worker",
+            lambda: client.wait_for_workers(1, timeout=patience()),
+            seconds=patience() + ANSWER_SECONDS,
+        )
+    except SilentClusterError as error:
+        raise ClusterError(
+            f"a run to detach must find a worker that drives it, got a scheduler without any for "
+            f"{patience():g} s; start workers, then run again"
+        ) from error
+    # A new key each time: that of a driver that failed would give its error again.
+    key = f"hmrf-run-{inputs.identity[:12]}-{time.time_ns():x}"
+    future = client.submit(drive, inputs, key=key, pure=False)
+    fire_and_forget(future)
+    ask(client, "the scheduler must take the run", partial(_taken, client, key), seconds=patience())
+    return key
+
+
+async def _taken(client: Any, key: str) -> None:
+    """Return when the scheduler knows a task: what is sent to it may not have arrived."""
+    while not (await client.scheduler.get_task_status(keys=[key]))[key]:
+        await asyncio.sleep(0.05)
+
+
+def drive(inputs: Inputs) -> dict[str, Any]:
+    """Run a job from inside a task."""
+    from dataclasses import asdict
+
+    from hmrf_dask.jobs.run_job import run_job
+
+    with worker_client():
+        deadline = time.monotonic() + DRIVER_SECONDS
+        while True:
+            try:
+                return asdict(run_job(inputs))
+            except HmrfError as error:  # locked perhaps by this task, before its worker was lost
+                if error.exit_code != TRY_AGAIN or time.monotonic() > deadline:
+                    raise
+                time.sleep(DRIVER_PAUSE)

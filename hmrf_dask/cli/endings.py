@@ -1,4 +1,4 @@
-"""How a command ends that is told to: by a signal, or because nobody reads what it prints."""
+"""How a command ends early: by a signal, or because nobody reads what it prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 UNREAD = 141  # and one whose reader went away, such as `head`
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_ONE = 1.0  # seconds: `timeout` sends its signal to a process and then to its group, the same again
+_SAME_SIGNAL = 1.0  # seconds: `timeout` sends its signal to a process, then to its group
 
 
 class EndedBySignal(KeyboardInterrupt):
@@ -42,7 +42,7 @@ class _Handler:
             logging.disable()  # what is closed under the feet of others makes them complain
             self.pending = EndedBySignal(number)
             self.raise_if_pending()
-        elif now - self.first > _ONE:
+        elif now - self.first > _SAME_SIGNAL:
             os._exit(128 + number)
 
     def raise_if_pending(self) -> None:
@@ -59,23 +59,23 @@ _handlers: list[_Handler] = []
 def ended_by_signals() -> Iterator[None]:
     """Raise EndedBySignal inside when SIGTERM or SIGHUP comes; a second one ends at once.
 
-    What ignores a signal, such as a command under `nohup`, goes on ignoring it.
+    What ignores a signal, such as a command under `nohup`, still does.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {one: signal.getsignal(one) for one in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     handler = _Handler()
     _handlers.append(handler)
-    heard = [one for one in _SIGNALS if before[one] is not signal.SIG_IGN]
-    for one in heard:
-        signal.signal(one, handler)
+    heard = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, handler)
     try:
         yield
     finally:
         _handlers.remove(handler)
-        for one in heard:
-            signal.signal(one, before[one])
+        for number in heard:
+            signal.signal(number, before[number])
         if handler.first is not None:
             logging.disable(logging.NOTSET)
 

@@ -13,7 +13,7 @@ from hmrf_dask.cli.group import (
     Place,
     Whole,
     connected_to,
-    how_to_tell,
+    how_to_print,
     print_json,
     where_to_run,
     with_options,
@@ -57,8 +57,8 @@ def option_of(parameter: Parameter) -> Callable[[Any], Any]:
     "--run-dir", type=Place(), required=True, help="Where every iteration and the result are kept."
 )
 @with_options(*map(option_of, taken_by("HMRFKMeans")))
-@click.option("--fresh/--resume", default=False, show_default=True, help="Start again, or go on.")
-@how_to_tell
+@click.option("--fresh/--resume", default=False, show_default=True, help="Start again, or resume.")
+@how_to_print
 @where_to_run
 def fit(
     rows: str,
@@ -71,22 +71,22 @@ def fit(
     processes: int | None,
     scheduler: str | None,
     scheduler_file: str | None,
-    **given: Any,
+    **parameters: Any,
 ) -> None:
     """Fit HMRF-KMeans on ROWS and write a cluster for every document.
 
     ROWS is a scipy sparse matrix (.npz), a dense array (.npy) or a folder of Parquet blocks. The
     pairs name document ids or, for .npz and .npy, row numbers; their kind is must (same, 1, true,
-    yes) or cannot (different, 0, false, no). The same command again goes on where a killed run
+    yes) or cannot (different, 0, false, no). The same command again resumes where a killed run
     stopped.
     """
     from hmrf_dask.jobs import fit_files
     from hmrf_dask.storage.addresses import refuse_memory
 
     refuse_memory(run_dir, "--run-dir")
-    for name in given:
+    for name in parameters:
         if PARAMETERS[name].values == SWITCH:
-            given[name] = ON_OFF[given[name]]
+            parameters[name] = ON_OFF[parameters[name]]
     where = {
         "threads": threads,
         "processes": processes,
@@ -94,7 +94,7 @@ def fit(
         "scheduler_file": scheduler_file,
     }
     with shown_progress(quiet=quiet) as tell, connected_to(where):
-        result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell, **given)
+        result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell, **parameters)
     if as_json:
         print_json(result)
     elif not quiet:

@@ -34,13 +34,13 @@ from hmrf_dask.storage.addresses import plain_url
 P = ParamSpec("P")
 R = TypeVar("R")
 
-WARNED = "hmrf_dask.warned"  # in the context of a command: what it warned of, each text once
+WARNED = "hmrf_dask.warned"  # in the context of a command: its warnings, each text once
 # What to do after Ctrl-C or a signal; the other commands leave nothing half done that a second one
 # would use.
 AGAIN = {
-    "run": "run it again: it goes on where it stopped",
-    "fit": "run it again, without --fresh: it goes on where it stopped",
-    "demo": "run it again with --resume: it goes on where it stopped",
+    "run": "run it again: it resumes where it stopped",
+    "fit": "run it again, without --fresh: it resumes where it stopped",
+    "demo": "run it again with --resume: it resumes where it stopped",
 }
 EXIT_CODES = (
     "Exit codes: 0 done, 2 usage, 65 bad data, 75 try again, 78 bad configuration; 129, 130, 143 "
@@ -91,23 +91,23 @@ class HmrfGroup(click.Group):
 
 
 def _end_early(ctx: click.Context, how: str, exit_code: int) -> NoReturn:
-    again = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
-    click.echo(f"{how}; {again}", err=True)
+    next_step = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
+    click.echo(f"{how}; {next_step}", err=True)
     ctx.exit(exit_code)
 
 
 def _end_for_want_of_a_store(ctx: click.Context, error: Exception) -> NoReturn:
-    passes = may_pass(error)
-    advice = "run again later" if passes else "check the path, the rights and the settings"
+    passing = may_pass(error)
+    advice = "run again later" if passing else "check the path, the rights and the settings"
     words = without_secrets(one_line(in_words(error)))
     click.echo(f"error: a store or the network failed, got {words}; {advice}", err=True)
-    ctx.exit(75 if passes else 78)
+    ctx.exit(75 if passing else 78)
 
 
 class HmrfCommand(click.Command):
     """A command whose warnings are lines on stderr, and which takes no empty values.
 
-    An empty value is a script's unset variable, not a wish.
+    An empty value is a variable that a script did not set.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -136,11 +136,11 @@ def one_line(message: object) -> str:
 
     Examples
     --------
-    >>> print(one_line("documents/\x1b[31m.jsonl:\n  mend it"))
-    documents/\x1b[31m.jsonl: mend it
+    >>> print(one_line("documents/\x1b[31m.jsonl:\n  fix it"))
+    documents/\x1b[31m.jsonl: fix it
     """
     line = " ".join(str(message).split())
-    return "".join(one if one.isprintable() else f"{one!a}"[1:-1] for one in line)
+    return "".join(sign if sign.isprintable() else f"{sign!a}"[1:-1] for sign in line)
 
 
 @contextmanager
@@ -248,7 +248,7 @@ where_to_run = with_options(
     click.option("--scheduler", metavar="ADDRESS", type=Place(), help="A running dask scheduler."),
     click.option("--scheduler-file", type=PlaceOfFile(exists=True), help="File with it."),
 )
-how_to_tell = with_options(
+how_to_print = with_options(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
     click.option(
         "--quiet", "-q", is_flag=True, help="Print errors and warnings (and --json) only."
@@ -256,25 +256,25 @@ how_to_tell = with_options(
 )
 
 
-def given_way(where: dict[str, Any]) -> dict[str, Any]:
-    """Return the one way to run that was given, if any; two are a mistake of usage."""
-    given = {name: value for name, value in where.items() if value is not None}
-    if len(given) > 1:
-        names = [f"--{name.replace('_', '-')}" for name in given]
+def scheduler_option(where: dict[str, Any]) -> dict[str, Any]:
+    """Return the option that says where to run, if any; two are a mistake of usage."""
+    chosen = {name: value for name, value in where.items() if value is not None}
+    if len(chosen) > 1:
+        names = [f"--{name.replace('_', '-')}" for name in chosen]
         raise click.UsageError(f"{' and '.join(names)} exclude each other; give one of them")
-    return given
+    return chosen
 
 
 def connected_to(where: dict[str, Any]) -> AbstractContextManager[None]:
     """Return a context in which Dask runs where the options say."""
-    given = given_way(where)
+    chosen = scheduler_option(where)
     from hmrf_dask.cli.connect import connected
 
-    return connected(**given)
+    return connected(**chosen)
 
 
 def print_json(result: Any) -> None:
-    """Print one JSON object: a dataclass's fields, or a dictionary, and what was warned of."""
+    """Print one JSON object: a dataclass's fields, or a dictionary, and the warnings."""
     from dataclasses import asdict, is_dataclass
 
     plain = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar where a person looks on, lines elsewhere, nothing where unwanted."""
+"""Progress on stderr: a bar where a person watches, lines elsewhere, nothing where unwanted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTLED = 1  # documents that move when a fit is all but over
 
 @contextmanager
 def shown_progress(*, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Show what is told inside; see `hmrf_dask.jobs.progress`.
+    """Give a function that shows events of a job; see `hmrf_dask.jobs.progress`.
 
     A terminal gets a bar, anything else the lines that the loop logs. `quiet` leaves errors alone;
     warnings are those of the command (`hmrf_dask.cli.group`).
@@ -73,7 +73,7 @@ def _bar() -> Iterator[Callable[[dict[str, Any]], None]]:
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[eta]}"),
     )
@@ -100,11 +100,11 @@ class _Above:
 
 
 class Bar:
-    """Turns what is told into the state of the bar."""
+    """Turns the events of a job into the state of the bar."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self.task = progress.add_task("", total=None, told="", eta="")
+        self.task = progress.add_task("", total=None, state="", eta="")
         self.seen: list[tuple[float, int]] = []  # when, and how many documents moved
         self.phase = ""
 
@@ -116,21 +116,21 @@ class Bar:
             done = event.get("done", 0)
             self.progress.update(self.task, total=total, completed=done)
             left = self.progress.tasks[0].time_remaining
-            told = f"{done} of {total}" if total else ""
+            state = f"{done} of {total}" if total else ""
             eta = f"about {_span(left)} left" if left else ""
         else:
             self._enter(event["phase"])
             self.seen.append((time.monotonic(), event["moved"]))
             moved = rows_moved(event["iteration"], event["moved"])
-            told = f"iteration {event['iteration']}, J {event['J']:.6g}, {moved}"
+            state = f"iteration {event['iteration']}, J {event['J']:.6g}, {moved}"
             eta = remaining(self.seen)
-        self.progress.update(self.task, told=told, eta=eta)
+        self.progress.update(self.task, state=state, eta=eta)
 
     def _enter(self, phase: str) -> None:
         if phase != self.phase:
             self.phase, self.seen = phase, []
             self.progress.remove_task(self.task)  # a reset one would keep its total
-            self.task = self.progress.add_task(phase, total=None, told="", eta="")
+            self.task = self.progress.add_task(phase, total=None, state="", eta="")
 
 
 def remaining(seen: list[tuple[float, int]]) -> str:
@@ -143,7 +143,7 @@ def remaining(seen: list[tuple[float, int]]) -> str:
     >>> remaining([(0.0, 1000)])
     ''
     """
-    recent = [one for one in seen[-4:] if one[1] > 0]
+    recent = [(when, moved) for when, moved in seen[-4:] if moved > 0]
     if len(recent) < 2 or recent[-1][1] >= recent[0][1]:
         return ""
     (began, many), (now, few) = recent[0], recent[-1]

@@ -11,9 +11,9 @@ from hmrf_dask.cli.group import (
     HmrfCommand,
     Place,
     Whole,
-    given_way,
-    how_to_tell,
+    how_to_print,
     print_json,
+    scheduler_option,
     where_to_run,
 )
 from hmrf_dask.cli.progress import shown_progress
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--from-release",
     type=Whole(RANGES["release"]),
     metavar="N",
-    help="Go on from release N, not from the last: where that is damaged or wrong; 0: begin anew.",
+    help="Continue from release N, where the last is damaged or wrong; 0: start over.",
 )
 @click.option(
     "--take-over",
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-shrink",
     is_flag=True,
-    help="Go on though more than half of the documents of the last release are gone.",
+    help="Continue though more than half of the documents of the last release are gone.",
 )
 @click.option(
     "--detach", is_flag=True, help="Let a task of the cluster drive the run, and go away."
 )
-@how_to_tell
+@how_to_print
 @where_to_run
 def run(
     job_file: str,
@@ -63,21 +63,21 @@ def run(
 ) -> None:
     """Do what a JOB file says; new and changed documents only, clusters keep their ids.
 
-    The same command again is up to date at once, or goes on where a killed run stopped. One run at
+    The same command again is up to date at once, or resumes where a killed run stopped. One run at
     a time writes an output; another one ends with exit code 75 and says who that is.
     """
     from hmrf_dask.jobs.inputs import gather, load_job
     from hmrf_dask.jobs.run_job import report_if_done
     from hmrf_dask.storage.addresses import refuse_memory
 
-    way = given_way(where)
+    way = scheduler_option(where)
     changes: dict[str, Any] = {} if output is None else {"output": _from_here(output)}
     if predict:
         changes["mode"] = "predict"
     job = load_job(job_file, changes)
     refuse_memory(job.output, "output")
     inputs = gather(
-        _scheduler_beside(job, job_file),
+        _with_scheduler_file(job, job_file),
         job_file,
         from_release,
         take_over=take_over,
@@ -85,12 +85,12 @@ def run(
     )
     report = report_if_done(inputs)
     if report is None and detach:
-        told = _detach(inputs, way)
+        detached = _detach(inputs, way)
         if as_json:
-            print_json(told)
+            print_json(detached)
         elif not quiet:
-            look = f"hmrf-dask inspect {told['output']}"
-            click.echo(f"detached as task {told['task']}; look with: {look}", err=True)
+            command = f"hmrf-dask inspect {detached['output']}"
+            click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
         return
     if report is None:
         from hmrf_dask.jobs.run_job import run_job
@@ -100,12 +100,12 @@ def run(
     if as_json:
         print_json(report)
     elif not quiet:
-        from hmrf_dask.cli.show_report import show_report
+        from hmrf_dask.cli.show import show_report
 
         show_report(report)
 
 
-def _scheduler_beside(job: Job, job_file: str) -> Job:
+def _with_scheduler_file(job: Job, job_file: str) -> Job:
     """Return a job whose scheduler file, if it names one, is seen from everywhere."""
     from hmrf_dask.documents.manifest import base_of
     from hmrf_dask.jobs.inputs import beside
@@ -131,7 +131,7 @@ def _detach(inputs: Inputs, way: dict[str, Any]) -> dict[str, str]:
             "--detach needs a scheduler that stays when this command ends; give --scheduler or "
             "--scheduler-file, or cluster.address or cluster.scheduler_file in the job file"
         )
-    from hmrf_dask.cli.detach import submit
+    from hmrf_dask.cli.connect import submit
 
     with _connected(inputs, way):
         key = submit(inputs)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.exact import add_limbs, best_limbs, join_limbs
 from hmrf_dask.kernels.icm import (
     LARGE_GROUP,
     empty_heap,
@@ -18,7 +19,6 @@ from hmrf_dask.kernels.icm import (
     move_points,
     place_item,
 )
-from hmrf_dask.kernels.limbs import add_limbs, best_limbs, join_limbs
 from hmrf_dask.kernels.problem import adjacency, energy, make_grouping, make_problem
 from hmrf_dask.kernels.reconcile import merge_parts
 from tests.support.icm_oracle import Component

@@ -12,13 +12,12 @@ import scipy.sparse
 from hypothesis import example, given, settings
 
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.kernels import abreast, exact, gradients, moves, pairs, random, sums
-from hmrf_dask.kernels.abreast import threads_allowed
+from hmrf_dask.kernels import by_cluster, exact, gradients, pairs, random, sums, threads
 from hmrf_dask.kernels.arrays import Terms, spread
-from hmrf_dask.kernels.closed import closed_distances
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.exact import BASE, exact_integer, exact_sum, exact_value, exact_zero
 from hmrf_dask.kernels.gradients import rows_by_cluster, squares_by_length, weighted_squares
+from hmrf_dask.kernels.linear_energy import closed_distances
 from hmrf_dask.kernels.sums import (
     LARGEST_EXPONENT,
     Accumulator,
@@ -28,6 +27,7 @@ from hmrf_dask.kernels.sums import (
     fixed_point_exponent,
     sum_moves,
 )
+from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.rows.block import RowBlock
 from tests.support import problems
 from tests.support.distortion_rows import blocks_of, bound
@@ -297,7 +297,7 @@ def test_summands_as_large_as_the_exponent_allows_do_not_overflow(n_columns: int
 def test_weighted_squares_are_those_of_every_row_alone(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(abreast, "WORTH", 0)
+    monkeypatch.setattr(threads, "WORTH", 0)
     problem = problems.random_problem(seed, distortion=name, n=40, d=11, smooth=True)
     weights, rng = problems.random_weights(11, seed), np.random.default_rng(seed)
     distortion, labels = bound(name, problem.X), rng.integers(-2, 4, 40).astype(np.int32)
@@ -485,10 +485,10 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             weighted_squares(members, table, table, 1.0, 40)
             exact_sum(signed)
     kernels = (
-        moves._by_cluster,
-        moves._line_up,
-        moves._scatter,
-        moves._emit,
+        by_cluster._by_cluster,
+        by_cluster._line_up,
+        sums._scatter,
+        sums._emit,
         sums._add_entries,
         gradients._squares_in_line,
         pairs._values,

@@ -13,10 +13,10 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 
 from hmrf_dask.distortions import DISTORTIONS
-from hmrf_dask.kernels import distances, finders, means, nearest, products
+from hmrf_dask.kernels import distances, low_precision, means, nearest, products
 from hmrf_dask.kernels.arrays import Terms, spread
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED, Table
-from hmrf_dask.kernels.finders import make_finder
+from hmrf_dask.kernels.low_precision import make_finder
 from hmrf_dask.kernels.products import aligned, has_half, layout
 from hmrf_dask.rows.block import RowBlock
 from tests.support import problems
@@ -210,7 +210,7 @@ def test_few_rows_of_text_are_left_to_float64(name: str) -> None:
     centroids = np.random.default_rng(0).uniform(0.01, 1.0, (50, 200)) ** 4
     terms, table = used(distortion, block, centroids, np.ones(200))
     every = np.sort(distortion.distances(block, terms, table), axis=1)
-    finder = finders.finder_of(table)
+    finder = low_precision.finder_of(table)
     slack = nearest.slack_of(block.arrays, terms, nearest.Bounds.of(table, finder))
     assert (every[:, 1] - every[:, 0] <= slack).mean() < 0.05
 
@@ -224,7 +224,7 @@ def test_uneven_weights_leave_no_more_rows_to_float64(name: str) -> None:
     widths = []
     for weights in (np.ones(200), uneven / uneven.mean()):
         terms, table = used(distortion, block, centroids, weights)
-        bounds = nearest.Bounds.of(table, finders.finder_of(table))
+        bounds = nearest.Bounds.of(table, low_precision.finder_of(table))
         widths.append(float(np.median(nearest.slack_of(block.arrays, terms, bounds))))
     assert widths[1] < 1.5 * widths[0]  # four times as much by Euclidean lengths
 
@@ -263,7 +263,7 @@ def test_a_row_too_long_for_its_bound_is_left_to_float64(monkeypatch: pytest.Mon
     block, distortion = RowBlock.from_array(rows), bound("cosine", rows)
     monkeypatch.setattr(nearest, "LONGEST", 40)
     terms, table = used(distortion, block, near_ties(35, 40, 2), np.ones(40))
-    bounds = nearest.Bounds.of(table, finders.finder_of(table))
+    bounds = nearest.Bounds.of(table, low_precision.finder_of(table))
     assert np.isinf(nearest.slack_of(block.arrays, terms, bounds)).all()
     check_nearest(distortion, block, terms, table)
 
@@ -294,8 +294,8 @@ def test_a_table_that_travelled_is_aligned_and_gives_the_same(name: str) -> None
     shifted = [memoryview(memory).toreadonly()[1:] for memory in moved]
     other = pickle.loads(text, buffers=shifted)
     assert found(other) == told
-    assert finders.finder_of(other).columns.table.ctypes.data % products.LINE == 0
-    assert finders.finder_of(other) is finders.finder_of(other)
+    assert low_precision.finder_of(other).columns.table.ctypes.data % products.LINE == 0
+    assert low_precision.finder_of(other) is low_precision.finder_of(other)
 
 
 def test_terms_that_all_rows_share_give_the_same() -> None:

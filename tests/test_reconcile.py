@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmrf_dask.fit.rounds import ROUNDS, Phase, Progress, Rounds, advance, next_pieces
+from hmrf_dask.kernels.exact import join_limbs
 from hmrf_dask.kernels.icm import move_points
-from hmrf_dask.kernels.limbs import join_limbs
 from hmrf_dask.kernels.problem import make_grouping, make_problem
 from hmrf_dask.kernels.reconcile import (
     GroupMoves,

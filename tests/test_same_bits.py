@@ -13,7 +13,7 @@ import pytest
 
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.fit import m_step
-from hmrf_dask.kernels import abreast, finders
+from hmrf_dask.kernels import low_precision, threads
 from tests.support.fits import CASES, PARTITIONS, SIZES, Case, digests, fit, scheduled, text_case
 
 MEMORIES = ("1 GiB", "1 MiB", "8 KiB")  # the last cuts even the components of these sizes
@@ -162,10 +162,10 @@ def test_the_seed_decides() -> None:
 def test_threads_of_the_driver_and_spared_rows_change_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finders, "RUN", 16)  # bounds are added up by fixed runs of features
+    monkeypatch.setattr(low_precision, "RUN", 16)  # bounds are added up by fixed runs of features
     found = set()
     for worth, few in ((2**60, 2**60), (0, 2**60), (2**60, 1), (0, 1)):
-        monkeypatch.setattr(abreast, "WORTH", worth)
+        monkeypatch.setattr(threads, "WORTH", worth)
         monkeypatch.setattr(m_step, "FEW", few)
         found.add(same_bits(CASES[name], (2,), ("threads",), "1 GiB"))
     assert len(found) == 1

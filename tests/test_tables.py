@@ -13,7 +13,7 @@ from hmrf_dask.kernels import closure_tables
 from hmrf_dask.kernels.closure_sweeps import fill_tables, group_energies, table_icm
 from hmrf_dask.kernels.closure_tables import build_tables, make_closure, make_rows, table_bytes
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.limbs import best_limbs, join_limbs
+from hmrf_dask.kernels.exact import best_limbs, join_limbs
 from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
 from tests.support.icm_problems import renumbered
 from tests.support.loop import make_bench, turns

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from hmrf_dask.kernels.margins import Watch
+from hmrf_dask.kernels.hamerly import Watch
 from hmrf_dask.kernels.sums import Accumulator, Sums
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
@@ -114,7 +114,7 @@ class Distortion(ABC):
         """Return what the other methods need of the centroids under these weights."""
 
     def falls_between(self, before: Any, after: Any) -> FloatArray | None:
-        """Return what margins may lose between two tables; see `kernels.margins.Drift`."""
+        """Return what margins may lose between two tables; see `kernels.hamerly.Drift`."""
         return None
 
     def make_ready(self, table: Any) -> None:  # noqa: B027 - there may be nothing to make
@@ -180,7 +180,7 @@ class Distortion(ABC):
     def closed_distances(
         self, table: Any, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
     ) -> int:
-        """Return Σ D less the rows' offsets as an exact integer; see `kernels.closed`."""
+        """Return Σ D less the rows' offsets as an exact integer; see `kernels.linear_energy`."""
         raise NotImplementedError(f"{self.name}: distances are not linear in the rows")
 
     @abstractmethod

@@ -14,7 +14,7 @@ from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.arrays import Terms, frozen
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.room import room
+from hmrf_dask.kernels.memory import buffer
 from hmrf_dask.rows.block import RowBlock, named_rows
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -118,7 +118,7 @@ class IDivergence(TableDistortion):
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘ln μ with bias Σ a μ + α D(u, μ): J has the smoothing, so has the E-step."""
-        linear, bias = room(centroids.shape, np.float64), np.empty(len(centroids))
+        linear, bias = buffer(centroids.shape, np.float64), np.empty(len(centroids))
         norm, whole = 0.0, float(weights.sum())
         u = self.uniform
         for h, (centroid, logarithms) in enumerate(zip(centroids, linear, strict=True)):

@@ -8,12 +8,11 @@ from typing import ClassVar, Self
 import numpy as np
 
 from hmrf_dask.distortions.base import Distortion, Extent
-from hmrf_dask.kernels import closed, distances, finders, pairs, sums
-from hmrf_dask.kernels import margins as margins_of_rows
+from hmrf_dask.kernels import distances, hamerly, linear_energy, low_precision, pairs, sums
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.arrays import Terms
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.margins import Watch
+from hmrf_dask.kernels.hamerly import Watch
 from hmrf_dask.kernels.pairs import Quantised
 from hmrf_dask.kernels.sums import Accumulator, Sums
 from hmrf_dask.rows.block import RowBlock
@@ -48,7 +47,7 @@ class TableDistortion(Distortion):
 
     def make_ready(self, table: Table) -> None:
         """See `Distortion.make_ready`."""
-        finders.finder_of(table)
+        low_precision.finder_of(table)
 
     def nearest(
         self,
@@ -67,7 +66,7 @@ class TableDistortion(Distortion):
 
     def falls_between(self, before: Table, after: Table) -> FloatArray:
         """See `Distortion.falls_between`."""
-        return margins_of_rows.falls_between(before, after)
+        return hamerly.falls_between(before, after)
 
     def own_distances(
         self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray
@@ -155,4 +154,4 @@ class TableDistortion(Distortion):
         self, table: Table, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
     ) -> int:
         """See `Distortion.closed_distances`; terms of rows have scale −factor and shift −extra."""
-        return closed.closed_distances(table, self.features(weights), sums, counts, exponent)
+        return linear_energy.closed_distances(table, self.features(weights), sums, counts, exponent)

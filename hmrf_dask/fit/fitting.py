@@ -36,9 +36,9 @@ from hmrf_dask.fit.starts import prepare_start_sample, start_sample_size
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
 from hmrf_dask.flow.workers import check_workers, memory_of_all
-from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.compiled import kernel_path
-from hmrf_dask.kernels.room import kept_for_a_fit
+from hmrf_dask.kernels.memory import buffers_kept
+from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.tasks.partitions import labels_at
@@ -250,7 +250,7 @@ def _run(
         given=_given_first(work, engine, given, partial(ground, None)),
     )
     # Between passes the driver alone is at work.
-    with threads_allowed(local_threads()), kept_for_a_fit():
+    with threads_allowed(local_threads()), buffers_kept():
         state, stop = fit.run()
         work.flow.settle()
     journal = fit.journal

@@ -21,7 +21,7 @@ from hmrf_dask.kernels.closure_tables import (
     spread,
 )
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.limbs import add_limbs, best_limbs
+from hmrf_dask.kernels.exact import add_limbs, best_limbs
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster, fill_row
 from hmrf_dask.types import AnyArray, LabelArray
 

@@ -17,10 +17,9 @@ import numpy as np
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, of_row
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.finders import finder_of
+from hmrf_dask.kernels.low_precision import finder_of, score
 from hmrf_dask.kernels.nearest import WIDEST, Bounds, slack_of
 from hmrf_dask.kernels.products import aligned, multiply_row
-from hmrf_dask.kernels.scores import score
 from hmrf_dask.kernels.stream import stream
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, frozen_terms, of_row
+from hmrf_dask.kernels.by_cluster import moves_by_cluster
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.moves import moves_by_cluster
 from hmrf_dask.kernels.prefetch import AHEAD, prefetch_row
 from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
 from hmrf_dask.types import FloatArray, LabelArray

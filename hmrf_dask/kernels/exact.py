@@ -1,8 +1,9 @@
-"""Exact sums of float64 numbers: the same number for any order, any partitioning, any magnitude.
+"""Exact sums: the same number for any order, any partitioning, any magnitude.
 
-A sum is `LIMBS` int64 numbers of 32 bits each, a fixed-point number from 2**-BASE upwards. Adding a
-float adds its 53-bit mantissa to the limbs it covers, so nothing is ever rounded; limbs of two sums
-simply add.
+Of float64 numbers a sum is `LIMBS` int64 numbers of 32 bits each, a fixed-point number from
+2**-BASE upwards. Adding a float adds its 53-bit mantissa to the limbs it covers, so nothing is ever
+rounded; limbs of two sums simply add. Of int64 numbers a sum, which may outgrow int64, is two
+limbs: high · 2**32 + low with 0 <= low < 2**32.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ LIMBS = 20
 BASE = 288  # numbers below 2**-236 count as nought: their last bits lie below 2**-BASE
 LARGEST = 2.0**300  # of one number; up to 2**29 can be added before a carry
 _MANTISSA = 2.0**53
+BITS = 32
+MASK = (1 << BITS) - 1
 
 
 def exact_zero() -> IntArray:
@@ -87,3 +90,35 @@ def exact_integer(limbs: IntArray) -> int:
 def exact_value(limbs: IntArray) -> float:
     """Return the correctly rounded float64 of an exact sum."""
     return float(Fraction(exact_integer(limbs), 1 << BASE))
+
+
+@inner()
+def add_limbs(high, low, position, value):  # type: ignore[no-untyped-def]
+    """Add an int64 to the number at `position`; the low limb stays within its range."""
+    total = low[position] + (value & MASK)
+    high[position] += (value >> BITS) + (total >> BITS)
+    low[position] = total & MASK
+
+
+@inner()
+def best_limbs(high, low, base, count):  # type: ignore[no-untyped-def]
+    """Return (target, gain high, gain low) of K alternatives from `base` on and then the present.
+
+    The target is the lowest alternative among the cheapest; -1 with gain 0 when none is cheaper
+    than the present.
+    """
+    last = base + count
+    target = -1
+    best = last
+    for at in range(base, last):
+        if high[at] < high[best] or (high[at] == high[best] and low[at] < low[best]):
+            target = at - base
+            best = at
+    low_gain = low[last] - low[best]
+    high_gain = high[last] - high[best] + (low_gain >> BITS)
+    return target, high_gain, low_gain & MASK
+
+
+def join_limbs(high: int, low: int) -> int:
+    """Return the two limbs as one Python integer."""
+    return (int(high) << BITS) + int(low)

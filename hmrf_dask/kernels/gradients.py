@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen
+from hmrf_dask.kernels.by_cluster import Moved, line_up, moved_rows, moves_by_cluster
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.means import LANES, squared_length
-from hmrf_dask.kernels.moves import Moved, line_up, moved_rows, moves_by_cluster
 from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
+from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 RUNS = 8  # of clusters that are added up one after the other

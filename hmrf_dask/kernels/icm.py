@@ -13,7 +13,7 @@ import numpy as np
 
 from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.limbs import BITS, MASK, add_limbs, best_limbs
+from hmrf_dask.kernels.exact import BITS, MASK, add_limbs, best_limbs
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, fill_row
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 

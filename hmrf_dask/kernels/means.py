@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.room import room
+from hmrf_dask.kernels.memory import buffer
+from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 LANES = 32  # sums that are added up side by side: one alone would wait for itself
@@ -93,7 +93,7 @@ def directions(sums: IntArray, weights: FloatArray, previous: FloatArray | None)
     With √a∘(x − mean) summed up to S and the means to s: μ = (S + s √a) / ‖S + s √a‖ / √a. A
     cluster whose sum is nought has none.
     """
-    out = room((sums.shape[0], sums.shape[1] - 1), np.float64)
+    out = buffer((sums.shape[0], sums.shape[1] - 1), np.float64)
     decided = np.empty(len(out), np.bool_)
     plain = bool((weights == 1.0).all()) and not sums[:, -1].any()
     roots = np.zeros(0) if plain else np.sqrt(weights)
@@ -116,7 +116,7 @@ def means(
     uniform: float = 0.0,
 ) -> FloatArray:
     """Return the means of clusters, drawn to a uniform row: (mean + αu)/(1 + α)."""
-    out = room((sums.shape[0], sums.shape[1] - 1), np.float64)
+    out = buffer((sums.shape[0], sums.shape[1] - 1), np.float64)
     numbers = (2.0**-exponent, float(smoothing), float(uniform))
     totals, sizes = frozen(sums, np.int64), frozen(counts, np.int64)
 
@@ -214,7 +214,7 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
         # A user's, once in a fit. What becomes of a row may not depend on those beside it.
         scaled = rows / np.where(unit, 1.0, lengths)[:, None]
         return scaled, largest(scaled)
-    out = room(rows.shape, np.float64)
+    out = buffer(rows.shape, np.float64)
     over_ranges(write, len(tops), rows.size)
     return out, float(tops.max(initial=0.0))
 

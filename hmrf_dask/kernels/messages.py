@@ -15,8 +15,8 @@ import numpy as np
 
 from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.exact import add_limbs
 from hmrf_dask.kernels.icm import icm
-from hmrf_dask.kernels.limbs import add_limbs
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster
 from hmrf_dask.types import AnyArray, BoolArray, LabelArray
 

@@ -10,11 +10,10 @@ from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, frozen_terms, of_
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import DOUBLE, LARGEST, SMALLEST, Table, distance
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
-from hmrf_dask.kernels.finders import Finder, finder_of
-from hmrf_dask.kernels.margins import Margins, Watch, rows_to_compare
+from hmrf_dask.kernels.hamerly import Margins, Watch, rows_to_compare
+from hmrf_dask.kernels.low_precision import Finder, count_within, finder_of, least_beyond, score
 from hmrf_dask.kernels.prefetch import prefetch_row
 from hmrf_dask.kernels.products import aligned, multiply_row
-from hmrf_dask.kernels.scores import count_within, least_beyond, score
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 SINGLE = 1.0625 * 2.0**-24  # by how much a float32 operation rounds, in sums of up to LONGEST

@@ -8,7 +8,7 @@ import numpy as np
 
 from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.limbs import add_limbs, join_limbs
+from hmrf_dask.kernels.exact import add_limbs, join_limbs
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from hmrf_dask.kernels import stand_ins
 from hmrf_dask.kernels.compiled import COMPILED, inner
-from hmrf_dask.kernels.room import room
+from hmrf_dask.kernels.memory import buffer
 from hmrf_dask.types import AnyArray
 
 if COMPILED:
@@ -89,7 +89,7 @@ def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]
 
 def aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
     """Return an array of noughts that begins at a line of the cache."""
-    array = room(shape, dtype)
+    array = buffer(shape, dtype)
     array[...] = 0
     return array
 

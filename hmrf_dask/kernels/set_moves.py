@@ -12,7 +12,7 @@ import numpy as np
 
 from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.worths import (
+from hmrf_dask.kernels.first_variation import (
     ACCEPT,
     Summands,
     Ties,

@@ -8,17 +8,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen
-from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.moves import Moved, emit, moved_rows, moves_by_cluster, scatter
-from hmrf_dask.kernels.room import room
+from hmrf_dask.kernels.by_cluster import Moved, line_up, moved_rows, moves_by_cluster
+from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.memory import buffer
+from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
+from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 LARGEST_EXPONENT = 43
 SPARSE = 4  # entries times this are fewer than all places: beyond, the whole array is held
 LIKELY = 0.75  # as many summands a place may make few enough entries: features recur
 CHUNK = 2**15  # places that are added up at a time: they stay in the cache
+GATHERED = 16  # from a 16th of its columns on, a cluster's rows are added up aside
+FOLDED = 4  # the same where the sums are wanted as entries
 
 
 def fixed_point_exponent(n_rows: int, bound: float) -> int:
@@ -30,6 +33,140 @@ def fixed_point_exponent(n_rows: int, bound: float) -> int:
     # digits as data near 1.
     finest = LARGEST_EXPONENT - min(0, math.floor(math.log2(bound)))
     return min(finest, 61 - math.ceil(math.log2(n_rows * bound)))
+
+
+@inner(inline="always")
+def _add_row(row, indices, scaled, features, out):  # type: ignore[no-untyped-def]
+    """Add a row's rounded summands; no `features`: all 1.
+
+    Unsigned indices spare the question whether one is counted from the end.
+    """
+    length = np.int64(row.shape[0])
+    plain = features.shape[0] == 0
+    if indices == 0:
+        for m in range(length):
+            factor = scaled if plain else scaled * features[m]
+            out[m] += np.int64(np.rint(factor * row[m]))
+        return
+    columns = integers(indices, length)
+    if plain:
+        for p in range(length):
+            out[np.uint32(columns[p])] += np.int64(np.rint(scaled * row[p]))
+    else:
+        for p in range(length):
+            feature = np.uint32(columns[p])
+            out[feature] += np.int64(np.rint(scaled * features[feature] * row[p]))
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _scatter(lined, features, sizes, first, last, aside, out):  # type: ignore[no-untyped-def]
+    values, indices, length, factor, extra, start = lined
+    columns = out.shape[1]
+    for h in range(first, last):
+        gathered = GATHERED * sizes[h] >= columns  # spares a miss of the cache for each line
+        target = aside if gathered else out[h]
+        for t in range(start[h], start[h + 1]):
+            if t + AHEAD < values.shape[0]:
+                later = t + AHEAD
+                prefetch_at(values[later], indices[later], length[later])
+            _add_row(floats(values[t], length[t]), indices[t], factor[t], features, target)
+            target[columns - 1] += np.int64(np.rint(extra[t]))
+        if gathered:
+            whole = out[h]
+            for m in range(columns):
+                whole[m] += aside[m]
+                aside[m] = 0
+
+
+def scatter(
+    blocks: Sequence[Moved], features: FloatArray, sizes: IntArray, unit: float, out: IntArray
+) -> None:
+    """Add the summands of moves to whole sums; no `features`: all 1."""
+    lined, entries_of = line_up(blocks, unit), frozen(sizes, np.int64)
+    factors = frozen(features, np.float64)
+
+    def some(first: int, last: int) -> None:
+        aside = np.zeros(out.shape[1], np.int64)
+        _scatter(lined, factors, entries_of, first, last, aside, out)
+
+    over_ranges(some, len(out), int(sizes.sum()), sizes)
+
+
+@inner(inline="always")
+def _write_row(row, indices, scaled, features, base, filled, places, amounts):  # type: ignore[no-untyped-def]
+    """Write a row's rounded summands as entries from `filled` on."""
+    length = np.int64(row.shape[0])
+    plain, dense = features.shape[0] == 0, indices == 0
+    columns = integers(indices, length)
+    for p in range(length):
+        m = np.uint32(p if dense else columns[p])
+        factor = scaled if plain else scaled * features[m]
+        places[filled + p] = base + np.int64(m)
+        amounts[filled + p] = np.int64(np.rint(factor * row[p]))
+
+
+@inner(inline="always")
+def _write_sums(aside, base, filled, places, amounts):  # type: ignore[no-untyped-def]
+    """Write what is not nought as entries and wipe it; return where they end, −1: no room."""
+    found = 0
+    for m in range(aside.shape[0]):
+        found += aside[m] != 0
+    if filled + found >= places.shape[0]:
+        return -1
+    for m in range(aside.shape[0]):  # written in any case: a branch would be guessed wrong
+        places[filled] = base + m
+        amounts[filled] = aside[m]
+        filled += aside[m] != 0
+        aside[m] = 0
+    return filled
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _emit(lined, features, sizes, aside, places, amounts):  # type: ignore[no-untyped-def]
+    values, indices, length, factor, extra, start = lined
+    columns = aside.shape[0]
+    filled = 0
+    for h in range(start.shape[0] - 1):
+        base = h * columns
+        gathered = FOLDED * sizes[h] >= columns  # many are of the same features
+        if not gathered and filled + sizes[h] > places.shape[0]:
+            return -1
+        for t in range(start[h], start[h + 1]):
+            if t + AHEAD < values.shape[0]:
+                later = t + AHEAD
+                prefetch_at(values[later], indices[later], length[later])
+            row, last = floats(values[t], length[t]), np.int64(np.rint(extra[t]))
+            if gathered:
+                _add_row(row, indices[t], factor[t], features, aside)
+                aside[columns - 1] += last
+            else:
+                _write_row(row, indices[t], factor[t], features, base, filled, places, amounts)
+                filled += length[t] + 1
+                places[filled - 1] = base + columns - 1
+                amounts[filled - 1] = last
+        if gathered:
+            filled = _write_sums(aside, base, filled, places, amounts)
+            if filled < 0:
+                return -1
+    return filled
+
+
+def emit(
+    blocks: Sequence[Moved],
+    features: FloatArray,
+    sizes: IntArray,
+    unit: float,
+    columns: int,
+    places: IntArray,
+    amounts: IntArray,
+) -> int:
+    """Write the summands of moves as entries; return how many, −1 where there is no room.
+
+    There must be room for one entry more than there are.
+    """
+    factors = frozen(features, np.float64), frozen(sizes, np.int64)
+    aside = np.zeros(columns, np.int64)
+    return int(_emit(line_up(blocks, unit), *factors, aside, places, amounts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +232,7 @@ def _add_dense(arrays: Sequence[IntArray]) -> IntArray:
     """Return the sum of whole arrays, every place read and written once."""
     if len(arrays) == 1:
         return arrays[0].copy()
-    out = room(arrays[0].shape, np.int64)
+    out = buffer(arrays[0].shape, np.int64)
     flat = [array.reshape(-1) for array in (out, *arrays)]
     for start in range(0, out.size, CHUNK):
         here, first, second, *others = (array[start : start + CHUNK] for array in flat)
@@ -210,7 +347,7 @@ class Accumulator:
 
     def added_to(self, sums: IntArray) -> IntArray:
         """Return sums (K, d + 1) after the change, a new array."""
-        out = room(sums.shape, np.int64)
+        out = buffer(sums.shape, np.int64)
 
         def some(first: int, last: int) -> None:
             np.copyto(out[first:last], sums[first:last])

@@ -13,10 +13,15 @@ import numpy as np
 
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels.arrays import spread
+from hmrf_dask.kernels.first_variation import (
+    Summands,
+    Ties,
+    cluster_squares,
+    single_gains,
+    summands,
+)
 from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.set_moves import Moves, apply_moves, group_gains
-from hmrf_dask.kernels.variation import single_gains
-from hmrf_dask.kernels.worths import Summands, Ties, cluster_squares, summands
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.records import CheckpointStore, LabelsFile

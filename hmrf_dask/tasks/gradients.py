@@ -12,7 +12,8 @@ import scipy.sparse
 from hmrf_dask.distortions.idivergence import IDivergence
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import pairs as pair_kernels
-from hmrf_dask.kernels.entries import sum_rows
+from hmrf_dask.kernels.by_cluster import Moved
+from hmrf_dask.kernels.closure_sums import sum_rows
 from hmrf_dask.kernels.gradients import (
     feature_squares,
     member_products,
@@ -20,7 +21,6 @@ from hmrf_dask.kernels.gradients import (
     rows_by_cluster,
     weighted_squares,
 )
-from hmrf_dask.kernels.moves import Moved
 from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock

@@ -8,9 +8,9 @@ import numpy as np
 
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import pairs as pair_kernels
+from hmrf_dask.kernels.closure_sums import products, sum_rows
 from hmrf_dask.kernels.closure_sweeps import table_icm
 from hmrf_dask.kernels.closure_tables import Closure, QuantisedRows, make_closure, make_rows
-from hmrf_dask.kernels.entries import products, sum_rows
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.messages import propagate

@@ -17,7 +17,7 @@ import numpy as np
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
-from hmrf_dask.kernels.margins import Margins, Watch
+from hmrf_dask.kernels.hamerly import Margins, Watch
 from hmrf_dask.kernels.sums import Accumulator, Sums, joined
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import Blocks, BlockSource, lasting

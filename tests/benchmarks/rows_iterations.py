@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.kernels.abreast import threads_allowed
 from hmrf_dask.kernels.sums import Accumulator, fixed_point_exponent, joined
+from hmrf_dask.kernels.threads import threads_allowed
 from tests.benchmarks.corpora import random_pairs
 from tests.benchmarks.iterations import Watched, warm_up, watched_fit
 from tests.benchmarks.measuring import (

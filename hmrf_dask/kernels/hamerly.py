@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.arrays import Terms, frozen, of_row
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.distances import LINKED, Table
+from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import FloatArray, LabelArray, RowArray
 
 LOOSE = 1.0 + 2.0**-20  # how far centroids went is rounded itself

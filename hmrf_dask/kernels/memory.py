@@ -65,7 +65,7 @@ class _Loan:
 
 
 @contextmanager
-def kept_for_a_fit() -> Iterator[None]:
+def buffers_kept() -> Iterator[None]:
     """Keep memory in here; of other fits at that time, too."""
     with _kept.lock:
         _kept.fits += 1
@@ -87,7 +87,7 @@ def _plain(size: int) -> AnyArray:
     return np.empty(size + LINE, np.uint8)
 
 
-def room(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
+def buffer(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
     """Return an array of any contents that begins at a line of the cache, as `np.empty` does."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     rounded = -(-size // STEP) * STEP

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.kernels import set_moves, variation
+from hmrf_dask.kernels import first_variation, set_moves
 from hmrf_dask.kernels.arrays import spread
+from hmrf_dask.kernels.first_variation import Summands, Ties
 from hmrf_dask.kernels.problem import adjacency
+from hmrf_dask.kernels.set_moves import Moves
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.kernels.variation import Moves, Summands, Ties
 from hmrf_dask.rows.block import RowBlock
 from tests import naive
 from tests.support import problems
@@ -78,7 +79,7 @@ def make_case(name: str, seed: int, dense: bool, linked: bool) -> Case:
     exponent = fixed_point_exponent(18, float(limit or 1.0))
     features = distortion.features(weights)
     factor, extra = spread(terms.factor, 18), spread(terms.extra, 18)
-    rows = variation.summands(block.arrays, factor, extra, features, exponent)
+    rows = first_variation.summands(block.arrays, factor, extra, features, exponent)
     must, cannot = naive.pair_costs(model, weights)
     pairs = [(*ends, -cost) for ends, cost in must.items()]
     pairs += [(*ends, cost) for ends, cost in cannot.items()]
@@ -106,8 +107,8 @@ def test_gains_of_single_rows_are_those_of_brute_force(
     skip = np.zeros(18, np.bool_)
     skip[5] = True
     columns = np.ascontiguousarray((sums * 2.0**-case.exponent).T)
-    squares = variation.cluster_squares(sums, case.metric, case.exponent)
-    gains, targets = variation.single_gains(
+    squares = first_variation.cluster_squares(sums, case.metric, case.exponent)
+    gains, targets = first_variation.single_gains(
         case.rows, columns, case.metric, case.exponent, squares, counts, case.directional,
         case.labels, skip, case.ties if linked else None,
     )  # fmt: skip
@@ -136,7 +137,7 @@ def test_gains_of_groups_are_those_of_brute_force(
     case = make_case(name, seed, dense, linked)
     sums, counts = case.sums(case.labels)
     starts, members = random_groups(np.random.default_rng(seed))
-    gains, targets = variation.group_gains(
+    gains, targets = set_moves.group_gains(
         starts, members, case.rows, case.labels, sums, case.metric, case.exponent, counts,
         case.directional, case.ties,
     )  # fmt: skip
@@ -178,7 +179,7 @@ def test_applied_moves_lower_the_energy_and_leave_exact_sums(
     ties = case.ties._replace(neighbour=places[case.ties.neighbour])
     sums, counts = case.sums(case.labels)
     moves = Moves(np.array(starts), np.array(rows, np.int32), np.array(targets, np.int32))
-    accepted = variation.apply_moves(
+    accepted = set_moves.apply_moves(
         moves, case.rows, places, labels, sums, case.metric, case.exponent, counts,
         case.directional, ties if linked else None,
     )  # fmt: skip
@@ -218,7 +219,7 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
         starts, members = random_groups(np.random.default_rng(0))
         metric, skip = case.metric, np.zeros(18, np.bool_)
         columns = np.ascontiguousarray((sums * 2.0**-case.exponent).T)
-        squares = variation.cluster_squares(sums, metric, case.exponent)
+        squares = first_variation.cluster_squares(sums, metric, case.exponent)
         moves = Moves(starts, members, np.zeros(len(starts) - 1, np.int32))
         labels, places = case.labels.copy(), np.arange(18, dtype=np.int32)
         if frozen:
@@ -226,16 +227,16 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             for array in shared:
                 array.flags.writeable = False
         for ties in (None, case.ties):
-            variation.single_gains(
+            first_variation.single_gains(
                 case.rows, columns, metric, case.exponent, squares, counts, True, case.labels,
                 skip, ties,
             )  # fmt: skip
-            variation.apply_moves(
+            set_moves.apply_moves(
                 moves, case.rows, places, labels, sums, metric, case.exponent, counts, True, ties
             )
-        variation.group_gains(
+        set_moves.group_gains(
             starts, members, case.rows, case.labels, sums, metric, case.exponent, counts, True,
             case.ties,
         )  # fmt: skip
-    for kernel in (variation._single_gains, set_moves._vary):
+    for kernel in (first_variation._single_gains, set_moves._vary):
         assert len(kernel.signatures) == 1

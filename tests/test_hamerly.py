@@ -12,7 +12,7 @@ import pytest
 from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
-from hmrf_dask.kernels.margins import Drift, Margins, Watch
+from hmrf_dask.kernels.hamerly import Drift, Margins, Watch
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model
 from tests.support import problems

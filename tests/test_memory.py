@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.kernels.room import LINE, STEP, kept_for_a_fit, room
+from hmrf_dask.kernels.memory import LINE, STEP, buffer, buffers_kept
 
 LARGE = (3, STEP // 8)
 
@@ -22,7 +22,7 @@ def address(array: Any) -> int:
 @pytest.mark.parametrize("shape", [(0, 3), (5, 7), LARGE, (2, STEP // 4 + 1)])
 @pytest.mark.parametrize("dtype", [np.int64, np.float64, np.uint16])
 def test_rooms_are_arrays_like_any_other(shape: tuple[int, ...], dtype: Any) -> None:
-    array = room(shape, dtype)
+    array = buffer(shape, dtype)
     assert array.shape == shape
     assert array.dtype == dtype
     assert array.flags.c_contiguous
@@ -33,42 +33,42 @@ def test_rooms_are_arrays_like_any_other(shape: tuple[int, ...], dtype: Any) -> 
 
 
 def test_memory_is_used_again_for_an_array_of_about_the_size() -> None:
-    with kept_for_a_fit():
-        first = room(LARGE, np.int64)
+    with buffers_kept():
+        first = buffer(LARGE, np.int64)
         there = address(first)
-        assert address(room(LARGE, np.int64)) != there
+        assert address(buffer(LARGE, np.int64)) != there
         del first
         gc.collect()
-        again = [room((3, STEP // 8 - 1), np.float64) for _ in range(3)]
+        again = [buffer((3, STEP // 8 - 1), np.float64) for _ in range(3)]
         assert there in [address(one) for one in again]
         assert len({address(one) for one in again}) == 3
 
 
 def test_memory_stays_as_long_as_a_view_shows_it() -> None:
-    with kept_for_a_fit():
-        whole = room(LARGE, np.int64)
+    with buffers_kept():
+        whole = buffer(LARGE, np.int64)
         part = whole.reshape(-1)[5:9].view(np.float64)
         whole[:] = 7
         del whole
         gc.collect()
-        others = [room(LARGE, np.int64) for _ in range(4)]
+        others = [buffer(LARGE, np.int64) for _ in range(4)]
         for one in others:
             one[:] = 8
         assert (part.view(np.int64) == 7).all()
 
 
 def test_nothing_is_kept_when_no_fit_runs() -> None:
-    from hmrf_dask.kernels import room as module
+    from hmrf_dask.kernels import memory as module
 
     kept = module._kept
-    with kept_for_a_fit():
-        with kept_for_a_fit():
-            del_me = room(LARGE, np.int64)
+    with buffers_kept():
+        with buffers_kept():
+            del_me = buffer(LARGE, np.int64)
             del del_me
             gc.collect()
         assert any(kept.free.values())
     assert not any(kept.free.values())
-    late = room(LARGE, np.int64)
+    late = buffer(LARGE, np.int64)
     del late
     gc.collect()
     assert not any(kept.free.values())
@@ -80,7 +80,7 @@ def test_threads_never_share_memory() -> None:
 
     def work(number: int) -> None:
         for _ in range(300):
-            arrays = [room((1, STEP // 8), np.int64) for _ in range(3)]
+            arrays = [buffer((1, STEP // 8), np.int64) for _ in range(3)]
             for one in arrays:
                 if address(one) in held:
                     wrong.append(number)
@@ -88,7 +88,7 @@ def test_threads_never_share_memory() -> None:
             held.difference_update(address(one) for one in arrays)
             del one, arrays
 
-    with kept_for_a_fit():
+    with buffers_kept():
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.kernels import stand_ins
-from hmrf_dask.kernels.abreast import over_ranges
 from hmrf_dask.kernels.arrays import frozen
 from hmrf_dask.kernels.compiled import COMPILED, inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.exact import exact_integer, exact_sum
+from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import FloatArray, IntArray
 
 LANES = 16  # independent sums: one chain of additions would wait for itself

@@ -1,4 +1,4 @@
-"""Ranges abreast cover every item once, on as many threads as are allowed."""
+"""Ranges on threads cover every item once, on as many threads as are allowed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.kernels import abreast
-from hmrf_dask.kernels.abreast import over_ranges, threads_allowed
+from hmrf_dask.kernels import threads
+from hmrf_dask.kernels.threads import over_ranges, threads_allowed
 
 
 def ranges(n_items: int, number: int, sizes: Any = None) -> list[tuple[int, int]]:
     """Return the ranges that are worked on, in their order."""
     found: list[tuple[int, int]] = []
     with threads_allowed(number):
-        over_ranges(lambda *ends: found.append(ends), n_items, abreast.WORTH, sizes)
+        over_ranges(lambda *ends: found.append(ends), n_items, threads.WORTH, sizes)
     return sorted(found)
 
 
@@ -42,11 +42,11 @@ def test_few_numbers_and_tasks_stay_on_their_thread() -> None:
         seen.append(threading.get_ident())
 
     with threads_allowed(4):
-        over_ranges(work, 10, abreast.WORTH - 1)
-        task = threading.Thread(target=over_ranges, args=(work, 10, abreast.WORTH))
+        over_ranges(work, 10, threads.WORTH - 1)
+        task = threading.Thread(target=over_ranges, args=(work, 10, threads.WORTH))
         task.start()
         task.join()
-    over_ranges(work, 10, abreast.WORTH)
+    over_ranges(work, 10, threads.WORTH)
     assert len(seen) == 3
     assert seen[0] == seen[2] == threading.get_ident()
 
@@ -57,4 +57,4 @@ def test_what_goes_wrong_on_another_thread_is_raised() -> None:
             raise ValueError("in the second range")
 
     with threads_allowed(2), pytest.raises(ValueError, match="in the second range"):
-        over_ranges(work, 4, abreast.WORTH)
+        over_ranges(work, 4, threads.WORTH)

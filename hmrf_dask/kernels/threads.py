@@ -1,4 +1,4 @@
-"""Ranges of clusters abreast on threads, for what is done once an iteration outside of tasks.
+"""Ranges of clusters in parallel on threads, for what is done once an iteration outside of tasks.
 
 While the driver makes new centroids no task runs, and all cores but one would wait. Inside tasks
 one thread is all a kernel may use: there Dask's own are busy.

@@ -112,12 +112,12 @@ def test_projected_weights_have_mean_one_and_a_floor(
     if (weights > 0).any():
         ratios = kept[above] / weights[above]  # the others keep their proportions
         np.testing.assert_allclose(ratios, ratios[0], rtol=1e-9)
-        np.testing.assert_allclose(weights._kept(weights * factor), kept, rtol=1e-9)
+        np.testing.assert_allclose(_kept(weights * factor), kept, rtol=1e-9)
 
 
 def test_weights_that_are_no_numbers_fall_back_to_one() -> None:
     for bad in ([np.nan, 1.0], [np.inf, 1.0], [0.0, 0.0], [-1.0, -2.0]):
-        np.testing.assert_array_equal(weights._kept(np.array(bad)), [1.0, 1.0])
+        np.testing.assert_array_equal(_kept(np.array(bad)), [1.0, 1.0])
 
 
 # --- the closed forms ----------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_the_papers_rule_tries_one_step(distortion: str) -> None:
     (proposal,) = weights._proposals(bench.engine, state, pricing)
     gradient = weight_gradient(bench.engine, state, pricing)
     step = state.model.weights - weights.PAPER_RATE * gradient
-    np.testing.assert_allclose(proposal, weights._kept(step))
+    np.testing.assert_allclose(proposal, _kept(step))
     assert state.prior.strength == 0.0
 
 

@@ -23,7 +23,7 @@ from hmrf_dask.jobs import assignments, former
 from hmrf_dask.jobs.assignments import write_assignments, write_clusters
 from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.releases.lineage import first_lineage, trace
-from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.sealed import DamagedFileError
 from tests.support.fits import Case, text_case
 from tests.support.own_distortions import Hellinger
 from tests.support.stores import Place

@@ -20,7 +20,7 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.places import assignment_files, model_folder
 from hmrf_dask.jobs.report import Report
 from hmrf_dask.rows.files import BlockFile, Manifest, write_manifest
-from hmrf_dask.storage.records import unseal
+from hmrf_dask.storage.sealed import unseal
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import assigned, run
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hmrf_dask import HMRFKMeans
 from hmrf_dask.fit import phases
-from hmrf_dask.fit.weights import prior_value
+from hmrf_dask.fit.m_step import prior_value
 from hmrf_dask.tasks.model import State
 from tests import naive
 from tests.support.loop import (

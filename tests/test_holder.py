@@ -18,7 +18,7 @@ import pytest
 from hmrf_dask.errors import ConfigurationError, HeldError, RunDirectoryError
 from hmrf_dask.releases import lock as holding
 from hmrf_dask.releases.lock import OutputLock, held, holder_of, is_alive, numbers_in, this_process
-from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import LocalStorage, Storage, open_storage
 from tests.support.output_processes import started
 from tests.support.stores import Place

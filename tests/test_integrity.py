@@ -16,7 +16,7 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.releases import release as releases_release
 from hmrf_dask.releases.release import SHARES, DamagedReleaseError, hashed_in, latest
 from hmrf_dask.storage import whole_files
-from hmrf_dask.storage.records import DamagedFileError, seal, seal_for_people, unseal
+from hmrf_dask.storage.sealed import DamagedFileError, seal, seal_for_people, unseal
 from tests.support.damaged_outputs import Damage, asked, campaign, two_nights
 from tests.support.job_corpus import JobCorpus
 

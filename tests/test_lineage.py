@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
-from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.sealed import DamagedFileError
 
 
 def traced(

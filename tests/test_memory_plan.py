@@ -15,9 +15,10 @@ from hmrf_dask import HMRFKMeans
 from hmrf_dask.checkpoints.memory import MemoryRun
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import MemoryPlanError
-from hmrf_dask.fit import memory_plan, preparation
-from hmrf_dask.fit.candidates import run_candidate
-from hmrf_dask.fit.memory_plan import TaskMemory, check_memory, plan_tasks
+from hmrf_dask.fit import preparation
+from hmrf_dask.fit import preparation as fit_preparation
+from hmrf_dask.fit.preparation import TaskMemory, check_memory, plan_tasks
+from hmrf_dask.fit.starts import run_candidate
 from hmrf_dask.flow.dataflow import FAN, Inline
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.kernels.sums import Sums, add_sums
@@ -131,7 +132,7 @@ def test_the_arithmetic_adds_up_and_is_shown() -> None:
 
 def test_the_worst_task_is_the_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = (TaskMemory(name, (("rows", size),)) for name, size in [("a", 9), ("b", 2**31)])
-    monkeypatch.setattr(memory_plan, "memory_of_a_task", lambda: (2**30, "this machine"))
+    monkeypatch.setattr(fit_preparation, "memory_of_a_task", lambda: (2**30, "this machine"))
     check_memory([small])
     with pytest.raises(MemoryPlanError, match=r"1,024.0 MiB \(this machine\), but b needs rows"):
         check_memory([small, large, small])
@@ -141,7 +142,7 @@ def test_only_real_memory_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     X, _ = planted_text(200, 50, 3, 0)
     with dask.config.set({"hmrf.task-memory": "16 KiB", "scheduler": "synchronous"}):
         HMRFKMeans(3, random_state=0, n_init=1).fit(X)  # any plan goes below what is there
-    monkeypatch.setattr(memory_plan, "memory_of_a_task", lambda: (2**14, "this machine"))
+    monkeypatch.setattr(fit_preparation, "memory_of_a_task", lambda: (2**14, "this machine"))
     with pytest.raises(MemoryPlanError, match="use smaller partitions, fewer features"):
         HMRFKMeans(3, random_state=0, n_init=1).fit(X)
 

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from hmrf_dask import HMRFKMeans, KMeans, MPCKMeans, load
 from hmrf_dask.errors import DistortionError, InvalidInputError
-from hmrf_dask.storage.records import digest, seal_for_people, unseal
+from hmrf_dask.storage.sealed import digest, seal_for_people, unseal
 from tests.support.family_fits import counts, pairs_of
 from tests.support.own_distortions import Hellinger
 from tests.support.problems import DISTORTIONS

@@ -18,15 +18,16 @@ from hmrf_dask import HMRFKMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.fit import fitting, preparation, starts
+from hmrf_dask.fit import fitting, preparation
 from hmrf_dask.fit.e_step import expectation
-from hmrf_dask.fit.memory_plan import plan_tasks
+from hmrf_dask.fit.preparation import plan_tasks
 from hmrf_dask.fit.problem import gather_parts
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.flow.workers import TASKS
 from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource, InTurn, batches, lasting
+from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.survey import Facts
 from tests.support.fits import Case, fit, one_process_cluster, text_case
@@ -118,8 +119,8 @@ def test_rows_read_in_every_pass_give_the_same_bits(
 def test_starts_on_a_sample_give_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starts, "SAMPLE_ROWS", 100)
-    monkeypatch.setattr(starts, "SAMPLE_ROWS_PER_CLUSTER", 20)
+    monkeypatch.setattr(start_sample, "SAMPLE_ROWS", 100)
+    monkeypatch.setattr(start_sample, "SAMPLE_ROWS_PER_CLUSTER", 20)
     case = text_case(300, 60, 4, 40, ids=True, n_init=1, max_iter=4, refine=False)
     assert fit(stored(case, tmp_path / "rows"), 5).digest == fit(case, 5).digest
 

@@ -24,7 +24,7 @@ from hmrf_dask.releases.release import (
     publish,
     read_published,
 )
-from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import LocalStorage, Storage, open_storage
 from tests.support.output_processes import called, content_of, publish_run, sha256_of
 from tests.support.output_processes import release as dying_release

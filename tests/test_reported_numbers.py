@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.jobs.report import FORMAT, Report
 from hmrf_dask.releases.release import latest
-from hmrf_dask.storage.records import DamagedFileError, seal_for_people
+from hmrf_dask.storage.sealed import DamagedFileError, seal_for_people
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.job_runs import assigned
 

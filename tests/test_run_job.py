@@ -20,7 +20,7 @@ from hmrf_dask.jobs.report import Report
 from hmrf_dask.jobs.run_job import report_if_done
 from hmrf_dask.releases.lock import held
 from hmrf_dask.releases.release import damages, latest
-from hmrf_dask.storage.records import RunUnavailableError
+from hmrf_dask.storage.sealed import RunUnavailableError
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.job_runs import QUARANTINED, assigned, note_reads, run
 

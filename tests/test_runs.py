@@ -20,11 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hmrf_dask.checkpoints import records
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
-from hmrf_dask.storage import records
-from hmrf_dask.storage.records import CheckpointStore, DamagedFileError, LabelsFile
+from hmrf_dask.storage import sealed
+from hmrf_dask.storage.sealed import DamagedFileError
 from tests.support.stores import (
     CONFIG,
     FINGERPRINT,
@@ -179,7 +181,7 @@ def test_a_commit_of_files_that_no_parts_share_is_read(tmp_path: Path) -> None:
     made = iterate(run, 0)
     content = records.commit_content(made, "before")
     content["files"] = [file[:5] for file in content["files"]]
-    (tmp_path / "commits" / "00000.json").write_bytes(records.seal(content))
+    (tmp_path / "commits" / "00000.json").write_bytes(sealed.seal(content))
     check_whole(opener((str(tmp_path), {}))(), 0)
 
 
@@ -260,15 +262,15 @@ def test_state_keeps_types_and_any_name(tmp_path: Path) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_floats_come_back_bit_for_bit(value: float) -> None:
-    sealed = records.seal({"J": value, "numpy": np.float64(value)})
-    content = records.unseal(sealed, "x")
+    data = sealed.seal({"J": value, "numpy": np.float64(value)})
+    content = sealed.unseal(data, "x")
     for read in content.values():
         assert struct.pack("<d", read) == struct.pack("<d", value)
 
 
 def test_records_take_numpy_scalars() -> None:
     record = {"n": np.int64(2**62), "a": np.float32(0.1), "done": np.bool_(True), "t": (1, 2)}
-    read = records.round_trip(record)
+    read = sealed.round_trip(record)
     assert read == {"n": 2**62, "a": float(np.float32(0.1)), "done": True, "t": [1, 2]}
 
 

@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from hmrf_dask.errors import ConfigurationError, RunDirectoryError
 from hmrf_dask.storage.addresses import refuse_credentials
-from hmrf_dask.storage.records import DamagedFileError, RunUnavailableError
+from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
 from tests.support.stores import (
     CONFIG,
     Place,

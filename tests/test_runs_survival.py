@@ -20,7 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.storage import stores
-from hmrf_dask.storage.records import RunUnavailableError
+from hmrf_dask.storage.sealed import RunUnavailableError
 from tests.support.stores import (
     Place,
     check_whole,

@@ -14,6 +14,7 @@ import pytest
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.fit import m_step
 from hmrf_dask.kernels import low_precision, threads
+from hmrf_dask.tasks import start_sample
 from tests.support.fits import CASES, PARTITIONS, SIZES, Case, digests, fit, scheduled, text_case
 
 MEMORIES = ("1 GiB", "1 MiB", "8 KiB")  # the last cuts even the components of these sizes
@@ -140,10 +141,9 @@ def test_rows_stored_sparse_or_dense_give_the_same_labels() -> None:
 def test_a_sample_of_the_starts_depends_on_documents_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hmrf_dask.fit import starts
 
-    monkeypatch.setattr(starts, "SAMPLE_ROWS", 60)
-    monkeypatch.setattr(starts, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr(start_sample, "SAMPLE_ROWS", 60)
+    monkeypatch.setattr(start_sample, "SAMPLE_ROWS_PER_CLUSTER", 1)
     for n_pairs in (40, 400):  # small components; one that holds every row
         case = text_case(160, 240, 3, n_pairs, ids=True)
         one = same_bits(case, (1, 8), ["synchronous"], "1 GiB")

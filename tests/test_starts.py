@@ -15,10 +15,10 @@ from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.fit import candidates, fitting, starts
-from hmrf_dask.fit.candidates import Candidate, run_candidate
+from hmrf_dask.fit import fitting, starts
+from hmrf_dask.fit import starts as fit_starts
 from hmrf_dask.fit.fitting import Fitted, fit_corpus
-from hmrf_dask.fit.starts import candidate_names
+from hmrf_dask.fit.starts import Candidate, candidate_names, run_candidate
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.ids import hash_ids
 from hmrf_dask.tasks import start_sample
@@ -147,7 +147,7 @@ def test_of_larger_clusters_only_the_winner_is_refined(
     batch, pool, _ = run(False)
     every, _, refined = run(True)
     assert np.array_equal(run("auto")[2], refined)
-    monkeypatch.setattr(candidates, "POOL_ROWS_PER_CLUSTER", 59)
+    monkeypatch.setattr(fit_starts, "POOL_ROWS_PER_CLUSTER", 59)
     winner, records, _ = run("auto")
     began = [one for one in records if one["phase"] == "start"]
     assert began == [one for one in pool if one["phase"] == "start"]
@@ -282,8 +282,8 @@ def sampling(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> Callable[[Corpus, Constraints | None, Settings], tuple[Fitted, StartSample]]:
     """Make samples small; return a fit that also gives the ground its starts saw."""
-    monkeypatch.setattr(starts, "SAMPLE_ROWS", most)
-    monkeypatch.setattr(starts, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr(start_sample, "SAMPLE_ROWS", most)
+    monkeypatch.setattr(start_sample, "SAMPLE_ROWS_PER_CLUSTER", 1)
     seen: list[StartSample] = []
     make = fitting.prepare_start_sample
 
@@ -394,13 +394,13 @@ def test_a_fit_stopped_among_its_candidates_goes_on_with_the_next(
     settings, cosine = Settings(3, seed=2, n_init=4), make_distortion("cosine")
     whole = fit_corpus(corpus, pairs, settings, cosine, run_dir=tmp_path / "whole")
     ran: list[str] = []
-    run = candidates.run_candidate
+    run = fit_starts.run_candidate
 
     def counted(place: StartSample, name: str, *arguments: Any) -> Candidate:
         ran.append(name)
         return run(place, name, *arguments)
 
-    monkeypatch.setattr(candidates, "run_candidate", counted)
+    monkeypatch.setattr(fit_starts, "run_candidate", counted)
 
     def stop(record: dict[str, Any]) -> None:
         if len(record["starts"]) == 4:

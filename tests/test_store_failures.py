@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.storage.records import RunUnavailableError
 from hmrf_dask.storage.remote import _patient_s3, pieces_received
+from hmrf_dask.storage.sealed import RunUnavailableError
 from hmrf_dask.storage.stores import open_storage
 from tests.support.faulty_s3 import FaultyS3, faulty_s3
 from tests.support.job_corpus import JobCorpus

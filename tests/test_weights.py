@@ -15,16 +15,9 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans, MPCKMeans
-from hmrf_dask.fit import weights
+from hmrf_dask.fit import m_step
+from hmrf_dask.fit.m_step import FLOOR, Scatter, _kept, effective_share, reweighted, weight_gradient
 from hmrf_dask.fit.passes import Engine, Pricing
-from hmrf_dask.fit.weights import (
-    FLOOR,
-    Scatter,
-    _kept,
-    effective_share,
-    reweighted,
-    weight_gradient,
-)
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.tasks.model import State
 from tests import naive
@@ -125,8 +118,8 @@ def test_weights_that_are_no_numbers_fall_back_to_one() -> None:
 
 def closed_form(bench: Bench, state: State) -> NDArray[np.float64]:
     if bench.problem.distortion == "euclidean":
-        return weights._variance_weights(bench.engine, state)
-    return weights._entropy_weights(bench.engine, state)
+        return m_step._variance_weights(bench.engine, state)
+    return m_step._entropy_weights(bench.engine, state)
 
 
 def check_minimiser(bench: Bench, seed: int) -> None:
@@ -182,7 +175,7 @@ def test_the_closed_form_minds_costs_far_below_one() -> None:
             np.array(naive.feature_distortions(model, labels, mu))
             for model in (problem.model(), replace(problem.model(), pairs=naive.Pairs()))
         )
-        found = weights.pair_statistics(bench.engine, state, None)
+        found = m_step.pair_statistics(bench.engine, state, None)
         broken = own - alone
         np.testing.assert_allclose(found, broken, atol=1e-4 * np.abs(broken).max())
 
@@ -237,7 +230,7 @@ def test_learning_keeps_only_what_lowers_j(distortion: str) -> None:
         state, _ = settled(bench)
         ones = np.ones_like(state.model.weights)
         state, pricing = reweighted(bench.engine, state, ones)
-        learned = weights.learn(bench.engine, state, pricing)
+        learned = m_step.learn(bench.engine, state, pricing)
         if learned is None:
             continue
         n_learned += 1
@@ -258,9 +251,9 @@ def test_weights_stay_where_every_proposal_raises_j(monkeypatch: pytest.MonkeyPa
 
     bench = learning_bench(3, "euclidean")
     state, pricing = settled(bench, most=5)
-    best, priced = weights.learn(bench.engine, state, pricing) or (state, pricing)
-    monkeypatch.setattr(weights, "_proposals", bad)
-    assert weights.learn(bench.engine, best, priced) is None
+    best, priced = m_step.learn(bench.engine, state, pricing) or (state, pricing)
+    monkeypatch.setattr(m_step, "_proposals", bad)
+    assert m_step.learn(bench.engine, best, priced) is None
     assert tried == [1e3, 1e2]
 
 
@@ -276,9 +269,9 @@ def test_a_rejected_step_leaves_what_is_known_of_the_rows(
     bench = learning_bench(3, distortion)
     state, pricing = settled(bench, most=5)
     before = bench.engine.rows(state.model.weights)
-    monkeypatch.setattr(weights, "_proposals", bad)
-    monkeypatch.setattr(weights, "prior_value", lambda engine, moved: 1e9)  # J rises
-    assert weights.learn(bench.engine, state, pricing) is None
+    monkeypatch.setattr(m_step, "_proposals", bad)
+    monkeypatch.setattr(m_step, "prior_value", lambda engine, moved: 1e9)  # J rises
+    assert m_step.learn(bench.engine, state, pricing) is None
     assert bench.engine.rows(state.model.weights) is before
 
 
@@ -303,9 +296,9 @@ def test_terms_and_sums_under_new_weights_are_made_in_one_graph(distortion: str)
 def test_the_papers_rule_tries_one_step(distortion: str) -> None:
     bench = learning_bench(1, distortion, weight_update="paper")
     state, pricing = settled(bench)
-    (proposal,) = weights._proposals(bench.engine, state, pricing)
+    (proposal,) = m_step._proposals(bench.engine, state, pricing)
     gradient = weight_gradient(bench.engine, state, pricing)
-    step = state.model.weights - weights.PAPER_RATE * gradient
+    step = state.model.weights - m_step.PAPER_RATE * gradient
     np.testing.assert_allclose(proposal, _kept(step))
     assert state.prior.strength == 0.0
 
@@ -323,9 +316,9 @@ def test_the_warm_up_leaves_nine_features_in_ten_in_effect() -> None:
     for _ in range(20):
         whole = rng.gamma(0.5, size=50)
         scatter = Scatter(whole * rng.uniform(0.2, 1.0, 50), whole)
-        strength = weights.largest_strength(scatter)
-        assert effective_share(weights.entropy_form(scatter, strength)) == pytest.approx(0.9)
-        assert effective_share(weights.entropy_form(scatter, 1.01 * strength)) < 0.9
+        strength = m_step.largest_strength(scatter)
+        assert effective_share(m_step.entropy_form(scatter, strength)) == pytest.approx(0.9)
+        assert effective_share(m_step.entropy_form(scatter, 1.01 * strength)) < 0.9
 
 
 @pytest.mark.parametrize("learn", [False, True])
@@ -353,8 +346,8 @@ def test_the_warm_up_takes_rows_to_the_nearest_centroid_smoothing_left_out(learn
 def test_features_that_do_not_differ_are_not_told_apart() -> None:
     same = np.array([1.0, 2.0, 3.0])
     scatter = Scatter(same * (1.0 - 1e-12), same)
-    assert weights.largest_strength(scatter) == 0.0
-    np.testing.assert_array_equal(weights.entropy_form(scatter, 0.0), np.ones(3))
+    assert m_step.largest_strength(scatter) == 0.0
+    np.testing.assert_array_equal(m_step.entropy_form(scatter, 0.0), np.ones(3))
 
 
 @pytest.mark.parametrize("distortion", ["i-divergence", "kl"])

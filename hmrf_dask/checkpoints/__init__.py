@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.checkpoints.memory import MemoryRun
-from hmrf_dask.storage.records import (
-    CheckpointStore,
-    Commit,
-    DamagedFileError,
-    LabelsFile,
-    Piece,
-    RunUnavailableError,
-)
+from hmrf_dask.checkpoints.records import CheckpointStore, Commit, LabelsFile, Piece
+from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
 
 __all__ = [
     "CheckpointStore",

@@ -11,9 +11,11 @@ import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from hmrf_dask.checkpoints import records
+from hmrf_dask.checkpoints.records import Commit
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.storage import records
-from hmrf_dask.storage.records import Commit, DamagedFileError, RunUnavailableError
+from hmrf_dask.storage import sealed
+from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
 from hmrf_dask.storage.stores import Storage, read_checked, read_named, temporary_target
 
 _NAME = re.compile(r"(\d{5,})(?:\.r(\d+))?\.json")
@@ -47,7 +49,7 @@ class CommitLog:
 
         Every file that it names is on the disk before.
         """
-        data = records.seal(records.commit_content(commit, uuid.uuid4().hex))
+        data = sealed.seal(records.commit_content(commit, uuid.uuid4().hex))
         # Names last once their folders are settled, which is left to here, once for all of them.
         named = (commit.state_name, *(file.name for file in commit.files))
         folders = {os.path.dirname(name) for name in named}
@@ -103,7 +105,7 @@ class CommitLog:
                 found = read_named(self.storage, f"commits/{name}")
                 if found == data:  # ours: only the reply to the first try was lost
                     return
-                records.unseal(found, name)
+                sealed.unseal(found, name)
             except DamagedFileError:
                 continue
             raise RunUnavailableError(

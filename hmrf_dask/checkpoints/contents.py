@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hmrf_dask.checkpoints.records import Arrays, Labels, LabelsFile, Piece
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.storage.records import Arrays, DamagedFileError, Labels, LabelsFile, Piece
+from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.whole_files import decode_npz
 
 _PART = re.compile(r"[a-z0-9][a-z0-9_-]*")

@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from hmrf_dask.checkpoints import contents
 from hmrf_dask.checkpoints.commits import CommitLog, padded
+from hmrf_dask.checkpoints.records import Arrays, Commit, Labels, LabelsFile, Piece
 from hmrf_dask.errors import RunDirectoryError
-from hmrf_dask.storage import records
+from hmrf_dask.storage import sealed
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
-from hmrf_dask.storage.records import Arrays, Commit, DamagedFileError, Labels, LabelsFile, Piece
+from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import (
     LastRead,
     Storage,
@@ -179,7 +180,7 @@ class RunDirectory:
         for piece in pieces:
             contents.check_labels(*piece)
         data = contents.encode_labels(pieces)
-        sha256 = records.digest(data)
+        sha256 = sealed.digest(data)
         name = f"labels/{padded(number)}/{pieces[0][0]}-{sha256[:16]}.parquet"
         self._storage.write(name, data)
         starts = itertools.accumulate((len(labels) for *_, labels in pieces), initial=0)
@@ -240,9 +241,9 @@ class RunDirectory:
             Another process made this commit; it goes on with the run.
         """
         payload = contents.encode_state(state)
-        sha256 = records.digest(payload)
+        sha256 = sealed.digest(payload)
         state_name = f"state/{padded(number)}-{sha256[:16]}.npz"
-        made = Commit(number, records.round_trip(record), state_name, sha256, tuple(files))
+        made = Commit(number, sealed.round_trip(record), state_name, sha256, tuple(files))
         self._storage.write(state_name, payload)
         self._log.append(made)
         self.flush_events()
@@ -281,7 +282,7 @@ class RunDirectory:
         object ``events/<time>-<random>.jsonl``.
         """
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._waiting.append(f"{records.to_json({'time': time, **record})}\n".encode())
+        self._waiting.append(f"{sealed.to_json({'time': time, **record})}\n".encode())
         if not self._storage.batches_events:
             self.flush_events()
 
@@ -320,7 +321,7 @@ class RunDirectory:
     def finalise(self, record: dict[str, Any]) -> None:
         """Write ``FINAL.json``: the run is done. The same record again changes nothing."""
         self.flush_events()
-        data = records.seal(record)
+        data = sealed.seal(record)
         try:
             self._storage.create("FINAL.json", data)
         except FileExistsError:
@@ -328,7 +329,7 @@ class RunDirectory:
             if found is None:  # damaged
                 self._storage.write("FINAL.json", data)
                 self._storage.settle([""])
-            elif found != records.round_trip(record):
+            elif found != sealed.round_trip(record):
                 raise RunDirectoryError(
                     f"a run must end once, got another end in {self.url}/FINAL.json; "
                     "use the result that is there or give another folder"
@@ -355,7 +356,7 @@ def begin_or_join(
     found = read_sealed(storage, NAME)
     if found is None:
         _refuse_strangers(storage)
-        if _begin(storage, records.seal(asked)):
+        if _begin(storage, sealed.seal(asked)):
             return
         found = read_sealed(storage, NAME)
     if not resume:
@@ -363,7 +364,7 @@ def begin_or_join(
             f"a run directory must be new or empty to begin afresh, got {storage.url} with a run "
             "in it; give another one, or resume"
         )
-    lines = records.differences(found, records.round_trip(asked))
+    lines = sealed.differences(found, sealed.round_trip(asked))
     if lines:
         raise RunDirectoryError(
             f"a run directory must hold the same run, got {storage.url} with another one "

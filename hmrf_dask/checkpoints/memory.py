@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrf_dask.checkpoints import contents
+from hmrf_dask.checkpoints.records import Arrays, Commit, Labels, LabelsFile, Piece
 from hmrf_dask.errors import RunDirectoryError
-from hmrf_dask.storage import records
-from hmrf_dask.storage.records import Arrays, Commit, Labels, LabelsFile, Piece
+from hmrf_dask.storage import sealed
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class MemoryRun:
                 f"commit numbers must rise, got {number} after {self._last.number}; "
                 "begin a new MemoryRun for another start"
             )
-        self._last = Commit(number, records.round_trip(record), "", "", tuple(files))
+        self._last = Commit(number, sealed.round_trip(record), "", "", tuple(files))
         self._state = {
             name: np.array(values) if values.flags.writeable else values
             for name, values in state.items()
@@ -105,11 +105,11 @@ class MemoryRun:
 
     def event(self, record: dict[str, Any]) -> None:
         """Add to `events`."""
-        self.events.append(records.round_trip(record))
+        self.events.append(sealed.round_trip(record))
 
     def finalise(self, record: dict[str, Any]) -> None:
         """Keep the record that says the run is done."""
-        self._final = records.round_trip(record)
+        self._final = sealed.round_trip(record)
 
     def final(self) -> dict[str, Any] | None:
         """Return the record of `finalise`, None before."""

@@ -39,7 +39,7 @@ from hmrf_dask.estimators.prediction import (
 )
 from hmrf_dask.fit.fitting import Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
-from hmrf_dask.fit.memory_plan import check_memory, table_task
+from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.seeds import Seeds
 from hmrf_dask.parameters import PARAMETERS
 

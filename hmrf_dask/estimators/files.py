@@ -16,8 +16,8 @@ from hmrf_dask.distortions import DISTORTIONS, Extent
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
-from hmrf_dask.storage.records import RESTORE, DamagedFileError, digest, seal_for_people, unseal_as
 from hmrf_dask.storage.remote import explained, open_files
+from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, digest, seal_for_people, unseal_as
 from hmrf_dask.storage.stores import LocalStorage, make_folders, refuse_if_lost
 from hmrf_dask.storage.whole_files import decode_npy, encode_npy
 from hmrf_dask.types import AnyArray

@@ -12,8 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.corpus.chunks import delayed_chunks, is_dask_array
-from hmrf_dask.corpus.partitioned import Corpus, as_corpus
+from hmrf_dask.corpus.partitioned import Corpus, as_corpus, delayed_chunks, is_dask_array
 from hmrf_dask.distortions import Distortion
 from hmrf_dask.distortions.idivergence import KullbackLeibler
 from hmrf_dask.distortions.own import OwnDistortion

@@ -8,8 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from hmrf_dask.corpus.chunks import is_dask_array
-from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.corpus.partitioned import Corpus, is_dask_array
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.inputs import GivenRows, draw_seed, is_lazy
 from hmrf_dask.estimators.prediction import whole

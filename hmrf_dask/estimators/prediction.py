@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.corpus.chunks import lazy_array
-from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.corpus.partitioned import Corpus, lazy_array
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.fit.memory_plan import TaskMemory, check_memory, reading_task, table_task
+from hmrf_dask.fit.preparation import TaskMemory, check_memory, reading_task, table_task
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.kernels.distances import UNDECIDED

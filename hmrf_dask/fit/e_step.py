@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.fit.rounds import settle_in_rounds
 from hmrf_dask.flow.dataflow import Lazy
-from hmrf_dask.storage.records import LabelsFile
 from hmrf_dask.tasks import icm, linked_costs, partitions
 from hmrf_dask.tasks.hard_pairs import keyed_costs, settle
 from hmrf_dask.tasks.model import State

@@ -23,16 +23,15 @@ from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
-from hmrf_dask.fit import candidates, preparation
+from hmrf_dask.fit import preparation, starts
 from hmrf_dask.fit.journal import Journal, Progress
 from hmrf_dask.fit.loop import Fit
-from hmrf_dask.fit.memory_plan import check_memory, plan_tasks, reading_task, table_task
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.preparation import Pairs
+from hmrf_dask.fit.preparation import Pairs, check_memory, plan_tasks, reading_task, table_task
 from hmrf_dask.fit.problem import ENTRY_BYTES, ROW_BYTES, Problem, lay_out, whole_labels
 from hmrf_dask.fit.refinement import wanted
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
-from hmrf_dask.fit.starts import prepare_start_sample, start_sample_size
+from hmrf_dask.fit.starts import prepare_start_sample
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
 from hmrf_dask.flow.workers import check_workers, memory_of_all
@@ -42,6 +41,7 @@ from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.tasks.partitions import labels_at
+from hmrf_dask.tasks.start_sample import start_sample_size
 from hmrf_dask.tasks.survey import Facts
 from hmrf_dask.types import FloatArray, LabelArray
 
@@ -155,7 +155,7 @@ class _Work:
     def refining_starts(self) -> bool:
         """Whether it runs in every candidate of the pool, too."""
         sample = start_sample_size(self.facts.n_rows, self.settings)
-        return candidates.refines_all(self.settings, self.distortion, sample)
+        return starts.refines_all(self.settings, self.distortion, sample)
 
     @property
     def row_bytes(self) -> int:

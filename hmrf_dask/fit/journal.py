@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import CheckpointStore, Commit, LabelsFile
 from hmrf_dask.errors import RunDirectoryError, rows_moved
-from hmrf_dask.fit.candidates import Candidate
-from hmrf_dask.fit.m_step import centroids_beside_sums, centroids_of
+from hmrf_dask.fit.m_step import FLOOR, centroids_beside_sums, centroids_of, effective_share
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.phases import Iteration
-from hmrf_dask.fit.weights import FLOOR, effective_share
+from hmrf_dask.fit.starts import Candidate
 from hmrf_dask.flow.dataflow import Lazy, share_array
 from hmrf_dask.kernels.arrays import frozen
-from hmrf_dask.storage.records import CheckpointStore, Commit, LabelsFile
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked

@@ -10,12 +10,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hmrf_dask.fit import candidates, phases, starts
-from hmrf_dask.fit.candidates import Candidate
+from hmrf_dask.fit import phases, starts
+from hmrf_dask.fit import starts as fit_starts
 from hmrf_dask.fit.journal import Journal, restore, spread
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.phases import Iteration
 from hmrf_dask.fit.refinement import wanted
+from hmrf_dask.fit.starts import Candidate
 from hmrf_dask.flow.dataflow import Lazy
 from hmrf_dask.tasks import model, start_sample
 from hmrf_dask.tasks.model import Settings, State
@@ -124,7 +125,7 @@ class Fit:
         while len(self.journal.candidates) < len(names):
             done = len(self.journal.candidates)
             batch = [
-                flow.lazy(candidates.run_candidate, ground, name, run, done + number + 1)
+                flow.lazy(fit_starts.run_candidate, ground, name, run, done + number + 1)
                 for number, name in enumerate(names[done : done + ABREAST])
             ]
             for candidate in flow.compute(batch):
@@ -137,7 +138,7 @@ class Fit:
         if self.whole and not learning:  # else its J is of another sum, and it was another fit
             self.journal.n_iter = winner.n_iter
             self.journal.history = [("start", step, value) for step, value in winner.history]
-        found = flow.lazy(candidates.candidate_centroids, ground, engine.run, winner.file)
+        found = flow.lazy(fit_starts.candidate_centroids, ground, engine.run, winner.file)
         centroids: FloatArray = flow.compute([found])[0]
         schedule = engine.problem.distortion.smoothing_schedule
         smoothing = 0.0 if schedule is None else schedule[2]

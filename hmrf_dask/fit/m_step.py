@@ -1,17 +1,28 @@
-"""The M-steps: centroids from exact sums, empty clusters reseeded, and one step of the weights."""
+"""The M-steps: centroids from exact sums, empty clusters reseeded, one step of the weights."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hmrf_dask.distortions.idivergence import LEAST, IDivergence
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.flow.dataflow import share_array, tree
+from hmrf_dask.kernels.gradients import squares_by_length, weighted_squares
+from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.farthest import Far, farthest, merge_farthest, move_rows
-from hmrf_dask.tasks.model import State
-from hmrf_dask.tasks.partitions import labels_of
-from hmrf_dask.types import BoolArray, FloatArray
+from hmrf_dask.tasks.gradients import (
+    closure_part,
+    explicit_part,
+    feature_moments,
+    noted_rows,
+    squares_of_group,
+)
+from hmrf_dask.tasks.model import Model, State, WeightPrior, real_sums
+from hmrf_dask.tasks.partitions import add_limbs, labels_of
+from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 FEW = 16  # one row in so many
 LOOK = 1024  # columns that show whether a cluster has a direction, nearly always
@@ -86,3 +97,387 @@ def reseed(engine: Engine, state: State, pricing: Pricing) -> State | None:
 
 
 # ---- the closed forms
+
+TOGETHER = 2**16  # numbers of several clusters that are worked on at once: they stay in the cache
+
+
+PAPER_RATE = 1.75
+
+
+RATE = 0.12  # of the scale-free step; the paper's 1.75 is about this on its data
+
+
+FLOOR = 1e-3  # least weight of a feature beside a mean of 1
+
+
+HALVINGS = 5
+
+
+NORMALISER = 1.0  # λ of −λ Σ D(x, global centroid): without it learned weights collapse
+
+
+LEAST_VARIANCE = 1e-6  # of a feature's scatter in one cluster: less is taken as this
+
+
+LEAST_MOMENT = 1e-9  # the same of Σ x²; below it a scatter is rounding
+
+
+MOST_STRENGTH = 1e6  # of the entropy rule: features that then still do not differ never will
+
+
+REACH = 20.0  # of the logarithm of a weight, up or down
+
+
+SHARE = 0.9  # of features in effect that the entropy rule must leave: (Σa)²/(d Σa²)
+
+
+def effective_share(weights: FloatArray) -> float:
+    """Return (Σa)²/(d Σa²): 1 when all features weigh the same, 1/d when one weighs all."""
+    return float(weights.sum() ** 2 / (len(weights) * (weights * weights).sum()))
+
+
+def first_prior(engine: Engine, learning: bool) -> WeightPrior:
+    """Return the prior a fit starts with."""
+    rule = engine.problem.distortion.learning
+    if not learning or rule != "gradient" or engine.problem.settings.weight_update == "paper":
+        return WeightPrior()
+    return WeightPrior(strength=NORMALISER)
+
+
+def prior_value(engine: Engine, state: State) -> float:
+    """Return prior(a) of a state."""
+    prior, weights = state.prior, state.model.weights
+    rule = engine.problem.distortion.learning
+    if rule == "gradient" and prior.strength:
+        whole = full_sums(state.model, state.sums.sum(axis=0, keepdims=True))
+        length = float(np.sqrt((whole * whole).sum()))
+        return -prior.strength * (engine.problem.extent.n_rows - length)
+    if rule == "entropy" and prior.strength:
+        scale = (prior.reference + prior.offset) / prior.strength
+        return float(
+            (scale * (weights * np.log(weights) - weights) - prior.reference * weights).sum()
+        )
+    return 0.0
+
+
+def full_sums(model: Model, sums: IntArray) -> FloatArray:
+    """Return sums with their mean column worked in, shape (K, d)."""
+    whole = real_sums(sums[:, :-1], model.exponent)
+    means = real_sums(sums[:, -1:], model.exponent)
+    if means.any():
+        whole += means * np.sqrt(model.weights)
+    return whole
+
+
+def learn(engine: Engine, state: State, pricing: Pricing) -> tuple[State, Pricing] | None:
+    """Return the state under better weights and its pairs' prices; None when no step lowers J."""
+    for weights in _proposals(engine, state, pricing):
+        if np.array_equal(weights, state.model.weights):
+            return None
+        moved, priced = reweighted(engine, state, weights)
+        if moved.energy.total < state.energy.total:
+            return moved, priced
+        engine.forget(weights)
+    return None
+
+
+def reweighted(engine: Engine, state: State, weights: FloatArray) -> tuple[State, Pricing]:
+    """Return the state under other weights: sums where they change, centroids, pairs, J anew."""
+    model = replace(state.model, weights=weights)
+    moved = replace(state, model=model)
+    if engine.problem.distortion.learning == "gradient":  # summands are scaled by √a/‖x‖_A
+        bound = engine.summand_bound(weights)
+        model = replace(model, exponent=fixed_point_exponent(engine.problem.extent.n_rows, bound))
+        sums, counts = engine.total_sums(model, moved)
+        moved = replace(moved, model=model, sums=sums, counts=counts)
+    model = replace(model, centroids=centroids_of(moved))
+    moved = replace(moved, model=model)
+    pricing = engine.price(model)
+    energy = engine.energy(moved, pricing, prior_value(engine, moved))
+    return replace(moved, energy=energy), pricing
+
+
+def _proposals(engine: Engine, state: State, pricing: Pricing) -> Iterator[FloatArray]:
+    """Yield weights to try, the boldest first."""
+    rule = engine.problem.distortion.learning
+    weights = state.model.weights
+    if rule == "gradient":
+        gradient = weight_gradient(engine, state, pricing)
+        if engine.problem.settings.weight_update == "paper":
+            yield _kept(weights - PAPER_RATE * gradient)
+            return
+        rate = RATE * len(weights) / engine.problem.extent.n_rows
+        for halving in range(HALVINGS + 1):
+            yield _kept(weights * np.exp(np.clip(-rate * 0.5**halving * gradient, -5.0, 5.0)))
+        return
+    best = (
+        _variance_weights(engine, state) if rule == "variance" else _entropy_weights(engine, state)
+    )
+    for halving in range(HALVINGS + 1):
+        part = 0.5**halving  # no difference is taken: a weight of 1e-12 would vanish beside 1
+        yield part * best + (1.0 - part) * weights
+
+
+def _kept(weights: FloatArray) -> FloatArray:
+    """Return weights with a mean of 1 and none below the floor, the others in their proportions."""
+    kept = np.maximum(weights, 0.0)
+    if not np.isfinite(kept.sum()) or not kept.any():
+        return np.ones_like(weights)
+    low = np.zeros(len(kept), np.bool_)
+    while True:  # each turn puts more features on the floor, or ends
+        kept = kept * ((len(kept) - FLOOR * low.sum()) / kept[~low].sum())
+        below = ~low & (kept < FLOOR)
+        if not below.any():
+            return np.asarray(np.where(low, FLOOR, kept), np.float64)
+        low |= below
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """By feature, without weights: Σ D of a labelling, and of one cluster of all rows."""
+
+    own: FloatArray
+    overall: FloatArray
+
+
+def _moments(engine: Engine, model: Model) -> FloatArray:
+    """Return the feature moments of the corpus; they never change in a fit.
+
+    Each feature has its own fixed point: metrics are learned where units differ widely.
+    """
+    if engine.moments is None:
+        distortion, extent = engine.problem.distortion, engine.problem.extent
+        if isinstance(distortion, IDivergence):
+            bounds = np.full(extent.n_features, distortion.entropy_bound)
+        else:
+            bounds = np.maximum(np.abs(extent.minimum), np.abs(extent.maximum)) ** 2
+        largest, each = np.unique(bounds, return_inverse=True)
+        exponents = [fixed_point_exponent(extent.n_rows, float(one)) for one in largest]
+        units = (2.0 ** np.asarray(exponents, np.float64))[each]
+        shared, known = engine.flow.share(model), share_array(engine.flow, units)
+        limbs = [
+            engine.flow.lazy(feature_moments, part.block, shared, known)
+            for part in engine.problem.free
+        ]
+        engine.moments = engine.flow.compute([tree(engine.flow, add_limbs, limbs)])[0] / units
+    return engine.moments
+
+
+def over_clusters(shape: tuple[int, ...], part: Callable[[slice], FloatArray]) -> FloatArray:
+    """Return the sum over clusters of `part`, which gives it by feature for some of them.
+
+    Of arrays as large as the centroids, shape (K, d), no copy is made.
+    """
+    n_clusters, n_features = shape
+    step = max(1, TOGETHER // n_features)
+    total = np.zeros(n_features)
+    for first in range(0, n_clusters, step):
+        total += part(slice(first, first + step))
+    return total
+
+
+def _variance_weights(engine: Engine, state: State) -> FloatArray:
+    """Return a_m = N / (scatter of feature m and of violated pairs)."""
+    n_rows, moments = engine.problem.extent.n_rows, _moments(engine, state.model)
+    whole = real_sums(state.sums.sum(axis=0), state.model.exponent)[:-1]
+    overall = np.maximum(moments - whole * whole / n_rows, 0.0)
+
+    def between(clusters: slice) -> FloatArray:
+        totals = real_sums(state.sums[clusters, :-1], state.model.exponent)
+        counts = np.maximum(state.counts[clusters], 1)[:, None]
+        return np.asarray((totals * totals / counts).sum(axis=0), np.float64)
+
+    scatter = np.maximum(moments - over_clusters(state.model.centroids.shape, between), 0.0)
+    scatter += pair_statistics(engine, state, None)
+    least = np.maximum(LEAST_VARIANCE * overall, LEAST_MOMENT * moments)
+    varies = overall > LEAST_MOMENT * moments  # the others tell nothing and keep their weights
+    best = n_rows / np.maximum(scatter, np.where(varies, least, 1.0))
+    return np.asarray(np.where(varies, best, state.model.weights), np.float64)
+
+
+def scatter_of(engine: Engine, state: State, *, settled: bool) -> Scatter:
+    """Return s and s0 of the entropy rule; once `settled` with the smoothing's own terms."""
+    model, distortion = state.model, engine.problem.distortion
+    assert isinstance(distortion, IDivergence)
+    moments, u, alpha = _moments(engine, model), distortion.uniform, model.smoothing
+    n_rows = engine.problem.extent.n_rows
+    totals = real_sums(state.sums.sum(axis=0), model.exponent)[:-1]
+    overall = np.maximum((totals / n_rows + alpha * u) / (1.0 + alpha), LEAST)
+
+    def distortions(clusters: slice) -> FloatArray:
+        centroids = np.maximum(model.centroids[clusters], LEAST)
+        counts, logarithms = state.counts[clusters, None], np.log(centroids)
+        own: FloatArray = centroids * counts
+        own -= real_sums(state.sums[clusters, :-1], model.exponent) * logarithms
+        if settled and alpha:
+            own += (alpha * counts) * (u * (np.log(u) - logarithms) - u + centroids)
+        return np.asarray(own.sum(axis=0), np.float64)
+
+    own = moments + over_clusters(model.centroids.shape, distortions)
+    whole = moments + n_rows * overall - totals * np.log(overall)
+    own = own + pair_statistics(engine, state, None)
+    if settled:
+        whole = whole + alpha * n_rows * (u * np.log(u / overall) - u + overall)
+    return Scatter(np.maximum(own, 0.0), np.maximum(whole, 0.0))
+
+
+def entropy_form(scatter: Scatter, strength: float) -> FloatArray:
+    """Return a_m = exp(−λ (s − s0)/(s0 + T)), T the mean of s0."""
+    offset = float(scatter.overall.mean())
+    if offset <= 0:
+        return np.ones_like(scatter.own)
+    return _relative(scatter.own, scatter.overall, offset, strength)
+
+
+def _relative(own: FloatArray, reference: FloatArray, offset: float, strength: float) -> FloatArray:
+    exponents = -strength * (own - reference) / (reference + offset)
+    return np.asarray(np.exp(np.clip(exponents, -REACH, REACH)), np.float64)
+
+
+def largest_strength(scatter: Scatter) -> float:
+    """Return the largest λ that leaves `SHARE` of the features in effect; 0 where any would."""
+    low, high = 0.0, 1.0
+    while effective_share(entropy_form(scatter, high)) >= SHARE:
+        low, high = high, 2.0 * high
+        if low > MOST_STRENGTH:
+            return 0.0
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        if effective_share(entropy_form(scatter, middle)) >= SHARE:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def warm_weights(engine: Engine, state: State, strength: float) -> tuple[FloatArray, float]:
+    """Return weights and λ of the warm-up: λ goes half the way to the largest allowed."""
+    scatter = scatter_of(engine, state, settled=False)
+    target = largest_strength(scatter)
+    strength = target if strength == 0 else strength + 0.5 * (target - strength)
+    return entropy_form(scatter, strength), strength
+
+
+def held_prior(engine: Engine, state: State, strength: float) -> WeightPrior:
+    """Return the prior that stands from the end of the warm-up on."""
+    overall = scatter_of(engine, state, settled=True).overall
+    return WeightPrior(strength, overall, float(overall.mean()))
+
+
+def _entropy_weights(engine: Engine, state: State) -> FloatArray:
+    """Return the minimiser of J over the weights under the held prior."""
+    prior = state.prior
+    if not prior.strength:
+        return state.model.weights
+    own = scatter_of(engine, state, settled=True).own
+    return _relative(own, prior.reference, prior.offset, prior.strength)
+
+
+def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> FloatArray:
+    """Return what violated pairs add, shape (d,).
+
+    It is nought under Potts penalties, which no weight can change.
+    """
+    problem, flow, model = engine.problem, engine.flow, state.model
+    if problem.potts or not problem.icm_problems:
+        return np.zeros(len(model.weights))
+    units = _units(engine, model)
+    shared, known = engine.send(model), share_array(flow, units)
+    found = [
+        flow.lazy(
+            explicit_part,
+            problem.linked[pair.parts[0]].block,
+            problem.linked[pair.parts[1]].block,
+            pair.block,
+            pair.cost,
+            shared,
+            engine.run,
+            (state.linked[pair.parts[0]], state.linked[pair.parts[1]]),
+            known,
+        )
+        for pair in problem.pairs
+    ]
+    found += [
+        flow.lazy(
+            closure_part,
+            one.problem,
+            engine.rows_of(number),
+            shared,
+            engine.run,
+            [state.linked[part] for part in one.parts],
+            problem.closure_costs,
+            known,
+        )
+        for number, one in enumerate(problem.icm_problems)
+        if one.mode == "table"
+    ]
+    totals = flow.compute([tree(flow, add_limbs, found)])[0] / units
+    by_feature = totals[:-2] + model.weights * totals[-2]
+    if problem.distortion.learning == "variance":
+        width = _width(engine)
+        by_feature = by_feature + totals[-1] * width * width
+    return np.asarray(by_feature, np.float64)
+
+
+def _units(engine: Engine, model: Model) -> FloatArray:
+    """Return the units of features, of what is times every a, and of the bounding box: (d + 2,)."""
+    problem = engine.problem
+    if problem.distortion.learning == "variance":
+        reach = _width(engine) ** 2
+    elif problem.distortion.learning == "entropy":
+        reach = np.full(len(model.weights), 2.0 * engine.summand_bound(model.weights))
+    else:
+        reach = np.full(len(model.weights), max(engine.summand_bound(model.weights), 1.0) ** 2)
+    bounds = 4.0 * problem.degree * np.append(reach, [reach.max(initial=1.0), 1.0])
+    largest, each = np.unique(bounds, return_inverse=True)
+    exponents = [fixed_point_exponent(problem.extent.n_rows, float(one)) for one in largest]
+    return np.asarray((2.0 ** np.asarray(exponents, np.float64))[each], np.float64)
+
+
+def _width(engine: Engine) -> FloatArray:
+    """Return the sides of the corpus's bounding box."""
+    return engine.problem.extent.maximum - engine.problem.extent.minimum
+
+
+def _squares(engine: Engine, state: State, overall: Model, exponent: int) -> IntArray:
+    """Return Σ c_i z_im²/a_m of all rows: by the driver where they are at hand, else by tasks."""
+    flow, model, strength = engine.flow, state.model, state.prior.strength
+    free, linked = engine.groups(state)
+    shared = engine.send(model)
+    groups = [
+        (one.blocks, list(one.kept), shared, engine.run, list(one.files))
+        for one in [*free, *linked]
+    ]
+    if engine.at_hand:
+        noted = flow.compute([flow.lazy(noted_rows, *group) for group in groups])
+        members = [one for some in noted for one in some]
+        return weighted_squares(members, model.table(), overall.table(), strength, exponent)
+    others = (flow.share(overall), strength, exponent)
+    squares = [flow.lazy(squares_of_group, *group, *others) for group in groups]
+    found: IntArray = flow.compute([tree(flow, add_limbs, squares)])[0]
+    return found
+
+
+def weight_gradient(engine: Engine, state: State, pricing: Pricing) -> FloatArray:
+    """Return ∂J/∂a by feature, priors included."""
+    model, strength = state.model, state.prior.strength
+    n_rows, whole = engine.problem.extent.n_rows, state.sums.sum(axis=0, keepdims=True)
+    # A centred row's part is (x + e)² − e², x + e at most 1/√a
+    bound = max(engine.summand_bound(model.weights) ** 2, 1.0 / float(model.weights.min()))
+    exponent = fixed_point_exponent(n_rows, (1.0 + strength) * bound)
+    overall = _one_cluster(model, whole, n_rows)
+    totals = _squares(engine, state, overall, exponent) * 2.0**-exponent
+    rows = model.weights * (totals[:-1] + totals[-1])
+    unit, roots = 2.0**-model.exponent, np.sqrt(model.weights)
+    by_log = 0.5 * (rows - unit * squares_by_length(state.sums, roots))
+    if strength:
+        by_log += 0.5 * strength * unit * squares_by_length(whole, roots)
+    by_log += pair_statistics(engine, state, pricing)
+    return np.asarray(by_log / model.weights, np.float64)
+
+
+def _one_cluster(model: Model, whole: IntArray, n_rows: int) -> Model:
+    """Return the model of one cluster of all rows."""
+    counts, weights = np.asarray([n_rows]), model.weights
+    arguments = (whole, model.exponent, counts, weights, model.smoothing, None)
+    return replace(model, centroids=model.distortion.centroids(*arguments))

@@ -10,22 +10,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.errors import HmrfError
 from hmrf_dask.fit.e_step import expectation, settle_linked
-from hmrf_dask.fit.m_step import maximisation, reseed
-from hmrf_dask.fit.passes import Engine, Pricing
-from hmrf_dask.fit.problem import begin_labels
-from hmrf_dask.fit.refinement import vary
-from hmrf_dask.fit.weights import (
+from hmrf_dask.fit.m_step import (
     first_prior,
     held_prior,
     learn,
+    maximisation,
     prior_value,
+    reseed,
     reweighted,
     warm_weights,
 )
+from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.fit.problem import begin_labels
+from hmrf_dask.fit.refinement import vary
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.storage.records import LabelsFile
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.types import FloatArray
 

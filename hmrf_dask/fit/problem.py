@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
@@ -17,7 +18,6 @@ from hmrf_dask.kernels.closure_tables import table_bytes
 from hmrf_dask.linked.layout import LinkedLayout
 from hmrf_dask.linked.plan import plan_layout
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import LabelledPartition, first_labels, gather_rows, take_rows
 from hmrf_dask.tasks.rounds import Cutting, cut_problem

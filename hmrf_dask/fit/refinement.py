@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.m_step import maximisation
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.flow.dataflow import Lazy, share_array, tree
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.records import LabelsFile
 from hmrf_dask.tasks.first_variation import (
     Proposals,
     Sources,

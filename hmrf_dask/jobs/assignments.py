@@ -21,7 +21,7 @@ from hmrf_dask.kernels.exact import BASE, LIMBS, exact_integer, exact_sum
 from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
-from hmrf_dask.storage.records import digest
+from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
 from hmrf_dask.tasks.partitions import labels_at
 from hmrf_dask.tasks.survey import find_ids

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.releases.release import DamagedReleaseError, Release, latest
-from hmrf_dask.storage.records import RESTORE, DamagedFileError, typed
+from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, typed
 
 SOURCES = "sources"
 VOCABULARY = "vocabulary"  # its identity, None where rows are ready embeddings

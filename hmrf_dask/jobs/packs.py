@@ -35,7 +35,7 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.ledger import FileEntry, Keys
 from hmrf_dask.limits import REJECTS_LISTED
-from hmrf_dask.storage.records import DamagedFileError, digest, typed
+from hmrf_dask.storage.sealed import DamagedFileError, digest, typed
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.text.counts import refuse_file
 from hmrf_dask.text.files import Place

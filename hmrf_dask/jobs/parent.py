@@ -25,7 +25,7 @@ from hmrf_dask.releases.release import (
     read_if_whole,
     tonight,
 )
-from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import Storage
 
 NEXT_ID = "next_id"

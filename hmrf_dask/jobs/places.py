@@ -25,8 +25,8 @@ from hmrf_dask.releases.release import (
     small_of,
 )
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.records import seal_for_people, unseal_as
 from hmrf_dask.storage.remote import explained, open_files
+from hmrf_dask.storage.sealed import seal_for_people, unseal_as
 from hmrf_dask.storage.stores import Storage, open_storage
 
 ASSIGNMENTS = "assignments"

@@ -21,7 +21,7 @@ from hmrf_dask.jobs.steps import JobRun, Material
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.records import digest
+from hmrf_dask.storage.sealed import digest
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import IntArray
 

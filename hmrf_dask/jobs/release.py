@@ -40,7 +40,7 @@ from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import hashed, publish, read_file, read_if_whole, read_published
-from hmrf_dask.storage.records import DamagedFileError, digest
+from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.files import Place
 from hmrf_dask.text.tfidf import top_words

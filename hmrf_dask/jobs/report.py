@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hmrf_dask.storage.records import DamagedFileError, seal_for_people, typed, unseal
+from hmrf_dask.storage.sealed import DamagedFileError, seal_for_people, typed, unseal
 
 FORMAT = "hmrf-dask/run/v2"
 NAME = "run.json"

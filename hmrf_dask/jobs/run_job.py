@@ -46,7 +46,7 @@ from hmrf_dask.releases.release import (
     read_if_whole,
     read_published,
 )
-from hmrf_dask.storage.records import RunUnavailableError
+from hmrf_dask.storage.sealed import RunUnavailableError
 from hmrf_dask.storage.stores import (
     OTHERS,
     PRIVATE_FOLDER,

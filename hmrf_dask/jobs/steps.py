@@ -19,7 +19,7 @@ from hmrf_dask.documents.segments import segments_of
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import ESTIMATORS, load
-from hmrf_dask.fit.memory_plan import check_memory, hashing_task, table_task
+from hmrf_dask.fit.preparation import check_memory, hashing_task, table_task
 from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
     Answers,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.storage.records import DamagedFileError, seal_for_people, unseal_as
+from hmrf_dask.storage.sealed import DamagedFileError, seal_for_people, unseal_as
 from hmrf_dask.types import AnyArray, IntArray
 
 FORMAT = "hmrf-dask/lineage/v2"

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from hmrf_dask.errors import HeldError, RunDirectoryError
-from hmrf_dask.storage import records
+from hmrf_dask.storage import sealed as storage_sealed
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.remote import seconds_of
 from hmrf_dask.storage.stores import Storage, fenced, open_storage, temporary_target
@@ -193,7 +193,7 @@ class Holder:
 
     def sealed(self) -> bytes:
         """Return the content of its file."""
-        return records.seal(asdict(self))
+        return storage_sealed.seal(asdict(self))
 
 
 class OutputLock:
@@ -373,7 +373,7 @@ def _newest(storage: Storage) -> tuple[int, Holder | None]:
             return number, None
         with contextlib.suppress(FileNotFoundError):
             return number, _read(storage, number)
-    raise records.DamagedFileError(
+    raise storage_sealed.DamagedFileError(
         f"{storage.url}/{_name(number, 'json')} must be as a run wrote it, got a link to nothing; "
         "where no run is at work, remove it and run again"
     )
@@ -417,7 +417,7 @@ def _last_sign(storage: Storage, holder: Holder) -> str:
 def _who(storage: Storage, number: int) -> str:
     try:
         return _named(_read(storage, number))
-    except (FileNotFoundError, records.DamagedFileError):
+    except (FileNotFoundError, storage_sealed.DamagedFileError):
         return f"number {number} in {LOCK_FOLDER}"
 
 
@@ -441,10 +441,10 @@ def _forget(storage: Storage, last: int) -> None:
 def _read(storage: Storage, number: int) -> Holder:
     name = _name(number, "json")
     try:
-        return records.unseal_as(Holder, storage.read(name), f"{storage.url}/{name}")
-    except records.DamagedFileError as error:
-        said = str(error).removesuffix(records.RESTORE)
-        raise records.DamagedFileError(
+        return storage_sealed.unseal_as(Holder, storage.read(name), f"{storage.url}/{name}")
+    except storage_sealed.DamagedFileError as error:
+        said = str(error).removesuffix(storage_sealed.RESTORE)
+        raise storage_sealed.DamagedFileError(
             f"{said}where no run is at work, remove the files of this number and run again"
         ) from error
 

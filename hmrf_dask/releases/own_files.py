@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hmrf_dask.errors import HmrfWarning
-from hmrf_dask.storage import records
-from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage import sealed
+from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import (
     LocalStorage,
     ObjectStorage,
@@ -234,7 +234,7 @@ def _runs(storage: Storage) -> list[str]:
 
 
 def _write(storage: Storage, run_id: str, names: set[str]) -> None:
-    storage.write(f"{MADE_FOLDER}/{run_id}.json", records.seal({_NAMES: sorted(names)}))
+    storage.write(f"{MADE_FOLDER}/{run_id}.json", sealed.seal({_NAMES: sorted(names)}))
     storage.settle([MADE_FOLDER])
 
 

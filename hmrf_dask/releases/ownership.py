@@ -24,8 +24,8 @@ from hmrf_dask.releases.release import (
     read_if_whole,
     retire,
 )
-from hmrf_dask.storage import records
-from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage import sealed
+from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import Storage, read_sealed, temporary_target
 
 _HELD = {
@@ -238,7 +238,7 @@ def confirm(storage: Storage, asks: Owner, *, hand_over: bool = False) -> None:
 
 
 def _sealed(owner: Owner) -> bytes:
-    return records.seal({"format": FORMAT, **asdict(owner)})
+    return sealed.seal({"format": FORMAT, **asdict(owner)})
 
 
 def _are_sealed(storage: Storage, folder: str) -> bool:

@@ -14,8 +14,8 @@ from zlib import crc32
 
 from hmrf_dask.errors import HeldError
 from hmrf_dask.releases.lock import OutputLock, numbers_in, open_output
-from hmrf_dask.storage import records
-from hmrf_dask.storage.records import DamagedFileError
+from hmrf_dask.storage import sealed
+from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import Storage
 
 FORMAT = "hmrf-dask/release/v2"
@@ -233,7 +233,7 @@ def hashed(
     """Return the sha256 of files that are in place, by their names below the output."""
     storage, wanted = open_output(output, storage_options), list(names)
     with ThreadPoolExecutor(_READERS) as pool:
-        digests = pool.map(lambda name: records.digest(storage.read(name)), wanted)
+        digests = pool.map(lambda name: sealed.digest(storage.read(name)), wanted)
         return dict(zip(wanted, digests, strict=True))
 
 
@@ -258,7 +258,7 @@ def read_file(storage: Storage, name: str, sha256: str) -> bytes:
     problem = "none"
     try:
         data = storage.read(name)
-        if records.digest(data) == sha256:
+        if sealed.digest(data) == sha256:
             return data
         problem = f"{len(data)} bytes with another checksum"
     except FileNotFoundError:
@@ -424,7 +424,7 @@ def _encoded(release: Release) -> bytes:
     files = {name: [release.sizes[name], sha256] for name, sha256 in release.files.items()}
     content = {"format": FORMAT, **vars(release), "files": files}
     del content["sizes"]
-    return records.seal(content)
+    return sealed.seal(content)
 
 
 def read_release(storage: Storage, number: int) -> Release:
@@ -432,11 +432,11 @@ def read_release(storage: Storage, number: int) -> Release:
     name = name_of(number)
     path = f"{storage.url}/{name}"
     try:
-        found = records.unseal_as(_Written, storage.read(name), path, FORMAT)
+        found = sealed.unseal_as(_Written, storage.read(name), path, FORMAT)
         if found.number != number:
             raise DamagedFileError(f"{path} must hold release {number}, got {found.number}")
     except DamagedFileError as error:
-        said = str(error).removesuffix(f"; {records.RESTORE}")  # not all that can be done
+        said = str(error).removesuffix(f"; {sealed.RESTORE}")  # not all that can be done
         raise DamagedReleaseError(said) from error
     files = {one: sha256 for one, (_, sha256) in found.files.items()}
     sizes = {one: size for one, (size, _) in found.files.items()}

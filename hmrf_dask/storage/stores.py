@@ -28,10 +28,11 @@ from hmrf_dask.errors import (
     in_words,
     may_pass,
 )
-from hmrf_dask.storage import records
-from hmrf_dask.storage.records import DamagedFileError, Labels, RunUnavailableError
+from hmrf_dask.storage import sealed
 from hmrf_dask.storage.remote import open_files
+from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
 from hmrf_dask.storage.whole_files import open_regular
+from hmrf_dask.types import LabelArray
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.temporary")
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -428,7 +429,7 @@ def read_named(storage: Storage, name: str) -> bytes:
 def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
     """Return a file that must be there and have this checksum, or raise DamagedFileError."""
     data = read_named(storage, name)
-    if records.digest(data) != sha256:
+    if sealed.digest(data) != sha256:
         raise DamagedFileError(
             f"{name} in {storage.url} must be what its commit names (sha256 {sha256[:16]}…), got "
             "other bytes; resume the run: it goes back to the last commit that is whole"
@@ -442,7 +443,7 @@ def read_sealed(storage: Storage, name: str) -> dict[str, Any] | None:
         data = storage.read(name)
     except FileNotFoundError:
         return None
-    return records.unseal(data, f"{storage.url}/{name}")
+    return sealed.unseal(data, f"{storage.url}/{name}")
 
 
 class LastRead(threading.local):
@@ -455,10 +456,10 @@ class LastRead(threading.local):
         self._key: Hashable = None
         self._labels = np.empty(0, np.int32)
 
-    def get(self, key: Hashable) -> Labels | None:
+    def get(self, key: Hashable) -> LabelArray | None:
         """Return the labels, None where they are not those kept."""
         return self._labels if key == self._key else None
 
-    def put(self, key: Hashable, labels: Labels) -> None:
+    def put(self, key: Hashable, labels: LabelArray) -> None:
         """Keep labels in the place of the last ones."""
         self._key, self._labels = key, labels

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.errors import SourceError
 from hmrf_dask.limits import UNPACKED_BYTES, WHOLE_FILE_BYTES
-from hmrf_dask.storage.records import DamagedFileError
 from hmrf_dask.storage.remote import open_files
+from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.types import AnyArray
 
 CHUNK_BYTES: Final = 4 * 2**20

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.idivergence import IDivergence
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import pairs as pair_kernels
@@ -25,7 +26,6 @@ from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import Blocks, batches
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks.icm import broken_closures, end_to_end, entries_of
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import RowTerms, terms_of

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.errors import InfeasibleError
 from hmrf_dask.kernels.placing import Rivalry, make_rivalry, place_apart
 from hmrf_dask.kernels.problem import adjacency, make_grouping
@@ -14,7 +15,6 @@ from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.linked.scale import Scale
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks.linked_costs import exact_costs, problem_labels
 from hmrf_dask.tasks.model import Model, Settings
 from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import pairs as pair_kernels
 from hmrf_dask.kernels.closure_sums import products, sum_rows
@@ -19,7 +20,6 @@ from hmrf_dask.kernels.problem import ProblemArrays, adjacency, make_grouping, m
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.linked.scale import Scale
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks.linked_costs import (
     LinkedCosts,
     PricedPairs,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.kernels.cost_rows import (
     make_ties,
     quick_costs,
@@ -16,7 +17,6 @@ from hmrf_dask.kernels.distances import Table
 from hmrf_dask.linked.layout import IcmProblem
 from hmrf_dask.linked.scale import Scale, cost_rows
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import RowTerms
 from hmrf_dask.types import FloatArray, IntArray, LabelArray

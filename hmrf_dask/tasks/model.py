@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.kernels.exact import BASE, exact_integer
 from hmrf_dask.kernels.hamerly import Drift
 from hmrf_dask.kernels.sums import Accumulator
-from hmrf_dask.storage.records import LabelsFile
 from hmrf_dask.types import FloatArray, IntArray
 
 Penalty = Literal["distance", "potts"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile, Piece
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
@@ -21,7 +22,6 @@ from hmrf_dask.kernels.hamerly import Margins, Watch
 from hmrf_dask.kernels.sums import Accumulator, Sums, joined
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import Blocks, BlockSource, lasting
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile, Piece
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 

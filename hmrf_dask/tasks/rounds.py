@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.kernels.icm import move_groups, move_points
 from hmrf_dask.kernels.placing import distortion_sums, place_nearest
 from hmrf_dask.kernels.problem import ProblemArrays, make_grouping, make_problem
@@ -31,7 +32,6 @@ from hmrf_dask.kernels.reconcile import (
     winners,
 )
 from hmrf_dask.linked.layout import LinkedLayout
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 

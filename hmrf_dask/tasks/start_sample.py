@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.records import CheckpointStore, LabelsFile
 from hmrf_dask.tasks import first_centroids, model
 from hmrf_dask.tasks.first_centroids import (
     CandidateRows,
@@ -192,3 +192,14 @@ def fill_classes(ground: StartSample, known: FloatArray, classes: IntArray) -> F
     out = np.empty_like(made)
     out[classes], out[others] = made[: len(classes)], made[len(classes) :]
     return out
+
+
+SAMPLE_ROWS = 50_000
+
+
+SAMPLE_ROWS_PER_CLUSTER = 200
+
+
+def start_sample_size(n_rows: int, settings: Settings) -> int:
+    """Return how many rows the starts see."""
+    return min(n_rows, max(SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * settings.n_clusters))

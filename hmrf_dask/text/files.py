@@ -15,7 +15,7 @@ import pyarrow as pa
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
 from hmrf_dask.rows.encoding import as_arrow, as_numpy, differs
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
-from hmrf_dask.storage.records import RESTORE, DamagedFileError, Form, seal_for_people, unseal_as
+from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, Form, seal_for_people, unseal_as
 from hmrf_dask.storage.stores import Storage, open_storage
 from hmrf_dask.text.counts import (
     Counted,

@@ -31,12 +31,12 @@ OUTSIDE = "dask"  # of a thread in which none of our functions runs
 # The first that a function's name holds says its phase; names are module.function.
 PHASES = (
     ("survey of the input", ("fit.preparation", "tasks.survey", "rows.", "corpus.", "estimators.",
-                             "fit.problem", "fit.fitting", "fit.memory_plan", "check_workers")),
+                             "fit.problem", "fit.fitting", "check_workers")),
     ("E-step: nearest centroids", ("nearest", "kernels.products", "kernels.hamerly",
                                    "partitions.assign")),
     ("terms of rows", (".terms", "moments")),
     ("table of centroids", (".table", "kernels.low_precision")),
-    ("weights", ("fit.weights", "tasks.gradients", "kernels.gradients", "pair_gradient",
+    ("weights", ("fit.m_step.learn", "tasks.gradients", "kernels.gradients", "pair_gradient",
                  "weighted_squares")),
     ("sums of rows that moved", (".sum_moves", ".add_moves", "kernels.sums", "kernels.by_cluster",
                                  "add_sums", "add_dense")),

@@ -14,7 +14,7 @@ import dask
 import numpy as np
 
 from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.storage.records import Commit
+from hmrf_dask.checkpoints.records import Commit
 from tests.support.fits import Case, Result, fit, text_case
 
 ROOT = Path(__file__).parents[2]

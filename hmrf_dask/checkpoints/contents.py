@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.checkpoints.records import Arrays, Labels, LabelsFile, Piece
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.whole_files import decode_npz
 
@@ -47,20 +48,14 @@ def encode_labels(pieces: Sequence[Piece]) -> bytes:
     column = pa.Array.from_buffers(pa.int32(), len(whole), [None, pa.py_buffer(whole)])
     told = {"part": ",".join(parts), "first_row": ",".join(map(str, rows))}
     table = pa.table({LABEL: column}).replace_schema_metadata(told)
-    sink = pa.BufferOutputStream()
     # Bytes of equal weight side by side: all but the lowest are nought. Half a dictionary's time.
-    pq.write_table(
+    return encode_parquet(
         table,
-        sink,
         use_dictionary=False,
         use_byte_stream_split=[LABEL],
-        compression="zstd",
         compression_level=1,
         write_statistics=False,
-        write_page_checksum=True,
     )
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 def decode_labels(data: bytes) -> Labels:

@@ -346,20 +346,17 @@ def _clusters(report: Report) -> str:
 
 def _print_clusters(console: Console, report: Report) -> None:
     """Print the largest clusters, each with its size and its top words."""
-    import io
-
-    import pyarrow.parquet as pq
-
     from hmrf_dask.documents.streams import read_whole
     from hmrf_dask.jobs.places import last_release
     from hmrf_dask.releases.release import read_published
+    from hmrf_dask.storage.parquet import decode_parquet
 
     release, name = last_release(report.output), report.places["clusters"]
     if release is not None and name in release.files:
         data = read_published(report.output, release, name)
     else:  # another run released since
         data = read_whole(f"{report.output}/{name}", {})
-    clusters = pq.read_table(io.BytesIO(data)).to_pylist()
+    clusters = decode_parquet(data).to_pylist()
     clusters.sort(key=lambda cluster: -cluster["size"])
     console.print("[bold]cluster      size  top words[/]")
     for cluster in clusters[:MOST]:

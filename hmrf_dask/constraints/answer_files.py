@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import json
 import os
 import warnings
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from hmrf_dask.constraints.answer_rows import (
     said,
 )
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
+from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.documents.records import BadRecord
 from hmrf_dask.documents.table_files import ending_of, read_table
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
@@ -239,7 +239,8 @@ def _csv_bytes(constraints: Constraints) -> bytes:
 def encode_pairs(constraints: Constraints) -> bytes:
     """Return the pairs as the bytes of a Parquet file."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from hmrf_dask.storage.parquet import encode_parquet  # it imports pyarrow, too
 
     pairs, kinds, weights = _columns(constraints)
     ids = pa.string() if constraints.documents.dtype.kind == "U" else pa.int64()
@@ -249,9 +250,7 @@ def encode_pairs(constraints: Constraints) -> bytes:
         "kind": pa.array(kinds, pa.string()),
         "weight": pa.array(weights, pa.float64(), mask=np.isnan(weights)),
     }
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink, compression="zstd", write_page_checksum=True)
-    return bytes(sink.getvalue().to_pybytes())
+    return encode_parquet(pa.table(columns))
 
 
 def _jsonl_bytes(constraints: Constraints) -> bytes:
@@ -261,7 +260,7 @@ def _jsonl_bytes(constraints: Constraints) -> bytes:
         {"a": first, "b": second, "kind": kind} | ({} if weight != weight else {"weight": weight})
         for first, second, kind, weight in rows
     ]
-    return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+    return encode_lines(lines)
 
 
 _WRITERS = {".csv": _csv_bytes, ".jsonl": _jsonl_bytes, ".parquet": encode_pairs}

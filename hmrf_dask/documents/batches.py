@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import json
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrf_dask.documents.delimited import read_csv
-from hmrf_dask.documents.jsonl import read_jsonl
+from hmrf_dask.documents.jsonl import encode_lines, read_jsonl
 from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.parquet import read_parquet
 from hmrf_dask.documents.records import (
@@ -79,6 +80,16 @@ class Reject:
             f"{self.source}{place}: {self.reason}{named}; correct it, or leave such records "
             "out by on_bad_record: quarantine"
         )
+
+
+def encode_rejects(rejects: Iterable[Reject]) -> bytes:
+    """Return rejects as JSON Lines."""
+    return encode_lines(map(asdict, rejects), ascii_only=False)
+
+
+def decode_rejects(data: bytes) -> list[Reject]:
+    """Return what `encode_rejects` was given."""
+    return [Reject(**json.loads(line)) for line in data.splitlines()]
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -70,6 +70,12 @@ def any_object(line: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise msgspec.ValidationError(f"Expected `object`, got {line.decode().strip():.80}")
     return found
+
+
+def encode_lines(objects: Iterable[Any], *, ascii_only: bool = True) -> bytes:
+    """Return objects as JSON Lines; half of a character stays to be seen, as an escape."""
+    lines = (json.dumps(one, ensure_ascii=ascii_only) for one in objects)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
 
 
 def read_jsonl(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from hmrf_dask.constraints.contradictions import witnesses
 from hmrf_dask.constraints.graphs import connected_numbers
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.documents.batches import Reject
+from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs.inputs import AnswerFile
 from hmrf_dask.jobs.job_file import Method
@@ -413,7 +413,7 @@ def _gone(names: Sequence[str]) -> str:
 
 def _notes(given: Given) -> bytes:
     """Return what stands beside answers, a JSON line for each."""
-    return "".join(f"{json.dumps(one)}\n" for one in _noted(given)).encode()
+    return encode_lines(_noted(given))
 
 
 def _noted(given: Given) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ from hmrf_dask.kernels.exact import BASE, LIMBS, exact_integer, exact_sum
 from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
+from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
 from hmrf_dask.tasks.partitions import labels_at
@@ -397,10 +398,7 @@ def _joined(parts: Sequence[Assigned]) -> Assigned:
 
 def encode_columns(columns: Mapping[str, pa.Array]) -> bytes:
     """Return the bytes of a file of assignments."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(dict(columns)), sink, compression="zstd", write_page_checksum=True)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return encode_parquet(pa.table(dict(columns)))
 
 
 def id_type(ids: AnyArray) -> pa.DataType:
@@ -480,10 +478,7 @@ def _encoded(assigned: Assigned, called: LabelArray, words: list[list[str]] | No
             "cohesion": pa.array([_cohesion(assigned, one) for one in order], pa.float64()),
         }
     )
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return encode_parquet(table)
 
 
 def _cohesion(assigned: Assigned, label: int) -> float | None:

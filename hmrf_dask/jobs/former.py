@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from hmrf_dask.releases.release import (
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.ids import hash_ids
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
+from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.tasks.survey import find_ids
 from hmrf_dask.text.files import Place
@@ -65,10 +65,8 @@ class Documents:
 
     def encode_gone(self) -> bytes:
         """Return the ids that are gone as the file that the next run reads."""
-        sink = pa.BufferOutputStream()
         table = pa.table({COLUMN: pa.array(self.ids[self.gone].tolist(), pa.string())})
-        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-        return bytes(sink.getvalue().to_pybytes())
+        return encode_parquet(table)
 
 
 def look_up(
@@ -135,7 +133,7 @@ def _remembered(place: Place, last: Release | None, releases: Sequence[Release])
             with suppress(DamagedReleaseError):  # that of the last release was checked before
                 if name.endswith(f"/{GONE}"):
                     data = read_file(place.storage, name, sha256)
-                    found.update(pq.read_table(io.BytesIO(data))[COLUMN].to_pylist())
+                    found.update(decode_parquet(data)[COLUMN].to_pylist())
                 elif name.endswith(f"/{ANSWERS}"):
                     data = read_file(place.storage, name, sha256)
                     found.update(parse_pairs(data, ANSWERS).as_text().documents.tolist())
@@ -171,7 +169,7 @@ def _found(place: Place, name: str, sha256: str, wanted: AnyArray) -> BoolArray 
         data = read_file(place.storage, name, sha256)
     except DamagedReleaseError:
         return None
-    known = pq.read_table(io.BytesIO(data), columns=[COLUMN])[COLUMN]
+    known = decode_parquet(data, [COLUMN])[COLUMN]
     values = pa.array(wanted.tolist(), pa.string())
     return np.asarray(pc.is_in(values, value_set=known.combine_chunks()).to_numpy(False))
 

@@ -15,8 +15,6 @@ and the records that are no documents.
 
 from __future__ import annotations
 
-import io
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,14 +25,14 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject
+from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject, encode_rejects
 from hmrf_dask.documents.segments import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.ledger import FileEntry, Keys
 from hmrf_dask.limits import REJECTS_LISTED
+from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest, typed
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.text.counts import refuse_file
@@ -454,9 +452,7 @@ class _Writer:
     def _write_labels(self, number: int, batch: Batch) -> str:
         columns = {"id": batch.ids, "label": batch.extra["label"]}
         table = pa.table({name: pa.array(one, pa.string()) for name, one in columns.items()})
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-        return self._write(f"labels-{number:05d}", "parquet", sink.getvalue().to_pybytes())
+        return self._write(f"labels-{number:05d}", "parquet", encode_parquet(table))
 
     def _write(self, stem: str, ending: str, data: bytes) -> str:
         """Write a file under a name with its hash: who has the name knows the hash."""
@@ -511,22 +507,6 @@ def read_hashed(storage: Storage, name: str, decode: Callable[[bytes], T]) -> T:
         return decode(data)
     except (OSError, pa.ArrowException, ValueError, TypeError) as error:
         refuse_file(path, f"it cannot be read ({error})")
-
-
-def read_table(data: bytes) -> pa.Table:
-    """Return the table of a Parquet file."""
-    return pq.read_table(io.BytesIO(data), page_checksum_verification=True)
-
-
-def read_rejects(data: bytes) -> list[Reject]:
-    """Return what `encode_rejects` was given."""
-    return [Reject(**json.loads(line)) for line in data.splitlines()]
-
-
-def encode_rejects(rejects: Iterable[Reject]) -> bytes:
-    """Return rejects as JSON lines."""
-    lines = (json.dumps(asdict(one), ensure_ascii=False) for one in rejects)
-    return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
 
 
 def placed(reject: Reject, n_lines: int) -> Reject:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from hmrf_dask.documents.batches import Reject
+from hmrf_dask.documents.batches import decode_rejects
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, encode_columns
 from hmrf_dask.jobs.places import REPEATED
@@ -21,6 +18,7 @@ from hmrf_dask.jobs.steps import JobRun, Material
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.storage.parquet import decode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import IntArray
@@ -62,8 +60,7 @@ def _quarantined(run: JobRun) -> Counter[tuple[str, str | None]]:
     files = run.previous.files
     name = next((name for name in files if name.endswith(f"/{REPEATED}")), None)
     data = b"" if name is None else read_file(run.place.storage, name, files[name])
-    rejects = (Reject(**json.loads(line)) for line in data.splitlines())
-    return Counter((one.source, one.id) for one in rejects)
+    return Counter((reject.source, reject.id) for reject in decode_rejects(data))
 
 
 def _with_other_copies(
@@ -159,8 +156,7 @@ def _write_rest(block: RowBlock, place: Place, last: Files, target: str) -> File
 def _table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa.Table:
     """Return some files of assignments as one table."""
     found = [
-        pq.read_table(io.BytesIO(read_file(place.storage, *file)), columns=columns)
-        for file in sorted(files.items())
+        decode_parquet(read_file(place.storage, *file), columns) for file in sorted(files.items())
     ]
     return pa.concat_tables(found)
 
@@ -199,7 +195,7 @@ def _sizes(run: JobRun, files: Files, lineage: Lineage) -> IntArray:
 
 def _sizes_of(place: Place, name: str, sha256: str, ids: tuple[int, ...]) -> IntArray:
     data = read_file(place.storage, name, sha256)
-    called = pq.read_table(io.BytesIO(data), columns=["cluster"])["cluster"].to_numpy()
+    called = decode_parquet(data, ["cluster"])["cluster"].to_numpy()
     order = np.argsort(ids)
     places = order[np.searchsorted(np.asarray(ids)[order], called)]
     return np.bincount(places, minlength=len(ids)).astype(np.int64)

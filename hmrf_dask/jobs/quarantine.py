@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files, find_duplicate_ids
-from hmrf_dask.documents.batches import Reject
+from hmrf_dask.documents.batches import Reject, decode_rejects, encode_rejects
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.jobs.job_file import MAX_REJECTED, Job
 from hmrf_dask.jobs.packs import (
     PackRecord,
-    encode_rejects,
     first_rejects,
     lines_before_of,
     placed,
     read_hashed,
-    read_rejects,
 )
 from hmrf_dask.jobs.places import REJECTS, REPEATED
 from hmrf_dask.jobs.rows import Home
@@ -155,7 +153,7 @@ def _listed(run: JobRun, name: str, rejects: Sequence[Reject]) -> Files:
 def _copy(place: Place, record: PackRecord, n_lines: int, target: str) -> Files:
     """Bring the rejects of a pack together, with the lines they have in their whole file."""
     storage = place.storage
-    listed = [one for name in record.rejects for one in read_hashed(storage, name, read_rejects)]
+    listed = [one for name in record.rejects for one in read_hashed(storage, name, decode_rejects)]
     data = encode_rejects(placed(one, n_lines) for one in [*listed, *record.unlisted_rejects()])
     storage.write(target, data)
     return {target: digest(data)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.constraints.pairs import Constraints
@@ -26,7 +24,7 @@ from hmrf_dask.jobs.assignments import assignments_of, write_assignments, write_
 from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.garbage import sweep
 from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, VOCABULARY, entries
-from hmrf_dask.jobs.packs import read_hashed, read_table
+from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import INPUTS, NEXT_ID, next_id_after
 from hmrf_dask.jobs.places import ANSWERS, GONE, LINEAGE, MODEL, NOTES, REJECTS, model_of
 from hmrf_dask.jobs.predict import Files, Origin, carry, not_carried, origins_of
@@ -40,6 +38,7 @@ from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import hashed, publish, read_file, read_if_whole, read_published
+from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.files import Place
@@ -214,16 +213,11 @@ def _resized(run: JobRun, lineage: Lineage) -> bytes:
     """Return the clusters of the last release with the sizes they have now."""
     assert run.previous is not None
     name = next(name for name in run.previous.files if name.endswith(f"/{assignments.NAME}"))
-    table = pq.read_table(io.BytesIO(read_published(run.inputs.output, run.previous, name)))
+    table = decode_parquet(read_published(run.inputs.output, run.previous, name))
     sizes = dict(zip(lineage.ids, lineage.sizes, strict=True))
     now = pa.array([sizes[one] for one in table["cluster"].to_pylist()], pa.int64())
     place = table.column_names.index("size")
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table.set_column(place, "size", now), sink, compression="zstd", write_page_checksum=True
-    )
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return encode_parquet(table.set_column(place, "size", now))
 
 
 KINDS = ("must", "cannot")
@@ -322,9 +316,9 @@ def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
 def _compared(place: Place, written: list[tuple[str, str]], labels: list[str]) -> Contingency:
     """Return how many documents of a file each class has in each cluster."""
     storage = place.storage
-    known = pa.concat_tables([read_hashed(storage, name, read_table) for name in labels])
+    known = pa.concat_tables([read_hashed(storage, name, decode_parquet) for name in labels])
     known = known.drop_null()
-    found = pa.concat_tables([read_table(read_file(storage, *named)) for named in written])
+    found = pa.concat_tables([decode_parquet(read_file(storage, *named)) for named in written])
     places = pc.index_in(found["doc_id"], value_set=known["id"])
     there = pc.is_valid(places)
     classes = known["label"].take(places.filter(there)).to_numpy()

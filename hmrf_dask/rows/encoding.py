@@ -38,6 +38,7 @@ from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import is_csr, is_sorted
 from hmrf_dask.rows.ids import hash_ids
+from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.types import AnyArray
 
 FORMAT = "hmrf-dask-blocks"
@@ -69,19 +70,14 @@ def encode_block(block: RowBlock) -> bytes:
         columns.append(pa.ListArray.from_arrays(offsets, indices, type=_INDICES))
         columns.append(pa.ListArray.from_arrays(offsets, values, type=_VALUES))
     table = pa.Table.from_arrays(columns, schema=schema)
-    sink = pa.BufferOutputStream()
-    pq.write_table(
+    return encode_parquet(
         table,
-        sink,
         compression="lz4",
         use_dictionary=False,
         write_statistics=False,
         column_encoding=_encodings(schema),
-        write_page_checksum=True,
         row_group_size=max(1, block.n_rows),
     )
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
 
 
 class Told(NamedTuple):

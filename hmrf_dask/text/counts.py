@@ -19,6 +19,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, UnreadableFileError
 from hmrf_dask.kernels.tokens import count_entries, letter_table, read_words
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
+from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
@@ -130,11 +131,8 @@ def decode_terms(content: bytes, path: str) -> tuple[pa.Array, IntArray, IntArra
 
 def encode_table(table: pa.Table) -> bytes:
     """Return the bytes of a Parquet file with one row group and checksums of its pages."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(
+    return encode_parquet(
         table,
-        sink,
-        compression="zstd",
         compression_level=3,
         use_dictionary=False,
         write_statistics=False,
@@ -143,11 +141,8 @@ def encode_table(table: pa.Table) -> bytes:
             for name, code in _ENCODINGS.items()
             if name.split(".")[0] in table.schema.names
         },
-        write_page_checksum=True,
         row_group_size=max(1, len(table)),
     )
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
 
 
 def decode_table(content: bytes, schema: pa.Schema, path: str) -> list[pa.Array]:

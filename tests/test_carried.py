@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hmrf_dask.jobs import release
-from hmrf_dask.jobs.ledger import CAME
+from hmrf_dask.jobs.parent import CAME
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import QUARANTINED, assigned, run
 

@@ -117,7 +117,7 @@ def test_a_run_with_nothing_new_finds_damage_on_its_night(
     assert release is not None
     night = next(one for one in range(31) if name in hashed_in(one, release.sizes))
     for now in (night + 1, night):
-        monkeypatch.setattr("hmrf_dask.jobs.repair.tonight", lambda now=now: now)
+        monkeypatch.setattr("hmrf_dask.jobs.run_job.tonight", lambda now=now: now)
         done = asked(["run", job])
         assert done.exit_code == 0, done.output
         assert (name in done.stderr) == (now == night)

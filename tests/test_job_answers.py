@@ -13,7 +13,7 @@ import pytest
 
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import inputs
-from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.places import Report
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
 

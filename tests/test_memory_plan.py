@@ -23,7 +23,8 @@ from hmrf_dask.flow.dataflow import FAN, Inline
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks import partitions, survey
+from hmrf_dask.tasks import partitions
+from hmrf_dask.tasks import partitions as tasks_partitions
 from hmrf_dask.tasks.first_variation import Sources, propose_rows
 from hmrf_dask.tasks.model import Model, Settings
 from hmrf_dask.tasks.start_sample import StartSample, make_start_sample
@@ -39,7 +40,7 @@ class Bench:
         X, topics = planted_text(ROWS, WIDTH, K, 0)
         self.block = RowBlock.from_scipy(X)
         distortion = make_distortion("cosine")
-        self.facts = survey.survey_block(self.block, 0, distortion, has_ids=False)
+        self.facts = tasks_partitions.survey_block(self.block, 0, distortion, has_ids=False)
         self.extent = preparation.extent_of(self.facts, WIDTH)
         self.distortion = distortion.bind(self.extent)
         self.centroids = np.random.default_rng(0).random((K, WIDTH))
@@ -186,11 +187,11 @@ def test_facts_do_not_depend_on_partitions() -> None:
     flow, distortion = Inline(), make_distortion("cosine")
     cuts = [0, 0, 70, 71, 200]
     looks = [
-        flow.lazy(survey.survey_block, RowBlock.from_scipy(X[a:b]), a, distortion, False)
+        flow.lazy(tasks_partitions.survey_block, RowBlock.from_scipy(X[a:b]), a, distortion, False)
         for a, b in pairwise(cuts)
     ]
-    cut = survey.add_facts(looks)
-    whole = survey.survey_block(RowBlock.from_scipy(X), 0, distortion, has_ids=False)
+    cut = tasks_partitions.add_facts(looks)
+    whole = tasks_partitions.survey_block(RowBlock.from_scipy(X), 0, distortion, has_ids=False)
     for name in ("n_rows", "n_values", "content", "order", "largest_mass", "n_zero"):
         assert getattr(cut, name) == getattr(whole, name), name
     for name in ("minimum", "maximum"):

@@ -29,7 +29,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource, InTurn, batches, lasting
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings
-from hmrf_dask.tasks.survey import Facts
+from hmrf_dask.tasks.partitions import Facts
 from tests.support.fits import Case, fit, one_process_cluster, text_case
 from tests.support.problems import planted_text
 

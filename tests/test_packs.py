@@ -19,10 +19,9 @@ from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.jobs import inputs, packs
 from hmrf_dask.jobs.inputs import DocumentSource
-from hmrf_dask.jobs.ledger import FileEntry, Keys, entries, files_of
 from hmrf_dask.jobs.packs import MANY, TIERS, Pack, packed
-from hmrf_dask.jobs.places import assignment_files
-from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.parent import FileEntry, Keys, entries, files_of
+from hmrf_dask.jobs.places import Report, assignment_files
 from hmrf_dask.releases import lock, ownership
 from hmrf_dask.releases.release import latest
 from hmrf_dask.text.files import Place

@@ -12,7 +12,7 @@ import pytest
 
 from hmrf_dask.cli.show import MOST, show_findings, show_inspection, show_report
 from hmrf_dask.jobs.check import AnswerFindings, Findings
-from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.places import Report
 
 VOCABULARY = {"terms": 30, "refit": False, "unknown_share": 0.014, "unknown_share_then": 0.0}
 

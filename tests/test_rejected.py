@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import inputs
-from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.places import Report
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
 

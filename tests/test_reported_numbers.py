@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.jobs.report import FORMAT, Report
+from hmrf_dask.jobs.places import FORMAT, Report
 from hmrf_dask.releases.release import latest
 from hmrf_dask.storage.sealed import DamagedFileError, seal_for_people
 from tests.support.job_corpus import JobCorpus, lines

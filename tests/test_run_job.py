@@ -15,8 +15,7 @@ import yaml
 
 from hmrf_dask.errors import ConfigurationError, HeldError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs.inputs import gather, load_job
-from hmrf_dask.jobs.places import model_folder
-from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.places import Report, model_folder
 from hmrf_dask.jobs.run_job import report_if_done
 from hmrf_dask.releases.lock import held
 from hmrf_dask.releases.release import damages, latest

@@ -22,7 +22,7 @@ from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import is_csr, is_sorted
 from hmrf_dask.rows.survey import survey
-from hmrf_dask.tasks import survey as survey_tasks
+from hmrf_dask.tasks import partitions as survey_tasks
 
 
 @st.composite

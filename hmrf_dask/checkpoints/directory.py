@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hmrf_dask.checkpoints import contents
+from hmrf_dask.checkpoints import records
 from hmrf_dask.checkpoints.commits import CommitLog, padded
 from hmrf_dask.checkpoints.records import Arrays, Commit, Labels, LabelsFile, Piece
 from hmrf_dask.errors import RunDirectoryError
@@ -178,8 +178,8 @@ class RunDirectory:
             As `write_labels` takes them.
         """
         for piece in pieces:
-            contents.check_labels(*piece)
-        data = contents.encode_labels(pieces)
+            records.check_labels(*piece)
+        data = records.encode_labels(pieces)
         sha256 = sealed.digest(data)
         name = f"labels/{padded(number)}/{pieces[0][0]}-{sha256[:16]}.parquet"
         self._storage.write(name, data)
@@ -194,7 +194,7 @@ class RunDirectory:
         whole = _READ.get((self.url, file.name, file.sha256))
         if whole is None:
             data = read_checked(self._storage, file.name, file.sha256)
-            whole = contents.decode_labels(data)
+            whole = records.decode_labels(data)
             _READ.put((self.url, file.name, file.sha256), whole)
         return whole[file.start : file.start + file.n_rows]
 
@@ -214,7 +214,7 @@ class RunDirectory:
         prefix : str
             Only files whose part begins with it count.
         """
-        return contents.read_range(self.read_group, files, first_row, last_row, prefix)
+        return records.read_range(self.read_group, files, first_row, last_row, prefix)
 
     def discard(self, files: Sequence[LabelsFile]) -> None:
         """Remove files that no commit will name."""
@@ -240,7 +240,7 @@ class RunDirectory:
         RunUnavailableError
             Another process made this commit; it goes on with the run.
         """
-        payload = contents.encode_state(state)
+        payload = records.encode_state(state)
         sha256 = sealed.digest(payload)
         state_name = f"state/{padded(number)}-{sha256[:16]}.npz"
         made = Commit(number, sealed.round_trip(record), state_name, sha256, tuple(files))
@@ -264,7 +264,7 @@ class RunDirectory:
     def load_state(self, commit: Commit) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of a commit, or raise DamagedFileError naming the file."""
         data = read_checked(self._storage, commit.state_name, commit.state_sha256)
-        return contents.decode_state(data, f"{self.url}/{commit.state_name}")
+        return records.decode_state(data, f"{self.url}/{commit.state_name}")
 
     def clean(self, keep: int | None = None) -> None:
         """Remove labels and state of old iterations, those of killed attempts included.

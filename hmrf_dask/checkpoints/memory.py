@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmrf_dask.checkpoints import contents
+from hmrf_dask.checkpoints import records
 from hmrf_dask.checkpoints.records import Arrays, Commit, Labels, LabelsFile, Piece
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.storage import sealed
@@ -33,7 +33,7 @@ class MemoryRun:
 
     def write_labels(self, number: int, part: str, first_row: int, labels: Labels) -> LabelsFile:
         """Return a reference that holds a copy of the labels (its sha256 is empty)."""
-        contents.check_labels(part, first_row, labels)
+        records.check_labels(part, first_row, labels)
         held = labels.copy()
         held.setflags(write=False)
         name = f"labels/{number:05d}/{part}"
@@ -60,7 +60,7 @@ class MemoryRun:
         self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
     ) -> Labels:
         """Return the labels of rows `first_row` to `last_row` (exclusive), read-only."""
-        return contents.read_range(self.read_group, files, first_row, last_row, prefix)
+        return records.read_range(self.read_group, files, first_row, last_row, prefix)
 
     def discard(self, files: Sequence[LabelsFile]) -> None:
         """Nothing: what nobody holds is gone."""

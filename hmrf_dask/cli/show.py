@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
-    from hmrf_dask.jobs.report import Report
+    from hmrf_dask.jobs.places import Report
 
 MOST = 20  # clusters shown
 WAITING = "of answers waiting for a document that is gone"
@@ -389,7 +389,7 @@ def show_inspection(inspection: dict[str, Any]) -> None:
 
 def _print_job_run(console: Console, inspection: dict[str, Any]) -> None:
     """Print what the run of a job reported; one that did not end has no report."""
-    from hmrf_dask.jobs.report import Report
+    from hmrf_dask.jobs.places import Report
 
     if inspection["report"] is None:
         console.print("it did not end, or has not yet: the output says whether it is at work")

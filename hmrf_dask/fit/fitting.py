@@ -40,9 +40,8 @@ from hmrf_dask.kernels.memory import buffers_kept
 from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings, State
-from hmrf_dask.tasks.partitions import labels_at
+from hmrf_dask.tasks.partitions import Facts, labels_at
 from hmrf_dask.tasks.start_sample import start_sample_size
-from hmrf_dask.tasks.survey import Facts
 from hmrf_dask.types import FloatArray, LabelArray
 
 

@@ -22,8 +22,7 @@ from hmrf_dask.linked.scale import cost_unit, rounded_costs
 from hmrf_dask.linked.sizes import heap_bytes, message_bytes
 from hmrf_dask.rows.files import BlockSource
 from hmrf_dask.tasks.model import Settings
-from hmrf_dask.tasks.start_sample import start_sample_size
-from hmrf_dask.tasks.survey import (
+from hmrf_dask.tasks.partitions import (
     Facts,
     add_facts,
     describe_rows,
@@ -31,6 +30,7 @@ from hmrf_dask.tasks.survey import (
     first_rows,
     survey_slice,
 )
+from hmrf_dask.tasks.start_sample import start_sample_size
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 GROUP_ROWS = 2**22  # whose labels a task may hold, 4 bytes each, before and after

@@ -24,8 +24,7 @@ from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
-from hmrf_dask.tasks.partitions import labels_at
-from hmrf_dask.tasks.survey import find_ids
+from hmrf_dask.tasks.partitions import find_ids, labels_at
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 Places = tuple[IntArray, IntArray]  # which of the documents named, and their rows of a partition

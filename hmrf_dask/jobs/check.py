@@ -49,7 +49,7 @@ from hmrf_dask.jobs.inputs import (
     refuse_in_run,
 )
 from hmrf_dask.jobs.job_file import Job
-from hmrf_dask.jobs.ledger import last_release
+from hmrf_dask.jobs.parent import last_release
 from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.jobs.quarantine import is_too_much
 from hmrf_dask.limits import YAML_BYTES

@@ -34,7 +34,7 @@ from hmrf_dask.rows.ids import hash_ids
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.stores import open_storage
-from hmrf_dask.tasks.survey import find_ids
+from hmrf_dask.tasks.partitions import find_ids
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 

@@ -26,7 +26,7 @@ from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import parse_yaml, refuse_other_kind, validated
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.job_file import Job
-from hmrf_dask.jobs.report import FORMAT
+from hmrf_dask.jobs.places import FORMAT
 from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.own_files import FOLDERS

@@ -30,7 +30,7 @@ from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject, 
 from hmrf_dask.documents.segments import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.inputs import DocumentSource
-from hmrf_dask.jobs.ledger import FileEntry, Keys
+from hmrf_dask.jobs.parent import FileEntry, Keys
 from hmrf_dask.limits import REJECTS_LISTED
 from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest, typed
@@ -67,7 +67,7 @@ def packed(
     files : sequence of DocumentSource
         In the order of their documents.
     before : mapping
-        The files of the last release; see `hmrf_dask.jobs.ledger.files_of`.
+        The files of the last release; see `hmrf_dask.jobs.parent.files_of`.
     place : Place
     stop : bool
     made_of : collection of str

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from hmrf_dask.checkpoints.commits import CommitLog
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.progress import PROGRESS
-from hmrf_dask.jobs.report import NAME as REPORT
-from hmrf_dask.jobs.report import Report
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.own_files import HASHES
 from hmrf_dask.releases.release import (
@@ -26,8 +24,91 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.remote import explained, open_files
-from hmrf_dask.storage.sealed import seal_for_people, unseal_as
+from hmrf_dask.storage.sealed import DamagedFileError, seal_for_people, typed, unseal, unseal_as
 from hmrf_dask.storage.stores import Storage, open_storage
+
+FORMAT = "hmrf-dask/run/v2"
+NAME = "run.json"
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a run ended.
+
+    Attributes
+    ----------
+    status : {"done", "up to date"}
+    run, output : str
+    parent : str or None
+        The run it went on from.
+    release : int
+    mode : {"fit", "predict"}
+    start : {"cold", "warm"} or None
+        None where nothing was fitted.
+    files : dict
+        Number of files with documents: `all` that are there; `new`, `changed` and `gone` since the
+        last release.
+    documents : dict
+        Number of documents by their ids: `all`; `new` and `gone` since the last release; `changed`,
+        those that it had too, in a file that is new or changed; `moved`, those that it had too, in
+        another cluster, and `moved_share`, 0 to 1, of those that it had too. Beside them
+        `vectorised` in this run, and `quarantined` records of all files.
+    vocabulary : dict
+        `terms`, whether it was made anew (`refit`), the share of words it does not know in the
+        files that are new (`unknown_share`), and in those it was made of (`unknown_share_then`).
+    answers : dict
+        `pairs` used and those of them that are `violated`, both by kind (`must`, `cannot`); lines
+        that were `quarantined`, and those of them that name documents that never were (`unknown`);
+        lines that are `waiting` for a document that a former release had; those that wait for the
+        next fit (`unused`, in predict mode).
+    fit : dict
+        `J`, `iterations`, `stop_reason`, `converged`; empty where nothing was fitted.
+    clusters : dict
+        `number`, and how many were kept, split, merged, new, vanished.
+    nmi : float or None
+        With the label column, where the manifest names one.
+    seconds : dict
+        By step; of the attempt that ended the run.
+    places : dict
+        Where assignments, clusters, model, lineage and rejects lie, below the output.
+    """
+
+    status: str
+    run: str
+    output: str
+    parent: str | None
+    release: int
+    mode: str
+    start: str | None
+    files: dict[str, int]
+    documents: dict[str, Any]
+    vocabulary: dict[str, Any]
+    answers: dict[str, Any]
+    fit: dict[str, Any]
+    clusters: dict[str, Any]
+    nmi: float | None
+    seconds: dict[str, float]
+    places: dict[str, str]
+
+    def to_json(self) -> bytes:
+        """Return run.json. The output may be moved, so it is not in there."""
+        content = asdict(self)
+        del content["output"]
+        return seal_for_people({"format": FORMAT, **content})
+
+    @staticmethod
+    def from_json(data: bytes, output: str) -> Report:
+        """Return what `to_json` wrote."""
+        name = f"{NAME} of a run in {output}"
+        content = unseal(data, name)
+        if content.pop("format", None) != FORMAT:
+            raise DamagedFileError(f"{name} must have the format {FORMAT}, got another; run again")
+        return typed(Report, {**content, "output": output}, name)
+
+    def up_to_date(self) -> Report:
+        """Return the same report of a run that had nothing to do."""
+        return replace(self, status="up to date")
+
 
 ASSIGNMENTS = "assignments"
 LINEAGE = "lineage.json"
@@ -239,7 +320,7 @@ def _of_job_run(url: str, storage: Storage) -> dict[str, Any]:
     told: dict[str, Any] = {"kind": "job run", "place": url, "running": False, "report": None}
     told["progress"] = run_progress(output, run)
     with suppress(FileNotFoundError):
-        told["report"] = asdict(Report.from_json(storage.read(REPORT), output))
+        told["report"] = asdict(Report.from_json(storage.read(NAME), output))
     return told
 
 

@@ -30,7 +30,7 @@ from hmrf_dask.jobs.rows import Home
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource, write_block
 from hmrf_dask.storage.sealed import digest
-from hmrf_dask.tasks.survey import find_ids
+from hmrf_dask.tasks.partitions import find_ids
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import IntArray
 

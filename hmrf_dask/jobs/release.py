@@ -22,15 +22,31 @@ from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import assignments_of, write_assignments, write_clusters
 from hmrf_dask.jobs.former import Overlap, count_overlap
-from hmrf_dask.jobs.garbage import sweep
-from hmrf_dask.jobs.ledger import CAME, MADE_OF, SOURCES, VOCABULARY, entries
 from hmrf_dask.jobs.packs import read_hashed
-from hmrf_dask.jobs.parent import INPUTS, NEXT_ID, next_id_after
-from hmrf_dask.jobs.places import ANSWERS, GONE, LINEAGE, MODEL, NOTES, REJECTS, model_of
+from hmrf_dask.jobs.parent import (
+    CAME,
+    INPUTS,
+    MADE_OF,
+    NEXT_ID,
+    SOURCES,
+    VOCABULARY,
+    entries,
+    next_id_after,
+)
+from hmrf_dask.jobs.places import (
+    ANSWERS,
+    GONE,
+    LINEAGE,
+    MODEL,
+    NAME,
+    NOTES,
+    REJECTS,
+    Report,
+    model_of,
+)
 from hmrf_dask.jobs.predict import Files, Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
-from hmrf_dask.jobs.report import NAME, Report
-from hmrf_dask.jobs.rows import JobRows
+from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobRun, Material
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.measures.scores import normalized_mutual_info

@@ -1,26 +1,43 @@
-"""A job from its inputs to a release: rows, fit, assignments, lineage, one commit."""
+"""A job from its inputs to a release: rows, fit, assignments, lineage, one commit; and repair."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
-from hmrf_dask.errors import ConfigurationError, HmrfError, HmrfWarning, InvalidInputError, counted
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HmrfError,
+    HmrfWarning,
+    InvalidInputError,
+    UnreadableFileError,
+    counted,
+)
 from hmrf_dask.jobs.assignments import assignments_of
 from hmrf_dask.jobs.former import count_shared
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.ledger import last_release
-from hmrf_dask.jobs.parent import INPUTS, Parent, damage_explained, find_parent
+from hmrf_dask.jobs.parent import (
+    INPUTS,
+    Parent,
+    compare,
+    damage_explained,
+    files_of,
+    find_parent,
+    last_release,
+    parent_again,
+)
+from hmrf_dask.jobs.places import NAME, Report
 from hmrf_dask.jobs.progress import Tell, Watch, nothing
 from hmrf_dask.jobs.quarantine import TooManyRejectedError
 from hmrf_dask.jobs.release import release, write_fit, write_prediction
-from hmrf_dask.jobs.repair import damage_of, remake_of, repaired
-from hmrf_dask.jobs.report import NAME, Report
 from hmrf_dask.jobs.steps import (
     JobRun,
     Material,
@@ -40,11 +57,14 @@ from hmrf_dask.releases.release import (
     LATEST,
     DamagedReleaseError,
     Release,
+    check_files,
+    hashed_in,
     is_pointed_at,
     pointer_damage,
     publish,
     read_if_whole,
     read_published,
+    tonight,
 )
 from hmrf_dask.storage.sealed import RunUnavailableError
 from hmrf_dask.storage.stores import (
@@ -55,6 +75,116 @@ from hmrf_dask.storage.stores import (
     make_folders,
     open_storage,
 )
+from hmrf_dask.text.files import COUNTED, COUNTS
+from hmrf_dask.text.vectorise import WRITTEN
+
+T = TypeVar("T")
+_KEY = "[0-9a-f]{24}"
+_COUNTS = re.compile(rf"(?:^|/)({COUNTS}/{_KEY})/[^/]+$")
+_ROWS = re.compile(rf"(?:^|/)(rows/(?:{_KEY}|embeddings)/{_KEY})/[^/]+$")
+_BESIDE = re.compile(rf"(?:^|/)documents/({_KEY})/[^/]+$")
+_OF_RUN = re.compile(r"(?:^|/)(runs/[0-9a-f]{16}/rows/[^/]+)$")
+
+
+def repaired(
+    work: Callable[[], T], storage: Storage, record_of_documents: Callable[[str], str]
+) -> T:
+    """Return what some work gives, begun again for every damaged file that can be made again.
+
+    Parameters
+    ----------
+    work : callable
+        What is done already is not done again.
+    storage : Storage
+        The output.
+    record_of_documents : callable
+        The record, below the output, that goes with the key of a pack.
+
+    Raises
+    ------
+    UnreadableFileError
+        The same files are damaged again, or nobody knows how to make them.
+    """
+    removed: set[str] = set()
+    while True:
+        try:
+            return work()
+        except UnreadableFileError as error:
+            record = _record_of(error.path, record_of_documents)
+            if record is None or record in removed:
+                raise
+            removed.add(record)
+            warnings.warn(
+                f"{error.path}: {error.what}; it is made again of the documents",
+                HmrfWarning,
+                stacklevel=2,
+            )
+            storage.delete([record])
+
+
+def _record_of(path: str, record_of_documents: Callable[[str], str]) -> str | None:
+    """Return the file below the output without which a damaged file is made again."""
+    if found := _COUNTS.search(path):
+        return f"{found[1]}/{COUNTED}"
+    if found := _ROWS.search(path):
+        return f"{found[1]}/{WRITTEN}"
+    if found := _BESIDE.search(path):
+        return record_of_documents(found[1])
+    found = _OF_RUN.search(path)  # rows without repeated ids, written by every attempt
+    return None if found is None else found[1]
+
+
+@dataclass(frozen=True)
+class Remake:
+    """How the last release is made again.
+
+    Attributes
+    ----------
+    inputs : Inputs
+        What it was made of.
+    parent : Parent
+    damage : str
+        What is wrong with it.
+    """
+
+    inputs: Inputs
+    parent: Parent
+    damage: str
+
+
+def damage_of(output: str, release: Release) -> str | None:
+    """Return what is wrong with a release, as far as one night looks at it; None if nothing is."""
+    try:
+        check_files(open_output(output, None), release, hashed_in(tonight(), release.sizes))
+    except DamagedReleaseError as error:
+        return str(error)
+    return None
+
+
+def remake_of(inputs: Inputs) -> Remake | None:
+    """Return how the last release is made again; None where it is whole, or cannot be made."""
+    last = None if inputs.from_release is not None else last_release(inputs.output)
+    damage = None if last is None else damage_of(inputs.output, last)
+    if last is None or damage is None:
+        return None
+    then = inputs_of(last, inputs)
+    parent = None if then is None else parent_again(then, last)
+    return None if then is None or parent is None else Remake(then, parent, damage)
+
+
+def inputs_of(release: Release, inputs: Inputs) -> Inputs | None:
+    """Return what a release was made of, None where these inputs have it no more as it was."""
+    changes = compare(files_of(release.ledger), inputs.sources)
+    if changes.changed or changes.gone:
+        return None
+    same = set(changes.same)
+    sources = tuple(one for one in inputs.sources if one.path in same)
+    for mode in ("fit", "predict"):  # whatever is asked now, with --predict or without
+        job = inputs.job.model_copy(update={"mode": mode})
+        then = replace(inputs, job=job, sources=sources)
+        if release.ledger.get(INPUTS) == then.identity:
+            return then
+    return None
 
 
 def make_private(output: str) -> None:

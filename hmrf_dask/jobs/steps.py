@@ -32,12 +32,19 @@ from hmrf_dask.jobs.answers import (
     split_answers,
 )
 from hmrf_dask.jobs.former import find_in, look_up
-from hmrf_dask.jobs.garbage import names_made
 from hmrf_dask.jobs.inputs import DocumentSource, Inputs
 from hmrf_dask.jobs.job_file import Method, Text
-from hmrf_dask.jobs.ledger import CAME, MADE_OF, Changes, FileEntry, compare, files_of
 from hmrf_dask.jobs.packs import Pack, packed
-from hmrf_dask.jobs.parent import Parent, check_release
+from hmrf_dask.jobs.parent import (
+    CAME,
+    MADE_OF,
+    Changes,
+    FileEntry,
+    Parent,
+    check_release,
+    compare,
+    files_of,
+)
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.progress import Tell, Watch
 from hmrf_dask.jobs.quarantine import check_answers, check_records, is_too_much, without_repeated
@@ -48,6 +55,7 @@ from hmrf_dask.jobs.rows import (
     count_documents,
     embed_documents,
     find_lines,
+    names_made,
     read_vocabulary,
     settings_of,
     weigh_documents,

@@ -13,8 +13,7 @@ import pytest
 from hmrf_dask.documents.batches import read_batches
 from hmrf_dask.jobs import inputs
 from hmrf_dask.jobs.inputs import gather, load_job
-from hmrf_dask.jobs.places import assignment_files
-from hmrf_dask.jobs.report import Report
+from hmrf_dask.jobs.places import Report, assignment_files
 from hmrf_dask.jobs.run_job import run_job
 
 # Of a test about something else; tests/test_rejected.py has the warnings.

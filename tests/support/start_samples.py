@@ -13,7 +13,7 @@ from hmrf_dask.distortions import make_distortion
 from hmrf_dask.fit import preparation
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks import survey
+from hmrf_dask.tasks import partitions
 from hmrf_dask.tasks.first_centroids import CandidateRows
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.start_sample import StartSample, sort_start_sample
@@ -31,7 +31,7 @@ def sample_of(
     make = RowBlock.from_array if dense else RowBlock.from_scipy
     block = make(rows if dense else scipy.sparse.csr_array(rows), ids)
     distortion = make_distortion(name)
-    facts = survey.survey_block(block, 0, distortion, ids is not None)
+    facts = partitions.survey_block(block, 0, distortion, ids is not None)
     bound = distortion.bind(preparation.extent_of(facts, block.n_features))
     weights = np.ones(block.n_features)
     terms = bound.terms(block, weights)

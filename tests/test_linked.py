@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from functools import partial
 from unittest import mock
 
 import hypothesis.strategies as st
@@ -13,10 +12,16 @@ from hypothesis import given, settings
 from hmrf_dask.constraints import closure as closure_module
 from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
-from hmrf_dask.kernels.closure_tables import table_bytes
+from hmrf_dask.kernels.closure_tables import TableSizes, table_bytes
 from hmrf_dask.linked.layout import CANNOT, MUST, LinkedLayout
-from hmrf_dask.linked.plan import plan_layout
-from hmrf_dask.linked.sizes import heap_bytes, message_bytes, round_bytes, table_mode_bytes
+from hmrf_dask.linked.plan import (
+    RowSizes,
+    heap_bytes,
+    message_bytes,
+    plan_layout,
+    round_bytes,
+    table_mode_bytes,
+)
 
 GIGABYTE = 1 << 30
 
@@ -55,13 +60,12 @@ def layout_of(
     rows_per_partition: int = 65536,
     propagating: bool = False,
 ) -> LinkedLayout:
+    nbytes = np.broadcast_to(np.asarray(row_bytes, np.int64), graph.n_nodes)
     return plan_layout(
         graph,
         n_clusters,
-        np.broadcast_to(np.asarray(row_bytes, np.int64), graph.n_nodes),
-        np.full(graph.n_nodes, 5),
+        RowSizes(nbytes, np.full(graph.n_nodes, 5), 10),
         task_memory=task_memory,
-        table_bytes=partial(table_bytes, 10),
         rows_per_partition=rows_per_partition,
         propagating=propagating,
     )
@@ -312,7 +316,7 @@ def test_components_in_table_form_stay_whole_and_apart() -> None:
 def test_a_table_component_that_does_not_fit_is_refused_with_the_arithmetic() -> None:
     graph = tables()
     large = np.array([5 * 399])
-    closures = table_bytes(10, 3, large, large, 5 * 400, 400, 3, 2)
+    closures = table_bytes(10, 3, TableSizes(large, large, 5 * 400, 400, 3, 2))
     worst = table_mode_bytes(400, 0, 3, 40_000, closures)
     with pytest.raises(MemoryPlanError, match=rf"2 × 40,000 .*= {worst:,} bytes.*closure to false"):
         layout_of(graph, task_memory=worst - 1)

@@ -20,7 +20,7 @@ from hmrf_dask.fit.preparation import check_settings
 from hmrf_dask.kernels import messages
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
-from hmrf_dask.linked.sizes import heap_bytes, message_bytes
+from hmrf_dask.linked.plan import heap_bytes, message_bytes
 from hmrf_dask.tasks.model import Settings
 from tests.support.fits import Case, digests, fit, text_case
 from tests.support.icm_oracle import Component, add_messages, exchange_messages, settle_labels

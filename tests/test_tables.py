@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,13 @@ import pytest
 from hmrf_dask.constraints import closure as closure_module
 from hmrf_dask.kernels import closure_tables
 from hmrf_dask.kernels.closure_sweeps import fill_tables, group_energies, table_icm
-from hmrf_dask.kernels.closure_tables import build_tables, make_closure, make_rows, table_bytes
+from hmrf_dask.kernels.closure_tables import (
+    TableSizes,
+    build_tables,
+    make_closure,
+    make_rows,
+    table_bytes,
+)
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.exact import best_limbs, join_limbs
 from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
@@ -21,17 +28,17 @@ from tests.support.problems import random_problem
 
 
 @njit()
-def _best_of_group(labels, problem, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
-    fill_tables(labels, tables, rows, closure, grouping)
-    group_energies(labels, problem, tables, rows, closure, grouping, group)
-    energies = tables.energies
+def _best_of_group(labels, problem, form, group):  # type: ignore[no-untyped-def]
+    fill_tables(labels, form)
+    group_energies(labels, problem, form, group)
+    energies = form.tables.buffers.energies
     return best_limbs(energies[0], energies[1], 0, energies.shape[1] - 1)
 
 
 def group_gain(labels, problem, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
     """Return (best cluster, exact gain) of moving a whole group; (-1, 0) where none gains."""
-    tables = build_tables(rows, closure, grouping, problem.costs.shape[1])
-    target, high, low = _best_of_group(labels, problem, tables, rows, closure, grouping, group)
+    form = build_tables(rows, closure, grouping, problem.costs.shape[1])
+    target, high, low = _best_of_group(labels, problem, form, group)
     return target, join_limbs(high, low) // 2
 
 
@@ -230,6 +237,13 @@ def test_what_has_a_table_changes_no_label(
         assert ends[0] == ends[1] == ends[2]
 
 
+def arrays_of(value: Any) -> list[np.ndarray]:
+    """Return the arrays of nested tuples."""
+    if isinstance(value, tuple):
+        return [array for part in value for array in arrays_of(part)]
+    return [value]
+
+
 @pytest.mark.usefixtures("forms")
 def test_tables_fit_in_the_bytes_announced() -> None:
     rng = np.random.default_rng(60)
@@ -239,16 +253,15 @@ def test_tables_fit_in_the_bytes_announced() -> None:
             n_clusters = len(problem.distortion[0])
             labels = np.zeros(len(problem.rows), np.int32)
             _, rows, closure, grouping = problem.arrays()
-            tables = build_tables(rows, closure, grouping, n_clusters)
+            tables = build_tables(rows, closure, grouping, n_clusters).tables
+            slot, owner = tables.slots.slot, tables.owners.owner
             features = int(rows.indices.max()) + 1 if rows.indices.size else 0
             values = np.bincount(problem.groups, np.diff(rows.indptr)).astype(np.int64)
-            held = sum(array.nbytes for array in [*tables, *closure[4:]])
-            clock = 8 * len(labels) + 32 * len(tables.slot) + 8
-            announced = table_bytes(
-                features, n_clusters, values[tables.slot >= 0], values[tables.owner >= 0],
-                rows.values.size, len(labels), len(tables.slot), len(problem.rivals),
-            )  # fmt: skip
-            assert held + clock <= announced
+            held = sum(array.nbytes for array in [*arrays_of(tables), *closure[4:]])
+            clock = 8 * len(labels) + 32 * len(slot) + 8
+            counts = rows.values.size, len(labels), len(slot), len(problem.rivals)
+            sizes = TableSizes(values[slot >= 0], values[owner >= 0], *counts)
+            assert held + clock <= table_bytes(features, n_clusters, sizes)
 
 
 def signed_rows(rng: np.random.Generator, n: int, width: int, s: int) -> np.ndarray:
@@ -311,6 +324,6 @@ def test_a_hub_with_many_small_rivals_keeps_a_small_table() -> None:
     weight = np.ones(2 * n_rivals)
     must = np.ones(n_rivals + 1)
     closure = make_closure(1, -1, 4, must, start, rival, weight)
-    tables = build_tables(rows, closure, grouping, 3)
+    tables = build_tables(rows, closure, grouping, 3).tables
     assert tables.sums.shape == (2 * width, 3)
-    assert tables.owner_sums.shape == (0, 3)
+    assert tables.owners.sums.shape == (0, 3)

@@ -18,8 +18,8 @@ from hmrf_dask.flow.dataflow import FAN, Dataflow, share_array, tree
 from hmrf_dask.flow.workers import memory_of_a_task
 from hmrf_dask.kernels.exact import exact_value
 from hmrf_dask.kernels.products import LANES
+from hmrf_dask.linked.plan import heap_bytes, message_bytes
 from hmrf_dask.linked.scale import cost_unit, rounded_costs
-from hmrf_dask.linked.sizes import heap_bytes, message_bytes
 from hmrf_dask.rows.files import BlockSource
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,9 +13,8 @@ from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
-from hmrf_dask.kernels.closure_tables import table_bytes
 from hmrf_dask.linked.layout import LinkedLayout
-from hmrf_dask.linked.plan import plan_layout
+from hmrf_dask.linked.plan import RowSizes, plan_layout
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import LabelledPartition, first_labels, gather_rows, take_rows
@@ -178,15 +176,12 @@ def lay_out(
             settings, distortion, extent, free, places=nowhere, positions=nowhere,
             row_bytes=row_bytes, groups=together,
         )  # fmt: skip
+    features = 0 if settings.penalty == "potts" else extent.n_features + 1
     layout = plan_layout(
         graph,
         settings.n_clusters,
-        ENTRY_BYTES * row_values + ROW_BYTES,
-        row_values,
+        RowSizes(ENTRY_BYTES * row_values + ROW_BYTES, row_values, features),
         task_memory=settings.task_memory,
-        table_bytes=partial(
-            table_bytes, 0 if settings.penalty == "potts" else extent.n_features + 1
-        ),
         propagating=settings.inference == "belief-propagation",
     )
     laid_rows = node_rows[layout.order]

@@ -18,7 +18,7 @@ import numpy as np
 from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.flow.dataflow import FAN, Dataflow, Lazy, tree
-from hmrf_dask.linked.sizes import BOUNDARY_SHARE
+from hmrf_dask.linked.plan import BOUNDARY_SHARE
 from hmrf_dask.tasks import rounds as tasks
 from hmrf_dask.tasks.rounds import Cutting
 

@@ -18,7 +18,7 @@ from hmrf_dask.kernels.closure_tables import (
     empty_change,
     gather,
     put_point,
-    spread,
+    spread_change,
 )
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.exact import add_limbs, best_limbs
@@ -27,68 +27,69 @@ from hmrf_dask.types import AnyArray, LabelArray
 
 
 @inner(inline="always")
-def _lay_out(tables, rows, negative_column, point, sign):  # type: ignore[no-untyped-def]
-    """Write a row into the spread-out one (sign 1), or nought where it stands (sign 0)."""
+def _write_dense(form, point, sign):  # type: ignore[no-untyped-def]
+    """Write a row into the dense one (sign 1), or zeros over it (sign 0)."""
+    rows, dense = form.rows, form.tables.buffers.dense
     for entry in range(rows.indptr[point], rows.indptr[point + 1]):
         feature = rows.indices[entry]
         value = sign * rows.values[entry]
-        tables.laid[feature] = -value if feature == negative_column else value
+        dense[feature] = -value if feature == form.closure.negative_column else value
 
 
 @inner(inline="always")
-def _add_members(row, labels, tables, rows, kappa, grouping, group, point, weight, largest):  # type: ignore[no-untyped-def]
-    """Add what the closure of the point laid out with the members of a group costs, one by one.
+def _add_members(row, labels, form, group, point, terms):  # type: ignore[no-untyped-def]
+    """Add what the closure of the point in the dense row with the members of a group costs.
 
-    Of must-problem `largest` is 0.
+    `terms` are the weight of a pair and what φ is taken from: 0 for must-links, φ_max for rivals.
     """
+    rows, grouping, dense = form.rows, form.grouping, form.tables.buffers.dense
+    weight, largest = terms
     for at in range(grouping.start[group], grouping.start[group + 1]):
-        other = grouping.member[at]
-        if other == point:
+        member = grouping.member[at]
+        if member == point:
             continue
         product = np.int64(0)
-        for entry in range(rows.indptr[other], rows.indptr[other + 1]):
-            product += np.int64(rows.values[entry]) * np.int64(tables.laid[rows.indices[entry]])
-        phi = rows.own[point] + rows.own[other] - kappa * product
-        row[labels[other]] += weight * (largest - phi)
+        for entry in range(rows.indptr[member], rows.indptr[member + 1]):
+            product += np.int64(rows.values[entry]) * np.int64(dense[rows.indices[entry]])
+        phi = rows.own[point] + rows.own[member] - form.closure.kappa * product
+        row[labels[member]] += weight * (largest - phi)
 
 
 @inner(inline="always")
-def _add_owner(row, tables, rows, closure, rival, point, weight):  # type: ignore[no-untyped-def]
+def _add_owner(row, form, rival, point, weight):  # type: ignore[no-untyped-def]
     """Add what a point's closure with a large rival costs, from the sums it keeps of itself."""
-    mine = tables.owner[rival]
+    rows, owners, slots = form.rows, form.tables.owners, form.tables.slots
+    mine = owners.owner[rival]
     for h in range(row.shape[0]):
         row[h] += weight * (
-            tables.owner_counts[mine, h] * (closure.largest - rows.own[point])
-            - tables.owner_own[mine, h]
+            owners.counts[mine, h] * (form.closure.largest - rows.own[point]) - owners.own[mine, h]
         )
-    slot = tables.slot[rival]
-    features = tables.feature[tables.feature_start[slot] : tables.feature_start[slot + 1]]
-    first = tables.owner_start[mine]
+    slot = slots.slot[rival]
+    features = slots.feature[slots.feature_start[slot] : slots.feature_start[slot + 1]]
     for entry in range(rows.indptr[point], rows.indptr[point + 1]):
         at = find(features, rows.indices[entry])
         if at >= 0:
-            value = weight * closure.kappa * np.int64(rows.values[entry])
+            value = weight * form.closure.kappa * np.int64(rows.values[entry])
             for h in range(row.shape[0]):
-                row[h] += value * tables.owner_sums[first + at, h]
+                row[h] += value * owners.sums[owners.start[mine] + at, h]
 
 
 @inner()
-def _add_partners(row, labels, tables, rows, closure, grouping, group, point, end):  # type: ignore[no-untyped-def]
+def _add_partners(row, labels, form, group, point, end):  # type: ignore[no-untyped-def]
     """Add what the closure costs a point: inside its group and with its rivals up to `end`."""
-    _lay_out(tables, rows, closure.negative_column, point, 1)
+    closure = form.closure
+    _write_dense(form, point, 1)
     begin = closure.rival_start[group]
     for at in range(begin - 1, end):
         own = at < begin
         partner = np.int64(group) if own else np.int64(closure.rival[at])
         weight = closure.must_weight[group] if own else closure.rival_weight[at]
-        if not own and tables.owner[partner] >= 0:
-            _add_owner(row, tables, rows, closure, partner, point, weight)
+        if not own and form.tables.owners.owner[partner] >= 0:
+            _add_owner(row, form, partner, point, weight)
         elif weight != 0:
             largest = 0 if own else closure.largest
-            _add_members(
-                row, labels, tables, rows, closure.kappa, grouping, partner, point, weight, largest
-            )
-    _lay_out(tables, rows, closure.negative_column, point, 0)
+            _add_members(row, labels, form, partner, point, (weight, largest))
+    _write_dense(form, point, 0)
 
 
 @inner(inline="always")
@@ -102,47 +103,47 @@ def _add_dot(row, rows, point, sums, first, place):  # type: ignore[no-untyped-d
 
 
 @inner()
-def add_closure(row, labels, tables, rows, closure, grouping, group, point):  # type: ignore[no-untyped-def]
+def add_closure(row, labels, form, group, point):  # type: ignore[no-untyped-def]
     """Add what the closure makes each cluster cost for a point."""
-    slot = tables.slot[group]
+    rows, closure, tables = form.rows, form.closure, form.tables
+    slot = tables.slots.slot[group]
     if slot < 0:
-        end = closure.rival_start[group + 1]
-        _add_partners(row, labels, tables, rows, closure, grouping, group, point, end)
+        _add_partners(row, labels, form, group, point, closure.rival_start[group + 1])
         return
     for h in range(row.shape[0]):
         row[h] += rows.own[point] * tables.counts[slot, h] + tables.constants[slot, h]
-    _add_dot(row, rows, point, tables.sums, tables.feature_start[slot], tables.place)
+    _add_dot(row, rows, point, tables.sums, tables.slots.feature_start[slot], tables.place)
     # the point itself stands in its group's sums: take it out
     row[labels[point]] += closure.must_weight[group] * tables.itself[point]
 
 
 @inner(inline="always")
-def _own_part(labels, tables, rows, closure, grouping, group, point):  # type: ignore[no-untyped-def]
+def _own_part(labels, form, group, point):  # type: ignore[no-untyped-def]
     """Write into `part` what the closure inside the point's own group makes each cluster cost."""
-    part = tables.part
+    rows, closure, tables = form.rows, form.closure, form.tables
+    part, change = tables.buffers.part, tables.change
     part[:] = 0
     weight = closure.must_weight[group]
     if weight == 0:
         return
-    if tables.slot[group] < 0:
-        none = closure.rival_start[group]
-        _add_partners(part, labels, tables, rows, closure, grouping, group, point, none)
+    if tables.slots.slot[group] < 0:
+        _add_partners(part, labels, form, group, point, closure.rival_start[group])  # no rivals
         return
-    _add_dot(part, rows, point, tables.block, 0, tables.place)
+    _add_dot(part, rows, point, change.block, 0, tables.place)
     own = rows.own[point]
     for h in range(part.shape[0]):
-        part[h] = weight * (closure.kappa * part[h] - tables.members[h] * own - tables.summed[h])
+        part[h] = weight * (closure.kappa * part[h] - change.members[h] * own - change.summed[h])
     part[labels[point]] += weight * tables.itself[point]
 
 
 @inner(inline="always")
-def _add_member(labels, problem, tables, of, point):  # type: ignore[no-untyped-def]
+def _add_member(labels, problem, of, buffers, point):  # type: ignore[no-untyped-def]
     """Add a member, whose `row` and `part` are worked out, to the `energies` of its group.
 
     Its row holds its pairs inside the group too: they are taken out of it, and put back for "all
     at h" (every pair) and "as it is" (pairs at one cluster).
     """
-    row, part, label = tables.row, tables.part, labels[point]
+    row, part, label = buffers.row, buffers.part, labels[point]
     n_clusters = row.shape[0]
     together = np.int64(0)
     together_now = np.int64(part[label])
@@ -150,46 +151,47 @@ def _add_member(labels, problem, tables, of, point):  # type: ignore[no-untyped-
         together += part[h]
         row[h] -= part[h]
     for edge in range(problem.start[point], problem.start[point + 1]):
-        other = problem.neighbour[edge]
-        if of[other] == of[point]:
+        neighbour = problem.neighbour[edge]
+        if of[neighbour] == of[point]:
             together += problem.cost[edge]
-            row[labels[other]] -= problem.cost[edge]
-            if labels[other] == label:
+            row[labels[neighbour]] -= problem.cost[edge]
+            if labels[neighbour] == label:
                 together_now += problem.cost[edge]
     for h in range(n_clusters + 1):
         value = 2 * row[h] + together if h < n_clusters else 2 * row[label] + together_now
-        add_limbs(tables.energies[0], tables.energies[1], h, value)
+        add_limbs(buffers.energies[0], buffers.energies[1], h, value)
 
 
 @inner(inline="always")
-def group_energies(labels, problem, tables, rows, closure, grouping, group):  # type: ignore[no-untyped-def]
+def group_energies(labels, problem, form, group):  # type: ignore[no-untyped-def]
     """Write the K + 1 `energies` of a group, doubled: a pair inside it counts at each of its ends.
 
     Energy h is that with all members at h, the last one that of the present.
     """
-    tables.energies[:] = 0
-    if closure.must_weight[group] != 0 and tables.slot[group] >= 0:
-        gather(labels, tables, rows, closure, grouping, group)
+    grouping, buffers = form.grouping, form.tables.buffers
+    buffers.energies[:] = 0
+    if form.closure.must_weight[group] != 0 and form.tables.slots.slot[group] >= 0:
+        gather(labels, form, group)
     for at in range(grouping.start[group], grouping.start[group + 1]):
         point = np.int64(grouping.member[at])
-        fill_row(tables.row, labels, problem, point)
-        add_closure(tables.row, labels, tables, rows, closure, grouping, group, point)
-        _own_part(labels, tables, rows, closure, grouping, group, point)
-        _add_member(labels, problem, tables, grouping.of, point)
+        fill_row(buffers.row, labels, problem, point)
+        add_closure(buffers.row, labels, form, group, point)
+        _own_part(labels, form, group, point)
+        _add_member(labels, problem, grouping.of, buffers, point)
 
 
 class _Clock(NamedTuple):
-    """When something changed and when it was last looked at: what is unchanged is passed over.
+    """When something changed and when it was last checked: what is unchanged is skipped.
 
-    Groups with a table are told when a rival moves; the others ask when their rivals `moved`.
+    Groups with a table are marked when a rival moves; the others ask when their rivals `moved`.
     """
 
     now: AnyArray
     moved: AnyArray
     table_changed: AnyArray
     group_changed: AnyArray
-    group_looked: AnyArray
-    looked: AnyArray
+    group_checked: AnyArray
+    checked: AnyArray
 
 
 def _start_clock(n: int, n_groups: int) -> _Clock:
@@ -204,12 +206,13 @@ def _start_clock(n: int, n_groups: int) -> _Clock:
 
 
 @inner()
-def _tick(clock, tables, closure, group):  # type: ignore[no-untyped-def]
+def _tick(clock, form, group):  # type: ignore[no-untyped-def]
     """Note that a member of a group moves: its closure and that of its rivals change."""
+    tables = form.tables
     clock.now[0] += 1
     clock.moved[group] = clock.now[0]
     clock.group_changed[group] = clock.now[0]
-    if closure.must_weight[group] != 0:
+    if form.closure.must_weight[group] != 0:
         clock.table_changed[group] = clock.now[0]
     for at in range(tables.strong_start[group], tables.strong_start[group + 1]):
         clock.group_changed[tables.strong[at]] = clock.now[0]
@@ -217,10 +220,11 @@ def _tick(clock, tables, closure, group):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _last_change(clock, tables, closure, group):  # type: ignore[no-untyped-def]
+def _last_change(clock, form, group):  # type: ignore[no-untyped-def]
     """Return when what the closure makes the points of a group cost changed last."""
+    closure = form.closure
     last = clock.table_changed[group]
-    if tables.slot[group] < 0:
+    if form.tables.slots.slot[group] < 0:
         for at in range(closure.rival_start[group], closure.rival_start[group + 1]):
             last = max(last, clock.moved[closure.rival[at]])
     return last
@@ -229,52 +233,55 @@ def _last_change(clock, tables, closure, group):  # type: ignore[no-untyped-def]
 @inner()
 def _wake_neighbours(clock, problem, of, point):  # type: ignore[no-untyped-def]
     for edge in range(problem.start[point], problem.start[point + 1]):
-        other = problem.neighbour[edge]
-        clock.looked[other] = -1
-        clock.group_changed[of[other]] = clock.now[0]
+        neighbour = problem.neighbour[edge]
+        clock.checked[neighbour] = -1
+        clock.group_changed[of[neighbour]] = clock.now[0]
 
 
 @inner(inline="always")
-def fill_tables(labels, tables, rows, closure, grouping):  # type: ignore[no-untyped-def]
+def fill_tables(labels, form):  # type: ignore[no-untyped-def]
     """Count all points in, in tables that are empty."""
-    for group in range(tables.slot.shape[0]):
-        if tables.slot[group] >= 0:
-            gather(labels, tables, rows, closure, grouping, group)
-            spread(tables, closure, group)
+    grouping, slot = form.grouping, form.tables.slots.slot
+    for group in range(slot.shape[0]):
+        if slot[group] >= 0:
+            gather(labels, form, group)
+            spread_change(form, group)
         else:
             for at in range(grouping.start[group], grouping.start[group + 1]):
                 point = np.int64(grouping.member[at])
-                put_point(tables, rows, closure, group, point, np.int64(labels[point]), np.int64(1))
+                put_point(form, group, point, np.int64(labels[point]), np.int64(1))
 
 
 @inner(inline="always")
-def _sweep_points(labels, problem, tables, rows, closure, grouping, clock):  # type: ignore[no-untyped-def]
+def _sweep_points(labels, problem, form, clock):  # type: ignore[no-untyped-def]
+    of, row = form.grouping.of, form.tables.buffers.row
     moves = 0
     for point in range(labels.shape[0]):
-        group = np.int64(grouping.of[point])
-        if clock.looked[point] >= _last_change(clock, tables, closure, group):
+        group = np.int64(of[point])
+        if clock.checked[point] >= _last_change(clock, form, group):
             continue
-        fill_row(tables.row, labels, problem, point)
-        add_closure(tables.row, labels, tables, rows, closure, grouping, group, point)
+        fill_row(row, labels, problem, point)
+        add_closure(row, labels, form, group, point)
         old = np.int64(labels[point])
-        new = best_cluster(tables.row, old)
+        new = best_cluster(row, old)
         if new != old:
             for sign in (-1, 1):
-                put_point(tables, rows, closure, group, point, old if sign < 0 else new, sign)
+                put_point(form, group, point, old if sign < 0 else new, sign)
             labels[point] = new
-            _tick(clock, tables, closure, group)
-            _wake_neighbours(clock, problem, grouping.of, point)
+            _tick(clock, form, group)
+            _wake_neighbours(clock, problem, of, point)
             moves += 1
-        clock.looked[point] = clock.now[0]
+        clock.checked[point] = clock.now[0]
     return moves
 
 
 @inner(inline="always")
-def _move_group(labels, problem, tables, rows, closure, grouping, clock, group, new):  # type: ignore[no-untyped-def]
-    _tick(clock, tables, closure, group)
-    summed = tables.slot[group] >= 0
+def _move_group(labels, problem, form, clock, group, new):  # type: ignore[no-untyped-def]
+    grouping = form.grouping
+    _tick(clock, form, group)
+    summed = form.tables.slots.slot[group] >= 0
     if summed:
-        empty_change(tables, group)
+        empty_change(form.tables, group)
     for at in range(grouping.start[group], grouping.start[group + 1]):
         point = np.int64(grouping.member[at])
         old = np.int64(labels[point])
@@ -283,44 +290,44 @@ def _move_group(labels, problem, tables, rows, closure, grouping, clock, group, 
         for sign in (-1, 1):
             cluster = old if sign < 0 else new
             if summed:
-                add_row(tables, rows, closure.negative_column, point, cluster, sign)
+                add_row(form, point, cluster, sign)
             else:
-                put_point(tables, rows, closure, group, point, cluster, sign)
+                put_point(form, group, point, cluster, sign)
         labels[point] = new
         _wake_neighbours(clock, problem, grouping.of, point)
     if summed:
-        spread(tables, closure, group)
-    clock.group_looked[group] = clock.now[0]
+        spread_change(form, group)
+    clock.group_checked[group] = clock.now[0]
 
 
 @inner(inline="always")
-def _pass_groups(labels, problem, tables, rows, closure, grouping, clock):  # type: ignore[no-untyped-def]
+def _pass_groups(labels, problem, form, clock):  # type: ignore[no-untyped-def]
+    start, energies = form.grouping.start, form.tables.buffers.energies
     moves = 0
-    for group in range(grouping.start.shape[0] - 1):
-        if grouping.start[group + 1] - grouping.start[group] < 2:
+    for group in range(start.shape[0] - 1):
+        if start[group + 1] - start[group] < 2:
             continue
-        changed = max(clock.group_changed[group], _last_change(clock, tables, closure, group))
-        if clock.group_looked[group] >= changed:
+        changed = max(clock.group_changed[group], _last_change(clock, form, group))
+        if clock.group_checked[group] >= changed:
             continue
-        group_energies(labels, problem, tables, rows, closure, grouping, group)
-        energies = tables.energies
+        group_energies(labels, problem, form, group)
         target, _, _ = best_limbs(energies[0], energies[1], 0, energies.shape[1] - 1)
-        clock.group_looked[group] = clock.now[0]
+        clock.group_checked[group] = clock.now[0]
         if target >= 0:
-            _move_group(labels, problem, tables, rows, closure, grouping, clock, group, target)
+            _move_group(labels, problem, form, clock, group, target)
             moves += 1
     return moves
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _run(labels, problem, tables, rows, closure, grouping, clock):  # type: ignore[no-untyped-def]
-    fill_tables(labels, tables, rows, closure, grouping)
+def _run(labels, problem, form, clock):  # type: ignore[no-untyped-def]
+    fill_tables(labels, form)
     points = 0
     groups = 0
     sweeps = 0
     while True:
-        moved_groups = _pass_groups(labels, problem, tables, rows, closure, grouping, clock)
-        moved = _sweep_points(labels, problem, tables, rows, closure, grouping, clock)
+        moved_groups = _pass_groups(labels, problem, form, clock)
+        moved = _sweep_points(labels, problem, form, clock)
         points += moved
         groups += moved_groups
         sweeps += 1
@@ -342,7 +349,7 @@ def table_icm(
     labels : int32 array, shape (n,)
         Changed in place.
     problem : ProblemArrays
-        Costs of the points, and explicit pairs beside the closure (`make_problem`, first = 0).
+        Costs of the points, and explicit pairs next to the closure (`make_problem`, first = 0).
     rows, closure : QuantisedRows, Closure
         The closure (`make_rows`, `make_closure`).
     grouping : Grouping
@@ -353,7 +360,7 @@ def table_icm(
     point_moves, group_moves, sweeps : int
         Ties go to the present label, then to the lowest cluster.
     """
-    tables = build_tables(rows, closure, grouping, problem.costs.shape[1])
-    clock = _start_clock(len(labels), len(tables.slot))
-    points, groups, sweeps = _run(labels, problem, tables, rows, closure, grouping, clock)
+    form = build_tables(rows, closure, grouping, problem.costs.shape[1])
+    clock = _start_clock(len(labels), len(grouping.start) - 1)
+    points, groups, sweeps = _run(labels, problem, form, clock)
     return int(points), int(groups), int(sweeps)

@@ -1,27 +1,108 @@
-"""Linked rows: the partitions constrained documents lie in, and which of them ICM joins."""
+"""The plan of linked rows: their partitions, which of these ICM joins, and the bytes of tasks."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.constraints.graphs import BreadthFirst, adjacency, members_by_number
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
-from hmrf_dask.kernels.closure_tables import table_forms
+from hmrf_dask.kernels.closure_tables import TableSizes, table_bytes, table_forms
 from hmrf_dask.linked.layout import LinkedLayout, Mode, arrange
-from hmrf_dask.linked.sizes import heap_bytes, message_bytes, round_bytes, table_mode_bytes
 from hmrf_dask.types import BoolArray, IntArray, LabelArray
-
-# (K, entries of each group with a table, of each that keeps its own sums, of all rows; rows,
-# groups, pairs of rivals) -> bytes
-TableBytes = Callable[[int, IntArray, IntArray, int, int, int, int], int]
 
 KINDS: tuple[Mode, ...] = ("heap", "messages", "table")  # of components in one task, laid out so
 ROWS_SHARE = 4  # a linked partition's rows take at most this part of the task memory
+
+Count = TypeVar("Count", int, IntArray)  # one component, or an array of them
+
+# Bytes a heap ICM task keeps for one row beside its costs: labels in, out and before group moves
+# 12, gains as they come and slack 24, adjacency starts and cursors 16, hub 4, heap (target, gain,
+# item, place) 20, and for group moves: group, members and starts 16, slot, target, kept, waiting,
+# queue 17, heap 24, what to look at again 9.
+ROW_BYTES = 144
+# One end of a pair in the adjacency: neighbour 4, cost 8, kept rows of hubs at most 4.
+END_BYTES = 16
+# One pair as it comes: both ends 8, kind 1, weight 8, cost from its pair block 8.
+PAIR_BYTES = 25
+# In a piece: a half-edge with its place among the pairs, and kept rows of hubs: 4 + 8 + 4 + 4.
+HALF_EDGE_BYTES = 20
+# The far end of a half-edge in another piece: index, group, label before and after 16, the list for
+# its piece 4, its entry in a boundary as it comes, joined and sorted 36, its place worked out 36.
+FAR_BYTES = 92
+# Belief propagation beside a heap task. Of a row, beside 8 K of beliefs: labels, component 24. Of a
+# pair, beside 16 K of two messages: 72 while pairs are put in order.
+BELIEF_BYTES, MESSAGE_BYTES = 24, 72
+BOUNDARY_SHARE = 8  # proposals of must-link groups take at most this part of the task memory
+
+
+def heap_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
+    """Return what one heap ICM task over these rows and explicit pairs needs, in bytes.
+
+    Costs are int32: 4 K a row as they come, 4 K laid end to end where they come from several
+    partitions, and up to K for the kept sums of group moves.
+    """
+    return n_rows * (9 * n_clusters + ROW_BYTES) + n_pairs * (2 * END_BYTES + PAIR_BYTES)
+
+
+def message_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
+    """Return what belief propagation needs beside `heap_bytes`, in bytes."""
+    rows = n_rows * (8 * n_clusters + BELIEF_BYTES)
+    return rows + n_pairs * (16 * n_clusters + MESSAGE_BYTES)
+
+
+def round_bytes(n_rows: Count, n_ends: Count, n_clusters: int) -> Count:
+    """Return what one partition needs in a priority round, in bytes, proposals of groups included.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the partition: costs come in layout order, 4 K a row, and are not copied.
+    n_ends : int
+        Ends of explicit pairs that lie on these rows; each is counted as if the other lay outside
+        and wanted to move, so that far ends and their boundaries are covered. Nothing is held of
+        the rest of the component.
+    n_clusters : int
+        K.
+    """
+    own = n_rows * (5 * n_clusters + ROW_BYTES) + n_ends * (HALF_EDGE_BYTES + FAR_BYTES)
+    return own + own // (BOUNDARY_SHARE - 1) + 1
+
+
+def table_mode_bytes(
+    n_rows: int,
+    n_pairs: int,
+    n_clusters: int,
+    rows_nbytes: int,
+    tables_nbytes: int,
+) -> int:
+    """Return what one task over components in table form needs, in bytes.
+
+    The rows as they come and once more gathered and quantised, what a heap task needs for the
+    explicit differences, and the tables.
+    """
+    return heap_bytes(n_rows, n_pairs, n_clusters) + 2 * rows_nbytes + tables_nbytes
+
+
+class RowSizes(NamedTuple):
+    """The sizes of every constrained document's row.
+
+    Attributes
+    ----------
+    nbytes : ndarray of shape (n,), int64
+    values : ndarray of shape (n,), int64
+        Entries (the number of features for a dense one).
+    n_features : int
+        Features that closure tables may have; 0 where penalties read no rows.
+    """
+
+    nbytes: IntArray
+    values: IntArray
+    n_features: int
 
 
 class _Needs(NamedTuple):
@@ -46,11 +127,9 @@ class _Limits(NamedTuple):
 def plan_layout(
     graph: ConstraintGraph,
     n_clusters: int,
-    row_bytes: IntArray,
-    row_values: IntArray,
+    rows: RowSizes,
     *,
     task_memory: int,
-    table_bytes: TableBytes,
     rows_per_partition: int = 65536,
     propagating: bool = False,
 ) -> LinkedLayout:
@@ -58,9 +137,9 @@ def plan_layout(
 
     Linked order is: whole components in explicit form, those of them with messages after the
     others, whole components in table form, then the components too large for one partition, each
-    alone; within each part by lowest member, inside a
-    component by node. Only a component that is settled in rounds is laid out breadth-first from its
-    lowest member, so that neighbours lie near each other whatever their ids.
+    alone; within each part by lowest member, inside a component by node. Only a component that is
+    settled in rounds is laid out breadth-first from its lowest member, so that neighbours lie near
+    each other whatever their ids.
 
     Parameters
     ----------
@@ -68,15 +147,10 @@ def plan_layout(
         The constrained documents and their pairs.
     n_clusters : int
         K.
-    row_bytes : ndarray of shape (n,), int64
-        Bytes of every node's row.
-    row_values : ndarray of shape (n,), int64
-        Entries of every node's row (the number of features for a dense one).
+    rows : RowSizes
+        Of every node.
     task_memory : int
         Bytes one task may use (``hmrf.task-memory``).
-    table_bytes : callable
-        Bytes of a component's tables: `hmrf_dask.kernels.closure_tables.table_bytes` with the
-        features bound.
     rows_per_partition : int, default=65536
         Most rows of a linked partition.
     propagating : bool, default=False
@@ -95,12 +169,17 @@ def plan_layout(
     if rows_per_partition < 1:
         raise ConfigurationError(f"rows_per_partition must be at least 1, got {rows_per_partition}")
     limits = _Limits(rows_per_partition, task_memory // ROWS_SHARE, task_memory)
-    row_bytes = np.asarray(row_bytes, np.int64)
-    _refuse_large_rows(row_bytes, limits)
-    needs = _component_needs(graph, n_clusters, row_bytes, row_values, table_bytes)
+    _refuse_large_rows(rows.nbytes, limits)
+    needs = _component_needs(graph, n_clusters, rows)
     if propagating:
         needs = _with_messages(needs, n_clusters, task_memory)
     _refuse_large_tables(graph, needs, task_memory)
+    return _planned(graph, n_clusters, rows, needs, limits)
+
+
+def _planned(
+    graph: ConstraintGraph, n_clusters: int, rows: RowSizes, needs: _Needs, limits: _Limits
+) -> LinkedLayout:
     alone = (needs.rows > limits.rows) | (needs.nbytes > limits.nbytes)
     alone |= needs.task > limits.task
     pieces = ~graph.table_components & (needs.task > limits.task)
@@ -112,7 +191,7 @@ def plan_layout(
     first = sum(plan.sizes)
     for component in np.flatnonzero(alone).tolist():
         nodes = order[first : first + int(needs.rows[component])]
-        weights = [np.ones(len(nodes), np.int64), row_bytes[nodes]]
+        weights = [np.ones(len(nodes), np.int64), rows.nbytes[nodes]]
         mode = KINDS[needs.kinds[component]]
         if pieces[component]:
             mode = "rounds"
@@ -163,28 +242,21 @@ def _cuts(weights: list[IntArray], limits: _Limits) -> list[int]:
     return cuts
 
 
-def _component_needs(
-    graph: ConstraintGraph,
-    n_clusters: int,
-    row_bytes: IntArray,
-    row_values: IntArray,
-    table_bytes: TableBytes,
-) -> _Needs:
+def _component_needs(graph: ConstraintGraph, n_clusters: int, rows: RowSizes) -> _Needs:
     n_components = graph.n_components
-    rows = np.bincount(graph.components, minlength=n_components)
-    nbytes, values = np.zeros((2, n_components), np.int64)
-    np.add.at(nbytes, graph.components, row_bytes)
-    np.add.at(values, graph.components, row_values)
+    counts = np.bincount(graph.components, minlength=n_components)
+    nbytes = np.zeros(n_components, np.int64)
+    np.add.at(nbytes, graph.components, rows.nbytes)
     firsts = np.concatenate([graph.must_pairs[:, 0], graph.cannot_pairs[:, 0]])
     pairs = np.bincount(graph.components[firsts], minlength=n_components)
-    task = heap_bytes(rows, pairs, n_clusters)
+    task = heap_bytes(counts, pairs, n_clusters)
     groups = np.bincount(graph.group_components, minlength=n_components)
-    for component, tables in _table_needs(graph, n_clusters, rows, row_values, table_bytes):
-        task[component] = table_mode_bytes(
-            rows[component], pairs[component], n_clusters, nbytes[component], tables
-        )
+    for component, sizes in _table_sizes(graph, rows.values, counts):
+        tables = table_bytes(rows.n_features, n_clusters, sizes)
+        own = counts[component], pairs[component], n_clusters, nbytes[component]
+        task[component] = table_mode_bytes(*own, tables)
     kinds = np.where(graph.table_components, KINDS.index("table"), KINDS.index("heap"))
-    return _Needs(rows, nbytes, pairs, groups, task, kinds)
+    return _Needs(counts, nbytes, pairs, groups, task, kinds)
 
 
 def _with_messages(needs: _Needs, n_clusters: int, task_memory: int) -> _Needs:
@@ -195,34 +267,29 @@ def _with_messages(needs: _Needs, n_clusters: int, task_memory: int) -> _Needs:
     return needs._replace(task=np.where(passing, task, needs.task), kinds=kinds)
 
 
-def _table_needs(
-    graph: ConstraintGraph,
-    n_clusters: int,
-    rows: IntArray,
-    row_values: IntArray,
-    table_bytes: TableBytes,
-) -> Iterator[tuple[int, int]]:
-    """Yield every component in table form with the bytes of its tables."""
+def _table_sizes(
+    graph: ConstraintGraph, row_values: IntArray, counts: IntArray
+) -> Iterator[tuple[int, TableSizes]]:
+    """Yield every component in table form with the sizes of its tables."""
     ends = np.concatenate([graph.rivals, graph.rivals[:, ::-1]])
     order = np.argsort(ends[:, 0], kind="stable")
     starts = np.searchsorted(ends[order, 0], np.arange(graph.n_groups + 1))
     sizes = np.bincount(graph.groups, minlength=graph.n_groups)
     slots, owners = table_forms(sizes, graph.table_groups, starts, ends[order, 1])
     values = np.bincount(graph.groups, row_values, graph.n_groups).astype(np.int64)
-    n_rivals = np.bincount(graph.group_components[graph.rivals[:, 0]], minlength=len(rows))
-    first, members = members_by_number(graph.group_components, len(rows))
+    n_rivals = np.bincount(graph.group_components[graph.rivals[:, 0]], minlength=len(counts))
+    first, members = members_by_number(graph.group_components, len(counts))
     for component in np.flatnonzero(graph.table_components).tolist():
         mine = members[first[component] : first[component + 1]]
         yield (
             component,
-            table_bytes(
-                n_clusters,
+            TableSizes(
                 values[mine[slots[mine]]],
                 values[mine[owners[mine]]],
-                int(values[mine].sum()),
-                int(rows[component]),
-                len(mine),
-                int(n_rivals[component]),
+                n_values=int(values[mine].sum()),
+                n_points=int(counts[component]),
+                n_groups=len(mine),
+                n_rivals=int(n_rivals[component]),
             ),
         )
 

@@ -103,7 +103,7 @@ def make_scale(
     shift = _shift(span / unit)
     tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
     quantum = unit * 2.0**shift + 2.0 * tolerance
-    return Scale(0, unit, shift, unit_of_costs, 0, tolerance, quantum)
+    return Scale(0, unit, shift, unit_of_costs, largest=0, tolerance=tolerance, quantum=quantum)
 
 
 def _table_scale(
@@ -129,14 +129,15 @@ def _table_scale(
         raise InvalidInputError(
             f"the costs of the pairs of one document must leave {least} bits for exact "
             f"integers, got {bits} bits: they add up to {degree:g} in steps of {unit_of_costs:g}, "
-            f"beside distances of up to {span:g}; {advice}"
+            f"next to distances of up to {span:g}; {advice}"
         )
     unit = unit_of_costs * square / 4.0**bits
     shift = _shift(span / unit)
     loose = 0.0 if potts else _loose(distortion, weights, bits)
     tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
     quantum = loose + unit * 2.0**shift + 2.0 * tolerance
-    return Scale(bits, unit, shift, unit_of_costs, round(largest * 4.0**bits), tolerance, quantum)
+    whole = round(largest * 4.0**bits)
+    return Scale(bits, unit, shift, unit_of_costs, whole, tolerance=tolerance, quantum=quantum)
 
 
 def _loose(distortion: TableDistortion, weights: FloatArray, bits: int) -> float:

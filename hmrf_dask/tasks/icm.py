@@ -221,10 +221,10 @@ def describe(
         0 if potts else distortion.kappa,
         n_features,
         2 * largest if potts else largest,
-        np.where(problem.group_tables, must, 0),
-        starts,
-        ends[order, 1],
-        np.full(len(ends), cannot, np.int64),
+        must_weight=np.where(problem.group_tables, must, 0),
+        rival_start=starts,
+        rival=ends[order, 1],
+        rival_weight=np.full(len(ends), cannot, np.int64),
     )
 
 

@@ -100,6 +100,16 @@ class ConflictError(InvalidInputError):
     ----------
     witness : tuple
         The ids along the shortest must-link path; first and last are the cannot-linked pair.
+
+    Examples
+    --------
+    >>> from hmrf_dask import HMRFKMeans
+    >>> must, cannot = [(0, 1), (1, 2)], [(0, 2)]
+    >>> try:
+    ...     HMRFKMeans(2).fit([[1.0], [2.0], [3.0]], must_link=must, cannot_link=cannot)
+    ... except ConflictError as error:
+    ...     error.witness
+    (0, 1, 2)
     """
 
     def __init__(self, message: str, witness: tuple[object, ...] = ()) -> None:
@@ -138,7 +148,16 @@ class InfeasibleError(InvalidInputError):
     ----------
     blocking : tuple of tuples
         The cannot-linked ids that stand in the way: of each the first has no cluster left, the
-        second lies in one of them.
+        second is in one of them.
+
+    Examples
+    --------
+    >>> from hmrf_dask import COPKMeans
+    >>> try:
+    ...     COPKMeans(1, random_state=0).fit([[1.0], [2.0]], cannot_link=[(0, 1)])
+    ... except InfeasibleError as error:
+    ...     sorted(error.blocking[0])
+    [0, 1]
     """
 
     def __init__(self, message: str, blocking: tuple[tuple[object, object], ...] = ()) -> None:
@@ -214,12 +233,18 @@ class HmrfWarning(UserWarning):
 
 
 def lacks_credentials(error: BaseException) -> bool:
-    """Tell whether a store was not even asked, for want of credentials: trying again is no help."""
+    """Return whether a store was not even asked, for want of credentials: again is no help."""
     return type(error).__name__ in _NO_CREDENTIALS
 
 
 def is_of_a_store(error: BaseException) -> bool:
-    """Tell whether a file system or a store's library raised an error."""
+    """Return whether a file system or a store's library raised an error.
+
+    Examples
+    --------
+    >>> is_of_a_store(FileNotFoundError()), is_of_a_store(ValueError())
+    (True, False)
+    """
     kinds = type(error).__mro__
     return isinstance(error, OSError) or any(
         kind.__module__.partition(".")[0] in _STORES for kind in kinds
@@ -227,7 +252,7 @@ def is_of_a_store(error: BaseException) -> bool:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Tell whether trying again may help against what a store raised: exit code 75, else 78.
+    """Return whether trying again may help against what a store raised: exit code 75, else 78.
 
     Examples
     --------

@@ -17,7 +17,13 @@ LARGEST_INT32: Final = 2**31 - 1
 
 
 class Range(NamedTuple):
-    """The least and the most that a number may be."""
+    """The least and the most that a number may be.
+
+    Examples
+    --------
+    >>> Range(1, 10).whole, Range(0.0, 1.0).whole
+    (True, False)
+    """
 
     least: float
     most: float
@@ -105,7 +111,13 @@ CELLS_BYTES: Final = 2**28  # of Parquet: what rows read at once may come to at 
 
 
 def within(name: str) -> dict[str, Any]:
-    """Return how a field of a model says that it takes a number in the range of this name."""
+    """Return how a field of a model says that it takes a number in the range of this name.
+
+    Examples
+    --------
+    >>> within("keep")
+    {'strict': True, 'ge': 1, 'le': 10000}
+    """
     return RANGES[name].as_field()
 
 
@@ -121,6 +133,13 @@ def problem_of_cost(cost: float) -> str:
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise ConfigurationError unless a number is an integer in the range of its name."""
+    """Raise ConfigurationError unless a number is an integer in the range of its name.
+
+    Examples
+    --------
+    >>> check_count("n_partitions", 0)
+    Traceback (most recent call last):
+    hmrf_dask.errors.ConfigurationError: n_partitions must be an integer from 1 to 1000000, got 0
+    """
     if problem := RANGES[name].problem_of_count(value):
         raise ConfigurationError(f"{name} {problem}, got {shortened(value)}")

@@ -53,6 +53,11 @@ class Parameter:
         By method, where they differ from `default` and `values`.
     in_files : object
         The default of job files and of the command line where it differs; `REQUIRED`: none.
+
+    Examples
+    --------
+    >>> PARAMETERS["penalty"].values, PARAMETERS["penalty"].default
+    (('distance', 'potts'), 'distance')
     """
 
     name: str
@@ -71,11 +76,23 @@ class Parameter:
         return self.values == RANGES["cost"]
 
     def default_of(self, method: str) -> Any:
-        """Return the default that the class of this name has."""
+        """Return the default that the class of this name has.
+
+        Examples
+        --------
+        >>> PARAMETERS["init"].default_of("PCKMeans")
+        'neighborhoods'
+        """
         return self.defaults.get(method, self.default)
 
     def choices_of(self, method: str) -> Choices:
-        """Return the values that the class of this name takes; () of a number."""
+        """Return the values that the class of this name takes; () of a number.
+
+        Examples
+        --------
+        >>> PARAMETERS["init"].choices_of("KMeans")
+        ('k-means++', 'random')
+        """
         return () if isinstance(self.values, Range) else self.choices.get(method, self.values)
 
     def problem(self, value: Any, method: str = "") -> str:
@@ -200,6 +217,13 @@ def taken_by(method: str) -> list[Parameter]:
 
 
 def check_parameter(name: str, value: object, method: str = "") -> None:
-    """Raise ConfigurationError unless a parameter, of this class, may have a value."""
+    """Raise ConfigurationError unless a parameter, of this class, may have a value.
+
+    Examples
+    --------
+    >>> check_parameter("max_iter", 0)
+    Traceback (most recent call last):
+    hmrf_dask.errors.ConfigurationError: max_iter must be an integer from 1 to 1000000, got 0
+    """
     if problem := PARAMETERS[name].problem(value, method):
         raise ConfigurationError(f"{name} {problem}, got {shortened(value)}")

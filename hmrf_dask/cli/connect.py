@@ -77,6 +77,12 @@ def connected(
         Address, or file with the address, of a running `dask scheduler`.
     cluster : Cluster, optional
         What a job file says.
+
+    Examples
+    --------
+    >>> with connected(threads=2):
+    ...     dask.config.get("num_workers")
+    2
     """
     silence_dask()
     with ExitStack() as stack:

@@ -185,7 +185,13 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Callable[P, R]], C
 
 
 class Place(click.ParamType[str]):
-    """A path or a URL, which carries no secret."""
+    """A path or a URL, which carries no secret.
+
+    Examples
+    --------
+    >>> Place().convert("s3://bucket/rows.npz", None, None)
+    's3://bucket/rows.npz'
+    """
 
     name = "text"
 
@@ -210,7 +216,13 @@ def _called(param: click.Parameter | None) -> str:
 
 
 class Whole(click.IntRange):
-    """A whole number, written in digits, in a range."""
+    """A whole number, written in digits, in a range.
+
+    Examples
+    --------
+    >>> Whole(RANGES["threads"]).convert("12", None, None)
+    12
+    """
 
     def __init__(self, numbers: Range) -> None:
         super().__init__(int(numbers.least), int(numbers.most))
@@ -223,7 +235,13 @@ class Whole(click.IntRange):
 
 
 class Cost(click.ParamType[float]):
-    """What a broken pair costs."""
+    """What a broken pair costs.
+
+    Examples
+    --------
+    >>> Cost().convert("0.5", None, None)
+    0.5
+    """
 
     name = "number"
 
@@ -257,7 +275,13 @@ how_to_print = with_options(
 
 
 def scheduler_option(where: dict[str, Any]) -> dict[str, Any]:
-    """Return the option that says where to run, if any; two are a mistake of usage."""
+    """Return the option that says where to run, if any; two are a mistake of usage.
+
+    Examples
+    --------
+    >>> scheduler_option({"threads": None, "processes": 2})
+    {'processes': 2}
+    """
     chosen = {name: value for name, value in where.items() if value is not None}
     if len(chosen) > 1:
         names = [f"--{name.replace('_', '-')}" for name in chosen]

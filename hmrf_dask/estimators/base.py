@@ -44,7 +44,7 @@ from hmrf_dask.fit.seeds import Seeds
 from hmrf_dask.parameters import PARAMETERS
 
 POSITIVE_ONLY = ("i-divergence", "kl")
-SUMMARY = (  # what a saved model keeps of the fit, beside arrays
+SUMMARY = (  # what a saved model keeps of the fit, besides arrays
     "objective",
     "objective_terms",
     "objective_history",
@@ -95,17 +95,27 @@ class HMRFEstimator(
             Pairs of row numbers of X that belong together, or do not; of document ids (str) where
             X is a Corpus that has some. Or one `Constraints`, as `must_link`.
         run_dir : str or path, optional
-            Folder or URL where every iteration is committed; a fit that was stopped goes on from
+            Folder or URL where every iteration is committed; a fit that was stopped resumes from
             there to the same bits. Without it a temporary one lives as long as `labels_` need it.
 
         Returns
         -------
         self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask import HMRFKMeans
+        >>> rows = np.array([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+        >>> model = HMRFKMeans(2, penalty="potts", must_link_cost=9.0, random_state=0)
+        >>> model.fit(rows, must_link=[(0, 3)]).violations_
+        {'must_link': 0, 'cannot_link': 0}
         """
         distortion = make_distortion(self.distortion)
-        given = {n: value for n, value in self.get_params(deep=False).items() if n in PARAMETERS}
-        given["random_state"] = self._seed(run_dir)
-        settings = make_settings(given, self._fixed, distortion, self._method)
+        parameters = self.get_params(deep=False)
+        values = {name: parameters[name] for name in parameters if name in PARAMETERS}
+        values["random_state"] = self._seed(run_dir)
+        settings = make_settings(values, self._fixed, distortion, self._method)
         constraints = as_constraints(must_link, cannot_link)
         if not self._priced:
             constraints = without_costs(constraints)
@@ -122,11 +132,11 @@ class HMRFEstimator(
         return self
 
     def _seeds(self, y: Any, n_rows: int, n_clusters: int, distortion: Distortion) -> Seeds | None:
-        """Return what `y` tells of the rows' classes: to most estimators nothing."""
+        """Return what `y` says of the rows' classes: for most estimators nothing."""
         return None
 
     def _seed(self, run_dir: str | os.PathLike[str] | None) -> int:
-        """Return the seed; without a `random_state` the one that the run found there recorded."""
+        """Return the seed; without a `random_state` the one that the run there recorded."""
         if self.random_state is None and run_dir is not None:
             config = RunDirectory.at(run_dir).recorded_config()
             if config is not None:
@@ -137,7 +147,7 @@ class HMRFEstimator(
         """Set the fitted attributes."""
         state, model = fitted.state, fitted.state.model
         centers = model.centroids
-        # A fit that never made new ones ends with those it was given, which are the user's.
+        # A fit that never made new centroids ends with those of the user, which stay theirs.
         own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
         self.cluster_centers_ = centers if own else centers.copy()
         self.feature_weights_ = model.weights
@@ -182,6 +192,15 @@ class HMRFEstimator(
         -------
         labels : ndarray of int32, shape (n_samples,)
             Of `cluster_ids_`. A dask array, not computed yet, for a dask array, a Corpus or a path.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask import KMeans
+        >>> rows = np.array([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+        >>> model = KMeans(2, random_state=0).fit(rows)
+        >>> (model.predict([[9, 1], [2, 8]]) == model.labels_[[0, 2]]).tolist()
+        [True, True]
         """
         check_is_fitted(self)
         corpus = self._corpus(X, fitting=False)
@@ -199,6 +218,15 @@ class HMRFEstimator(
         distances : ndarray of float64, shape (n_samples, n_clusters)
             Columns are positions, as rows of `cluster_centers_` are; `cluster_ids_` names them. A
             dask array, not computed yet, for a dask array, a Corpus or a path.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask import KMeans
+        >>> rows = np.array([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+        >>> model = KMeans(2, random_state=0).fit(rows)
+        >>> (model.transform(rows).argmin(axis=1) == model.labels_).all()
+        np.True_
         """
         check_is_fitted(self)
         return transform_rows(self.predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
@@ -211,6 +239,15 @@ class HMRFEstimator(
         X : as for `fit`
         y : Ignored
             For scikit-learn's sake.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask import KMeans
+        >>> rows = np.array([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+        >>> model = KMeans(2, distortion="euclidean", random_state=0).fit(rows)
+        >>> round(model.score(rows), 6)
+        -0.01
         """
         check_is_fitted(self)
         return score_rows(self.predictor(), self._corpus(X, fitting=False))
@@ -219,6 +256,22 @@ class HMRFEstimator(
         """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
 
         `labels_` are not part of it: they belong to the rows.
+
+        Parameters
+        ----------
+        path : str or path
+            A new folder or one that `save` wrote, local or an fsspec URL.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from hmrf_dask import KMeans, load
+        >>> model = KMeans(2, random_state=0).fit([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/model")
+        ...     again = load(f"{folder}/model")
+        >>> again.objective_ == model.objective_
+        True
         """
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)

@@ -35,9 +35,9 @@ class HMRFKMeans(HMRFEstimator):
     penalty : {"distance", "potts"}, default="distance"
         Whether a violated pair costs by its distance (HMRF), or the same whatever it is (PCKMeans).
     must_link_cost : float, default=1.0
-        What a violated must-link costs, times its penalty. A cost given with a pair goes before.
+        What a violated must-link costs, times its penalty. A pair's own cost goes before.
     cannot_link_cost : float, default=1.0
-        What a violated cannot-link costs, times its penalty. A cost given with a pair goes before.
+        What a violated cannot-link costs, times its penalty. A pair's own cost goes before.
     init : str or array of shape (n_clusters, n_features), default="auto"
         Where centroids begin: "auto" runs a pool of starts and keeps the lowest J; "neighborhoods"
         is the paper's start; "k-means++" and "random" run `n_init` starts that see no pairs.
@@ -51,8 +51,8 @@ class HMRFKMeans(HMRFEstimator):
         fit `hmrf.task-memory` stay with "icm".
     refine : bool or "auto", default="auto"
         First-variation moves: single rows move where J falls with the centroids re-optimised.
-        "auto" refines every start up to 200 rows a cluster, the best one up to 2,000, none beyond:
-        there they bring nothing and take as long as all else.
+        "auto" refines every start up to 200 rows a cluster, the best one up to 2,000, none beyond,
+        where they bring nothing and take as long as all else.
     weight_update : {"normalized", "paper"}, default="normalized"
         How weights of cosine and pearson are learned.
     closure : bool, default=True
@@ -65,7 +65,7 @@ class HMRFKMeans(HMRFEstimator):
     max_iter : int, default=100
         Most iterations of each fit before refinement.
     random_state : int, RandomState or None, default=None
-        The seed. None draws one; with a `run_dir` that holds a run, it is the run's.
+        The seed. None draws one; with a `run_dir` that has a run, it is the run's.
 
     Attributes
     ----------
@@ -305,7 +305,15 @@ class KMeans(HMRFEstimator):
     def fit(  # type: ignore[override]  # without pairs, so that nobody routes any to it
         self, X: Any, y: Any = None, *, run_dir: str | os.PathLike[str] | None = None
     ) -> Self:
-        """Cluster the rows of X; see `HMRFKMeans.fit`."""
+        """Cluster the rows of X; see `HMRFKMeans.fit`.
+
+        Examples
+        --------
+        >>> from hmrf_dask import KMeans
+        >>> rows = [[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]]
+        >>> KMeans(2, random_state=0).fit(rows).converged_
+        True
+        """
         return super().fit(X, y, run_dir=run_dir)
 
 
@@ -390,7 +398,7 @@ class SeededKMeans(HMRFEstimator):
     _method = "SeededKMeans"
     _fixed = MappingProxyType({"init": "seeds", **FREE_PAIRS, **GIVEN_PAIRS})
     _priced = False
-    _held = False
+    _fixed_seeds = False
 
     def __init__(
         self,
@@ -434,6 +442,13 @@ class SeededKMeans(HMRFEstimator):
         Returns
         -------
         self
+
+        Examples
+        --------
+        >>> from hmrf_dask import SeededKMeans
+        >>> rows = [[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]]
+        >>> SeededKMeans(2, random_state=0).fit(rows, must_link=[(0, 1)]).labels_.tolist()
+        [0, 0, 1, 1]
         """
         if y is None and must_link is None:
             raise InvalidInputError(
@@ -443,11 +458,19 @@ class SeededKMeans(HMRFEstimator):
         return super().fit(X, y, must_link=must_link, cannot_link=cannot_link, run_dir=run_dir)
 
     def fit_predict(self, X: Any, y: Any = None, **parameters: Any) -> Any:
-        """Return `labels_` of `fit` with the same arguments; scikit-learn's own leaves out `y`."""
+        """Return `labels_` of `fit` with the same arguments; scikit-learn's own leaves out `y`.
+
+        Examples
+        --------
+        >>> from hmrf_dask import SeededKMeans
+        >>> rows = [[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]]
+        >>> SeededKMeans(2, random_state=0).fit_predict(rows, [1, -1, -1, 0]).tolist()
+        [1, 1, 0, 0]
+        """
         return self.fit(X, y, **parameters).labels_
 
     def _seeds(self, y: Any, n_rows: int, n_clusters: int, distortion: Distortion) -> Seeds:
-        return given_seeds(y, n_rows, n_clusters, distortion, held=self._held)
+        return given_seeds(y, n_rows, n_clusters, distortion, fixed=self._fixed_seeds)
 
     def __sklearn_tags__(self) -> Any:
         """Say that there must be seeds."""
@@ -472,11 +495,11 @@ class ConstrainedKMeans(SeededKMeans):
     """
 
     _method = "ConstrainedKMeans"
-    _held = True
+    _fixed_seeds = True
 
 
 FAMILY = (HMRFKMeans, MPCKMeans, KMeans, PCKMeans, COPKMeans, SeededKMeans, ConstrainedKMeans)
-ESTIMATORS: dict[str, type[HMRFEstimator]] = {one.__name__: one for one in FAMILY}
+ESTIMATORS: dict[str, type[HMRFEstimator]] = {kind.__name__: kind for kind in FAMILY}
 
 
 def load(path: str | os.PathLike[str]) -> HMRFEstimator:
@@ -492,6 +515,17 @@ def load(path: str | os.PathLike[str]) -> HMRFEstimator:
     estimator
         Of the class that was saved, without `labels_`, which belong to the rows it was fitted on.
         The model of a job's release calls clusters by their ids (`cluster_ids_`).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from hmrf_dask import KMeans, load
+    >>> model = KMeans(2, random_state=0).fit([[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/model")
+    ...     again = load(f"{folder}/model")
+    >>> (again.predict([[1, 0.1]]) == model.labels_[:1]).all()
+    np.True_
     """
     saved = load_model(path)
     if saved.kind not in ESTIMATORS:

@@ -146,8 +146,10 @@ def _refuse_foreign(filesystem: Any, folder: str, files: Mapping[str, bytes]) ->
     if filesystem.exists(f"{folder}/{RECORD}"):
         foreign = [] if _MARK in filesystem.cat_file(f"{folder}/{RECORD}") else [RECORD]
     else:
-        there = [name for name in files if filesystem.exists(f"{folder}/{name}")]
-        foreign = [name for name in there if filesystem.cat_file(f"{folder}/{name}") != files[name]]
+        present = [name for name in files if filesystem.exists(f"{folder}/{name}")]
+        foreign = [
+            name for name in present if filesystem.cat_file(f"{folder}/{name}") != files[name]
+        ]
     if foreign:
         raise ConfigurationError(
             f"a model must be saved into a new folder or one that save() wrote, got {folder} with "
@@ -182,7 +184,7 @@ def not_as_saved(path: str | os.PathLike[str], error: Exception) -> InvalidInput
 
 
 def _require_shapes(arrays: Mapping[str, AnyArray], n_features: int) -> None:
-    """Raise ValueError where arrays are not those of a model: kernels trust what they are given."""
+    """Raise ValueError where arrays are not those of a model: kernels trust what they get."""
     centroids = arrays["centroids"]
     rows = {name: arrays[name] for name in ("weights", "minimum", "maximum")}
     shapes = {name: array.shape for name, array in rows.items()}
@@ -217,7 +219,7 @@ def _model_of(record: _Record, arrays: dict[str, AnyArray]) -> SavedModel:
 
 def _ids_of(record: _Record, n_clusters: int) -> list[int]:
     ids = record.cluster_ids
-    known = {one for one in ids if 0 <= one < 2**31}
+    known = {cluster_id for cluster_id in ids if 0 <= cluster_id < 2**31}
     if len(known) != n_clusters or len(ids) != n_clusters:
         raise ValueError(f"cluster_ids must be {n_clusters} different ids, got {ids}")
     return ids
@@ -245,10 +247,10 @@ def _refuse_other_format(data: bytes, path: str) -> None:
     record = None
     with suppress(ValueError, RecursionError):
         record = json.loads(data)
-    found = record.get("format") if isinstance(record, dict) else None
-    if isinstance(found, str) and found != FORMAT:
+    version = record.get("format") if isinstance(record, dict) else None
+    if isinstance(version, str) and version != FORMAT:
         raise InvalidInputError(
-            f"{path} must have the format {FORMAT!r}, got {found!r:.80}; read it with the "
+            f"{path} must have the format {FORMAT!r}, got {version!r:.80}; read it with the "
             "version of hmrf-dask that wrote it, or save the model again (that of a job's output: "
             "run it once with start: cold, its clusters keep their ids)"
         )

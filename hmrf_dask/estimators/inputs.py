@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -30,7 +30,18 @@ CHECKED = 16  # given centroids at a time: they are copied to be checked
 CHECKED_ELSEWHERE = ("distortion", "random_state")  # where an object is made of them
 UNLABELLED = -1
 ROUNDING = 1e-6  # by how much probabilities of a row may miss the sum of 1
-Entries = tuple[int, IntArray, AnyArray, AnyArray]  # number of rows; row, class and share of each
+
+
+class Labelled(NamedTuple):
+    """The labelled rows of `y`: how many rows there are; row, class and probability of each label.
+
+    A task of each chunk of a dask array returns one.
+    """
+
+    n_rows: int
+    rows: IntArray
+    classes: AnyArray
+    shares: AnyArray
 
 
 def make_settings(
@@ -67,7 +78,13 @@ def make_settings(
 
 
 def draw_seed(random_state: Any) -> int:
-    """Return the seed a `random_state` means: an integer as it is, else one draw of it."""
+    """Return the seed a `random_state` means: an integer as it is, else one draw of it.
+
+    Examples
+    --------
+    >>> draw_seed(3), draw_seed(np.random.RandomState(0))
+    (3, 209652396)
+    """
     state = _plain(random_state)
     if state is None or state is np.random or isinstance(state, np.random.RandomState):
         return int(check_random_state(state).randint(2**31))
@@ -81,33 +98,41 @@ def given_centroids(
     """Return the centroids given as `init`, None for a named one; refuse another shape or domain.
 
     For kl they are scaled to sum 1, as its rows are. An array of float64 is used as it is.
+
+    Examples
+    --------
+    >>> from hmrf_dask.distortions import make_distortion
+    >>> given_centroids([[1, 3]], make_distortion("kl"), 1, 2).tolist()
+    [[0.25, 0.75]]
+    >>> given_centroids("random", make_distortion("kl"), 1, 2) is None
+    True
     """
     if isinstance(init, str):
         return None
-    told = getattr(init, "shape", None)
-    if isinstance(told, tuple) and told != (n_clusters, n_features):  # before it is copied
-        raise _other_shape(told, n_clusters, n_features)
+    shape = getattr(init, "shape", None)
+    if isinstance(shape, tuple) and shape != (n_clusters, n_features):  # before it is copied
+        raise _other_shape(shape, n_clusters, n_features)
     try:
         if isinstance(init, np.ma.MaskedArray):
             raise TypeError("a mask would be lost")
         dense: Any = sound_csr(init).toarray() if hasattr(init, "toarray") else init
-        given = np.ascontiguousarray(dense, np.float64)
+        centroids = np.ascontiguousarray(dense, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         problem = PARAMETERS["init"].problem(None)
         raise ConfigurationError(f"init {problem} of numbers, got {shortened(init)}") from error
-    if given.shape != (n_clusters, n_features):
-        raise _other_shape(given.shape, n_clusters, n_features)
-    if not np.isfinite(given).all():
-        raise _other_shape(given.shape, n_clusters, n_features, " with NaN or infinity")
+    if centroids.shape != (n_clusters, n_features):
+        raise _other_shape(centroids.shape, n_clusters, n_features)
+    if not np.isfinite(centroids).all():
+        raise _other_shape(centroids.shape, n_clusters, n_features, " with NaN or infinity")
     try:
         for first in range(0, n_clusters, CHECKED):
-            rows = given[first : first + CHECKED]
+            rows = centroids[first : first + CHECKED]
             distortion.check(RowBlock.from_array(rows, first_row=first))
     except InvalidInputError as error:
         raise ConfigurationError(f"init: {error}") from error
     if isinstance(distortion, KullbackLeibler):
-        given = given / given.sum(axis=1, keepdims=True)
-    return given
+        centroids = centroids / centroids.sum(axis=1, keepdims=True)
+    return centroids
 
 
 def _other_shape(
@@ -120,7 +145,13 @@ def _other_shape(
 
 
 def as_constraints(must_link: Any, cannot_link: Any) -> Constraints | None:
-    """Return the constraints `fit` was given, None where there are none."""
+    """Return the pairs that `fit` got as constraints, None where there are none.
+
+    Examples
+    --------
+    >>> len(as_constraints([(0, 1)], [(1, 2)])), as_constraints(None, None)
+    (2, None)
+    """
     if isinstance(must_link, Constraints) and cannot_link is None:
         return must_link
     if isinstance(must_link, Constraints) or isinstance(cannot_link, Constraints):
@@ -163,7 +194,13 @@ def _check_refinement(asked: str | bool, distortion: Distortion) -> None:
 
 
 def is_lazy(X: Any) -> bool:
-    """Whether rows come partition by partition, so that results do too."""
+    """Return whether rows come partition by partition, so that results do too.
+
+    Examples
+    --------
+    >>> is_lazy("corpus"), is_lazy([[1.0, 2.0]])
+    (True, False)
+    """
     return isinstance(X, Corpus | str | os.PathLike) or hasattr(X, "dask")
 
 
@@ -175,7 +212,7 @@ class GivenRows:
     def _corpus(self, X: Any, *, fitting: bool) -> Corpus:
         """Return X as a corpus; matrices go through scikit-learn's own validation first.
 
-        All but the look at NaN and infinity, which is ours: it names the rows.
+        All but the check for NaN and infinity, which is ours: it names the rows.
         """
         if is_lazy(X):
             corpus = as_corpus(X)
@@ -212,33 +249,40 @@ class GivenRows:
 
 
 def given_seeds(
-    y: Any, n_rows: int, n_clusters: int, distortion: Distortion, *, held: bool
+    y: Any, n_rows: int, n_clusters: int, distortion: Distortion, *, fixed: bool
 ) -> Seeds:
     """Return the seeds that `y` means; refuse what cannot be one, naming rows.
 
     Parameters
     ----------
     y : array-like or dask array, shape (n_rows,) or (n_rows, n_clusters), or None
-        Classes, -1 where unlabelled; or the probability of each class, nought where unlabelled.
+        Classes, -1 where unlabelled; or the probability of each class, zero where unlabelled.
     n_rows, n_clusters : int
     distortion : Distortion
-    held : bool
+    fixed : bool
         Whether seeds keep their labels.
+
+    Examples
+    --------
+    >>> from hmrf_dask.distortions import make_distortion
+    >>> seeds = given_seeds([1, -1, 0], 3, 2, make_distortion("cosine"), fixed=False)
+    >>> seeds.rows.tolist(), seeds.labels.tolist()
+    ([0, 2], [1, 0])
     """
     if y is None:
         nothing = np.zeros(0, np.int64)
-        return Seeds(nothing, nothing.astype(np.int32), nothing, held)
-    found, rows, labels, shares = _entries(y, n_clusters)
-    if found != n_rows:
+        return Seeds(nothing, nothing.astype(np.int32), nothing, fixed)
+    n_labels, rows, labels, shares = _all_labelled(y, n_clusters)
+    if n_labels != n_rows:
         raise InvalidInputError(
-            f"y must have one entry for each of the {n_rows} rows of X, got {found}; use -1 for "
+            f"y must have one entry for each of the {n_rows} rows of X, got {n_labels}; use -1 for "
             "rows without a label"
         )
     _check_labels(rows, labels, n_clusters)
     units = _units(rows, shares)
-    some = units > 0
-    seeds = Seeds(rows[some], labels[some].astype(np.int32), units[some], held)
-    if seeds.soft and held:
+    positive = units > 0
+    seeds = Seeds(rows[positive], labels[positive].astype(np.int32), units[positive], fixed)
+    if seeds.soft and fixed:
         raise InvalidInputError(
             "seeds that keep their labels must be certain, got probabilities between 0 and 1; use "
             "SeededKMeans, or give one class for each seed"
@@ -251,31 +295,40 @@ def given_seeds(
     return seeds
 
 
-def _entries(y: Any, n_clusters: int) -> Entries:
+def _all_labelled(y: Any, n_clusters: int) -> Labelled:
     """Return the labelled rows of all of `y`; of a dask array they alone reach this process."""
     if not is_dask_array(y):
-        return entries_of(y, n_clusters)
+        return labelled_rows(y, n_clusters)
     if y.ndim > 1:
         if y.ndim > 2 or y.shape[1] != n_clusters:
             raise _not_labels(y.shape, y.dtype, n_clusters)
         y = y.rechunk({1: -1})
-    chunks = [one[0] if isinstance(one, list) else one for one in delayed_chunks(y)]
+    chunks = [chunk[0] if isinstance(chunk, list) else chunk for chunk in delayed_chunks(y)]
     flow = DaskFlow()
-    parts = flow.compute([flow.lazy(entries_of, one, n_clusters) for one in chunks])
-    offsets = np.cumsum([0, *(part[0] for part in parts)])
-    rows = [part[1] + offset for part, offset in zip(parts, offsets, strict=False)]
-    labels, shares = ([part[place] for part in parts] for place in (2, 3))
-    return (
-        int(offsets[-1]), np.concatenate(rows), np.concatenate(labels), np.concatenate(shares),
-    )  # fmt: skip
+    parts: list[Labelled] = flow.compute(
+        [flow.lazy(labelled_rows, chunk, n_clusters) for chunk in chunks]
+    )
+    offsets = np.cumsum([0, *(part.n_rows for part in parts)])
+    return Labelled(
+        int(offsets[-1]),
+        np.concatenate([part.rows + offset for part, offset in zip(parts, offsets, strict=False)]),
+        np.concatenate([part.classes for part in parts]),
+        np.concatenate([part.shares for part in parts]),
+    )
 
 
-def entries_of(y: Any, n_clusters: int) -> Entries:
-    """Return number of rows, and row, class and probability of what is labelled, by row."""
+def labelled_rows(y: Any, n_clusters: int) -> Labelled:
+    """Return what is labelled in a `y` that is here, ordered by row.
+
+    Examples
+    --------
+    >>> labelled_rows([[0.5, 0.5], [0, 0]], 2).classes.tolist()
+    [0, 1]
+    """
     if isinstance(y, np.ma.MaskedArray):
         raise InvalidInputError("y must not be masked, got a masked array; use -1 for no label")
     sparse = hasattr(y, "tocsr")
-    if isinstance(y, list | tuple) and any(isinstance(one, bool | np.bool_) for one in y):
+    if isinstance(y, list | tuple) and any(isinstance(label, bool | np.bool_) for label in y):
         raise InvalidInputError("y must hold numbers of classes, got true or false among them")
     try:
         array = sound_csr(y) if sparse else np.asarray(y)
@@ -288,12 +341,12 @@ def entries_of(y: Any, n_clusters: int) -> Entries:
         order = np.lexsort((classes, rows))
         rows, classes = rows[order].astype(np.int64), classes[order].astype(np.int64)
         shares = np.asarray(array[rows, classes], np.float64).ravel()
-        return array.shape[0], rows, classes, shares
+        return Labelled(array.shape[0], rows, classes, shares)
     whole = array.dtype.kind == "f" and not sparse and _is_whole(array)
     if array.ndim != 1 or not (array.dtype.kind in "iu" or whole):
         raise _not_labels(array.shape, array.dtype, n_clusters)
     rows = np.flatnonzero(array != UNLABELLED)
-    return len(array), rows, array[rows].astype(np.int64), np.ones(len(rows))
+    return Labelled(len(array), rows, array[rows].astype(np.int64), np.ones(len(rows)))
 
 
 def _is_whole(array: AnyArray) -> bool:
@@ -312,10 +365,10 @@ def _not_labels(shape: tuple[float, ...], dtype: Any, n_clusters: int) -> Invali
 def _check_labels(rows: IntArray, labels: AnyArray, n_clusters: int) -> None:
     wrong = np.flatnonzero((labels < 0) | (labels >= n_clusters))
     if len(wrong):
-        told = ", ".join(f"{labels[one]} (row {rows[one]})" for one in wrong[:5])
+        first = ", ".join(f"{labels[place]} (row {rows[place]})" for place in wrong[:5])
         raise InvalidInputError(
             f"y must hold classes from 0 to {n_clusters - 1} for n_clusters={n_clusters}, or -1 "
-            f"where unlabelled, got {told}{' and more' if len(wrong) > 5 else ''}; number the "
+            f"where unlabelled, got {first}{' and more' if len(wrong) > 5 else ''}; number the "
             "classes from 0, or ask for more clusters"
         )
 

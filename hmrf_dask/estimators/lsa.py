@@ -93,18 +93,24 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Returns
         -------
         self
+
+        Examples
+        --------
+        >>> from hmrf_dask import LSA
+        >>> LSA(1, random_state=0).fit([[3.0, 0.0], [0.0, 2.0]]).components_.round(6).tolist()
+        [[1.0, 0.0]]
         """
         self._check_parameters()
         seed = draw_seed(self.random_state)
         corpus = self._corpus(X, fitting=True)
-        found = decompose(DaskFlow(), corpus, int(self.n_components), int(self.n_iter), seed)
-        self.components_ = found.components
-        self.singular_values_ = found.singular_values
-        self.explained_variance_ = found.variances
-        total = found.total_variance
-        self.explained_variance_ratio_ = found.variances / (total if total > 0.0 else 1.0)
+        factors = decompose(DaskFlow(), corpus, int(self.n_components), int(self.n_iter), seed)
+        self.components_ = factors.components
+        self.singular_values_ = factors.singular_values
+        self.explained_variance_ = factors.variances
+        total = factors.total_variance
+        self.explained_variance_ratio_ = factors.variances / (total if total > 0.0 else 1.0)
         self.seed_ = seed
-        self._n_features_out = len(found.components)
+        self._n_features_out = len(factors.components)
         return self
 
     def _check_parameters(self) -> None:
@@ -127,6 +133,13 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         rows : ndarray of float32, shape (n_samples, n_components)
             For a dask array a dask array of the same row chunks, for a Corpus or a path a Corpus of
             the same ids and partitions; neither is computed yet.
+
+        Examples
+        --------
+        >>> from hmrf_dask import LSA
+        >>> rows = [[3.0, 0.0], [0.0, 2.0]]
+        >>> LSA(1, random_state=0).fit(rows).transform(rows).round(6).tolist()
+        [[3.0], [0.0]]
         """
         check_is_fitted(self)
         corpus = self._corpus(X, fitting=False)

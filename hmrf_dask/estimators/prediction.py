@@ -66,7 +66,7 @@ def score_of(block: RowBlock, predictor: Predictor, table: Any) -> IntArray:
 def predict_rows(predictor: Predictor, corpus: Corpus, ids: LabelArray, *, lazy: bool) -> Any:
     """Return the ids of the nearest clusters: int32, shape (n_rows,)."""
     flow = DaskFlow()
-    parts = [flow.lazy(named, one, ids) for one in lazy_labels(flow, predictor, corpus)]
+    parts = [flow.lazy(named, labels, ids) for labels in lazy_labels(flow, predictor, corpus)]
     return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy)
 
 
@@ -77,7 +77,13 @@ def nearest_rows(predictor: Predictor, corpus: Corpus) -> Any:
 
 
 def named(labels: LabelArray, ids: LabelArray) -> LabelArray:
-    """Return what the clusters of rows are called."""
+    """Return what the clusters of rows are called.
+
+    Examples
+    --------
+    >>> named(np.array([1, 0, 1]), np.array([17, 4])).tolist()
+    [4, 17, 4]
+    """
     return ids[labels]
 
 

@@ -16,7 +16,7 @@ from hmrf_dask.types import AnyArray, IntArray
 
 @dataclass(frozen=True)
 class Contingency:
-    """How many rows every class has in every cluster; only cells that have some are held.
+    """How many rows every class has in every cluster; only cells that have some are kept.
 
     Attributes
     ----------
@@ -26,6 +26,12 @@ class Contingency:
         Places in `classes` and `clusters` of each cell.
     counts : int64 array
         The rows of each cell.
+
+    Examples
+    --------
+    >>> table = contingency(["a", "a", "b"], [4, 4, 9])
+    >>> table.n_rows, table.class_sizes.tolist(), table.cluster_sizes.tolist()
+    (3, [2, 1], [2, 1])
     """
 
     classes: AnyArray
@@ -50,7 +56,13 @@ class Contingency:
         return _added(self.columns, self.counts, len(self.clusters))
 
     def to_array(self) -> IntArray:
-        """Return the whole table, shape (n_classes, n_clusters)."""
+        """Return the whole table, shape (n_classes, n_clusters).
+
+        Examples
+        --------
+        >>> contingency(["a", "a", "b"], [4, 4, 9]).to_array().tolist()
+        [[2, 0], [0, 1]]
+        """
         out = np.zeros((len(self.classes), len(self.clusters)), np.int64)
         out[self.rows, self.columns] = self.counts
         return out
@@ -78,7 +90,7 @@ def _values(labels: AnyArray, name: str) -> tuple[AnyArray, IntArray]:
     """Return the values that occur, and where in them each row's is."""
     missing = labels.dtype.kind == "f" and bool(np.isnan(labels).any())
     if labels.dtype.kind == "O":
-        missing = any(one is None or one != one for one in labels)
+        missing = any(label is None or label != label for label in labels)
     if missing:
         raise InvalidInputError(f"{name} must not be missing, got NaN or None; leave them out")
     values, places = np.unique(labels, return_inverse=True)
@@ -86,19 +98,27 @@ def _values(labels: AnyArray, name: str) -> tuple[AnyArray, IntArray]:
 
 
 def merge(tables: Sequence[Contingency]) -> Contingency:
-    """Return the table of the rows of several."""
-    classes, rows = _joined([one.classes for one in tables], [one.rows for one in tables])
-    clusters, columns = _joined([one.clusters for one in tables], [one.columns for one in tables])
-    counts = np.concatenate([one.counts for one in tables])
+    """Return the table of the rows of several.
+
+    Examples
+    --------
+    >>> merge([contingency(["a"], [4]), contingency(["b", "a"], [4, 9])]).to_array().tolist()
+    [[1, 1], [1, 0]]
+    """
+    classes, rows = _joined([table.classes for table in tables], [table.rows for table in tables])
+    clusters, columns = _joined(
+        [table.clusters for table in tables], [table.columns for table in tables]
+    )
+    counts = np.concatenate([table.counts for table in tables])
     return _folded(classes, clusters, rows, columns, counts)
 
 
 def _joined(values: Sequence[AnyArray], places: Sequence[IntArray]) -> tuple[AnyArray, IntArray]:
     """Return the values of several lists, each once, and where in it their places are now."""
-    found, own = np.unique(np.concatenate(values), return_inverse=True)
-    starts = np.cumsum([0, *(len(some) for some in values[:-1])])
-    moved = [some + start for some, start in zip(places, starts, strict=True)]
-    return found, own[np.concatenate(moved)]
+    joined, own = np.unique(np.concatenate(values), return_inverse=True)
+    starts = np.cumsum([0, *(len(listed) for listed in values[:-1])])
+    shifted = [listed + start for listed, start in zip(places, starts, strict=True)]
+    return joined, own[np.concatenate(shifted)]
 
 
 def _folded(
@@ -118,34 +138,48 @@ def contingency(truth: object, labels: object) -> Contingency:
     ----------
     truth, labels : array-like or dask array, shape (n,)
         Integers or strings. Of dask arrays only counts leave the workers.
+
+    Examples
+    --------
+    >>> contingency(["a", "a", "b"], [4, 9, 9]).to_array().tolist()
+    [[1, 1], [0, 1]]
     """
-    one, other = _line(truth, "truth"), _line(labels, "labels")
-    if one.shape != other.shape:
+    classes, clusters = _line(truth, "truth"), _line(labels, "labels")
+    if classes.shape != clusters.shape:
         raise InvalidInputError(
-            f"truth and labels must be of the same rows, got {one.shape[0]} and {other.shape[0]}; "
+            f"truth and labels must be of the same rows, got {classes.shape[0]} and "
+            f"{clusters.shape[0]}; "
             "leave out the rows that only one of them has"
         )
-    if not (is_dask_array(one) or is_dask_array(other)):
-        return tabulate(one, other)
+    if not (is_dask_array(classes) or is_dask_array(clusters)):
+        return tabulate(classes, clusters)
     flow = DaskFlow()
-    parts = zip(*chunked([one, other]), strict=True)
+    parts = zip(*chunked([classes, clusters]), strict=True)
     tables = [flow.lazy(tabulate, *part) for part in parts]
-    found: Contingency = flow.compute([tree(flow, merge, tables)])[0]
-    return found
+    table: Contingency = flow.compute([tree(flow, merge, tables)])[0]
+    return table
 
 
 def chunked(arrays: Sequence[Any]) -> list[list[Lazy]]:
     """Return arrays of one length in the chunks of the first dask array among them."""
-    chunks = next(one.chunks for one in arrays if is_dask_array(one))
+    chunks = next(array.chunks for array in arrays if is_dask_array(array))
     bounds = np.cumsum([0, *chunks[0]])
     return [
-        delayed_chunks(one.rechunk(chunks)) if is_dask_array(one) else np.split(one, bounds[1:-1])
-        for one in arrays
+        delayed_chunks(array.rechunk(chunks))
+        if is_dask_array(array)
+        else np.split(array, bounds[1:-1])
+        for array in arrays
     ]
 
 
 def labels_at(labels: object, rows: IntArray) -> AnyArray:
-    """Return the labels of some rows; of a dask array only these are gathered."""
+    """Return the labels of these rows; of a dask array only they are gathered.
+
+    Examples
+    --------
+    >>> labels_at([5, 6, 7], np.array([2, 0])).tolist()
+    [7, 5]
+    """
     array = _line(labels, "labels")
     if len(rows) and not 0 <= rows.min() <= rows.max() < array.shape[0]:
         raise InvalidInputError(

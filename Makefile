@@ -21,7 +21,7 @@ help:
 	@echo 'make published  write the JSON schemas and the table of parameters again, from the code'
 	@echo 'make lint     ruff, formatting, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
-	@echo 'make bench    the speed, beside the peers (17 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
+	@echo 'make bench    the speed, beside the peers (25 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
 	@echo 'make setup    only set up $(VENV)'
 	@echo 'make format   let ruff format and mend what it can'
 	@echo 'make lock     pin the dependencies of pyproject.toml again (needs uv)'

@@ -45,6 +45,7 @@ ROWS = {
     "dask-ml": "rows_fits.dask_ml",
     "growth": "growth.growth",
     "profile": "profiling.profile",
+    "ablation": "ablation.ablation",
 }
 
 

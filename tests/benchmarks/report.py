@@ -12,6 +12,7 @@ from tests.benchmarks.measuring import Figure
 BEGIN = "<!-- measured: from here to the end mark `make bench ARGS=page` writes -->"
 END = "<!-- end of what was measured -->"
 REACHED = {"aim": "aim", "must": "must", "no": "**no**", "": "", "skipped": "skipped"}
+TABLES = ("growth", "profile", "ablation")  # rows whose figures have a table of their own
 Result = dict[str, Any]  # what bench.json holds
 
 
@@ -121,11 +122,7 @@ def section(result: Result, order: Iterable[str]) -> list[str]:
     """Return the measured section as Markdown."""
     figures = figures_of(result, order)
     asked = [one for one in figures if one.must is not None]
-    plain = [
-        one
-        for one in figures
-        if one.must is None and not one.name.startswith(("growth", "profile"))
-    ]
+    plain = [one for one in figures if one.must is None and not one.name.startswith(TABLES)]
     lines = [_machine(result), "", "### Figures", ""]
     lines += _markdown(
         ("", "measured", "must", "aim", "reached"),
@@ -139,6 +136,7 @@ def section(result: Result, order: Iterable[str]) -> list[str]:
     lines += ["", "### In detail", "", *_details(figures)]
     lines += ["", "### CPU time of a whole fit, by phase", "", *_phases(figures)]
     lines += ["", "### Growth", "", *_growth(figures)]
+    lines += ["", "### What each trick gains", "", *_ablation(figures)]
     return lines
 
 
@@ -166,7 +164,7 @@ def _details(figures: list[Figure]) -> list[str]:
     rows = []
     for one in figures:
         told = one.told
-        if one.skipped or one.name.startswith(("growth", "profile")) or not told:
+        if one.skipped or one.name.startswith(TABLES) or not told:
             continue
         shown = "; ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in told.items())
         rows.append((f"`{one.name}`", shown))
@@ -213,3 +211,21 @@ def _growth(figures: list[Figure]) -> list[str]:
         cells = [f"{1000 * seconds:,.1f}" for seconds in one.told["seconds"]]
         lines += [*_markdown(heads, [["ms", *cells, f"{one.median:.2f}"]]), ""]
     return lines
+
+
+def _ablation(figures: list[Figure]) -> list[str]:
+    found = [one for one in figures if one.name.startswith("ablation-") and not one.skipped]
+    if not found:
+        return ["Not measured yet."]
+    works = list(dict.fromkeys(work for one in found for work in one.told["gains_percent"]))
+    rows = []
+    for one in found:
+        gains = one.told["gains_percent"]
+        cells = [
+            "{:+.1f} ({:+.1f} to {:+.1f})".format(*gains[w]) if w in gains else "" for w in works
+        ]
+        rows.append(
+            [f"{one.what} (`{one.name.removeprefix('ablation-')}`)", one.told["by"], *cells]
+        )
+    lines = ["By how many percent the iterations of a fit take longer without it.", ""]
+    return lines + _markdown(["trick", "seconds of", *works], rows)

@@ -162,7 +162,7 @@ def commits(bench: Bench) -> list[Figure]:
     sizes, K = bench.sizes, bench.sizes.n_clusters
     bench.say(f"durable commits, K = {K}, {sizes.large:,} rows")
     X = bench.rows(sizes.large).X
-    with threads(CORES), _folders(bench) as new:
+    with threads(CORES), folders(bench) as new:
         warm_up(X, K)
         runs = _fits(
             bench,
@@ -179,7 +179,7 @@ def commits(bench: Bench) -> list[Figure]:
 
 
 @contextmanager
-def _folders(bench: Bench) -> Iterator[Callable[[], str]]:
+def folders(bench: Bench) -> Iterator[Callable[[], str]]:
     """Give names of new folders beside the cache, which is on a disk; remove them all."""
     bench.cache.mkdir(parents=True, exist_ok=True)
     root = Path(tempfile.mkdtemp(prefix="runs-", dir=bench.cache))
@@ -250,7 +250,7 @@ def processes(bench: Bench) -> list[Figure]:
     """Time iterations on one worker process of one thread and on two, rows read from Parquet."""
     sizes, K = bench.sizes, bench.sizes.n_clusters
     X = bench.rows(sizes.large).X
-    with _folders(bench) as new, threads(1):
+    with folders(bench) as new, threads(1):
         path = new()
         Corpus.from_rows(X, n_partitions=PARTITIONS).to_parquet(path)
         runs = _fits(

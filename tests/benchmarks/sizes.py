@@ -25,6 +25,8 @@ class Sizes:
     dense: tuple[int, int]  # rows, features
     growth: dict[str, tuple[int, ...]]
     growth_base: tuple[int, int]  # rows, K
+    ablation: dict[int, tuple[int, int]]  # by K: rows, iterations of fits with and without tricks
+    ablation_pairs: tuple[int, int]  # the same with pairs
     starts: int  # processes started for each figure of import and --help
     compiles: int
     texts: int
@@ -59,6 +61,8 @@ FULL = Sizes(
         "pairs": (1_000, 10_000, 100_000, 1_000_000),
     },
     growth_base=(100_000, 100),
+    ablation={20: (60_000, 20), 100: (30_000, 15), 500: (8_000, 10)},
+    ablation_pairs=(100_000, 6),
     starts=11,
     compiles=3,
     texts=30_000,
@@ -85,6 +89,8 @@ QUICK = Sizes(
         "pairs": (1_000, 10_000),
     },
     growth_base=(10_000, 50),
+    ablation={20: (5_000, 6), 50: (3_000, 6)},
+    ablation_pairs=(5_000, 5),
     starts=3,
     compiles=1,
     texts=3_000,
@@ -107,6 +113,8 @@ TINY = Sizes(
     dense=(200, 8),
     growth={"n": (200, 400), "K": (3, 6), "d": (500, 1_000), "pairs": (20, 40)},
     growth_base=(300, 3),
+    ablation={4: (300, 4)},
+    ablation_pairs=(300, 4),
     starts=1,
     compiles=1,
     texts=200,

@@ -17,7 +17,8 @@ import pytest
 
 from hmrf_dask.errors import ConfigurationError, HeldError, RunDirectoryError
 from hmrf_dask.releases import lock as holding
-from hmrf_dask.releases.lock import OutputLock, held, holder_of, is_alive, numbers_in, this_process
+from hmrf_dask.releases.lock import OutputLock, held, holder_of, is_alive, this_process
+from hmrf_dask.storage.log import ExclusiveLog
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import LocalStorage, Storage, open_storage
 from tests.support.output_processes import started
@@ -34,7 +35,7 @@ def leave(place: Place, **changes: Any) -> holding.Holder:
     """Leave a holder that did not end, as another process would."""
     storage = storage_of(place)
     process = replace(this_process(), **changes)
-    number = max(numbers_in(storage, holding.LOCK_FOLDER), default=0) + 1
+    number = ExclusiveLog(storage, holding.LOCK_FOLDER).newest() + 1
     other = holding.Holder(number, "other", process, holding._now(), 60.0, 0.02, "token")
     storage.create(f"holders/{number:05d}.json", other.sealed())
     return other
@@ -302,14 +303,16 @@ def test_a_number_made_long_after_it_was_free_is_no_hold(
             pass
     calls = [0]
 
-    def first_look_is_long_ago(one: Storage, folder: str) -> list[int]:
-        calls[0] += 1
-        return [] if calls[0] == 1 else numbers_in(one, folder)
+    newest = ExclusiveLog.newest
 
-    monkeypatch.setattr(holding, "numbers_in", first_look_is_long_ago)
+    def first_look_is_long_ago(log: ExclusiveLog) -> int:
+        calls[0] += 1
+        return 0 if calls[0] == 1 else newest(log)
+
+    monkeypatch.setattr(ExclusiveLog, "newest", first_look_is_long_ago)
     with held(str(tmp_path), "late") as hold:
         assert hold.holder.number == 31
-    assert 1 not in numbers_in(storage, holding.LOCK_FOLDER)
+    assert 1 not in ExclusiveLog(storage, holding.LOCK_FOLDER).numbers()
 
 
 def test_credentials_are_refused(tmp_path: Path) -> None:

@@ -13,23 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hmrf_dask.checkpoints import records
 from hmrf_dask.checkpoints.records import Commit
-from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.storage import sealed
+from hmrf_dask.storage.log import Entry, ExclusiveLog
 from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
 from hmrf_dask.storage.stores import Storage, read_checked, read_named, temporary_target
 
-_NAME = re.compile(r"(\d{5,})(?:\.r(\d+))?\.json")
 _NUMBER = re.compile(r"\.?(\d{5,})\b")
 # Of labels and state below their folders: other files there are not the run's.
 _OWN = re.compile(r"[a-z-]+\d*-[0-9a-f]{16}\.parquet|\d{5,}-[0-9a-f]{16}\.npz")
 _READERS = 8
-
-
-def padded(number: int) -> str:
-    """Return the number of a commit as file names show it."""
-    if number < 0:
-        raise InvalidInputError(f"the number of a commit must be 0 or more, got {number}")
-    return f"{number:05d}"
 
 
 class CommitLog:
@@ -41,6 +33,7 @@ class CommitLog:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self._log = ExclusiveLog(storage, "commits")
         self.rejected: dict[str, str] = {}
         self.head: Commit | None = None
 
@@ -62,12 +55,12 @@ class CommitLog:
 
         What is wrong with the ones above it is in `rejected`.
         """
-        for _, _, name in self._newest_first():
+        for entry in self._log.entries():
             try:
-                commit = self._read(name)
+                commit = self._read(entry)
                 self._verify(commit)
             except DamagedFileError as error:
-                self.rejected[name] = str(error)
+                self.rejected[entry.name] = str(error)
                 continue
             self.head = commit
             return commit
@@ -92,29 +85,26 @@ class CommitLog:
 
     def _create(self, number: int, data: bytes, after: Sequence[str]) -> None:
         for generation in itertools.count():
-            suffix = f".r{generation}" if generation else ""
-            name = f"{padded(number)}{suffix}.json"
-            try:
-                self.storage.create(f"commits/{name}", data, after)
+            if self._log.claim(number, data, generation=generation, after=after):
                 return
-            except FileExistsError:
-                pass
-            if name in self.rejected:
-                continue
-            try:
-                found = read_named(self.storage, f"commits/{name}")
-                if found == data:  # ours: only the reply to the first try was lost
-                    return
-                sealed.unseal(found, name)
-            except DamagedFileError:
+            if self._is_damaged(Entry(number, generation)):
                 continue
             raise RunUnavailableError(
                 f"a run must have one writer, got another run writing {self.storage.url} (it made "
                 f"commit {number} first); let it finish, or stop it and resume"
             )
 
-    def _read(self, name: str) -> Commit:
-        path = f"commits/{name}"
+    def _is_damaged(self, entry: Entry) -> bool:
+        if entry.name in self.rejected:
+            return True
+        try:
+            sealed.unseal(read_named(self.storage, self._log.path(*entry)), entry.name)
+        except DamagedFileError:
+            return True
+        return False
+
+    def _read(self, entry: Entry) -> Commit:
+        path = self._log.path(*entry)
         return records.read_commit(read_named(self.storage, path), path)
 
     def _verify(self, commit: Commit) -> None:
@@ -127,23 +117,17 @@ class CommitLog:
         with ThreadPoolExecutor(_READERS) as pool:
             list(pool.map(check, named.items()))
 
-    def _newest_first(self) -> list[tuple[int, int, str]]:
-        """List (number, generation, name) of all commits."""
-        matches = map(_NAME.fullmatch, self.storage.names("commits"))
-        found = ((int(m[1]), int(m[2] or 0), m[0]) for m in matches if m)
-        return sorted(found, reverse=True)
-
     def _readable(self, last: int) -> Iterator[Commit]:
         """Give commits up to number `last`, newest first, one for each number."""
         seen = None
-        for number, _, name in self._newest_first():
-            if number > last or number == seen:
+        for entry in self._log.entries():
+            if entry.number > last or entry.number == seen:
                 continue
             try:
-                yield self._read(name)
+                yield self._read(entry)
             except DamagedFileError:
                 continue
-            seen = number
+            seen = entry.number
 
     def _older(self, oldest: int) -> Iterator[str]:
         """Give labels, state and killed writers' temporaries of iterations before `oldest`."""

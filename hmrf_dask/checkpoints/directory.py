@@ -17,11 +17,12 @@ from typing import Any
 import numpy.typing as npt
 
 from hmrf_dask.checkpoints import records
-from hmrf_dask.checkpoints.commits import CommitLog, padded
+from hmrf_dask.checkpoints.commits import CommitLog
 from hmrf_dask.checkpoints.records import Arrays, Commit, Labels, LabelsFile, Piece
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
+from hmrf_dask.storage.log import padded
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import (
     LastRead,

@@ -21,13 +21,12 @@ from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, column, paths_of
 from hmrf_dask.jobs.places import ANSWERS, GONE
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
-from hmrf_dask.releases.lock import numbers_in
 from hmrf_dask.releases.release import (
-    RELEASES_FOLDER,
     DamagedReleaseError,
     Release,
     read_file,
     read_if_whole,
+    release_log,
 )
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.ids import hash_ids
@@ -117,7 +116,7 @@ def _releases(place: Place, last: Release | None) -> Iterator[Release]:
     if last is not None:
         yield last
     storage = place.storage
-    for number in sorted(numbers_in(storage, RELEASES_FOLDER), reverse=True):
+    for number in release_log(storage).numbers():
         found = read_if_whole(storage, number)
         if found is not None and found.files and found != last:
             yield found

@@ -14,9 +14,8 @@ from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.places import ANSWERS, GONE, LINEAGE, MODEL, REJECTS
 from hmrf_dask.jobs.places import NAME as REPORT
 from hmrf_dask.releases.lineage import Lineage
-from hmrf_dask.releases.lock import numbers_in, open_output
+from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import (
-    RELEASES_FOLDER,
     DamagedReleaseError,
     Release,
     check_files,
@@ -25,6 +24,7 @@ from hmrf_dask.releases.release import (
     latest,
     pointed,
     read_if_whole,
+    release_log,
     tonight,
 )
 from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, typed
@@ -243,7 +243,7 @@ def _run_id(inputs: Inputs, release: Release | None, passed_over: range) -> str:
 
 def _newest(storage: Storage) -> int:
     """Return the highest number that a release has or had."""
-    numbers = numbers_in(storage, RELEASES_FOLDER)
+    numbers = release_log(storage).numbers()
     try:
         named = pointed(storage)
     except DamagedFileError:
@@ -275,7 +275,7 @@ def damage_explained(output: str, release: Release | None = None) -> Iterator[No
 
 def _way_out(storage: Storage, below: int | None) -> str:
     """Return the option that goes on from the newest release that is whole."""
-    numbers = sorted(numbers_in(storage, RELEASES_FOLDER), reverse=True)
+    numbers = release_log(storage).numbers()
     for number in numbers if below is None else [one for one in numbers if one < below]:
         release = read_if_whole(storage, number)
         if release is not None and release.files and not _damaged(storage, release):

@@ -22,10 +22,8 @@ from hmrf_dask.jobs.packs import FOLDER as DOCUMENTS
 from hmrf_dask.jobs.packs import Pack, PackRecord, lines_before_of, refuse_rejects, refuse_widths
 from hmrf_dask.jobs.parent import MADE_OF, VOCABULARY, Keys, files_of
 from hmrf_dask.releases import own_files
-from hmrf_dask.releases.lock import numbers_in
 from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
-from hmrf_dask.releases.release import RELEASES_FOLDER as RELEASES
-from hmrf_dask.releases.release import DamagedReleaseError, Release, read_if_whole
+from hmrf_dask.releases.release import DamagedReleaseError, Release, read_if_whole, release_log
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockFile, number_of, write_block
 from hmrf_dask.storage.stores import Storage, open_storage
@@ -450,7 +448,7 @@ def _there(storage: Storage, folder: str) -> set[str]:
 def _once_named(storage: Storage) -> set[str]:
     """Return the names of releases that have files: a former version recorded no others."""
     found = set[str]()
-    for number in sorted(numbers_in(storage, RELEASES), reverse=True):
+    for number in release_log(storage).numbers():
         release = read_if_whole(storage, number)
         if release is not None and not release.files:
             break

@@ -23,11 +23,9 @@ import psutil
 from hmrf_dask.errors import HeldError, RunDirectoryError
 from hmrf_dask.storage import sealed as storage_sealed
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
+from hmrf_dask.storage.log import ExclusiveLog, padded
 from hmrf_dask.storage.remote import seconds_of
 from hmrf_dask.storage.stores import Storage, fenced, open_storage, temporary_target
-
-# As numbers are written, so that a number has one name: 000007.json is none.
-_NUMBERED = re.compile(r"([0-9]{5}|[1-9][0-9]{5,8})\.json")
 
 
 def open_output(
@@ -37,11 +35,6 @@ def open_output(
     options = dict(storage_options or {})
     refuse_credentials(options)
     return open_storage(absolute_url(output), options, durable=True)
-
-
-def numbers_in(storage: Storage, folder: str) -> list[int]:
-    """Return the numbers of the numbered files of a folder."""
-    return [int(found[1]) for found in map(_NUMBERED.fullmatch, storage.names(folder)) if found]
 
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -210,7 +203,7 @@ class OutputLock:
 
     def check(self) -> None:
         """Raise HeldError where another run took the output over, as this one gave no sign."""
-        number = max(numbers_in(self._storage, LOCK_FOLDER), default=0)
+        number = ExclusiveLog(self._storage, LOCK_FOLDER).newest()
         if number > self.holder.number:
             self._loss = (
                 f"a run must give a sign every {self.holder.lease:.0f} s, got none of this one "
@@ -336,7 +329,7 @@ def holder_of(
 
 def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
     """Make the next number, or raise HeldError where the last one is held."""
-    token = uuid.uuid4().hex
+    log, token = ExclusiveLog(storage, LOCK_FOLDER), uuid.uuid4().hex
     while True:
         number, last = _newest(storage)
         sign = None if last is None else _last_words(storage, last)
@@ -347,19 +340,14 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
                 "run again"
             )
         own = Holder(number + 1, run_id, this_process(), _now(), lease, beat, token)
-        try:
-            storage.create(_name(own.number, "json"), own.sealed())
-        except FileExistsError:
-            # Ours where a store answered only a second try of the same request.
-            there = _newest(storage)[1]
-            if there is None or there.token != token:
-                continue
+        if not log.claim(own.number, own.sealed()):
+            continue
         woke = last is not None and _sign_of(storage, last) != sign
-        if not woke and max(numbers_in(storage, LOCK_FOLDER), default=0) <= own.number:
+        if not woke and log.newest() <= own.number:
             _forget(storage, own.number - _KEPT)
             return own
         # The last one woke just now, or it is an old number, which was removed meanwhile.
-        storage.delete([_name(own.number, "json")])
+        log.delete(own.number)
 
 
 def _newest(storage: Storage) -> tuple[int, Holder | None]:
@@ -367,8 +355,9 @@ def _newest(storage: Storage) -> tuple[int, Holder | None]:
 
     A run that was too late removes its number again, maybe between two looks.
     """
+    log = ExclusiveLog(storage, LOCK_FOLDER)
     for _ in range(_LOOKS):
-        number = max(numbers_in(storage, LOCK_FOLDER), default=0)
+        number = log.newest()
         if not number or _is_done(storage, number):
             return number, None
         with contextlib.suppress(FileNotFoundError):
@@ -397,7 +386,7 @@ def _last_words(storage: Storage, holder: Holder) -> dict[str, Any] | None:
 
 
 def _is_done(storage: Storage, number: int) -> bool:
-    return f"{number:05d}.done" in storage.names(LOCK_FOLDER)
+    return f"{padded(number)}.done" in storage.names(LOCK_FOLDER)
 
 
 def _sign_of(storage: Storage, holder: Holder) -> dict[str, Any]:
@@ -450,7 +439,7 @@ def _read(storage: Storage, number: int) -> Holder:
 
 
 def _name(number: int, kind: str) -> str:
-    return f"{LOCK_FOLDER}/{number:05d}.{kind}"
+    return f"{LOCK_FOLDER}/{padded(number)}.{kind}"
 
 
 def _now() -> str:

@@ -13,18 +13,19 @@ from typing import Any
 
 from hmrf_dask.errors import ConfigurationError, HmrfWarning
 from hmrf_dask.releases import lock, own_files, release
-from hmrf_dask.releases.lock import OutputLock, numbers_in, open_output
+from hmrf_dask.releases.lock import OutputLock, open_output
 from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
 from hmrf_dask.releases.own_files import MADE_FOLDER as MADE
 from hmrf_dask.releases.release import (
     LATEST,
     RELEASES_FOLDER,
-    name_of,
     pointed,
     read_if_whole,
+    release_log,
     retire,
 )
 from hmrf_dask.storage import sealed
+from hmrf_dask.storage.log import ExclusiveLog
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import Storage, read_sealed, temporary_target
 
@@ -64,7 +65,7 @@ def clean(
     storage = open_output(output, storage_options)
     hold.check()
     _drop_halves(storage)
-    numbers = sorted(numbers_in(storage, RELEASES_FOLDER), reverse=True)
+    numbers = release_log(storage).numbers()
     readable = (found for one in numbers if (found := read_if_whole(storage, one)) is not None)
     newest = list(islice(readable, max(keep, 1)))
     older = [] if len(newest) < keep else [one for one in numbers if one < newest[-1].number]
@@ -120,7 +121,7 @@ def _forget(storage: Storage, older: list[int]) -> None:
     for number in older:
         release = read_if_whole(storage, number)
         if release is not None and not release.files:
-            storage.delete([name_of(number)])
+            release_log(storage).delete(number)
 
 
 def _run_of(name: str) -> str:
@@ -243,8 +244,8 @@ def _sealed(owner: Owner) -> bytes:
 
 def _are_sealed(storage: Storage, folder: str) -> bool:
     """Tell whether runs wrote the numbered files of a folder: then they are sealed."""
-    numbers = sorted(numbers_in(storage, folder), reverse=True)
-    return any(_is_sealed(storage, f"{folder}/{number:05d}.json") for number in numbers)
+    log = ExclusiveLog(storage, folder)
+    return any(_is_sealed(storage, log.path(number)) for number in log.numbers())
 
 
 def _is_sealed(storage: Storage, name: str) -> bool:

@@ -13,8 +13,9 @@ from typing import Any
 from zlib import crc32
 
 from hmrf_dask.errors import HeldError
-from hmrf_dask.releases.lock import OutputLock, numbers_in, open_output
+from hmrf_dask.releases.lock import OutputLock, open_output
 from hmrf_dask.storage import sealed
+from hmrf_dask.storage.log import ExclusiveLog
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import Storage
 
@@ -168,17 +169,15 @@ def latest(
         `verify`, one of its files.
     """
     storage = open_output(output, storage_options)
-    named = pointed(storage)
-    number = (
-        max(numbers_in(storage, RELEASES_FOLDER), default=0) if named is None else named["release"]
-    )
+    log, named = release_log(storage), pointed(storage)
+    number = log.newest() if named is None else named["release"]
     if not number:
         return None
     try:
         found = read_release(storage, number)
     except FileNotFoundError as error:
         raise DamagedReleaseError(
-            f"{storage.url}/{name_of(number)} must be there, as LATEST names it, got none"
+            f"{storage.url}/{log.path(number)} must be there, as LATEST names it, got none"
         ) from error
     if named is not None and found.run != named["run"]:
         raise DamagedFileError(
@@ -192,7 +191,7 @@ def latest(
             break
     if not found.files:
         raise DamagedReleaseError(
-            f"{storage.url} must have a release after {name_of(found.number)}, whose files were "
+            f"{storage.url} must have a release after {log.path(found.number)}, whose files were "
             "removed as those of an old one, got none"
         )
     if verify:
@@ -380,20 +379,19 @@ def _folders(files: Iterable[str]) -> list[str]:
 
 def _committed(storage: Storage, made: Release) -> Release:
     """Return the release that has this number now: this one, or the same from before a kill."""
-    try:
-        storage.create(name_of(made.number), _encoded(made), _folders(made.files))
-    except FileExistsError:
+    log = release_log(storage)
+    if not log.create(made.number, _encoded(made), after=_folders(made.files)):
         found = read_release(storage, made.number)
         if (found.run, found.parent, found.files) != (made.run, made.parent, made.files):
             raise HeldError(
                 "a run must publish after the release it began from, got release "
                 f"{made.number} of run {found.run} published in {storage.url} since "
                 f"({found.when}); run again to go on from it"
-            ) from None
+            )
         return found
-    later = (one for one in numbers_in(storage, RELEASES_FOLDER) if one > made.number)
-    if newest := max((one for one in later if read_if_whole(storage, one)), default=0):
-        storage.delete([name_of(made.number)])  # of an old number, which was removed meanwhile
+    later = (number for number in log.numbers() if number > made.number)
+    if newest := next((number for number in later if read_if_whole(storage, number)), 0):
+        log.delete(made.number)  # of an old number, which was removed meanwhile
         raise HeldError(
             f"a run must publish after the last release, got number {made.number} where there is "
             f"{newest} in {storage.url}; run again to go on from it"
@@ -429,10 +427,10 @@ def _encoded(release: Release) -> bytes:
 
 def read_release(storage: Storage, number: int) -> Release:
     """Return a release by its number; FileNotFoundError where there is none."""
-    name = name_of(number)
-    path = f"{storage.url}/{name}"
+    log = release_log(storage)
+    path = f"{storage.url}/{log.path(number)}"
     try:
-        found = sealed.unseal_as(_Written, storage.read(name), path, FORMAT)
+        found = sealed.unseal_as(_Written, log.read(number), path, FORMAT)
         if found.number != number:
             raise DamagedFileError(f"{path} must hold release {number}, got {found.number}")
     except DamagedFileError as error:
@@ -458,12 +456,12 @@ def retire(storage: Storage, release: Release) -> None:
     was stays to be read.
     """
     rest = replace(release, files={}, sizes={}, ledger={})
-    storage.write(name_of(release.number), _encoded(rest))
+    storage.write(release_log(storage).path(release.number), _encoded(rest))
 
 
-def name_of(number: int) -> str:
-    """Return the file of a release, below the output."""
-    return f"{RELEASES_FOLDER}/{number:05d}.json"
+def release_log(storage: Storage) -> ExclusiveLog:
+    """Return the numbered files of the releases of an output."""
+    return ExclusiveLog(storage, RELEASES_FOLDER)
 
 
 SMALL_BYTES, SMALL_FILES = 8 * 2**20, 128  # at most, together: hashed every time

@@ -3,76 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, of_row
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 
+class Moves(NamedTuple):
+    """Which rows come to (i) and go from (~i) each cluster, and what that makes.
+
+    Attributes
+    ----------
+    row : int32 array, cluster by cluster
+    start : int64 array, shape (K + 1,), where the rows of a cluster begin
+    sizes : int64 array, shape (K,), the entries of its rows, one more a row for its `extra`
+    counts : int64 array, shape (K,), the change of its number of rows
+    """
+
+    row: LabelArray
+    start: IntArray
+    sizes: IntArray
+    counts: IntArray
+
+
+@inner(inline="always")
+def _count(h, length, sign, moves):  # type: ignore[no-untyped-def]
+    """Count a row that comes or goes; below 0 is nowhere."""
+    if h >= 0:
+        moves.start[h + 1] += 1
+        moves.sizes[h] += length
+        moves.counts[h] += sign
+
+
+@inner(inline="always")
+def _place(h, row, moves, filled):  # type: ignore[no-untyped-def]
+    if h >= 0:
+        moves.row[filled[h]] = row
+        filled[h] += 1
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _by_cluster(indptr, before, after, start, sizes, counts, filled, moves):  # type: ignore[no-untyped-def]
+def _by_cluster(indptr, before, after, filled, moves):  # type: ignore[no-untyped-def]
+    start = moves.start
     for i in range(after.shape[0]):
         if before[i] != after[i]:
             length = np.int64(indptr[i + 1] - indptr[i]) + 1
-            for goes in range(2):
-                h = np.int64(before[i] if goes else after[i])
-                if h >= 0:
-                    start[h + 1] += 1
-                    sizes[h] += length
-                    counts[h] += 1 - 2 * goes
-    for cluster in range(counts.shape[0]):
+            _count(np.int64(after[i]), length, 1, moves)
+            _count(np.int64(before[i]), length, -1, moves)
+    for cluster in range(filled.shape[0]):
         filled[cluster] = start[cluster]
         start[cluster + 1] += start[cluster]
     for i in range(after.shape[0]):
         if before[i] != after[i]:
-            for goes in range(2):
-                h = np.int64(before[i] if goes else after[i])
-                if h >= 0:
-                    moves[filled[h]] = i ^ -goes
-                    filled[h] += 1
+            _place(np.int64(after[i]), i, moves, filled)
+            _place(np.int64(before[i]), ~i, moves, filled)
 
 
 def moves_by_cluster(
     indptr: AnyArray, before: LabelArray, after: LabelArray, n_clusters: int
-) -> tuple[LabelArray, IntArray, IntArray, IntArray]:
-    """Return which rows come to (i) and go from (~i) each cluster, and what that makes.
-
-    That is: rows, where those of a cluster start, their entries by cluster, the change of counts.
-    """
+) -> Moves:
+    """Return the moves of rows from the clusters of one labelling to those of another."""
     start = np.zeros(n_clusters + 1, np.int64)
     sizes, counts, filled = np.zeros((3, n_clusters), np.int64)
     moved = before != after
     n_moves = np.count_nonzero(moved & (before >= 0)) + np.count_nonzero(moved & (after >= 0))
-    moves = np.empty(n_moves, np.int32)
-    _by_cluster(indptr, before, after, start, sizes, counts, filled, moves)
-    return moves, start, sizes, counts
+    moves = Moves(np.empty(n_moves, np.int32), start, sizes, counts)
+    _by_cluster(indptr, before, after, filled, moves)
+    return moves
+
+
+def members_by_cluster(indptr: AnyArray, labels: LabelArray, n_clusters: int) -> Moves:
+    """Return the rows of each cluster; those with a label below 0 have none."""
+    nowhere = frozen(np.full(len(labels), -1, np.int32), np.int32)
+    return moves_by_cluster(indptr, nowhere, frozen(labels, np.int32), n_clusters)
 
 
 class Moved(NamedTuple):
-    """Rows of one block by cluster: those that come (i) and those that go (~i).
-
-    Attributes
-    ----------
-    rows : RowArrays
-    factor, extra : float64 arrays, of the rows' terms
-    moves : int32 array
-    start : int64 array, shape (K + 1,), where the moves of a cluster begin
-    """
+    """Rows of one block, of their terms what makes summands, and how they move."""
 
     rows: RowArrays
     factor: FloatArray
     extra: FloatArray
-    moves: LabelArray
-    start: IntArray
+    moves: Moves
 
 
-def moved_rows(rows: RowArrays, terms: Terms, moves: LabelArray, start: IntArray) -> Moved:
+def moved_rows(rows: RowArrays, terms: Terms, moves: Moves) -> Moved:
     """Return rows of a block as moves of it, in the one form kernels are compiled for."""
     factor, extra = frozen(terms.factor, np.float64), frozen(terms.extra, np.float64)
-    return Moved(rows, factor, extra, frozen(moves, np.int32), frozen(start, np.int64))
+    row, *others = moves
+    own = Moves(frozen(row, np.int32), *(frozen(array, np.int64) for array in others))
+    return Moved(rows, factor, extra, own)
 
 
 class Lined(NamedTuple):
@@ -84,6 +108,7 @@ class Lined(NamedTuple):
     length : int64 array, the number of entries
     factor, extra : float64 arrays, the row's times the unit, negative where a row goes
     start : int64 array, shape (K + 1,), where the rows of a cluster begin
+    sizes : int64 array, shape (K,), the entries of its rows, one more a row for its `extra`
     """
 
     values: IntArray
@@ -92,34 +117,37 @@ class Lined(NamedTuple):
     factor: FloatArray
     extra: FloatArray
     start: IntArray
+    sizes: IntArray
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _line_up(indptr, factor, extra, moves, start, unit, places, filled, lined):  # type: ignore[no-untyped-def]
-    """Put the rows of one block where `filled` says; `places` are its values and indices."""
-    first_value, first_index = places
-    for h in range(start.shape[0] - 1):
-        for t in range(start[h], start[h + 1]):
-            i = moves[t] if moves[t] >= 0 else ~moves[t]
-            signed = unit if moves[t] >= 0 else -unit
+def _line_up(moved, first_value, first_index, unit, filled, lined):  # type: ignore[no-untyped-def]
+    """Put the rows of one block, whose values and indices begin there, where `filled` says."""
+    indptr, moves = moved.rows.indptr, moved.moves
+    for h in range(moves.start.shape[0] - 1):
+        for t in range(moves.start[h], moves.start[h + 1]):
+            i = moves.row[t] if moves.row[t] >= 0 else ~moves.row[t]
+            signed = unit if moves.row[t] >= 0 else -unit
             at = filled[h]
             filled[h] += 1
             shift = 4 * np.int64(indptr[i])  # bytes
             lined.values[at] = first_value + shift
             lined.indices[at] = first_index + shift if first_index != 0 else 0
             lined.length[at] = indptr[i + 1] - indptr[i]
-            lined.factor[at] = of_row(factor, i) * signed
-            lined.extra[at] = of_row(extra, i) * signed
+            lined.factor[at] = of_row(moved.factor, i) * signed
+            lined.extra[at] = of_row(moved.extra, i) * signed
 
 
 def line_up(blocks: Sequence[Moved], unit: float) -> Lined:
     """Return the moves of all blocks by cluster; the blocks must outlive it."""
-    start = np.asarray(np.sum([block.start for block in blocks], axis=0), np.int64)
+    start = frozen(reduce(np.add, [block.moves.start for block in blocks]), np.int64)
+    sizes = frozen(reduce(np.add, [block.moves.sizes for block in blocks]), np.int64)
     values, indices, length = np.empty((3, start[-1]), np.int64)
     factors, extras = np.empty((2, start[-1]))
-    lined, filled = Lined(values, indices, length, factors, extras, start), start[:-1].copy()
-    for rows, factor, extra, moves, own in blocks:
-        index = 0 if rows.dense else rows.indices.ctypes.data
-        here = (rows.values.ctypes.data, index)
-        _line_up(rows.indptr, factor, extra, moves, own, unit, here, filled, lined)
+    lined = Lined(values, indices, length, factors, extras, start, sizes)
+    filled = start[:-1].copy()
+    for block in blocks:
+        rows = block.rows
+        first_index = 0 if rows.dense else rows.indices.ctypes.data
+        _line_up(block, rows.values.ctypes.data, first_index, unit, filled, lined)
     return lined

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, frozen_terms, of_row
-from hmrf_dask.kernels.by_cluster import moves_by_cluster
+from hmrf_dask.kernels.by_cluster import members_by_cluster
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.prefetch import AHEAD, prefetch_row
 from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
@@ -260,8 +260,7 @@ def own_distances(rows: RowArrays, terms: Terms, table: Table, labels: LabelArra
     out, labels = np.empty(rows.n_rows), frozen(labels, np.int32)
     order = np.zeros(0, np.int32)
     if table.exact.nbytes > CACHE:
-        nowhere = frozen(np.full(rows.n_rows, -1, np.int32), np.int32)
-        order = moves_by_cluster(rows.indptr, nowhere, labels, len(table.exact))[0]
+        order = members_by_cluster(rows.indptr, labels, len(table.exact)).row
     _own(rows, frozen_terms(terms), table.arrays, labels, frozen(order, np.int32), out)
     return out
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen
-from hmrf_dask.kernels.by_cluster import Moved, line_up, moved_rows, moves_by_cluster
+from hmrf_dask.kernels.by_cluster import Moved, line_up, members_by_cluster, moved_rows
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.means import LANES, squared_length
@@ -50,63 +51,62 @@ def _product(row, features, dense, direction):  # type: ignore[no-untyped-def]
     return (a + b) + (c + d)
 
 
+class Similarities(NamedTuple):
+    """Linear tables of which similarities are taken, less `strength` times those to `overall`.
+
+    Attributes
+    ----------
+    exact : float64 array, shape (K, d)
+    extra : float64 array, shape (K,)
+    overall : float64 array, shape (d,)
+    overall_extra, strength : float
+    """
+
+    exact: FloatArray
+    extra: FloatArray
+    overall: FloatArray
+    overall_extra: float
+    strength: float
+
+
 @inner(inline="always")
-def _add_squares(row, features, dense, factor, extra, coefficient, out):  # type: ignore[no-untyped-def]
+def _add_squares(lined, t, coefficient, out):  # type: ignore[no-untyped-def]
     """Add c x (x + 2e) of each entry and c e², x scaled by the row's factor."""
+    length, factor, extra = lined.length[t], lined.factor[t], lined.extra[t]
+    row, features = floats(lined.values[t], length), integers(lined.indices[t], length)
     twice = 2.0 * extra
-    if dense:
-        for m in range(row.shape[0]):
+    if lined.indices[t] == 0:
+        for m in range(length):
             x = factor * row[m]
             out[m] += np.int64(np.rint(coefficient * (x * (x + twice))))
     else:
-        for p in range(row.shape[0]):
+        for p in range(length):
             x = factor * row[p]
             out[np.uint32(features[p])] += np.int64(np.rint(coefficient * (x * (x + twice))))
     out[out.shape[0] - 1] += np.int64(np.rint(coefficient * (extra * extra)))
 
 
 @njit(nogil=True, cache=True)
-def _squares_in_line(lined, table, overall, strength, unit, first, last, out):  # type: ignore[no-untyped-def]
-    values, indices, length, factor, extra, start = lined
-    linear, shifts = table
-    everyone, shift = overall
-    n_features = linear.shape[1]
+def _squares_in_line(lined, similarities, unit, first, last, out):  # type: ignore[no-untyped-def]
+    values, indices, length, factor, extra, start, _ = lined
+    exact, shifts, overall, overall_extra, strength = similarities
+    n_features = exact.shape[1]
     direction = np.empty(n_features)  # the cluster's: it stays in the cache for its rows
     for h in range(first, last):
         if start[h] == start[h + 1]:
             continue
-        own = linear[h]
+        own = exact[h]
         for m in range(n_features):
-            direction[m] = own[m] - strength * everyone[m]
-        constant = shifts[h] - strength * shift
+            direction[m] = own[m] - strength * overall[m]
+        constant = shifts[h] - strength * overall_extra
         for t in range(start[h], start[h + 1]):
             if t + AHEAD < values.shape[0]:
                 later = t + AHEAD
                 prefetch_at(values[later], indices[later], length[later])
             row, features = floats(values[t], length[t]), integers(indices[t], length[t])
-            dense, f, e = indices[t] == 0, factor[t], extra[t]
-            near = f * _product(row, features, dense, direction) + e * constant
-            _add_squares(row, features, dense, f, e, near * unit, out)
-
-
-def _weighted_squares(
-    blocks: Sequence[Moved],
-    table: tuple[FloatArray, FloatArray],
-    overall: tuple[FloatArray, float],
-    strength: float,
-    unit: float,
-    out: IntArray,
-) -> None:
-    lined, n_clusters, parts = line_up(blocks, 1.0), len(table[0]), []
-
-    def some(first: int, last: int) -> None:
-        part = np.zeros_like(out)
-        _squares_in_line(lined, table, overall, strength, unit, first, last, part)
-        parts.append(part)
-
-    over_ranges(some, n_clusters, int(lined.length.sum()), np.diff(lined.start))
-    for part in parts:
-        out += part
+            along = _product(row, features, indices[t] == 0, direction)
+            near = factor[t] * along + extra[t] * constant
+            _add_squares(lined, t, near * unit, out)
 
 
 def rows_by_cluster(
@@ -116,13 +116,10 @@ def rows_by_cluster(
     n_clusters: int,
 ) -> list[Moved]:
     """Return the rows of blocks cluster by cluster; those with a label below 0 have none."""
-    members = []
-    for block, own, chosen in zip(rows, terms, labels, strict=True):
-        nowhere = frozen(np.full(block.n_rows, -1, np.int32), np.int32)
-        ends = (nowhere, frozen(chosen, np.int32))
-        moves, start, _, _ = moves_by_cluster(block.indptr, *ends, n_clusters)
-        members.append(moved_rows(block, own, moves, start))
-    return members
+    return [
+        moved_rows(block, own, members_by_cluster(block.indptr, chosen, n_clusters))
+        for block, own, chosen in zip(rows, terms, labels, strict=True)
+    ]
 
 
 def weighted_squares(
@@ -133,16 +130,22 @@ def weighted_squares(
     c_i is the similarity to the own centroid less `strength` times that to the only one of
     `overall`. Clusters are shared out among threads.
     """
-    out = np.zeros(table.exact.shape[1] + 1, np.int64)
-    _weighted_squares(
-        members,
-        (frozen(table.exact, np.float64), frozen(table.extra, np.float64)),
-        (frozen(overall.exact[0], np.float64), float(overall.extra[0])),
+    similarities = Similarities(
+        frozen(table.exact, np.float64),
+        frozen(table.extra, np.float64),
+        frozen(overall.exact[0], np.float64),
+        float(overall.extra[0]),
         float(strength),
-        2.0**exponent,
-        out,
     )
-    return out
+    lined, parts = line_up(members, 1.0), list[IntArray]()
+
+    def work(first: int, last: int) -> None:
+        part = np.zeros(table.exact.shape[1] + 1, np.int64)
+        _squares_in_line(lined, similarities, 2.0**exponent, first, last, part)
+        parts.append(part)
+
+    over_ranges(work, len(table.exact), int(lined.length.sum()), np.diff(lined.start))
+    return np.asarray(np.sum(parts, axis=0))
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
@@ -171,12 +174,12 @@ def squares_by_length(sums: IntArray, roots: FloatArray) -> FloatArray:
     totals, known = np.zeros((RUNS, n_features)), frozen(roots, np.float64)
     whole = frozen(sums, np.int64)
 
-    def some(first: int, last: int) -> None:
+    def work(first: int, last: int) -> None:
         room = np.empty(n_features), np.empty(LANES)
         for run in range(first, last):
             _squares_by_length(whole[run * step : (run + 1) * step], known, *room, totals[run])
 
-    over_ranges(some, RUNS, sums.size)
+    over_ranges(work, RUNS, sums.size)
     return np.asarray(totals.sum(axis=0))
 
 

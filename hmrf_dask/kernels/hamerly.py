@@ -122,10 +122,10 @@ def falls_between(before: Table, after: Table) -> FloatArray:
     one, other = before.arrays.exact, after.arrays.exact
     metric = frozen(after.weights if after.squared else np.sqrt(after.shares), np.float64)
 
-    def some(first: int, last: int) -> None:
+    def work(first: int, last: int) -> None:
         _lengths_between(one[first:last], other[first:last], metric, lengths[first:last])
 
-    over_ranges(some, len(lengths), other.size)
+    over_ranges(work, len(lengths), other.size)
     plain_falls = np.abs(after.bias - before.bias), np.abs(after.extra - before.extra)
     return LOOSE * np.stack([_with_others(one) for one in (lengths, *plain_falls)])
 

@@ -90,10 +90,10 @@ def closed_distances(
     whole, exact = frozen(sums, np.int64), frozen(table.exact, np.float64)
     known = frozen(factors, np.float64)
 
-    def some(first: int, last: int) -> None:
+    def work(first: int, last: int) -> None:
         _products(whole[first:last], exact[first:last], known, out[first:last])
 
-    over_ranges(some, len(out), sums.size)
+    over_ranges(work, len(out), sums.size)
     unit = 2.0**-exponent
     shifts = sums[:, -1] * unit * table.extra
     parts = np.concatenate([counts * table.bias, -shifts, (out * -unit).ravel()])

@@ -129,13 +129,13 @@ def make_finder(table: Table, *, half: bool) -> Finder:
     # By fixed runs of features: slack goes into cost rows, so bounds may not know of threads.
     moments = np.zeros((-(-n_features // RUN), 3, n_clusters))
 
-    def some(first: int, last: int) -> None:
+    def work(first: int, last: int) -> None:
         for number in range(first, last):
             ends = number * RUN, min((number + 1) * RUN, n_features)
             given = (table.arrays.exact, metric, shares, unit)
             _fill(*given, *ends, found, *moments[number])
 
-    over_ranges(some, len(moments), table.exact.size)
+    over_ranges(work, len(moments), table.exact.size)
     norms, errors, _ = moments.sum(axis=0)
     largest = float(moments[:, 2].max(initial=0.0))
     entry_error = largest * 2.0**-10.99 + 2.0**-14 if half else largest * 2.0**-23.99 + 2.0**-140

@@ -99,11 +99,11 @@ def directions(sums: IntArray, weights: FloatArray, previous: FloatArray | None)
     roots = np.zeros(0) if plain else np.sqrt(weights)
     totals, known = frozen(sums, np.int64), frozen(roots, np.float64)
 
-    def some(first: int, last: int) -> None:
+    def work(first: int, last: int) -> None:
         lanes = np.empty(LANES)
         _directions(totals[first:last], known, lanes, decided[first:last], out[first:last])
 
-    over_ranges(some, len(out), out.size)
+    over_ranges(work, len(out), out.size)
     return fill(out, decided, previous)
 
 
@@ -120,10 +120,10 @@ def means(
     numbers = (2.0**-exponent, float(smoothing), float(uniform))
     totals, sizes = frozen(sums, np.int64), frozen(counts, np.int64)
 
-    def some(first: int, last: int) -> None:
+    def work(first: int, last: int) -> None:
         _means(totals[first:last], sizes[first:last], *numbers, out[first:last])
 
-    over_ranges(some, len(out), out.size)
+    over_ranges(work, len(out), out.size)
     return fill(out, counts > 0, previous)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,19 +37,21 @@ def fixed_point_exponent(n_rows: int, bound: float) -> int:
 
 
 @inner(inline="always")
-def _add_row(row, indices, scaled, features, out):  # type: ignore[no-untyped-def]
-    """Add a row's rounded summands; no `features`: all 1.
+def _add_row(lined, t, features, out):  # type: ignore[no-untyped-def]
+    """Add a row's rounded summands, its `extra` in the last column; no `features`: all 1.
 
     Unsigned indices spare the question whether one is counted from the end.
     """
-    length = np.int64(row.shape[0])
+    length, scaled = lined.length[t], lined.factor[t]
+    row = floats(lined.values[t], length)
     plain = features.shape[0] == 0
-    if indices == 0:
+    out[out.shape[0] - 1] += np.int64(np.rint(lined.extra[t]))
+    if lined.indices[t] == 0:
         for m in range(length):
             factor = scaled if plain else scaled * features[m]
             out[m] += np.int64(np.rint(factor * row[m]))
         return
-    columns = integers(indices, length)
+    columns = integers(lined.indices[t], length)
     if plain:
         for p in range(length):
             out[np.uint32(columns[p])] += np.int64(np.rint(scaled * row[p]))
@@ -58,19 +61,23 @@ def _add_row(row, indices, scaled, features, out):  # type: ignore[no-untyped-de
             out[feature] += np.int64(np.rint(scaled * features[feature] * row[p]))
 
 
+@inner(inline="always")
+def _prefetch(lined, t):  # type: ignore[no-untyped-def]
+    """Have the entries of the row fetched that comes a little after row t."""
+    if t + AHEAD < lined.values.shape[0]:
+        later = t + AHEAD
+        prefetch_at(lined.values[later], lined.indices[later], lined.length[later])
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _scatter(lined, features, sizes, first, last, aside, out):  # type: ignore[no-untyped-def]
-    values, indices, length, factor, extra, start = lined
+def _scatter(lined, features, aside, out, first, last):  # type: ignore[no-untyped-def]
     columns = out.shape[1]
     for h in range(first, last):
-        gathered = GATHERED * sizes[h] >= columns  # spares a miss of the cache for each line
+        gathered = GATHERED * lined.sizes[h] >= columns  # spares a cache miss for each line
         target = aside if gathered else out[h]
-        for t in range(start[h], start[h + 1]):
-            if t + AHEAD < values.shape[0]:
-                later = t + AHEAD
-                prefetch_at(values[later], indices[later], length[later])
-            _add_row(floats(values[t], length[t]), indices[t], factor[t], features, target)
-            target[columns - 1] += np.int64(np.rint(extra[t]))
+        for t in range(lined.start[h], lined.start[h + 1]):
+            _prefetch(lined, t)
+            _add_row(lined, t, features, target)
         if gathered:
             whole = out[h]
             for m in range(columns):
@@ -78,95 +85,89 @@ def _scatter(lined, features, sizes, first, last, aside, out):  # type: ignore[n
                 aside[m] = 0
 
 
-def scatter(
-    blocks: Sequence[Moved], features: FloatArray, sizes: IntArray, unit: float, out: IntArray
-) -> None:
+def scatter(blocks: Sequence[Moved], features: FloatArray, unit: float, out: IntArray) -> None:
     """Add the summands of moves to whole sums; no `features`: all 1."""
-    lined, entries_of = line_up(blocks, unit), frozen(sizes, np.int64)
-    factors = frozen(features, np.float64)
+    lined, factors = line_up(blocks, unit), frozen(features, np.float64)
 
-    def some(first: int, last: int) -> None:
+    def work(first: int, last: int) -> None:
         aside = np.zeros(out.shape[1], np.int64)
-        _scatter(lined, factors, entries_of, first, last, aside, out)
+        _scatter(lined, factors, aside, out, first, last)
 
-    over_ranges(some, len(out), int(sizes.sum()), sizes)
+    over_ranges(work, len(out), int(lined.sizes.sum()), lined.sizes)
+
+
+class Entries(NamedTuple):
+    """Places in the flat sums, and what is added there: int64 arrays."""
+
+    places: IntArray
+    values: IntArray
 
 
 @inner(inline="always")
-def _write_row(row, indices, scaled, features, base, filled, places, amounts):  # type: ignore[no-untyped-def]
+def _write_row(lined, t, features, base, filled, out):  # type: ignore[no-untyped-def]
     """Write a row's rounded summands as entries from `filled` on."""
-    length = np.int64(row.shape[0])
+    length, scaled, indices = lined.length[t], lined.factor[t], lined.indices[t]
+    row, columns = floats(lined.values[t], length), integers(indices, length)
     plain, dense = features.shape[0] == 0, indices == 0
-    columns = integers(indices, length)
+    places, values = out.places, out.values
     for p in range(length):
         m = np.uint32(p if dense else columns[p])
         factor = scaled if plain else scaled * features[m]
         places[filled + p] = base + np.int64(m)
-        amounts[filled + p] = np.int64(np.rint(factor * row[p]))
+        values[filled + p] = np.int64(np.rint(factor * row[p]))
 
 
 @inner(inline="always")
-def _write_sums(aside, base, filled, places, amounts):  # type: ignore[no-untyped-def]
-    """Write what is not nought as entries and wipe it; return where they end, −1: no room."""
-    found = 0
+def _write_sums(aside, base, filled, out):  # type: ignore[no-untyped-def]
+    """Write what is not zero as entries and wipe it; return where they end, −1: they do not fit."""
+    n_entries = 0
+    places, values = out.places, out.values
     for m in range(aside.shape[0]):
-        found += aside[m] != 0
-    if filled + found >= places.shape[0]:
+        n_entries += aside[m] != 0
+    if filled + n_entries >= places.shape[0]:
         return -1
     for m in range(aside.shape[0]):  # written in any case: a branch would be guessed wrong
         places[filled] = base + m
-        amounts[filled] = aside[m]
+        values[filled] = aside[m]
         filled += aside[m] != 0
         aside[m] = 0
     return filled
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _emit(lined, features, sizes, aside, places, amounts):  # type: ignore[no-untyped-def]
-    values, indices, length, factor, extra, start = lined
-    columns = aside.shape[0]
+def _emit(lined, features, aside, out):  # type: ignore[no-untyped-def]
+    columns, start, sizes = aside.shape[0], lined.start, lined.sizes
     filled = 0
     for h in range(start.shape[0] - 1):
         base = h * columns
         gathered = FOLDED * sizes[h] >= columns  # many are of the same features
-        if not gathered and filled + sizes[h] > places.shape[0]:
+        if not gathered and filled + sizes[h] > out.places.shape[0]:
             return -1
         for t in range(start[h], start[h + 1]):
-            if t + AHEAD < values.shape[0]:
-                later = t + AHEAD
-                prefetch_at(values[later], indices[later], length[later])
-            row, last = floats(values[t], length[t]), np.int64(np.rint(extra[t]))
+            _prefetch(lined, t)
             if gathered:
-                _add_row(row, indices[t], factor[t], features, aside)
-                aside[columns - 1] += last
+                _add_row(lined, t, features, aside)
             else:
-                _write_row(row, indices[t], factor[t], features, base, filled, places, amounts)
-                filled += length[t] + 1
-                places[filled - 1] = base + columns - 1
-                amounts[filled - 1] = last
+                _write_row(lined, t, features, base, filled, out)
+                filled += lined.length[t] + 1
+                out.places[filled - 1] = base + columns - 1
+                out.values[filled - 1] = np.int64(np.rint(lined.extra[t]))
         if gathered:
-            filled = _write_sums(aside, base, filled, places, amounts)
+            filled = _write_sums(aside, base, filled, out)
             if filled < 0:
                 return -1
     return filled
 
 
 def emit(
-    blocks: Sequence[Moved],
-    features: FloatArray,
-    sizes: IntArray,
-    unit: float,
-    columns: int,
-    places: IntArray,
-    amounts: IntArray,
+    blocks: Sequence[Moved], features: FloatArray, unit: float, n_columns: int, out: Entries
 ) -> int:
-    """Write the summands of moves as entries; return how many, −1 where there is no room.
+    """Write the summands of moves as entries; return how many, −1 where they do not fit.
 
-    There must be room for one entry more than there are.
+    There must be place for one entry more than there are.
     """
-    factors = frozen(features, np.float64), frozen(sizes, np.int64)
-    aside = np.zeros(columns, np.int64)
-    return int(_emit(line_up(blocks, unit), *factors, aside, places, amounts))
+    aside = np.zeros(n_columns, np.int64)
+    return int(_emit(line_up(blocks, unit), frozen(features, np.float64), aside, out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +290,7 @@ class Accumulator:
 
     def __init__(self, n_clusters: int, n_columns: int, *, lasting: bool = True) -> None:
         self.n_clusters, self.n_columns, self._lasting = n_clusters, n_columns, lasting
-        self.counts, self._sizes = np.zeros((2, n_clusters), np.int64)
+        self.counts, self._n_entries = np.zeros(n_clusters, np.int64), 0
         self._features, self._unit = np.zeros(0), 1.0
         self._blocks: list[Moved] = []
         self._sums: list[Sums] = []
@@ -308,18 +309,17 @@ class Accumulator:
         Labels below 0 are nowhere. Features and exponent are those of every other block, too.
         """
         ends = frozen(before, np.int32), frozen(after, np.int32)
-        found = moves_by_cluster(rows.indptr, *ends, self.n_clusters)
-        moves, start, sizes, counts = found
-        if len(moves):
-            self._blocks.append(moved_rows(rows, terms, moves, start))
-            self._sizes += sizes
-            self.counts += counts
+        moves = moves_by_cluster(rows.indptr, *ends, self.n_clusters)
+        if len(moves.row):
+            self._blocks.append(moved_rows(rows, terms, moves))
+            self._n_entries += int(moves.sizes.sum())
+            self.counts += moves.counts
             self._features, self._unit = features, 2.0**exponent
             self._settle()
 
     def __sizeof__(self) -> int:
         """Tell Dask the true size of what is not rows."""
-        return sum(one.__sizeof__() for one in self._sums) + self._sizes.nbytes + 512
+        return sum(one.__sizeof__() for one in self._sums) + self.counts.nbytes + 512
 
     def join(self, change: Sums | Accumulator) -> None:
         """Add rows that were noted, or added up, elsewhere."""
@@ -329,7 +329,7 @@ class Accumulator:
             self._settle()
             return
         self._sums += change._sums
-        self._sizes += change._sizes
+        self._n_entries += change._n_entries
         self._blocks += change._blocks
         if change._blocks:
             self._features, self._unit = change._features, change._unit
@@ -340,27 +340,27 @@ class Accumulator:
             return
         whole = self._sums[0].dense if len(self._sums) == 1 else np.zeros(0, np.int64)
         if self._blocks and whole.size:  # made here, by the line below
-            scatter(self._blocks, self._factors, self._sizes, self._unit, whole)
+            scatter(self._blocks, self._factors, self._unit, whole)
         else:
             self._sums = [self.finish()]
-        self._blocks, self._sizes = [], np.zeros_like(self._sizes)
+        self._blocks, self._n_entries = [], 0
 
     def added_to(self, sums: IntArray) -> IntArray:
         """Return sums (K, d + 1) after the change, a new array."""
         out = buffer(sums.shape, np.int64)
 
-        def some(first: int, last: int) -> None:
+        def work(first: int, last: int) -> None:
             np.copyto(out[first:last], sums[first:last])
             for one in self._sums:
                 if one.is_dense:
                     out[first:last] += one.dense[first:last]
 
-        over_ranges(some, len(out), out.size)
+        over_ranges(work, len(out), out.size)
         for one in self._sums:
             if not one.is_dense:
                 _add_sparse(one, out)
         if self._blocks:
-            scatter(self._blocks, self._factors, self._sizes, self._unit, out)
+            scatter(self._blocks, self._factors, self._unit, out)
         return out
 
     def finish(self) -> Sums:
@@ -372,7 +372,7 @@ class Accumulator:
         if rest or SPARSE * n_entries > self._size or any(one.is_dense for one in known):
             out = _total(self.n_clusters, self.n_columns, known)
             if rest:
-                scatter(rest, self._factors, self._sizes, self._unit, out)
+                scatter(rest, self._factors, self._unit, out)
             return Sums(out, nothing, nothing, self.counts.copy(), self.n_columns)
         if len(known) == 1:
             return replace(known[0], counts=self.counts.copy())
@@ -395,14 +395,13 @@ class Accumulator:
 
     def _as_entries(self) -> list[Sums]:
         """Return the rows' sums as entries, none where that would be too many."""
-        n_entries = int(self._sizes.sum())
-        whole = any(one.is_dense for one in self._sums)
-        if whole or not self._blocks or n_entries > LIKELY * self._size:
+        whole = any(part.is_dense for part in self._sums)
+        if whole or not self._blocks or self._n_entries > LIKELY * self._size:
             return []
-        found = np.empty((2, min(n_entries, self._size // SPARSE) + 1), np.int64)
-        arguments = (self._factors, self._sizes, self._unit, self.n_columns)
-        filled = emit(self._blocks, *arguments, *found)
-        return [] if filled < 0 else [self._sparse(found[0, :filled], found[1, :filled])]
+        most = min(self._n_entries, self._size // SPARSE) + 1
+        entries = Entries(*np.empty((2, most), np.int64))
+        filled = emit(self._blocks, self._factors, self._unit, self.n_columns, entries)
+        return [] if filled < 0 else [self._sparse(*(array[:filled] for array in entries))]
 
 
 def sum_moves(

@@ -35,29 +35,17 @@ __all__ = [
     "load",
 ]
 
-_HOMES = {
-    "Constraints": "constraints",
-    "Corpus": "corpus",
-    "OwnDistortion": "distortions",
-    "HMRFKMeans": "estimators",
-    "MPCKMeans": "estimators",
-    "KMeans": "estimators",
-    "PCKMeans": "estimators",
-    "SeededKMeans": "estimators",
-    "ConstrainedKMeans": "estimators",
-    "COPKMeans": "estimators",
-    "LSA": "estimators",
-    "load": "estimators",
-}
+# Where a name is defined; the others are estimators.
+_HOMES = {"Constraints": "constraints", "Corpus": "corpus", "OwnDistortion": "distortions"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: `import hmrf_dask` stays fast."""
-    if name not in _HOMES:
+    """Import a name when it is asked for: `import hmrf_dask` stays fast."""
+    if name not in __all__:
         raise AttributeError(f"module 'hmrf_dask' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"hmrf_dask.{_HOMES[name]}"), name)
+    return getattr(import_module(f"hmrf_dask.{_HOMES.get(name, 'estimators')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import hmrf_dask
+from hmrf_dask import measures
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(path for top in ("hmrf_dask", "pipelines") for path in (ROOT / top).rglob("*.py"))
@@ -54,3 +59,9 @@ def test_scripts_parse_and_may_run(script: str) -> None:
     path = ROOT / script
     subprocess.run(["bash", "-n", str(path)], check=True)
     assert path.stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize("module", [hmrf_dask, measures])
+def test_public_names_have_examples(module: ModuleType) -> None:
+    for name in module.__all__:
+        assert ">>>" in (inspect.getdoc(getattr(module, name)) or ""), name

@@ -151,7 +151,13 @@ class Constraints:
         return digest.hexdigest()
 
     def as_text(self) -> Constraints:
-        """Return the same pairs with every id written as text (integers in decimal)."""
+        """Return the same pairs with every id written as text (integers in decimal).
+
+        Examples
+        --------
+        >>> Constraints([(3, 1)]).as_text().must_link.tolist()
+        [['1', '3']]
+        """
         if self.documents.dtype.kind == "U":
             return self
         return Constraints(
@@ -163,7 +169,7 @@ class Constraints:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, ids: bool = True) -> Constraints:
-        """Read a pair file: columns a, b, kind and, if wanted, weight; all others are notes.
+        r"""Read a pair file: columns a, b, kind and, if wanted, weight; all others are notes.
 
         Parameters
         ----------
@@ -184,13 +190,34 @@ class Constraints:
 
         CSV has no types: its ids are integers when every one of them is written exactly as Python
         writes an integer, text otherwise; `as_text` loses nothing on the way back.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "pairs.csv")
+        ...     text = path.write_text("a,b,kind\n1,2,same\n2,3,different\n")
+        ...     pairs = Constraints.from_file(path)
+        >>> pairs.must_link.tolist(), pairs.cannot_link.tolist()
+        ([[1, 2]], [[2, 3]])
         """
         from hmrf_dask.constraints.answer_files import read_pairs
 
         return read_pairs(path, ids=ids)
 
     def to_file(self, path: str | os.PathLike[str]) -> None:
-        """Write a pair file that `from_file` reads, of the kind that its ending tells."""
+        """Write a pair file that `from_file` reads, of the kind that its ending says.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Constraints([("b", "a")]).to_file(Path(folder, "pairs.csv"))
+        ...     Path(folder, "pairs.csv").read_text().split()
+        ['a,b,kind,weight', 'a,b,must,']
+        """
         from hmrf_dask.constraints.answer_files import write_pairs
 
         write_pairs(self, path)

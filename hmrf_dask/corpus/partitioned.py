@@ -155,6 +155,14 @@ class Corpus:
         Whether the rows lie in this process's memory, so that `persist` must send them once.
     sources : tuple of BlockSource
         Where the partitions are read, one for each; empty where they do not come from files.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hmrf_dask import Corpus
+    >>> corpus = Corpus.from_rows(np.eye(5), ids=list("abcde"), n_partitions=2)
+    >>> corpus.shape, corpus.row_counts, corpus.has_ids
+    ((5, 5), (2, 3), True)
     """
 
     partitions: tuple[Delayed, ...]
@@ -269,6 +277,13 @@ class Corpus:
         Returns
         -------
         Corpus
+
+        Examples
+        --------
+        >>> import dask.array as da
+        >>> from hmrf_dask import Corpus
+        >>> Corpus.from_dask(da.ones((5, 3), chunks=(2, 3))).row_counts
+        (2, 2, 1)
         """
         require_matrix(array)
         chunks = delayed_chunks(array)
@@ -298,17 +313,17 @@ class Corpus:
     ) -> Corpus:
         """Take tasks that give row blocks; without `row_counts` they are computed once.
 
-        With `has_ids=False` the rows are numbered anew, through all partitions.
+        With `has_ids=False` the rows are numbered again, through all partitions.
         """
-        given = tuple(parts)
+        parts = tuple(parts)
         if row_counts is None:
-            row_counts = compute(*[delayed(count_rows)(part) for part in given])
+            row_counts = compute(*[delayed(count_rows)(part) for part in parts])
         offsets = np.cumsum((0, *row_counts)).tolist()
         checked = tuple(
             delayed(checked_block)(
                 part, (row_counts[i], n_features), i, None if has_ids else offsets[i]
             )
-            for i, part in enumerate(given)
+            for i, part in enumerate(parts)
         )
         return Corpus(checked, n_features, tuple(int(n) for n in row_counts), has_ids)
 
@@ -318,12 +333,22 @@ class Corpus:
 
         Credentials come from the environment or a profile named in `storage_options`: a key in
         there would travel with every task.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from hmrf_dask import Corpus
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     written = Corpus.from_rows(np.eye(3)).to_parquet(folder)
+        ...     Corpus.from_parquet(folder).to_dask_array(dense=True).compute().tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
         """
-        found = read_manifest(url, storage_options)
-        width, counts = found.n_features, found.row_counts
-        sources = tuple(BlockSource(url, file, width, storage_options) for file in found.files)
+        manifest = read_manifest(url, storage_options)
+        width, counts = manifest.n_features, manifest.row_counts
+        sources = tuple(BlockSource(url, file, width, storage_options) for file in manifest.files)
         parts = tuple(delayed(source.read, pure=False)() for source in sources)
-        return Corpus(parts, width, counts, found.has_ids, sources=sources)
+        return Corpus(parts, width, counts, manifest.has_ids, sources=sources)
 
     def to_parquet(
         self, url: str, storage_options: StorageOptions = None, *, compute: Compute = compute_all
@@ -331,6 +356,15 @@ class Corpus:
         """Write one file for each partition, then the manifest; return the corpus read from there.
 
         A retry adds no file. A folder that holds another corpus is refused.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from hmrf_dask import Corpus
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Corpus.from_rows(np.eye(3), n_partitions=3).to_parquet(folder).n_partitions
+        3
         """
         files = compute(
             *[
@@ -358,11 +392,27 @@ class Corpus:
         return replace(self, partitions=tuple(parts), in_client=False)
 
     def repartition(self, n_partitions: int) -> Corpus:
-        """Return the same rows in `n_partitions` partitions of equal numbers of rows."""
+        """Return the same rows in `n_partitions` partitions of equal numbers of rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask import Corpus
+        >>> Corpus.from_rows(np.eye(5), n_partitions=1).repartition(2).row_counts
+        (2, 3)
+        """
         return self.with_partitions(even_bounds(self.n_rows, n_partitions))
 
     def with_partitions(self, bounds: Sequence[int]) -> Corpus:
-        """Return the same rows cut at `bounds`: 0, ascending row numbers, the number of rows."""
+        """Return the same rows cut at `bounds`: 0, ascending row numbers, the number of rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask import Corpus
+        >>> Corpus.from_rows(np.eye(5)).with_partitions([0, 1, 5]).row_counts
+        (1, 4)
+        """
         cuts = [int(bound) for bound in bounds]
         if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != self.n_rows or cuts != sorted(cuts):
             raise InvalidInputError(
@@ -386,6 +436,13 @@ class Corpus:
         """Return a float32 dask array of the same row chunks: `csr_array` chunks, or ndarrays.
 
         Dask arrays of sparse chunks do little beyond `map_blocks` and slicing of rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask import Corpus
+        >>> Corpus.from_rows(np.eye(2)).to_dask_array(dense=True).compute().tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
         """
         if dask.config.get("array.query-planning", None):
             raise ConfigurationError(

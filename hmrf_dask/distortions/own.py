@@ -29,6 +29,25 @@ class OwnDistortion(Distortion):
     must depend on the row alone, or labels will depend on the partitioning: a BLAS product of
     whole matrices does not keep this to the last bit. An own distortion has no feature weights and
     no closure form: closures are written out as pairs.
+
+    Examples
+    --------
+    >>> from hmrf_dask import HMRFKMeans, OwnDistortion
+    >>> class CityBlock(OwnDistortion):
+    ...     name = "city-block"
+    ...
+    ...     def distance_matrix(self, rows, centroids):
+    ...         return np.abs(rows[:, None] - centroids).sum(axis=2)
+    ...
+    ...     def pair_distances(self, rows, others):
+    ...         return np.abs(rows - others).sum(axis=1)
+    ...
+    ...     def largest_pair_distance(self, minimum, maximum):
+    ...         return (maximum - minimum).sum()
+    >>> model = HMRFKMeans(2, distortion=CityBlock(), random_state=0)
+    >>> labels = model.fit_predict(np.array([[0.0, 1.0], [0.1, 1.0], [4.0, 0.0]]))
+    >>> bool(labels[0] == labels[1] != labels[2])
+    True
     """
 
     name = "own"

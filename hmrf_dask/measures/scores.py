@@ -171,6 +171,11 @@ class PairScores(NamedTuple):
         0 where there is no pair to count.
     n_pairs : int
         How many pairs were judged.
+
+    Examples
+    --------
+    >>> pairwise_scores(["a", "a", "b"], [0, 0, 0])
+    PairScores(precision=0.3333333333333333, recall=1.0, f=0.5, n_pairs=3)
     """
 
     precision: float

@@ -410,7 +410,8 @@ def test_the_share_of_dask_is_what_the_layout_leaves() -> None:
 
 
 def test_watched_tasks_know_what_they_wait_for() -> None:
-    from hmrf_dask.flow.dataflow import DaskFlow, tree
+    from hmrf_dask.flow.dask_flow import DaskFlow
+    from hmrf_dask.flow.dataflow import tree
 
     before = DaskFlow.lazy
     with scheduling.watched_tasks() as watch:

@@ -23,7 +23,7 @@ from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import ClusterError, InvalidInputError, MemoryPlanError, RunDirectoryError
 from hmrf_dask.flow import waiting
 from hmrf_dask.flow.clients import active_client
-from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.flow.waiting import wait_for
 from hmrf_dask.flow.workers import PROCESS, memory_of_a_task, reaches_workers
 from hmrf_dask.kernels.compiled import kernel_path

@@ -22,6 +22,39 @@ from hmrf_dask.rows.encoding import decode_block, encode_block
 decode_block(encode_block(RowBlock.from_array(np.eye(3))), "a")
 """
 
+# The kernels, the tasks and the loop know nothing of Dask: a candidate is a whole fit without it.
+WITHOUT_DASK = """
+import importlib, pkgutil, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("dask", "distributed"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Blocked())
+
+import hmrf_dask
+
+for module in pkgutil.walk_packages(hmrf_dask.__path__, "hmrf_dask."):
+    if not module.name.startswith(("hmrf_dask.__main__", "hmrf_dask.cli")):
+        importlib.import_module(module.name)
+
+import numpy as np
+from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.fit.starts import run_candidate
+from tests.support.start_samples import random_rows, sample_of, start_sample_of
+
+run = MemoryRun()
+candidate = run_candidate(start_sample_of(sample_of(random_rows(0))), "k-means++ 0", run, 1)
+assert candidate.history[-1][1] <= candidate.history[0][1]
+assert len(np.unique(run.read_labels(candidate.file))) == 4
+"""
+
+
+def test_all_but_what_reaches_dask_imports_and_runs_without_it() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_DASK], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
 
 @pytest.mark.parametrize(
     ("program", "absent"),

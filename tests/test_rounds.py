@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.flow.dataflow import DaskFlow, Dataflow
+from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import Dataflow
 from hmrf_dask.linked.layout import CANNOT
 from hmrf_dask.tasks import linked_costs
 from hmrf_dask.tasks.model import State

@@ -34,7 +34,7 @@ from tests.support.problems import (
     random_problem,
     string_ids,
 )
-from tests.support.start_samples import ground_of_bench
+from tests.support.start_samples import start_sample_of_bench
 
 Labels = NDArray[np.int32]
 
@@ -48,7 +48,7 @@ def pairs_problem(seed: int, **chosen: Any) -> Problem:
 
 def pool_of(bench: Bench, n_init: int = 3) -> tuple[list[Candidate], list[Labels]]:
     """Run all candidates; return them and their labels in the order of the rows."""
-    whole, run = ground_of_bench(bench), MemoryRun()
+    whole, run = start_sample_of_bench(bench), MemoryRun()
     constrained = bench.engine.problem.graph is not None
     settings = Settings(bench.problem.K, n_init=n_init)
     names = candidate_names(settings, constrained)
@@ -162,7 +162,7 @@ def test_the_pool_is_never_below_the_unconstrained_solutions(seed: int) -> None:
     bench = make_bench(pairs_problem(seed))
     pool, _ = pool_of(bench)
     alone = make_bench(bench.problem)
-    free = StartSample(**{**vars(ground_of_bench(alone)), "graph": None})
+    free = StartSample(**{**vars(start_sample_of_bench(alone)), "graph": None})
     run = MemoryRun()
     plain = []
     for number in range(3):

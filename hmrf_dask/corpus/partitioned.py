@@ -5,6 +5,11 @@ Corpus: rows in partitions of a Dask graph, made from memory, dask arrays, Parqu
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+
 import math
 import os
 import sys
@@ -15,13 +20,8 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
-import dask.config
 import numpy as np
 import scipy.sparse
-from dask.base import optimize as dask_optimize
-from dask.base import persist as dask_persist
-from dask.delayed import Delayed, delayed
-from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import ArrayLike
 
 from hmrf_dask.corpus.partitions import (
@@ -67,6 +67,10 @@ def delayed_chunks(array: Any) -> list[Any]:
 
     `to_delayed` does this for classic dask arrays only, not under array.query-planning.
     """
+    from dask.base import optimize as dask_optimize
+    from dask.delayed import Delayed
+    from dask.highlevelgraph import HighLevelGraph
+
     (optimized,) = dask_optimize(array)
     layer = f"chunks-{uuid4().hex}"
     graph = HighLevelGraph.from_collections(layer, dict(optimized.__dask_graph__()), ())
@@ -101,6 +105,9 @@ def lazy_array(
 
     Empty chunks are as good as any other. `meta` is an empty chunk where chunks are no ndarrays.
     """
+    from dask.delayed import delayed
+    from dask.highlevelgraph import HighLevelGraph
+
     name = f"rows-{uuid4().hex}"
     keys = [(name, number, *(0 for _ in columns)) for number in range(len(parts))]
     named = [delayed(_same)(part, dask_key_name=key) for part, key in zip(parts, keys, strict=True)]
@@ -117,6 +124,8 @@ def _same(value: Any) -> Any:
 
 def ids_by_partition(ids: Any, row_counts: Sequence[int], offsets: Sequence[int]) -> list[Any]:
     """Return the ids of each partition: a task, or None where there are none."""
+    from dask.delayed import delayed
+
     if ids is None:
         return [None] * len(row_counts)
     if not is_dask_array(ids):
@@ -243,6 +252,8 @@ class Corpus:
         >>> Corpus.from_rows(np.eye(5), n_partitions=2).row_counts
         (2, 3)
         """
+        from dask.delayed import delayed
+
         require_matrix(X)
         if isinstance(X, np.ma.MaskedArray):
             raise InvalidInputError("rows must not be masked, got a masked array; fill it")
@@ -285,6 +296,8 @@ class Corpus:
         >>> Corpus.from_dask(da.ones((5, 3), chunks=(2, 3))).row_counts
         (2, 2, 1)
         """
+        from dask.delayed import delayed
+
         require_matrix(array)
         chunks = delayed_chunks(array)
         rows, columns = array.chunks
@@ -315,6 +328,8 @@ class Corpus:
 
         With `has_ids=False` the rows are numbered again, through all partitions.
         """
+        from dask.delayed import delayed
+
         parts = tuple(parts)
         if row_counts is None:
             row_counts = compute(*[delayed(count_rows)(part) for part in parts])
@@ -344,6 +359,8 @@ class Corpus:
         ...     Corpus.from_parquet(folder).to_dask_array(dense=True).compute().tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
         """
+        from dask.delayed import delayed
+
         manifest = read_manifest(url, storage_options)
         width, counts = manifest.n_features, manifest.row_counts
         sources = tuple(BlockSource(url, file, width, storage_options) for file in manifest.files)
@@ -366,6 +383,8 @@ class Corpus:
         ...     Corpus.from_rows(np.eye(3), n_partitions=3).to_parquet(folder).n_partitions
         3
         """
+        from dask.delayed import delayed
+
         files = compute(
             *[
                 delayed(write_block)(part, url, i, storage_options)
@@ -375,20 +394,23 @@ class Corpus:
         write_manifest(Manifest(self.n_features, self.has_ids, tuple(files)), url, storage_options)
         return Corpus.from_parquet(url, storage_options)
 
-    def persist(self, *, persist: Callable[..., tuple[Any, ...]] = dask_persist) -> Corpus:
+    def persist(self, *, persist: Callable[..., tuple[Any, ...]] | None = None) -> Corpus:
         """Send rows that lie in this process to the scheduler, once; later graphs only name them.
 
         They stay recomputable there when a worker dies. Any other corpus is returned as it is.
         """
+        import dask
+        from dask.base import persist as dask_persist
+
         if not self.in_client:
             return self
-        if persist is dask_persist and "distributed" not in sys.modules:
+        if persist is None and "distributed" not in sys.modules:
             return replace(self, in_client=False)  # nobody to send to; Dask would import it to ask
         parts: list[Delayed] = []
         # The rows have to travel this once, which is what Dask's warning is about.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
             for part in self.partitions:  # one message each, not one of the whole corpus
-                parts.extend(persist(part))
+                parts.extend((persist or dask_persist)(part))
         return replace(self, partitions=tuple(parts), in_client=False)
 
     def repartition(self, n_partitions: int) -> Corpus:
@@ -425,6 +447,8 @@ class Corpus:
         return replace(self, partitions=parts, row_counts=counts, sources=())
 
     def _rows_between(self, start: int, stop: int, offsets: Sequence[int]) -> Delayed:
+        from dask.delayed import delayed
+
         places, ranges = overlaps(start, stop, offsets)
         pieces = [self.partitions[place] for place in places]
         if ranges == [(0, self.row_counts[places[0]])]:
@@ -444,6 +468,9 @@ class Corpus:
         >>> Corpus.from_rows(np.eye(2)).to_dask_array(dense=True).compute().tolist()
         [[1.0, 0.0], [0.0, 1.0]]
         """
+        import dask
+        from dask.delayed import delayed
+
         if dask.config.get("array.query-planning", None):
             raise ConfigurationError(
                 "array.query-planning must be off to make a dask array of tasks (Dask has no way "
@@ -506,6 +533,8 @@ def corpus_of_files(
     -------
     Corpus
     """
+    from dask.delayed import delayed
+
     parts = tuple(delayed(source.read, pure=False)() for source in sources)
     counts = tuple(source.file.n_rows for source in sources)
     return Corpus(parts, n_features, counts, has_ids, sources=tuple(sources))
@@ -515,6 +544,8 @@ _KEYS_PER_BUCKET = 2**25
 
 
 def _delayed_call(function: Callable[..., Any], *arguments: Any) -> Any:
+    from dask.delayed import delayed
+
     return delayed(function)(*arguments)
 
 

@@ -33,7 +33,8 @@ from hmrf_dask.fit.refinement import wanted
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
 from hmrf_dask.fit.starts import prepare_start_sample
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
-from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
+from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
 from hmrf_dask.flow.workers import check_workers, memory_of_all
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.memory import buffers_kept

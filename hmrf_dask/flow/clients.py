@@ -19,11 +19,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-import dask
-import dask.local
-import dask.threaded
-from dask.base import get_scheduler, named_schedulers
-
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
 from hmrf_dask.storage.remote import seconds_of
 
@@ -35,6 +30,8 @@ _REPORTED: WeakSet[Any] = WeakSet()
 
 def setting(name: str, default: Any) -> Any:
     """Return a setting of the `hmrf` section of Dask's configuration."""
+    import dask
+
     return dask.config.get(f"hmrf.{name}", default)
 
 
@@ -44,6 +41,10 @@ def known_scheduler() -> Any:
     To look for a client it imports distributed, half a second, even where a local scheduler is
     named; without distributed there is none.
     """
+    import dask
+    import dask.threaded
+    from dask.base import named_schedulers
+
     named = dask.config.get("scheduler", None)
     if isinstance(named, str):
         return named_schedulers.get(named.lower())
@@ -52,6 +53,8 @@ def known_scheduler() -> Any:
 
 def scheduler_in_use() -> Any:
     """Return the function that Dask would run graphs with, or None for the default."""
+    from dask.base import get_scheduler
+
     try:
         return get_scheduler(scheduler=known_scheduler())
     except RuntimeError as error:  # Dask's own refusal of an asynchronous client
@@ -77,6 +80,8 @@ def _warn_of_lost() -> None:
 
     It does that when the scheduler has ended; the work was meant for a cluster.
     """
+    import dask
+
     if "distributed" not in sys.modules or dask.config.get("scheduler", None):
         return
     from distributed import Client
@@ -120,11 +125,17 @@ def _check_usable(client: Any) -> None:
 
 def in_this_process() -> bool:
     """Return whether tasks run on threads of this process, or one after the other in it."""
+    import dask.local
+    import dask.threaded
+
     return scheduler_in_use() in (None, dask.local.get_sync, dask.threaded.get)
 
 
 def local_threads() -> int:
     """Return how many tasks a local scheduler runs at a time."""
+    import dask
+    import dask.local
+
     if scheduler_in_use() is dask.local.get_sync:
         return 1
     return int(dask.config.get("num_workers", None) or dask.system.CPU_COUNT)
@@ -153,6 +164,8 @@ def leave_the_pool() -> None:
 
 def _forget_threads() -> None:
     """Forget, in a process that was forked just now, what only its parent has threads for."""
+    import dask.threaded
+
     dask.threaded.default_pool = None
     dask.threaded.pools.clear()
     dask.threaded.pools_lock = threading.Lock()
@@ -312,6 +325,8 @@ def silence_dask() -> None:
 
     What goes wrong is said in our words. Whoever configures Dask's logging sees what it logs.
     """
+    import dask
+
     if dask.config.get("logging", None):
         return
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from dask.base import compute as dask_compute
 
 from hmrf_dask.errors import ClusterError, HmrfError, counted
 from hmrf_dask.flow.clients import (
@@ -28,9 +27,11 @@ from hmrf_dask.flow.clients import (
     patience,
     setting,
 )
-from hmrf_dask.storage.life import METRIC
+from hmrf_dask.storage.remote import signs_of_life
 
 log = logging.getLogger("hmrf_dask")
+METRIC = "hmrf_life"
+SIGN = 1.0  # seconds of processor time that a sign counts as
 POLL = 2.0  # seconds between two surveys of the workers while a graph runs
 STALE = 30.0  # seconds without a heartbeat after which a worker is not busy
 SHARE = 0.01  # of a core that a task takes at least while it computes
@@ -84,6 +85,8 @@ def fetch(client: Any, futures: Sequence[Any], *, direct: bool | None = None) ->
 
 def compute(*values: Any) -> tuple[Any, ...]:
     """Return the values of Dask collections, as `dask.compute` does, but not waiting for ever."""
+    from dask.base import compute as dask_compute
+
     client = active_client()
     if client is None:
         found: tuple[Any, ...] = dask_compute(*values)
@@ -324,3 +327,37 @@ def _explain(future: Any) -> None:
             f"more memory or make partitions smaller, and {AGAIN}"
         ) from error
     raise error
+
+
+# ---- what a worker's heartbeat tells of each task that it runs: the processor time of its thread,
+# ---- and signs of whatever comes from stores; that a task runs says nothing
+
+
+def report_life() -> None:
+    """Let the worker of this task, if there is one, tell of its tasks from now on."""
+    if "distributed" in sys.modules:
+        from distributed import get_worker
+
+        try:
+            watch_tasks_of(get_worker())
+        except ValueError:  # no task of a worker
+            return
+
+
+def watch_tasks_of(worker: Any) -> None:
+    """Let a worker tell of its tasks with each heartbeat."""
+    worker.metrics.setdefault(METRIC, _life_of_tasks)
+
+
+def _life_of_tasks(worker: Any) -> dict[str, float]:
+    """Return the life of each task that runs: processor seconds, and signs."""
+    with worker.active_threads_lock:  # no thread ends meanwhile
+        running = dict(worker.active_threads)
+        signs = SIGN * signs_of_life()
+        return {str(key): _processor_seconds(thread) + signs for thread, key in running.items()}
+
+
+def _processor_seconds(thread: int) -> float:
+    if not hasattr(time, "pthread_getcpuclockid"):  # not every system counts by thread
+        return time.process_time()
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-import dask
 import psutil
 
 from hmrf_dask.errors import ClusterError, RunDirectoryError
@@ -24,9 +23,8 @@ from hmrf_dask.flow.clients import (
     local_threads,
     no_progress,
 )
-from hmrf_dask.flow.waiting import futures_of, workers_by_name
+from hmrf_dask.flow.waiting import futures_of, report_life, workers_by_name
 from hmrf_dask.kernels.compiled import kernel_path, path_differences
-from hmrf_dask.storage.life import report_life
 
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 PROCESS = 320 * 2**20  # bytes of a worker with all modules and kernels loaded, without any rows
@@ -87,6 +85,8 @@ def together(values: Sequence[Any]) -> list[tuple[list[int], int]]:
 
 def memory_of_a_task() -> tuple[int, str]:
     """Return the memory one task may really have, and where that number comes from."""
+    import dask
+
     pause = dask.config.get("distributed.worker.memory.pause", 0.8) or 1.0
     shares = [(int(limit * pause) - PROCESS) // threads for limit, threads in _limits()]
     if shares:

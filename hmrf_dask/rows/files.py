@@ -29,8 +29,7 @@ from hmrf_dask.rows.encoding import (
     encode_block,
     refuse_block,
 )
-from hmrf_dask.storage.life import alive
-from hmrf_dask.storage.remote import explained, open_files
+from hmrf_dask.storage.remote import alive, explained, open_files
 from hmrf_dask.storage.stores import make_folders, open_file
 from hmrf_dask.storage.whole_files import read_bounded
 

@@ -12,6 +12,7 @@ import functools
 import logging
 import math
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -256,3 +257,25 @@ def _problem(url: str, error: Exception) -> str:
     else:
         advice = "run again later" if may_pass(error) else "check the path"
     return f"{in_words(error)}; {advice}"
+
+
+# ---- signs of life: a task that waits for a store looks as a running one
+
+
+_signs = 0
+_counting = threading.Lock()
+
+
+def alive() -> None:
+    """Report that work goes on here, though it computes nothing.
+
+    That is a sign of every task of this process: bytes of a store come to threads of their own.
+    """
+    global _signs
+    with _counting:
+        _signs += 1
+
+
+def signs_of_life() -> int:
+    """Return how many signs there were in this process, pieces that stores sent among them."""
+    return _signs + pieces_received()

@@ -63,7 +63,7 @@ def graph_of(
     )  # fmt: skip
 
 
-def ground_of(sample: CandidateRows) -> StartSample:
+def start_sample_of(sample: CandidateRows) -> StartSample:
     """Return rows without pairs as a ground, in whatever order they are."""
     block, distortion = sample.block, sample.distortion
     extent = getattr(distortion, "extent")  # noqa: B009 - of a built-in one, which is bound
@@ -72,7 +72,7 @@ def ground_of(sample: CandidateRows) -> StartSample:
     return StartSample(block, rows, None, nothing, settings, distortion, extent, 2.0**-8, 100)
 
 
-def ground_of_bench(bench: Bench) -> StartSample:
+def start_sample_of_bench(bench: Bench) -> StartSample:
     """Return the whole of a small problem as a ground."""
     laid = bench.engine.problem
     block = RowBlock.concatenate([part.block for part in laid.free])

@@ -11,8 +11,7 @@ import cloudpickle
 import pytest
 from dask._task_spec import DataNode, Task, convert_legacy_graph
 
-from hmrf_dask.flow.dataflow import DaskFlow
-from hmrf_dask.flow.graphs import Constant, Guarded
+from hmrf_dask.flow.dask_flow import Constant, DaskFlow, Guarded
 from tests.support.fits import one_process_cluster
 
 

@@ -1,8 +1,14 @@
-"""Tasks as the dataflow writes them down: nodes of graphs, constants, and values sent ahead."""
+"""Tasks on Dask: nodes of graphs, constants, values sent ahead, run by a client or by threads."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+
 import logging
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -10,16 +16,22 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import dask.threaded
-from dask.delayed import Delayed
-from dask.sizeof import sizeof
+import numpy as np
 
 from hmrf_dask.errors import ClusterError
-from hmrf_dask.flow.clients import begin, no_progress
-from hmrf_dask.flow.workers import ANSWER, other_path
+from hmrf_dask.flow.clients import (
+    active_client,
+    begin,
+    in_this_process,
+    known_scheduler,
+    no_progress,
+    setting,
+)
+from hmrf_dask.flow.dataflow import Lazy
+from hmrf_dask.flow.waiting import LostWorkError, fetch, futures_of, report_life, wait_for
+from hmrf_dask.flow.workers import ANSWER, other_path, reaches_workers, together
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.rows.files import BlockSource, InTurn
-from hmrf_dask.storage.life import report_life
 
 log = logging.getLogger("hmrf_dask")
 # A worker that died just now takes nothing, and Dask waits for it: a value must arrive in these
@@ -112,8 +124,14 @@ class Planned:
         """Say how to make this again of a graph that was run."""
         return _replanned, (self.key,)
 
-    __dask_scheduler__ = staticmethod(dask.threaded.get)
     __dask_optimize__ = None  # every task is wanted, and as it is
+
+    @staticmethod
+    def __dask_scheduler__(*graph: Any, **options: Any) -> Any:
+        """Run a graph on threads where no scheduler is named."""
+        import dask.threaded
+
+        return dask.threaded.get(*graph, **options)
 
 
 def merged(values: Sequence[Planned]) -> dict[str, Any]:
@@ -173,6 +191,8 @@ class Sent:
 
     def send(self, client: Any, shared: Planned, value: Any) -> None:
         """Begin to send the value of a constant, as long as that is held."""
+        from dask.sizeof import sizeof
+
         key = shared.key.replace("shared", "sent")
         sending = begin(client, partial(_scatter, client, key, value))
         self._futures[shared] = sending
@@ -224,3 +244,142 @@ def fed(tasks: Sequence[Planned], sent: Mapping[str, Any]) -> list[Planned]:
         elif key not in sent:
             graph[key] = task
     return [Planned(one.key, graph) for one in tasks]
+
+
+class DaskFlow:
+    """Runs functions as Dask tasks.
+
+    Attributes
+    ----------
+    computes, tasks : int
+        How many graphs were run and how many tasks were named so far.
+    """
+
+    def __init__(self) -> None:
+        self.run = uuid.uuid4().hex[:8]
+        self.path = tuple(kernel_path().items())
+        self.computes = 0
+        self.tasks = 0
+        self._sent = Sent()
+
+    def lazy(self, function: Callable[..., Any], *arguments: Any) -> Planned:
+        """Return a call to come; its key is new, as a key used again returns the old result."""
+        needs: list[Planned] = []
+        template = tuple(self._split(one, needs) for one in arguments)
+        key = self._key(function.__name__.strip("_"))
+        task = (Guarded(function, template, self.path), *(one.key for one in needs))
+        return Planned(key, {key: task}, tuple(needs))
+
+    def share(self, value: Any) -> Planned | Known:
+        """Return `value` as a task result: sent once, there again when a worker is lost."""
+        if active_client() is None:
+            return Known(value)
+        key = self._key("shared")
+        return Planned(key, {key: (Constant(value),)})
+
+    def broadcast(self, value: Any) -> Planned | Known:
+        """Return `value` as `share` does, and begin to send it to all workers."""
+        shared = self.share(value)
+        client = active_client()
+        if isinstance(shared, Planned) and reaches_workers(client):
+            self._sent.send(client, shared, value)
+        return shared
+
+    def compute(self, values: Sequence[Lazy]) -> list[Any]:
+        """Return the values, computed in one graph."""
+        return [one.value if isinstance(one, Known) else one for one in self._run(values)]
+
+    def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
+        """Return the values computed and kept; one that is lost is computed again."""
+        client = active_client()
+        if client is None:
+            return [one if isinstance(one, Known) else Known(one) for one in self._run(values)]
+        self.computes += 1
+        return _submitted(client, [planned(one) for one in values])
+
+    def settle(self) -> None:
+        """Wait for values that are on their way though nothing wants them any more."""
+        self._sent.settle()
+
+    def neighbours(self, values: Sequence[Lazy]) -> list[list[int]]:
+        """Return a few groups a thread of those that lie on one worker, in their order."""
+        return [
+            [int(number) for number in some]
+            for numbers, n_tasks in together(values)
+            for some in np.array_split(numbers, min(n_tasks, len(numbers)))
+        ]
+
+    def holds(self, values: Sequence[Lazy]) -> bool:
+        """Return whether the values are known here, and tasks run on threads of this process."""
+        return self.shares_memory and all(isinstance(one, Known) for one in values)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether tasks see the very objects that they are given, on threads of this process."""
+        return in_this_process()
+
+    def _run(self, values: Sequence[Lazy]) -> list[Any]:
+        """Return what is known already as it is, everything else computed."""
+        import dask.threaded
+        from dask.base import get_scheduler
+
+        self.computes += 1
+        wanted = [one if isinstance(one, Known) else planned(one) for one in values]
+        tasks = [one for one in wanted if isinstance(one, Planned)]
+        client = active_client()
+        if client is None:
+            run = get_scheduler(scheduler=known_scheduler()) or dask.threaded.get
+            results = iter(run(merged(tasks), [one.key for one in tasks]) if tasks else ())
+        else:
+            results = iter(self._run_on(client, tasks))
+        return [next(results) if isinstance(one, Planned) else one for one in wanted]
+
+    def _run_on(self, client: Any, tasks: Sequence[Planned]) -> list[Any]:
+        """Return values computed on workers, from what was sent there or, where it is lost, not."""
+        sent = self._sent.taken(tasks)
+        if sent:
+            try:
+                return _gathered(client, fed(tasks, sent))
+            except LostWorkError:
+                log.info("a worker was lost with values that were sent to it; they go there again")
+        return _gathered(client, tasks)
+
+    def _key(self, name: str) -> str:
+        self.tasks += 1
+        return f"{name}-{self.run}-{self.tasks}"
+
+    def _split(self, argument: Any, needs: list[Planned]) -> Any:
+        """Return an argument with slots for the values of tasks, which are added to `needs`."""
+        from dask.base import is_dask_collection
+
+        if isinstance(argument, Known):
+            return argument.value
+        if type(argument) in (list, tuple):
+            return type(argument)([self._split(one, needs) for one in argument])
+        if isinstance(argument, Planned) or is_dask_collection(argument):
+            needs.append(planned(argument))
+            return Slot(len(needs) - 1)
+        return argument
+
+
+def _gathered(client: Any, tasks: Sequence[Planned]) -> list[Any]:
+    futures = [one.layer[one.key] for one in _submitted(client, tasks)]
+    return fetch(client, futures, direct=reaches_workers(client))
+
+
+def _submitted(client: Any, tasks: Sequence[Planned]) -> list[Planned]:
+    """Return tasks run on workers, their values kept there."""
+    import dask
+
+    # The model travels in the graph, once a pass: that is what Dask would warn of.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
+        kept = list(client.persist(list(tasks), retries=setting("retries", 3)))
+    wait_for(client, futures_of(client, kept), list(merged(tasks)))
+    return kept
+
+
+def task_memory() -> int:
+    """Return the bytes a task is planned for: `hmrf.task-memory`, 1 GiB on any machine."""
+    from dask.utils import parse_bytes
+
+    return int(parse_bytes(setting("task-memory", "1 GiB")))

@@ -34,8 +34,7 @@ from hmrf_dask import (
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.releases.release import latest
-from hmrf_dask.text.counts import Counted, count_texts
-from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.counts import Counted, TextSettings, count_texts
 from hmrf_dask.text.tfidf import Frequencies, Vocabulary, make_vocabulary, to_rows
 from tests.support.family_fits import blobs, corpus_of, digest_of, some_labels, text_corpus
 from tests.support.fits import CASES, SIZES, Case, digests, text_case

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.distortions.table_form import TableDistortion
+from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels import low_precision
 from hmrf_dask.kernels.exact import exact_zero
 from tests.benchmarks import ablation, report

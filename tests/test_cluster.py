@@ -21,11 +21,10 @@ from distributed import Client, LocalCluster, Status, wait
 
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import ClusterError, InvalidInputError, MemoryPlanError, RunDirectoryError
-from hmrf_dask.flow import waiting
+from hmrf_dask.flow import cluster as flow_cluster
 from hmrf_dask.flow.clients import active_client
+from hmrf_dask.flow.cluster import PROCESS, memory_of_a_task, reaches_workers, wait_for
 from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.waiting import wait_for
-from hmrf_dask.flow.workers import PROCESS, memory_of_a_task, reaches_workers
 from hmrf_dask.kernels.compiled import kernel_path
 from tests.support.fits import fit, text_case
 
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Look often, and give up soon."""
-    monkeypatch.setattr(waiting, "POLL", 0.1)
+    monkeypatch.setattr(flow_cluster, "POLL", 0.1)
     with dask.config.set({"hmrf.no-workers-timeout": "1500 ms"}):
         yield
 

@@ -266,7 +266,7 @@ import sys
 import numpy as np
 import scipy.sparse
 from hmrf_dask import COPKMeans, HMRFKMeans
-from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.counts import TextSettings
 from hmrf_dask.text.counts import count_texts
 rng = np.random.default_rng(0)
 rows = scipy.sparse.random(170, 40, 0.2, "csr", np.float32, rng=rng)

@@ -12,16 +12,16 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.distortions.base import Extent
 from hmrf_dask.distortions.cosine import Cosine
 from hmrf_dask.distortions.euclidean import Euclidean
 from hmrf_dask.kernels import cost_rows
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
-from hmrf_dask.linked.scale import Scale, make_scale
+from hmrf_dask.linked.plan import Scale, make_scale
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks import linked_costs
+from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import RowTerms
 from tests.support.icm_problems import tangled
@@ -59,14 +59,14 @@ def make_case(seed: int, *, n: int = 60, d: int = 200, k: int = 5, **how: Any) -
         "model": model,
         "scale": scale,
         "problem": SimpleNamespace(in_groups=how.get("in_groups", 0.0)),
-        "pairs": linked_costs.PricedPairs(np.zeros(len(pairs)), start, neighbour, cost),
+        "pairs": tasks_icm.PricedPairs(np.zeros(len(pairs)), start, neighbour, cost),
         "labels": rng.integers(0, k, n).astype(np.int32),
     }
 
 
 def look(
     case: dict[str, Any], labels: np.ndarray, parts: tuple[int, ...] = ()
-) -> linked_costs.LinkedCosts:
+) -> tasks_icm.LinkedCosts:
     """Return what is known of all rows, worked out in parts."""
     run, block, model = MemoryRun(), case["block"], case["model"]
     file = run.write_labels(0, "linked-00000", 0, labels)
@@ -75,10 +75,10 @@ def look(
         few = block.rows(first, last)
         terms = RowTerms(model.distortion.terms(few, model.weights)) if number % 2 else None
         arguments = (few, terms, model, case["scale"], case["problem"], case["pairs"], first)
-        found.append(linked_costs.linked_costs(*arguments, run, [file]))
+        found.append(tasks_icm.linked_costs(*arguments, run, [file]))
     gains = [one.gains for one in found if one.gains is not None]
     costs = np.concatenate([one.costs for one in found])
-    return linked_costs.LinkedCosts(costs, np.concatenate(gains) if gains else None)
+    return tasks_icm.LinkedCosts(costs, np.concatenate(gains) if gains else None)
 
 
 def totals_of(case: dict[str, Any], costs: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ def test_a_row_wants_what_float64_says(
     case = make_case(seed, euclidean=euclidean, **how)
     labels, scale, model = case["labels"], case["scale"], case["model"]
     found = look(case, labels)
-    exact = linked_costs.exact_costs(case["block"], model, scale)
+    exact = tasks_icm.exact_costs(case["block"], model, scale)
     own = np.arange(len(labels)), labels
     wanted = totals_of(case, exact, labels)
     gains = wanted[own] - wanted.min(axis=1)
@@ -140,14 +140,14 @@ def test_low_precision_is_used_and_measured_where_it_is_close(dense: bool, singl
     assert (np.diff(quick.near_row) >= 0).all()
     firsts = np.searchsorted(quick.near_row, measured)
     np.testing.assert_array_equal(quick.near_cluster[firsts], case["labels"][measured])
-    exact = linked_costs.exact_costs(case["block"], model, scale)
+    exact = tasks_icm.exact_costs(case["block"], model, scale)
     assert (quick.costs != exact).any()
 
 
 def test_rows_far_from_the_origin_are_left_to_float64() -> None:
     case = make_case(4, euclidean=True, far=3000.0)
     found = look(case, case["labels"])
-    exact = linked_costs.exact_costs(case["block"], case["model"], case["scale"])
+    exact = tasks_icm.exact_costs(case["block"], case["model"], case["scale"])
     np.testing.assert_array_equal(found.costs, exact)
     own = np.arange(len(exact)), case["labels"]
     totals = totals_of(case, exact, case["labels"])
@@ -199,7 +199,7 @@ def test_icm_never_raises_the_energy_in_float64(euclidean: bool) -> None:
 def energy_of(
     distances: np.ndarray,
     scale: Scale,
-    pairs: linked_costs.PricedPairs,
+    pairs: tasks_icm.PricedPairs,
     before: np.ndarray,
     after: np.ndarray,
 ) -> float:

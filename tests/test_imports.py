@@ -40,7 +40,7 @@ for module in pkgutil.walk_packages(hmrf_dask.__path__, "hmrf_dask."):
         importlib.import_module(module.name)
 
 import numpy as np
-from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.fit.starts import run_candidate
 from tests.support.start_samples import random_rows, sample_of, start_sample_of
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask import HMRFKMeans
-from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.fit import preparation

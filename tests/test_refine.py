@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.fit import phases, refinement
-from hmrf_dask.fit.phases import Iteration
-from hmrf_dask.fit.refinement import vary, wanted
+from hmrf_dask.fit import phases
+from hmrf_dask.fit import phases as fit_phases
+from hmrf_dask.fit.phases import Iteration, vary, wanted
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.tasks.first_variation import Proposals, best_first, merge_proposals
 from hmrf_dask.tasks.model import State
@@ -153,8 +153,8 @@ def test_a_small_budget_takes_more_rounds_to_an_end_as_good(
     bench = make_bench(problem, n_parts=3)
     start = random_labels(problem)
     at_once = refined(bench, from_labels(bench, start))
-    monkeypatch.setattr(refinement, "LEAST_ROWS", 1)
-    monkeypatch.setattr(refinement, "SHARE", 2**40)
+    monkeypatch.setattr(fit_phases, "LEAST_ROWS", 1)
+    monkeypatch.setattr(fit_phases, "SHARE", 2**40)
     one_by_one = refined(bench, from_labels(bench, start))
     assert len(one_by_one) >= len(at_once)
     sizes = [1, *(len(rows) for rows in problem.pairs().components)]
@@ -187,8 +187,8 @@ def test_any_partitioning_takes_the_same_rounds(seed: int, monkeypatch: pytest.M
     problem = small_problem(seed, n=30)
     start = random_labels(problem)
     for least in (64, 3):
-        monkeypatch.setattr(refinement, "LEAST_ROWS", least)
-        monkeypatch.setattr(refinement, "SHARE", 2**40)
+        monkeypatch.setattr(fit_phases, "LEAST_ROWS", least)
+        monkeypatch.setattr(fit_phases, "SHARE", 2**40)
         wanted_trace = trace(make_bench(problem, n_parts=1), start)
         for n_parts in (2, 7, 30):
             assert trace(make_bench(problem, n_parts=n_parts), start) == wanted_trace
@@ -332,17 +332,17 @@ def test_first_variation_frees_batch_assignment_on_sparse_text() -> None:
 
 def test_auto_refines_while_clusters_are_small() -> None:
     cosine, divergence = make_distortion("cosine"), make_distortion("kl")
-    most = 3 * refinement.ROWS_PER_CLUSTER
+    most = 3 * fit_phases.ROWS_PER_CLUSTER
     assert wanted("auto", cosine, most, 3)
     assert not wanted("auto", cosine, most + 1, 3)
     assert wanted(True, cosine, most + 1, 3)
     assert not wanted(False, cosine, 10, 3)
     assert not wanted("auto", cosine, 10, 1)
     assert not wanted("auto", divergence, 10, 3)
-    most = 3 * refinement.POOL_ROWS_PER_CLUSTER
-    assert wanted("auto", cosine, most, 3, refinement.POOL_ROWS_PER_CLUSTER)
-    assert not wanted("auto", cosine, most + 1, 3, refinement.POOL_ROWS_PER_CLUSTER)
-    assert most < 3 * refinement.ROWS_PER_CLUSTER
+    most = 3 * fit_phases.POOL_ROWS_PER_CLUSTER
+    assert wanted("auto", cosine, most, 3, fit_phases.POOL_ROWS_PER_CLUSTER)
+    assert not wanted("auto", cosine, most + 1, 3, fit_phases.POOL_ROWS_PER_CLUSTER)
+    assert most < 3 * fit_phases.ROWS_PER_CLUSTER
 
 
 # --- lists of proposals

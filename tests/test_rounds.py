@@ -13,7 +13,7 @@ from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.flow.dataflow import Dataflow
 from hmrf_dask.linked.layout import CANNOT
-from hmrf_dask.tasks import linked_costs
+from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import State
 from tests.support.fits import one_process_cluster
 from tests.support.icm_oracle import Component
@@ -28,7 +28,7 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
     shared = engine.flow.share(state.model)
     for number, one in enumerate(problem.icm_problems):
         costs = [
-            linked_costs.exact_costs(problem.linked[part].block, shared, pricing.scale)
+            tasks_icm.exact_costs(problem.linked[part].block, shared, pricing.scale)
             for part in one.parts
         ]
         icm, pairs = one.problem, pricing.problems[number]
@@ -52,7 +52,7 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
             )
             for (i, j), kind in kinds.items()
         ]
-        labels = linked_costs.problem_labels(engine.run, [state.linked[part] for part in one.parts])
+        labels = tasks_icm.problem_labels(engine.run, [state.linked[part] for part in one.parts])
         rows = np.concatenate(costs).tolist()
         yield (
             Component(rows, listed, renumbered(icm.groups.tolist()), pricing.scale.shift),

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint
-from hmrf_dask.rows.ids import hash_ids
+from hmrf_dask.rows.canonical import hash_ids
 
 ARRAYS = ("values", "indices", "indptr", "ids", "keys")
 FORMATS = ("csr", "csc", "coo", "lil", "dok", "bsr", "dia")

@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 
 from hmrf_dask.checkpoints import records
 from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.checkpoints.memory import MemoryRun
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile, MemoryRun
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.sealed import DamagedFileError

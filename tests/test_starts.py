@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
@@ -20,7 +20,7 @@ from hmrf_dask.fit import starts as fit_starts
 from hmrf_dask.fit.fitting import Fitted, fit_corpus
 from hmrf_dask.fit.starts import Candidate, candidate_names, run_candidate
 from hmrf_dask.kernels.random import uniforms
-from hmrf_dask.rows.ids import hash_ids
+from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Energy, Settings
 from hmrf_dask.tasks.start_sample import StartSample

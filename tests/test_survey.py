@@ -19,9 +19,8 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.fit import preparation
 from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.kernels.exact import exact_integer
-from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.block import RowBlock, survey
 from hmrf_dask.rows.canonical import is_csr, is_sorted
-from hmrf_dask.rows.survey import survey
 from hmrf_dask.tasks import partitions as survey_tasks
 
 

@@ -25,9 +25,15 @@ from sklearn.feature_extraction.text import (
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.flow.dataflow import Dataflow, Inline
-from hmrf_dask.text.counts import count_texts, decode_rows, decode_terms, encode_rows, encode_terms
+from hmrf_dask.text.counts import (
+    TextSettings,
+    count_texts,
+    decode_rows,
+    decode_terms,
+    encode_rows,
+    encode_terms,
+)
 from hmrf_dask.text.files import CountedSource, Place, load_vocabulary
-from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tfidf import (
     Coverage,
     Frequencies,

@@ -16,8 +16,7 @@ from pydantic import ValidationError
 from sklearn.feature_extraction.text import CountVectorizer
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.text.counts import Counted, count_texts, stray_stop_words
-from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.counts import Counted, TextSettings, count_texts, stray_stop_words
 
 # Letters that lowercase, compose or separate in ways of their own; few, so that words repeat.
 ODD = "éÉßİıΣςσﬁǅ中文हिन्दी\u0301\u0308\u0345\u00a0\u2003\u0660²Ⅷ🙂\ud800"

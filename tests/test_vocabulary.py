@@ -21,9 +21,8 @@ from sklearn.feature_extraction.text import (
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.storage.sealed import seal_for_people, unseal
-from hmrf_dask.text.counts import count_texts
+from hmrf_dask.text.counts import TextSettings, count_texts
 from hmrf_dask.text.files import Place, load_vocabulary, save_vocabulary
-from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tfidf import Frequencies, Vocabulary, make_vocabulary
 
 WORDS = ["be", "not", "or", "question", "that", "the", "to", "é", "être"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.checkpoints.memory import MemoryRun
-from hmrf_dask.checkpoints.records import CheckpointStore, Commit, LabelsFile, Piece
+from hmrf_dask.checkpoints.records import CheckpointStore, Commit, LabelsFile, MemoryRun, Piece
 from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
 
 __all__ = [

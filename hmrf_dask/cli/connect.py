@@ -40,7 +40,7 @@ from hmrf_dask.flow.clients import (
     silence_dask,
     within,
 )
-from hmrf_dask.flow.workers import machine_memory
+from hmrf_dask.flow.cluster import machine_memory
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import CLASSES, Cluster, arguments_of
 from hmrf_dask.limits import SCHEDULER_FILE_BYTES

@@ -42,9 +42,9 @@ from hmrf_dask.corpus.partitions import (
     slice_block,
 )
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.flow.waiting import compute as compute_all
+from hmrf_dask.flow.cluster import compute as compute_all
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.canonical import require_matrix, sound_csr
+from hmrf_dask.rows.canonical import id_slices, require_matrix, sound_csr
 from hmrf_dask.rows.files import (
     BlockSource,
     Manifest,
@@ -53,7 +53,6 @@ from hmrf_dask.rows.files import (
     write_block,
     write_manifest,
 )
-from hmrf_dask.rows.ids import id_slices
 
 
 def is_dask_array(value: Any) -> bool:

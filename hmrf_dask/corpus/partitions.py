@@ -14,7 +14,7 @@ import scipy.sparse
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.limits import check_count
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.ids import as_ids, hash_ids
+from hmrf_dask.rows.canonical import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, KeyArray
 
 PARTITIONS = 64

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hmrf_dask.distortions.base import Distortion, Extent
+from hmrf_dask.distortions.base import Distortion, Extent, TableDistortion
 from hmrf_dask.distortions.cosine import Cosine
 from hmrf_dask.distortions.euclidean import Euclidean
 from hmrf_dask.distortions.idivergence import IDivergence, KullbackLeibler
 from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.distortions.pearson import Pearson
-from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.redaction import shortened
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.table_form import TableDistortion
+from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.arrays import Terms
 from hmrf_dask.kernels.distances import Table

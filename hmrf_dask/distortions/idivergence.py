@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.distortions.base import Extent
-from hmrf_dask.distortions.table_form import TableDistortion
+from hmrf_dask.distortions.base import Extent, TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels import distances, means, pairs
 from hmrf_dask.kernels.arrays import Terms, frozen

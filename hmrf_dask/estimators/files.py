@@ -13,7 +13,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.distortions import DISTORTIONS, Extent
-from hmrf_dask.distortions.table_form import TableDistortion
+from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
 from hmrf_dask.storage.remote import explained, open_files

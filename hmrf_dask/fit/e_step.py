@@ -9,7 +9,8 @@ from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.fit.rounds import settle_in_rounds
 from hmrf_dask.flow.dataflow import Lazy
-from hmrf_dask.tasks import icm, linked_costs, partitions
+from hmrf_dask.tasks import icm, partitions
+from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.hard_pairs import keyed_costs, settle
 from hmrf_dask.tasks.model import State
 
@@ -115,23 +116,20 @@ def _settled_parts(
     if problem.settings.hard:
         return engine.cut(number, settled_problem(engine, number, pricing, model, files))
     if plan.mode == "rounds":
-        costs = [
-            flow.lazy(linked_costs.exact_costs, block, model, pricing.scale) for block in blocks
-        ]
+        costs = [flow.lazy(tasks_icm.exact_costs, block, model, pricing.scale) for block in blocks]
         return settle_in_rounds(engine, number, pricing, costs, files)
     starts = [problem.linked[part].first_row for part in plan.parts]
     starts = [start - starts[0] for start in starts]
     pairs = pricing.problems[number]
     if plan.mode != "heap":
         found = [
-            flow.lazy(linked_costs.exact_linked_costs, block, model, pricing.scale)
-            for block in blocks
+            flow.lazy(tasks_icm.exact_linked_costs, block, model, pricing.scale) for block in blocks
         ]
     else:
         known = engine.rows(state.model.weights).linked
         found = [
             flow.lazy(
-                linked_costs.linked_costs, block, known[part], model, pricing.scale, plan.problem,
+                tasks_icm.linked_costs, block, known[part], model, pricing.scale, plan.problem,
                 pairs, start, engine.run, files,
             )
             for part, block, start in zip(plan.parts, blocks, starts, strict=True)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
@@ -27,15 +27,15 @@ from hmrf_dask.fit import preparation, starts
 from hmrf_dask.fit.journal import Journal, Progress
 from hmrf_dask.fit.loop import Fit
 from hmrf_dask.fit.passes import Engine
+from hmrf_dask.fit.phases import wanted
 from hmrf_dask.fit.preparation import Pairs, check_memory, plan_tasks, reading_task, table_task
 from hmrf_dask.fit.problem import ENTRY_BYTES, ROW_BYTES, Problem, lay_out, whole_labels
-from hmrf_dask.fit.refinement import wanted
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
 from hmrf_dask.fit.starts import prepare_start_sample
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
+from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
-from hmrf_dask.flow.workers import check_workers, memory_of_all
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.memory import buffers_kept
 from hmrf_dask.kernels.threads import threads_allowed

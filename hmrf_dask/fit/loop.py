@@ -14,8 +14,7 @@ from hmrf_dask.fit import phases, starts
 from hmrf_dask.fit import starts as fit_starts
 from hmrf_dask.fit.journal import Journal, restore, spread
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.phases import Iteration
-from hmrf_dask.fit.refinement import wanted
+from hmrf_dask.fit.phases import Iteration, wanted
 from hmrf_dask.fit.starts import Candidate
 from hmrf_dask.flow.dataflow import Lazy
 from hmrf_dask.tasks import model, start_sample

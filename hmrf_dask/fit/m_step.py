@@ -12,7 +12,7 @@ from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.flow.dataflow import share_array, tree
 from hmrf_dask.kernels.gradients import squares_by_length, weighted_squares
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.tasks.farthest import Far, farthest, merge_farthest, move_rows
+from hmrf_dask.tasks.first_centroids import Far, farthest, merge_farthest, move_rows
 from hmrf_dask.tasks.gradients import (
     closure_part,
     explicit_part,

@@ -12,7 +12,7 @@ from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, tree
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.kernels.sums import add_sums, add_to, joined
-from hmrf_dask.linked.scale import Scale, make_scale
+from hmrf_dask.linked.plan import Scale, make_scale
 from hmrf_dask.tasks import icm, partitions
 from hmrf_dask.tasks.model import Energy, Model, State, exact, gather_energy
 from hmrf_dask.tasks.partitions import LabelledPartition, add_limbs

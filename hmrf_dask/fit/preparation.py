@@ -13,13 +13,12 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, MemoryPlanError
-from hmrf_dask.fit.refinement import SHARE
+from hmrf_dask.fit.phases import SHARE
+from hmrf_dask.flow.cluster import memory_of_a_task
 from hmrf_dask.flow.dataflow import FAN, Dataflow, share_array, tree
-from hmrf_dask.flow.workers import memory_of_a_task
 from hmrf_dask.kernels.exact import exact_value
 from hmrf_dask.kernels.products import LANES
-from hmrf_dask.linked.plan import heap_bytes, message_bytes
-from hmrf_dask.linked.scale import cost_unit, rounded_costs
+from hmrf_dask.linked.plan import cost_unit, heap_bytes, message_bytes, rounded_costs
 from hmrf_dask.rows.files import BlockSource
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import (

@@ -7,22 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.checkpoints.memory import MemoryRun
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile, MemoryRun
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit import phases
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.phases import Iteration, Steps
+from hmrf_dask.fit.phases import POOL_ROWS_PER_CLUSTER, Iteration, Steps, wanted
 from hmrf_dask.fit.preparation import Pairs, describe_nodes
 from hmrf_dask.fit.problem import Problem, gather_parts, lay_out, whole_labels
-from hmrf_dask.fit.refinement import POOL_ROWS_PER_CLUSTER, wanted
 from hmrf_dask.flow.dataflow import Dataflow, Inline, Lazy, share_array, tree
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.ids import hash_ids
+from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks import model
 from hmrf_dask.tasks.model import Energy, Settings
 from hmrf_dask.tasks.start_sample import (

@@ -27,9 +27,18 @@ from hmrf_dask.flow.clients import (
     no_progress,
     setting,
 )
+from hmrf_dask.flow.cluster import (
+    ANSWER,
+    LostWorkError,
+    fetch,
+    futures_of,
+    other_path,
+    reaches_workers,
+    report_life,
+    together,
+    wait_for,
+)
 from hmrf_dask.flow.dataflow import Lazy
-from hmrf_dask.flow.waiting import LostWorkError, fetch, futures_of, report_life, wait_for
-from hmrf_dask.flow.workers import ANSWER, other_path, reaches_workers, together
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.rows.files import BlockSource, InTurn
 

@@ -27,7 +27,7 @@ from hmrf_dask.errors import (
     in_words,
 )
 from hmrf_dask.estimators.classes import HMRFKMeans, load
-from hmrf_dask.flow.workers import machine_memory
+from hmrf_dask.flow.cluster import machine_memory
 from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, write_assignments
 from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.places import model_folder, record_assignments

@@ -30,7 +30,7 @@ from hmrf_dask.releases.release import (
     release_log,
 )
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.ids import hash_ids
+from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.stores import open_storage

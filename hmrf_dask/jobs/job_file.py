@@ -23,7 +23,7 @@ from hmrf_dask.limits import LIST_ITEMS, RANGES, Range, problem_of_cost, within
 from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter, taken_by
 from hmrf_dask.redaction import shortened
 from hmrf_dask.storage.addresses import refuse_credentials, url_problem
-from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.counts import TextSettings
 
 # Job scripts, command lines and names in clouds are made of these texts: nothing that a shell, a
 # scheduler's directives or a template would read as more than a text.

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from hmrf_dask.checkpoints.commits import CommitLog
+from hmrf_dask.checkpoints.directory import CommitLog
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.progress import PROGRESS
 from hmrf_dask.releases.lock import holder_of

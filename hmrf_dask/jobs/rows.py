@@ -27,6 +27,7 @@ from hmrf_dask.releases.release import DamagedReleaseError, Release, read_if_who
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockFile, number_of, write_block
 from hmrf_dask.storage.stores import Storage, open_storage
+from hmrf_dask.text.counts import TextSettings
 from hmrf_dask.text.files import (
     COUNTED,
     COUNTS,
@@ -41,7 +42,6 @@ from hmrf_dask.text.files import (
     tell_remade,
     write_record,
 )
-from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tfidf import Coverage, Vocabulary
 from hmrf_dask.text.vectorise import (
     WRITTEN,

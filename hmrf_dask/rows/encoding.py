@@ -36,8 +36,7 @@ from hmrf_dask.errors import UnreadableFileError
 from hmrf_dask.limits import LARGEST_INT32
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.canonical import is_csr, is_sorted
-from hmrf_dask.rows.ids import hash_ids
+from hmrf_dask.rows.canonical import hash_ids, is_csr, is_sorted
 from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.types import AnyArray
 

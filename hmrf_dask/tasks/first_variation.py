@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
-from hmrf_dask.distortions.table_form import TableDistortion
+from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels.arrays import spread
 from hmrf_dask.kernels.first_variation import (
     Summands,
@@ -25,8 +25,7 @@ from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.set_moves import Moves, apply_moves, group_gains
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks.icm import end_to_end
-from hmrf_dask.tasks.linked_costs import PricedPairs
+from hmrf_dask.tasks.icm import PricedPairs, end_to_end
 from hmrf_dask.tasks.model import Model, real_sums
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 

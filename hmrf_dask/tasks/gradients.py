@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.distortions.idivergence import IDivergence
-from hmrf_dask.distortions.table_form import TableDistortion
 from hmrf_dask.kernels import pairs as pair_kernels
 from hmrf_dask.kernels.by_cluster import Moved
 from hmrf_dask.kernels.closure_sums import sum_rows

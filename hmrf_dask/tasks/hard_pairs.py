@@ -13,9 +13,9 @@ from hmrf_dask.kernels.placing import Rivalry, make_rivalry, place_apart
 from hmrf_dask.kernels.problem import adjacency, make_grouping
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
-from hmrf_dask.linked.scale import Scale
+from hmrf_dask.linked.plan import Scale
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks.linked_costs import exact_costs, problem_labels
+from hmrf_dask.tasks.icm import exact_costs, problem_labels
 from hmrf_dask.tasks.model import Model, Settings
 from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray
 

@@ -16,9 +16,8 @@ from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
 from hmrf_dask.kernels.hamerly import Margins, Watch
 from hmrf_dask.kernels.sums import Accumulator, Sums, joined
-from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint
+from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint, survey
 from hmrf_dask.rows.files import Blocks, BlockSource, lasting
-from hmrf_dask.rows.survey import survey
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, RowArray
 

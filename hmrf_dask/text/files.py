@@ -19,6 +19,7 @@ from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, Form, seal_for_p
 from hmrf_dask.storage.stores import Storage, open_storage
 from hmrf_dask.text.counts import (
     Counted,
+    TextSettings,
     decode_rows,
     decode_table,
     decode_terms,
@@ -27,7 +28,6 @@ from hmrf_dask.text.counts import (
     encode_terms,
     refuse_file,
 )
-from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.types import IntArray
 

@@ -18,8 +18,7 @@ from sklearn.preprocessing import normalize
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
-from hmrf_dask.text.counts import Counted
-from hmrf_dask.text.settings import TextSettings
+from hmrf_dask.text.counts import Counted, TextSettings
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
 

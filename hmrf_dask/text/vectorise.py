@@ -25,7 +25,7 @@ from hmrf_dask.flow.dask_flow import task_memory
 from hmrf_dask.flow.dataflow import FAN, Dataflow, tree
 from hmrf_dask.kernels.sketches import Basis
 from hmrf_dask.rows.files import BlockFile, BlockSource, write_block
-from hmrf_dask.text.counts import Texts, count_texts, stray_stop_words
+from hmrf_dask.text.counts import Texts, TextSettings, count_texts, stray_stop_words
 from hmrf_dask.text.files import (
     ROWS,
     CountedBatch,
@@ -42,7 +42,6 @@ from hmrf_dask.text.files import (
     write_source,
 )
 from hmrf_dask.text.lsa import decompose, project_block
-from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tfidf import Coverage, Frequencies, Vocabulary, make_vocabulary, to_rows
 
 LSA_ITERATIONS = 7

@@ -19,14 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmrf_dask.distortions import cosine
-from hmrf_dask.distortions.table_form import TableDistortion
+from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.fit import fitting, m_step
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels import cost_rows, distances, low_precision, nearest, products, sums
 from hmrf_dask.kernels.compiled import inner
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
-from hmrf_dask.tasks import icm, linked_costs, partitions
+from hmrf_dask.tasks import icm, partitions
+from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import Model
 
 Kind = Literal["fit", "pairs", "workers"]
@@ -238,7 +239,7 @@ def _in_float64(
 
 
 def _exact_costs(block: Any, kept: Any, model: Any, scale: Any, *arguments: Any) -> Any:
-    return linked_costs.exact_linked_costs(block, model, scale)
+    return tasks_icm.exact_linked_costs(block, model, scale)
 
 
 # ---- what is known from the iteration before
@@ -261,7 +262,7 @@ def _roots(weights: Any) -> Any:
 
 
 def _costs_without_gains(*arguments: Any) -> Any:
-    return linked_costs.LinkedCosts(linked_costs.linked_costs(*arguments).costs)
+    return tasks_icm.LinkedCosts(tasks_icm.linked_costs(*arguments).costs)
 
 
 def _vacant(state: Any) -> Any:

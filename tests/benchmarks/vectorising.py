@@ -16,9 +16,8 @@ import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
 from hmrf_dask.flow.dataflow import Inline
-from hmrf_dask.text.counts import count_texts
+from hmrf_dask.text.counts import TextSettings, count_texts
 from hmrf_dask.text.files import Place
-from hmrf_dask.text.settings import TextSettings
 from hmrf_dask.text.tfidf import Frequencies, make_vocabulary, to_rows
 from hmrf_dask.text.vectorise import count_sources, fit_vocabulary, rows_of
 from tests.benchmarks.measuring import Bench, Figure, in_turn, ratios, raw, threads

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 from hmrf_dask import HMRFKMeans
-from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.constraints.closure import build_graph
 from hmrf_dask.constraints.pairs import AnyArray, Constraints
 from hmrf_dask.errors import ConflictError
@@ -26,7 +26,6 @@ from hmrf_dask.fit.rounds import Rounds, settle_in_rounds
 from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.flow.dataflow import Inline
 from hmrf_dask.tasks import icm as tasks_icm
-from hmrf_dask.tasks import linked_costs
 from hmrf_dask.tasks.model import Model, State
 from tests.proofs.measuring import MEBIBYTE, Resident, left_to_gain, seconds, threads
 from tests.support.icm_problems import blobs, engine_over, labels_by_node
@@ -45,7 +44,7 @@ def _icm_problem(
 ) -> tuple[Any, Any, list[Any]]:
     one = engine.problem.icm_problems[number]
     costs = [
-        linked_costs.exact_costs(engine.problem.linked[part].block, shared, pricing.scale)
+        tasks_icm.exact_costs(engine.problem.linked[part].block, shared, pricing.scale)
         for part in one.parts
     ]
     return one.problem, pricing.problems[number], costs
@@ -93,8 +92,8 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
             of = problem.linked[part]
             labels = start(rows).astype(np.int32)
             files.append(engine.run.write_labels(0, of.name, of.first_row, labels))
-        resident, known = Resident(), [linked_costs.LinkedCosts(one) for one in costs]
-        before = linked_costs.problem_labels(engine.run, files)
+        resident, known = Resident(), [tasks_icm.LinkedCosts(one) for one in costs]
+        before = tasks_icm.problem_labels(engine.run, files)
         took, after = seconds(
             lambda known=known, files=files: tasks_icm.settle(
                 icm,
@@ -224,7 +223,7 @@ def domino(n: int, task_memory: int) -> Figures:
         model = _model(engine, np.eye(2))
         pricing, shared = engine.price(model), engine.flow.share(model)
         costs_of = [
-            engine.flow.lazy(linked_costs.exact_costs, part.block, shared, pricing.scale)
+            engine.flow.lazy(tasks_icm.exact_costs, part.block, shared, pricing.scale)
             for part in engine.problem.linked
         ]
         files = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.constraints.closure import build_graph
 from hmrf_dask.constraints.pairs import AnyArray
 from hmrf_dask.distortions import make_distortion
@@ -23,7 +23,7 @@ from hmrf_dask.kernels.problem import (
     make_grouping,
     make_problem,
 )
-from hmrf_dask.linked.scale import cost_unit
+from hmrf_dask.linked.plan import cost_unit
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Settings
 from tests.support.icm_oracle import Component

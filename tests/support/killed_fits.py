@@ -35,7 +35,7 @@ def make_case(name: str, scale: int = 1) -> Case:
 
 def phases_of(run_dir: str) -> list[str]:
     """Return the phase of every commit of a finished run."""
-    from hmrf_dask.checkpoints.commits import CommitLog
+    from hmrf_dask.checkpoints.directory import CommitLog
     from hmrf_dask.storage.stores import open_storage
 
     log = CommitLog(open_storage(run_dir, {}, True))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hmrf_dask.checkpoints.memory import MemoryRun
+from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.fit import phases, preparation

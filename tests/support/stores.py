@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.checkpoints.memory import MemoryRun
-from hmrf_dask.checkpoints.records import CheckpointStore, Commit
+from hmrf_dask.checkpoints.records import CheckpointStore, Commit, MemoryRun
 
 CONFIG = {"n_clusters": 3, "seed": 7, "kernel": {"path": "numba", "instructions": "avx2"}}
 FINGERPRINT = "0123456789abcdef"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from hmrf_dask.constraints import closure as closure_module
-from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedPairs, build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import ConflictError, InvalidInputError
 
@@ -194,7 +195,7 @@ def built(
     cannot: dict[tuple[int, int], float],
     *,
     shuffle: np.random.Generator | None = None,
-    **options: object,
+    **options: Any,
 ) -> ConstraintGraph:
     """Build a graph of few nodes, its pairs in any order and orientation."""
     lists = []
@@ -204,16 +205,8 @@ def built(
         if shuffle is not None and len(nodes):
             order = shuffle.permutation(len(nodes))
             nodes, costs = shuffle.permuted(nodes[order], axis=1), costs[order]
-        lists += [nodes, costs]
-    settings_ = {
-        "must_link_cost": 1.0,
-        "cannot_link_cost": 0.5,
-        "closure": True,
-        "closure_form": True,
-        "on_conflict": "raise",
-        "names": lambda node: f"d{node}",
-    }
-    return build_graph(n, *lists, **{**settings_, **options})  # type: ignore[arg-type]
+        lists.append(CostedPairs(nodes, costs, 1.0 if pairs is must else 0.5))
+    return build_graph(n, *lists, ClosureRules(**options), lambda node: f"d{node}")
 
 
 def arrays_of(graph: ConstraintGraph) -> list[object]:
@@ -349,19 +342,8 @@ def test_a_distortion_without_tables_is_written_out_within_a_budget() -> None:
 def test_two_components_of_ten_thousand_stay_small() -> None:
     chain = np.stack([np.arange(9_999), np.arange(1, 10_000)], axis=1)
     must = np.concatenate([chain, chain + 10_000])
-    graph = build_graph(
-        20_000,
-        must,
-        np.full(len(must), np.nan),
-        np.array([[3, 15_000]]),
-        np.full(1, np.nan),
-        must_link_cost=1.0,
-        cannot_link_cost=1.0,
-        closure=True,
-        closure_form=True,
-        on_conflict="raise",
-        names=int,
-    )
+    cannot = CostedPairs(np.array([[3, 15_000]]))
+    graph = build_graph(20_000, CostedPairs(must), cannot, ClosureRules())
     arrays = (getattr(graph, name) for name in graph.__dataclass_fields__)
     assert sum(array.nbytes for array in arrays if isinstance(array, np.ndarray)) < 1_000_000
     assert graph.table_groups.tolist() == [True, True]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from hmrf_dask.constraints import closure as closure_module
-from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedPairs, build_graph
 from hmrf_dask.errors import ConfigurationError, MemoryPlanError
 from hmrf_dask.kernels.closure_tables import TableSizes, table_bytes
 from hmrf_dask.linked.layout import CANNOT, MUST, LinkedLayout
@@ -32,23 +33,16 @@ def graph_of(
     cannot: object = (),
     *,
     random: np.random.Generator | None = None,
-    **options: object,
+    **options: Any,
 ) -> ConstraintGraph:
-    lists: list[object] = []
-    for pairs in (must, cannot):
+    lists = []
+    for pairs, cost in ((must, 1.0), (cannot, 0.5)):
         nodes = np.asarray(pairs, np.int64).reshape(-1, 2)
         if random is not None:
             nodes = random.permuted(nodes[random.permutation(len(nodes))], axis=1)
-        lists += [nodes, np.full(len(nodes), np.nan)]
-    defaults = {
-        "must_link_cost": 1.0,
-        "cannot_link_cost": 0.5,
-        "closure": False,
-        "closure_form": True,
-        "on_conflict": "keep",
-        "names": int,
-    }
-    return build_graph(n, *lists, **{**defaults, **options})  # type: ignore[arg-type]
+        lists.append(CostedPairs(nodes, closure_cost=cost))
+    rules = ClosureRules(**{"closure": False, "on_conflict": "keep", **options})
+    return build_graph(n, *lists, rules)
 
 
 def layout_of(

@@ -149,15 +149,13 @@ def test_only_real_memory_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_linked_rows_are_planned_within_the_budget(bench: Bench) -> None:
-    from hmrf_dask.constraints.closure import build_graph
+    from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
     from hmrf_dask.fit.preparation import Pairs
 
     chain = np.stack([np.arange(999), np.arange(1, 1000)], axis=1)
     none = np.zeros((0, 2), np.int64)
-    graph = build_graph(
-        1000, chain, np.ones(999), none, np.zeros(0), must_link_cost=1.0, cannot_link_cost=1.0,
-        closure=False, closure_form=True, on_conflict="raise", names=int,
-    )  # fmt: skip
+    rules = ClosureRules(closure=False)
+    graph = build_graph(1000, CostedPairs(chain), CostedPairs(none), rules)
     pairs = Pairs(graph, np.arange(1000), np.full(1000, 9), 2.0**-8, chain, none)
     for memory, words in ((2**30, "1000 constrained documents and 999 pairs"), (2**16, "hmrf.")):
         settings = Settings(K, task_memory=memory)

@@ -120,15 +120,11 @@ def test_the_same_rows_from_anywhere(name: str, tmp_path: Path) -> None:
 
 
 def test_a_table_is_used() -> None:
-    from hmrf_dask.constraints.closure import build_graph
+    from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 
     case = CASES["cosine in tables"]
-    nothing = np.full(len(case.must), np.nan), np.full(len(case.cannot), np.nan)
-    graph = build_graph(
-        case.n_rows, case.must, nothing[0], case.cannot, nothing[1],
-        must_link_cost=1.0, cannot_link_cost=1.0, closure=True, closure_form=True,
-        on_conflict="raise", names=int,
-    )  # fmt: skip
+    pairs = CostedPairs(case.must), CostedPairs(case.cannot)
+    graph = build_graph(case.n_rows, *pairs, ClosureRules())
     assert graph.table_components.any()
 
 

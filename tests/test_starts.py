@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hmrf_dask.checkpoints.records import MemoryRun
-from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedPairs, build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
@@ -234,11 +234,8 @@ def test_the_pool_of_text_is_not_below_any_single_start(refine: bool) -> None:
 
 
 def graph_of_pairs(n: int, must: Any, cannot: Any, closure: bool) -> ConstraintGraph:
-    return build_graph(
-        n, must, np.full(len(must), np.nan), cannot, np.full(len(cannot), np.nan),
-        must_link_cost=1.0, cannot_link_cost=2.0, closure=closure, closure_form=True,
-        on_conflict="keep", names=str,
-    )  # fmt: skip
+    pairs = CostedPairs(must), CostedPairs(cannot, closure_cost=2.0)
+    return build_graph(n, *pairs, ClosureRules(closure, on_conflict="keep"), names=str)
 
 
 @pytest.mark.parametrize("tables", [False, True])

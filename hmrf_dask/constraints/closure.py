@@ -99,16 +99,58 @@ class ConstraintGraph:
         return len(self.table_components)
 
 
-class _Given(NamedTuple):
-    """The given pairs of one kind, and what a closure pair of that kind costs."""
+class CostedPairs(NamedTuple):
+    """Pairs of nodes of one kind, and what violating them costs.
+
+    Attributes
+    ----------
+    pairs : ndarray of shape (m, 2), integers
+        In any order and orientation.
+    costs : ndarray of shape (m,), float64, or None
+        NaN for the cost of a closure pair; None where all cost that. Costs are used as they come:
+        round them to the recorded quantum before, so that pair cost minus closure cost is exact.
+    closure_cost : float
+        What violating a closure pair of this kind costs: the estimator's cost.
+    """
+
+    pairs: IntArray | LabelArray
+    costs: FloatArray | None = None
+    closure_cost: float = 1.0
+
+
+class _Ordered(NamedTuple):
+    """Pairs of one kind in canonical order, each with its cost."""
 
     pairs: LabelArray
     costs: FloatArray
     closure_cost: float
 
-    def only(self, chosen: BoolArray) -> _Given:
+    def only(self, chosen: BoolArray) -> _Ordered:
         """Return the chosen pairs."""
-        return _Given(self.pairs[chosen], self.costs[chosen], self.closure_cost)
+        return _Ordered(self.pairs[chosen], self.costs[chosen], self.closure_cost)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosureRules:
+    """How pairs that follow from pairs are taken.
+
+    Attributes
+    ----------
+    closure : bool
+        False: the pairs themselves only, everywhere.
+    closure_form : bool
+        Whether the distortion can take closure penalties from tables.
+    on_conflict : {"raise", "keep", "drop"}
+        Refuse contradictions; keep them and drop the closure of their groups; or drop the
+        cannot-links that contradict.
+    pair_budget : int
+        Closure pairs allowed in total when `closure_form` is False.
+    """
+
+    closure: bool = True
+    closure_form: bool = True
+    on_conflict: OnConflict = "raise"
+    pair_budget: int = PAIR_BUDGET
 
 
 class _Forms(NamedTuple):
@@ -122,47 +164,21 @@ class _Forms(NamedTuple):
 
 
 def build_graph(
-    n_nodes: int,
-    must: IntArray | LabelArray,
-    must_costs: FloatArray,
-    cannot: IntArray | LabelArray,
-    cannot_costs: FloatArray,
-    *,
-    must_link_cost: float,
-    cannot_link_cost: float,
-    closure: bool,
-    closure_form: bool,
-    on_conflict: OnConflict,
-    names: Names,
-    pair_budget: int = PAIR_BUDGET,
+    n_nodes: int, must: CostedPairs, cannot: CostedPairs, rules: ClosureRules, names: Names = int
 ) -> ConstraintGraph:
     """Work out groups, components, contradictions and the form of every component's closure.
 
-    Time and memory are linear in the given pairs, except that a component with at most
-    max(2048, 64 × its given pairs) closure pairs has them written out.
+    Time and memory are linear in the pairs, except that a component with at most
+    max(2048, 64 × its pairs) closure pairs has them written out.
 
     Parameters
     ----------
     n_nodes : int
         Constrained documents; node order is id order.
-    must, cannot : ndarray of shape (m, 2), integers
-        Given pairs of nodes, in any order and orientation.
-    must_costs, cannot_costs : ndarray of shape (m,), float64
-        Cost of each pair, NaN for the estimator's. Costs are used as they come: round them to the
-        recorded quantum before, so that given cost minus closure cost is exact.
-    must_link_cost, cannot_link_cost : float
-        The estimator's costs, those of closure pairs.
-    closure : bool
-        False: the given pairs only, everywhere.
-    closure_form : bool
-        Whether the distortion can take closure penalties from tables.
-    on_conflict : {"raise", "keep", "drop"}
-        Refuse contradictions; keep them and drop the closure of their groups; or drop the
-        cannot-links that contradict.
+    must, cannot : CostedPairs
+    rules : ClosureRules
     names : callable
         Document name of a node.
-    pair_budget : int
-        Closure pairs allowed in total when `closure_form` is False.
 
     Returns
     -------
@@ -175,25 +191,25 @@ def build_graph(
     InvalidInputError
         The closure must be written out and exceeds `pair_budget`.
     """
-    given_must = _given(n_nodes, must, must_costs, must_link_cost, "must_link", names)
-    given_cannot = _given(n_nodes, cannot, cannot_costs, cannot_link_cost, "cannot_link", names)
-    groups = connected_numbers(n_nodes, given_must.pairs)
-    inside = groups[given_cannot.pairs[:, 0]] == groups[given_cannot.pairs[:, 1]]
-    contradictions = given_cannot.pairs[inside]
-    conflicts = witnesses(n_nodes, given_must.pairs, contradictions, names, on_conflict)
+    musts = _ordered(must, n_nodes, "must_link", names)
+    cannots = _ordered(cannot, n_nodes, "cannot_link", names)
+    groups = connected_numbers(n_nodes, musts.pairs)
+    inside = groups[cannots.pairs[:, 0]] == groups[cannots.pairs[:, 1]]
+    contradictions = cannots.pairs[inside]
+    conflicts = witnesses(n_nodes, musts.pairs, contradictions, names, rules.on_conflict)
     dropped, kept = contradictions[:0], contradictions
-    if on_conflict == "drop":
+    if rules.on_conflict == "drop":
         dropped, kept = contradictions, contradictions[:0]
-        given_cannot = given_cannot.only(~inside)
+        cannots = cannots.only(~inside)
     contradictory = np.unique(groups[kept[:, 0]])
-    components = connected_numbers(n_nodes, np.concatenate([given_must.pairs, given_cannot.pairs]))
-    forms = _forms(groups, components, given_cannot.pairs, contradictory, closure)
-    n_given = _given_sizes(components, given_must.pairs, given_cannot.pairs)
-    tables = _table_components(_closure_sizes(forms), n_given, closure_form, pair_budget)
+    components = connected_numbers(n_nodes, np.concatenate([musts.pairs, cannots.pairs]))
+    forms = _forms(groups, components, cannots.pairs, contradictory, rules.closure)
+    n_pairs = _pairs_per_component(components, musts.pairs, cannots.pairs)
+    tables = _table_components(_closure_sizes(forms), n_pairs, rules)
     in_table = tables[forms.components]
     must_keys, cannot_keys = _written_keys(forms, in_table, n_nodes)
-    explicit_must = _explicit(given_must, groups, forms.closed, in_table, must_keys, n_nodes)
-    explicit_cannot = _explicit(given_cannot, groups, forms.closed, in_table, cannot_keys, n_nodes)
+    explicit_must = _explicit(musts, groups, forms.closed, in_table, must_keys, n_nodes)
+    explicit_cannot = _explicit(cannots, groups, forms.closed, in_table, cannot_keys, n_nodes)
     return ConstraintGraph(
         groups=groups,
         components=components,
@@ -205,8 +221,8 @@ def build_graph(
         table_components=tables,
         table_groups=forms.closed & in_table,
         rivals=forms.rivals[in_table[forms.rivals[:, 0]]],
-        must_link_cost=given_must.closure_cost,
-        cannot_link_cost=given_cannot.closure_cost,
+        must_link_cost=musts.closure_cost,
+        cannot_link_cost=cannots.closure_cost,
         contradictory_groups=contradictory,
         dropped_pairs=dropped,
         conflicts=conflicts,
@@ -214,17 +230,12 @@ def build_graph(
     )
 
 
-def _given(
-    n_nodes: int,
-    pairs: IntArray | LabelArray,
-    costs: FloatArray,
-    default: float,
-    kind: str,
-    names: Names,
-) -> _Given:
-    nodes = np.asarray(pairs, np.int64).reshape(-1, 2)
-    ordered, given = canonical_pairs(nodes, np.asarray(costs, np.float64), n_nodes, kind, names)
-    return _Given(ordered, np.where(np.isnan(given), default, given), float(default))
+def _ordered(costed: CostedPairs, n_nodes: int, kind: str, names: Names) -> _Ordered:
+    nodes = np.asarray(costed.pairs, np.int64).reshape(-1, 2)
+    costs = np.full(len(nodes), np.nan) if costed.costs is None else costed.costs
+    pairs, costs = canonical_pairs(nodes, np.asarray(costs, np.float64), n_nodes, kind, names)
+    default = float(costed.closure_cost)
+    return _Ordered(pairs, np.where(np.isnan(costs), default, costs), default)
 
 
 def _forms(
@@ -261,26 +272,24 @@ def _closure_sizes(forms: _Forms) -> IntArray:
     return total
 
 
-def _given_sizes(components: LabelArray, must: LabelArray, cannot: LabelArray) -> IntArray:
+def _pairs_per_component(components: LabelArray, must: LabelArray, cannot: LabelArray) -> IntArray:
     ends = components[np.concatenate([must[:, 0], cannot[:, 0]])]
     return np.bincount(ends, minlength=int(components.max(initial=-1)) + 1)
 
 
-def _table_components(
-    n_pairs: IntArray, n_given: IntArray, closure_form: bool, pair_budget: int
-) -> BoolArray:
+def _table_components(n_closure: IntArray, n_pairs: IntArray, rules: ClosureRules) -> BoolArray:
     """Return which components are in table form; refuse a closure too large to write out."""
-    if closure_form:
-        return n_pairs > np.maximum(EXPLICIT_PAIRS, EXPLICIT_RATIO * n_given)
-    total = sum(n_pairs.tolist())  # as Python integers: no overflow
-    if total > pair_budget:
+    if rules.closure_form:
+        return n_closure > np.maximum(EXPLICIT_PAIRS, EXPLICIT_RATIO * n_pairs)
+    total = sum(n_closure.tolist())  # as Python integers: no overflow
+    if total > rules.pair_budget:
         raise InvalidInputError(
-            f"the closure must have at most {pair_budget:,} pairs for a distortion without a "
-            f"table form, got {total:,} from {int(n_given.sum()):,} given pairs "
-            f"(the largest component alone: {int(n_pairs.max()):,} from "
-            f"{int(n_given[n_pairs.argmax()]):,}): set closure to false, or give fewer pairs"
+            f"the closure must have at most {rules.pair_budget:,} pairs for a distortion without a "
+            f"table form, got {total:,} from {int(n_pairs.sum()):,} given pairs "
+            f"(the largest component alone: {int(n_closure.max()):,} from "
+            f"{int(n_pairs[n_closure.argmax()]):,}): set closure to false, or give fewer pairs"
         )
-    return np.zeros(len(n_pairs), np.bool_)
+    return np.zeros(len(n_closure), np.bool_)
 
 
 def _written_keys(forms: _Forms, in_table: BoolArray, n_nodes: int) -> tuple[IntArray, IntArray]:
@@ -294,24 +303,24 @@ def _written_keys(forms: _Forms, in_table: BoolArray, n_nodes: int) -> tuple[Int
 
 
 def _explicit(
-    given: _Given,
+    costed: _Ordered,
     groups: LabelArray,
     has_closure: BoolArray,
     in_table: BoolArray,
     closure_keys: IntArray,
     n_nodes: int,
 ) -> tuple[LabelArray, FloatArray]:
-    """Return the explicit pairs of one kind: written closure, given costs, and differences."""
-    ends = groups[given.pairs]
+    """Return the explicit pairs of one kind: closure, costs of their own, differences."""
+    ends = groups[costed.pairs]
     closed = has_closure[ends].all(axis=1)
     tabled = closed & in_table[ends[:, 0]]
-    costs = np.where(tabled, given.costs - given.closure_cost, given.costs)
-    keys = given.pairs[:, 0].astype(np.int64) * n_nodes + given.pairs[:, 1]
+    costs = np.where(tabled, costed.costs - costed.closure_cost, costed.costs)
+    keys = costed.pairs[:, 0].astype(np.int64) * n_nodes + costed.pairs[:, 1]
     keep = ~tabled | (costs != 0)
     written = closed & ~tabled  # these stand among the closure's keys already
     every = np.concatenate([closure_keys, keys[keep & ~written]])
     every.sort()
-    every_cost = np.full(len(every), given.closure_cost)
+    every_cost = np.full(len(every), costed.closure_cost)
     every_cost[np.searchsorted(every, keys[keep])] = costs[keep]
     pairs = np.empty((len(every), 2), np.int32)
     np.floor_divide(every, max(n_nodes, 1), out=pairs[:, 0], casting="unsafe")

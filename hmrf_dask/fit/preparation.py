@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedPairs, build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion, Extent
@@ -125,17 +125,18 @@ def resolve(
     node = np.empty(len(order), np.int64)
     node[order] = np.arange(len(order))
     must, cannot = node[constraints.must_nodes], node[constraints.cannot_nodes]
-    unit, given = _costs(constraints, settings)
+    unit, costs = _costs(constraints, settings)
     must_link, cannot_link = rounded_costs(
         np.asarray([settings.must_link_cost, settings.cannot_link_cost]), unit
     )
     sorted_ids = ids[order]
     graph = build_graph(
-        len(order), must, given[0], cannot, given[1],
-        must_link_cost=float(must_link), cannot_link_cost=float(cannot_link),
-        closure=settings.closure, closure_form=closure_form, on_conflict=settings.on_conflict,
+        len(order),
+        CostedPairs(must, costs[0], float(must_link)),
+        CostedPairs(cannot, costs[1], float(cannot_link)),
+        ClosureRules(settings.closure, closure_form, settings.on_conflict),
         names=lambda number: sorted_ids[number].item(),
-    )  # fmt: skip
+    )
     return Pairs(graph, rows[order], values[order], unit, must, cannot)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hmrf_dask.constraints.closure import build_graph
+from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import InvalidInputError
@@ -150,11 +150,9 @@ def fix_labels(flow: Dataflow, corpus: Corpus, seeds: Seeds) -> Pairs:
     """
     ids, values = describe_nodes(flow, corpus, seeds.rows)
     order = np.argsort(ids, kind="stable")
-    pairs, costs = np.zeros((0, 2), np.int64), np.zeros(0)
-    graph = build_graph(
-        len(order), pairs, costs, pairs, costs, must_link_cost=0.0, cannot_link_cost=0.0,
-        closure=False, closure_form=True, on_conflict="raise", names=int,
-    )  # fmt: skip
+    pairs = np.zeros((0, 2), np.int64)
+    none = CostedPairs(pairs, closure_cost=0.0)
+    graph = build_graph(len(order), none, none, ClosureRules(closure=False))
     rows, labels = seeds.rows[order], seeds.labels[order]
     return Pairs(graph, rows, values[order], 2.0**-8, pairs, pairs, labels)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from hmrf_dask import HMRFKMeans
 from hmrf_dask.checkpoints.records import MemoryRun
-from hmrf_dask.constraints.closure import build_graph
+from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.constraints.pairs import AnyArray, Constraints
 from hmrf_dask.errors import ConflictError
 from hmrf_dask.fit import phases
@@ -429,11 +429,7 @@ def _contradiction(groups: AnyArray, must: AnyArray, cannot: AnyArray, n: int) -
 
 def engine_over_graph(n: int, must: AnyArray, cannot: AnyArray) -> None:
     """Build the graph of pairs and refuse contradictions."""
-    nothing = np.full(len(must), np.nan), np.full(len(cannot), np.nan)
-    build_graph(
-        n, must, nothing[0], cannot, nothing[1], must_link_cost=1.0, cannot_link_cost=1.0,
-        closure=True, closure_form=True, on_conflict="raise", names=int,
-    )  # fmt: skip
+    build_graph(n, CostedPairs(must), CostedPairs(cannot), ClosureRules())
 
 
 def closed_pairs(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmrf_dask.checkpoints.records import MemoryRun
-from hmrf_dask.constraints.closure import build_graph
+from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.constraints.pairs import AnyArray
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.distortions.base import Extent
@@ -142,12 +142,12 @@ def engine_over(
     asked = Settings(n_clusters, task_memory=task_memory, **settings)
     extent = Extent(n, d, rows.min(axis=0), rows.max(axis=0), 1.0, 1.0)
     largest = max(asked.must_link_cost, asked.cannot_link_cost)
-    nothing = np.full(len(must), np.nan), np.full(len(cannot), np.nan)
     graph = build_graph(
-        n, must, nothing[0], cannot, nothing[1], must_link_cost=asked.must_link_cost,
-        cannot_link_cost=asked.cannot_link_cost, closure=asked.closure, closure_form=True,
-        on_conflict="keep", names=int,
-    )  # fmt: skip
+        n,
+        CostedPairs(must, closure_cost=asked.must_link_cost),
+        CostedPairs(cannot, closure_cost=asked.cannot_link_cost),
+        ClosureRules(asked.closure, on_conflict="keep"),
+    )
     cuts = np.linspace(0, n, 17).astype(int)
     blocks = [flow.share(RowBlock.from_array(rows[first:last])) for first, last in pairwise(cuts)]
     problem = lay_out(

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hmrf_dask.constraints.closure import ConstraintGraph, build_graph
+from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedPairs, build_graph
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.fit import preparation
 from hmrf_dask.kernels.sums import fixed_point_exponent
@@ -55,12 +55,8 @@ def graph_of(
     n_nodes: int, must: list[Any], cannot: list[Any], *, closure: bool = True, tables: bool = True
 ) -> ConstraintGraph:
     """Return the constraints among nodes 0 to n_nodes."""
-    pairs = [np.asarray(one, np.int64).reshape(-1, 2) for one in (must, cannot)]
-    return build_graph(
-        n_nodes, pairs[0], np.full(len(pairs[0]), np.nan), pairs[1], np.full(len(pairs[1]), np.nan),
-        must_link_cost=1.0, cannot_link_cost=1.0, closure=closure, closure_form=tables,
-        on_conflict="keep", names=str,
-    )  # fmt: skip
+    lists = [CostedPairs(np.asarray(pairs, np.int64)) for pairs in (must, cannot)]
+    return build_graph(n_nodes, *lists, ClosureRules(closure, tables, "keep"), names=str)
 
 
 def start_sample_of(sample: CandidateRows) -> StartSample:

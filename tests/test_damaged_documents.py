@@ -160,7 +160,7 @@ def test_an_object_that_is_replaced_while_it_is_read(
 @pytest.mark.parametrize("name", ["d.jsonl.gz", "d.csv", "d.parquet"])
 def test_content_that_has_not_the_hash_of_the_manifest(folder: Folder, name: str) -> None:
     wrong = f"sha256:{hashlib.sha256(b'other').hexdigest()}"
-    message = f"{name}: must have the hash {wrong} .* fetch the file again or mend the manifest"
+    message = f"{name}: must have the hash {wrong} .* fetch the file again or correct the manifest"
     with pytest.raises(InvalidInputError, match=message):
         folder.read(name, FORMS[name](ROWS), hash=wrong)
 

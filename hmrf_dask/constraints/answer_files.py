@@ -71,7 +71,7 @@ def read_pairs(path: str | os.PathLike[str], *, ids: bool = True) -> Constraints
 
 
 def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
-    """Return the pairs in the bytes of a pair file, whose name tells what they are."""
+    """Return the pairs in the bytes of a pair file, whose name says the format."""
     table = _read_table(data, address)
     if table.bad:
         shown = "; ".join(f"{table.unit} {bad.line}: {bad.reason}" for bad in table.bad[:SHOWN])
@@ -124,8 +124,8 @@ def _add_classes(table: AnswerTable) -> None:
     rows = list(table.labels.found.values())
     ends = zip(table.first, table.second, table.must, strict=True)
     before = {said(first, second, must=must) for first, second, must in ends}
-    for must, other, row in class_links(rows, before):
-        table.add((other, rows[row].document), rows[row].line, must=must)
+    for must, partner, row in class_links(rows, before):
+        table.add((partner, rows[row].document), rows[row].line, must=must)
 
 
 def _read_table(data: bytes, address: str) -> AnswerTable:

@@ -1,7 +1,7 @@
 """Rows of answers: two documents, a kind and maybe a weight, or a document and its class.
 
 Names of columns are compared without regard to case and to spaces around them; a column without
-one is called by its number. All other columns are notes: what somebody wrote beside an answer; no
+one is called by its number. All other columns are notes: what somebody wrote next to an answer; no
 result depends on it. `annotator`, `trust`, `time` and `comment` are reserved: their values must be
 of a sensible kind.
 """
@@ -59,7 +59,7 @@ class Columns(NamedTuple):
 
     def notes_of(self, row: Sequence[Any]) -> tuple[Notes | None, str]:
         """Return the notes of a row, None if it has none, and what is wrong with them, or ""."""
-        found: Notes = {}
+        notes: Notes = {}
         for name, place in self.notes:
             value = row[place]
             if value is None or value == "" or value != value:
@@ -68,10 +68,10 @@ class Columns(NamedTuple):
             if reason:
                 return None, reason
             try:
-                found[name] = _plain(name, value)
+                notes[name] = _plain(name, value)
             except RecursionError:
                 return None, f"{name} must be a plain value, got one that is nested too deeply"
-        return found or None, ""
+        return notes or None, ""
 
 
 @lru_cache(maxsize=64)  # JSON Lines have names in each line, the same ones as a rule
@@ -90,11 +90,11 @@ def columns_of(header: tuple[str, ...], *, suggest: bool = True) -> Columns | st
     shown = ", ".join(name.strip()[:80] for name in header)[:SHOWN] or "nothing"
     is_pair = set(PAIR[:3]) <= set(names)
     wanted: tuple[str, ...] = PAIR if is_pair else LABELS
-    others = [name for name in names if name not in wanted]
+    rest = [name for name in names if name not in wanted]
     if not is_pair and not set(LABELS) <= set(names):
-        near = _near(others if suggest else [], sorted({*PAIR[:3], *LABELS} - set(names)))
+        near = _near(rest if suggest else [], sorted({*PAIR[:3], *LABELS} - set(names)))
         return f"the columns must be {EITHER}, got {shown}{near}"
-    if is_pair and "weight" not in names and (near := _near(others, ["weight"], ALIKE)):
+    if is_pair and "weight" not in names and (near := _near(rest, ["weight"], ALIKE)):
         return f"the columns must be {EITHER}, got {shown}{near}"
     if len(set(names)) != len(names):
         return f"each column must have a name of its own, got {shown}"
@@ -103,7 +103,9 @@ def columns_of(header: tuple[str, ...], *, suggest: bool = True) -> Columns | st
         for place, name in enumerate(names)
         if name not in wanted
     ]
-    return Columns(tuple(names.index(one) if one in names else -1 for one in wanted), tuple(notes))
+    return Columns(
+        tuple(names.index(name) if name in names else -1 for name in wanted), tuple(notes)
+    )
 
 
 def _near(names: Sequence[str], missing: Sequence[str], cutoff: float = 0.6) -> str:
@@ -281,14 +283,14 @@ def id_problem(document: str | int) -> str:
 
 def said(first: object, second: object, *, must: bool) -> Said:
     """Return what a pair says, whichever of its documents comes first."""
-    one, other = sorted((str(first), str(second)))
-    return must, one, other
+    lower, higher = sorted((str(first), str(second)))
+    return must, lower, higher
 
 
 def class_links(
     rows: Sequence[Labelled], before: Collection[Said]
 ) -> Iterator[tuple[bool, Any, int]]:
-    """Yield pairs that tell classes, as few as tell all of them.
+    """Yield pairs that say what classes say, as few as say all of it.
 
     A class is a chain of must-links; its first document is cannot-linked to that of each other.
 
@@ -302,18 +304,18 @@ def class_links(
     Yields
     ------
     must : bool
-    other : str or int
+    partner : str or int
         The document that it goes with.
     row : int
-        Which row told it.
+        Which row said it.
     """
     last: dict[str, Any] = {}
     first: list[Any] = []
     for row, (document, label, *_) in enumerate(rows):
         must = label in last
-        for other in [last[label]] if must else first:
-            if said(other, document, must=must) not in before:
-                yield must, other, row
+        for partner in [last[label]] if must else first:
+            if said(partner, document, must=must) not in before:
+                yield must, partner, row
         if not must:
             first.append(document)
         last[label] = document

@@ -63,10 +63,10 @@ def _conflict_message(path: tuple[object, ...], n_more: int) -> str:
         left_out = f"… ({len(shown) - SHOWN_PATH} more documents) …"
         shown = [*shown[:half], left_out, *shown[-half:]]
     more = "contradiction" if n_more == 1 else "contradictions"
-    others = f", and {n_more:,} more {more}" if n_more else ""
+    rest = f", and {n_more:,} more {more}" if n_more else ""
     return (
         "must-links and cannot-links must not contradict each other, got "
-        f"{' = '.join(shown)} but {path[0]!r} ≠ {path[-1]!r}{others}: correct the pairs, or, "
+        f"{' = '.join(shown)} but {path[0]!r} ≠ {path[-1]!r}{rest}: correct the pairs, or, "
         "where pairs may be broken (HMRFKMeans, PCKMeans), set on_conflict to keep (given pairs "
         "only for these documents) or drop (without the contradicting cannot-links)"
     )

@@ -78,17 +78,17 @@ class Constraints:
         ids: bool = False,
     ) -> None:
         must, cannot = as_pairs(must_link, "must_link"), as_pairs(cannot_link, "cannot_link")
-        given = {
+        costs = {
             "must": as_costs(must_link_costs, len(must), "must_link"),
             "cannot": as_costs(cannot_link_costs, len(cannot), "cannot_link"),
         }
         documents, must_codes, cannot_codes = encode(must, cannot)
         codes = {"must": must_codes, "cannot": cannot_codes}
         values: dict[str, Any] = {"documents": documents}
-        for kind, costs in given.items():
+        for kind, kind_costs in costs.items():
             values[f"{kind}_nodes"], values[f"{kind}_link_costs"] = canonical_pairs(
                 codes[kind],
-                costs,
+                kind_costs,
                 len(documents),
                 f"{kind}_link",
                 lambda node: documents[node].item(),
@@ -299,8 +299,8 @@ def _refuse_two_costs(
         return
 
     def pair(key: int) -> object:
-        given = sorted(set(np.nan_to_num(costs[keys == key], nan=-1.0).tolist()))
-        shown = " and ".join("the estimator's" if cost < 0 else f"{cost:g}" for cost in given)
+        values = sorted(set(np.nan_to_num(costs[keys == key], nan=-1.0).tolist()))
+        shown = " and ".join("the estimator's" if cost < 0 else f"{cost:g}" for cost in values)
         return Verbatim(f"{names(key // n_nodes)!r}, {names(key % n_nodes)!r} ({shown})")
 
     raise InvalidInputError(
@@ -321,18 +321,18 @@ class Verbatim:
 
 def listed(offenders: IntArray, names: Callable[[int], object]) -> str:
     """Name up to five offenders and say how many there are in all."""
-    shown = ", ".join(repr(names(int(one))) for one in offenders[:SHOWN])
+    shown = ", ".join(repr(names(int(node))) for node in offenders[:SHOWN])
     return f"{shown}, … ({len(offenders)} in all)" if len(offenders) > SHOWN else shown
 
 
-def as_pairs(given: object, kind: str) -> AnyArray:
+def as_pairs(value: object, kind: str) -> AnyArray:
     """Return an (m, 2) array of int64 or strings; whatever is neither is refused."""
-    if given is None:
+    if value is None:
         return np.empty((0, 2), np.int64)
-    if isinstance(given, np.ma.MaskedArray):
+    if isinstance(value, np.ma.MaskedArray):
         raise InvalidInputError(f"{kind} must not be masked, got a masked array; leave pairs out")
     # Lists go through objects: np.asarray([("a", 1)]) would silently write the integer as text.
-    array = given if isinstance(given, np.ndarray) else _as_objects(given, kind)
+    array = value if isinstance(value, np.ndarray) else _as_objects(value, kind)
     if array.size == 0 and array.shape in ((0,), (0, 2)):
         return np.empty((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2:
@@ -353,9 +353,9 @@ def as_pairs(given: object, kind: str) -> AnyArray:
     )
 
 
-def _as_objects(given: object, kind: str) -> AnyArray:
+def _as_objects(value: object, kind: str) -> AnyArray:
     try:
-        return np.asarray(given, dtype=object)
+        return np.asarray(value, dtype=object)
     except ValueError as error:
         raise InvalidInputError(
             f"{kind} must be an array of pairs of shape (m, 2), got rows of different lengths"
@@ -365,35 +365,39 @@ def _as_objects(given: object, kind: str) -> AnyArray:
 def _from_objects(array: AnyArray, kind: str) -> AnyArray:
     """Turn objects into strings when all are strings, into int64 when all are integers."""
     types = {type(value) for value in array.ravel()}
-    if all(issubclass(one, str) for one in types):
+    if all(issubclass(value_type, str) for value_type in types):
         return array.astype(np.str_)
-    if all(issubclass(one, int | np.integer) and one is not bool for one in types):
+    if all(map(_is_integer, types)):
         try:
             return array.astype(np.int64)
         except OverflowError as error:
             raise InvalidInputError(
                 f"{kind} must name documents with integers below 2**63"
             ) from error
-    names = ", ".join(sorted(one.__name__ for one in types))
+    names = ", ".join(sorted(value_type.__name__ for value_type in types))
     raise InvalidInputError(
         f"{kind} must name documents with integers only or with strings only, got {names}"
     )
 
 
-def as_costs(given: object, n_pairs: int, kind: str) -> FloatArray:
+def _is_integer(value_type: type) -> bool:
+    return issubclass(value_type, int | np.integer) and value_type is not bool
+
+
+def as_costs(value: object, n_pairs: int, kind: str) -> FloatArray:
     """Return float64 costs, NaN where the estimator's cost is meant; -0.0 becomes 0.0."""
-    if given is None:
+    if value is None:
         return np.full(n_pairs, np.nan)
     try:
-        raw = np.asarray(given)
-        if isinstance(given, np.ma.MaskedArray):
+        raw = np.asarray(value)
+        if isinstance(value, np.ma.MaskedArray):
             raise TypeError("a mask would be lost")
         objects = raw.flat if raw.dtype.kind == "O" else ()
-        if raw.dtype.kind not in "iufO" or any(isinstance(one, bool | str) for one in objects):
+        if raw.dtype.kind not in "iufO" or any(isinstance(cost, bool | str) for cost in objects):
             raise TypeError("no numbers")
         costs = np.array(raw, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"{kind}_costs must be numbers, got {shortened(given)}") from error
+        raise InvalidInputError(f"{kind}_costs must be numbers, got {shortened(value)}") from error
     if costs.shape != (n_pairs,):
         raise InvalidInputError(
             f"{kind}_costs must have shape ({n_pairs},), one cost per pair, got shape {costs.shape}"
@@ -428,7 +432,7 @@ def encode(must: AnyArray, cannot: AnyArray) -> tuple[AnyArray, IntArray, IntArr
 
 def freeze_arrays(record: Any) -> None:
     """Make the arrays of a dataclass read-only."""
-    for one in fields(record):
-        value = getattr(record, one.name)
+    for field in fields(record):
+        value = getattr(record, field.name)
         if isinstance(value, np.ndarray):
             value.flags.writeable = False

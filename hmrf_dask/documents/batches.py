@@ -150,13 +150,9 @@ def read_batches(
     """
     builder = _Builder(source, columns)
     with _records(source, columns, batch_rows, batch_bytes) as (records, file):
-        try:
-            for record in records:
-                builder.add(record)
-                if builder.rows >= batch_rows or builder.bytes >= batch_bytes:
-                    yield builder.finish()
-        except DamagedFile as error:
-            builder.reject(error.line, None, error.reason, "", whole_rest=True)
+        for _ in builder.take(records):
+            if builder.rows >= batch_rows or builder.bytes >= batch_bytes:
+                yield builder.finish()
     # Only now is it known that the file stayed the same: a damaged one may just be being written.
     n_lines = file.n_lines if isinstance(file, SegmentLines) else 0
     if builder.rows or n_lines:
@@ -203,16 +199,16 @@ def _same_as_listed(source: Source, when: str) -> None:
 
 
 def _check_digest(source: Source, file: WatchedFile, digest: str) -> None:
-    found = file.digest_to_the_end()
-    if found != digest:
+    actual = file.digest_to_the_end()
+    if actual != digest:
         raise InvalidInputError(
-            f"{source.path}: must have the hash {source.hash} (so the manifest says), got {found}; "
-            "fetch the file again or mend the manifest"
+            f"{source.path}: must have the hash {source.hash} (so the manifest says), got "
+            f"{actual}; fetch the file again or correct the manifest"
         )
 
 
 class _Builder:
-    """A batch in the making: every value is looked at here, whatever the format."""
+    """A batch in the making: every value is checked here, whatever the format."""
 
     def __init__(self, source: Source, columns: Columns) -> None:
         self._source = source
@@ -233,6 +229,15 @@ class _Builder:
     def rows(self) -> int:
         """How many records there are in the batch, good and bad."""
         return len(self._batch.ids) + len(self._batch.rejects)
+
+    def take(self, records: Iterator[Record | BadRecord]) -> Iterator[None]:
+        """Take records in, one a step, up to where the file breaks off."""
+        try:
+            for record in records:
+                self.add(record)
+                yield
+        except DamagedFile as error:
+            self.reject(error.line, None, error.reason, "", whole_rest=True)
 
     def add(self, record: Record | BadRecord) -> None:
         """Take one record in, as a document or as a reject."""
@@ -270,8 +275,8 @@ class _Builder:
         self, line: int, id_: str | None, reason: str, raw: str, *, whole_rest: bool = False
     ) -> None:
         """Note that a record is no document."""
-        found = Reject(self._source.path, line, id_, reason, raw, whole_rest)
-        self._batch.rejects.append(found)
+        reject = Reject(self._source.path, line, id_, reason, raw, whole_rest)
+        self._batch.rejects.append(reject)
 
     def finish(self) -> Batch:
         """Return the batch without ids that were there before, and begin the next."""
@@ -349,7 +354,7 @@ def _sorted(keys: Keys) -> Keys:
 
 
 def _holds(run: Keys, place: int, key: Keys) -> bool:
-    """Tell whether a run has a key, looking through all whose first half is the same."""
+    """Return whether a run has a key, searching all whose first half is the same."""
     while place < len(run) and run[place, 0] == key[0]:
         if run[place, 1] == key[1]:
             return True

@@ -56,14 +56,13 @@ def read_docstrings() -> list[Document]:
         In an order that depends on the installed versions alone.
     """
     first_with_text: dict[str, Document] = {}
-    for label, modules in SUBPACKAGES.items():
-        for module_name in modules:
-            module = importlib.import_module(module_name)
-            for name, docstring in _public_docstrings(module):
-                text = plain_text(docstring)
-                if len(text) >= SHORTEST_TEXT:
-                    document = Document(f"{module_name}.{name}", text, label)
-                    first_with_text.setdefault(text, document)
+    modules = [(label, module) for label, names in SUBPACKAGES.items() for module in names]
+    for label, module_name in modules:
+        for name, docstring in _public_docstrings(importlib.import_module(module_name)):
+            text = plain_text(docstring)
+            if len(text) >= SHORTEST_TEXT:
+                document = Document(f"{module_name}.{name}", text, label)
+                first_with_text.setdefault(text, document)
     return sorted(first_with_text.values())
 
 
@@ -74,10 +73,10 @@ def _public_docstrings(module: ModuleType) -> Iterator[tuple[str, str]]:
         if name.startswith("_") or inspect.ismodule(exported):
             continue
         yield from _own_docstring(name, exported)
-        if inspect.isclass(exported):
-            for member_name, member in sorted(vars(exported).items()):
-                if not member_name.startswith("_"):
-                    yield from _own_docstring(f"{name}.{member_name}", member)
+        members = sorted(vars(exported).items()) if inspect.isclass(exported) else []
+        for member_name, member in members:
+            if not member_name.startswith("_"):
+                yield from _own_docstring(f"{name}.{member_name}", member)
 
 
 def _own_docstring(name: str, documented: object) -> Iterator[tuple[str, str]]:
@@ -104,14 +103,14 @@ def _newsgroups20() -> Iterator[Document]:
     from sklearn.datasets import fetch_20newsgroups
 
     try:
-        found = fetch_20newsgroups(subset="all", shuffle=False, remove=("headers",))
+        corpus = fetch_20newsgroups(subset="all", shuffle=False, remove=("headers",))
     except OSError as error:  # urllib's errors are OSErrors
         raise SourceUnavailableError(
             f"builtin://newsgroups20: cannot fetch it with scikit-learn ({error}); run again with "
             "a network, or name files of your own in the manifest"
         ) from error
-    names = found.target_names
-    for text, target, filename in zip(found.data, found.target, found.filenames, strict=True):
+    names = corpus.target_names
+    for text, target, filename in zip(corpus.data, corpus.target, corpus.filenames, strict=True):
         # Numbers are unique within a group only; a cross-posted message has one in each.
         yield Document("/".join(str(filename).split("/")[-2:]), text, names[target])
 

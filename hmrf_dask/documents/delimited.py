@@ -138,8 +138,8 @@ def read_csv(
 
 
 def _taker(columns: Columns, table: CsvTable, not_text: str) -> Callable[[Row], Record | BadRecord]:
-    wanted = (columns.id, columns.text, columns.time, columns.label, columns.embedding)
-    places = [table.names.index(name) if name in table.names else None for name in wanted]
+    names = table.names
+    places = [names.index(name) if name in names else None for name in columns.in_order]
 
     def take(row: Row) -> Record | BadRecord:
         values = [None if place is None else row.values[place] for place in places]
@@ -148,7 +148,7 @@ def _taker(columns: Columns, table: CsvTable, not_text: str) -> Callable[[Row], 
         id_, text, time, label, embedding = values
         # An empty cell is how CSV says that there is nothing.
         numbers = _numbers(embedding) if embedding else None
-        return Record(row.line, id_, text, time or None, label or None, numbers, None)
+        return Record(row.line, id_, text, time or None, label or None, numbers)
 
     return take
 

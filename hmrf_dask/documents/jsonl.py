@@ -57,24 +57,24 @@ def read_objects(
                 yield BadRecord(number, too_long(longest, way_out), excerpt(line))
                 continue
             try:
-                found = decode(line)
+                value = decode(line)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 yield BadRecord(number, _reason(error), excerpt(line))
             else:
-                yield Row(number, found, line)
+                yield Row(number, value, line)
 
 
 def any_object(line: bytes) -> dict[str, Any]:
     """Return a JSON object with all its keys, as Python reads it: NaN and Infinity are numbers."""
-    found = json.loads(line.decode())
-    if not isinstance(found, dict):
+    value = json.loads(line.decode())
+    if not isinstance(value, dict):
         raise msgspec.ValidationError(f"Expected `object`, got {line.decode().strip():.80}")
-    return found
+    return value
 
 
 def encode_lines(objects: Iterable[Any], *, ascii_only: bool = True) -> bytes:
     """Return objects as JSON Lines; half of a character stays to be seen, as an escape."""
-    lines = (json.dumps(one, ensure_ascii=ascii_only) for one in objects)
+    lines = (json.dumps(value, ensure_ascii=ascii_only) for value in objects)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
 
 
@@ -90,24 +90,18 @@ def read_jsonl(
         if isinstance(row, BadRecord):
             yield row
             continue
-        line, found, raw = row
-        yield Record(line, found.id, found.text, found.time, found.label, found.embedding, raw)
+        line, keys, raw = row
+        yield Record(line, keys.id, keys.text, keys.time, keys.label, keys.embedding, raw=raw)
 
 
 def _decoder(columns: Columns) -> msgspec.json.Decoder[Any]:
     """Return a decoder of objects that keeps the columns and skips everything else."""
-    names = {
-        "id": columns.id,
-        "text": columns.text,
-        "time": columns.time,
-        "label": columns.label,
-        "embedding": columns.embedding,
-    }
+    names = dict(zip(("id", "text", "time", "label", "embedding"), columns.in_order, strict=True))
     wanted = {field: name for field, name in names.items() if name is not None}
     fields: list[Any] = [(field, Any, None) for field in wanted]
-    others = dict.fromkeys(names.keys() - wanted.keys())
+    absent = dict.fromkeys(names.keys() - wanted.keys())
     try:
-        line = msgspec.defstruct("Line", fields, namespace=others, rename=wanted, gc=False)
+        line = msgspec.defstruct("Line", fields, namespace=absent, rename=wanted, gc=False)
     except ValueError as error:  # msgspec compares names as they stand in the file
         raise ConfigurationError(
             "documents: keys of JSON Lines must have no quotes, backslashes and control "

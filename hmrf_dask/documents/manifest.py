@@ -102,7 +102,7 @@ Url = Annotated[
     Field(max_length=PATH_CHARACTERS),
     AfterValidator(_checked_url),
 ]
-# Not min_length: pydantic tells of it also where members have mistakes, and shows all of these.
+# Not min_length: pydantic reports it also where members have mistakes, and shows all of these.
 Some = (AfterValidator(_some), Field(json_schema_extra={"minItems": 1}))
 Urls = Annotated[tuple[Url, ...], Field(max_length=LIST_ITEMS), BeforeValidator(_as_list), *Some]
 Hash = Annotated[str, Field(max_length=200), AfterValidator(_checked_hash)]
@@ -190,12 +190,16 @@ class Columns(_Model):
         default=16 * 2**20, description="The longest record (a line, a cell, a file)."
     )
 
+    @property
+    def in_order(self) -> tuple[str | None, ...]:
+        """Names of the columns of id, text, time, label and embedding; None for no such column."""
+        return self.id, self.text, self.time, self.label, self.embedding
+
     @model_validator(mode="after")
     def _something_to_read(self) -> Columns:
         if self.text is None and self.embedding is None:
             raise ValueError("must have a text or an embedding column")
-        columns = (self.id, self.text, self.time, self.label, self.embedding)
-        used = [column for column in columns if column is not None]
+        used = [column for column in self.in_order if column is not None]
         if len(set(used)) < len(used):
             raise ValueError(f"must be different columns, got {', '.join(used)}")
         return self
@@ -222,7 +226,9 @@ class Dialect(_Model):
 class _Files(_Model):
     """Files in a store, with what is known of their content."""
 
-    path: Urls = Field(description="Paths beside the manifest, or URLs; * ? [ ] and ** are globs.")
+    path: Urls = Field(
+        description="Paths from the folder of the manifest, or URLs; * ? [ ] and ** are globs."
+    )
     hash: Hash | None = Field(
         default=None, description="md5, or sha256:…; of a resource of one file."
     )
@@ -269,7 +275,7 @@ class Resource(_Files):
 class Answers(_Files):
     """What people judged, CSV, JSONL or Parquet: pairs (columns a, b, kind, weight) or classes.
 
-    Known classes (columns id, label) are taken as pairs: of one class together, of two apart.
+    Known classes (columns id, label) are taken as pairs: of one class together, of two different.
     """
 
 
@@ -322,9 +328,9 @@ def load_manifest(
     """
     address = plain_url(url, "a manifest")
     data = read_whole(address, storage_options or {}, YAML_BYTES)
-    found = parse_yaml(data, address)
-    refuse_other_kind(found, address, "manifest")
-    return validated(Manifest, found, address)
+    content = parse_yaml(data, address)
+    refuse_other_kind(content, address, "manifest")
+    return validated(Manifest, content, address)
 
 
 def base_of(url: str | os.PathLike[str]) -> str:

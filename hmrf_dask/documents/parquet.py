@@ -40,23 +40,21 @@ def read_parquet(
         problem = missing_columns(columns, table.schema_arrow.names)
         if problem:
             raise DamagedFile(0, problem)
-        wanted = (columns.id, columns.text, columns.time, columns.label, columns.embedding)
-        names = list(dict.fromkeys(name for name in wanted if name is not None))
+        names = list(dict.fromkeys(name for name in columns.in_order if name is not None))
         groups, line = _row_groups(table, source.span)
         opened, at_once = True, _rows_at_once(table, names, rows, size)
         at_once = max(1, min(at_once, CELLS_BYTES // max(1, _largest_cell(file, table, names))))
         for batch in table.iter_batches(at_once, groups, columns=names) if groups else ():
-            for row in rows_of(batch, wanted, line):
-                if isinstance(row, BadRecord):
-                    yield row
-                    continue
-                id_, text, time, label, embedding = row.values
-                yield Record(row.line, id_, text, time, label, embedding, None)
+            yield from map(_as_record, rows_of(batch, columns.in_order, line))
             line += len(batch)
     except (pa.ArrowException, OSError, EOFError, DamagedFile) as error:
         if not opened and source.span and source.span[0] and not file.failure:
             return  # the first segment reports it, once
         raise error if isinstance(error, DamagedFile) else damage(file, line, error) from error
+
+
+def _as_record(row: Row | BadRecord) -> Record | BadRecord:
+    return row if isinstance(row, BadRecord) else Record(row.line, *row.values)
 
 
 def rows_of(
@@ -90,21 +88,21 @@ def _row_groups(table: pq.ParquetFile, span: tuple[int, int] | None) -> tuple[li
 def _rows_at_once(table: pq.ParquetFile, names: list[str], rows: int, size: int) -> int:
     """Return how many rows of the heaviest row group make `size` bytes, at most `rows`."""
     heaviest = 1.0
-    for group in range(table.num_row_groups):
-        found = table.metadata.row_group(group)
-        columns = [found.column(number) for number in range(found.num_columns)]
+    for number in range(table.num_row_groups):
+        group = table.metadata.row_group(number)
+        columns = [group.column(place) for place in range(group.num_columns)]
         wanted = [c for c in columns if c.path_in_schema.split(".")[0] in names]
         total = sum(column.total_uncompressed_size for column in wanted)
-        heaviest = max(heaviest, total / max(found.num_rows, 1))
+        heaviest = max(heaviest, total / max(group.num_rows, 1))
     return max(1, min(rows, int(size / heaviest)))
 
 
 def _largest_cell(file: WatchedFile, table: pq.ParquetFile, names: list[str]) -> int:
     """Return how many bytes one word of a dictionary may have: any number of rows can share it."""
     largest = 0
-    for group in range(table.num_row_groups):
-        found = table.metadata.row_group(group)
-        for column in map(found.column, range(found.num_columns)):
+    for number in range(table.num_row_groups):
+        group = table.metadata.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
             if column.path_in_schema.split(".")[0] in names and column.has_dictionary_page:
                 file.seek(column.dictionary_page_offset)
                 largest = max(largest, _page_bytes(file.read(_PAGE_HEADER)))

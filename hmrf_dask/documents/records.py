@@ -35,10 +35,10 @@ class Record(NamedTuple):
     line: int
     id: Any
     text: Any
-    time: Any
-    label: Any
-    embedding: Any
-    raw: bytes | None
+    time: Any = None
+    label: Any = None
+    embedding: Any = None
+    raw: bytes | None = None
 
 
 class BadRecord(NamedTuple):
@@ -104,15 +104,14 @@ def damage(file: WatchedFile, line: int, error: Exception) -> Exception:
 
 def _way_out(names: list[str]) -> str:
     """Return what to do about columns that are not there."""
-    if len(names) == 1 and any(one in names[0] for one in ";\t|"):
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
         return "give the resource in the manifest a dialect with its delimiter"
     return "correct documents: in the manifest, or the file"
 
 
 def missing_columns(columns: Columns, names: list[str]) -> str:
     """Return what is wrong with the columns of a table, "" if the wanted ones are there once."""
-    wanted = (columns.id, columns.text, columns.time, columns.label, columns.embedding)
-    for name in dict.fromkeys(name for name in wanted if name is not None):
+    for name in dict.fromkeys(name for name in columns.in_order if name is not None):
         if names.count(name) != 1:
             count = "two columns" if name in names else "no column"
             shown = excerpt(", ".join(names[:20]))
@@ -146,10 +145,10 @@ def read_text(
         reason = f"bytes that are not {source.encoding}: {error.reason} (0x{byte:02x})"
         yield BadRecord(1, reason, excerpt(data))
     else:
-        yield Record(1, source.document_id, text, None, None, None, None)
+        yield Record(1, source.document_id, text)
 
 
 def read_installed(source: Source) -> Iterator[Record | BadRecord]:
     """Yield the documents of a builtin corpus; `line` counts them."""
     for line, document in enumerate(read_builtin(source.url), 1):
-        yield Record(line, document.id, document.text, None, document.label, None, None)
+        yield Record(line, document.id, document.text, label=document.label)

@@ -36,7 +36,7 @@ class SegmentLines(WatchedFile):
 
     def __init__(self, file: BinaryIO, name: str, span: tuple[int, int]) -> None:
         super().__init__(file, name, None)
-        self._place = max(span[0] - 1, 0)  # that byte tells whether a line begins with the next
+        self._place = max(span[0] - 1, 0)  # that byte shows whether a line begins with the next
         self._end = span[1]
         self._skips = span[0] > 0
         self._ended = False

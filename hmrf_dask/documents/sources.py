@@ -1,4 +1,4 @@
-"""The files a manifest names, each with what tells whether it changed."""
+"""The files a manifest names, each with what shows whether it changed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Listed:
     """A file as the store lists it; `below` is its path below the fixed part of the pattern."""
 
     path: str
@@ -118,8 +118,8 @@ def list_sources(manifest: Manifest, base: str) -> list[Source]:
     sources: dict[str, Source] = {}
     for resource in manifest.resources:
         options = _options(manifest, resource)
-        for found in _files_of(resource, resource.name, base, options, resource.format):
-            source = _source(resource, found, options)
+        for file in _files_of(resource, resource.name, base, options, resource.format):
+            source = _source(resource, file, options)
             if source.path in sources:
                 raise ConfigurationError(
                     f"resources: {source.path} must be in one of them, got it in two; narrow a path"
@@ -135,19 +135,19 @@ def list_answers(manifest: Manifest, base: str) -> list[Source]:
         return []
     options = _options(manifest, answers)
     sources = []
-    for found in _files_of(answers, "answers", base, options, "csv"):
-        kind = os.path.splitext(found.path)[1].lower().lstrip(".")
+    for file in _files_of(answers, "answers", base, options, "csv"):
+        kind = os.path.splitext(file.path)[1].lower().lstrip(".")
         if kind not in ("csv", "jsonl", "parquet"):
             raise ConfigurationError(
-                f"answers: a file must be named .csv, .jsonl or .parquet, got {found.path}; "
+                f"answers: a file must be named .csv, .jsonl or .parquet, got {file.path}; "
                 "rename it"
             )
         sources.append(
             Source(
-                found.path,
-                found.url,
-                found.size,
-                found.etag,
+                file.path,
+                file.url,
+                file.size,
+                file.etag,
                 kind,
                 hash=answers.hash,
                 options=tuple(options.items()),
@@ -162,28 +162,28 @@ def _options(manifest: Manifest, files: Resource | Answers) -> dict[str, Any]:
     return chosen.model_dump(exclude_none=True)
 
 
-def _source(resource: Resource, found: _Found, options: Mapping[str, Any]) -> Source:
-    compression, kind, ending = _kind_of(resource, found.path)
+def _source(resource: Resource, file: _Listed, options: Mapping[str, Any]) -> Source:
+    compression, kind, ending = _kind_of(resource, file.path)
     dialect = resource.dialect
     if ending == ".tsv" and "delimiter" not in dialect.model_fields_set:
         dialect = dialect.model_copy(update={"delimiter": "\t"})
     return Source(
-        found.path,
-        found.url,
-        found.size,
-        found.etag,
+        file.path,
+        file.url,
+        file.size,
+        file.etag,
         kind,
         compression,
-        resource.encoding,
-        dialect,
-        resource.hash,
-        found.below if kind == "text" else "",
-        tuple(options.items()),
+        encoding=resource.encoding,
+        dialect=dialect,
+        hash=resource.hash,
+        document_id=file.below if kind == "text" else "",
+        options=tuple(options.items()),
     )
 
 
 def _kind_of(resource: Resource, path: str) -> tuple[str, str, str]:
-    """Return compression, format and the ending that tells it."""
+    """Return compression, format and the ending that says it."""
     stem, ending = posixpath.splitext(path.lower())
     compression = _COMPRESSIONS.get(ending, "none")
     if compression != "none":
@@ -206,9 +206,9 @@ def _kind_of(resource: Resource, path: str) -> tuple[str, str, str]:
 
 def _files_of(
     files: Resource | Answers, name: str, base: str, options: Mapping[str, Any], kind: str | None
-) -> list[_Found]:
+) -> list[_Listed]:
     """Return the files of a resource, each once; size and hash are of a single one."""
-    found: dict[str, _Found] = {}
+    listed: dict[str, _Listed] = {}
     for pattern in files.path:
         matching = _matching(pattern, base, options, kind)
         if not matching:
@@ -216,26 +216,26 @@ def _files_of(
                 f"{name!r}: there must be at least one file, got none for {pattern} "
                 f"(seen from {base}); check the path"
             )
-        found.update((one.path, one) for one in matching)
-    if (files.hash or files.bytes is not None) and len(found) != 1:
+        listed.update((file.path, file) for file in matching)
+    if (files.hash or files.bytes is not None) and len(listed) != 1:
         raise ConfigurationError(
-            f"{name!r}: hash and bytes must be those of one file, got {len(found)} files; "
+            f"{name!r}: hash and bytes must be those of one file, got {len(listed)} files; "
             "make a resource of each"
         )
-    for one in found.values():
-        if files.bytes is not None and files.bytes != one.size:
+    for file in listed.values():
+        if files.bytes is not None and files.bytes != file.size:
             raise InvalidInputError(
-                f"{one.path}: must have {files.bytes} bytes (so the manifest says), got "
-                f"{one.size}; fetch the file again or mend the manifest"
+                f"{file.path}: must have {files.bytes} bytes (so the manifest says), got "
+                f"{file.size}; fetch the file again or correct the manifest"
             )
-    return list(found.values())
+    return list(listed.values())
 
 
 def _matching(
     pattern: str, base: str, options: Mapping[str, Any], kind: str | None
-) -> list[_Found]:
+) -> list[_Listed]:
     if pattern.startswith(BUILTIN):
-        return [_Found(pattern, pattern, 0, builtin.version_of(pattern), "")]
+        return [_Listed(pattern, pattern, 0, builtin.version_of(pattern), "")]
     relative = is_relative(pattern)
     if relative:
         # Only what the manifest says is a pattern, the folder it lies in may be called anything.
@@ -248,7 +248,7 @@ def _matching(
 
 
 def is_relative(pattern: str) -> bool:
-    """Tell whether a path is seen from the folder of its manifest."""
+    """Return whether a path is seen from the folder of its manifest."""
     return is_local(pattern) and "://" not in pattern and not pattern.startswith(("/", "~"))
 
 
@@ -273,18 +273,18 @@ def cut_at_magic(pattern: str) -> tuple[str, tuple[str, ...]]:
 
 def _local(
     address: str, fixed: str, pattern: str, base: str | None, kind: str | None
-) -> list[_Found]:
+) -> list[_Listed]:
     with explained(pattern, "list it"):
         if _MAGIC.search(pattern):
             root = os.path.normpath(_fixed_part(fixed, pattern))
             paths = [p for p in glob.glob(address, recursive=True) if not os.path.isdir(p)]
         elif os.path.isdir(fixed):
             root = os.path.normpath(fixed)
-            paths = [p for p in _walk(root) if not _is_aside(p, root, kind)]
+            paths = [p for p in _walk(root) if not _is_private(p, root, kind)]
         else:
             os.stat(fixed)
             root, paths = os.path.dirname(os.path.normpath(fixed)), [fixed]
-        found = []
+        listed = []
         for path in map(os.path.normpath, paths):
             state = os.stat(path)
             if not stat.S_ISREG(state.st_mode):  # opening a pipe waits for a writer, for ever
@@ -295,28 +295,28 @@ def _local(
             name = path if base is None else os.path.relpath(path, base)
             etag = f"{state.st_mtime_ns:x}"
             below = os.path.relpath(path, root)
-            found.append(_Found(name, path, state.st_size, etag, below))
-    return found
+            listed.append(_Listed(name, path, state.st_size, etag, below))
+    return listed
 
 
 def _walk(root: str) -> list[str]:
     def fail(error: OSError) -> None:
         raise error
 
-    found, seen = list[str](), {os.path.realpath(root)}
+    paths, seen = list[str](), {os.path.realpath(root)}
     for folder, below, names in os.walk(root, onerror=fail, followlinks=True):
-        found += [os.path.join(folder, name) for name in names]
-        if len(found) > MOST_FILES:
+        paths += [os.path.join(folder, name) for name in names]
+        if len(paths) > MOST_FILES:
             raise ValueError(f"there are more than {MOST_FILES:,} files in it")
         real = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(below)}
         below[:] = [name for name, path in real.items() if path not in seen]  # links may go round
         seen.update(real.values())
-    return found
+    return paths
 
 
 def _remote(
     address: str, fixed: str, pattern: str, options: Mapping[str, Any], kind: str | None
-) -> list[_Found]:
+) -> list[_Listed]:
     with explained(pattern, "list it"):
         files, path = filesystem(address, options)
         protocol = address.partition("://")[0]
@@ -330,24 +330,24 @@ def _remote(
             if info["type"] == "directory":
                 root = path
                 infos = files.find(path, detail=True)
-                infos = {p: i for p, i in infos.items() if not _is_aside(p, root, kind)}
-        found = []
-        for one, info in infos.items():
-            if info["type"] == "directory" or one.endswith("/"):
+                infos = {p: i for p, i in infos.items() if not _is_private(p, root, kind)}
+        listed = []
+        for name, info in infos.items():
+            if info["type"] == "directory" or name.endswith("/"):
                 continue
-            url = one if "://" in one else f"{protocol}://{one.lstrip('/')}"
+            url = name if "://" in name else f"{protocol}://{name.lstrip('/')}"
             # Names of objects may have any sign; a page of the web may link to signed addresses.
             if protocol not in GLOB_STORES and (problem := store_problem(url)):
                 raise ConfigurationError(f"{pattern}: what it lists {problem}")
             if info["size"] is None:  # pages do not say it
-                info = files.info(one)
-            below = one.removeprefix(root).lstrip("/")
-            found.append(_Found(url, url, int(info["size"]), etag_of(files, one, info), below))
-    return found
+                info = files.info(name)
+            below = name.removeprefix(root).lstrip("/")
+            listed.append(_Listed(url, url, int(info["size"]), etag_of(files, name, info), below))
+    return listed
 
 
 def _fixed_part(address: str, pattern: str) -> str:
-    """Return the folder that a pattern cannot leave: all before its first segment with magic."""
+    """Return the folder that a pattern cannot leave: all before its first name with magic."""
     before = address[: len(address) - len(pattern)]
     match = _MAGIC.search(pattern)
     assert match is not None
@@ -355,8 +355,8 @@ def _fixed_part(address: str, pattern: str) -> str:
     return f"{before}{folder}" or "/"
 
 
-def _is_aside(path: str, root: str, kind: str | None) -> bool:
-    """Tell whether a file in a folder is a program's own: hidden, or such as Spark's _SUCCESS."""
+def _is_private(path: str, root: str, kind: str | None) -> bool:
+    """Return whether a file in a folder is a program's own: hidden, or such as Spark's _SUCCESS."""
     below = path.removeprefix(root).lstrip("/")
     marks = (".",) if kind == "text" else (".", "_")
     return any(part.startswith(marks) for part in below.split("/"))

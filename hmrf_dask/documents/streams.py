@@ -31,14 +31,14 @@ def known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the store of a URL knows."""
     protocol = url.partition("://")[0] if "://" in url else ""
     known = _KNOWN_OPTIONS.get(_SAME_PROTOCOL.get(protocol, protocol), set())
-    given = {key: value for key, value in options.items() if key in known and value is not None}
-    if protocol in ("gs", "gcs") and given.pop("anon", False):
-        given["token"] = "anon"
-    return given
+    chosen = {key: value for key, value in options.items() if key in known and value is not None}
+    if protocol in ("gs", "gcs") and chosen.pop("anon", False):
+        chosen["token"] = "anon"
+    return chosen
 
 
 def etag_of(files: Any, path: str, info: Mapping[str, Any]) -> str:
-    """Return what tells whether an object changed: its etag, else a hash of all that is known."""
+    """Return what shows whether an object changed: its etag, else a hash of all that is known."""
     for listed in (info, None):
         known = files.info(path) if listed is None else listed
         for key in ("ETag", "etag", "generation"):
@@ -49,10 +49,10 @@ def etag_of(files: Any, path: str, info: Mapping[str, Any]) -> str:
 
 def state_of(url: str, options: Mapping[str, Any]) -> tuple[int, str]:
     """Return size and etag as they are now."""
-    with explained(url, "look at it"):
+    with explained(url, "read its state"):
         if is_local(url):
-            found = os.stat(local_path(url))
-            return found.st_size, f"{found.st_mtime_ns:x}"
+            state = os.stat(local_path(url))
+            return state.st_size, f"{state.st_mtime_ns:x}"
         files, path = filesystem(url, options)
         info = files.info(path)
         return int(info["size"] or 0), etag_of(files, path, info)
@@ -81,8 +81,8 @@ class _Stream(io.RawIOBase):
 class WatchedFile(_Stream):
     """An open file that remembers the store's failure and adds up a digest as it is read.
 
-    Arrow and the decoders say of a failing store only that bytes are missing; `failure` keeps the
-    two apart. Decoders close what they read from; the file below is closed by who opened it.
+    Arrow and the decoders say of a failing store only that bytes are missing; `failure` says
+    which it was. Decoders close what they read from; the file below is closed by who opened it.
     """
 
     def __init__(self, file: BinaryIO, name: str, algorithm: str | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hmrf_dask.documents.delimited import CsvTable, delimiter_of, not_text
 from hmrf_dask.documents.jsonl import any_object, read_objects
 from hmrf_dask.documents.manifest import Dialect
-from hmrf_dask.documents.records import BadRecord, DamagedFile, excerpt
+from hmrf_dask.documents.records import BadRecord, DamagedFile, Row, excerpt
 from hmrf_dask.documents.streams import WatchedFile
 from hmrf_dask.documents.values import is_text
 from hmrf_dask.errors import InvalidInputError
@@ -127,12 +127,14 @@ def _csv_rows(table: CsvTable, names: tuple[str, ...]) -> Iterator[TableRow | Ba
     for row in table:
         if isinstance(row, BadRecord):
             yield row
-        elif not any(row.values):  # spreadsheets write rows that were emptied as ",,,"
-            continue
-        elif not is_text("".join(row.values)):
-            yield table.refused(row, not_text("utf-8"))
-        else:
-            yield table.bad(row) or TableRow(row.line, names, row.values)
+        elif any(row.values):  # spreadsheets write rows that were emptied as ",,,"
+            yield _checked(row, table, names)
+
+
+def _checked(row: Row, table: CsvTable, names: tuple[str, ...]) -> TableRow | BadRecord:
+    if not is_text("".join(row.values)):
+        return table.refused(row, not_text("utf-8"))
+    return table.bad(row) or TableRow(row.line, names, row.values)
 
 
 def _read_parquet(data: bytes, address: str, most: int | None) -> TableFile:

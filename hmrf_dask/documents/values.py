@@ -33,7 +33,7 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
             return f"the text ({columns.text!r}) is missing"
         return f"the text ({columns.text!r}) must be a text, got {json_type(text)}"
     limit = columns.max_bytes
-    # A character has at most four bytes: most records need not be encoded to be told short.
+    # A character has at most four bytes: most records need not be encoded to be known as short.
     if 4 * (len(id_) + len(text)) > limit and len(id_.encode()) + len(text.encode()) > limit:
         return too_long(limit)
     if (not text or text.isspace()) and columns.text and columns.empty_text == "reject":
@@ -42,7 +42,7 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
 
 
 def is_text(value: str) -> bool:
-    r"""Tell whether no byte was undecodable: those become lone surrogates.
+    r"""Return whether no byte was undecodable: those become lone surrogates.
 
     Examples
     --------

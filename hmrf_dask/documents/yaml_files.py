@@ -56,8 +56,8 @@ def _read_plain(data: bytes, name: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        told = getattr(error, "problem", None) or error
-        raise ConfigurationError(f"{name}{place}: must be YAML, {told!s:.300}") from error
+        problem = getattr(error, "problem", None) or error
+        raise ConfigurationError(f"{name}{place}: must be YAML, {problem!s:.300}") from error
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -108,11 +108,11 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                given = (
+                written = (
                     key_node.value if isinstance(key_node, yaml.ScalarNode) else "a list or more"
                 )
                 raise _problem(
-                    f"a key must be a text, got {without_secrets(given)[:80]}; put it in quotes",
+                    f"a key must be a text, got {without_secrets(written)[:80]}; put it in quotes",
                     key_node,
                 )
             if key in seen:
@@ -177,13 +177,13 @@ Place = Annotated[
 
 def parse_yaml(data: bytes, name: str) -> dict[str, Any]:
     """Return the mapping in a YAML file of plain values; `name` is its path or URL, for errors."""
-    found = _read_plain(data, name)
-    if not isinstance(found, dict):
+    content = _read_plain(data, name)
+    if not isinstance(content, dict):
         raise ConfigurationError(
-            f"{name} must be a mapping of names to values, got {_kind(found)}; see the README for "
-            "a manifest and a job file to begin with"
+            f"{name} must be a mapping of names to values, got {_kind(content)}; see the README "
+            "for a manifest and a job file to begin with"
         )
-    return found
+    return content
 
 
 def _kind(value: Any) -> str:
@@ -193,74 +193,74 @@ def _kind(value: Any) -> str:
     return "a list" if isinstance(value, list) else f"the text {_short(value)}"
 
 
-def refuse_other_kind(found: dict[str, Any], name: str, wanted: str) -> None:
+def refuse_other_kind(content: dict[str, Any], name: str, wanted: str) -> None:
     """Refuse a job where a manifest belongs, and the other way, with the command that takes it.
 
     Parameters
     ----------
-    found : dict
+    content : dict
         As `parse_yaml` gives it.
     name : str
         Path or URL of the file.
     wanted : {"job", "manifest"}
     """
-    kind = next(one for one in _KINDS if one != wanted)
-    if is_kind(found, kind):
+    kind = next(kind for kind in _KINDS if kind != wanted)
+    if is_kind(content, kind):
         command = _KINDS[kind][1]
         raise ConfigurationError(
             f"{name} is a {kind}, not a {wanted}: `hmrf-dask {command} {name}` is its command"
-            + _manifest_of(found, name)
+            + _manifest_of(content, name)
         )
 
 
-def is_kind(found: dict[str, Any], kind: str) -> bool:
-    """Tell whether a file says that it is a job or a manifest, or has only the keys of one."""
-    said = str(found.get("$schema", ""))
-    by_key = _KINDS[kind][0] in found and not any(
-        key in found for other, (key, _) in _KINDS.items() if other != kind
+def is_kind(content: dict[str, Any], kind: str) -> bool:
+    """Return whether a file says that it is a job or a manifest, or has only the keys of one."""
+    schema = str(content.get("$schema", ""))
+    by_key = _KINDS[kind][0] in content and not any(
+        key in content for name, (key, _) in _KINDS.items() if name != kind
     )
-    return said.startswith(f"hmrf-dask/{kind}/") or (by_key and not said)
+    return schema.startswith(f"hmrf-dask/{kind}/") or (by_key and not schema)
 
 
-def _manifest_of(found: dict[str, Any], name: str) -> str:
+def _manifest_of(content: dict[str, Any], name: str) -> str:
     """Return which command takes the manifest that a job names; '' if it names none."""
-    manifest = found.get("manifest")
+    manifest = content.get("manifest")
     if not isinstance(manifest, str) or not manifest:
         return ""
     path = manifest if "://" in manifest else os.path.join(os.path.dirname(name), manifest)
     return f", and `hmrf-dask check {path}` that of the manifest it names"
 
 
-def validated(model: type[M], found: dict[str, Any], name: str) -> M:
+def validated(model: type[M], content: dict[str, Any], name: str) -> M:
     """Return what a file says as the model has it; one error names every mistake by its path.
 
     Parameters
     ----------
     model : type
         A pydantic model.
-    found : dict
+    content : dict
         As `parse_yaml` gives it.
     name : str
         What to call the file in the error: its path or URL.
     """
     try:
-        return model.model_validate(found)
+        return model.model_validate(content)
     except ValidationError as error:
-        places = _places(error, found, model)
+        places = _places(error, content, model)
         count = "a mistake" if len(places) == 1 else f"{len(places)} mistakes"
         first = dict(islice(places.items(), _MOST_SHOWN))
         more = "; …" if len(places) > len(first) else ""
         raise ConfigurationError(f"{name} has {count}: {'; '.join(_lines(first))}{more}") from None
 
 
-def _places(error: ValidationError, found: Any, model: type[BaseModel]) -> dict[str, str]:
+def _places(error: ValidationError, content: Any, model: type[BaseModel]) -> dict[str, str]:
     """Return what is wrong at each place that has a mistake; a union's members are one."""
     places: dict[str, list[str]] = {}
-    for one in error.errors(include_url=False):
-        kept = _in_file(one["loc"], found, missing=one["type"] == "missing")
+    for mistake in error.errors(include_url=False):
+        kept = _in_file(mistake["loc"], content, missing=mistake["type"] == "missing")
         path = ".".join(map(_step, kept)) or _GENERAL
-        places.setdefault(path, []).append(_told(one, kept, model))
-    return {path: _joined(list(dict.fromkeys(told))) for path, told in places.items()}
+        places.setdefault(path, []).append(_words(mistake, kept, model))
+    return {path: _joined(list(dict.fromkeys(words))) for path, words in places.items()}
 
 
 def _step(step: int | str) -> str:
@@ -278,44 +278,48 @@ def _lines(places: Mapping[str, str]) -> Iterator[str]:
         yield f"{', '.join(paths)}: {words}" if _KNOWN in words else words
 
 
-def _joined(told: list[str]) -> str:
+def _joined(words: list[str]) -> str:
     """Return what members of a union say of one value as one sentence."""
-    begin, value = "must be ", f", got {told[0].partition(', got ')[2]}"
-    if len(told) > 1 and all(one.startswith(begin) and one.endswith(value) for one in told):
-        return begin + " or ".join(one[len(begin) : -len(value)] for one in told) + value
-    return " or ".join(told)
+    begin, value = "must be ", f", got {words[0].partition(', got ')[2]}"
+
+    def shared(sentence: str) -> bool:
+        return sentence.startswith(begin) and sentence.endswith(value)
+
+    if len(words) > 1 and all(map(shared, words)):
+        return begin + " or ".join(sentence[len(begin) : -len(value)] for sentence in words) + value
+    return " or ".join(words)
 
 
-def _in_file(loc: tuple[int | str, ...], found: Any, *, missing: bool) -> tuple[int | str, ...]:
+def _in_file(loc: tuple[int | str, ...], content: Any, *, missing: bool) -> tuple[int | str, ...]:
     """Return the part of a location that the file has: pydantic adds members of unions."""
     kept: list[int | str] = []
     for step in loc:
-        inside = isinstance(found, list) and isinstance(step, int) and step < len(found)
-        if inside or (isinstance(found, Mapping) and step in found):
-            found = found[step]
+        inside = isinstance(content, list) and isinstance(step, int) and step < len(content)
+        if inside or (isinstance(content, Mapping) and step in content):
+            content = content[step]
         elif not (missing and step == loc[-1]):
             continue
         kept.append(step)
     return tuple(kept)
 
 
-def _told(one: Any, path: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    if one["type"] == "extra_forbidden":
+def _words(mistake: Any, path: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    if mistake["type"] == "extra_forbidden":
         known = _fields(model, path[:-1])
         near = meant(str(path[-1]), known)
         return f"must not be there{near or _KNOWN + ', '.join(known)}"
-    if one["type"] == "missing":
+    if mistake["type"] == "missing":
         return "is missing"
-    if one["type"] in ("value_error", "assertion_error"):
-        return str(one["msg"].partition(" error, ")[2])
-    context = {key: _plain(value) for key, value in one.get("ctx", {}).items()}
-    if one["type"] == "string_too_short":
+    if mistake["type"] in ("value_error", "assertion_error"):
+        return str(mistake["msg"].partition(" error, ")[2])
+    context = {key: _plain(value) for key, value in mistake.get("ctx", {}).items()}
+    if mistake["type"] == "string_too_short":
         return "must not be empty"
     if context.get("pattern") == NAME_PATTERN:
         must = "lower-case letters, digits, '.', '_' and '-', a letter or digit first"
     else:
-        must = _MUST_BE.get(one["type"], one["msg"]).format_map(context).replace("'", "")
-    return f"must be {must}, got {_short(one['input'])}{_hint(one)}"
+        must = _MUST_BE.get(mistake["type"], mistake["msg"]).format_map(context).replace("'", "")
+    return f"must be {must}, got {_short(mistake['input'])}{_hint(mistake)}"
 
 
 def _plain(value: Any) -> Any:
@@ -323,26 +327,26 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _hint(one: Any) -> str:
+def _hint(mistake: Any) -> str:
     """Return what may have been meant by a value."""
-    given = one["input"]
-    if one["type"] == "literal_error" and isinstance(given, str):
-        words = one["ctx"]["expected"].split("'")[1::2]
-        return meant(given, words) if len(words) > 1 else ""
-    if one["type"] == "string_type" and isinstance(given, bool | int | float):
+    value = mistake["input"]
+    if mistake["type"] == "literal_error" and isinstance(value, str):
+        words = mistake["ctx"]["expected"].split("'")[1::2]
+        return meant(value, words) if len(words) > 1 else ""
+    if mistake["type"] == "string_type" and isinstance(value, bool | int | float):
         return " (put it in quotes; YAML reads no, off, yes and on as true or false)"
-    if one["type"] in ("float_type", "int_type") and isinstance(given, str):
-        return _as_number(given)
+    if mistake["type"] in ("float_type", "int_type") and isinstance(value, str):
+        return _as_number(value)
     return ""
 
 
-def _as_number(given: str) -> str:
+def _as_number(value: str) -> str:
     """Return how a text is written as a number, "" if it is none: YAML's have a point."""
     try:
-        number = float(given[:80])
+        number = float(value[:80])
     except ValueError:
         return ""
-    return f" (write {number!r}, without quotes)" if len(given) < 80 and isfinite(number) else ""
+    return f" (write {number!r}, without quotes)" if len(value) < 80 and isfinite(number) else ""
 
 
 def _short(value: Any) -> str:
@@ -360,12 +364,12 @@ def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
         if isinstance(step, str):
             inner = [
                 field.annotation
-                for one in models
-                for name, field in one.model_fields.items()
+                for known in models
+                for name, field in known.model_fields.items()
                 if step in (name, field.alias)
             ]
-            models = [found for annotation in inner for found in _models_in(annotation)]
-    names = [field.alias or name for one in models for name, field in one.model_fields.items()]
+            models = [field for annotation in inner for field in _models_in(annotation)]
+    names = [field.alias or name for known in models for name, field in known.model_fields.items()]
     return list(dict.fromkeys(names))
 
 

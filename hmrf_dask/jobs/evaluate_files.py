@@ -123,7 +123,7 @@ def _nothing_compared(
     """Return the error that shows how ids are written on either side."""
     known = _known_classes(truth, id_column, label_column)["id"][:1].to_pylist()
     ids = [
-        _read(one, ["doc_id"])["doc_id"][:1].to_pylist() for one in assignment_files(assignments)
+        _read(file, ["doc_id"])["doc_id"][:1].to_pylist() for file in assignment_files(assignments)
     ]
     here: list[Any] = next(filter(None, ids), [])
     return InvalidInputError(
@@ -237,17 +237,17 @@ def _compared(
     file: AssignmentFile, known: pa.Table, asked: Any
 ) -> tuple[int, Contingency, Contingency]:
     """Return how many documents a file has, and tables of all and of those nobody asked about."""
-    found = _read(file, ["doc_id", "cluster"])
-    ids = found["doc_id"].cast(pa.string())
+    table = _read(file, ["doc_id", "cluster"])
+    ids = table["doc_id"].cast(pa.string())
     places = pc.index_in(ids, value_set=known["id"])
     compared = pc.is_valid(places).to_numpy()
     unasked = compared & ~pc.is_in(ids, value_set=asked).to_numpy()
     classes = known["label"].take(places).to_numpy()
-    clusters = found["cluster"].to_numpy()
+    clusters = table["cluster"].to_numpy()
     every, rest = (
         tabulate(classes[rows].astype(np.str_), clusters[rows]) for rows in (compared, unasked)
     )
-    return found.num_rows, every, rest
+    return table.num_rows, every, rest
 
 
 def _read(file: AssignmentFile, columns: list[str]) -> pa.Table:

@@ -48,15 +48,16 @@ def read_plain_table(data: bytes, columns: Sequence[str] | None = None) -> pa.Ta
     missing = set(columns or ()) - set(schema.names)
     if missing:
         raise ValueError(f"it has no column {min(missing)!r}")
-    nested = [one.name for one in wanted if pa.types.is_nested(one.type)]
+    nested = [field.name for field in wanted if pa.types.is_nested(field.type)]
     if nested:
         raise ValueError(f"the column {nested[0]!r:.80} must hold plain values, not lists or more")
     file = pq.ParquetFile(
         pa.BufferReader(data),
         page_checksum_verification=True,
-        read_dictionary=[one.name for one in wanted if _is_text(one.type)],
+        read_dictionary=[field.name for field in wanted if _is_text(field.type)],
     )
-    widths = [_width(one.type) for one in file.schema_arrow if one.name in {w.name for w in wanted}]
+    names = {field.name for field in wanted}
+    widths = [_width(field.type) for field in file.schema_arrow if field.name in names]
     _refuse_many(file.metadata.num_rows * sum(widths))
     table = file.read(columns)
     _refuse_many(sum(map(_unpacked, table.columns)))
@@ -83,8 +84,8 @@ def _unpacked(column: pa.ChunkedArray) -> int:
     import pyarrow.compute as pc  # here, because those who write need not wait for it
 
     return sum(
-        pc.sum(pc.binary_length(one.dictionary).cast(pa.int64()).take(one.indices)).as_py() or 0
-        for one in column.chunks
+        pc.sum(pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices)).as_py() or 0
+        for chunk in column.chunks
     )
 
 

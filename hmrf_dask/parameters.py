@@ -1,13 +1,13 @@
 """Every parameter of the method, said once: who takes it, its values, its default and its help.
 
 Estimators check against this table; the method section of a job file with its schema, the options
-of `hmrf-dask fit` and the table in the package's README are made from it. To add a parameter:
+of `hmrf-dask fit` and the table of docs/parameters.md are made from it. To add a parameter:
 
 1. a line of `PARAMETERS`;
 2. the argument in the signature of every estimator that takes it, which scikit-learn wants to be
    written out, and its entry in the docstring of the first of them, beginning with the help;
 3. a field of the fit's `Settings`, and the code that uses it;
-4. `make published`, which writes the schema and the README's table again.
+4. `make published`, which writes the schema and that table again.
 
 `tests/test_parameters.py` compares all of these with the table.
 """

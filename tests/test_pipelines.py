@@ -255,7 +255,13 @@ def commands_of(page: Path) -> Iterator[str]:
             yield found[0].strip()
 
 
-PAGES = [ROOT / "README.md", *PIPELINES.rglob("README.md"), *(ROOT / "deploy").rglob("README.md")]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs").rglob("*.md"),
+    *PIPELINES.rglob("README.md"),
+    *(ROOT / "deploy").rglob("README.md"),
+]
 
 
 def test_commands_on_the_pages_are_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -266,6 +272,12 @@ def test_commands_on_the_pages_are_ours(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert len(commands) >= 5
     for command in commands:
         parse(command)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_on_the_pages_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_the_files_on_the_pages_can_be_read(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from hmrf_dask.tasks.partitions import LabelledPartition
 from hmrf_dask.types import FloatArray, IntArray
 
 # "auto" refines up to so many rows a cluster: every candidate of a pool, or only the one that wins.
-# Measured on TF-IDF (pipelines/papers/refinement.py; hmrf_dask/README.md has the table).
+# Measured on TF-IDF (pipelines/papers/refinement.py; docs/design/method.md has the table).
 POOL_ROWS_PER_CLUSTER = 200
 ROWS_PER_CLUSTER = 2000
 SHARE = 16  # rows fetched in one round take at most this part of the task memory

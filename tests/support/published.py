@@ -1,11 +1,14 @@
-"""What is published from the code: JSON schemas, and the table of parameters in the README.
+"""What is published from the code: JSON schemas, the table of parameters and that of modules.
 
 `python -m tests.support.published` (`make published`) writes them again.
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,17 @@ from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "data_manifests" / "schema"
-README = ROOT / "hmrf_dask" / "README.md"
+PAGE = ROOT / "docs" / "parameters.md"
+MODULES = ROOT / "docs" / "design" / "modules.md"
 BEGIN, END = "<!-- parameters: `make published` writes them -->\n", "<!-- end of parameters -->\n"
+
+MODULES_HEAD = (
+    "# Modules\n\nEvery module with its first sentence, upper layers first: a layer imports those "
+    "below it, never the other way, and\n`make lint` refuses what does. `kernels` and `storage` "
+    "know nothing of each other; nor do `checkpoints` and `releases`,\nor `measures`, `text` and "
+    "`tasks`. Dask is imported by `flow` and `corpus`, and by the command line to connect.\n`make "
+    "published` writes this page; a test compares it with the tree.\n"
+)
 
 
 def shown(value: Any) -> str:
@@ -63,10 +75,29 @@ def table() -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def readme() -> str:
-    """Return the README with the table in its place."""
-    before, _, rest = README.read_text().partition(BEGIN)
+def page() -> str:
+    """Return the page of parameters with the table in its place."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
     return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+
+
+def modules() -> str:
+    """Return every module with the sentence that says what it is for, by layer."""
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    rows = layers["contracts"][0]["layers"]
+    text = MODULES_HEAD
+    for packages in rows:
+        for package in re.split(r" [|:] ", packages):
+            folder = ROOT / "hmrf_dask" / package
+            files = sorted(folder.glob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+            text += f"\n## {package}\n\n"
+            for file in files:
+                first = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0]
+                if file.name == "__init__.py":
+                    text = text.removesuffix("\n") + f"\n{first}\n\n"
+                else:
+                    text += f"- `{file.relative_to(ROOT / 'hmrf_dask')}`: {first}\n"
+    return text
 
 
 def schema(of: Callable[[], dict[str, Any]]) -> Callable[[], str]:
@@ -77,7 +108,8 @@ def schema(of: Callable[[], dict[str, Any]]) -> Callable[[], str]:
 PUBLISHED: dict[Path, Callable[[], str]] = {
     SCHEMAS / "job-v1.json": schema(job_file.json_schema),
     SCHEMAS / "manifest-v1.json": schema(manifest.json_schema),
-    README: readme,
+    PAGE: page,
+    MODULES: modules,
 }
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -16,27 +15,6 @@ from hmrf_dask.types import FloatArray, IntArray
 
 ROUNDED = 2.0**-30  # leaves room for what was rounded
 UNIT_NORM = np.full(1, 1.0 + ROUNDED)
-
-
-class _Same:
-    """An array that is equal to itself alone, and keeps itself while its roots are remembered."""
-
-    def __init__(self, values: FloatArray) -> None:
-        self.values = values
-
-    def __hash__(self) -> int:
-        return id(self.values)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.values is self.values
-
-
-@lru_cache(maxsize=2)
-def _roots(weights: _Same) -> FloatArray:
-    """Return √a: every pass over every partition asks for it, and weights never change in place."""
-    roots: FloatArray = np.sqrt(weights.values)
-    roots.flags.writeable = False
-    return roots
 
 
 def metric_of(weights: FloatArray) -> FloatArray:
@@ -63,7 +41,7 @@ class Cosine(TableDistortion):
 
     def features(self, weights: FloatArray) -> FloatArray:
         """Return √a."""
-        return _roots(_Same(weights))
+        return np.asarray(np.sqrt(weights))
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms: D = 1 − x·T/‖x‖_A."""

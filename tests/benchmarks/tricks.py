@@ -18,7 +18,6 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hmrf_dask.distortions import cosine
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.fit import fitting, m_step
 from hmrf_dask.fit.passes import Engine
@@ -257,10 +256,6 @@ def _terms(block: Any, kept: Any, model: Model) -> Any:
     return model.distortion.terms(block, model.weights)
 
 
-def _roots(weights: Any) -> Any:
-    return np.sqrt(weights.values)
-
-
 def _costs_without_gains(*arguments: Any) -> Any:
     return tasks_icm.LinkedCosts(tasks_icm.linked_costs(*arguments).costs)
 
@@ -324,7 +319,6 @@ TRICKS = (
         _off((nearest, "_lasting_slack", _slack)),
     ),
     Trick("terms", "terms of rows kept", _off((partitions, "terms_of", _terms))),
-    Trick("roots", "roots of the weights kept", _off((cosine, "_roots", _roots))),
     Trick(
         "gains", "gains of points known before ICM begins",
         _off((icm, "linked_costs", _costs_without_gains)), ("pairs",),

@@ -34,7 +34,7 @@ _CLOSING = ";,:.)]}'\"`>"
 _AT = re.compile(r"[@\uff20\ufe6b]|%(?:25)*(?:40|EF%(?:25)*B(?:C%(?:25)*A0|9%(?:25)*AB))", re.I)
 _COLON = re.compile(r"[:\uff1a]|%(?:25)*3[aA]")
 _BEHIND = re.compile(r"[?\uff1f\ufe56]|[#\uff03\ufe5f]|%(?:25)*3[fF]|%(?:25)*23")
-# me:password@host without a scheme; a name of digits alone is a time, one letter may be a drive.
+# me:password@host without a scheme; digits alone are a time, a single character may be a drive.
 _USER = (
     r"(?!mailto:|[A-Za-z]:\\)(?P<name>(?=[\w.%+-]*?[^\W\d_])(?:%(?!(?:25)*3[aA])|[\w.+-])++)"
     rf"(?:{_COLON.pattern})(?!/)"
@@ -158,8 +158,8 @@ def logs_without_secrets() -> Iterator[None]:
         record = made_before(*args, **kwargs)
         record.msg, record.args = without_secrets(record.getMessage()), None
         if record.exc_info:
-            told = logging.Formatter().formatException(record.exc_info)
-            record.exc_text = without_secrets(told)  # which formatters take as it is
+            text = logging.Formatter().formatException(record.exc_info)
+            record.exc_text = without_secrets(text)  # which formatters take as it is
         return record
 
     logging.setLogRecordFactory(make)

@@ -44,7 +44,7 @@ def test_values_that_are_not_finite(form: str, value: float) -> None:
     with pytest.raises(
         InvalidInputError,
         match=r"^every value must be finite \(not NaN .*got \d that are not in \d rows, "
-        rf"the first with ids {name_of(form, 7)}.*; mend or remove these rows$",
+        rf"the first with ids {name_of(form, 7)}.*; fix or remove these rows$",
     ) as caught:
         KMeans(2).fit(FORMS[form](rows))
     if form in ("ndarray", "csr"):  # one partition

@@ -28,7 +28,7 @@ from hmrf_dask import LSA, Corpus, HMRFKMeans
 from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError, MemoryPlanError
 from hmrf_dask.kernels.sketches import Basis, add_sketch, project, sketch_exponent
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.text.lsa import blas_on_one_thread, look_at, orthonormal, scaling_of, strips
+from hmrf_dask.text.lsa import blas_on_one_thread, orthonormal, scaling_of, strips, survey_rows
 from tests.proofs.news import SETS, missing, news
 from tests.support.fits import scheduled
 from tests.support.problems import planted_text, string_ids
@@ -212,7 +212,7 @@ def test_sketches_are_those_of_python_integers(seed: int, n_columns: int) -> Non
     dense = rng.normal(size=(9, 7)) * (rng.random((9, 7)) < 0.6) * 10.0 ** rng.integers(-3, 4)
     vectors = orthonormal(rng.normal(size=(7, min(n_columns, 7))))
     for block in (RowBlock.from_array(dense), RowBlock.from_scipy(sp.csr_array(dense))):
-        scaling = scaling_of(look_at(block), 9)
+        scaling = scaling_of(survey_rows(block), 9)
         out = np.zeros((7, vectors.shape[1] + 1), np.int64)
         basis = Basis(vectors)
         add_sketch(block.arrays, basis, scaling.exponent, scaling.constant, out)
@@ -236,7 +236,7 @@ def test_sketches_are_those_of_python_integers(seed: int, n_columns: int) -> Non
 def test_sums_as_large_as_the_scale_allows_do_not_overflow() -> None:
     for n in (3, 5000):
         block = RowBlock.from_array(np.full((n, 1), 3e7))
-        scaling = scaling_of(look_at(block), n)
+        scaling = scaling_of(survey_rows(block), n)
         out = np.zeros((1, 2), np.int64)
         add_sketch(block.arrays, Basis(np.ones((1, 1))), scaling.exponent, scaling.constant, out)
         assert out[0, 0] * 2.0**-scaling.exponent == pytest.approx(n * 9e14, rel=1e-9)

@@ -86,7 +86,7 @@ class CommitLog:
         return None
 
     def newest(self) -> Commit | None:
-        """Return the highest commit that can be read; the files it names are not looked at."""
+        """Return the highest commit that can be read; the files it names are not read."""
         return next(self._readable(sys.maxsize), None)
 
     def clean(self, keep: int) -> None:
@@ -250,7 +250,7 @@ class RunDirectory:
     def at(
         cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> RunDirectory:
-        """Name a run directory; nothing is made or looked at before `probe` or `begin`."""
+        """Name a run directory; nothing is made or read before `probe` or `begin`."""
         options = dict(storage_options or {})
         refuse_credentials(options)
         return cls(absolute_url(url), options)
@@ -392,7 +392,7 @@ class RunDirectory:
     def latest(self) -> Commit | None:
         """Return the highest commit whose every file is there and unchanged, or None.
 
-        Damaged commits above it are passed over, each with a ``commit-rejected`` event.
+        Damaged commits above it are skipped, each with a ``commit-rejected`` event.
         """
         known = set(self._log.rejected)
         commit = self._log.latest()
@@ -517,7 +517,7 @@ def _refuse_strangers(storage: Storage) -> None:
     # A probe is what a client leaves that is killed while it asks its workers.
     found = [name for name in storage.names("") if name != "probe"]
     names = [name for name in found if temporary_target(name) is None]
-    # run.json: another process has made it since we looked, and may have gone further.
+    # run.json: another process has made it since it was read, and may have gone further.
     if names and NAME not in names:
         raise RunDirectoryError(
             f"a run directory must be new, empty or hold a run, got {storage.url} with other files "

@@ -114,7 +114,7 @@ class CheckpointStore(Protocol):
 
 
 def commit_content(commit: Commit, writer: str) -> dict[str, Any]:
-    """Return what the JSON of a commit holds; `writer` tells this very write from any other."""
+    """Return what the JSON of a commit holds; `writer` distinguishes this write from any other."""
     files = [[f.name, f.sha256, f.first_row, f.n_rows, f.part, f.start] for f in commit.files]
     return {
         "number": commit.number,
@@ -169,9 +169,9 @@ def encode_labels(pieces: Sequence[Piece]) -> bytes:
     parts, rows, labels = zip(*pieces, strict=True)
     whole = np.ascontiguousarray(labels[0] if len(labels) == 1 else np.concatenate(labels))
     column = pa.Array.from_buffers(pa.int32(), len(whole), [None, pa.py_buffer(whole)])
-    told = {"part": ",".join(parts), "first_row": ",".join(map(str, rows))}
-    table = pa.table({LABEL: column}).replace_schema_metadata(told)
-    # Bytes of equal weight side by side: all but the lowest are nought. Half a dictionary's time.
+    places = {"part": ",".join(parts), "first_row": ",".join(map(str, rows))}
+    table = pa.table({LABEL: column}).replace_schema_metadata(places)
+    # Bytes of equal weight together: all but the lowest are zero. Half the time of a dictionary.
     return encode_parquet(
         table,
         use_dictionary=False,

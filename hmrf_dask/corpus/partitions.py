@@ -108,7 +108,7 @@ def count_rows(block: RowBlock) -> int:
 def checked_block(
     block: RowBlock, shape: tuple[int, int], partition: int, first_row: int | None
 ) -> RowBlock:
-    """Return a block that has the shape it must have, numbered anew from `first_row`."""
+    """Return a block that has the shape it must have, numbered again from `first_row`."""
     _require_shape((block.n_rows, block.n_features), shape, partition)
     if first_row is None:
         return block

@@ -59,7 +59,7 @@ def _checked_link(link: str) -> str:
 
 
 def _checked_column(name: str) -> str:
-    """Refuse a column whose name, which is repeated for each bad record, looks like a secret."""
+    """Refuse a column whose name, repeated for each bad record, may be a secret."""
     if (plain := without_secrets(name)) != name:
         raise ValueError(f"must be the name of a column, got what holds a secret, {plain!r}")
     return name

@@ -332,7 +332,7 @@ def _explain(future: Any) -> None:
     raise error
 
 
-# ---- what a worker's heartbeat tells of each task that it runs: the processor time of its thread,
+# ---- what a worker's heartbeat says of each task that it runs: the processor time of its thread,
 # ---- and signs of whatever comes from stores; that a task runs says nothing
 
 

@@ -1,6 +1,6 @@
 r"""Words of a batch of texts, numbered as they first occur, and their counts by text.
 
-A word is two or more letters, digits, underscores, or bytes beyond ASCII: scikit-learn's
+A word is two or more characters, digits, underscores, or bytes beyond ASCII: scikit-learn's
 `\w\w+` for texts that are ASCII, and for those in which its own pattern has found the words and put
 one space between them.
 """
@@ -29,15 +29,15 @@ class Words(NamedTuple):
         Of every word in turn, text after text.
     ends : int64 array, shape (n_texts + 1,)
         Where the words of each text begin in `numbers`, and at the end their number.
-    letters : uint8 array
+    characters : uint8 array
         Of the distinct words, one after the other.
     bounds : int64 array, shape (n_distinct + 1,)
-        Where each begins in `letters`.
+        Where each begins in `characters`.
     """
 
     numbers: LabelArray
     ends: IntArray
-    letters: AnyArray
+    characters: AnyArray
     bounds: IntArray
 
 
@@ -50,15 +50,15 @@ class Entries(NamedTuple):
 
 
 class Book(NamedTuple):
-    """Distinct words: a table of their hashes, -1 where it is empty; hashes; bounds; letters."""
+    """Distinct words: a table of their hashes, -1 where it is empty; hashes; bounds; characters."""
 
     slots: LabelArray
     hashes: AnyArray
     bounds: IntArray
-    letters: AnyArray
+    characters: AnyArray
 
 
-def letter_table(*, lowercase: bool) -> AnyArray:
+def character_table(*, lowercase: bool) -> AnyArray:
     """Return what each byte is as part of a word, 0 where it is none."""
     table = np.zeros(256, np.uint8)
     for byte in range(256):
@@ -77,7 +77,7 @@ def _slot(book, code, first, last):  # type: ignore[no-untyped-def]
         begin = book.bounds[held]
         if book.hashes[held] == code and book.bounds[held + 1] - begin == last - first:
             p = 0
-            while p < last - first and book.letters[begin + p] == book.letters[first + p]:
+            while p < last - first and book.characters[begin + p] == book.characters[first + p]:
                 p += 1
             if p == last - first:
                 return slot
@@ -99,10 +99,10 @@ def _read(text, starts, table, book, first, n_found, numbers, ends):  # type: ig
             last = begin
             code = _BEGIN
             while at < stop and table[text[at]] != 0:
-                letter = table[text[at]]
-                book.letters[last] = letter
+                character = table[text[at]]
+                book.characters[last] = character
                 last += 1
-                code = (code ^ np.uint64(letter)) * _FACTOR
+                code = (code ^ np.uint64(character)) * _FACTOR
                 at += 1
             at += 1
             if last - begin < 2:
@@ -141,7 +141,7 @@ def _with_room(book: Book, n_found: int) -> Book:
     bounds[: n_found + 1] = book.bounds[: n_found + 1]
     slots = np.full(n_slots, -1, np.int32)
     _enter(hashes, np.int64(n_found), slots)
-    return Book(slots, hashes, bounds, book.letters)
+    return Book(slots, hashes, bounds, book.characters)
 
 
 def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
@@ -154,7 +154,7 @@ def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
     starts : int64 array, shape (n_texts + 1,)
         Where each begins, and at the end where the last ends.
     table : uint8 array, shape (256,)
-        See `letter_table`.
+        See `character_table`.
 
     Returns
     -------
@@ -178,7 +178,7 @@ def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
             break
         book = _with_room(book, n_found)
     bounds = book.bounds[: n_found + 1]
-    return Words(numbers[: ends[-1]], ends, book.letters[: bounds[-1]], bounds)
+    return Words(numbers[: ends[-1]], ends, book.characters[: bounds[-1]], bounds)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)

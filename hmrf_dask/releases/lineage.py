@@ -212,7 +212,7 @@ def _table(known: IntArray, old: AnyArray, new: AnyArray, counts: IntArray, n_ne
     strange = np.unique(old[known[rows] != old]) if len(known) else np.unique(old)
     if len(strange):
         raise InvalidInputError(
-            f"old clusters must be those of the run before, got {strange[:5].tolist()} beside; "
+            f"old clusters must be those of the run before, got {strange[:5].tolist()} too; "
             "its lineage.json belongs to other assignments"
         )
     table = coo_array((counts, (rows, new)), shape=(len(known), n_new), dtype=np.int64).tocsr()

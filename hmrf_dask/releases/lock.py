@@ -52,8 +52,8 @@ class Process:
     ----------
     host, user : str
     machine : str
-        What tells where its number means something: this start of the machine, and the container
-        where numbers count anew. Containers often share the name of their host.
+        Where its number means something: this start of the machine, and the container
+        where numbers begin again. Containers often share the name of their host.
     pid : int
     started : float
         Seconds from the start of the machine to that of the process; a number that is used again
@@ -277,7 +277,7 @@ def held(
     output : str or path
         Folder or URL.
     run_id : str
-        What others are told.
+        What is reported to others.
     storage_options : mapping, optional
         For fsspec, without credentials.
     lease, beat : float, optional
@@ -309,7 +309,7 @@ def held(
 
 
 def _explain_by_loss(hold: OutputLock, error: Exception) -> None:
-    """Raise HeldError in place of an error of a run that was passed over."""
+    """Raise HeldError in place of an error of a run that was overtaken."""
     try:
         hold.check()
     except HeldError as loss:
@@ -353,7 +353,7 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
 def _newest(storage: Storage) -> tuple[int, Holder | None]:
     """Return the highest number, and whose it is: None where that run has ended, or there is none.
 
-    A run that was too late removes its number again, maybe between two looks.
+    A run that was too late removes its number again, maybe between two reads.
     """
     log = ExclusiveLog(storage, LOCK_FOLDER)
     for _ in range(_LOOKS):
@@ -376,7 +376,7 @@ def _last_words(storage: Storage, holder: Holder) -> dict[str, Any] | None:
     sign = _sign_of(storage, holder)
     if _is_done(storage, holder.number) or is_alive(holder.process) is False:
         return sign
-    # Clocks jump, and those of two machines differ: what looks old is watched before it is
+    # Clocks jump, and those of two machines differ: what seems old is watched before it is
     # believed.
     if abs(time.time() - sign["time"]) >= holder.lease:
         time.sleep(min(2.5 * holder.beat, holder.lease))

@@ -33,7 +33,7 @@ FOLDERS = re.compile(
     rf"|{RUNS}/{_HASH}"
 )
 ASSIGNMENTS = re.compile(rf"part-\d{{5,}}-of-\d{{5,}}\.parquet|{_KEY}-\d{{5,}}\.parquet")
-HASHES = "_files.json"  # beside assignments of a fit: their checksums, sealed
+HASHES = "_files.json"  # next to assignments of a fit: their checksums, sealed
 _ASSIGNED = rf"assignments/(?:{ASSIGNMENTS.pattern}|{re.escape(HASHES)})"
 _MODEL = r"model/(?:model\.json|(?:centroids|weights|minimum|maximum|init)\.npy)"
 _ITERATIONS = (

@@ -55,7 +55,7 @@ def clean(
     Parameters
     ----------
     also : int, optional
-        Another release that stays as it is: the one that a run goes on from.
+        Another release that stays as it is: the one that a run continues.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def _drop_halves(storage: Storage) -> None:
 def _pointed_at(storage: Storage) -> int | None:
     try:
         named = pointed(storage)
-    except DamagedFileError:  # who reads it is told; what is newest is found without it
+    except DamagedFileError:  # its reader gets the error; what is newest is found without it
         return None
     return None if named is None else int(named["release"])
 

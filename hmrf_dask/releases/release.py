@@ -51,7 +51,7 @@ class Release:
         Which sources it was made of.
     counts : dict
     model : str
-        What tells its model from any other.
+        What distinguishes its model from any other.
     """
 
     number: int
@@ -452,7 +452,7 @@ def read_if_whole(storage: Storage, number: int) -> Release | None:
 def retire(storage: Storage, release: Release) -> None:
     """Take the names of its files out of an old release, before they go.
 
-    Its number stays taken, so a run that was passed over can never publish under it, and what it
+    Its number stays taken, so a run that was overtaken can never publish under it, and what it
     was stays to be read.
     """
     rest = replace(release, files={}, sizes={}, ledger={})

@@ -1,6 +1,6 @@
 """RowBlock: the rows of one partition, sparse or dense, with their ids, as every task sees them.
 
-What one pass over a block's entries tells: range by feature, sum and mass by row.
+What one pass over a block's entries finds: range by feature, sum and mass by row.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def check_finite(block: RowBlock) -> None:
     raise InvalidInputError(
         f"every value must be finite (not NaN or infinity, and below 3.4e38 in float32), got "
         f"{len(entries)} that are not in {len(rows)} rows, the first with ids {shown}; "
-        "mend or remove these rows"
+        "fix or remove these rows"
     )
 
 

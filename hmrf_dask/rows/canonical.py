@@ -64,7 +64,7 @@ def hash_ids(ids: AnyArray) -> KeyArray:
         digests = [blake2b(id_.encode(), digest_size=8).digest() for id_ in ids.tolist()]
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"ids must be valid Unicode, got {error.object!r} with a lone surrogate; mend this id"
+            f"ids must be valid Unicode, got {error.object!r} with a lone surrogate; fix this id"
         ) from None
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64, copy=False)
 
@@ -78,7 +78,7 @@ def _ids_of_objects(ids: list[Any], first_row: int) -> AnyArray:
                 f"{first_row + position}; convert them with astype(str)"
             )
         if isinstance(id_, str) and id_.endswith("\0"):
-            raise InvalidInputError(f"ids must not end in a NUL character, got {id_!r}; mend it")
+            raise InvalidInputError(f"ids must not end in a NUL character, got {id_!r}; fix it")
     if wanted == (str,):
         return np.array(ids, dtype=np.str_)
     try:

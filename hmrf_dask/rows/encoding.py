@@ -1,6 +1,6 @@
 """Row blocks as Parquet bytes and back.
 
-Every pass over a corpus that is larger than memory reads its blocks anew, so they are written for
+Every pass over a corpus that is larger than memory reads its blocks again, so they are written for
 reading. Measured on TF-IDF rows of 116 entries, one core, MB of CSR a second, with checksums:
 
 ====================================  =====  ====  ====
@@ -18,7 +18,7 @@ plain both, uncompressed                922  1183  1.02
 Rows as lists bound all of them: their lengths are kept entry by entry. Checksums of pages cost 8 %,
 the hash of a whole file 30 %: it is taken once in a process. Mapping files into memory gains
 nothing over their bytes, as pages are decoded anyway, nor does reading column by column. Arrow's
-pool keeps 60 to 80 MiB beside blocks of 14; giving it back after each block halves that and costs a
+pool keeps 60 to 80 MiB with blocks of 14; giving it back after each block halves that and costs a
 third more time.
 """
 
@@ -79,7 +79,7 @@ def encode_block(block: RowBlock) -> bytes:
     )
 
 
-class Told(NamedTuple):
+class StatedBlock(NamedTuple):
     """What a manifest says of the block in a file."""
 
     n_rows: int
@@ -92,7 +92,7 @@ class Told(NamedTuple):
 def decode_block(
     content: bytes,
     path: str,
-    told: Told | None = None,
+    stated: StatedBlock | None = None,
     *,
     known: bool = False,
     ids_only: bool = False,
@@ -105,7 +105,7 @@ def decode_block(
         Those of the file.
     path : str
         What to call it in errors.
-    told : Told, optional
+    stated : StatedBlock, optional
         What it must hold.
     known : bool
         Whether this process has read it before and found it sound: then pages are checked by their
@@ -115,46 +115,51 @@ def decode_block(
         Whether to leave all rows empty, which takes a twentieth of the time.
     """
     try:
-        checked = known or told is None
+        checked = known or stated is None
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=checked)
         described = _description(file.schema_arrow, path)
-        if told is not None:
-            _refuse_other(file.metadata, described, told, path)
+        if stated is not None:
+            _refuse_other(file.metadata, described, stated, path)
         names = file.schema_arrow.names
         wanted = [name for name in names if not ids_only or name in ("id", "key")]
         table = file.read(wanted, use_threads=False)
         columns = {name: table.column(name).combine_chunks() for name in wanted}
-        ids, keys = _ids(columns, described, told, path, known=known)
+        ids, keys = _ids(columns, described, stated, path, known=known)
         if any(column.null_count for column in columns.values()):
             refuse_block(path, "some of its rows are missing")
-        return _block(columns, ids, keys, described, path, told, known=known)
+        return _block(columns, ids, keys, described, path, stated, known=known)
     except UnreadableFileError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
         refuse_block(path, f"it cannot be read as Parquet ({error!s:.300})")
 
 
-def _refuse_other(metadata: Any, described: dict[str, Any], told: Told, path: str) -> None:
+def _refuse_other(metadata: Any, described: dict[str, Any], stated: StatedBlock, path: str) -> None:
     """Refuse a file of other sizes than those planned for, before anything is unpacked.
 
     Of a dictionary a few bytes can come to any number of values: blocks are written without.
     """
     found = f"{metadata.num_rows} rows of {described['n_features']} features"
-    if metadata.num_rows != told.n_rows or described["n_features"] != told.n_features:
-        refuse_block(path, f"it holds {found}, not {told.n_rows} of {told.n_features}")
-    if described["dense"] != told.is_dense and told.n_values:
+    if metadata.num_rows != stated.n_rows or described["n_features"] != stated.n_features:
+        refuse_block(path, f"it holds {found}, not {stated.n_rows} of {stated.n_features}")
+    if described["dense"] != stated.is_dense and stated.n_values:
         refuse_block(path, f"its rows are {'' if described['dense'] else 'not '}dense")
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
     if any("DICTIONARY" in code for chunk in chunks for code in chunk.encodings):
         refuse_block(path, "it has a dictionary, which blocks are written without")
     n_values = sum(one.num_values for one in chunks if one.path_in_schema.startswith("values."))
-    if n_values > told.n_values + told.n_rows:  # an empty list counts as one
-        refuse_block(path, f"it holds {n_values} values, not {told.n_values}")
+    if n_values > stated.n_values + stated.n_rows:  # an empty list counts as one
+        refuse_block(path, f"it holds {n_values} values, not {stated.n_values}")
 
 
 def _ids(
-    columns: dict[str, Any], described: dict[str, Any], told: Told | None, path: str, *, known: bool
+    columns: dict[str, Any],
+    described: dict[str, Any],
+    stated: StatedBlock | None,
+    path: str,
+    *,
+    known: bool,
 ) -> tuple[AnyArray, AnyArray]:
     """Return ids and keys; texts as long as one array can hold, with the keys that are theirs."""
     if not described["strings"]:
@@ -162,8 +167,8 @@ def _ids(
         return ids, ids.view(np.uint64)
     texts = columns["id"]
     longest = pc.max(pc.utf8_length(texts)).as_py() or 0
-    room = max(_IDS_FREE_BYTES, 0 if told is None else told.id_bytes + 8 * told.n_rows)
-    if 4 * longest * len(texts) > room:
+    allowed = max(_IDS_FREE_BYTES, 0 if stated is None else stated.id_bytes + 8 * stated.n_rows)
+    if 4 * longest * len(texts) > allowed:
         refuse_block(path, f"its ids have up to {longest} characters")
     if not known and pc.any(pc.match_substring(texts, "\0")).as_py():
         refuse_block(path, "an id has a NUL character")
@@ -180,7 +185,7 @@ def _block(
     keys: AnyArray,
     described: dict[str, Any],
     path: str,
-    told: Told | None,
+    stated: StatedBlock | None,
     *,
     known: bool,
 ) -> RowBlock:
@@ -191,9 +196,9 @@ def _block(
         return RowBlock(nothing.view(np.float32), nothing, indptr, ids, keys, n_features)
     values, indptr = _flattened(columns["values"], n_features)
     if len(values) != (len(ids) * n_features if described["dense"] else indptr[-1]) or (
-        told is not None and len(values) != told.n_values
+        stated is not None and len(values) != stated.n_values
     ):
-        refuse_block(path, f"it holds {len(values)} values, not {told and told.n_values}")
+        refuse_block(path, f"it holds {len(values)} values, not {stated and stated.n_values}")
     if described["dense"]:
         return RowBlock(values, np.empty(0, np.int32), indptr, ids, keys, n_features)
     indices, same = _flattened(columns["indices"], n_features)
@@ -294,7 +299,7 @@ def refuse_block(path: str, what: str) -> NoReturn:
     raise UnreadableFileError(
         f"the file {path!r} must be a block of the corpus as it was written, but {what}; "
         "restore it or write the corpus again; below the output of a job remove its folder, and "
-        "the next run makes it anew",
+        "the next run makes it again",
         path,
         what,
     )

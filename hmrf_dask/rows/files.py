@@ -23,7 +23,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.encoding import (
     FORMAT,
     VERSION,
-    Told,
+    StatedBlock,
     decode_block,
     differs,
     encode_block,
@@ -171,7 +171,7 @@ def write_block(
 
 
 def number_of(file: BlockFile) -> int:
-    """Return the part that `write_block` was told a file is."""
+    """Return the part that a file is to `write_block`."""
     return int(file.name.split("-")[1])
 
 
@@ -191,9 +191,9 @@ def read_block(
 def _decoded(
     fetched: Fetched, file: BlockFile, n_features: int, *, ids_only: bool = False
 ) -> RowBlock:
-    told = Told(file.n_rows, file.n_values, n_features, file.is_dense, file.id_bytes)
+    stated = StatedBlock(file.n_rows, file.n_values, n_features, file.is_dense, file.id_bytes)
     return decode_block(
-        fetched.content, fetched.path, told, known=fetched.counted, ids_only=ids_only
+        fetched.content, fetched.path, stated, known=fetched.counted, ids_only=ids_only
     )
 
 
@@ -292,9 +292,9 @@ def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
         ) from error
 
 
-def _block_file(told: Mapping[str, Any]) -> BlockFile:
+def _block_file(content: Mapping[str, Any]) -> BlockFile:
     """Return what a manifest says of a file, refused where no file can be so."""
-    file = BlockFile(**told)
+    file = BlockFile(**content)
     texts, sizes = (file.name, file.sha256), (file.n_rows, file.n_values)
     numbers = (*sizes, file.n_bytes, file.id_bytes)
     if any(type(one) is not str for one in texts) or not _NAME.fullmatch(file.name):

@@ -137,7 +137,7 @@ def store_problem(address: str) -> str:
 
 
 def host_problem(address: str) -> str:
-    """Return why an address of the web may not be asked: a machine tells its secrets there."""
+    """Return why an address of the web may not be asked: machines have secrets there."""
     authority = _parts(address).authority
     host = authority.strip("[]") if authority.endswith("]") else authority.rpartition(":")[0]
     host = (host or authority).strip("[]").rstrip(".").lower()
@@ -160,7 +160,7 @@ def refuse_credentials(options: Mapping[str, Any], path: str = "storage_options"
             continue
         if has_secret_form(value):
             raise ConfigurationError(
-                f"{place}[{key!r}] must not hold a credential, got what looks like one; {_INSTEAD}"
+                f"{place}[{key!r}] must not hold a credential, got what may be one; {_INSTEAD}"
             )
         problem = url_problem(value) if "://" in value else link_problem(value)
         if problem:

@@ -55,14 +55,14 @@ def seconds_of(name: str, default: str, *, least: float) -> float:
     import dask.config  # here, because local files need it not
     from dask.utils import parse_timedelta
 
-    told = dask.config.get(f"hmrf.{name}", default)
+    given = dask.config.get(f"hmrf.{name}", default)
     try:
-        seconds = float(parse_timedelta(told, default="s"))
+        seconds = float(parse_timedelta(given, default="s"))
     except (ValueError, LookupError, OverflowError, TypeError, AttributeError):
         seconds = math.nan
     if not least <= seconds <= LONGEST:
         raise ConfigurationError(
-            f"hmrf.{name} must be a time from {least:g} s to {LONGEST:g} s, got {told!r}; write "
+            f"hmrf.{name} must be a time from {least:g} s to {LONGEST:g} s, got {given!r}; write "
             f"such as {default!r}"
         )
     return seconds
@@ -92,7 +92,7 @@ def open_files(
         silence = {
             "connect_timeout": longest / _CUTS,
             "read_timeout": longest / _CUTS,
-            "retries": {"total_max_attempts": 1},  # ours are quicker, and told
+            "retries": {"total_max_attempts": 1},  # ours are quicker, and reported
             "max_pool_connections": 32,
         }
         known["config_kwargs"] = {**silence, **known.get("config_kwargs", {})}
@@ -259,7 +259,7 @@ def _problem(url: str, error: Exception) -> str:
     return f"{in_words(error)}; {advice}"
 
 
-# ---- signs of life: a task that waits for a store looks as a running one
+# ---- signs of life: a task that waits for a store has the state of a running one
 
 
 _signs = 0

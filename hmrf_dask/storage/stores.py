@@ -107,7 +107,7 @@ def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError
 def _unusable(url: str, action: str, error: BaseException) -> str:
     return (
         f"{url} must be a place that can be read and written, got {in_words(error)} "
-        f"(cannot {action} on host {socket.gethostname()}); give another place, or mend this one "
+        f"(cannot {action} on host {socket.gethostname()}); give another place, or repair this one "
         "and run again"
     )
 
@@ -138,7 +138,7 @@ class LocalStorage:
 
     def write(self, name: str, data: bytes) -> None:
         """Put a finished file in place, unless an equal one is there."""
-        # Not rewritten when equal (on NFS a replaced file breaks its readers), but looked at:
+        # Not rewritten when equal (on NFS a replaced file breaks its readers), but read:
         # a file that was damaged is healed by the iteration that runs again.
         with contextlib.suppress(FileNotFoundError):
             if self.read(name) == data:
@@ -271,7 +271,7 @@ class LocalStorage:
         make_folder(self._path(folder))
 
     def _sync(self, descriptor: int, folders: Iterable[str]) -> None:
-        """Sync a file and folders abreast: a disk waits as long for one as for several."""
+        """Sync a file and folders in parallel: a disk waits as long for one as for several."""
         if self.durable:
             with ThreadPoolExecutor(1) as pool:
                 settled = pool.submit(self.settle, folders)
@@ -310,7 +310,7 @@ class ObjectStorage:
 
     def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
         """Put an object whose name must be new."""
-        # In memory fsspec looks and then writes; the lock makes that one step.
+        # In memory fsspec checks and then writes; the lock makes that one step.
         lock = _memory_lock if isinstance(self.files, MemoryFileSystem) else None
         changing = _changing(self.url, f"create {name}", FileExistsError)
         with changing, lock or contextlib.nullcontext():

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, 
 from sklearn.feature_extraction.text import CountVectorizer
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, UnreadableFileError
-from hmrf_dask.kernels.tokens import count_entries, letter_table, read_words
+from hmrf_dask.kernels.tokens import character_table, count_entries, read_words
 from hmrf_dask.limits import LIST_ITEMS, within
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
 from hmrf_dask.storage.parquet import encode_parquet
@@ -57,7 +57,7 @@ class TextSettings(BaseModel):
     min_df, max_df : int or float
         A whole number counts documents, a fraction is a share of them.
     max_features : int, optional
-        Keep the terms that occur most often; of equal ones those that are first by their letters.
+        Keep the terms that occur most often; of equal ones the first in alphabetical order.
     n_features : int
         Columns of hashed words.
     sublinear_tf : bool
@@ -356,10 +356,10 @@ def _words(texts: Sequence[str], settings: TextSettings) -> Occurrences:
     """Return the words of texts without stop words, in the order of the texts."""
     found = _found_words(settings)
     plain = pa.array([t if t.isascii() else found(t) for t in texts], pa.large_string())
-    starts, letters = _buffers(plain)
-    read = read_words(letters, starts, letter_table(lowercase=settings.lowercase))
+    starts, characters = _buffers(plain)
+    read = read_words(characters, starts, character_table(lowercase=settings.lowercase))
     rows = np.repeat(np.arange(len(texts), dtype=np.int32), np.diff(read.ends))
-    terms = _strings(read.letters, read.bounds)
+    terms = _strings(read.characters, read.bounds)
     stop_words = counting_vectoriser(settings).get_stop_words()
     if not stop_words:
         return Occurrences(rows, read.numbers, terms)
@@ -453,7 +453,7 @@ def _grams_of_words(words: Sequence[str], settings: TextSettings) -> Occurrences
         return Occurrences(rows, numbers, pa.array(list(book), pa.large_string()))
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"texts must be valid Unicode, got a lone surrogate in {error.object!r}; mend this text"
+            f"texts must be valid Unicode, got a lone surrogate in {error.object!r}; fix this text"
         ) from None
 
 
@@ -473,12 +473,12 @@ def _counted(found: Occurrences, n_texts: int) -> Counted:
 
 
 def _buffers(strings: pa.Array) -> tuple[IntArray, AnyArray]:
-    """Return where each string of a fresh array begins, and all letters."""
-    _, starts, letters = strings.buffers()
-    found = np.frombuffer(letters, np.uint8) if letters is not None else np.empty(0, np.uint8)
+    """Return where each string of a fresh array begins, and all characters."""
+    _, starts, characters = strings.buffers()
+    found = np.frombuffer(characters, np.uint8) if characters is not None else np.empty(0, np.uint8)
     return np.frombuffer(starts, np.int64, len(strings) + 1), found
 
 
-def _strings(letters: AnyArray, bounds: IntArray) -> pa.Array:
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(letters)]
+def _strings(characters: AnyArray, bounds: IntArray) -> pa.Array:
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(characters)]
     return pa.Array.from_buffers(pa.large_string(), len(bounds) - 1, buffers)

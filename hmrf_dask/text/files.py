@@ -39,7 +39,7 @@ _TERMS = pa.schema([pa.field("term", pa.large_string()), pa.field("idf", pa.floa
 
 @dataclass(frozen=True)
 class Place:
-    """An output folder: a local path or the URL of an object store; what tasks are told.
+    """An output folder: a local path or the URL of an object store; what tasks get.
 
     Attributes
     ----------
@@ -210,7 +210,7 @@ def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
     if len(vocabulary.components):
         table = _table_of_components(vocabulary)
         files["components"] = write_file(storage, folder, "components", encode_table(table))
-    told = _VocabularyRecord(
+    record = _VocabularyRecord(
         identity,
         vocabulary.settings.model_dump(mode="json"),
         vocabulary.n_documents,
@@ -218,7 +218,7 @@ def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
         vocabulary.n_occurrences,
         files,
     )
-    write_record(storage, f"{folder}/{_STATE}", asdict(told))
+    write_record(storage, f"{folder}/{_STATE}", asdict(record))
     return identity
 
 
@@ -232,24 +232,24 @@ def load_vocabulary(identity: str, place: Place) -> Vocabulary:
     """
     storage, name = place.storage, f"{VOCABULARIES}/{identity}/{_STATE}"
     path = f"{storage.url}/{name}"
-    told = read_record(storage, name, _VocabularyRecord)
-    if told is None:
+    record = read_record(storage, name, _VocabularyRecord)
+    if record is None:
         refuse_file(path, "it is missing")
-    if "terms" not in told.files:
+    if "terms" not in record.files:
         refuse_file(path, "it names no terms")
-    terms, idf = decode_table(read_file(storage, told.files["terms"]), _TERMS, path)
+    terms, idf = decode_table(read_file(storage, record.files["terms"]), _TERMS, path)
     components = np.empty((0, len(idf)))
-    if "components" in told.files:
+    if "components" in record.files:
         schema = _schema_of_components(len(idf))
-        (found,) = decode_table(read_file(storage, told.files["components"]), schema, path)
+        (found,) = decode_table(read_file(storage, record.files["components"]), schema, path)
         components = as_numpy(found.flatten(), np.float64).reshape(-1, len(idf))
     vocabulary = Vocabulary(
-        _settings(told, path),
+        _settings(record, path),
         terms,
         as_numpy(idf, np.float32),
-        told.n_documents,
-        told.n_known,
-        told.n_occurrences,
+        record.n_documents,
+        record.n_known,
+        record.n_occurrences,
         components,
     )
     if vocabulary.identity != identity:
@@ -257,9 +257,9 @@ def load_vocabulary(identity: str, place: Place) -> Vocabulary:
     return vocabulary
 
 
-def _settings(told: _VocabularyRecord, path: str) -> TextSettings:
+def _settings(record: _VocabularyRecord, path: str) -> TextSettings:
     try:
-        return TextSettings.model_validate(told.settings)
+        return TextSettings.model_validate(record.settings)
     except ValueError as error:
         refuse_file(path, f"its settings are none ({error})")
 
@@ -279,12 +279,12 @@ def _table_of_components(vocabulary: Vocabulary) -> pa.Table:
 # ---- records
 
 
-def write_record(storage: Storage, name: str, told: Mapping[str, Any]) -> None:
+def write_record(storage: Storage, name: str, content: Mapping[str, Any]) -> None:
     """Write a small sealed file that makes the files it names count."""
     folder = name.rpartition("/")[0]
     if storage.names(folder):
         storage.settle([folder])  # what it names is there before it is, even if the power fails
-    storage.write(name, seal_for_people({"format": _format_of(name), **told}))
+    storage.write(name, seal_for_people({"format": _format_of(name), **content}))
     storage.settle([folder])
 
 

@@ -95,7 +95,7 @@ def _refuse_large(n_features: int, n_columns: int) -> None:
     needed, there = 3 * 8 * n_features * n_columns, machine_memory()
     if needed > there:
         raise MemoryPlanError(
-            f"LSA must fit the memory of this machine, {there / 2**30:.3g} GiB, but thrice "
+            f"LSA must fit the memory of this machine, {there / 2**30:.3g} GiB, but three times "
             f"{n_columns} vectors of {n_features} features are {needed / 2**30:.3g} GiB; use fewer "
             "components or features"
         )
@@ -204,7 +204,7 @@ ROUNDING = 1.0 + 2.0**-20  # bounds hold for computed lengths and bases
 
 @dataclass(frozen=True)
 class Facts:
-    """What a look at rows tells.
+    """What a survey of rows finds.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class Facts:
     nbytes: int
 
 
-def look_at(block: RowBlock) -> Facts:
+def survey_rows(block: RowBlock) -> Facts:
     """Return the facts of a partition; raise InvalidInputError for values that are not finite."""
     check_finite(block)
     squares = moments(block.arrays, np.ones(block.n_features))[2]
@@ -241,9 +241,9 @@ def add_facts(parts: Sequence[Facts]) -> Facts:
     )
 
 
-def look_at_some(blocks: Blocks) -> Facts:
+def survey_slice(blocks: Blocks) -> Facts:
     """Return the facts of some partitions, which may be read one after the other."""
-    return add_facts([look_at(block) for block in blocks])
+    return add_facts([survey_rows(block) for block in blocks])
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ def lay_rows(flow: Dataflow, corpus: Corpus) -> Rows:
     if known_to_fit or corpus.sources:
         groups = _grouped(flow, blocks)
         return Rows(flow, groups, _look(flow, groups), corpus.shape)
-    groups = [[block] for block in blocks]  # only a look tells how large they are
+    groups = [[block] for block in blocks]  # only a survey knows how large they are
     facts = _look(flow, groups)
     if facts.nbytes <= half:
         groups = _grouped(flow, flow.persist(list(blocks)))
@@ -391,6 +391,6 @@ def _grouped(flow: Dataflow, blocks: Sequence[Lazy]) -> list[list[Lazy]]:
 
 
 def _look(flow: Dataflow, groups: Sequence[list[Lazy]]) -> Facts:
-    looks = [flow.lazy(look_at_some, group) for group in groups]
-    facts: Facts = flow.compute([tree(flow, add_facts, looks)])[0]
+    surveys = [flow.lazy(survey_slice, group) for group in groups]
+    facts: Facts = flow.compute([tree(flow, add_facts, surveys)])[0]
     return facts

@@ -94,7 +94,7 @@ class Vocabulary:
     settings : TextSettings
     terms : Arrow array of strings, shape (n_terms,)
         Ascending. Where words are hashed, the word of each bucket that occurs most often, the first
-        by its letters of several; null where there is none.
+        in alphabetical order of several; null where there is none.
     idf : float32 array, shape (n_terms,)
     n_documents : int
         Those it was made of.
@@ -130,9 +130,9 @@ class Vocabulary:
     @cached_property
     def identity(self) -> str:
         """What it holds, hashed."""
-        told = self.settings.model_dump(mode="json")
+        settings = self.settings.model_dump(mode="json")
         counts = self.n_documents, self.n_known, self.n_occurrences
-        content = sha256(repr((sorted(told.items()), counts, self.components.shape)).encode())
+        content = sha256(repr((sorted(settings.items()), counts, self.components.shape)).encode())
         content.update("\n".join(term or "" for term in self.terms.to_pylist()).encode())
         content.update(self.idf.astype("<f4").tobytes())
         content.update(self.components.astype("<f8").tobytes())
@@ -165,7 +165,7 @@ def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabul
 
     Terms, their order and their IDF are those of scikit-learn's TfidfVectorizer of float32, but for
     `max_features` where terms that occur equally often are on both sides of the cut: its choice is
-    up to the processor, here the first by their letters stay.
+    up to the processor, here the first in alphabetical order stay.
 
     Raises
     ------
@@ -338,7 +338,7 @@ def known_counts(counted: Counted, vocabulary: Vocabulary) -> scipy.sparse.csr_a
 
 
 def top_words(centroids: FloatArray, vocabulary: Vocabulary, n_words: int = 10) -> list[list[str]]:
-    """Return the heaviest terms of each centroid, heaviest first, the first by letters of equals.
+    """Return the heaviest terms of each centroid, heaviest first, equals in alphabetical order.
 
     Parameters
     ----------

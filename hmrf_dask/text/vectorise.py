@@ -123,7 +123,7 @@ def count_sources(
 def count_more(
     flow: Dataflow, sources: Sequence[TextSource], settings: TextSettings, place: Place
 ) -> list[CountedSource]:
-    """Count further sources, after some went through `count_sources`, which looks at settings."""
+    """Count further sources, after some went through `count_sources`, which checks the settings."""
     found = flow.compute([flow.lazy(count_source, one, settings, place) for one in sources])
     tell_remade([one.damage for one in found if one.damage])
     return found
@@ -253,14 +253,14 @@ def rows_of(
 
 def read_rows(folder: str, n_features: int, place: Place) -> SourceRows | None:
     """Return the rows of a source, None if they are not written yet."""
-    told = read_record(place.storage, f"{folder}/{WRITTEN}", _RowsRecord)
-    if told is None:
+    record = read_record(place.storage, f"{folder}/{WRITTEN}", _RowsRecord)
+    if record is None:
         return None
-    return SourceRows(f"{place.storage.url}/{folder}", told.files, n_features, told.coverage)
+    return SourceRows(f"{place.storage.url}/{folder}", record.files, n_features, record.coverage)
 
 
 def _rows_or_damage(folder: str, n_features: int, place: Place) -> tuple[SourceRows | None, str]:
-    """Return the rows of a source, and what is wrong with the file that tells of them."""
+    """Return the rows of a source, and what is wrong with the file that names them."""
     try:
         return read_rows(folder, n_features, place), ""
     except UnreadableFileError as error:

@@ -127,12 +127,18 @@ def test_a_row_wants_what_float64_says(
 def test_low_precision_is_used_and_measured_where_it_is_close(dense: bool, single: bool) -> None:
     case = make_case(3, n=200, dense=dense, apart=1e-7)
     model, scale, pairs = case["model"], case["scale"], case["pairs"]
-    ties = cost_rows.make_ties(
+    point_pairs = cost_rows.make_point_pairs(
         0, case["labels"], scale.shift, pairs.start, pairs.neighbour, pairs.signed
     )
     terms = model.distortion.terms(case["block"], model.weights)
-    quick = cost_rows.quick_costs(
-        case["block"].arrays, terms, model.table(), ties, scale.step, scale.tolerance, single=single
+    quick = cost_rows.approximate_costs(
+        case["block"].arrays,
+        terms,
+        model.table(),
+        point_pairs,
+        scale.step,
+        scale.tolerance,
+        single=single,
     )
     assert np.flatnonzero(quick.coarse).tolist() == [0]  # a row of zeros
     measured = np.unique(quick.near_row)

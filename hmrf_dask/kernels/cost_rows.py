@@ -17,19 +17,19 @@ import numpy as np
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, of_row
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.low_precision import finder_of, score
+from hmrf_dask.kernels.low_precision import Finder, finder_of, score
 from hmrf_dask.kernels.nearest import WIDEST, Bounds, slack_of
-from hmrf_dask.kernels.products import aligned, multiply_row
+from hmrf_dask.kernels.products import Columns, aligned, multiply_row
 from hmrf_dask.kernels.stream import stream
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
-NEAR = 4096  # distances to be measured for which there is room at a time
+NEAR = 4096  # distances to be measured that one call can list
 ROWS = 16  # that are stored together: whatever K is, they fill whole lines of the cache
 _MOST = 2.0**31 - 1
 _LARGEST = np.float32(2.0**31 - 2.0**7)  # the largest float32 that fits into int32
 
 
-class Ties(NamedTuple):
+class PointPairs(NamedTuple):
     """The labels of all points, and the pairs of those that are the rows of a block.
 
     Attributes
@@ -52,16 +52,16 @@ class Ties(NamedTuple):
     cost: IntArray
 
 
-def make_ties(
+def make_point_pairs(
     first: int,
     labels: LabelArray,
     shift: int,
     start: IntArray,
     neighbour: LabelArray,
     cost: IntArray,
-) -> Ties:
-    """Return `Ties` of arrays in the one form the kernels are compiled for."""
-    return Ties(
+) -> PointPairs:
+    """Return `PointPairs` of arrays in the one form the kernels are compiled for."""
+    return PointPairs(
         int(first),
         frozen(labels, np.int32),
         int(shift),
@@ -71,7 +71,7 @@ def make_ties(
     )
 
 
-class Quick(NamedTuple):
+class ApproximateCosts(NamedTuple):
     """Cost rows in low precision.
 
     Attributes
@@ -95,6 +95,40 @@ class Quick(NamedTuple):
     near_cluster: IntArray
 
 
+class _Scoring(NamedTuple):
+    """How scores are made of rows: a table in low precision, and factors of every row.
+
+    Attributes
+    ----------
+    columns, bias, extra
+        As of the approximate table.
+    scale, shift : float32 arrays, shape (n_rows,) or (1,)
+        What products of a row are times, and what the second parts of centroids are times.
+    per_step : float32
+        Steps in 1.
+    """
+
+    columns: Columns
+    bias: RowArray
+    extra: RowArray
+    scale: RowArray
+    shift: RowArray
+    per_step: Any
+
+
+class _Buffers(NamedTuple):
+    """Arrays that hold one row (`scores`, `wide`, `row`, `totals`), or `ROWS` of them (`lines`).
+
+    `row` are the first K numbers of `wide`, which is as long as the scores.
+    """
+
+    scores: RowArray
+    wide: LabelArray
+    row: LabelArray
+    totals: IntArray
+    lines: LabelArray
+
+
 # Whole vectors, those beyond the clusters too; nothing that overflowed comes here.
 @inner(fastmath={"nnan", "nsz", "contract"})
 def _to_steps(scores, least, per_step, row):  # type: ignore[no-untyped-def]
@@ -105,12 +139,12 @@ def _to_steps(scores, least, per_step, row):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _add_ties(row, totals, labels, shift, start, neighbour, cost, point):  # type: ignore[no-untyped-def]
+def _add_pairs(row, totals, pairs, point):  # type: ignore[no-untyped-def]
     """Write the costs of all clusters, pairs counted; return the least."""
     for h in range(row.shape[0]):
-        totals[h] = np.int64(row[h]) << shift
-    for edge in range(start[point], start[point + 1]):
-        totals[labels[neighbour[edge]]] += cost[edge]
+        totals[h] = np.int64(row[h]) << pairs.shift
+    for edge in range(pairs.start[point], pairs.start[point + 1]):
+        totals[pairs.labels[pairs.neighbour[edge]]] += pairs.cost[edge]
     least = totals[0]
     for h in range(totals.shape[0]):
         least = totals[h] if totals[h] < least else least
@@ -125,13 +159,14 @@ def _count_within(totals, limit):  # type: ignore[no-untyped-def]
     return within
 
 
-@inner()
-def _broken(labels, neighbour, cost, first, last, present):  # type: ignore[no-untyped-def]
-    """Return how many pairs speak against a label."""
-    found = 0
-    for edge in range(first, last):
-        found += (labels[neighbour[edge]] == present) != (cost[edge] < 0)
-    return found
+@inner(inline="always")
+def _broken(pairs, point):  # type: ignore[no-untyped-def]
+    """Return how many pairs the label of a point breaks."""
+    present = pairs.labels[point]
+    count = 0
+    for edge in range(pairs.start[point], pairs.start[point + 1]):
+        count += (pairs.labels[pairs.neighbour[edge]] == present) != (pairs.cost[edge] < 0)
+    return count
 
 
 @inner(inline="always")
@@ -144,75 +179,90 @@ def _gain(row, present, margin, totals, least, shift):  # type: ignore[no-untype
     return totals[present] - limit if totals[present] > least else np.int64(0)
 
 
+@inner(inline="always")
+def _list_near(out, place, i, present, totals, limit):  # type: ignore[no-untyped-def]
+    """List the distances of a row that must be measured from `place` on; return the next."""
+    out.near_row[place], out.near_cluster[place] = i, present
+    place += 1
+    for h in range(totals.shape[0]):
+        if h != present and totals[h] <= limit:
+            out.near_row[place], out.near_cluster[place] = i, h
+            place += 1
+    return place
+
+
+@inner(inline="always")
+def _judge(pairs, i, buffers, out, place):  # type: ignore[no-untyped-def]
+    """Write the gain of a row with a label, or list what of it must be measured."""
+    row, totals, margin, point = buffers.row, buffers.totals, out.margins[i], pairs.first + i
+    present = np.int64(pairs.labels[point])
+    if (
+        row[present] == 0
+        and _count_within(buffers.wide, np.int32(margin)) == 1
+        and _broken(pairs, point) == 0
+    ):  # most often: by far the nearest to where it is, and no pair is broken
+        row[present] -= margin
+        return place
+    least = _add_pairs(row, totals, pairs, point)
+    out.gains[i] = _gain(row, present, margin, totals, least, pairs.shift)
+    if out.gains[i] < 0:
+        place = _list_near(out, place, i, present, totals, least + (margin << pairs.shift))
+    return place
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _quick(  # type: ignore[no-untyped-def]
-    rows, columns, parts, factors, ties, per_step, room, begin, out, near
-):
+def _approximate(rows, scoring, pairs, buffers, begin, out):  # type: ignore[no-untyped-def]
     """Go through rows from `begin` on; return where to go on, and how many distances are near.
 
-    The first row for which there may be no more room in `near` is left for the next call.
+    The first row that may list more distances than there are places is left for the next call.
     """
-    bias, extra = parts
-    scale, shift = factors
-    labels, start, neighbour, cost = ties.labels, ties.start, ties.neighbour, ties.cost
-    scores, wide, row, totals, some = room
-    costs, gains, margins, coarse = out
-    near_row, near_cluster = near
-    n_rows, n_clusters = coarse.shape[0], row.shape[0]
-    found = 0
+    scores, wide, lines = buffers.scores, buffers.wide, buffers.lines
+    n_rows, n_clusters = out.coarse.shape[0], buffers.row.shape[0]
+    place = 0
     for i in range(begin, n_rows):
-        if found + n_clusters > near_row.shape[0]:
-            return i, found
-        at, point, margin = i % ROWS, ties.first + i, margins[i]
-        present = np.int64(labels[point])
-        if not coarse[i]:
-            multiply_row(rows, i, columns, scores)
-            lowest = score(scores, bias, extra, of_row(scale, i), of_row(shift, i))
-            _to_steps(scores, lowest, per_step, wide)
-            if present < 0:
-                pass
-            elif (
-                wide[present] == 0
-                and _count_within(wide, np.int32(margin)) == 1
-                and _broken(labels, neighbour, cost, start[point], start[point + 1], present) == 0
-            ):  # most often: by far the nearest to where it is, and no pair speaks against it
-                wide[present] -= margin
-            else:
-                least = _add_ties(row, totals, labels, ties.shift, start, neighbour, cost, point)
-                gains[i] = _gain(row, present, margin, totals, least, ties.shift)
-                if gains[i] < 0:
-                    near_row[found], near_cluster[found] = i, present
-                    found += 1
-                    for h in range(n_clusters):
-                        if h != present and totals[h] <= least + (margin << ties.shift):
-                            near_row[found], near_cluster[found] = i, h
-                            found += 1
+        if place + n_clusters > out.near_row.shape[0]:
+            return i, place
+        if not out.coarse[i]:
+            multiply_row(rows, i, scoring.columns, scores)
+            scale, shift = of_row(scoring.scale, i), of_row(scoring.shift, i)
+            least = score(scores, scoring.bias, scoring.extra, scale, shift)
+            _to_steps(scores, least, scoring.per_step, wide)
+            if pairs.labels[pairs.first + i] >= 0:
+                place = _judge(pairs, i, buffers, out, place)
+        at = i % ROWS
         for h in range(n_clusters):
-            some[at * n_clusters + h] = wide[h]
+            lines[at * n_clusters + h] = wide[h]
         if at == ROWS - 1 or i == n_rows - 1:
-            stream(some, (at + 1) * n_clusters, costs, (i - at) * n_clusters)
-    return n_rows, found
+            stream(lines, (at + 1) * n_clusters, out.costs, (i - at) * n_clusters)
+    return n_rows, place
 
 
-def _factors(terms: Terms, unit: float) -> tuple[Any, ...]:
-    """Return what products of rows are times, and what the second parts of centroids are times."""
+def _scoring(terms: Terms, finder: Finder, per_step: float) -> _Scoring:
     with np.errstate(over="ignore"):  # such rows have no finite slack
-        return tuple(
+        scale, shift = (
             frozen(factor.astype(np.float32), np.float32)
-            for factor in (terms.scale / unit, terms.shift)
+            for factor in (terms.scale / finder.unit, terms.shift)
         )
+    table = finder.columns, finder.bias, finder.extra
+    return _Scoring(*table, scale, shift, np.float32(per_step))
 
 
-def quick_costs(
+def _buffers(n_clusters: int, width: int) -> _Buffers:
+    wide = aligned((width,), np.int32)
+    totals, lines = np.empty(n_clusters, np.int64), np.zeros(ROWS * n_clusters, np.int32)
+    return _Buffers(aligned((width,), np.float32), wide, wide[:n_clusters], totals, lines)
+
+
+def approximate_costs(
     rows: RowArrays,
     terms: Terms,
     table: Table,
-    ties: Ties,
+    pairs: PointPairs,
     step: float,
     tolerance: float,
     *,
     single: bool = False,
-) -> Quick:
+) -> ApproximateCosts:
     """Return the cost rows of a block, and what of them must be measured in float64.
 
     Parameters
@@ -227,66 +277,62 @@ def quick_costs(
     finder, per_step = finder_of(table, single=single), 1.0 / step
     slack = slack_of(rows, terms, Bounds.of(table, finder))
     coarse = ~(slack <= tolerance) | (max(step, per_step) > WIDEST)
-    n_rows, n_clusters, width = rows.n_rows, len(table.bias), finder.columns.table.shape[1]
-    out = (
+    n_rows, n_clusters = rows.n_rows, len(table.bias)
+    near = np.empty((2, max(n_clusters, NEAR)), np.int64)
+    out = ApproximateCosts(
         aligned((n_rows * n_clusters,), np.int32),
         np.zeros(n_rows, np.int64),
         np.ceil(np.where(coarse, 0.0, slack) * per_step).astype(np.int64) + 2,
         coarse,
+        *near,
     )
-    wide = aligned((width,), np.int32)
-    room = (
-        aligned((width,), np.float32), wide, wide[:n_clusters], np.empty(n_clusters, np.int64),
-        np.zeros(ROWS * n_clusters, np.int32),
-    )  # fmt: skip
-    parts = finder.bias, finder.extra
-    read = rows, finder.columns, parts, _factors(terms, finder.unit), ties
-    near = np.empty((2, max(n_clusters, NEAR)), np.int64)
-    kept, done = [near[:, :0]], 0
+    scoring = _scoring(terms, finder, per_step)
+    buffers = _buffers(n_clusters, finder.columns.table.shape[1])
+    listed, done = [near[:, :0]], 0
     while done < n_rows:
-        done, found = _quick(*read, np.float32(per_step), room, done, out, tuple(near))
-        kept.append(near[:, :found].copy())
-    return Quick(out[0].reshape(n_rows, n_clusters), *out[1:], *np.concatenate(kept, axis=1))
+        done, count = _approximate(rows, scoring, pairs, buffers, done, out)
+        listed.append(near[:, :count].copy())
+    near_row, near_cluster = np.concatenate(listed, axis=1)
+    costs = out.costs.reshape(n_rows, n_clusters)
+    return out._replace(costs=costs, near_row=near_row, near_cluster=near_cluster)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _take_measured(quick, distances, per_step, ties, totals):  # type: ignore[no-untyped-def]
-    costs, near_row, near_cluster = quick.costs, quick.near_row, quick.near_cluster
+def _take_measured(approximate, distances, per_step, pairs, totals):  # type: ignore[no-untyped-def]
+    near_row, near_cluster = approximate.near_row, approximate.near_cluster
     first = 0
     while first < near_row.shape[0]:
         i, present = near_row[first], near_cluster[first]
-        row, point = costs[i], ties.first + i
+        row, margin = approximate.costs[i], approximate.margins[i]
         own = np.int64(row[present])
         for h in range(row.shape[0]):
-            row[h] = np.int32(min(row[h] + quick.margins[i], np.int64(_MOST)))
+            row[h] = np.int32(min(row[h] + margin, np.int64(_MOST)))
         last = first
         while last < near_row.shape[0] and near_row[last] == i:
             steps = own + np.rint((distances[last] - distances[first]) * per_step)
             row[near_cluster[last]] = np.int32(min(max(steps, -_MOST), _MOST))
             last += 1
-        least = _add_ties(
-            row, totals, ties.labels, ties.shift, ties.start, ties.neighbour, ties.cost, point
-        )
-        quick.gains[i] = totals[present] - least
+        least = _add_pairs(row, totals, pairs, pairs.first + i)
+        approximate.gains[i] = totals[present] - least
         first = last
 
 
-def take_measured(quick: Quick, distances: FloatArray, step: float, ties: Ties) -> None:
+def take_measured(
+    approximate: ApproximateCosts, distances: FloatArray, step: float, pairs: PointPairs
+) -> None:
     """Write the float64 distances of ``near_row`` to ``near_cluster`` into cost rows and gains."""
-    totals = np.empty(quick.costs.shape[1], np.int64)
-    _take_measured(quick, frozen(distances, np.float64), 1.0 / step, ties, totals)
+    totals = np.empty(approximate.costs.shape[1], np.int64)
+    _take_measured(approximate, frozen(distances, np.float64), 1.0 / step, pairs, totals)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _gains(costs, rows, ties, totals, gains):  # type: ignore[no-untyped-def]
+def _gains(costs, rows, pairs, totals, gains):  # type: ignore[no-untyped-def]
     for i in rows:
-        point = ties.first + i
-        least = _add_ties(
-            costs[i], totals, ties.labels, ties.shift, ties.start, ties.neighbour, ties.cost, point
-        )
-        gains[i] = totals[ties.labels[point]] - least
+        point = pairs.first + i
+        least = _add_pairs(costs[i], totals, pairs, point)
+        gains[i] = totals[pairs.labels[point]] - least
 
 
-def set_gains(costs: LabelArray, rows: IntArray, ties: Ties, gains: IntArray) -> None:
+def set_gains(costs: LabelArray, rows: IntArray, pairs: PointPairs, gains: IntArray) -> None:
     """Write what some rows gain by their best moves, from their costs; all points have labels."""
-    _gains(costs, frozen(rows, np.int64), ties, np.empty(costs.shape[1], np.int64), gains)
+    _gains(costs, frozen(rows, np.int64), pairs, np.empty(costs.shape[1], np.int64), gains)

@@ -13,8 +13,8 @@ from hmrf_dask.kernels.closure_sums import products, sum_rows
 from hmrf_dask.kernels.closure_sweeps import table_icm
 from hmrf_dask.kernels.closure_tables import Closure, QuantisedRows, make_closure, make_rows
 from hmrf_dask.kernels.cost_rows import (
-    make_ties,
-    quick_costs,
+    approximate_costs,
+    make_point_pairs,
     set_gains,
     take_measured,
 )
@@ -135,22 +135,24 @@ def linked_costs(
     if undecided:
         labels = np.full(len(labels), -1, np.int32)
     terms = model.distortion.terms(block, model.weights) if kept is None else kept.terms
-    ties = make_ties(first, labels, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
-    single = in_single(problem, model)
-    quick = quick_costs(
-        block.arrays, terms, table, ties, scale.step, scale.tolerance, single=single
+    point_pairs = make_point_pairs(
+        first, labels, scale.shift, pairs.start, pairs.neighbour, pairs.signed
     )
-    if len(quick.near_row):
-        near = block.take(quick.near_row)
-        few, clusters = model.distortion.terms(near, model.weights), quick.near_cluster
+    single = in_single(problem, model)
+    approximate = approximate_costs(
+        block.arrays, terms, table, point_pairs, scale.step, scale.tolerance, single=single
+    )
+    if len(approximate.near_row):
+        near = block.take(approximate.near_row)
+        few, clusters = model.distortion.terms(near, model.weights), approximate.near_cluster
         distances = model.distortion.own_distances(near, few, table, clusters.astype(np.int32))
-        take_measured(quick, distances, scale.step, ties)
-    coarse = np.flatnonzero(quick.coarse)
-    _fill_exactly(quick.costs, coarse, block, model, scale)
+        take_measured(approximate, distances, scale.step, point_pairs)
+    coarse = np.flatnonzero(approximate.coarse)
+    _fill_exactly(approximate.costs, coarse, block, model, scale)
     if undecided:
-        return LinkedCosts(quick.costs)
-    set_gains(quick.costs, coarse, ties, quick.gains)
-    return LinkedCosts(quick.costs, quick.gains)
+        return LinkedCosts(approximate.costs)
+    set_gains(approximate.costs, coarse, point_pairs, approximate.gains)
+    return LinkedCosts(approximate.costs, approximate.gains)
 
 
 def in_single(problem: IcmProblem, model: Model) -> bool:

@@ -84,7 +84,7 @@ def test_an_output_among_what_is_read_is_refused(name: str, corpus: JobCorpus) -
     (folder / "link").symlink_to("documents")
     before = contents(folder)
     for arguments in (("run", str(job), "--threads=2"), ("check", str(job))):
-        refused(command(*arguments), "output must lie apart from")
+        refused(command(*arguments), "output must be separate from")
         assert contents(folder) == before
 
 
@@ -149,7 +149,7 @@ def test_commands_write_into_no_folder_of_a_run(inside: str, corpus: JobCorpus) 
             ("fit", rows, "--run-dir", there, "--n-clusters=2", "--fresh"),
             ("predict", apart, rows, "--out", there), ("run", str(other)), ("check", str(other)),
         ):  # fmt: skip
-            refused(command(*arguments), "must lie apart from what runs of a job made")
+            refused(command(*arguments), "must be separate from what runs of a job made")
     assert contents(corpus.folder) == before
     fine = command("predict", apart, rows, "--out", str(out / "runs" / "mine"))
     assert fine.exit_code == 0, fine.output
@@ -160,7 +160,7 @@ def test_documents_that_a_link_brings_in_are_none_of_the_output(corpus: JobCorpu
     (corpus.folder / "documents" / "link").symlink_to("../out")
     (corpus.folder / "out").mkdir()
     done(job)
-    refused(run(job), "output must lie apart from the documents", "documents/link")
+    refused(run(job), "output must be separate from the documents", "documents/link")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_documents_in_a_bucket_stay(
     there = store.find(bucket)
     for output in (f"s3://{bucket}", f"s3://{bucket}/", f"s3a://{bucket}//documents"):
         resource = {"path": f"s3://{bucket}/documents/**"}
-        refused(run(corpus.write_job(resource=resource, output=output)), "must lie apart from")
+        refused(run(corpus.write_job(resource=resource, output=output)), "must be separate from")
         assert store.find(bucket) == there
     # A first run into a place with such names refuses, whosever they are.
     job = corpus.write_job(output=f"s3://{bucket}")

@@ -108,7 +108,7 @@ def test_a_run_directory_lies_apart_from_rows(
         fit(fitted, "--fresh", run_dir=run_dir, rows=rows),
         command("predict", str(fitted / "run"), str(fitted / rows), f"--out={fitted / run_dir}"),
     ):
-        refused(result, "must lie apart from the rows", word)
+        refused(result, "must be separate from the rows", word)
     assert files_below(str(fitted)) == before
 
 
@@ -118,7 +118,7 @@ def test_predictions_replace_only_predictions(fitted: Path) -> None:
     def predict(out: Path) -> Result:
         return command("predict", model, rows, f"--out={out}", "--quiet")
 
-    refused(predict(fitted / "run"), "must lie apart from the model")
+    refused(predict(fitted / "run"), "must be separate from the model")
     assert predict(out).exit_code == 0
     assert predict(out).exit_code == 0
     (out / "assignments" / "mine.parquet").write_bytes(b"mine")

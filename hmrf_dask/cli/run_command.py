@@ -108,12 +108,12 @@ def run(
 def _with_scheduler_file(job: Job, job_file: str) -> Job:
     """Return a job whose scheduler file, if it names one, is seen from everywhere."""
     from hmrf_dask.documents.manifest import base_of
-    from hmrf_dask.jobs.inputs import beside
+    from hmrf_dask.jobs.inputs import resolved
 
     named = job.cluster.scheduler_file
     if named is None:
         return job
-    cluster = job.cluster.model_copy(update={"scheduler_file": beside(base_of(job_file), named)})
+    cluster = job.cluster.model_copy(update={"scheduler_file": resolved(base_of(job_file), named)})
     return job.model_copy(update={"cluster": cluster})
 
 

@@ -54,7 +54,7 @@ class Given:
     files, lines : int arrays, shape (m,)
         Where each stands: which of the paths, and the line.
     notes : object array, shape (m,)
-        What stands beside each, None where that is nothing.
+        The other columns of each, None where that is nothing.
     labels : list of (int, Labelled)
         Documents of known classes, each once, and which of the paths names them: they are pairs
         as soon as it is known which of them are there.
@@ -106,15 +106,15 @@ class Given:
         links = list(class_links(rows, set(self.judged())))
         if not links:
             return replace(self, labels=[])
-        told = [row for *_, row in links]
+        rows_of_pairs = [row for *_, row in links]
         pairs = np.array([(other, rows[row].document) for _, other, row in links], dtype=object)
         return replace(
             self,
             pairs=np.concatenate([self.pairs, pairs]),
             must=np.concatenate([self.must, [must for must, *_ in links]]),
             weights=np.concatenate([self.weights, np.full(len(links), np.nan)]),
-            files=np.concatenate([self.files, [self.labels[row][0] for row in told]]),
-            lines=np.concatenate([self.lines, [rows[row].line for row in told]]),
+            files=np.concatenate([self.files, [self.labels[row][0] for row in rows_of_pairs]]),
+            lines=np.concatenate([self.lines, [rows[row].line for row in rows_of_pairs]]),
             notes=np.concatenate([self.notes, np.full(len(links), None)]),
             labels=[],
         )
@@ -163,7 +163,7 @@ class Answers:
     n_unused : int
         New pairs, and documents of known classes, that wait for the next fit.
     notes, gone : bytes
-        Files of the release: what stands beside answers, and the documents that are gone.
+        Files of the release: other columns of answers, and the documents that are gone.
     """
 
     used: Constraints | None
@@ -403,7 +403,7 @@ def shown_unknown(names: Sequence[str]) -> str:
     """Return ids that no document has, with what a spreadsheet may have done to them."""
     shown = ", ".join(map(repr, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
     if any(_NUMBER.fullmatch(one) or one != one.strip() for one in names):
-        shown += " (ids are compared letter by letter; spreadsheets drop leading zeros)"
+        shown += " (ids are compared character by character; spreadsheets drop leading zeros)"
     return shown
 
 
@@ -412,7 +412,7 @@ def _gone(names: Sequence[str]) -> str:
 
 
 def _notes(given: Given) -> bytes:
-    """Return what stands beside answers, a JSON line for each."""
+    """Return the other columns of answers, a JSON line for each."""
     return encode_lines(_noted(given))
 
 

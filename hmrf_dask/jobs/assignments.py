@@ -85,13 +85,13 @@ def count_violations(
         known[places[number][0]] = some
     must, cannot = known[constraints.must_nodes], known[constraints.cannot_nodes]
     there = (must >= 0).all(axis=1), (cannot >= 0).all(axis=1)
-    apart = constraints.must_nodes[there[0] & (must[:, 0] != must[:, 1])]
+    across = constraints.must_nodes[there[0] & (must[:, 0] != must[:, 1])]
     together = constraints.cannot_nodes[there[1] & (cannot[:, 0] == cannot[:, 1])]
-    ends = np.concatenate([apart.ravel(), together.ravel()])
+    ends = np.concatenate([across.ravel(), together.ravel()])
     return Broken(
         places,
         np.bincount(ends, minlength=len(known)).astype(np.int32),
-        {"must_link": len(apart), "cannot_link": len(together)},
+        {"must_link": len(across), "cannot_link": len(together)},
     )
 
 
@@ -149,7 +149,7 @@ class Assigned:
 
 @dataclass(frozen=True)
 class _Compared:
-    """Rows beside the clusters.
+    """Rows next to the clusters.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ def write_assignments(
     names : sequence of str, optional
         A file name for each partition; the same documents again go best under the same name.
     n_representatives : int
-        How many documents near its centroid are told of each cluster.
+        How many documents near its centroid are listed for each cluster.
     storage_options : mapping, optional
         For fsspec, without credentials.
 

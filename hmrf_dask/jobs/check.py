@@ -39,7 +39,6 @@ from hmrf_dask.jobs.answers import (
 from hmrf_dask.jobs.former import Documents, look_up
 from hmrf_dask.jobs.inputs import (
     ADVICE,
-    beside,
     listed_inside,
     load_job,
     output_of,
@@ -47,6 +46,7 @@ from hmrf_dask.jobs.inputs import (
     read_answer_file,
     read_by,
     refuse_in_run,
+    resolved,
 )
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.parent import last_release
@@ -72,7 +72,7 @@ class NextRun:
     job : Job
     output : str
     last : Release or None
-        What it goes on from.
+        The release that it continues.
     """
 
     job: Job
@@ -231,7 +231,7 @@ class Findings:
     labels : int or None
         How many known classes there are, None without such a column.
     output : str or None
-        Where the job writes, None where a manifest was looked at alone.
+        Where the job writes, None where a manifest alone is checked.
     exit_code : int
         Of a run that would stop at these problems; 0 without any.
     """
@@ -282,7 +282,7 @@ def check_manifest(
     tell : callable
         Told of the progress.
     more_answers : sequence of str
-        Paths or URLs of pair files beside those that the manifest names.
+        Paths or URLs of pair files in addition to those that the manifest names.
     run : NextRun, optional
         What is asked about; without it, what stops a job that does not say counts as a problem.
 
@@ -401,7 +401,7 @@ class _Reading:
             self.found.first_bad_records.append(shown)
 
     def summarise(self, columns: Columns) -> None:
-        """Turn sums into what is told."""
+        """Turn sums into what is reported."""
         if columns.label is not None:
             self.found.labels = len(self._labels)
         if not self.found.documents:
@@ -496,8 +496,8 @@ def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) 
     last, damage = (None, None) if problems else _last(output)
     try:
         found = check_manifest(
-            beside(base, job.manifest), everything=everything, tell=tell,
-            more_answers=[beside(base, one) for one in job.answers],
+            resolved(base, job.manifest), everything=everything, tell=tell,
+            more_answers=[resolved(base, one) for one in job.answers],
             run=NextRun(job, output, last),
         )  # fmt: skip
     except HmrfError as error:
@@ -519,7 +519,7 @@ def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) 
 def check_output(job: Job, address: str) -> list[str]:
     """Return in words why a job cannot write to its output; nothing if it can."""
     base = base_of(address)
-    manifest_url = beside(base, job.manifest)
+    manifest_url = resolved(base, job.manifest)
     manifest, output = load_manifest(manifest_url), output_of(job, address)
     found = overlaps(output, read_by(job, address, manifest))
     if not found:
@@ -538,7 +538,7 @@ def check_output(job: Job, address: str) -> list[str]:
 
 
 def _last(output: str) -> tuple[Release | None, HmrfError | None]:
-    """Return the release that a run goes on from, or what is wrong with it."""
+    """Return the release that a run continues, or what is wrong with it."""
     try:
         return last_release(output), None
     except HmrfError as error:

@@ -208,7 +208,7 @@ def _describe_clusters(
         if not len(members):
             summaries.append(ClusterSummary(cluster, 0, [], "", 0.0))
             continue
-        # What sets the cluster apart: its mean row less that of all documents.
+        # What distinguishes the cluster: its mean row less that of all documents.
         special = rows[members].mean(axis=0) - overall
         top_words = [words[word] for word in np.argsort(-special, kind="stable")[:TOP_WORDS]]
         mostly, count = Counter(truth[members].tolist()).most_common(1)[0]

@@ -85,7 +85,7 @@ def evaluate_files(
     id_column, label_column : str
         Of `truth`; without the first it is doc_id, or else id.
     pairs : str, optional
-        A pair file whose documents are counted apart.
+        A pair file whose documents are counted separately.
     """
     flow = DaskFlow()
     known = flow.lazy(_known_classes, truth, id_column, label_column)

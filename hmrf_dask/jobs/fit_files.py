@@ -217,7 +217,7 @@ def fit_files(
         What `Constraints.from_file` reads. Integers are document ids where the rows have ids,
         row numbers otherwise.
     run_dir : str
-        Where every iteration is kept; a fit that was killed goes on from there.
+        Where every iteration is kept; a fit that was killed resumes there.
     fresh : bool, default=False
         Remove what a former run left in `run_dir` first.
     tell : callable

@@ -60,7 +60,7 @@ class Documents:
     gone: BoolArray
 
     def places(self, names: AnyArray) -> AnyArray:
-        """Return where names that were looked up are."""
+        """Return where names that were searched for are."""
         return np.searchsorted(self.ids, names.astype(np.str_))
 
     def encode_gone(self) -> bytes:
@@ -79,7 +79,7 @@ def look_up(
     place : Place
         The output.
     last : Release or None
-        What the run goes on from.
+        The release that the run continues.
     named : sequence of str
         The documents that answers name.
     find : callable
@@ -113,7 +113,7 @@ def find_in(corpus: Corpus, wanted: AnyArray) -> BoolArray:
 
 
 def _releases(place: Place, last: Release | None) -> Iterator[Release]:
-    """Yield the releases that have their files yet, the one that the run goes on from first."""
+    """Yield the releases that have their files yet, the one that the run continues first."""
     if last is not None:
         yield last
     storage = place.storage
@@ -203,7 +203,7 @@ class Overlap(NamedTuple):
 class _Joined:
     """Two tables of documents joined: the counts, and those without a partner.
 
-    `lost` tells how many old files could not be read.
+    `lost` is how many old files could not be read.
     """
 
     counts: Contingency
@@ -295,7 +295,7 @@ def count_overlap(
     flow = DaskFlow()
     own = [path.removeprefix(f"{ASSIGNMENTS_FOLDER}/") for path in paths_of(corpus, names)]
     found = [None] * len(own) if labels is None else list(labels.to_delayed().ravel())
-    # Labels of changed partitions are counted apart, as K more.
+    # Labels of changed partitions are counted separately, as K more.
     shifts = [n_clusters if one else 0 for one in changed or [False] * corpus.n_partitions]
     parts = zip(corpus.named, found, map(old.get, own), shifts, strict=True)
     joined = [flow.lazy(_join_block, *part) for part in parts]
@@ -323,13 +323,13 @@ def count_shared(
 
 
 def _tell_lost(files: Sequence[_OldFile], lost: int) -> None:
-    """Warn of files that tell nothing; where none tells anything, ids would be lost: raise."""
+    """Warn of unreadable files; where none can be read, ids would be lost: raise."""
     if lost and lost == len(files):
         files[0].content()
     if lost:
         warnings.warn(
             f"{lost} of {counted(len(files), 'file')} with the last assignments cannot be read: "
-            "which cluster keeps which id is told by the documents of the others alone",
+            "which cluster keeps which id follows from the documents of the others alone",
             HmrfWarning,
             stacklevel=2,
         )

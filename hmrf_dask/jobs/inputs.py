@@ -73,7 +73,7 @@ class DocumentSource:
 
 
 _IN_RUN = re.compile(rf"/({FOLDERS.pattern})(?=/)")
-ADVICE = "name an output folder of its own, beside them"
+ADVICE = "name an output folder of its own, next to them"
 
 
 class Place(NamedTuple):
@@ -124,10 +124,10 @@ def overlaps(output: str, places: Sequence[Place], *, called: str = "output") ->
         place = Location.of(address)
         if own.holds(place):
             how = "is" if place.holds(own) else "holds"
-            found.append(f"{called} must lie apart from {what}, got {output}, which {how} it")
+            found.append(f"{called} must be separate from {what}, got {output}, which {how} it")
         elif place.holds(own) and _may_find(place, pattern, own):
             found.append(
-                f"{called} must lie apart from {what}, got {output}, which lies in it: what is "
+                f"{called} must be separate from {what}, got {output}, which lies in it: what is "
                 "written there would be read as these"
             )
     return found
@@ -143,7 +143,7 @@ def listed_inside(output: str, sources: Sequence[Source]) -> list[str]:
         is_link = is_local(source.url) and os.path.islink(source.url)
         if folders[folder] or (is_link and own.holds(Location.of(source.url))):
             return [
-                f"output must lie apart from the documents, got {output}, in which {source.path} "
+                f"output must be separate from the documents, got {output}, in which {source.path} "
                 "lies"
             ]
     return []
@@ -170,7 +170,7 @@ def refuse_in_run(place: str, called: str) -> None:
         output = url[: found.start()]
         if ownership.NAME in open_storage(output, {}, durable=False).names(""):
             raise ConfigurationError(
-                f"{called} must lie apart from what runs of a job made, got {place}, which is or "
+                f"{called} must be separate from what runs of a job made, got {place}, which is or "
                 f"lies in {found[1]} of the output {output}; {ADVICE}"
             )
 
@@ -219,7 +219,7 @@ class AnswerFile:
 
     @property
     def digest(self) -> str:
-        """What tells its content."""
+        """What identifies its content."""
         return hashlib.sha256(self.data).hexdigest()
 
 
@@ -275,7 +275,7 @@ class Inputs:
         )
 
     def run_id(self, parent: str | None) -> str:
-        """Return the id of the run that goes on from a parent run, named by what its model is."""
+        """Return the id of the run that continues a parent run, named by what its model is."""
         from importlib.metadata import version
 
         found = {"inputs": self.identity, "parent": parent, "version": version("hmrf-dask")}
@@ -308,14 +308,16 @@ def gather(
         The output is, holds or lies in a place that the job reads, among other mistakes.
     """
     base = base_of(address)
-    manifest_url = beside(base, job.manifest)
+    manifest_url = resolved(base, job.manifest)
     manifest = load_manifest(manifest_url)
     folder = base_of(manifest_url)
     output = output_of(job, address)
     refuse(overlaps(output, read_by(job, address, manifest)))
     refuse_in_run(output, "output")
     named = [read_answer_file(one) for one in list_answers(manifest, folder)]
-    more = [AnswerFile(one, read_whole(beside(base, one), {}, ANSWER_BYTES)) for one in job.answers]
+    more = [
+        AnswerFile(one, read_whole(resolved(base, one), {}, ANSWER_BYTES)) for one in job.answers
+    ]
     sources = tuple(list_sources(manifest, folder))
     refuse(listed_inside(output, sources))
     return Inputs(
@@ -326,11 +328,11 @@ def gather(
 def read_by(job: Job, address: str, manifest: Manifest) -> list[Place]:
     """Return all places that a job reads, its own file and the manifest among them."""
     base = base_of(address)
-    manifest_url = beside(base, job.manifest)
+    manifest_url = resolved(base, job.manifest)
     named = [("the job file", address), ("the manifest", manifest_url)]
-    named += [("the answers", beside(base, one)) for one in job.answers]
+    named += [("the answers", resolved(base, one)) for one in job.answers]
     if job.cluster.scheduler_file is not None:
-        named.append(("the scheduler file", beside(base, job.cluster.scheduler_file)))
+        named.append(("the scheduler file", resolved(base, job.cluster.scheduler_file)))
     places = places_of(manifest, base_of(manifest_url))
     return [*(Place(f"{what} ({where})", where) for what, where in named), *places]
 
@@ -353,10 +355,10 @@ def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
 
 def output_of(job: Job, address: str) -> str:
     """Return where a job writes: an absolute path or a URL."""
-    return absolute_url(beside(base_of(address), job.output), "output")
+    return absolute_url(resolved(base_of(address), job.output), "output")
 
 
-def beside(base: str, path: str) -> str:
+def resolved(base: str, path: str) -> str:
     """Return a path as it is if it is absolute or a URL, else below a folder."""
     path = os.path.expanduser(path)
     return path if "://" in path or os.path.isabs(path) else f"{base}/{path}"
@@ -375,7 +377,7 @@ def read_answer_file(source: Source) -> AnswerFile:
 
 
 def _seen(source: Source) -> list[Any]:
-    """Return what tells that a file is the same, and is read the same way."""
+    """Return what identifies a file and the way it is read."""
     dialect = source.dialect.model_dump(mode="json")
     how = [source.format, source.compression, source.encoding, dialect]
     return [source.path, source.size, source.etag, how]

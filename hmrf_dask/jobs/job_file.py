@@ -43,7 +43,7 @@ class ClusterClass(NamedTuple):
         Names that may be given a number, a text, true or false, or a list of these.
     mappings : dict
         Names that may be given a mapping, each with the keys it may have; none: any.
-    beside : dict
+    defaults : dict
         What the class is given where the file does not say it.
     of_scheduler : frozenset
         Names that the class takes within `scheduler_options`.
@@ -51,7 +51,7 @@ class ClusterClass(NamedTuple):
 
     arguments: frozenset[str]
     mappings: Mapping[str, frozenset[str]] = {}
-    beside: Mapping[str, Any] = {}
+    defaults: Mapping[str, Any] = {}
     of_scheduler: frozenset[str] = frozenset()
 
 
@@ -71,7 +71,7 @@ def _batch(own: str) -> ClusterClass:
             "log_directory interface host dashboard_address silence_logs"
         )
         | _names(own),
-        beside=_DASHBOARD,
+        defaults=_DASHBOARD,
         of_scheduler=_names("host dashboard_address"),
     )
 
@@ -112,7 +112,7 @@ CLASSES: Final[Mapping[str, ClusterClass]] = {
             "n_workers location resource_group vnet subnet security_group public_ingress vm_size "
             "scheduler_vm_size disk_size docker_image auto_shutdown subscription_id"
         ),
-        beside={"public_ingress": False},
+        defaults={"public_ingress": False},
     ),
     "dask_cloudprovider.gcp.GCPCluster": ClusterClass(
         _names(
@@ -149,7 +149,7 @@ CLASSES: Final[Mapping[str, ClusterClass]] = {
             "n_workers worker_vcores worker_memory worker_restarts worker_gpus scheduler_vcores "
             "scheduler_memory scheduler_gpus deploy_mode name queue tags host dashboard_address"
         ),
-        beside=_DASHBOARD,
+        defaults=_DASHBOARD,
     ),
     "distributed.LocalCluster": ClusterClass(
         _names(
@@ -157,7 +157,7 @@ CLASSES: Final[Mapping[str, ClusterClass]] = {
             "scheduler_port silence_logs"
         )
         | _LISTENING,
-        beside={"host": LOOPBACK, **_DASHBOARD},
+        defaults={"host": LOOPBACK, **_DASHBOARD},
     ),
     "distributed.SSHCluster": ClusterClass(
         _names("hosts host interface dashboard_address"),
@@ -208,10 +208,10 @@ def arguments_of(
         `scheduler_options` of Dask's configuration, which ours would replace.
     """
     known = CLASSES[name]
-    beside = dict(known.beside)
+    defaults = dict(known.defaults)
     if "interface" in given:
-        beside.pop("host", None)
-    found = {**beside, **given}
+        defaults.pop("host", None)
+    found = {**defaults, **given}
     if not known.of_scheduler:
         return found
     inside = {key: found.pop(key) for key in known.of_scheduler & found.keys()}
@@ -279,7 +279,7 @@ class Text(TextSettings):
     refit: str = Field(
         default="drift>5%",
         json_schema_extra={"pattern": _REFIT},
-        description="When a later run makes the vocabulary anew: never, always, or when the share "
+        description="When a later run makes the vocabulary again: never, always, or when the share "
         "of words it does not know is this much larger in new documents.",
     )
 
@@ -433,7 +433,7 @@ class Cluster(Section):
 class Job(Section):
     """What `hmrf-dask run` does.
 
-    Paths are relative to the file. `answers` are pair files beside those that the manifest names.
+    Paths are relative to the file. `answers` are pair files beyond those of the manifest.
     """
 
     schema_: Literal["hmrf-dask/job/v1"] = Field(default=SCHEMA, alias="$schema")

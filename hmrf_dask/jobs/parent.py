@@ -130,7 +130,7 @@ def files_of(ledger: Mapping[str, Any]) -> dict[str, FileEntry]:
 
 
 def compare(before: Mapping[str, FileEntry], sources: Sequence[Source]) -> Changes:
-    """Return what is new beside the ledger of a release.
+    """Return what is new compared with the ledger of a release.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class Parent:
     Attributes
     ----------
     release : Release or None
-        What it goes on from.
+        The release that it continues.
     number : int
         Of the release that it will make.
     run_id : str
@@ -202,7 +202,7 @@ def _last(inputs: Inputs) -> Parent:
     if last is not None and last.ledger.get(INPUTS) == inputs.identity:
         return Parent(last, last.number + 1, last.run, done=True)
     number = 1 if last is None else last.number + 1
-    return Parent(last, number, inputs.run_id(_told(last)))
+    return Parent(last, number, inputs.run_id(_identity_of(last)))
 
 
 def _chosen(inputs: Inputs, chosen: int) -> Parent:
@@ -237,8 +237,8 @@ def _chosen(inputs: Inputs, chosen: int) -> Parent:
 
 def _run_id(inputs: Inputs, release: Release | None, passed_over: range) -> str:
     """Return the id of the run from a release when there were later ones."""
-    told = _told(release)
-    return inputs.run_id(f"{told}, passing over {passed_over}" if passed_over else told)
+    identity = _identity_of(release)
+    return inputs.run_id(f"{identity}, passing over {passed_over}" if passed_over else identity)
 
 
 def _newest(storage: Storage) -> int:
@@ -251,8 +251,8 @@ def _newest(storage: Storage) -> int:
     return max([*numbers, *([] if named is None else [named["release"]])], default=0)
 
 
-def _told(release: Release | None) -> str | None:
-    """Return what tells a release from any other, and its model."""
+def _identity_of(release: Release | None) -> str | None:
+    """Return what identifies a release and its model."""
     return None if release is None else f"{release.number} {release.run} {release.model}"
 
 
@@ -274,7 +274,7 @@ def damage_explained(output: str, release: Release | None = None) -> Iterator[No
 
 
 def _way_out(storage: Storage, below: int | None) -> str:
-    """Return the option that goes on from the newest release that is whole."""
+    """Return the option that continues the newest release that is whole."""
     numbers = release_log(storage).numbers()
     for number in numbers if below is None else [one for one in numbers if one < below]:
         release = read_if_whole(storage, number)
@@ -284,7 +284,7 @@ def _way_out(storage: Storage, below: int | None) -> str:
                 f"--from-release {number} (clusters keep the ids they had there)"
             )
     return (
-        "begin anew, as no release is whole: hmrf-dask run JOB --from-release 0 (all clusters get "
+        "begin again, as no release is whole: hmrf-dask run JOB --from-release 0 (all clusters get "
         "new ids)"
     )
 
@@ -330,7 +330,7 @@ def check_release(storage: Storage, release: Release, *, predicting: bool = True
 
     A fit needs lineage and model, and can do without some of the assignments, which it checks where
     it reads them. A prediction publishes assignments again without reading them, so their sizes are
-    looked at, and a share of them is hashed.
+    read, and a share of them is hashed.
     """
     hashed = [name for name in release.files if _is_needed(name)]
     if not predicting:
@@ -355,7 +355,7 @@ def _is_carried(name: str) -> bool:
 
 
 def next_id_after(output: str, parent: Parent) -> int:
-    """Return the lowest id that no cluster of the releases passed over had; 0 where none was."""
+    """Return the lowest id that no cluster of the skipped releases had; 0 where none was."""
     storage = open_output(output, None)
     found = {number: _next_id(storage, number) for number in parent.passed_over}
     # One that can be read had ids above those of all before it.
@@ -363,7 +363,7 @@ def next_id_after(output: str, parent: Parent) -> int:
     if unknown := [number for number in found if number > last_known]:
         some = f"{unknown[0]} to {unknown[-1]}" if len(unknown) > 1 else f"{unknown[0]}"
         warnings.warn(
-            f"nothing that can be read tells which ids new clusters got in release {some}: they "
+            f"no readable file says which ids new clusters got in release {some}: they "
             "may be given again to other clusters",
             HmrfWarning,
             stacklevel=2,

@@ -54,7 +54,7 @@ class Report:
         another cluster, and `moved_share`, 0 to 1, of those that it had too. Beside them
         `vectorised` in this run, and `quarantined` records of all files.
     vocabulary : dict
-        `terms`, whether it was made anew (`refit`), the share of words it does not know in the
+        `terms`, whether it was made again (`refit`), the share of words it does not know in the
         files that are new (`unknown_share`), and in those it was made of (`unknown_share_then`).
     answers : dict
         `pairs` used and those of them that are `violated`, both by kind (`must`, `cannot`); lines
@@ -114,7 +114,7 @@ ASSIGNMENTS = "assignments"
 LINEAGE = "lineage.json"
 ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
-NOTES = "notes.jsonl"  # what stood beside them in other columns
+NOTES = "notes.jsonl"  # their other columns
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
 REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined documents for their ids
@@ -186,7 +186,7 @@ def assignment_files(place: str) -> list[AssignmentFile]:
 
 
 def record_assignments(place: str, files: Mapping[str, str]) -> None:
-    """Keep the sha256 of files of assignments beside them, where no release does.
+    """Keep the sha256 of files of assignments next to them, where no release does.
 
     Its name begins with a line below, so what reads a folder of Parquet files does not see it.
     """
@@ -252,7 +252,7 @@ def inspect_output(place: str, *, verify: bool = False) -> dict[str, Any]:
     ----------
     place : str
     verify : bool
-        Whether every file of the release is hashed; else sizes are looked at, and what is small is
+        Whether every file of the release is hashed; else sizes are compared, and what is small is
         hashed.
 
     Returns
@@ -287,10 +287,10 @@ def inspect_output(place: str, *, verify: bool = False) -> dict[str, Any]:
 
 def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
     release, holder = last_release(url), holder_of(url)
-    told: dict[str, Any] = {"kind": "output", "place": url, "running": holder is not None}
-    told["release"] = None
+    description: dict[str, Any] = {"kind": "output", "place": url, "running": holder is not None}
+    description["release"] = None
     if release is not None:
-        told["release"] = {
+        description["release"] = {
             "number": release.number,
             "run": release.run,
             "parent": release.parent,
@@ -299,11 +299,11 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
             "files": len(release.files),
             "hashed": _checked(storage, release, verify),
         }
-    told["holder"] = None if holder is None else asdict(holder)
+    description["holder"] = None if holder is None else asdict(holder)
     unfinished = sorted(set(storage.names("runs")) - {release.run if release else ""})
     at_work = [holder.run] if holder is not None else ([] if release else unfinished[-1:])
-    told["progress"] = run_progress(url, *at_work) if at_work else None
-    return told
+    description["progress"] = run_progress(url, *at_work) if at_work else None
+    return description
 
 
 def _checked(storage: Storage, release: Release, verify: bool) -> int:
@@ -315,28 +315,33 @@ def _checked(storage: Storage, release: Release, verify: bool) -> int:
 
 
 def _of_job_run(url: str, storage: Storage) -> dict[str, Any]:
-    """Return what the folder of one run of a job tells; whether it works only the output knows."""
+    """Return what the folder of one run of a job holds; whether it works only the output knows."""
     output, _, run = url.rpartition("/runs/")
-    told: dict[str, Any] = {"kind": "job run", "place": url, "running": False, "report": None}
-    told["progress"] = run_progress(output, run)
+    description: dict[str, Any] = {
+        "kind": "job run",
+        "place": url,
+        "running": False,
+        "report": None,
+    }
+    description["progress"] = run_progress(output, run)
     with suppress(FileNotFoundError):
-        told["report"] = asdict(Report.from_json(storage.read(NAME), output))
-    return told
+        description["report"] = asdict(Report.from_json(storage.read(NAME), output))
+    return description
 
 
 def run_progress(output: str, run: str) -> dict[str, Any]:
-    """Return the last step that a run of a job told of, and how far its fit is."""
+    """Return the last step that a run of a job reported, and how far its fit is."""
     folder = f"{output}/runs/{run}"
     return {"run": run, "step": _step(folder), "fit": fit_progress(f"{folder}/fit")}
 
 
 def _step(folder: str) -> dict[str, Any] | None:
-    """Return the last step, None where nothing tells it: it is for people, so it is not sealed."""
+    """Return the last step, None where none is recorded: it is for people, so not sealed."""
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
-        told = json.loads(open_storage(folder, {}, durable=False).read(PROGRESS))
-        words, numbers = (told["step"], told["since"]), (told["done"], told["of"])
+        stored = json.loads(open_storage(folder, {}, durable=False).read(PROGRESS))
+        words, numbers = (stored["step"], stored["since"]), (stored["done"], stored["of"])
         if all(type(one) is str for one in words) and all(type(one) is int for one in numbers):
-            return {key: told[key] for key in ("step", "done", "of", "since")}
+            return {key: stored[key] for key in ("step", "done", "of", "since")}
     return None
 
 
@@ -349,5 +354,5 @@ def fit_progress(run_dir: str) -> dict[str, Any] | None:
     if commit is None:
         return None
     record = commit.record
-    told = {name: record.get(name) for name in ("phase", "iteration", "J", "stop")}
-    return {"commit": commit.number, **told, "rows_moved": record.get("moved")}
+    description = {name: record.get(name) for name in ("phase", "iteration", "J", "stop")}
+    return {"commit": commit.number, **description, "rows_moved": record.get("moved")}

@@ -69,7 +69,7 @@ def _with_other_copies(
 ) -> set[int]:
     """Return the packs with files of which other documents are quarantined now.
 
-    Of the same two ids the rows may be those of another file. Only a file alone tells by its ids.
+    Of the same two ids the rows may be those of another file. Only the file is known by its ids.
     """
     rows = material.rows
     return {
@@ -112,15 +112,15 @@ def carry(
     """Return the assignments of packs that keep theirs, and their sizes by cluster.
 
     Of a pack that lost files, and of packs that are merged, those of the files that
-    stayed are written anew.
+    stayed are written again.
     """
     assert run.previous is not None
     gone = not_carried(run, material, origins)
     old = assignments_of(run.previous.files)
-    carried = {name: sha256 for name, sha256 in old.items() if name not in gone}
+    reused = {name: sha256 for name, sha256 in old.items() if name not in gone}
     sizes = np.asarray(before.sizes, np.int64) - _sizes(run, gone, before)
-    rests = _rests(run, material, origins, gone)
-    return carried | rests, sizes + _sizes(run, rests, before)
+    remainders = _remaining(run, material, origins, gone)
+    return reused | remainders, sizes + _sizes(run, remainders, before)
 
 
 def not_carried(run: JobRun, material: Material, origins: Sequence[Origin | None]) -> Files:
@@ -132,7 +132,9 @@ def not_carried(run: JobRun, material: Material, origins: Sequence[Origin | None
     return {name: sha256 for name, sha256 in old.items() if _called(name)[0] not in whole}
 
 
-def _rests(run: JobRun, material: Material, origins: Sequence[Origin | None], old: Files) -> Files:
+def _remaining(
+    run: JobRun, material: Material, origins: Sequence[Origin | None], old: Files
+) -> Files:
     """Write the assignments of packs that lost files or were merged."""
     there = _by_key(old)
     flow, tasks = DaskFlow(), []

@@ -98,12 +98,12 @@ def write_fit(run: JobRun, material: Material, answers: Answers, model: HMRFEsti
         )  # fmt: skip
         vocabulary = material.rows.vocabulary
         words = None if vocabulary is None else partial(top_words, vocabulary=vocabulary)
-        told = write_clusters(written, model, run.folder, words=words)
+        tables = write_clusters(written, model, run.folder, words=words)
         remove_own(run.place.storage, f"{run.name}/{MODEL}")  # of an attempt, or damaged since
         model.save(f"{run.folder}/{MODEL}")
     if lineage is None:
         lineage = first_lineage(written.sizes.tolist(), first_id)
-    files = {f"{run.name}/{name}": sha256 for name, sha256 in (written.files | told).items()}
+    files = {f"{run.name}/{name}": sha256 for name, sha256 in (written.files | tables).items()}
     files |= _model_files(run) | _written(run, LINEAGE, lineage.to_json())
     if answers.used is not None:
         files |= _written(run, ANSWERS, encode_pairs(answers.used))
@@ -216,9 +216,9 @@ def _predicted(
             )
         sizes = written.sizes
         files |= {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
-    carried, kept = carry(run, material, origins, before)  # writes too, beside the others
+    reused, kept = carry(run, material, origins, before)  # writes too, next to the others
     n_common = shared.n_common + int(kept.sum())
-    return files | carried, sizes + kept, shared._replace(n_common=n_common)
+    return files | reused, sizes + kept, shared._replace(n_common=n_common)
 
 
 def _shared(found: Overlap, ids: Sequence[int]) -> _Shared:
@@ -300,7 +300,7 @@ def _rejects(run: JobRun, material: Material, answers: Answers) -> Files:
 
 
 def _answer_files(run: JobRun, answers: Answers) -> Files:
-    """Write what stands beside the answers, and which documents they name are gone."""
+    """Write what their other columns hold, and which documents they name are gone."""
     written = {NOTES: answers.notes, GONE: answers.gone}
     files = Files()
     for name, data in written.items():
@@ -432,7 +432,7 @@ def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:
 def _kept(run: JobRun, report: Report) -> tuple[Report, bytes]:
     """Write run.json, or return that of an attempt that was killed after it: its times differ.
 
-    Where it was damaged since, or tells of a release that was, it is written anew.
+    Where it was damaged since, or names an earlier release, it is written again.
     """
     name, storage = f"{run.name}/{NAME}", run.place.storage
     data = report.to_json()

@@ -215,17 +215,17 @@ def _covered(rows: Sequence[SourceRows], wanted: Sequence[bool]) -> Coverage:
 
 
 def settings_of(text: Text) -> TextSettings:
-    """Return what a vocabulary is made with: when it is made anew is no part of it."""
+    """Return what a vocabulary is made with: when it is made again is no part of it."""
     return TextSettings.model_validate(text.model_dump(exclude={"refit"}))
 
 
 def _is_outdated(text: Text, before: Vocabulary, coverage: Coverage) -> bool:
-    """Return whether a vocabulary is to be made anew, by the files that it was not made of."""
+    """Return whether a vocabulary is to be made again, by the files that it was not made of."""
     drift = coverage.unknown_share - before.unknown_share
     if text.drift is not None and drift > text.drift:
         log.info(
             "%.1f%% of the words of new files are unknown, %.1f%% were where the vocabulary was "
-            "made: it is made anew", 100 * coverage.unknown_share, 100 * before.unknown_share,
+            "made: it is made again", 100 * coverage.unknown_share, 100 * before.unknown_share,
         )  # fmt: skip
         return True
     return text.refit == "always"

@@ -153,7 +153,7 @@ class Remake:
 
 
 def damage_of(output: str, release: Release) -> str | None:
-    """Return what is wrong with a release, as far as one night looks at it; None if nothing is."""
+    """Return what is wrong with a release, as far as one night reads it; None if nothing is."""
     try:
         check_files(open_output(output, None), release, hashed_in(tonight(), release.sizes))
     except DamagedReleaseError as error:
@@ -241,7 +241,7 @@ def report_if_done(inputs: Inputs) -> Report | None:
 
 
 def report_of(release: Release, inputs: Inputs) -> Report:
-    """Return the report of a release that is up to date, and whole as far as one night looks."""
+    """Return the report of a release that is up to date, and whole as far as one night reads."""
     if inputs.job.private:  # it may be new in the job
         make_private(inputs.output)
     with damage_explained(inputs.output, release):
@@ -382,7 +382,7 @@ def _left_tidy(run: JobRun) -> Iterator[None]:
     Other errors, and kills, leave it: the same run again goes on there. So do not those of runs
     that ended before, as soon as another one begins.
     """
-    if run.inputs.from_release is None:  # else ids of what is passed over are looked up yet
+    if run.inputs.from_release is None:  # else ids of what is skipped are still searched for
         also = None if run.previous is None else run.previous.number
         clean(run.inputs.output, run.hold, keep=run.inputs.job.keep, also=also)
     try:

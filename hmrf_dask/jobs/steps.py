@@ -90,7 +90,7 @@ def fit_job(
     corpus : Corpus
     answers : Constraints, optional
     run_dir : str
-        A fit that was killed goes on from there.
+        A fit that was killed resumes there.
     first : array of shape (n_clusters, n_features), optional
         Centroids to begin with; without them it is a cold start.
     tell : callable
@@ -149,7 +149,7 @@ def warm_centroids(
     if before is None or now is None or before.identity == now.identity:
         return centroids
     if len(before.components) or len(now.components):
-        log.info("components of the vocabulary were made anew: a cold start")
+        log.info("components of the vocabulary were made again: a cold start")
         return None
     moved = _mapped(centroids, before, now)
     if not moved.any(axis=1).all():
@@ -159,7 +159,7 @@ def warm_centroids(
 
 
 def _mapped(centroids: FloatArray, before: Vocabulary, now: Vocabulary) -> FloatArray:
-    """Return centroids with the columns of another vocabulary; new words begin at nought."""
+    """Return centroids with the columns of another vocabulary; new words begin at zero."""
     if now.settings.kind == "hashing":
         return centroids  # a bucket is a bucket
     places = now.places(before.terms)
@@ -177,7 +177,7 @@ class JobRun:
     ----------
     inputs : Inputs
     parent : Parent
-        What it goes on from.
+        The release that it continues.
     hold : Hold
     watch : Watch
     """
@@ -194,7 +194,7 @@ class JobRun:
 
     @property
     def previous(self) -> Release | None:
-        """The release that it goes on from."""
+        """The release that it continues."""
         return self.parent.release
 
     def record_made(self, names: Iterable[str]) -> None:
@@ -213,7 +213,7 @@ class JobRun:
 
     @property
     def place(self) -> Place:
-        """The output, as tasks are told of it."""
+        """The output, as tasks know it."""
         return Place(self.inputs.output)
 
     def record_of(self, pack: str) -> str:
@@ -317,7 +317,7 @@ class Material:
 
 
 def check_parent(run: JobRun) -> None:
-    """Look at what the run goes on from before hours of work are put into it."""
+    """Check what the run continues before hours of work are put into it."""
     if run.previous is not None:
         with run.watch.step("check the last release"):
             predicting = run.inputs.job.mode == "predict"

@@ -88,7 +88,7 @@ class CsvTable:
         lines = self._lines
         while True:
             begins = lines.number + 1
-            lines.excerpt = ""
+            lines.first = ""
             try:
                 cells = next(self._parsed)
             except StopIteration:
@@ -99,7 +99,7 @@ class CsvTable:
                     problem = "a cell that is too long, or a quote left open"
                     raise DamagedFile(begins, problem) from None
                 reason = f"not CSV: {error}, in lines {begins} to {lines.number}"
-                yield BadRecord(begins, reason, lines.excerpt)
+                yield BadRecord(begins, reason, excerpt(lines.first))
             else:
                 if cells:
                     yield Row(begins, cells)
@@ -181,7 +181,7 @@ class _Lines:
         self._longest = longest
         self._nothing = Nothing(longest)
         self.number = 0
-        self.excerpt = ""
+        self.first = ""  # line of a row
         self._text = io.TextIOWrapper(
             io.BufferedReader(stream, 2**18),
             encoding="utf-8-sig" if encoding.lower() in _UTF_8 else encoding,
@@ -206,5 +206,5 @@ class _Lines:
             self._nothing.clear()
         if len(line) > self._longest:
             raise DamagedFile(self.number, f"a line longer than {self._longest} characters")
-        self.excerpt = self.excerpt or excerpt(line)
+        self.first = self.first or line
         return line

@@ -197,15 +197,16 @@ def _written(
     file: TableFile, path: str, wanted: Sequence[str], names: list[str]
 ) -> Iterator[list[str | None]]:
     """Yield the wanted values of rows as text, and add names that are new to `names`."""
+    places = [names.index(name) if name in names else None for name in wanted]
     for row in file.rows:
         if isinstance(row, BadRecord):
             raise InvalidInputError(f"{path}, line {row.line}: {row.reason}; correct the file")
-        values = dict(zip(row.names, row.values, strict=True))
         if file.names is None:
+            values = dict(zip(row.names, row.values, strict=True))
             names += [n for n in values if n not in names and (n in wanted or len(names) < SHOWN)]
             yield [_text(values.get(name)) for name in wanted]
-        else:
-            yield [values.get(name) or None for name in wanted]  # an empty cell is nothing
+        else:  # an empty cell is nothing
+            yield [None if place is None else row.values[place] or None for place in places]
 
 
 def _text(value: Any) -> str | None:

@@ -21,7 +21,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import assignments, former
 from hmrf_dask.jobs.assignments import write_assignments, write_clusters
-from hmrf_dask.jobs.former import count_overlap
+from hmrf_dask.jobs.former import OldAssignments, count_overlap
 from hmrf_dask.releases.lineage import first_lineage, trace
 from hmrf_dask.storage.sealed import DamagedFileError
 from tests.support.fits import Case, text_case
@@ -217,7 +217,10 @@ def clusters_of(folder: Path) -> dict[str, list[Any]]:
     return pq.read_table(folder / "clusters.parquet").to_pydict()
 
 
-def test_clusters(case: Case, model: HMRFKMeans, tmp_path: Path) -> None:
+def test_clusters(
+    case: Case, model: HMRFKMeans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignments, "REPRESENTATIVES", 3)
     names = np.array([f"word{number}" for number in range(case.X.shape[1])])
     assert case.ids is not None
     ids = [17, 3, 40, 8]
@@ -226,7 +229,7 @@ def test_clusters(case: Case, model: HMRFKMeans, tmp_path: Path) -> None:
         corpus = case.corpus(partitions)
         labels = fitted_labels(model, corpus)
         folder = str(tmp_path / str(partitions))
-        written = write_assignments(corpus, labels, model, folder, n_representatives=3)
+        written = write_assignments(corpus, labels, model, folder)
         asked = {"words": names, "n_words": 4}
         (sha256,) = write_clusters(written, called(model, ids), folder, **asked).values()
         bytes_.add(sha256)
@@ -273,7 +276,7 @@ def test_any_store(case: Case, model: HMRFKMeans, place: Place) -> None:
     old = write_assignments(corpus, labels, model, f"{url}/runs/a", **where)
     assert write_clusters(old, model, f"{url}/runs/a", **where).keys() == {"clusters.parquet"}
     files = {f"runs/a/{name}": sha256 for name, sha256 in old.files.items()}
-    found = count_overlap(url, files, corpus, labels, 4, **where)
+    found = count_overlap(OldAssignments(url, files, options), corpus, labels, 4)
     lineage = trace(first_lineage(old.sizes.tolist()), *found[:4])
     assert (lineage.ids, lineage.n_moved) == ((0, 1, 2, 3), 0)
 
@@ -297,8 +300,9 @@ def test_overlap_is_the_count_of_shared_documents(
     changed = (labels[order] + (order % 5 == 0)) % 4
     names = [f"part-{number:05}-of-00003.parquet" for number in range(3)] + ["more"]
     found = count_overlap(
-        str(tmp_path),
-        {f"runs/a/{name}": sha256 for name, sha256 in old.files.items()},
+        OldAssignments(
+            str(tmp_path), {f"runs/a/{name}": sha256 for name, sha256 in old.files.items()}
+        ),
         newer,
         dask.array.from_array(changed.astype(np.int32), chunks=(newer.row_counts,)),
         4,
@@ -322,7 +326,7 @@ def test_old_assignments_that_changed_are_named(
     old = write_assignments(corpus, labels, model, str(tmp_path))
     (name,) = old.files
     with pytest.raises(DamagedFileError, match=f"{name} must be as it was published"):
-        count_overlap(str(tmp_path), {name: "0" * 64}, corpus, labels, 4)
+        count_overlap(OldAssignments(str(tmp_path), {name: "0" * 64}), corpus, labels, 4)
 
 
 def test_a_lost_file_of_old_assignments_leaves_the_others(
@@ -331,10 +335,10 @@ def test_a_lost_file_of_old_assignments_leaves_the_others(
     corpus = case.corpus(3)
     labels = fitted_labels(model, corpus)
     old = write_assignments(corpus, labels, model, str(tmp_path))
-    whole = count_overlap(str(tmp_path), old.files, corpus, labels, 4)
+    whole = count_overlap(OldAssignments(str(tmp_path), old.files), corpus, labels, 4)
     lost = dict.fromkeys(sorted(old.files)[:1], "0" * 64)
     with pytest.warns(HmrfWarning, match="1 of 3 files with the last assignments cannot be read"):
-        found = count_overlap(str(tmp_path), old.files | lost, corpus, labels, 4)
+        found = count_overlap(OldAssignments(str(tmp_path), old.files | lost), corpus, labels, 4)
     assert found.counts.sum() == corpus.n_rows - corpus.row_counts[0]
     assert found.sizes.tolist() == whole.sizes.tolist()
 
@@ -363,5 +367,5 @@ def test_worker_processes_write_the_same_bytes(
     assert there.files == here.files
     assert there.distortions.tolist() == here.distortions.tolist()
     assert there.ids.tolist() == here.ids.tolist()
-    found = count_overlap(str(tmp_path / "a"), there.files, corpus, given, 4)
+    found = count_overlap(OldAssignments(str(tmp_path / "a"), there.files), corpus, given, 4)
     assert sum(found.counts) == case.n_rows

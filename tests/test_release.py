@@ -16,6 +16,7 @@ from hmrf_dask.releases.lock import held
 from hmrf_dask.releases.own_files import record
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import (
+    Contents,
     DamagedReleaseError,
     Release,
     damages,
@@ -50,9 +51,10 @@ def release(place: Place, run_id: str, *, keep: int | None = None, **changes: An
         record(storage_of(place), run_id, [f"runs/{run_id}"])
         files = write_files(storage_of(place), run_id)
         asked = {
-            "run_id": run_id, "previous": latest(url, options), "files": files,
-            "ledger": {"a.jsonl": [1, "x"]}, "counts": {"documents": 3}, "model": "m",
-        } | changes  # fmt: skip
+            "run_id": run_id,
+            "previous": latest(url, options),
+            "contents": Contents(files, {"a.jsonl": [1, "x"]}, {"documents": 3}, "m"),
+        } | changes
         made = publish(url, hold, storage_options=options, **asked)
         if keep is not None:
             clean(url, hold, keep, options)
@@ -129,7 +131,11 @@ def test_a_damaged_release_is_named(tmp_path: Path) -> None:
 def test_a_release_has_all_its_files(place: Place) -> None:
     url, options = place
     with pytest.raises(DamagedFileError, match=r"got none of runs/one/more \(1 missing\)"):
-        release(place, "one", files={"runs/one/run.json": "0", "runs/one/more": "1"})
+        release(
+            place,
+            "one",
+            contents=Contents({"runs/one/run.json": "0", "runs/one/more": "1"}, [], {}, "m"),
+        )
     assert latest(url, options) is None
 
 
@@ -144,7 +150,7 @@ def test_the_same_run_publishes_once(place: Place) -> None:
 def test_a_run_that_was_passed_over_publishes_nothing(place: Place) -> None:
     url, options = place
     files = write_files(storage_of(place), "late")
-    asked: dict[str, Any] = {"files": files, "ledger": [], "counts": {}, "model": "m"}
+    asked: dict[str, Any] = {"contents": Contents(files, [], {}, "m")}
     with held(url, "late", storage_options=options) as hold:
         # The number is the fence where a check came too early.
         release_of_other = {"run_id": "other", "previous": None, "storage_options": options}
@@ -186,7 +192,7 @@ def test_old_runs_go_and_what_is_named_stays(place: Place) -> None:
     found = latest(url, options)
     assert found is not None
     files = write_files(storage, d) | found.files
-    release(place, d, keep=1, files=files)
+    release(place, d, keep=1, contents=Contents(files, [], {}, "m"))
     assert sorted(storage.names("runs")) == [c, d]
     # LATEST was not replaced: what it names stays.
     storage.write("LATEST", f'{{"release": 3, "run": "{c}"}}'.encode())

@@ -7,7 +7,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -204,15 +204,18 @@ def encode_state(state: Arrays) -> bytes:
             # A ZipInfo without a date keeps the clock out of the bytes.
             entry = zipfile.ZipInfo(f"{name}.npy")
             with archive.open(entry, "w", force_zip64=True) as member:
-                values = np.asarray(state[name], order="C")
-                try:
-                    np.lib.format.write_array(member, values, allow_pickle=False)
-                except ValueError as error:
-                    raise InvalidInputError(
-                        f"state must hold plain arrays, got {name!r} of {values.dtype}; "
-                        "put text and nested values in the record"
-                    ) from error
+                _write_array(member, name, np.asarray(state[name], order="C"))
     return sink.getvalue()
+
+
+def _write_array(member: IO[bytes], name: str, values: npt.NDArray[Any]) -> None:
+    try:
+        np.lib.format.write_array(member, values, allow_pickle=False)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"state must hold plain arrays, got {name!r} of {values.dtype}; "
+            "put text and nested values in the record"
+        ) from error
 
 
 def decode_state(data: bytes, name: str) -> dict[str, npt.NDArray[Any]]:

@@ -291,14 +291,19 @@ def drive(inputs: Inputs) -> dict[str, Any]:
     """Run a job from inside a task."""
     from dataclasses import asdict
 
+    with worker_client():
+        return asdict(_run_when_unlocked(inputs))
+
+
+def _run_when_unlocked(inputs: Inputs) -> Any:
+    """Run a job, which this very task may have locked before its worker was lost."""
     from hmrf_dask.jobs.run_job import run_job
 
-    with worker_client():
-        deadline = time.monotonic() + DRIVER_SECONDS
-        while True:
-            try:
-                return asdict(run_job(inputs))
-            except HmrfError as error:  # locked perhaps by this task, before its worker was lost
-                if error.exit_code != TRY_AGAIN or time.monotonic() > deadline:
-                    raise
-                time.sleep(DRIVER_PAUSE)
+    deadline = time.monotonic() + DRIVER_SECONDS
+    while True:
+        try:
+            return run_job(inputs)
+        except HmrfError as error:
+            if error.exit_code != TRY_AGAIN or time.monotonic() > deadline:
+                raise
+            time.sleep(DRIVER_PAUSE)

@@ -134,16 +134,16 @@ class Given:
 
 
 NOTHING_GIVEN = Given(
-    (),
-    np.empty((0, 2), object),
-    np.empty(0, np.bool_),
-    np.empty(0),
-    np.empty(0, np.int64),
-    np.empty(0, np.int64),
-    np.empty(0, object),
-    [],
-    [],
-    0,
+    paths=(),
+    pairs=np.empty((0, 2), object),
+    must=np.empty(0, np.bool_),
+    weights=np.empty(0),
+    files=np.empty(0, np.int64),
+    lines=np.empty(0, np.int64),
+    notes=np.empty(0, object),
+    labels=[],
+    rejects=[],
+    n_answers=0,
 )
 
 
@@ -198,16 +198,16 @@ def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
     ]
     labels = [(file, one) for file, lines in enumerate(read) for one in lines.labels]
     given = Given(
-        tuple(path for path, _ in files),
-        np.concatenate([one.pairs for one in read]),
-        np.concatenate([one.must for one in read]),
-        np.concatenate([one.weights for one in read]),
-        np.repeat(np.arange(len(read)), [len(one.lines) for one in read]),
-        np.concatenate([one.lines for one in read]),
-        np.concatenate([one.notes for one in read]),
-        labels,
-        rejects,
-        sum(len(one.lines) for one in read) + len(labels) + len(rejects),
+        paths=tuple(path for path, _ in files),
+        pairs=np.concatenate([one.pairs for one in read]),
+        must=np.concatenate([one.must for one in read]),
+        weights=np.concatenate([one.weights for one in read]),
+        files=np.repeat(np.arange(len(read)), [len(one.lines) for one in read]),
+        lines=np.concatenate([one.lines for one in read]),
+        notes=np.concatenate([one.notes for one in read]),
+        labels=labels,
+        rejects=rejects,
+        n_answers=sum(len(one.lines) for one in read) + len(labels) + len(rejects),
     )
     return _with_one_class(_with_one_weight(given))
 
@@ -366,7 +366,13 @@ class Split:
     def _answers(self, used: Constraints | None) -> Answers:
         gone = self.documents.encode_gone() if self.documents.gone.any() else b""
         return Answers(
-            used, self.rejects, self.waiting, len(self.unknown), 0, _notes(self.given), gone
+            used=used,
+            rejects=self.rejects,
+            waiting=self.waiting,
+            n_unknown=len(self.unknown),
+            n_unused=0,
+            notes=_notes(self.given),
+            gone=gone,
         )
 
 

@@ -110,6 +110,7 @@ def _places(flow: DaskFlow, corpus: Corpus, constraints: Constraints) -> list[Pl
 
 ASSIGNMENTS_FOLDER = "assignments"
 _BATCH_BYTES = 2**26  # of the distances of some rows to all centroids
+REPRESENTATIVES = 5  # documents nearest to a centroid that are listed for its cluster
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,6 @@ class Assigned:
         Exact sums of their distances to their own centroids.
     labels, distances, ids : arrays, shape (n,)
         The documents nearest to each centroid, by label, distance and id.
-    n_representatives : int
-        How many of them each label has at most.
     violations : dict of str to int
         How many of the given pairs are broken, by kind.
     """
@@ -138,7 +137,6 @@ class Assigned:
     labels: LabelArray
     distances: FloatArray
     ids: AnyArray
-    n_representatives: int
     violations: dict[str, int]
 
     def __sizeof__(self) -> int:
@@ -180,7 +178,6 @@ class _Target:
     url: str
     options: Mapping[str, Any]
     cluster_ids: tuple[int, ...]
-    n_representatives: int
 
 
 def write_assignments(
@@ -191,7 +188,6 @@ def write_assignments(
     *,
     constraints: Constraints | None = None,
     names: Sequence[str] | None = None,
-    n_representatives: int = 5,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Assigned:
     """Write FOLDER/assignments, one file for each partition.
@@ -216,8 +212,6 @@ def write_assignments(
         The given pairs. Those of documents that the corpus has not count as kept.
     names : sequence of str, optional
         A file name for each partition; the same documents again go best under the same name.
-    n_representatives : int
-        How many documents near its centroid are listed for each cluster.
     storage_options : mapping, optional
         For fsspec, without credentials.
 
@@ -235,7 +229,7 @@ def write_assignments(
         )
     url, options = absolute_url(folder), dict(storage_options or {})
     called = tuple(model.cluster_ids_.tolist())
-    target = _Target(url, options, called, n_representatives)
+    target = _Target(url, options, called)
     paths = paths_of(corpus, names)
     storage = open_storage(url, options, durable=True)
     storage.make_root()
@@ -340,8 +334,7 @@ def _write_part(
         {path: digest(data)},
         np.bincount(labels, minlength=len(called)).astype(np.int64),
         np.asarray(sums, np.int64).reshape(len(called), LIMBS),
-        *_nearest(labels, own, block.ids, target.n_representatives),
-        n_representatives=target.n_representatives,
+        *_nearest(labels, own, block.ids),
         violations={},
     )
 
@@ -368,19 +361,18 @@ def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelAr
 
 
 def _nearest(
-    labels: LabelArray, distances: FloatArray, ids: AnyArray, most: int
+    labels: LabelArray, distances: FloatArray, ids: AnyArray
 ) -> tuple[LabelArray, FloatArray, AnyArray]:
-    """Return the `most` documents of each label with the least distances, ties by id."""
+    """Return the representatives of each label: least distances first, ties by id."""
     order = np.lexsort((ids, distances, labels))
     sorted_labels = labels[order]
     first = np.searchsorted(sorted_labels, sorted_labels)
-    chosen = order[np.arange(len(order)) - first < most]
+    chosen = order[np.arange(len(order)) - first < REPRESENTATIVES]
     return labels[chosen], distances[chosen], ids[chosen]
 
 
 def _joined(parts: Sequence[Assigned]) -> Assigned:
     """Return what several parts wrote."""
-    most = parts[0].n_representatives
     together = (
         np.concatenate([one.labels for one in parts]),
         np.concatenate([one.distances for one in parts]),
@@ -390,8 +382,7 @@ def _joined(parts: Sequence[Assigned]) -> Assigned:
         {name: sha256 for one in parts for name, sha256 in one.files.items()},
         np.sum([one.sizes for one in parts], axis=0, dtype=np.int64),
         np.sum([one.distortions for one in parts], axis=0, dtype=np.int64),
-        *_nearest(*together, most),
-        n_representatives=most,
+        *_nearest(*together),
         violations={},
     )
 

@@ -194,13 +194,13 @@ def answer_findings(given: Given, n_files: int, missing: list[str]) -> AnswerFin
     pairs = given.with_classes().constraints()
     n_documents = len(set(given.named()))
     return AnswerFindings(
-        n_files,
-        0 if pairs is None else len(pairs.must_nodes),
-        0 if pairs is None else len(pairs.cannot_nodes),
-        n_documents,
-        n_documents - len(missing),
-        missing[:SHOWN],
-        len(given.rejects),
+        files=n_files,
+        must_links=0 if pairs is None else len(pairs.must_nodes),
+        cannot_links=0 if pairs is None else len(pairs.cannot_nodes),
+        documents=n_documents,
+        documents_found=n_documents - len(missing),
+        not_found=missing[:SHOWN],
+        bad_lines=len(given.rejects),
     )
 
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,13 +132,19 @@ def _remembered(place: Place, last: Release | None, releases: Sequence[Release])
             continue
         for name, sha256 in release.files.items():
             with suppress(DamagedReleaseError):  # that of the last release was checked before
-                if name.endswith(f"/{GONE}"):
-                    data = read_file(place.storage, name, sha256)
-                    found.update(decode_parquet(data)[COLUMN].to_pylist())
-                elif name.endswith(f"/{ANSWERS}"):
-                    data = read_file(place.storage, name, sha256)
-                    found.update(parse_pairs(data, ANSWERS).as_text().documents.tolist())
+                found.update(_documents_of(place, name, sha256))
     return found
+
+
+def _documents_of(place: Place, name: str, sha256: str) -> list[str]:
+    """Return the ids that a file of a release holds because answers named them."""
+    ids: list[str] = []
+    if name.endswith(f"/{GONE}"):
+        ids = decode_parquet(read_file(place.storage, name, sha256))[COLUMN].to_pylist()
+    elif name.endswith(f"/{ANSWERS}"):
+        pairs = parse_pairs(read_file(place.storage, name, sha256), ANSWERS)
+        ids = pairs.as_text().documents.tolist()
+    return ids
 
 
 def _in_assignments(place: Place, release: Release, wanted: AnyArray) -> BoolArray:
@@ -255,25 +262,38 @@ class _OldFile:
         return file.read(["doc_id", "cluster"], use_threads=False).cast(_SCHEMA)
 
 
+class OldAssignments(NamedTuple):
+    """The assignments of a former release.
+
+    Attributes
+    ----------
+    output : str
+        Folder or URL below which the files lie.
+    files : mapping of str to str
+        Their sha256 by their names below the output, as a `Release` has them.
+    storage_options : mapping
+        For fsspec, without credentials.
+    """
+
+    output: str
+    files: Mapping[str, str]
+    storage_options: Mapping[str, Any] = MappingProxyType({})
+
+
 def count_overlap(
-    output: str,
-    previous: Mapping[str, str],
+    old: OldAssignments,
     corpus: Corpus,
     labels: Any,
     n_clusters: int,
     *,
     names: Sequence[str] | None = None,
     changed: Sequence[bool] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
 ) -> Overlap:
     """Return how many documents each old cluster shares with each new label.
 
     Parameters
     ----------
-    output : str
-        Folder or URL below which the old files lie.
-    previous : mapping of str to str
-        The sha256 of the old assignments by their names below the output, as a `Release` has them.
+    old : OldAssignments
     corpus : Corpus
         No id comes twice.
     labels : dask array, shape (n_rows,), optional
@@ -285,21 +305,19 @@ def count_overlap(
         their names.
     changed : sequence of bool, optional
         Of each partition, whether its shared documents are counted in `n_changed`.
-    storage_options : mapping, optional
-        For fsspec, without credentials.
     """
-    refuse_credentials(storage_options or {})
-    place = (absolute_url(output), dict(storage_options or {}))
-    files = [_OldFile(*place, name, sha256) for name, sha256 in sorted(previous.items())]
-    old = {file.name.rpartition("/")[2]: file for file in files}
+    refuse_credentials(old.storage_options)
+    place = (absolute_url(old.output), dict(old.storage_options))
+    files = [_OldFile(*place, name, sha256) for name, sha256 in sorted(old.files.items())]
+    by_name = {file.name.rpartition("/")[2]: file for file in files}
     flow = DaskFlow()
     own = [path.removeprefix(f"{ASSIGNMENTS_FOLDER}/") for path in paths_of(corpus, names)]
     found = [None] * len(own) if labels is None else list(labels.to_delayed().ravel())
     # Labels of changed partitions are counted separately, as K more.
     shifts = [n_clusters if one else 0 for one in changed or [False] * corpus.n_partitions]
-    parts = zip(corpus.named, found, map(old.get, own), shifts, strict=True)
+    parts = zip(corpus.named, found, map(by_name.get, own), shifts, strict=True)
     joined = [flow.lazy(_join_block, *part) for part in parts]
-    taken = {old[name].name for name in own if name in old}
+    taken = {by_name[name].name for name in own if name in by_name}
     joined += [flow.lazy(_read_alone, file) for file in files if file.name not in taken]
     joined = flow.persist(joined)
     sizes = [flow.lazy(_sizes, part, n_clusters) for part in found]
@@ -315,11 +333,9 @@ def count_overlap(
     return Overlap(*known, total, n_changed)
 
 
-def count_shared(
-    output: str, previous: Mapping[str, str], corpus: Corpus, names: Sequence[str]
-) -> int:
+def count_shared(old: OldAssignments, corpus: Corpus, names: Sequence[str]) -> int:
     """Return how many documents of old assignments a corpus has; see `count_overlap`."""
-    return int(count_overlap(output, previous, corpus, None, 1, names=names).counts.sum())
+    return int(count_overlap(old, corpus, None, 1, names=names).counts.sum())
 
 
 def _tell_lost(files: Sequence[_OldFile], lost: int) -> None:

@@ -321,7 +321,14 @@ def gather(
     sources = tuple(list_sources(manifest, folder))
     refuse(listed_inside(output, sources))
     return Inputs(
-        job, manifest, output, sources, (*named, *more), from_release, take_over, allow_shrink
+        job=job,
+        manifest=manifest,
+        output=output,
+        sources=sources,
+        answers=(*named, *more),
+        from_release=from_release,
+        take_over=take_over,
+        allow_shrink=allow_shrink,
     )
 
 

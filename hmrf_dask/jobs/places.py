@@ -219,16 +219,17 @@ def model_folder(place: str) -> str:
     if release is not None:
         folder = model_of(release.files)
         storage = open_storage(root, {}, durable=False)
+        of_model = {n: sha for n, sha in release.files.items() if n.startswith(f"{folder}/")}
         with explained_to_readers():
-            for name, sha256 in release.files.items():
-                if name.startswith(f"{folder}/"):
-                    read_file(storage, name, sha256)
+            for name, sha256 in of_model.items():
+                read_file(storage, name, sha256)
         return f"{root}/{folder}"
     with explained(root, "read it"):
         filesystem, inside = open_files(root)
-        for folder in ("", f"/{MODEL}"):
-            if filesystem.exists(f"{inside}{folder}/model.json"):
-                return f"{root}{folder}"
+        folders = ("", f"/{MODEL}")
+        there = [f for f in folders if filesystem.exists(f"{inside}{f}/model.json")]
+    if there:
+        return f"{root}{there[0]}"
     raise InvalidInputError(
         f"a model must be a folder that save() wrote, a run directory or a job's output, got "
         f"{place!r} without model.json; check the path"

@@ -22,7 +22,7 @@ from hmrf_dask.flow.dataflow import tree
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import assignments_of, write_assignments, write_clusters
-from hmrf_dask.jobs.former import Overlap, count_overlap
+from hmrf_dask.jobs.former import OldAssignments, Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
     CAME,
@@ -54,7 +54,14 @@ from hmrf_dask.measures.scores import normalized_mutual_info
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
-from hmrf_dask.releases.release import hashed, publish, read_file, read_if_whole, read_published
+from hmrf_dask.releases.release import (
+    Contents,
+    hashed,
+    publish,
+    read_file,
+    read_if_whole,
+    read_published,
+)
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.stores import open_storage
@@ -118,9 +125,13 @@ def _traced(
         return None, 0
     old = assignments_of(run.previous.files)
     shared = count_overlap(
-        run.inputs.output, old, material.corpus, model.labels_, n_clusters, names=material.names,
+        OldAssignments(run.inputs.output, old),
+        material.corpus,
+        model.labels_,
+        n_clusters,
+        names=material.names,
         changed=_in_changed_files(run, material),
-    )  # fmt: skip
+    )
     sizes = shared.sizes.tolist()
     lineage = trace(_last_lineage(run), shared.old, shared.new, shared.counts, sizes)
     return lineage, shared.n_changed
@@ -210,7 +221,11 @@ def _predicted(
             changed = [one for one, pack in parts if wanted[pack]]
             shared = _shared(
                 count_overlap(
-                    run.inputs.output, old, corpus, labels, len(before.ids), changed=changed
+                    OldAssignments(run.inputs.output, old),
+                    corpus,
+                    labels,
+                    len(before.ids),
+                    changed=changed,
                 ),
                 before.ids,
             )
@@ -252,17 +267,28 @@ def release(
     with run.watch.step("write the report"):
         files = results.files | _rejects(run, material, answers) | _answer_files(run, answers)
         nmi = _agreement(run, material, results.files)
-        report = _report(run, material, answers, results, start, fit, nmi)
+        report = _report(
+            run=run,
+            material=material,
+            answers=answers,
+            results=results,
+            start=start,
+            fit=fit,
+            nmi=nmi,
+        )
         report, data = _kept(run, report)
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
         ledger = _ledger(run, material, results)
+        counts = {"documents": report.documents["all"], "clusters": report.clusters["number"]}
         publish(
-            run.inputs.output, run.hold, run_id=run.run_id, previous=run.previous, files=files,
-            ledger=ledger,
-            counts={"documents": report.documents["all"], "clusters": report.clusters["number"]},
-            model=_model_identity(results.files), number=run.parent.number,
-        )  # fmt: skip
+            run.inputs.output,
+            run.hold,
+            run_id=run.run_id,
+            previous=run.previous,
+            contents=Contents(files, ledger, counts, _model_identity(results.files)),
+            number=run.parent.number,
+        )
         before = [] if run.previous is None else [run.previous.ledger]
         run.hold.check()
         sweep(run.inputs.output, run.run_id, [ledger, *before])

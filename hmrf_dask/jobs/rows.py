@@ -201,12 +201,28 @@ def weigh_documents(
         since = _covered(rows, [key not in known for key in keys])
         if not _is_outdated(text, before.vocabulary, since):
             made_of = tuple(key for key in keys if key in known)
-            return JobRows(tuple(rows), records, keys, before.vocabulary, made_of, False, coverage)
+            return JobRows(
+                rows=tuple(rows),
+                records=records,
+                keys=keys,
+                vocabulary=before.vocabulary,
+                made_of=made_of,
+                refit=False,
+                coverage=coverage,
+            )
     vocabulary = fit_vocabulary(flow, counted, settings, place, before_written=before_written)
     rows = rows_of(flow, counted, vocabulary, place)
     if before is None:
         coverage = _covered(rows, [True] * len(rows))
-    return JobRows(tuple(rows), records, keys, vocabulary, keys, True, coverage)
+    return JobRows(
+        rows=tuple(rows),
+        records=records,
+        keys=keys,
+        vocabulary=vocabulary,
+        made_of=keys,
+        refit=True,
+        coverage=coverage,
+    )
 
 
 def _covered(rows: Sequence[SourceRows], wanted: Sequence[bool]) -> Coverage:
@@ -274,7 +290,15 @@ def embed_documents(packs: Sequence[Pack], place: Place, so_far: SoFar) -> JobRo
     width = max(widths, default=1)
     rows = tuple(replace(one.rows, n_features=width) for one in found)  # an empty file has none
     keys = tuple(record.key for record in records)
-    return JobRows(rows, records, keys, None, (), False, Coverage())
+    return JobRows(
+        rows=rows,
+        records=records,
+        keys=keys,
+        vocabulary=None,
+        made_of=(),
+        refit=False,
+        coverage=Coverage(),
+    )
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from hmrf_dask.errors import (
     counted,
 )
 from hmrf_dask.jobs.assignments import assignments_of
-from hmrf_dask.jobs.former import count_shared
+from hmrf_dask.jobs.former import OldAssignments, count_shared
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.parent import (
     INPUTS,
@@ -55,6 +55,7 @@ from hmrf_dask.releases.own_files import remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import (
     LATEST,
+    Contents,
     DamagedReleaseError,
     Release,
     check_files,
@@ -264,7 +265,9 @@ def refuse_shrunk(run: JobRun, material: Material) -> None:
         return
     with run.watch.step("compare documents with the last release"):
         old = assignments_of(run.previous.files)
-        n_there = count_shared(run.inputs.output, old, material.corpus, material.names)
+        n_there = count_shared(
+            OldAssignments(run.inputs.output, old), material.corpus, material.names
+        )
     if 2 * n_there < n_before:
         files = counted(len(run.changes.gone), "file")
         raise InvalidInputError(
@@ -340,23 +343,31 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
         with held(inputs.output, parent.run_id) as hold:
             ownership.confirm(storage, inputs.owner, hand_over=inputs.take_over)
             with damage_explained(inputs.output):
-                if find(inputs) != parent:
-                    continue
+                found_again = find(inputs)
+            if found_again != parent:
+                continue
             if parent.release is not None and parent.done:
                 _point_at(inputs.output, hold, parent.release)
                 return report_of(parent.release, inputs)
-            run = JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell))
-            run.record_made([run.name])
-            with _left_tidy(run), _space_explained(inputs.output):
-                return repaired(partial(_work, run), run.place.storage, run.record_of)
+            return _run_held(JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell)))
+
+
+def _run_held(run: JobRun) -> Report:
+    """Do the work of a run that holds its output; damaged files are made again on the way."""
+    run.record_made([run.name])
+    with _left_tidy(run), _space_explained(run.inputs.output):
+        return repaired(partial(_work, run), run.place.storage, run.record_of)
 
 
 def _point_at(output: str, hold: OutputLock, release: Release) -> None:
     """Finish what a run did not that was killed after its commit."""
     publish(
-        output, hold, run_id=release.run, previous=release, files=release.files,
-        ledger=release.ledger, counts=release.counts, model=release.model,
-    )  # fmt: skip
+        output,
+        hold,
+        run_id=release.run,
+        previous=release,
+        contents=Contents(release.files, release.ledger, release.counts, release.model),
+    )
 
 
 def _work(run: JobRun) -> Report:

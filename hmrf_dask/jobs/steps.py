@@ -382,13 +382,18 @@ def _split(run: JobRun, material: Material, given: Given) -> Split:
         find = partial(find_in, material.corpus)
         split = split_answers(given, look_up(run.place, run.previous, given.named(), find))
         with _stopping_fits(run):
-            if run.inputs.job.quarantines:
-                check_answers(run, given, split.rejects)
-            elif split.unknown:
-                raise _refused(run, given, split.unknown)
-            if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
-                refuse_contradictions(split.known, certain=True)
+            _check_split(run, given, split)
     return split
+
+
+def _check_split(run: JobRun, given: Given, split: Split) -> None:
+    """Stop at answers that the job does not quarantine, and at contradictions among the others."""
+    if run.inputs.job.quarantines:
+        check_answers(run, given, split.rejects)
+    elif split.unknown:
+        raise _refused(run, given, split.unknown)
+    if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
+        refuse_contradictions(split.known, certain=True)
 
 
 def _refused(run: JobRun, given: Given, rejects: Sequence[Reject]) -> InvalidInputError:

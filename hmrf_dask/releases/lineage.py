@@ -127,7 +127,16 @@ def first_lineage(sizes: Sequence[int], first_id: int = 0) -> Lineage:
     given = tuple(int(size) for size in sizes)
     ids = tuple(range(first_id, first_id + len(given)))
     changes = tuple(Change(one, "new", 0, size) for one, size in zip(ids, given, strict=True))
-    return Lineage(ids, given, first_id + len(given), changes, 0, 0, sum(given), 0)
+    return Lineage(
+        ids=ids,
+        sizes=given,
+        next_id=first_id + len(given),
+        changes=changes,
+        n_common=0,
+        n_gone=0,
+        n_added=sum(given),
+        n_moved=0,
+    )
 
 
 def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int, n_moved: int = 0) -> Lineage:
@@ -145,7 +154,16 @@ def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int, n_moved: 
     each = sorted(zip(previous.ids, previous.sizes, given, strict=True))
     changes = tuple(Change(one, "kept", before, after) for one, before, after in each)
     gone, added = sum(previous.sizes) - n_common, sum(given) - n_common
-    return Lineage(previous.ids, given, previous.next_id, changes, n_common, gone, added, n_moved)
+    return Lineage(
+        ids=previous.ids,
+        sizes=given,
+        next_id=previous.next_id,
+        changes=changes,
+        n_common=n_common,
+        n_gone=gone,
+        n_added=added,
+        n_moved=n_moved,
+    )
 
 
 def trace(

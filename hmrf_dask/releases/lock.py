@@ -339,7 +339,15 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
                 f"{_named(last)}{_last_sign(storage, last)}; wait until it ends, or stop it, and "
                 "run again"
             )
-        own = Holder(number + 1, run_id, this_process(), _now(), lease, beat, token)
+        own = Holder(
+            number=number + 1,
+            run=run_id,
+            process=this_process(),
+            since=_now(),
+            lease=lease,
+            beat=beat,
+            token=token,
+        )
         if not log.claim(own.number, own.sealed()):
             continue
         woke = last is not None and _sign_of(storage, last) != sign

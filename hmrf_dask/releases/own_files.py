@@ -143,10 +143,14 @@ def names_below(storage: Storage, folder: str = "") -> Iterator[str]:
         for path in storage.files.find(root):
             yield str(path).removeprefix(str(storage.root)).lstrip("/")
     elif isinstance(storage, LocalStorage):
-        for inside, folders, names in os.walk(os.path.join(storage.url, folder)):
-            links = [one for one in folders if os.path.islink(os.path.join(inside, one))]
-            for name in (*links, *names):
-                yield os.path.relpath(os.path.join(inside, name), storage.url)
+        yield from _local_names_below(storage.url, folder)
+
+
+def _local_names_below(root: str, folder: str) -> Iterator[str]:
+    for inside, folders, names in os.walk(os.path.join(root, folder)):
+        links = [name for name in folders if os.path.islink(os.path.join(inside, name))]
+        for name in (*links, *names):
+            yield os.path.relpath(os.path.join(inside, name), root)
 
 
 def _remove_local(root: str, folder: str, forms: re.Pattern[str]) -> Removal:
@@ -167,9 +171,9 @@ def _remove_local(root: str, folder: str, forms: re.Pattern[str]) -> Removal:
         removed = _remove_in(opened[-1], f"{folder}/" if folder else "", forms)
         if parts and not removed.left:
             os.rmdir(parts[-1], dir_fd=opened[-2])
-            if len(parts) > 2:  # rows of a vocabulary, of which these may be the last
-                with contextlib.suppress(OSError):
-                    os.rmdir(parts[-2], dir_fd=opened[-3])
+        if len(parts) > 2 and not removed.left:  # rows of a vocabulary, perhaps the last of it
+            with contextlib.suppress(OSError):
+                os.rmdir(parts[-2], dir_fd=opened[-3])
         return removed
 
 
@@ -177,16 +181,14 @@ def _remove_in(top: int, prefix: str, forms: re.Pattern[str]) -> Removal:
     n_files, left = 0, list[str]()
     for inside, folders, names, descriptor in os.fwalk(".", topdown=False, dir_fd=top):
         below = prefix if inside == "." else f"{prefix}{inside[2:]}/"
-        for name in names:
-            if is_own(below + name, forms) and not _is_link(name, descriptor):
-                os.unlink(name, dir_fd=descriptor)
-                n_files += 1
-            else:
-                left.append(below + name)
-        for name in folders:
-            if _is_link(name, descriptor):
-                left.append(below + name)
-            elif not any(one.startswith(f"{below}{name}/") for one in left):
+        own = [n for n in names if is_own(below + n, forms) and not _is_link(n, descriptor)]
+        links = [name for name in folders if _is_link(name, descriptor)]
+        for name in own:
+            os.unlink(name, dir_fd=descriptor)
+        n_files += len(own)
+        left += [below + name for name in (*(set(names) - set(own)), *links)]
+        for name in set(folders) - set(links):
+            if not any(path.startswith(f"{below}{name}/") for path in left):
                 os.rmdir(name, dir_fd=descriptor)
     return Removal(n_files, sorted(left))
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from hmrf_dask.errors import HeldError
@@ -79,16 +79,31 @@ class _Written:
     model: str
 
 
+class Contents(NamedTuple):
+    """What a run has to publish.
+
+    Attributes
+    ----------
+    files : mapping of str to str
+        The sha256 of all files of the release, by their names below the output.
+    ledger, counts : JSON values
+    model : str
+        What distinguishes its model from any other.
+    """
+
+    files: Mapping[str, str]
+    ledger: Any
+    counts: Mapping[str, Any]
+    model: str
+
+
 def publish(
     output: str | os.PathLike[str],
     hold: OutputLock,
     *,
     run_id: str,
     previous: Release | None,
-    files: Mapping[str, str],
-    ledger: Any,
-    counts: Mapping[str, Any],
-    model: str,
+    contents: Contents,
     number: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Release:
@@ -103,11 +118,9 @@ def publish(
         That the caller holds the output.
     run_id : str
     previous : Release or None
-        What the run went on from.
-    files : mapping of str to str
-        The sha256 of all files of the release, by their names below the output; they are there.
-    ledger, counts : JSON values
-    model : str
+        The release that the run continued.
+    contents : Contents
+        Its files are there.
     number : int, optional
         Of the release, known when the run began; without it the one after `previous`.
     storage_options : mapping, optional
@@ -119,7 +132,7 @@ def publish(
         Another run took the output over, or published meanwhile.
     """
     storage = open_output(output, storage_options)
-    sizes = _sizes_of_all(storage, files, previous)
+    sizes = _sizes_of_all(storage, contents.files, previous)
     if number is None:
         number = 1 if previous is None else previous.number + 1
     made = Release(
@@ -127,11 +140,11 @@ def publish(
         run=run_id,
         parent=None if previous is None else previous.run,
         when=datetime.now(UTC).isoformat(timespec="seconds"),
-        files=dict(sorted(files.items())),
+        files=dict(sorted(contents.files.items())),
         sizes=sizes,
-        ledger=ledger,
-        counts=dict(counts),
-        model=model,
+        ledger=contents.ledger,
+        counts=dict(contents.counts),
+        model=contents.model,
     )
     hold.check()
     before = read_if_whole(storage, number - 1)

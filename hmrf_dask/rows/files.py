@@ -167,7 +167,15 @@ def write_block(
         _put(filesystem, f"{folder}/{name}", content)
     n_values, n_bytes = len(block.values), len(content)
     id_bytes = block.ids.nbytes - 8 * block.n_rows if block.ids.dtype.kind == "U" else 0
-    return BlockFile(name, block.n_rows, n_values, block.is_dense, n_bytes, digest, id_bytes)
+    return BlockFile(
+        name=name,
+        n_rows=block.n_rows,
+        n_values=n_values,
+        is_dense=block.is_dense,
+        n_bytes=n_bytes,
+        sha256=digest,
+        id_bytes=id_bytes,
+    )
 
 
 def number_of(file: BlockFile) -> int:

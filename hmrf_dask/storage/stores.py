@@ -191,14 +191,17 @@ class LocalStorage:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of the files in a folder."""
-        found = {}
         with _explained(self.url, f"list {folder}"):
-            for name in self.names(folder):
-                with contextlib.suppress(FileNotFoundError):  # a link to nothing, or just gone
-                    seen = os.stat(self._path(f"{folder}/{name}".lstrip("/")))
-                    if stat.S_ISREG(seen.st_mode):
-                        found[name] = seen.st_size
-        return found
+            sizes = {name: self._size(f"{folder}/{name}") for name in self.names(folder)}
+        return {name: size for name, size in sizes.items() if size is not None}
+
+    def _size(self, name: str) -> int | None:
+        """Return the bytes of a file; None of a link to nothing, of a folder, of what just went."""
+        try:
+            status = os.stat(self._path(name.lstrip("/")))
+        except FileNotFoundError:
+            return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files and the folders that became empty; nothing that lies behind a link."""

@@ -244,13 +244,13 @@ def load_vocabulary(identity: str, place: Place) -> Vocabulary:
         (found,) = decode_table(read_file(storage, record.files["components"]), schema, path)
         components = as_numpy(found.flatten(), np.float64).reshape(-1, len(idf))
     vocabulary = Vocabulary(
-        _settings(record, path),
-        terms,
-        as_numpy(idf, np.float32),
-        record.n_documents,
-        record.n_known,
-        record.n_occurrences,
-        components,
+        settings=_settings(record, path),
+        terms=terms,
+        idf=as_numpy(idf, np.float32),
+        n_documents=record.n_documents,
+        n_known=record.n_known,
+        n_occurrences=record.n_occurrences,
+        components=components,
     )
     if vocabulary.identity != identity:
         refuse_file(path, "what it holds is not what its name says")

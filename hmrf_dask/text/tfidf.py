@@ -190,7 +190,15 @@ def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabul
         )
     idf = _smooth_idf(documents, frequencies.n_documents)
     components = np.empty((0, len(idf)))
-    return Vocabulary(settings, terms, idf, frequencies.n_documents, known, total, components)
+    return Vocabulary(
+        settings=settings,
+        terms=terms,
+        idf=idf,
+        n_documents=frequencies.n_documents,
+        n_known=known,
+        n_occurrences=total,
+        components=components,
+    )
 
 
 def _smooth_idf(documents: IntArray, n_documents: int) -> RowArray:

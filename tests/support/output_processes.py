@@ -15,7 +15,7 @@ from hmrf_dask.errors import HeldError
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.lock import held
 from hmrf_dask.releases.ownership import clean
-from hmrf_dask.releases.release import latest, publish
+from hmrf_dask.releases.release import Contents, latest, publish
 from hmrf_dask.storage.stores import LocalStorage
 
 ROOT = Path(__file__).parents[2]
@@ -109,9 +109,12 @@ def publish_run(output: str, run_id: str) -> None:
             storage.write(name, content_of(name))
             files[name] = sha256_of(name)
         publish(
-            output, own, run_id=run_id, previous=latest(output), files=files,
-            ledger=[run_id], counts={"documents": 3}, model="m",
-        )  # fmt: skip
+            output,
+            own,
+            run_id=run_id,
+            previous=latest(output),
+            contents=Contents(files, [run_id], {"documents": 3}, "m"),
+        )
         clean(output, own, keep=2)
 
 

@@ -19,6 +19,7 @@ from hmrf_dask.storage import sealed
 from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, unseal_as
 from hmrf_dask.storage.whole_files import decode_npz
+from hmrf_dask.types import Sized
 
 Labels = npt.NDArray[np.int32]
 
@@ -30,7 +31,7 @@ Piece = tuple[str, int, Labels]  # a part, its first row, its labels
 
 
 @dataclass(frozen=True)
-class LabelsFile:
+class LabelsFile(Sized):
     """One file of labels: rows `first_row` to `first_row + n_rows` (exclusive) of its part.
 
     Attributes

@@ -16,7 +16,7 @@ from hmrf_dask.constraints.graphs import (
 )
 from hmrf_dask.constraints.pairs import canonical_pairs, freeze_arrays
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, Sized
 
 EXPLICIT_PAIRS = 2048  # closure pairs that any component may have written out
 EXPLICIT_RATIO = 64  # closure pairs written out per given pair of a larger component
@@ -24,7 +24,7 @@ PAIR_BUDGET = 20_000_000  # closure pairs in total where the distortion has no t
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ConstraintGraph:
+class ConstraintGraph(Sized):
     """The constrained documents, in id order, and all that their pairs cost.
 
     The constraint energy of a labelling is the sum over `must_pairs` and `cannot_pairs` (with their

@@ -26,7 +26,7 @@ from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
 from hmrf_dask.tasks.partitions import find_ids, labels_at
-from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
 Places = tuple[IntArray, IntArray]  # which of the documents named, and their rows of a partition
 _NOWHERE = (np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -114,7 +114,7 @@ REPRESENTATIVES = 5  # documents nearest to a centroid that are listed for its c
 
 
 @dataclass(frozen=True)
-class Assigned:
+class Assigned(Sized):
     """What was written of some partitions, or of all.
 
     Attributes
@@ -139,14 +139,9 @@ class Assigned:
     ids: AnyArray
     violations: dict[str, int]
 
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        arrays = (self.sizes, self.distortions, self.labels, self.distances, self.ids)
-        return sum(array.nbytes for array in arrays) + 256 * len(self.files)
-
 
 @dataclass(frozen=True)
-class _Compared:
+class _Compared(Sized):
     """Rows next to the clusters.
 
     Attributes
@@ -164,11 +159,6 @@ class _Compared:
     own: FloatArray
     runner_up: LabelArray
     nearest: FloatArray
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        arrays = (self.labels, self.own, self.runner_up, self.nearest)
-        return sum(array.nbytes for array in arrays) + 256
 
 
 @dataclass(frozen=True)

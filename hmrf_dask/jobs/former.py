@@ -37,7 +37,7 @@ from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.tasks.partitions import find_ids
 from hmrf_dask.text.files import Place
-from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray, Sized
 
 COLUMN = "doc_id"
 
@@ -207,7 +207,7 @@ class Overlap(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _Joined(Sized):
     """Two tables of documents joined: the counts, and those without a partner.
 
     `lost` is how many old files could not be read.
@@ -221,10 +221,6 @@ class _Joined:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as bytes: Arrow's join wants aligned buffers, and frames often are not."""
         return _unpacked, (self.counts, _packed(self.old), _packed(self.new), self.lost)
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return int(self.old.nbytes + self.new.nbytes) + self.counts.__sizeof__()
 
 
 def _packed(table: pa.Table) -> bytes:

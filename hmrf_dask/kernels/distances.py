@@ -21,7 +21,7 @@ from hmrf_dask.kernels.by_cluster import members_by_cluster
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.prefetch import AHEAD, prefetch_row
 from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
-from hmrf_dask.types import FloatArray, LabelArray
+from hmrf_dask.types import FloatArray, LabelArray, Sized
 
 LINKED = -1  # label of a constrained row in its corpus partition: a linked partition holds it
 UNDECIDED = -2  # label of a row that has none yet
@@ -44,7 +44,7 @@ class Exact(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class Table(Sized):
     """The centroids as kernels use them; what is derived from them is made once in a process.
 
     Attributes
@@ -103,9 +103,9 @@ class Table:
         parts = (self.exact, self.bias, self.extra, *bounds, self.weights, self.squared)
         return Table, parts
 
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size, what is made later included."""
-        return 2 * self.exact.nbytes + self.weights.nbytes + 1024
+    def sized_values(self) -> tuple[Any, ...]:
+        """Return the arrays, and as much again for what is made of them later."""
+        return self.exact, self.exact, self.bias, self.extra, self.weights
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)

@@ -36,10 +36,6 @@ class Drift(NamedTuple):
     after: str
     falls: FloatArray
 
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.falls.nbytes + 256
-
 
 class Margins:
     """What is known of the rows of one part from when they were last compared with centroids.

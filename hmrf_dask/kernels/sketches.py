@@ -15,14 +15,14 @@ from hmrf_dask.kernels.arrays import RowArrays
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.types import FloatArray, IntArray, RowArray
+from hmrf_dask.types import FloatArray, IntArray, RowArray, Sized
 
 ROUNDER = 1.5 * 2.0**52  # x + ROUNDER holds the nearest integer to x in its last bits
 ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
 LEAST_ROWS = 2**11  # as if there were so many: a summand stays below 2**51, where ROUNDER is exact
 
 
-class Basis:
+class Basis(Sized):
     """Columns that rows are multiplied with, laid out for the kernels once in a process.
 
     Parameters
@@ -39,9 +39,9 @@ class Basis:
         """Leave behind what is made again faster than it travels."""
         return Basis, (self.vectors,)
 
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size, the layout included."""
-        return 2 * self.vectors.nbytes + 512
+    def sized_values(self) -> tuple[FloatArray, FloatArray]:
+        """Return the vectors, and as much again for their layout."""
+        return self.vectors, self.vectors
 
     @property
     def columns(self) -> Columns:

@@ -15,7 +15,7 @@ from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.memory import buffer
 from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.threads import over_ranges
-from hmrf_dask.types import FloatArray, IntArray, LabelArray
+from hmrf_dask.types import FloatArray, IntArray, LabelArray, Sized
 
 LARGEST_EXPONENT = 43
 SPARSE = 4  # entries times this are fewer than all places: beyond, the whole array is held
@@ -171,7 +171,7 @@ def emit(
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Sized):
     """Sums of rows by cluster, whole or as the entries of a few moved rows.
 
     The last column holds `extra`.
@@ -190,11 +190,6 @@ class Sums:
     values: IntArray
     counts: IntArray
     n_columns: int
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        arrays = (self.dense, self.places, self.values, self.counts)
-        return sum(array.nbytes for array in arrays) + 128
 
     @property
     def is_dense(self) -> bool:
@@ -271,7 +266,7 @@ def add_to(sums: IntArray, change: Sums | Accumulator) -> IntArray:
     return joined([change]).added_to(sums)
 
 
-class Accumulator:
+class Accumulator(Sized):
     """Adds up what moved rows change, over many blocks.
 
     Rows are only noted when they are added, and gone through cluster by cluster at the end: entries
@@ -317,9 +312,9 @@ class Accumulator:
             self._features, self._unit = features, 2.0**exponent
             self._settle()
 
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size of what is not rows."""
-        return sum(one.__sizeof__() for one in self._sums) + self.counts.nbytes + 512
+    def sized_values(self) -> tuple[object, ...]:
+        """Return what is not rows: these are counted where they are kept."""
+        return self._sums, self.counts
 
     def join(self, change: Sums | Accumulator) -> None:
         """Add rows that were noted, or added up, elsewhere."""

@@ -12,11 +12,11 @@ from hmrf_dask.corpus.partitioned import delayed_chunks, is_dask_array
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.flow.dataflow import Lazy, tree
-from hmrf_dask.types import AnyArray, IntArray
+from hmrf_dask.types import AnyArray, IntArray, Sized
 
 
 @dataclass(frozen=True)
-class Contingency:
+class Contingency(Sized):
     """How many rows every class has in every cluster; only cells that have some are kept.
 
     Attributes
@@ -67,11 +67,6 @@ class Contingency:
         out = np.zeros((len(self.classes), len(self.clusters)), np.int64)
         out[self.rows, self.columns] = self.counts
         return out
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        arrays = (self.classes, self.clusters, self.rows, self.columns, self.counts)
-        return sum(array.nbytes for array in arrays) + 128
 
 
 def _added(places: IntArray, counts: IntArray, length: int) -> IntArray:

@@ -25,14 +25,14 @@ from hmrf_dask.rows.canonical import (
     require_matrix,
     sound_csr,
 )
-from hmrf_dask.types import AnyArray, FloatArray, IntArray, KeyArray, LabelArray, RowArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, KeyArray, LabelArray, RowArray, Sized
 
 _NEGATIVE_ZERO = np.uint32(0x80000000)
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowBlock:
+class RowBlock(Sized):
     """Rows of one partition, in the one form that every kernel reads.
 
     The arrays are read-only and aligned wherever the block comes from (the caller's matrix, a
@@ -72,10 +72,6 @@ class RowBlock:
     def __reduce__(self) -> tuple[type[RowBlock], tuple[Any, ...]]:
         """Go through the constructor: arrays out of network frames are often not aligned."""
         return RowBlock, tuple(getattr(self, field.name) for field in fields(self))
-
-    def __sizeof__(self) -> int:
-        """Bytes of all arrays, which is what Dask decides by when it spills or moves a block."""
-        return self.nbytes
 
     @property
     def nbytes(self) -> int:

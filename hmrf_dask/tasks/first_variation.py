@@ -27,11 +27,11 @@ from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.icm import PricedPairs, end_to_end
 from hmrf_dask.tasks.model import Model, real_sums
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray, Sized
 
 
 @dataclass(frozen=True)
-class Sources:
+class Sources(Sized):
     """The frozen sums of a round as tasks need them."""
 
     model: Model
@@ -51,13 +51,9 @@ class Sources:
         """Whether a cluster is worth ‖S‖, not ‖S‖²/n."""
         return self.model.distortion.refinement == "directional"
 
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.model.__sizeof__() + self.sums.nbytes
-
 
 @dataclass(frozen=True)
-class Proposals:
+class Proposals(Sized):
     """Moves that would lower J, best first, ties by the id of the first row.
 
     Move t takes rows addresses[starts[t]:starts[t + 1]] to targets[t]. Addresses are row numbers of
@@ -70,11 +66,6 @@ class Proposals:
     starts: IntArray
     addresses: IntArray
     most_rows: int
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        arrays = (self.gains, self.ids, self.targets, self.starts, self.addresses)
-        return sum(array.nbytes for array in arrays) + 256
 
 
 def summands_of(block: RowBlock, model: Model) -> Summands:
@@ -201,7 +192,7 @@ def merge_proposals(lists: Sequence[Proposals]) -> Proposals:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Chosen(Sized):
     """The pair costs and neighbours of a few linked rows, in addresses."""
 
     starts: IntArray
@@ -209,11 +200,6 @@ class Chosen:
     costs: FloatArray
     near: IntArray  # addresses of rows and neighbours, sorted
     labels: LabelArray  # their labels
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        arrays = (self.starts, self.neighbours, self.costs, self.near, self.labels)
-        return sum(array.nbytes for array in arrays) + 256
 
 
 def chosen_ties(

@@ -17,20 +17,16 @@ from hmrf_dask.linked.plan import Scale
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.icm import exact_costs, problem_labels
 from hmrf_dask.tasks.model import Model, Settings
-from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray
+from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray, Sized
 
 
 @dataclass(frozen=True)
-class KeyedCosts:
+class KeyedCosts(Sized):
     """What a linked partition knows before its groups are placed."""
 
     costs: LabelArray
     ids: AnyArray
     keys: KeyArray
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.costs.nbytes + self.ids.nbytes + self.keys.nbytes + 128
 
 
 def keyed_costs(block: RowBlock, model: Model, scale: Scale) -> KeyedCosts:

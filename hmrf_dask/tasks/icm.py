@@ -30,7 +30,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model, Penalties
 from hmrf_dask.tasks.partitions import RowTerms, Step, relabel
 from hmrf_dask.tasks.rounds import Piece
-from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
 COST_ROWS = 8192  # rows whose float64 distances are held at a time
 FEW_ROWS = 16  # that are measured cluster by cluster
@@ -40,7 +40,7 @@ GROUPED = 1 / 8
 
 
 @dataclass(frozen=True)
-class PricedPairs:
+class PricedPairs(Sized):
     """The pairs of an ICM problem, priced, and their adjacency for ICM."""
 
     penalty: FloatArray
@@ -48,19 +48,9 @@ class PricedPairs:
     neighbour: LabelArray
     signed: IntArray
 
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return (
-            self.penalty.nbytes
-            + self.start.nbytes
-            + self.neighbour.nbytes
-            + self.signed.nbytes
-            + 128
-        )
-
 
 @dataclass(frozen=True)
-class LinkedCosts:
+class LinkedCosts(Sized):
     """The costs of a linked partition's rows before ICM.
 
     Attributes
@@ -71,10 +61,6 @@ class LinkedCosts:
 
     costs: LabelArray
     gains: IntArray | None = None
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.costs.nbytes + (0 if self.gains is None else self.gains.nbytes) + 128
 
 
 def exact_costs(block: RowBlock, model: Model, scale: Scale) -> LabelArray:
@@ -363,15 +349,11 @@ def describe(
 
 
 @dataclass(frozen=True)
-class PairCosts:
+class PairCosts(Sized):
     """What the pairs of one pair block cost under the present weights."""
 
     penalty: FloatArray  # J of a violated pair
     signed: IntArray  # cost of equal labels in integer units: negative for must-links
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.penalty.nbytes + self.signed.nbytes + 128
 
 
 def price_pairs(

@@ -16,7 +16,7 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.kernels.exact import BASE, exact_integer
 from hmrf_dask.kernels.hamerly import Drift
 from hmrf_dask.kernels.sums import Accumulator
-from hmrf_dask.types import FloatArray, IntArray
+from hmrf_dask.types import FloatArray, IntArray, Sized
 
 Penalty = Literal["distance", "potts"]
 WeightUpdate = Literal["normalized", "paper"]
@@ -49,7 +49,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Sized):
     """What a task needs to compute any distance, sum or penalty."""
 
     distortion: Distortion
@@ -94,9 +94,9 @@ class Model:
         parts = (self.distortion, self.weights, self.centroids, self.smoothing, self.exponent)
         return _with_drift, (*parts, self.drift)
 
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size, the table included."""
-        return self.weights.nbytes + 3 * self.centroids.nbytes + 1024
+    def sized_values(self) -> tuple[Any, ...]:
+        """Return the arrays, and as much again twice for the table that is made later."""
+        return self.weights, self.centroids, self.centroids, self.centroids
 
 
 def _with_drift(*parts: Any) -> Model:

@@ -19,7 +19,7 @@ from hmrf_dask.kernels.sums import Accumulator, Sums, joined
 from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint, survey
 from hmrf_dask.rows.files import Blocks, BlockSource, lasting
 from hmrf_dask.tasks.model import Model
-from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, RowArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, RowArray, Sized
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class LabelledPartition:
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Sized):
     """What parts give back after their labels changed.
 
     Rows that moved are only noted where the driver has them: it adds them straight to its sums.
@@ -155,13 +155,9 @@ class Step:
     change: IntArray | None  # exact change of Σ D, limbs; None where it is measured anew
     sums: Sums | Accumulator  # change of the centroid sums
 
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.sums.__sizeof__() + 512 * (1 + len(self.files))
-
 
 @dataclass(frozen=True)
-class RowTerms:
+class RowTerms(Sized):
     """What distances need of each row of a part; Dask would take a bare tuple for a task.
 
     Attributes
@@ -172,10 +168,6 @@ class RowTerms:
 
     terms: Any
     margins: Margins = field(default_factory=Margins, compare=False)
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return 256 + int(sum(array.nbytes for array in self.terms))
 
 
 def row_terms(block: RowBlock, metric: tuple[Distortion, FloatArray]) -> RowTerms:

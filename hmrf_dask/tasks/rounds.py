@@ -32,7 +32,7 @@ from hmrf_dask.kernels.reconcile import (
     winners,
 )
 from hmrf_dask.linked.layout import LinkedLayout
-from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray, Sized
 
 
 class Members(NamedTuple):
@@ -50,7 +50,7 @@ class Members(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Piece:
+class Piece(Sized):
     """What a linked partition knows of its ICM problem, whatever pairs and distances cost.
 
     Attributes
@@ -88,12 +88,6 @@ class Piece:
         outside = np.searchsorted(self.far, index) + np.where(index >= last, self.size, 0)
         own = (index >= self.offset) & (index < last)
         return np.where(own, index - self.offset + self.first, outside)
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        arrays: list[AnyArray] = [self.far, self.start, self.neighbour, self.edge, self.groups]
-        arrays += [*self.inside, *self.cut, *self.seen_by.values()]
-        return sum(one.nbytes for one in arrays) + 1024
 
 
 @dataclass(frozen=True)
@@ -235,15 +229,11 @@ Boundary = tuple[LabelArray, AnyArray]  # indices in the problem, ascending, and
 
 
 @dataclass(frozen=True)
-class PointProposals:
+class PointProposals(Sized):
     """The best cluster of each own point of a piece, and its gain; a gain of 0 stays."""
 
     targets: LabelArray
     gains: IntArray
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.targets.nbytes + self.gains.nbytes + 128
 
 
 class Summary(NamedTuple):
@@ -408,15 +398,11 @@ def take_moves(piece: Piece, labels: LabelArray, moves: list[Boundary]) -> Label
 
 
 @dataclass(frozen=True)
-class GroupProposals:
+class GroupProposals(Sized):
     """The groups that want to move most, as many as may travel."""
 
     moves: GroupMoves
     most: int
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return sum(array.nbytes for array in self.moves) + 128
 
 
 def propose_inside_groups(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,11 +22,11 @@ from hmrf_dask.tasks.first_centroids import (
     largest_first,
 )
 from hmrf_dask.tasks.model import Settings
-from hmrf_dask.types import AnyArray, FloatArray, IntArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, Sized
 
 
 @dataclass(frozen=True)
-class StartSample:
+class StartSample(Sized):
     """What candidates start from: rows sorted by id, and the constraints among them."""
 
     block: RowBlock
@@ -38,14 +38,6 @@ class StartSample:
     extent: Extent
     cost_unit: float
     row_bytes: int
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        graph = self.graph
-        held = [] if graph is None else [getattr(graph, one.name) for one in fields(graph)]
-        arrays = [one for one in held if isinstance(one, np.ndarray)]
-        sizes = (array.nbytes for array in [self.rows, self.node_rows, *arrays])
-        return self.block.__sizeof__() + sum(sizes) + 4096
 
     @property
     def smoothing(self) -> float:
@@ -140,17 +132,13 @@ def labels_by_row(ground: StartSample, run: CheckpointStore, file: LabelsFile) -
 
 
 @dataclass(frozen=True)
-class Lowest:
+class Lowest(Sized):
     """The rows of a part with the lowest keyed numbers."""
 
     numbers: FloatArray
     ids: AnyArray
     rows: IntArray
     most: int
-
-    def __sizeof__(self) -> int:
-        """Tell Dask the true size."""
-        return self.numbers.nbytes + self.ids.nbytes + self.rows.nbytes + 128
 
 
 def lowest_rows(

@@ -27,7 +27,7 @@ from hmrf_dask.kernels.tokens import character_table, count_entries, read_words
 from hmrf_dask.limits import LIST_ITEMS, within
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
 from hmrf_dask.storage.parquet import encode_parquet
-from hmrf_dask.types import AnyArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, IntArray, LabelArray, Sized
 
 Count = Annotated[int, Field(**within("document_count"))]
 Columns = Annotated[int, Field(**within("columns"))]
@@ -158,7 +158,7 @@ _ENCODINGS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class Counted(Sized):
     """How often each text has each term of a batch.
 
     Attributes
@@ -175,11 +175,6 @@ class Counted:
     indices: LabelArray
     counts: LabelArray
     terms: pa.Array
-
-    def __sizeof__(self) -> int:
-        """Bytes of all arrays, for Dask."""
-        arrays = (self.indptr, self.indices, self.counts, self.terms)
-        return sum(int(array.nbytes) for array in arrays)
 
     @property
     def n_texts(self) -> int:

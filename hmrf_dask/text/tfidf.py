@@ -19,11 +19,11 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
 from hmrf_dask.text.counts import Counted, TextSettings
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray, Sized
 
 
 @dataclass(frozen=True, eq=False)
-class Frequencies:
+class Frequencies(Sized):
     """In how many documents each term is, and how often; of several batches together by `merge`.
 
     Attributes
@@ -41,11 +41,6 @@ class Frequencies:
     occurrences: IntArray
     n_documents: int
     buckets: IntArray
-
-    def __sizeof__(self) -> int:
-        """Bytes of all arrays, for Dask."""
-        arrays = (self.terms, self.documents, self.occurrences, self.buckets)
-        return sum(int(array.nbytes) for array in arrays)
 
     @staticmethod
     def of(counted: Counted, settings: TextSettings) -> Frequencies:
@@ -86,7 +81,7 @@ class Frequencies:
 
 
 @dataclass(frozen=True, eq=False)
-class Vocabulary:
+class Vocabulary(Sized):
     """All that texts need to become rows, fixed once: what later texts are held against.
 
     Attributes
@@ -154,10 +149,6 @@ class Vocabulary:
         """Leave behind what is made again sooner than it travels."""
         names = self.__dataclass_fields__
         return {name: value for name, value in self.__dict__.items() if name in names}
-
-    def __sizeof__(self) -> int:
-        """Bytes of all arrays, for Dask."""
-        return int(self.terms.nbytes) + self.idf.nbytes + self.components.nbytes
 
 
 def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabulary:

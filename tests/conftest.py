@@ -15,10 +15,20 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("tests.support")  # before any of it is imported
 
 from tests.support.loop import only_tables  # noqa: E402
+from tests.support.reads import little_memory  # noqa: E402
 from tests.support.rows_in_forms import form, no_work, working  # noqa: E402
 from tests.support.stores import place, s3_options, store  # noqa: E402
 
-__all__ = ["form", "no_work", "only_tables", "place", "s3_options", "store", "working"]  # fixtures
+__all__ = [
+    "form",
+    "little_memory",
+    "no_work",
+    "only_tables",
+    "place",
+    "s3_options",
+    "store",
+    "working",
+]  # fixtures
 
 # The same examples in every run, so that a red test is red for everybody; a deadline would be a
 # timing assertion, and the first call of a numba kernel compiles it. `HYPOTHESIS_PROFILE=explore`

@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,7 @@ from threadpoolctl import threadpool_info
 
 from hmrf_dask import (
     LSA,
-    ConstrainedKMeans,
-    COPKMeans,
     HMRFKMeans,
-    KMeans,
-    MPCKMeans,
-    PCKMeans,
-    SeededKMeans,
     load,
 )
 from hmrf_dask.constraints.pairs import Constraints
@@ -36,16 +31,14 @@ from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.releases.release import latest
 from hmrf_dask.text.counts import Counted, TextSettings, count_texts
 from hmrf_dask.text.tfidf import Frequencies, Vocabulary, make_vocabulary, to_rows
-from tests.support.family_fits import blobs, corpus_of, digest_of, some_labels, text_corpus
-from tests.support.fits import CASES, SIZES, Case, digests, text_case
+from tests.support.cases import CASES, FITS, ROOMY, ROUNDS
+from tests.support.family_fits import digest_of, text_corpus
+from tests.support.fits import fit
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.job_runs import assigned, run
 from tests.support.problems import planted_text
 
 RECORD = Path(__file__).with_name("golden.json")
-# The last budget cuts even the components of these sizes, which are then settled in rounds.
-ROOMY, NARROW = "1 GiB", "8 KiB"
-ROUNDS = ("cosine", "cosine learned", "cosine potts open", "kl", "pearson", "euclidean dense")
 Compute = Callable[[], str]
 
 
@@ -88,58 +81,13 @@ def digest(*values: Any) -> str:
 # ---- fits
 
 
-def _of_fit(case: Case, memory: str) -> str:
-    return next(iter(digests(case, [3], ["synchronous"], memory).values()))
+def _of_fit(name: str) -> str:
+    case = FITS[name]
+    return fit(replace(case, memory=case.memory or ROOMY), 3).digest
 
 
-def _noisy(case: Case) -> Case:
-    """Return a case whose cannot-links are partly wrong, so that pairs are violated."""
-    wrong = case.must[::4]
-    kept = np.delete(case.must, np.s_[::4], axis=0)
-    return Case(case.X, kept, np.concatenate([case.cannot, wrong]), case.parameters)
-
-
-def _beliefs(penalty: str) -> str:
-    parameters: dict[str, Any] = {"inference": "belief-propagation", "penalty": penalty}
-    case = _noisy(text_case(**SIZES, closure=False, **parameters))
-    return _of_fit(case, ROOMY)
-
-
-def _refined(*, ids: bool, memory: str) -> str:
-    return _of_fit(
-        _noisy(text_case(**SIZES, ids=ids, refine=True, n_init=3, closure=False)), memory
-    )
-
-
-def _seeded(kind: type[Any]) -> str:
-    rows, topics, must, _ = text_corpus()
-    model = kind(3, random_state=0)
-    return digest_of(model.fit(corpus_of(rows, 3), some_labels(topics, 0.2), must_link=must))
-
-
-def _softly_seeded() -> str:
-    rows, topics, *_ = text_corpus()
-    known = some_labels(topics, 0.2)[:, None] >= 0
-    shares = np.where(known, 0.1 + 0.7 * np.eye(3)[topics], 0.0)
-    return digest_of(SeededKMeans(3, random_state=0).fit(corpus_of(rows, 3), shares))
-
-
-def _paired(kind: type[Any], **parameters: Any) -> str:
-    rows, _, must, cannot = text_corpus()
-    model = kind(3, random_state=0, n_init=2, **parameters)
-    return digest_of(model.fit(corpus_of(rows, 3), must_link=must, cannot_link=cannot))
-
-
-def _metric() -> str:
-    rows, hidden = blobs()
-    same, other = np.flatnonzero(hidden == 0), np.flatnonzero(hidden == 1)
-    must, cannot = np.stack([same[:-1], same[1:]], 1)[:8], np.stack([same, other], 1)[:8]
-    model = MPCKMeans(3, random_state=0, n_init=2)
-    return digest_of(model.fit(corpus_of(rows, 3), must_link=must, cannot_link=cannot))
-
-
-def _unpaired() -> str:
-    return digest_of(KMeans(3, random_state=0, n_init=3).fit(corpus_of(text_corpus()[0], 3)))
+def _of_family(name: str) -> str:
+    return digest_of(FITS[name].fitted(3))
 
 
 def _predicted() -> str:
@@ -230,21 +178,21 @@ NIGHTS = [
 ]
 
 CASES_BY_NAME: Mapping[str, Compute] = {
-    **{f"fit: {name}": partial(_of_fit, case, ROOMY) for name, case in CASES.items()},
-    **{f"rounds: {name}": partial(_of_fit, CASES[name], NARROW) for name in ROUNDS},
-    "fit: ids": partial(_of_fit, text_case(**SIZES, ids=True), ROOMY),
-    "fit: one start": partial(_of_fit, text_case(**SIZES, init="neighborhoods"), ROOMY),
-    "beliefs: distance": partial(_beliefs, "distance"),
-    "beliefs: potts": partial(_beliefs, "potts"),
-    "first variation": partial(_refined, ids=False, memory=ROOMY),
-    "first variation: small tasks": partial(_refined, ids=True, memory="16 KiB"),
-    "seeds: SeededKMeans": partial(_seeded, SeededKMeans),
-    "seeds: ConstrainedKMeans": partial(_seeded, ConstrainedKMeans),
-    "seeds: soft": _softly_seeded,
-    "hard pairs: COPKMeans": partial(_paired, COPKMeans),
-    "family: PCKMeans": partial(_paired, PCKMeans),
-    "family: MPCKMeans": _metric,
-    "family: KMeans": _unpaired,
+    **{f"fit: {name}": partial(_of_fit, name) for name in CASES},
+    **{f"rounds: {name}": partial(_of_fit, f"{name} in rounds") for name in ROUNDS},
+    "fit: ids": partial(_of_fit, "with ids"),
+    "fit: one start": partial(_of_fit, "one start"),
+    "beliefs: distance": partial(_of_fit, "beliefs"),
+    "beliefs: potts": partial(_of_fit, "beliefs, potts"),
+    "first variation": partial(_of_fit, "first variation"),
+    "first variation: small tasks": partial(_of_fit, "first variation in small tasks"),
+    "seeds: SeededKMeans": partial(_of_family, "SeededKMeans"),
+    "seeds: ConstrainedKMeans": partial(_of_family, "ConstrainedKMeans"),
+    "seeds: soft": partial(_of_family, "SeededKMeans, soft"),
+    "hard pairs: COPKMeans": partial(_of_family, "COPKMeans"),
+    "family: PCKMeans": partial(_of_family, "PCKMeans"),
+    "family: MPCKMeans": partial(_of_family, "MPCKMeans"),
+    "family: KMeans": partial(_of_family, "KMeans"),
     "predict, transform, score": _predicted,
     "lsa": _components,
     "texts: words": partial(_rows_of_texts, TextSettings()),

@@ -23,7 +23,6 @@ from tests.support.loop import (
     kept_turns,
     make_bench,
     some_bench,
-    turns,
     written,
 )
 from tests.support.problems import DISTORTIONS, Problem, problems, random_problem
@@ -144,16 +143,6 @@ def test_numbering_clusters_anew_changes_no_bit_of_j(
         other = relabelled(bench, turn.state, order)
         prior = prior_value(bench.engine, turn.state)
         assert bench.engine.energy(other, turn.pricing, prior) == turn.state.energy
-
-
-def test_partitions_change_no_bit_of_any_turn() -> None:
-    for seed in range(40):
-        problem = random_problem(seed)
-        runs = [
-            [turn.state.energy for _, turn in turns(some_bench(problem, seed, n_parts=n_parts))]
-            for n_parts in (1, 3)
-        ]
-        assert runs[0] == runs[1]
 
 
 def test_tables_and_pairs_agree_on_j(monkeypatch: pytest.MonkeyPatch) -> None:

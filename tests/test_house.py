@@ -17,6 +17,7 @@ from hmrf_dask import measures
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(path for top in ("hmrf_dask", "pipelines") for path in (ROOT / top).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 LOCK = (ROOT / "requirements" / "lock.txt").read_text()
 
 
@@ -52,6 +53,13 @@ def test_modules_and_functions_fit_on_their_screens(module: Path) -> None:
             n_lines = (node.end_lineno or 0) - node.lineno + 1
             n_documented = (ast.get_docstring(node, clean=False) or "").count("\n")
             assert n_lines - n_documented <= 60, node.name
+
+
+@pytest.mark.parametrize("module", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_are_short_and_take_their_helpers_from_modules_of_helpers(module: Path) -> None:
+    source = module.read_text()
+    assert source.count("\n") <= 600
+    assert not re.findall(r"(?:from|import) tests\.test_\w+|from tests import .*\btest_\w+", source)
 
 
 @pytest.mark.parametrize("script", ["deploy/local/cluster.sh", ".ci/run"])

@@ -30,7 +30,6 @@ from hmrf_dask.kernels.sketches import Basis, add_sketch, project, sketch_expone
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.text.lsa import blas_on_one_thread, orthonormal, scaling_of, strips, survey_rows
 from tests.proofs.news import SETS, missing, news
-from tests.support.fits import scheduled
 from tests.support.problems import planted_text, string_ids
 
 TEXT = planted_text(240, 300, 6, 0, words=25)[0]
@@ -134,43 +133,6 @@ def test_fewer_directions_than_asked_for() -> None:
 
 
 # --- the same bits -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("X", [TEXT, DENSE.astype(np.float32)], ids=["sparse", "dense"])
-def test_any_partitioning_and_any_order_of_rows(X: Any) -> None:
-    n_rows = X.shape[0]
-    whole = fitted(X)
-    uneven = [0, 0, 1, 1, 2, 77, 77, n_rows - 1, n_rows, n_rows]
-    for bounds in (1, 3, 24, uneven):
-        made = isinstance(bounds, int)
-        corpus = Corpus.from_rows(X, n_partitions=bounds if made else 1)
-        if not made:
-            corpus = corpus.with_partitions(bounds)
-        for scheduler in ("synchronous", "threads"):
-            with scheduled(scheduler):
-                model = fitted(corpus)
-                assert digest(model) == digest(whole)
-                told = np.concatenate(
-                    [
-                        block.to_dense()
-                        for block in dask.compute(*model.transform(corpus).partitions)
-                    ]
-                )
-                assert told.tobytes() == whole.transform(X).tobytes()
-    order = np.random.default_rng(0).permutation(n_rows)
-    assert digest(fitted(X[order])) == digest(whole)
-    assert digest(fitted(X, random_state=1)) != digest(whole)
-
-
-@pytest.mark.cluster
-def test_processes(process_cluster: Any) -> None:
-    whole = fitted(TEXT)
-    with scheduled("processes", process_cluster):
-        corpus = Corpus.from_rows(TEXT, n_partitions=5)
-        model = fitted(corpus)
-        assert digest(model) == digest(whole)
-        rows = model.transform(corpus).to_dask_array(dense=True).compute()
-    assert rows.tobytes() == whole.transform(TEXT).tobytes()
 
 
 def test_strips_of_columns_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from hmrf_dask import HMRFKMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.fit import fitting, preparation
+from hmrf_dask.fit import preparation
 from hmrf_dask.fit.e_step import expectation
 from hmrf_dask.fit.preparation import plan_tasks
 from hmrf_dask.fit.problem import gather_parts
@@ -27,11 +25,11 @@ from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource, InTurn, batches, lasting
-from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import Facts
 from tests.support.fits import Case, fit, one_process_cluster, text_case
 from tests.support.problems import planted_text
+from tests.support.reads import watched_reads
 
 PARTITIONS = 12
 
@@ -52,77 +50,7 @@ def stored(case: Case, folder: Path) -> StoredCase:
     return StoredCase(case.X, case.must, case.cannot, case.parameters, case.ids, folder=folder)
 
 
-@pytest.fixture
-def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every corpus of files one that does not fit."""
-    monkeypatch.setattr(fitting, "memory_of_all", lambda: 2**10)
-
-
-@dataclass
-class Reads:
-    """How often each file was decoded, and the most bytes of blocks that were there at a time."""
-
-    files: list[str] = field(default_factory=list)
-    most: int = 0
-    lock: Any = field(default_factory=threading.Lock)
-
-
-@contextmanager
-def watched_reads() -> Iterator[Reads]:
-    """Take down what is read inside; blocks of sparse rows without ids lie in Arrow's memory."""
-    seen, patch, decode = Reads(), pytest.MonkeyPatch(), BlockSource.decode
-
-    def watched(self: BlockSource, fetched: Any) -> RowBlock:
-        block = decode(self, fetched)
-        with seen.lock:
-            seen.files.append(self.file.name)
-            seen.most = max(seen.most, pa.total_allocated_bytes())
-        return block
-
-    patch.setattr(BlockSource, "decode", watched)
-    patch.setattr(BlockSource, "read", lambda self: self.decode(self.fetch()))
-    try:
-        yield seen
-    finally:
-        patch.undo()
-
-
 # ---- the same bits
-
-
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"learn_weights": True},
-        {"refine": True, "ids": True},
-        {"distortion": "euclidean", "dense": True},
-        {"distortion": "kl", "learn_weights": True},
-        {"distortion": "pearson", "init": "neighborhoods"},
-    ],
-    ids=str,
-)
-@pytest.mark.usefixtures("little_memory")
-def test_rows_read_in_every_pass_give_the_same_bits(
-    parameters: dict[str, Any], scheduler: str, tmp_path: Path
-) -> None:
-    case = text_case(300, 60, 4, 40, n_init=1, max_iter=4, **parameters)
-    with dask.config.set(scheduler=scheduler, num_workers=2):
-        kept = fit(case, 5)
-        with watched_reads() as reads:
-            read = fit(stored(case, tmp_path / "rows"), 5)
-    assert kept == replace(read, labels=kept.labels)
-    assert len(reads.files) > 2 * 5  # or the corpus was kept after all
-
-
-@pytest.mark.usefixtures("little_memory")
-def test_starts_on_a_sample_give_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start_sample, "SAMPLE_ROWS", 100)
-    monkeypatch.setattr(start_sample, "SAMPLE_ROWS_PER_CLUSTER", 20)
-    case = text_case(300, 60, 4, 40, ids=True, n_init=1, max_iter=4, refine=False)
-    assert fit(stored(case, tmp_path / "rows"), 5).digest == fit(case, 5).digest
 
 
 @pytest.mark.usefixtures("little_memory")

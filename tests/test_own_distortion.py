@@ -9,14 +9,7 @@ import scipy.sparse as sp
 from hmrf_dask import Constraints, Corpus, HMRFKMeans, OwnDistortion
 from hmrf_dask.errors import DistortionError, InvalidInputError
 from tests.support import own_distortions
-from tests.support.own_distortions import Hellinger
-
-
-def histograms(seed: int, n: int = 60) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    hidden = rng.integers(0, 3, n)
-    profiles = rng.dirichlet(np.full(8, 0.5), 3)
-    return rng.multinomial(12, profiles[hidden]).astype(float), hidden
+from tests.support.own_distortions import Hellinger, histograms
 
 
 def pairs_of(hidden: np.ndarray, seed: int, n_pairs: int = 40) -> Constraints:
@@ -90,17 +83,6 @@ def test_pairs_are_honoured(closure: bool) -> None:
     assert model.violations_ == {"must_link": 0, "cannot_link": 0}
 
 
-def test_any_partitioning_gives_the_same_labels() -> None:
-    rows, hidden = histograms(3)
-    pairs = pairs_of(hidden, 3)
-    model = HMRFKMeans(3, distortion=Hellinger(), random_state=0)
-    expected = model.fit(rows, must_link=pairs).labels_
-    corpus = Corpus.from_rows(rows).with_partitions([0, 0, 1, 30, 30, len(rows)])
-    labels = model.fit(corpus, must_link=pairs).labels_.compute()
-    np.testing.assert_array_equal(labels, expected)
-    np.testing.assert_array_equal(model.predict(corpus).compute(), model.predict(rows))
-
-
 class Sparse(OwnDistortion):
     """Squared Euclidean distance of scipy rows: own code gets sparse rows as they are."""
 
@@ -143,3 +125,11 @@ def test_closures_beyond_the_pair_budget_are_refused() -> None:
         InvalidInputError, match=r"at most 20,000,000 pairs .* set closure to false"
     ):
         model.fit(rows, must_link=chain)
+
+
+def test_rows_are_predicted_in_any_partitioning() -> None:
+    rows, hidden = histograms(3)
+    model = HMRFKMeans(3, distortion=Hellinger(), random_state=0)
+    model.fit(rows, must_link=pairs_of(hidden, 3))
+    corpus = Corpus.from_rows(rows).with_partitions([0, 0, 1, 30, 30, len(rows)])
+    np.testing.assert_array_equal(model.predict(corpus).compute(), model.predict(rows))

@@ -114,34 +114,6 @@ def test_a_ledger_of_former_versions_tells_of_no_packs() -> None:
 # ---- runs
 
 
-def test_packs_give_the_bits_of_files_alone(
-    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = one_each(corpus, 60)
-    together = run(job, output="together")
-    assert len(assignment_files(together.output)) == 1
-    monkeypatch.setattr(packs, "PACK_FILES", 1)
-    alone = run(job, output="alone")
-    assert len(assignment_files(alone.output)) == 60
-    monkeypatch.setattr(packs, "PACK_FILES", 7)
-    some = run(job, output="some")
-    assert len(assignment_files(some.output)) == 9
-    assert assigned(together) == assigned(alone) == assigned(some)
-    assert together.fit["J"] == alone.fit["J"] == some.fit["J"]
-    assert together.nmi == alone.nmi == some.nmi == pytest.approx(1.0)
-
-
-def test_a_batch_ends_before_it_is_too_large(
-    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = one_each(corpus, 60)
-    expected = assigned(run(job, output="whole"))
-    monkeypatch.setattr(packs, "BATCH_ROWS", 25)
-    report = run(job, output="cut")
-    assert len(assignment_files(report.output)) == 3
-    assert assigned(report) == expected
-
-
 @pytest.mark.parametrize("refit", ["always", "never"])
 def test_only_packs_with_a_changed_file_are_read_again(
     refit: str, corpus: JobCorpus, read_files: list[str], monkeypatch: pytest.MonkeyPatch

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 
 from hmrf_dask import HMRFKMeans, PCKMeans, load
 from hmrf_dask.tasks.first_centroids import largest_first
 from tests import naive
-from tests.support.family_fits import blobs, corpus_of, digest_of, falls, text_corpus
+from tests.support.family_fits import blobs, digest_of, falls, text_corpus
 from tests.support.start_samples import graph_of, random_rows, sample_of
 
 
@@ -100,18 +99,6 @@ def test_costs_lead_from_free_to_kept_pairs() -> None:
         model.fit(rows, must_link=must, cannot_link=cannot)
         broken.append(sum(model.violations_.values()))
     assert broken[0] >= broken[1] >= broken[2] == 0
-
-
-def test_the_same_bits_for_any_partitioning() -> None:
-    rows, _, must, cannot = text_corpus(n_pairs=40)
-    found = set()
-    for scheduler in ("synchronous", "threads"):
-        for bounds in (1, 3, [0, 0, 1, 77, 119, 120, 120]):
-            with dask.config.set(scheduler=scheduler, num_workers=4):
-                model = PCKMeans(4, random_state=0)
-                model.fit(corpus_of(rows, bounds), must_link=must, cannot_link=cannot)
-                found.add(digest_of(model))
-    assert len(found) == 1
 
 
 def test_a_saved_model_comes_back(tmp_path: Any) -> None:

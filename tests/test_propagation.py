@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask import COPKMeans, HMRFKMeans, MPCKMeans, PCKMeans, load
-from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.errors import ConfigurationError, RunDirectoryError
+from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.fit.preparation import check_settings
 from hmrf_dask.kernels import messages
 from hmrf_dask.kernels.icm import icm
@@ -280,28 +279,6 @@ def test_j_never_rises_and_is_the_oracles(distortion: str) -> None:
     assert n_passing > 8
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_same_bits_for_any_partitioning(name: str) -> None:
-    found = digests(CASES[name], (1, 3, 8), ("synchronous",), "1 GiB")
-    found |= digests(CASES[name], (3,), ("threads",), "1 GiB")
-    assert len(set(found.values())) == 1, found
-
-
-@pytest.mark.cluster
-def test_the_same_bits_in_processes(process_cluster: Any) -> None:
-    case = CASES["cosine"]
-    found = digests(case, (1, 8), ("processes",), "1 GiB", process_cluster)
-    found |= digests(case, (3,), ("synchronous",), "1 GiB")
-    assert len(set(found.values())) == 1, found
-
-
-def test_documents_and_pairs_in_any_order() -> None:
-    case = text_case(**SIZES, ids=True, inference=BELIEFS)
-    ways = (case, case.reordered(3), case.with_pairs_turned(5))
-    with dask.config.set(scheduler="synchronous"):
-        assert len({fit(one, 2).digest for one in ways}) == 1
-
-
 @pytest.fixture
 def synchronous() -> Iterator[None]:
     with dask.config.set(scheduler="synchronous"):
@@ -331,33 +308,6 @@ def test_a_long_chain_is_kept_in_a_table_and_settled_by_icm(tmp_path: Path) -> N
     assert modes(tmp_path / "run") == [BELIEFS, ["table"], 1]
     other = HMRFKMeans(3, random_state=0, n_init=1, max_iter=3).fit(rows, must_link=chain)
     np.testing.assert_array_equal(model.labels_, other.labels_)
-
-
-@pytest.mark.usefixtures("synchronous")
-def test_a_stopped_fit_goes_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = case_of(n_init=1)
-    wanted = fit(case, 3, run_dir=str(tmp_path / "whole"))
-    keep, commits = RunDirectory.commit, len(list((tmp_path / "whole" / "commits").iterdir()))
-    for number in range(1, commits):
-        run_dir = tmp_path / str(number)
-        with monkeypatch.context() as patch:
-
-            def stop_at(run: RunDirectory, at: int, *arguments: Any, last: int = number) -> None:
-                keep(run, at, *arguments)
-                if at == last:
-                    raise KeyboardInterrupt
-
-            patch.setattr(RunDirectory, "commit", stop_at)
-            with pytest.raises(KeyboardInterrupt):
-                fit(case, 1 + number % 3, run_dir=str(run_dir))
-        assert fit(case, 2, run_dir=str(run_dir)).digest == wanted.digest
-    other = case_of(n_init=1, inference="icm")
-    with pytest.raises(
-        RunDirectoryError, match=r"inference: run\.json has 'belief-propagation', asked 'icm'"
-    ):
-        fit(other, 3, run_dir=str(tmp_path / "whole"))
 
 
 # ---- the estimators

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -174,41 +173,6 @@ def test_rounds_apply_many_moves_at_once() -> None:
 
 
 # --- what does not matter
-
-
-def trace(bench: Bench, start: Labels) -> list[tuple[int, list[int]]]:
-    """J and labels of every round."""
-    steps = refined(bench, from_labels(bench, start))
-    return [(turn.state.energy.total, bench.labels(turn.state).tolist()) for turn in steps]
-
-
-@pytest.mark.parametrize("seed", range(9))
-def test_any_partitioning_takes_the_same_rounds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = small_problem(seed, n=30)
-    start = random_labels(problem)
-    for least in (64, 3):
-        monkeypatch.setattr(fit_phases, "LEAST_ROWS", least)
-        monkeypatch.setattr(fit_phases, "SHARE", 2**40)
-        wanted_trace = trace(make_bench(problem, n_parts=1), start)
-        for n_parts in (2, 7, 30):
-            assert trace(make_bench(problem, n_parts=n_parts), start) == wanted_trace
-
-
-@pytest.mark.parametrize("seed", range(9))
-def test_the_order_of_the_rows_does_not_matter_when_they_have_ids(seed: int) -> None:
-    problem = small_problem(seed, n=24)
-    ids = np.array([f"id {number:02}" for number in range(24)])
-    order = np.random.default_rng(seed).permutation(24)
-    place = np.argsort(order)
-    other = replace(
-        problem, X=problem.X[order], ids=ids[order], must=place[problem.must],
-        cannot=place[problem.cannot], hidden=problem.hidden[order],
-    )  # fmt: skip
-    start = random_labels(problem)
-    one = refined(make := make_bench(replace(problem, ids=ids)), from_labels(make, start))[-1]
-    two = refined(mixed := make_bench(other), from_labels(mixed, start[order]))[-1]
-    assert one.state.energy == two.state.energy
-    assert np.array_equal(make.labels(one.state)[order], mixed.labels(two.state))
 
 
 @pytest.mark.parametrize("seed", range(6))

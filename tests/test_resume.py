@@ -188,6 +188,10 @@ def test_with_all_commits_damaged_it_begins_again(
         ({"random_state": 1}, "config.settings.seed: run.json has 0, asked 1"),
         ({"distortion": "pearson"}, "config.distortion: run.json has 'cosine', asked 'pearson'"),
         ({"max_iter": 7}, "config.settings.max_iter: run.json has 100, asked 7"),
+        (
+            {"inference": "belief-propagation"},
+            "config.settings.inference: run.json has 'icm', asked 'belief-propagation'",
+        ),
     ],
 )
 def test_another_configuration_is_refused(

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-import dask
 import numpy as np
 import pytest
 
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import Dataflow
 from hmrf_dask.linked.layout import CANNOT
 from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import State
-from tests.support.fits import one_process_cluster
 from tests.support.icm_oracle import Component
 from tests.support.icm_problems import DISTORTIONS, SMALL, in_rounds, renumbered, tangled
 from tests.support.loop import make_bench, turns
@@ -102,40 +98,3 @@ def test_no_single_and_no_group_move_is_left(distortion: str) -> None:
         labels = bench.labels(turn.state)
         assert (labels >= 0).all()
         settled_in_one_place(problem, turn.state, labels)
-
-
-def test_any_partitioning_of_the_corpus_gives_the_same_labels() -> None:
-    for seed in range(3):
-        problem = tangled(seed, distortion=DISTORTIONS[seed])
-        ends = []
-        for n_parts in (1, 3, 7):
-            bench = make_bench(problem, n_parts=n_parts, task_memory=SMALL)
-            in_rounds(bench)
-            *_, (_, turn) = turns(bench, most=4)
-            ends.append((turn.state.energy.total, bench.labels(turn.state).tolist()))
-        assert all(one == ends[0] for one in ends)
-
-
-def last_turn(problem: Problem, flow: Dataflow | None) -> tuple[int, list[int]]:
-    bench = make_bench(problem, task_memory=SMALL, flow=flow)
-    in_rounds(bench)
-    *_, (_, turn) = turns(bench, most=3)
-    laid, labels = bench.engine.problem, []
-    for part, file in zip(laid.linked, turn.state.linked, strict=True):
-        labels += list(
-            zip(
-                laid.laid_rows(part).tolist(),
-                bench.engine.run.read_labels(file).tolist(),
-                strict=True,
-            )
-        )
-    return turn.state.energy.total, sorted(labels)
-
-
-def test_threads_and_a_cluster_do_as_one_process() -> None:
-    problem = tangled(5, distortion="cosine")
-    inline = last_turn(problem, None)
-    with dask.config.set(scheduler="threads"):
-        assert last_turn(problem, DaskFlow()) == inline
-    with one_process_cluster():
-        assert last_turn(problem, DaskFlow()) == inline

@@ -1,9 +1,16 @@
-"""The same bits of labels, centroids, weights and J, however work is cut and wherever it runs."""
+"""The same bits of labels, centroids, weights and J, however work is cut and wherever it runs.
+
+Every case of `tests/support/cases.py` is held to all of it: in any partitioning, under any
+scheduler, with documents and pairs in any order, read from files in every pass, stopped after any
+commit and resumed. A feature joins with a line there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,157 +18,251 @@ import dask.array
 import numpy as np
 import pytest
 
+from hmrf_dask.checkpoints.directory import RunDirectory
+from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.fit import m_step
+from hmrf_dask.documents import segments
+from hmrf_dask.fit import e_step, m_step, phases
+from hmrf_dask.jobs import packs
+from hmrf_dask.jobs.inputs import gather, load_job
+from hmrf_dask.jobs.places import Report, assignment_files
+from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.kernels import low_precision, threads
-from hmrf_dask.tasks import start_sample
-from tests.support.fits import CASES, PARTITIONS, SIZES, Case, digests, fit, scheduled, text_case
+from tests.support.cases import CASES, FITS, LSAS, ON_WORKERS
+from tests.support.fits import Case, scheduled
+from tests.support.icm_problems import SMALL, in_rounds, tangled
+from tests.support.job_corpus import JobCorpus, one_each
+from tests.support.job_runs import assigned, run
+from tests.support.killed_fits import phases_of, spread_kills
+from tests.support.loop import Bench, make_bench, some_bench, turns
+from tests.support.problems import random_problem
+from tests.support.reads import watched_reads
 
-MEMORIES = ("1 GiB", "1 MiB", "8 KiB")  # the last cuts even the components of these sizes
+ALL: dict[str, Case] = {
+    name: replace(case, memory=case.memory or "1 GiB") for name, case in {**FITS, **LSAS}.items()
+}
 
 pytestmark = pytest.mark.prove
 
 
-def same_bits(
-    case: Case,
-    partitions: Sequence[int | Sequence[int]],
-    schedulers: Sequence[str],
-    task_memory: str,
-    cluster: Any = None,
-) -> str:
-    """Assert that every way to fit a case gives one digest, and return it."""
-    found = digests(case, partitions, schedulers, task_memory, cluster)
-    assert len(set(found.values())) == 1, found
-    return next(iter(found.values()))
+@cache
+def undisturbed(name: str) -> str:
+    """Return the answer of a case whose rows are one partition."""
+    with scheduled("synchronous"):
+        return ALL[name].answer(1)
 
 
-def uneven(case: Case) -> list[int]:
-    """Return bounds of empty partitions, partitions of one row and large ones."""
-    return [0, 0, 1, 1, 2, 77, 77, case.n_rows - 1, case.n_rows, case.n_rows]
+@pytest.fixture
+def synchronous() -> Iterator[None]:
+    with scheduled("synchronous"):
+        yield
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("name", ALL)
 def test_any_partitioning(name: str) -> None:
-    case = CASES[name]
-    same_bits(case, (1, 3, uneven(case)), ["synchronous"], "1 GiB")
+    case = ALL[name]
+    assert case.answer(case.uneven()) == undisturbed(name)
 
 
-@pytest.mark.parametrize("name", [*list(CASES)[:3], "kl", "euclidean dense"])
-def test_any_partitioning_within_a_small_budget(name: str) -> None:
-    case = CASES[name]
-    same_bits(case, (2, uneven(case)), ["synchronous"], "8 KiB")
-
-
-@pytest.mark.parametrize("memory", MEMORIES)
-def test_all_partitionings_in_threads(memory: str) -> None:
-    case = CASES["cosine"]
-    found = same_bits(case, PARTITIONS, ["threads"], memory)
-    assert found == same_bits(case, (3,), ["synchronous"], memory)
+@pytest.mark.parametrize("name", ALL)
+def test_any_number_of_threads(name: str) -> None:
+    with scheduled("threads"):
+        assert ALL[name].answer(8) == undisturbed(name)
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("name", ON_WORKERS)
+def test_worker_processes(name: str, process_client: Any) -> None:
+    assert ALL[name].answer(3) == undisturbed(name)
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("name", ALL)
+def test_documents_and_pairs_in_any_order(name: str) -> None:
+    case = ALL[name]
+    other = case.in_other_order(3)
+    assert case.ids is None or not np.array_equal(case.ids, other.ids)
+    assert other.answer(2) == undisturbed(name)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.usefixtures("little_memory")
+def test_rows_that_are_read_from_files_in_every_pass(name: str, tmp_path: Path) -> None:
+    case = ALL[name]
+    files = case.corpus(5).to_parquet(str(tmp_path / "rows"))
+    with scheduled("threads"), watched_reads() as reads:
+        assert case.answer(files) == undisturbed(name)
+    assert len(reads.files) > 5  # or the corpus was kept after all
+
+
+class Stopped(BaseException):
+    """Stands for Ctrl-C."""
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_that_is_stopped_and_resumed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, run_dir, commit = ALL[name], str(tmp_path / "run"), RunDirectory.commit
+    assert case.answer(3, run_dir=str(tmp_path / "whole")) == undisturbed(name)
+    phases = phases_of(str(tmp_path / "whole"))
+    for stop in sorted(spread_kills(phases, 3)):
+
+        def stop_after(run: RunDirectory, number: int, *arguments: Any, last: int = stop) -> None:
+            commit(run, number, *arguments)
+            if number == last:
+                raise Stopped
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RunDirectory, "commit", stop_after)
+            with pytest.raises(Stopped):
+                case.answer(1 + stop % 3, run_dir=run_dir)
+        assert len(phases_of(run_dir)) == stop
+    assert case.answer(2, run_dir=run_dir) == undisturbed(name)
+    assert phases_of(run_dir) == phases
+    finals = [json.loads((tmp_path / one / "FINAL.json").read_text()) for one in ("run", "whole")]
+    assert finals[0]["content"] == finals[1]["content"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_threads_of_the_driver_and_spared_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(low_precision, "RUN", 16)  # bounds are added up by fixed runs of features
+    for worth, few in ((0, 2**60), (2**60, 1), (0, 1)):
+        monkeypatch.setattr(threads, "WORTH", worth)
+        monkeypatch.setattr(m_step, "FEW", few)
+        with scheduled("threads"):
+            assert ALL[name].answer(2) == undisturbed(name)
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("name", ["cosine dense", "euclidean dense"])
+def test_rows_of_a_dask_array_in_any_chunks(name: str) -> None:
+    array = dask.array.from_array(ALL[name].X, chunks=(50, 5))
+    assert ALL[name].answer(Corpus.from_dask(array)) == undisturbed(name)
+
+
+# ---- every iteration of the loop: problems full of ties, contradictions and zero rows
+
+
+def trace(bench: Bench, **how: Any) -> list[tuple[str, int, list[int]]]:
+    """Return phase, J and labels of every iteration of a fit."""
+    return [
+        (phase, turn.state.energy.total, bench.labels(turn.state).tolist())
+        for phase, turn in turns(bench, **how)
+    ]
+
+
+def of_any_problem(seed: int, n_parts: int) -> Any:
+    return trace(some_bench(random_problem(seed), seed, n_parts=n_parts))
+
+
+def in_pieces(seed: int, n_parts: int) -> Any:
+    problem = tangled(seed, distortion=("cosine", "pearson", "euclidean", "kl")[seed % 4])
+    bench = make_bench(problem, n_parts=n_parts, task_memory=SMALL)
+    in_rounds(bench)
+    return trace(bench, most=4)
+
+
+def refined(seed: int, n_parts: int) -> Any:
+    name = ("cosine", "pearson", "euclidean")[seed % 3]
+    bench = make_bench(random_problem(seed, distortion=name, n=30, K=3), n_parts=n_parts)
+    return trace(bench, refining=True, most=200)
+
+
+def refined_a_few_rows_at_a_time(seed: int, n_parts: int) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phases, "LEAST_ROWS", 3)
+        patch.setattr(phases, "SHARE", 2**40)
+        return refined(seed, n_parts)
+
+
+LOOPS: dict[str, tuple[Callable[[int, int], Any], int]] = {
+    "any problem": (of_any_problem, 40),
+    "components in pieces": (in_pieces, 4),
+    "first variation": (refined, 9),
+    "first variation, a few rows at a time": (refined_a_few_rows_at_a_time, 9),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_every_iteration_in_any_partitioning(name: str) -> None:
+    traced, n_problems = LOOPS[name]
+    for seed in range(n_problems):
+        whole = traced(seed, 1)
+        assert traced(seed, 3) == traced(seed, 7) == whole
+
+
+# ---- jobs, however their files are taken
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Give a job over a large file and many small ones, and what a run of it ends with."""
+    corpus = JobCorpus(tmp_path_factory.mktemp("job"))
+    path = one_each(corpus, 30)
+    large = "".join(f"{json.dumps(one)}\n" for one in corpus.draw(60)).encode()
+    corpus.write({"documents/large.jsonl": large})
+    return path, ending(run(path, output="together"))
+
+
+def ending(report: Report) -> tuple[Any, int]:
+    """Return what is promised of a run, and in how many files it is."""
+    return (assigned(report), report.fit["J"], report.nmi), len(assignment_files(report.output))
+
+
 @pytest.mark.parametrize(
-    ("name", "memory"),
-    [("euclidean", "1 GiB"), ("cosine in tables", "1 GiB"), ("pearson dense", "8 KiB")],
+    ("module", "constant", "value", "n_files"),
+    [
+        (packs, "PACK_FILES", 1, 31),
+        (packs, "PACK_FILES", 7, 5),
+        (packs, "BATCH_ROWS", 25, 3),
+        (segments, "SEGMENT_BYTES", 2000, 6),
+    ],
 )
-def test_processes(name: str, memory: str, process_cluster: Any) -> None:
-    case = CASES[name]
-    found = same_bits(case, (8,), ["processes"], memory, process_cluster)
-    assert found == same_bits(case, (2,), ["synchronous"], memory)
+def test_files_of_a_job_however_they_are_taken(
+    module: Any, constant: str, value: int, n_files: int, job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, (wanted, n_together) = job
+    monkeypatch.setattr(module, constant, value)
+    assert ending(run(path, output=f"{constant}-{value}")) == (wanted, n_files)
+    assert n_files != n_together
 
 
-def test_the_small_budget_is_reconciled_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmrf_dask.fit import e_step
+@pytest.mark.cluster
+def test_a_job_on_worker_processes(job: Any, process_client: Any) -> None:
+    path, wanted = job
+    report = run_job(gather(load_job(str(path), {"output": "workers"}), str(path)))
+    assert ending(report) == wanted
 
+
+# ---- or what is above would say nothing
+
+
+def test_a_small_budget_is_settled_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = []
     settle = e_step.settle_in_rounds
     monkeypatch.setattr(e_step, "settle_in_rounds", lambda *a: rounds.append(1) or settle(*a))
-    digests(CASES["cosine"], [3], ["synchronous"], "8 KiB")
+    with scheduled("synchronous"):
+        ALL["cosine in rounds"].answer(3)
     assert rounds
 
 
-@pytest.mark.parametrize("memory", ["1 GiB", "8 KiB"])
-def test_pairs_in_any_order_and_direction(memory: str) -> None:
-    for name in ("cosine", "euclidean"):
-        case = CASES[name]
-        turned = case.with_pairs_turned(5)
-        assert not np.array_equal(case.must, turned.must)
-        one = same_bits(case, (2,), ["synchronous"], memory)
-        assert one == same_bits(turned, (2,), ["synchronous"], memory)
-
-
-@pytest.mark.parametrize(
-    ("distortion", "memory"),
-    [("cosine", "1 GiB"), ("euclidean", "8 KiB"), ("kl", "1 GiB")],
-)
-def test_documents_with_ids_in_any_order(distortion: str, memory: str) -> None:
-    case = text_case(**SIZES, ids=True, distortion=distortion)
-    moved = case.reordered(3)
-    assert not np.array_equal(case.ids, moved.ids)
-    one = same_bits(case, (1, 8), ["synchronous"], memory)
-    assert one == same_bits(moved, (3,), ["synchronous"], memory)
-
-
-@pytest.mark.parametrize("name", ["cosine", "cosine dense"])
-def test_the_same_rows_from_anywhere(name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    wanted = fit(case, 2)
-    stored = case.corpus(3).to_parquet(str(tmp_path / "rows"))
-
-    def other(corpus: Corpus) -> Case:
-        changed = Case(case.X, case.must, case.cannot, case.parameters)
-        object.__setattr__(changed, "corpus", lambda bounds: corpus)
-        return changed
-
-    assert fit(other(stored)).digest == wanted.digest
-    if isinstance(case.X, np.ndarray):
-        array = dask.array.from_array(case.X, chunks=(50, 5))
-        assert fit(other(Corpus.from_dask(array))).digest == wanted.digest
-
-
 def test_a_table_is_used() -> None:
-    from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
-
     case = CASES["cosine in tables"]
     pairs = CostedPairs(case.must), CostedPairs(case.cannot)
     graph = build_graph(case.n_rows, *pairs, ClosureRules())
     assert graph.table_components.any()
 
 
-def test_rows_stored_sparse_or_dense_give_the_same_labels() -> None:
-    case = CASES["cosine"]
-    dense = Case(case.X.toarray(), case.must, case.cannot, case.parameters)
-    assert np.array_equal(fit(case, 2).labels, fit(dense, 3).labels)
-
-
-def test_a_sample_of_the_starts_depends_on_documents_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-
-    monkeypatch.setattr(start_sample, "SAMPLE_ROWS", 60)
-    monkeypatch.setattr(start_sample, "SAMPLE_ROWS_PER_CLUSTER", 1)
-    for n_pairs in (40, 400):  # small components; one that holds every row
-        case = text_case(160, 240, 3, n_pairs, ids=True)
-        one = same_bits(case, (1, 8), ["synchronous"], "1 GiB")
-        assert one == same_bits(case.reordered(3), (3,), ["synchronous"], "1 GiB")
-
-
-def test_the_seed_decides() -> None:
-    random = {**CASES["cosine"].parameters, "init": "random", "n_init": 1}
-    one = replace(CASES["cosine"], parameters={**random, "random_state": 1})
-    other = replace(CASES["cosine"], parameters={**random, "random_state": 2})
+@pytest.mark.parametrize("name", ["cosine", "LSA"])
+def test_the_seed_decides(name: str) -> None:
+    case = ALL[name]
+    random = {"init": "random", "n_init": 1} if name == "cosine" else {}
+    cases = [
+        replace(case, parameters={**case.parameters, **random, "random_state": seed})
+        for seed in (1, 2)
+    ]
     with scheduled("synchronous"):
-        assert fit(one, 2).digest != fit(other, 2).digest  # or a digest would say nothing
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_threads_of_the_driver_and_spared_rows_change_nothing(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(low_precision, "RUN", 16)  # bounds are added up by fixed runs of features
-    found = set()
-    for worth, few in ((2**60, 2**60), (0, 2**60), (2**60, 1), (0, 1)):
-        monkeypatch.setattr(threads, "WORTH", worth)
-        monkeypatch.setattr(m_step, "FEW", few)
-        found.add(same_bits(CASES[name], (2,), ("threads",), "1 GiB"))
-    assert len(found) == 1
+        assert cases[0].answer(2) != cases[1].answer(2)

@@ -12,12 +12,11 @@ import pytest
 import scipy.sparse as sp
 
 from hmrf_dask import ConstrainedKMeans, Constraints, Corpus, KMeans, SeededKMeans, load
-from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import ConfigurationError, ConflictError, InvalidInputError
 from hmrf_dask.fit import fitting
 from tests import naive
 from tests.naive_family import seed_centroids, seeded_kmeans
-from tests.support.family_fits import blobs, corpus_of, digest_of, falls, some_labels, text_corpus
+from tests.support.family_fits import blobs, digest_of, falls, some_labels, text_corpus
 from tests.support.own_distortions import Hellinger
 
 KINDS = (SeededKMeans, ConstrainedKMeans)
@@ -220,72 +219,26 @@ def test_every_form_of_y_means_the_same(kind: Any, form: str) -> None:
     assert digest_of(kind(3, random_state=0).fit(rows, forms()[form](y))) == wanted
 
 
-CASES = {
-    "labels": lambda y, must: (y, None),
-    "two classes of three": lambda y, must: (np.where(y == 1, -1, y), None),
-    "labels and pairs": lambda y, must: (y, must),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["labels", "two classes of three", "labels and pairs"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_bits_for_any_partitioning(kind: Any, case: str) -> None:
+def test_a_small_task_memory_changes_no_label(kind: Any, name: str) -> None:
     rows, topics, must, _ = text_corpus()
-    y, pairs = CASES[case](some_labels(topics, 0.2), must)
-    found = {}
-    for scheduler in ("synchronous", "threads"):
-        for bounds in (1, 3, [0, 0, 1, 1, 2, 77, 119, 120, 120]):
-            with dask.config.set(scheduler=scheduler, num_workers=4):
-                model = kind(3, random_state=0).fit(corpus_of(rows, bounds), y, must_link=pairs)
-                found[scheduler, str(bounds)] = digest_of(model)
+    y = some_labels(topics, 0.2)
+    y = np.where(y == 1, -1, y) if name == "two classes of three" else y
+    pairs = must if name == "labels and pairs" else None
+    wanted = kind(3, random_state=0).fit(rows, y, must_link=pairs).labels_
     with dask.config.set({"hmrf.task-memory": "64 KiB"}):
         model = kind(3, random_state=0).fit(rows, y, must_link=pairs)
-    np.testing.assert_array_equal(
-        model.labels_, kind(3, random_state=0).fit(rows, y, must_link=pairs).labels_
-    )
-    assert len(set(found.values())) == 1, found
-
-
-def test_soft_seeds_give_the_same_bits_for_any_partitioning() -> None:
-    rows, topics, *_ = text_corpus()
-    soft = np.where(some_labels(topics, 0.2)[:, None] >= 0, 0.1 + 0.7 * np.eye(3)[topics], 0.0)
-    found = {
-        digest_of(SeededKMeans(3, random_state=0).fit(corpus_of(rows, bounds), soft))
-        for bounds in (1, 4, [0, 7, 7, 120])
-    }
-    assert len(found) == 1
-
-
-class Stopped(BaseException):
-    """Stands for Ctrl-C."""
+    np.testing.assert_array_equal(model.labels_, wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stopped_fit_goes_on_to_the_same_bits(
-    kind: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_directory_of_other_seeds_is_refused(kind: Any, tmp_path: Any) -> None:
     rows, topics, must, _ = text_corpus()
-    y, keep = some_labels(topics, 0.1), RunDirectory.commit
-    wanted = digest_of(kind(3, random_state=0).fit(corpus_of(rows, 2), y, must_link=must))
-
-    def stop_after(run: RunDirectory, *arguments: Any) -> None:
-        keep(run, *arguments)
-        raise Stopped
-
-    run_dir = str(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "commit", stop_after)
-        for number in range(3):
-            with pytest.raises(Stopped):
-                kind(3, random_state=0).fit(
-                    corpus_of(rows, 1 + number), y, must_link=must, run_dir=run_dir
-                )
-    model = kind(3, random_state=0).fit(corpus_of(rows, 3), y, must_link=must, run_dir=run_dir)
-    assert digest_of(model) == wanted
-    with pytest.raises(OSError, match="seeds"):  # another fit is refused
-        kind(3, random_state=0).fit(
-            rows, some_labels(topics, 0.1, 5), must_link=must, run_dir=run_dir
-        )
+    where = {"must_link": must, "run_dir": tmp_path / "run"}
+    model = kind(3, random_state=0).fit(rows, some_labels(topics, 0.1), **where)
+    with pytest.raises(OSError, match="seeds"):
+        model.fit(rows, some_labels(topics, 0.1, 5), **where)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -385,17 +338,3 @@ def test_without_information_seeds_are_a_start_of_k_means() -> None:
     other = KMeans(3, init=rows[:3].astype(float), refine=False, random_state=0).fit(rows)
     np.testing.assert_array_equal(model.labels_, other.labels_)
     assert model.objective_ == other.objective_
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("kind", KINDS)
-def test_on_workers_it_is_the_same_fit(kind: Any, process_cluster: Any) -> None:
-    from distributed import Client
-
-    rows, topics, must, _ = text_corpus()
-    y = np.where(topics == 1, -1, some_labels(topics, 0.2))
-    with Client(process_cluster, set_as_default=True):
-        model = kind(3, random_state=0)
-        model.fit(corpus_of(rows, 3), da.from_array(y, chunks=50), must_link=must)
-        found = digest_of(model)
-    assert digest_of(kind(3, random_state=0).fit(rows, y, must_link=must)) == found

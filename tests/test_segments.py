@@ -122,9 +122,7 @@ def write_large(
     return data
 
 
-def test_a_large_file_gives_the_bits_of_a_whole_one(
-    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_in_segments_must_have_the_hash_of_its_manifest(corpus: JobCorpus) -> None:
     data = write_large(corpus, corpus.draw(90))
     resource = {"path": "documents/large.jsonl", "hash": f"sha256:{sha256(data).hexdigest()}"}
     job = corpus.write_job(resource=resource)
@@ -132,11 +130,6 @@ def test_a_large_file_gives_the_bits_of_a_whole_one(
     assert len(assignment_files(cut.output)) == len(data) // 2000
     assert cut.files["all"] == 1
     assert run(job, output="cut").status == "up to date"
-    with monkeypatch.context() as whole:
-        whole.setattr(segments, "SEGMENT_BYTES", 2**20)
-        alone = run(job, output="whole")
-    assert assigned(cut) == assigned(alone)
-    assert cut.fit["J"] == alone.fit["J"]
     job = corpus.write_job(resource={**resource, "hash": f"sha256:{'0' * 64}"})
     with pytest.raises(InvalidInputError, match=r"large\.jsonl: must have the hash"):
         run(job, output="other")

@@ -1,53 +1,81 @@
-"""Whole fits to compare bit by bit: cases of any size, the schedulers they run under, digests."""
+"""Whole fits to compare bit by bit: what is fitted, the schedulers it runs under, digests."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 import dask
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hmrf_dask import Constraints, HMRFKMeans
+from hmrf_dask import LSA, Constraints, HMRFKMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from tests.support.problems import label_pairs, planted_text, string_ids
 
 SIZES = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
-DENSE = {**SIZES, "n_features": 10, "dense": True}
 SCHEDULERS = ("synchronous", "threads", "processes")
+PARTITIONS = (1, 3, 24)
+NO_PAIRS = np.zeros((0, 2), np.int64)
+Bounds = int | Sequence[int]  # so many partitions, or where they begin and end
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Rows, pairs of row numbers and the parameters of an estimator."""
+    """What an estimator is fitted to, and how.
+
+    Attributes
+    ----------
+    X : rows
+    must, cannot : pairs of row numbers
+    parameters : of the estimator
+    ids : of the rows, if they have any
+    known : classes of rows as the estimator takes them in y, or None
+    kind : the class of the estimator
+    memory : what a task may use, if not what is configured
+    constants : module attributes that are replaced for the fit, by their dotted names
+    """
 
     X: Any
     must: NDArray[np.int64]
     cannot: NDArray[np.int64]
     parameters: dict[str, Any]
     ids: NDArray[np.str_] | None = None
+    known: Any = None
+    kind: type[Any] = HMRFKMeans
+    memory: str | None = None
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def n_rows(self) -> int:
         """Number of documents."""
         return int(self.X.shape[0])
 
-    def corpus(self, bounds: int | Sequence[int]) -> Corpus:
+    def corpus(self, bounds: Bounds) -> Corpus:
         """Return the rows in so many partitions, or cut at given bounds."""
-        if isinstance(bounds, int):
-            return Corpus.from_rows(self.X, self.ids, n_partitions=bounds)
-        return Corpus.from_rows(self.X, self.ids, n_partitions=1).with_partitions(bounds)
+        return corpus_of(self.X, bounds, self.ids)
 
-    def constraints(self) -> Constraints:
+    def uneven(self) -> list[int]:
+        """Return bounds of empty partitions, partitions of one row and large ones."""
+        n_rows, most = self.n_rows, 2 * self.n_rows // 3
+        return [0, 0, 1, 1, 2, most, most, n_rows - 1, n_rows, n_rows]
+
+    def constraints(self) -> Constraints | None:
         """Return the pairs, by document id where there are ids."""
-        if self.ids is None:
-            return Constraints(self.must, self.cannot)
-        return Constraints(self.ids[self.must], self.ids[self.cannot])
+        if not len(self.must) and not len(self.cannot):
+            return None
+        pairs = [one if self.ids is None else self.ids[one] for one in (self.must, self.cannot)]
+        return Constraints(*(one if len(one) else None for one in pairs))
+
+    def in_other_order(self, seed: int) -> Case:
+        """Return the same problem: pairs turned, and documents too where ids name them."""
+        turned = self.with_pairs_turned(seed)
+        return turned if self.ids is None else turned.reordered(seed)
 
     def reordered(self, seed: int) -> Case:
         """Return the same documents in another order; only those with ids stay the same."""
@@ -60,6 +88,7 @@ class Case:
             ids=self.ids[order],
             must=place[self.must],
             cannot=place[self.cannot],
+            known=None if self.known is None else self.known[order],
         )
 
     def with_pairs_turned(self, seed: int) -> Case:
@@ -70,6 +99,46 @@ class Case:
             must=rng.permutation(self.must)[:, ::-1],
             cannot=rng.permutation(self.cannot)[:, ::-1],
         )
+
+    def fitted(self, rows: Bounds | Corpus = 1, *, run_dir: str | None = None) -> Any:
+        """Return the estimator, fitted to the rows (cut as asked, or from elsewhere)."""
+        corpus = rows if isinstance(rows, Corpus) else self.corpus(rows)
+        more = {"run_dir": run_dir} if run_dir else {}
+        if (pairs := self.constraints()) is not None:
+            more["must_link"] = pairs
+        with ExitStack() as stack:
+            if self.memory is not None:
+                stack.enter_context(dask.config.set({"hmrf.task-memory": self.memory}))
+            for name, value in self.constants.items():
+                stack.enter_context(mock.patch(name, value))
+            return self.kind(**self.parameters).fit(corpus, self.known, **more)
+
+    def answer(self, rows: Bounds | Corpus = 1, *, run_dir: str | None = None) -> str:
+        """Return a digest of everything that is promised of a fit."""
+        found = result_of(self.fitted(rows, run_dir=run_dir), self.ids)
+        return f"{found.digest} {sorted(found.violations.items())}"
+
+
+def corpus_of(rows: Any, bounds: Bounds, ids: Any = None) -> Corpus:
+    """Return rows in so many partitions, or cut at bounds."""
+    if isinstance(bounds, int):
+        return Corpus.from_rows(rows, ids, n_partitions=bounds)
+    return Corpus.from_rows(rows, ids, n_partitions=1).with_partitions(bounds)
+
+
+@dataclass(frozen=True, eq=False)
+class Projection(Case):
+    """Rows that LSA projects: without pairs, and with nothing to resume."""
+
+    def answer(self, rows: Bounds | Corpus = 1, *, run_dir: str | None = None) -> str:
+        """Return a digest of the components and of all projected rows, in the order of ids."""
+        corpus = rows if isinstance(rows, Corpus) else self.corpus(rows)
+        model = LSA(**self.parameters).fit(corpus)
+        blocks = dask.compute(*model.transform(corpus).partitions)
+        projected = np.concatenate([block.to_dense() for block in blocks])
+        order = slice(None) if self.ids is None else np.argsort(self.ids)
+        values = model.components_, model.singular_values_, model.explained_variance_ratio_
+        return _digest((*values, projected[order]))
 
 
 def text_case(
@@ -103,15 +172,19 @@ class Result:
     stop: str
     n_iter: int
     history: tuple[float, ...] = field(repr=False)
+    violations: dict[str, int] = field(repr=False)
 
 
-def fit(case: Case, bounds: int | Sequence[int] = 1, *, run_dir: str | None = None) -> Result:
+def fit(case: Case, rows: Bounds | Corpus = 1, *, run_dir: str | None = None) -> Result:
     """Fit a case under Dask's present scheduler; labels come in the order of ids."""
-    model = HMRFKMeans(**case.parameters)
-    model.fit(case.corpus(bounds), must_link=case.constraints(), run_dir=run_dir)
-    labels = np.asarray(model.labels_.compute(), np.int32)
-    if case.ids is not None:
-        labels = labels[np.argsort(case.ids)]
+    return result_of(case.fitted(rows, run_dir=run_dir), case.ids)
+
+
+def result_of(model: Any, ids: NDArray[np.str_] | None = None) -> Result:
+    """Return what a fit ended with."""
+    labels = np.asarray(model.labels_, np.int32)
+    if ids is not None:
+        labels = labels[np.argsort(ids)]
     parts = (
         labels,
         model.cluster_centers_,
@@ -120,11 +193,16 @@ def fit(case: Case, bounds: int | Sequence[int] = 1, *, run_dir: str | None = No
         np.asarray(model.objective_history_, np.float64),
         np.int64(model.n_iter_),
     )
-    total = hashlib.sha256(model.stop_reason_.encode())
+    digest = _digest(parts, model.stop_reason_)
+    history = tuple(model.objective_history_.tolist())
+    return Result(digest, labels, model.stop_reason_, model.n_iter_, history, model.violations_)
+
+
+def _digest(parts: Iterable[Any], first: str = "") -> str:
+    total = hashlib.sha256(first.encode())
     for part in parts:
         total.update(np.ascontiguousarray(part).tobytes())
-    history = tuple(model.objective_history_.tolist())
-    return Result(total.hexdigest()[:16], labels, model.stop_reason_, model.n_iter_, history)
+    return total.hexdigest()[:16]
 
 
 @contextmanager
@@ -148,12 +226,13 @@ def digests(
     cluster: Any = None,
 ) -> dict[tuple[str, str], str]:
     """Return the digest of a case for every partitioning under every scheduler."""
-    found = {}
-    with dask.config.set({"hmrf.task-memory": task_memory}):
-        for scheduler in schedulers:
-            with scheduled(scheduler, cluster) if scheduler else nullcontext():
-                for bounds in partitions:
-                    found[scheduler, str(bounds)] = fit(case, bounds).digest
+    found, case = {}, replace(case, memory=task_memory)
+    for scheduler in schedulers:
+        with scheduled(scheduler, cluster) if scheduler else nullcontext():
+            for bounds in partitions:
+                found[scheduler, str(bounds)] = fit(
+                    replace(case, memory=task_memory), bounds
+                ).digest
     return found
 
 
@@ -165,33 +244,6 @@ def one_process_cluster() -> Iterator[None]:
     address = "127.0.0.1:0"  # any port: tests run side by side
     with Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=address):
         yield
-
-
-def chained_case() -> Case:
-    """Return a case with a must-link chain so long that its closure is kept as a table."""
-    case = text_case(**{**SIZES, "n_rows": 200})
-    chain = np.arange(140)
-    must = np.stack([chain[:-1], chain[1:]], axis=1)
-    cannot = np.array([[0, 150], [3, 160], [151, 160], [152, 161]])
-    return replace(case, must=must, cannot=cannot)
-
-
-CASES = {
-    "cosine": text_case(**SIZES),
-    "cosine learned": text_case(**SIZES, learn_weights=True),
-    "cosine potts open": text_case(**{**SIZES, "n_pairs": 150}, penalty="potts", closure=False),
-    "cosine in tables": chained_case(),
-    "euclidean": text_case(**SIZES, distortion="euclidean"),
-    "i-divergence": text_case(**SIZES, distortion="i-divergence", max_iter=4),
-    "kl": text_case(**SIZES, distortion="kl"),
-    "pearson": text_case(**SIZES, distortion="pearson"),
-    "cosine dense": text_case(**DENSE),
-    "euclidean dense": text_case(**DENSE, distortion="euclidean"),
-    "pearson dense": text_case(**DENSE, distortion="pearson"),
-}
-
-
-PARTITIONS = (1, 3, 24)
 
 
 def labels_of_a_fit(seed: int) -> list[int]:

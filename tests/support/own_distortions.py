@@ -38,3 +38,10 @@ class Hellinger(OwnDistortion):
 
 
 # [/example]
+
+
+def histograms(seed: int, n: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    hidden = rng.integers(0, 3, n)
+    profiles = rng.dirichlet(np.full(8, 0.5), 3)
+    return rng.multinomial(12, profiles[hidden]).astype(float), hidden

@@ -404,10 +404,11 @@ def test_integer_pairs_equal_python_integers(name: str, seed: int) -> None:
     for block in blocks_of(problem.X):
         distortion = bound(name, problem.X)
         rows = distortion.quantise(block, weights, bits)
-        sides = distortion.sides(block, block, weights)
+        there = distortion.row_pairs(block, block, first, second, weights)
+        back = distortion.row_pairs(block, block, second, first, weights)
         kappa = distortion.kappa
-        found = pairs.pair_integers(*sides, rows, rows, first, second, kappa)
-        turned = pairs.pair_integers(*sides, rows, rows, second, first, kappa)
+        found = pairs.pair_integers(there, rows, rows, kappa)
+        turned = pairs.pair_integers(back, rows, rows, kappa)
         assert np.array_equal(found, turned)
         whole = integer_rows(block, rows)
         phi, _ = distortion.pair_values(block, block, first, second, weights)
@@ -439,8 +440,8 @@ def test_quantised_rows_far_from_nought_stay_within_int32() -> None:
     for block in blocks_of(rows):
         quantised = full.quantise(block, weights, 28)
         assert not quantised.centring.any()
-        sides = full.sides(block, block, weights)
-        found = pairs.pair_integers(*sides, quantised, quantised, first, second, 1)
+        chosen = full.row_pairs(block, block, first, second, weights)
+        found = pairs.pair_integers(chosen, quantised, quantised, 1)
         phi, _ = full.pair_values(block, block, first, second, weights)
         assert found * 0.25**28 == pytest.approx(phi, abs=1e-6)
     rows[0, 7] = 0.0

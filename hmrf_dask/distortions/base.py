@@ -325,15 +325,22 @@ class TableDistortion(Distortion):
         weights: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
         """See `Distortion.pair_values`."""
-        sides = self.sides(left, right, weights)
-        return pairs.pair_values(self.form, *sides, first, second, weights, self.maximum(weights))
+        chosen = self.row_pairs(left, right, first, second, weights)
+        return pairs.pair_values(self.form, chosen, weights, self.maximum(weights))
 
-    def sides(
-        self, left: RowBlock, right: RowBlock, weights: FloatArray
-    ) -> tuple[pairs.Side, pairs.Side]:
-        """Return both sides of pairs as the kernels read them."""
-        one = pairs.side(left.arrays, self.terms(left, weights))
-        return one, one if right is left else pairs.side(right.arrays, self.terms(right, weights))
+    def row_pairs(
+        self,
+        left: RowBlock,
+        right: RowBlock,
+        first: LabelArray,
+        second: LabelArray,
+        weights: FloatArray,
+    ) -> pairs.RowPairs:
+        """Return pairs (first[t] of left, second[t] of right) as the kernels read them."""
+        here = there = pairs.side(left.arrays, self.terms(left, weights))
+        if right is not left:
+            there = pairs.side(right.arrays, self.terms(right, weights))
+        return pairs.row_pairs(here, there, first, second)
 
     def quantise(self, block: RowBlock, weights: FloatArray, bits: int) -> Quantised:
         """Return the rows in integers, the common ground of explicit pairs and closure tables."""
@@ -358,8 +365,8 @@ class TableDistortion(Distortion):
         units: FloatArray,
     ) -> IntArray:
         """Return Σ signed · dφ by feature in fixed point; see `kernels.pairs.pair_gradient`."""
-        chosen = (*self.sides(left, right, weights), first, second, signed)
-        return pairs.pair_gradient(self.form, *chosen, weights, units)
+        chosen = self.row_pairs(left, right, first, second, weights)
+        return pairs.pair_gradient(self.form, chosen, signed, weights, units)
 
     def closed_distances(
         self, table: Table, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int

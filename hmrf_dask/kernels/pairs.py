@@ -2,7 +2,7 @@
 
 Three forms: `INNER` φ = 1 − z·z', `SQUARED` φ = Σ a (x − y)², `DIVERGENCE` φ = D_IM (KDD eq. 13).
 A row's summand is z_m = √a_m (factor · x_m + extra). The rows of `INNER` are centred or `extra` is
-nought, so z·z' is corrected by one column: Σ a factor x factor' x' − (Σ a) extra extra'.
+0, so z·z' is corrected by one column: Σ a factor x factor' x' − (Σ a) extra extra'.
 
 Both ends enter every operation alike: (i, j) and (j, i) give the same bits.
 """
@@ -46,11 +46,44 @@ class Quantised(NamedTuple):
     own: IntArray  # (n_rows,)
 
 
+class RowPairs(NamedTuple):
+    """Pairs of rows: row first[t] of the left side, and row second[t] of the right one."""
+
+    left: Side
+    right: Side
+    first: LabelArray
+    second: LabelArray
+
+
+class _Metric(NamedTuple):
+    """Which form φ has, the weights of the features, and their sum."""
+
+    form: int
+    weights: FloatArray
+    weight_sum: float
+
+
+class _FixedPoint(NamedTuple):
+    """Sums by feature in units of their own, and what is counted once for all features."""
+
+    units: FloatArray
+    sums: IntArray
+
+
 def side(rows: RowArrays, terms: Terms) -> Side:
     """Return rows and their terms as pair kernels read them."""
     own = (spread(term, rows.n_rows) for term in (terms.factor, terms.extra))
     factors = (frozen(term, np.float64) for term in own)
     return Side(rows.values, rows.indices, rows.indptr, rows.dense, *factors)
+
+
+def row_pairs(left: Side, right: Side, first: LabelArray, second: LabelArray) -> RowPairs:
+    """Return `RowPairs` of arrays in the one form the kernels are compiled for."""
+    return RowPairs(left, right, frozen(first, np.int32), frozen(second, np.int32))
+
+
+def _metric(form: int, weights: FloatArray) -> _Metric:
+    return _Metric(form, frozen(weights, np.float64), float(weights.sum()))
 
 
 @inner(inline="always")
@@ -61,8 +94,9 @@ def _feature(rows, p, start, stop):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _product(left, right, i, j, weights, weight_sum):  # type: ignore[no-untyped-def]
+def _product(pairs, i, j, metric):  # type: ignore[no-untyped-def]
     """Return z_i · z_j over the features both rows have, the centring corrected."""
+    left, right = pairs.left, pairs.right
     p = p_start = left.indptr[i]
     q = q_start = right.indptr[j]
     p_stop, q_stop = left.indptr[i + 1], right.indptr[j + 1]
@@ -71,11 +105,12 @@ def _product(left, right, i, j, weights, weight_sum):  # type: ignore[no-untyped
         m = _feature(left, p, p_start, p_stop)
         n = _feature(right, q, q_start, q_stop)
         if m == n:
-            total += weights[m] * (np.float64(left.values[p]) * np.float64(right.values[q]))
+            product = np.float64(left.values[p]) * np.float64(right.values[q])
+            total += metric.weights[m] * product
         p += m <= n
         q += n <= m
     factors = left.factor[i] * right.factor[j]
-    return factors * total - weight_sum * (left.extra[i] * right.extra[j])
+    return factors * total - metric.weight_sum * (left.extra[i] * right.extra[j])
 
 
 @inner(inline="always")
@@ -88,15 +123,16 @@ def _to_middle(x, y):  # type: ignore[no-untyped-def]
 
 @inner(inline="always")
 def _from_middle(x, y):  # type: ignore[no-untyped-def]
-    """Return −x ln(x/(x + y)) − y ln(y/(x + y)), what is left to ln 2 (x + y)."""
+    """Return −x ln(x/(x + y)) − y ln(y/(x + y)), the complement in ln 2 (x + y)."""
     one = x * math.log(x / (x + y)) if x > 0.0 else 0.0
     other = y * math.log(y / (x + y)) if y > 0.0 else 0.0
     return -(one + other)
 
 
 @inner(inline="always")
-def _by_feature(divergence, left, right, i, j, weights):  # type: ignore[no-untyped-def]
+def _by_feature(pairs, i, j, metric):  # type: ignore[no-untyped-def]
     """Return φ and, of a divergence, its complement, summed over the features either row has."""
+    left, right = pairs.left, pairs.right
     p = p_start = left.indptr[i]
     q = q_start = right.indptr[j]
     p_stop, q_stop = left.indptr[i + 1], right.indptr[j + 1]
@@ -107,8 +143,8 @@ def _by_feature(divergence, left, right, i, j, weights):  # type: ignore[no-unty
         n = _feature(right, q, q_start, q_stop)
         x = np.float64(left.values[p]) if m <= n else 0.0
         y = np.float64(right.values[q]) if n <= m else 0.0
-        weight = weights[m if m <= n else n]
-        if divergence:
+        weight = metric.weights[m if m <= n else n]
+        if metric.form == DIVERGENCE:
             x *= left.factor[i]
             y *= right.factor[j]
             total += weight * _to_middle(x, y)
@@ -121,44 +157,43 @@ def _by_feature(divergence, left, right, i, j, weights):  # type: ignore[no-unty
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _values(form, left, right, first, second, weights, weight_sum, maximum, out, complement):  # type: ignore[no-untyped-def]
-    for t in range(first.shape[0]):
-        i, j = first[t], second[t]
-        if form == INNER:
-            out[t] = 1.0 - _product(left, right, i, j, weights, weight_sum)
+def _values(metric, pairs, maximum, out, complement):  # type: ignore[no-untyped-def]
+    for t in range(out.shape[0]):
+        i, j = pairs.first[t], pairs.second[t]
+        if metric.form == INNER:
+            out[t] = 1.0 - _product(pairs, i, j, metric)
             complement[t] = maximum - out[t]
         else:
-            total, rest = _by_feature(form == DIVERGENCE, left, right, i, j, weights)
+            total, rest = _by_feature(pairs, i, j, metric)
             out[t] = total
-            complement[t] = rest if form == DIVERGENCE else maximum - total
+            complement[t] = rest if metric.form == DIVERGENCE else maximum - total
 
 
 def pair_values(
-    form: int,
-    left: Side,
-    right: Side,
-    first: LabelArray,
-    second: LabelArray,
-    weights: FloatArray,
-    maximum: float,
+    form: int, pairs: RowPairs, weights: FloatArray, maximum: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return φ and φ_max − φ of the pairs (first[t] of left, second[t] of right)."""
-    out = np.empty(len(first))
-    complement = np.empty(len(first))
-    ends = (frozen(first, np.int32), frozen(second, np.int32))
-    scale = (frozen(weights, np.float64), float(weights.sum()), float(maximum))
-    _values(form, left, right, *ends, *scale, out, complement)
+    """Return φ and φ_max − φ of pairs."""
+    out, complement = np.empty((2, len(pairs.first)))
+    _values(_metric(form, weights), pairs, float(maximum), out, complement)
     return out, complement
 
 
+class _Grid(NamedTuple):
+    """What entries are rounded with: √a by feature, its length, and integers in 1."""
+
+    features: FloatArray
+    length: float
+    unit: float
+
+
 @inner(inline="always")
-def _quantise_row(rows, i, features, unit, factor, extra, values):  # type: ignore[no-untyped-def]
+def _quantise_row(rows, i, grid, extra, values):  # type: ignore[no-untyped-def]
     """Write the entries of one row; return Σ q², or -1 where an entry does not fit into int32."""
-    start = rows.indptr[i]
+    start, factor = rows.indptr[i], rows.factor[i]
     total = np.int64(0)
     for p in range(start, rows.indptr[i + 1]):
         m = p - start if rows.dense else rows.indices[p]
-        scaled = features[m] * (factor * rows.values[p] + extra) * unit
+        scaled = grid.features[m] * (factor * rows.values[p] + extra) * grid.unit
         if not abs(scaled) <= _LARGEST:
             return np.int64(-1)
         values[p] = np.int32(np.rint(scaled))
@@ -167,19 +202,19 @@ def _quantise_row(rows, i, features, unit, factor, extra, values):  # type: igno
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _quantise(rows, features, length, unit, squared, half, values, centring, own):  # type: ignore[no-untyped-def]
-    for i in range(own.shape[0]):
+def _quantise(rows, grid, squared, half, out):  # type: ignore[no-untyped-def]
+    for i in range(out.own.shape[0]):
         start, stop = rows.indptr[i], rows.indptr[i + 1]
-        whole = stop - start == features.shape[0]  # no zeros: centred here, entry by entry
+        whole = stop - start == grid.features.shape[0]  # no zeros: centred here, entry by entry
         extra = rows.extra[i] if whole else 0.0
-        shift = 0.0 if whole else rows.extra[i] * length * unit
-        total = _quantise_row(rows, i, features, unit, rows.factor[i], extra, values)
+        shift = 0.0 if whole else rows.extra[i] * grid.length * grid.unit
+        total = _quantise_row(rows, i, grid, extra, out.values)
         if total < 0 or abs(shift) > _LARGEST:
             for p in range(start, stop):
-                values[p] = 0
+                out.values[p] = 0
             shift = 0.0
-        centring[i] = np.int32(np.rint(shift))
-        own[i] = total if squared else half
+        out.centring[i] = np.int32(np.rint(shift))
+        out.own[i] = total if squared else half
 
 
 def quantise(
@@ -188,7 +223,7 @@ def quantise(
     """Return rows in integers.
 
     A centred sparse row that is nearly constant has entries beyond int32 before its mean is taken
-    off; it becomes a zero row, as if its correlation with all others were nought. Integers only
+    off; it becomes a zero row, as if its correlation with all others were 0. Integers only
     find moves, float64 decides whether they are kept.
 
     Parameters
@@ -207,15 +242,16 @@ def quantise(
     out = Quantised(values, np.zeros(n_rows, np.int32), np.empty(n_rows, np.int64))
     length = float(np.sqrt((features * features).sum()))
     half = 1 << max(2 * bits - 1, 0)
-    scale = (frozen(features, np.float64), length, 2.0**bits / radius)
-    _quantise(rows, *scale, squared, half, *out)
+    grid = _Grid(frozen(features, np.float64), length, 2.0**bits / radius)
+    _quantise(rows, grid, squared, half, out)
     return out
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _integers(left, right, q_left, q_right, first, second, kappa, out):  # type: ignore[no-untyped-def]
-    for t in range(first.shape[0]):
-        i, j = first[t], second[t]
+def _integers(pairs, q_left, q_right, kappa, out):  # type: ignore[no-untyped-def]
+    left, right = pairs.left, pairs.right
+    for t in range(out.shape[0]):
+        i, j = pairs.first[t], pairs.second[t]
         p = p_start = left.indptr[i]
         q = q_start = right.indptr[j]
         p_stop, q_stop = left.indptr[i + 1], right.indptr[j + 1]
@@ -230,23 +266,14 @@ def _integers(left, right, q_left, q_right, first, second, kappa, out):  # type:
         out[t] = q_left.own[i] + q_right.own[j] - kappa * total
 
 
-def pair_integers(
-    left: Side,
-    right: Side,
-    q_left: Quantised,
-    q_right: Quantised,
-    first: LabelArray,
-    second: LabelArray,
-    kappa: int,
-) -> IntArray:
+def pair_integers(pairs: RowPairs, q_left: Quantised, q_right: Quantised, kappa: int) -> IntArray:
     """Return φ of pairs in integers, equal to what the closure tables add up."""
-    out = np.empty(len(first), np.int64)
-    kept = [
+    out = np.empty(len(pairs.first), np.int64)
+    sides = [
         Quantised(frozen(q.values, np.int32), frozen(q.centring, np.int32), frozen(q.own, np.int64))
         for q in (q_left, q_right)
     ]
-    ends = (frozen(first, np.int32), frozen(second, np.int32))
-    _integers(left, right, *kept, *ends, kappa, out)
+    _integers(pairs, *sides, kappa, out)
     return out
 
 
@@ -259,7 +286,27 @@ def _turn(x, y, e, f, similarity):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _add_gradient(form, left, right, i, j, signed, weights, similarity, units, out):  # type: ignore[no-untyped-def]
+def _feature_change(metric, m, x, y, extras, violation):  # type: ignore[no-untyped-def]
+    """Return signed · dφ of feature m, where the rows have x and y.
+
+    `violation` are the signed weight of the pair and its similarity.
+    """
+    signed, similarity = violation
+    if metric.form == SQUARED:
+        change = signed * ((x - y) * (x - y))
+    elif metric.form == INNER:
+        change = -signed * (metric.weights[m] * _turn(x, y, extras[0], extras[1], similarity))
+    elif signed < 0.0:  # a violated cannot-link costs the complement
+        change = -signed * _from_middle(x, y)
+    else:
+        change = signed * _to_middle(x, y)
+    return change
+
+
+@inner(inline="always")
+def _add_gradient(pairs, t, metric, signed, similarity, fixed):  # type: ignore[no-untyped-def]
+    """Add signed · dφ of one pair to the sums of the features either row has."""
+    left, right, i, j = pairs.left, pairs.right, pairs.first[t], pairs.second[t]
     p = p_start = left.indptr[i]
     q = q_start = right.indptr[j]
     p_stop, q_stop = left.indptr[i + 1], right.indptr[j + 1]
@@ -271,55 +318,39 @@ def _add_gradient(form, left, right, i, j, signed, weights, similarity, units, o
         p += m <= n
         q += n <= m
         m = m if m <= n else n
-        if form == SQUARED:
-            change = signed * ((x - y) * (x - y))
-        else:
+        if metric.form != SQUARED:
             x *= left.factor[i]
             y *= right.factor[j]
-            if form == INNER:
-                turned = _turn(x, y, left.extra[i], right.extra[j], similarity)
-                change = -signed * (weights[m] * turned)
-            elif signed < 0.0:  # a violated cannot-link costs the complement
-                change = -signed * _from_middle(x, y)
-            else:
-                change = signed * _to_middle(x, y)
-        out[m] += np.int64(np.rint(change * units[m]))
+        extras = left.extra[i], right.extra[j]
+        change = _feature_change(metric, m, x, y, extras, (signed, similarity))
+        fixed.sums[m] += np.int64(np.rint(change * fixed.units[m]))
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _gradient(form, left, right, first, second, signed, weights, weight_sum, units, out):  # type: ignore[no-untyped-def]
-    last = out.shape[0] - 1
-    for t in range(first.shape[0]):
+def _gradient(pairs, metric, signed, fixed):  # type: ignore[no-untyped-def]
+    last = fixed.sums.shape[0] - 1
+    for t in range(signed.shape[0]):
         if signed[t] == 0.0:
             continue
-        i, j = first[t], second[t]
         similarity = 0.0
-        if form == INNER:
-            similarity = _product(left, right, i, j, weights, weight_sum)
-            e, f = left.extra[i], right.extra[j]
+        if metric.form == INNER:
+            i, j = pairs.first[t], pairs.second[t]
+            similarity = _product(pairs, i, j, metric)
+            e, f = pairs.left.extra[i], pairs.right.extra[j]
             shared = e * f - 0.5 * similarity * (e * e + f * f)
-            out[last] += np.int64(np.rint(-signed[t] * shared * units[last]))
-        _add_gradient(form, left, right, i, j, signed[t], weights, similarity, units, out)
+            fixed.sums[last] += np.int64(np.rint(-signed[t] * shared * fixed.units[last]))
+        _add_gradient(pairs, t, metric, signed[t], similarity, fixed)
 
 
 def pair_gradient(
-    form: int,
-    left: Side,
-    right: Side,
-    first: LabelArray,
-    second: LabelArray,
-    signed: FloatArray,
-    weights: FloatArray,
-    units: FloatArray,
+    form: int, pairs: RowPairs, signed: FloatArray, weights: FloatArray, units: FloatArray
 ) -> IntArray:
     """Return Σ signed · dφ by feature in fixed point, `units` and result of shape (d + 1,).
 
-    `signed` is +w for a violated must-link, −w for a violated cannot-link and nought for a
-    satisfied pair. For `INNER` the derivative is by log a (the last entry is times a, in every
-    feature); for the others it is the coefficient of a_m in J, but for the bounding box.
+    `signed` is +w for a violated must-link, −w for a violated cannot-link and 0 for a satisfied
+    pair. For `INNER` the derivative is by log a (the last entry is times a, in every feature); for
+    the others it is the coefficient of a_m in J, but for the bounding box.
     """
-    out = np.zeros(len(weights) + 1, np.int64)
-    ends = (frozen(first, np.int32), frozen(second, np.int32), frozen(signed, np.float64))
-    scale = (frozen(weights, np.float64), float(weights.sum()), frozen(units, np.float64))
-    _gradient(form, left, right, *ends, *scale, out)
-    return out
+    fixed = _FixedPoint(frozen(units, np.float64), np.zeros(len(weights) + 1, np.int64))
+    _gradient(pairs, _metric(form, weights), frozen(signed, np.float64), fixed)
+    return fixed.sums

@@ -395,12 +395,11 @@ def _integer_penalties(
 ) -> IntArray:
     if potts:
         return np.full(len(cannot), 1 << (2 * scale.bits), np.int64)
-    sides = distortion.sides(left, right, model.weights)
-    one = distortion.quantise(left, model.weights, scale.bits)
-    other = one if right is left else distortion.quantise(right, model.weights, scale.bits)
-    phi = pair_kernels.pair_integers(
-        *sides, one, other, block.first, block.second, distortion.kappa
-    )
+    pairs = distortion.row_pairs(left, right, block.first, block.second, model.weights)
+    here = there = distortion.quantise(left, model.weights, scale.bits)
+    if right is not left:
+        there = distortion.quantise(right, model.weights, scale.bits)
+    phi = pair_kernels.pair_integers(pairs, here, there, distortion.kappa)
     return np.where(cannot, scale.largest - phi, phi)
 
 

@@ -26,7 +26,6 @@ from hmrf_dask.kernels import cost_rows, distances, low_precision, nearest, prod
 from hmrf_dask.kernels.compiled import inner
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
 from hmrf_dask.tasks import icm, partitions
-from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import Model
 
 Kind = Literal["fit", "pairs", "workers"]
@@ -99,7 +98,7 @@ def _no_row_hint(values, indices, indptr, row):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _no_hint(values, indices, length):  # type: ignore[no-untyped-def]
+def _no_hint(lined, t):  # type: ignore[no-untyped-def]
     pass
 
 
@@ -110,7 +109,7 @@ def _no_number_hint(array, index):  # type: ignore[no-untyped-def]
 
 @cache
 def _streams() -> tuple[Replacement, ...]:
-    return ((cost_rows, "_quick", recompiled(cost_rows._quick, stream=_copy)),)
+    return ((cost_rows, "_approximate", recompiled(cost_rows._approximate, stream=_copy)),)
 
 
 @cache
@@ -118,7 +117,7 @@ def _row_hints() -> tuple[Replacement, ...]:
     return (
         (nearest, "_nearest", recompiled(nearest._nearest, prefetch_row=_no_row_hint)),
         (distances, "_own", recompiled(distances._own, prefetch_row=_no_row_hint)),
-        (sums, "_scatter", recompiled(sums._scatter, prefetch_at=_no_hint)),
+        (sums, "_scatter", recompiled(sums._scatter, _prefetch=_no_hint)),
     )
 
 
@@ -133,7 +132,7 @@ def _products_with(owner: Any, name: str, value: Any) -> tuple[Replacement, ...]
     return (
         (owner, name, value),
         (nearest, "_nearest", recompiled(nearest._nearest)),
-        (cost_rows, "_quick", recompiled(cost_rows._quick)),
+        (cost_rows, "_approximate", recompiled(cost_rows._approximate)),
     )
 
 
@@ -195,7 +194,7 @@ def _scalar_scores() -> tuple[Replacement, ...]:
     names = {"score": _score, "count_within": _count_within, "least_beyond": _least_beyond}
     return (
         (nearest, "_nearest", recompiled(nearest._nearest, **names)),
-        (cost_rows, "_quick", recompiled(cost_rows._quick, score=_score)),
+        (cost_rows, "_approximate", recompiled(cost_rows._approximate, score=_score)),
     )
 
 
@@ -238,7 +237,7 @@ def _in_float64(
 
 
 def _exact_costs(block: Any, kept: Any, model: Any, scale: Any, *arguments: Any) -> Any:
-    return tasks_icm.exact_linked_costs(block, model, scale)
+    return icm.exact_linked_costs(block, model, scale)
 
 
 # ---- what is known from the iteration before
@@ -256,8 +255,14 @@ def _terms(block: Any, kept: Any, model: Model) -> Any:
     return model.distortion.terms(block, model.weights)
 
 
-def _costs_without_gains(*arguments: Any) -> Any:
-    return tasks_icm.LinkedCosts(tasks_icm.linked_costs(*arguments).costs)
+@cache
+def _unknown_gains() -> tuple[Replacement, ...]:
+    costs = icm.linked_costs
+
+    def without_gains(*arguments: Any) -> Any:
+        return icm.LinkedCosts(costs(*arguments).costs)
+
+    return ((icm, "linked_costs", without_gains),)
 
 
 def _vacant(state: Any) -> Any:
@@ -321,7 +326,7 @@ TRICKS = (
     Trick("terms", "terms of rows kept", _off((partitions, "terms_of", _terms))),
     Trick(
         "gains", "gains of points known before ICM begins",
-        _off((icm, "linked_costs", _costs_without_gains)), ("pairs",),
+        _unknown_gains, ("pairs",),
     ),
     Trick(
         "columns", "a few columns show that a cluster is not vacant",

@@ -12,7 +12,7 @@ import pytest
 from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
-from hmrf_dask.kernels.hamerly import Drift, Margins, Watch
+from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model
 from tests.support import problems
@@ -49,7 +49,7 @@ def test_what_is_spared_would_have_changed_nothing(
 
     for seed in range(4):
         rows = text_like(N, D, seed)
-        block, margins = RowBlock.from_array(rows), Margins()
+        block, bounds = RowBlock.from_array(rows), RowBounds()
         labels = np.full(N, UNDECIDED, np.int32)
         labels[::9] = LINKED
         for model in models(name, K, seed, rows, pace=0.2):
@@ -58,8 +58,8 @@ def test_what_is_spared_would_have_changed_nothing(
             told, change = model.distortion.nearest(*ends)
             with monkeypatch.context() as patched:
                 patched.setattr(nearest_rows, "rows_to_compare", counting)
-                watch = Watch(model.drift, margins)
-                found, changed = model.distortion.nearest(*ends, watch=watch)
+                known = {"bounds": bounds, "drift": model.drift}
+                found, changed = model.distortion.nearest(*ends, **known)
             assert found.tolist() == told.tolist()
             assert changed.tolist() == change.tolist()
             labels = found
@@ -73,27 +73,28 @@ def far_rows() -> tuple[Any, RowBlock, Any]:
     return bound("cosine", rows), block, np.eye(2, D) + 0.01
 
 
-def test_margins_hold_for_the_model_and_the_labels_they_were_noted_with() -> None:
+def test_bounds_hold_for_the_model_and_the_labels_they_were_noted_with() -> None:
     distortion, block, centroids = far_rows()
     labels = np.repeat([0, 1], 5).astype(np.int32)
     first = Model(distortion, np.ones(D), centroids)
     second = Model(distortion, np.ones(D), centroids + 1e-4).moved_from(first)
     third = Model(distortion, np.ones(D), centroids + 2e-4).moved_from(second)
     aside = Model(distortion, np.ones(D), centroids + 3e-4).moved_from(first)
-    margins, terms = Margins(), distortion.terms(block, np.ones(D))
-    distortion.nearest(block, terms, second.table(), labels, watch=Watch(second.drift, margins))
-    noted = margins.gaps.copy()
+    bounds, terms = RowBounds(), distortion.terms(block, np.ones(D))
+    known = {"bounds": bounds, "drift": second.drift}
+    distortion.nearest(block, terms, second.table(), labels, **known)
+    noted = bounds.gaps.copy()
     assert (noted > 0.5).all()
     for model, known, unknown in ((third, labels, 0), (third, 1 - labels, 10), (aside, labels, 10)):
-        again = Margins()
-        again.model, again.labels, again.gaps = margins.model, labels, noted.copy()
-        gaps = Watch(model.drift, again).taken(known)
+        again = RowBounds()
+        again.model, again.labels, again.gaps = bounds.model, labels, noted.copy()
+        gaps = again.take(known, model.drift)
         assert int((gaps == 0).sum()) == unknown
         assert again.model == ""  # used up, whatever happens before they are noted again
-    assert len(Watch(first.drift, margins).taken(labels)) == 0
+    assert len(bounds.take(labels, first.drift)) == 0
 
 
-def test_a_model_that_is_changed_otherwise_begins_anew() -> None:
+def test_a_model_that_is_changed_otherwise_begins_again() -> None:
     distortion, _, centroids = far_rows()
     first = Model(distortion, np.ones(D), centroids)
     second = Model(distortion, np.ones(D), centroids + 1e-4).moved_from(first)
@@ -105,30 +106,30 @@ def test_a_model_that_is_changed_otherwise_begins_anew() -> None:
     assert followed.drift.before == ""
 
 
-def test_margins_travel_empty_and_models_with_their_drift() -> None:
+def test_bounds_travel_empty_and_models_with_their_drift() -> None:
     distortion, _, centroids = far_rows()
     first = Model(distortion, np.ones(D), centroids)
     second = Model(distortion, np.ones(D), centroids + 1e-4).moved_from(first)
     there = pickle.loads(pickle.dumps(second))
-    assert isinstance(there.drift, Drift)
-    assert there.drift.falls.tolist() == second.drift.falls.tolist()
-    margins = Margins()
-    margins.model, margins.gaps = "a", np.ones(3, np.float32)
-    assert pickle.loads(pickle.dumps(margins)).model == ""
+    assert isinstance(there.drift, CentroidDrift)
+    assert there.drift.losses.tolist() == second.drift.losses.tolist()
+    bounds = RowBounds()
+    bounds.model, bounds.gaps = "a", np.ones(3, np.float32)
+    assert pickle.loads(pickle.dumps(bounds)).model == ""
 
 
 @pytest.mark.parametrize("name", sorted(DISTORTIONS))
-def test_falls_bound_what_distances_lose(name: str) -> None:
+def test_losses_bound_what_distances_lose(name: str) -> None:
     rows = text_like(80, D, 3)
     block = RowBlock.from_array(rows)
     for seed in range(6):
         one, *_, other = models(name, 6, seed, rows, pace=0.1 * seed + 0.01)
         terms = one.distortion.terms(block, one.weights)
-        falls = one.distortion.falls_between(one.table(), other.table())
+        losses = one.distortion.bound_losses(one.table(), other.table())
         before = one.distortion.distances(block, terms, one.table())
         after = other.distortion.distances(block, terms, other.table())
         norm, shift = (np.broadcast_to(term, 80) for term in (terms.norm, np.abs(terms.shift)))
         for h in range(6):
             lost = (before - before[:, [h]]) - (after - after[:, [h]])
-            allowed = norm * falls[0, h] + falls[1, h] + shift * falls[2, h]
+            allowed = norm * losses[0, h] + losses[1, h] + shift * losses[2, h]
             assert (lost <= allowed[:, None] + 1e-9 * (1.0 + np.abs(before))).all()

@@ -16,7 +16,7 @@ from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.kernels import distances, low_precision, means, nearest, products
 from hmrf_dask.kernels.arrays import Terms, spread
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED, Table
-from hmrf_dask.kernels.low_precision import make_finder
+from hmrf_dask.kernels.low_precision import make_approximate_table
 from hmrf_dask.kernels.products import aligned, has_half, layout
 from hmrf_dask.rows.block import RowBlock
 from tests.support import problems
@@ -39,10 +39,10 @@ def find_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return what makes all tables of candidates have one precision."""
 
     def use(precision: str) -> None:
-        def finder_of(table: Table) -> Any:
-            return make_finder(table, half=precision == "half")
+        def approximate_table(table: Table) -> Any:
+            return make_approximate_table(table, half=precision == "half")
 
-        monkeypatch.setattr(nearest, "finder_of", finder_of)
+        monkeypatch.setattr(nearest, "approximate_table", approximate_table)
 
     return use
 
@@ -190,15 +190,16 @@ def test_scores_disagree_by_no_more_than_the_slack(find_in: Any, precision: str,
     for block in blocks_of(rows):
         distortion = bound(name, rows)
         terms, table = used(distortion, block, centroids, weights)
-        finder = make_finder(table, half=precision == "half")
-        stored = finder.columns.table.view(np.float16 if precision == "half" else np.float32)
+        approximate = make_approximate_table(table, half=precision == "half")
+        stored = approximate.columns.table.view(np.float16 if precision == "half" else np.float32)
         x = block.to_dense().astype(np.float64)
         scores = spread(terms.scale, 20)[:, None] * (x @ stored[:, :K].astype(np.float64))
-        scores = scores / finder.unit + table.bias
+        scores = scores / approximate.unit + table.bias
         scores = scores + spread(terms.shift, 20)[:, None] * table.extra
         every = distortion.distances(block, terms, table)
         wrong = (scores - scores[:, :1]) - (every - every[:, :1])
-        slack = nearest.slack_of(block.arrays, terms, nearest.Bounds.of(table, finder))
+        bounds = nearest.RoundingBounds.of(table, approximate)
+        slack = nearest.rounding_slack(block.arrays, terms, bounds)
         assert (np.abs(wrong) <= slack[:, None]).all()
         assert (slack < 0.1 * (1.0 + np.abs(every).max(axis=1))).all()
 
@@ -210,8 +211,9 @@ def test_few_rows_of_text_are_left_to_float64(name: str) -> None:
     centroids = np.random.default_rng(0).uniform(0.01, 1.0, (50, 200)) ** 4
     terms, table = used(distortion, block, centroids, np.ones(200))
     every = np.sort(distortion.distances(block, terms, table), axis=1)
-    finder = low_precision.finder_of(table)
-    slack = nearest.slack_of(block.arrays, terms, nearest.Bounds.of(table, finder))
+    approximate = low_precision.approximate_table(table)
+    bounds = nearest.RoundingBounds.of(table, approximate)
+    slack = nearest.rounding_slack(block.arrays, terms, bounds)
     assert (every[:, 1] - every[:, 0] <= slack).mean() < 0.05
 
 
@@ -224,8 +226,8 @@ def test_uneven_weights_leave_no_more_rows_to_float64(name: str) -> None:
     widths = []
     for weights in (np.ones(200), uneven / uneven.mean()):
         terms, table = used(distortion, block, centroids, weights)
-        bounds = nearest.Bounds.of(table, low_precision.finder_of(table))
-        widths.append(float(np.median(nearest.slack_of(block.arrays, terms, bounds))))
+        bounds = nearest.RoundingBounds.of(table, low_precision.approximate_table(table))
+        widths.append(float(np.median(nearest.rounding_slack(block.arrays, terms, bounds))))
     assert widths[1] < 1.5 * widths[0]  # four times as much by Euclidean lengths
 
 
@@ -263,8 +265,8 @@ def test_a_row_too_long_for_its_bound_is_left_to_float64(monkeypatch: pytest.Mon
     block, distortion = RowBlock.from_array(rows), bound("cosine", rows)
     monkeypatch.setattr(nearest, "LONGEST", 40)
     terms, table = used(distortion, block, near_ties(35, 40, 2), np.ones(40))
-    bounds = nearest.Bounds.of(table, low_precision.finder_of(table))
-    assert np.isinf(nearest.slack_of(block.arrays, terms, bounds)).all()
+    bounds = nearest.RoundingBounds.of(table, low_precision.approximate_table(table))
+    assert np.isinf(nearest.rounding_slack(block.arrays, terms, bounds)).all()
     check_nearest(distortion, block, terms, table)
 
 
@@ -294,8 +296,8 @@ def test_a_table_that_travelled_is_aligned_and_gives_the_same(name: str) -> None
     shifted = [memoryview(memory).toreadonly()[1:] for memory in moved]
     other = pickle.loads(text, buffers=shifted)
     assert found(other) == told
-    assert low_precision.finder_of(other).columns.table.ctypes.data % products.LINE == 0
-    assert low_precision.finder_of(other) is low_precision.finder_of(other)
+    assert low_precision.approximate_table(other).columns.table.ctypes.data % products.LINE == 0
+    assert low_precision.approximate_table(other) is low_precision.approximate_table(other)
 
 
 def test_terms_that_all_rows_share_give_the_same() -> None:

@@ -19,7 +19,7 @@ from hmrf_dask.kernels import distances, hamerly, linear_energy, low_precision, 
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.arrays import Terms
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.hamerly import Watch
+from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds
 from hmrf_dask.kernels.pairs import Quantised
 from hmrf_dask.kernels.sums import Accumulator, Sums
 from hmrf_dask.rows.block import RowBlock
@@ -122,8 +122,8 @@ class Distortion(ABC):
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Any:
         """Return what the other methods need of the centroids under these weights."""
 
-    def falls_between(self, before: Any, after: Any) -> FloatArray | None:
-        """Return what margins may lose between two tables; see `kernels.hamerly.Drift`."""
+    def bound_losses(self, before: Any, after: Any) -> FloatArray | None:
+        """Return what gaps may lose between two tables; see `kernels.hamerly.CentroidDrift`."""
         return None
 
     def make_ready(self, table: Any) -> None:  # noqa: B027 - there may be nothing to make
@@ -138,7 +138,8 @@ class Distortion(ABC):
         labels: LabelArray,
         *,
         measured: bool = True,
-        watch: Watch | None = None,
+        bounds: RowBounds | None = None,
+        drift: CentroidDrift | None = None,
     ) -> tuple[LabelArray, IntArray]:
         """Return the nearest centroid of each row and, if `measured`, the exact change of Σ D.
 
@@ -258,7 +259,7 @@ class TableDistortion(Distortion):
 
     def make_ready(self, table: Table) -> None:
         """See `Distortion.make_ready`."""
-        low_precision.finder_of(table)
+        low_precision.approximate_table(table)
 
     def nearest(
         self,
@@ -268,16 +269,17 @@ class TableDistortion(Distortion):
         labels: LabelArray,
         *,
         measured: bool = True,
-        watch: Watch | None = None,
+        bounds: RowBounds | None = None,
+        drift: CentroidDrift | None = None,
     ) -> tuple[LabelArray, IntArray]:
         """See `Distortion.nearest`."""
         return nearest_rows.nearest(
-            block.arrays, terms, table, labels, measured=measured, watch=watch
+            block.arrays, terms, table, labels, measured=measured, bounds=bounds, drift=drift
         )
 
-    def falls_between(self, before: Table, after: Table) -> FloatArray:
-        """See `Distortion.falls_between`."""
-        return hamerly.falls_between(before, after)
+    def bound_losses(self, before: Table, after: Table) -> FloatArray:
+        """See `Distortion.bound_losses`."""
+        return hamerly.bound_losses(before, after)
 
     def own_distances(
         self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray

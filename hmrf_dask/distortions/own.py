@@ -16,7 +16,7 @@ from hmrf_dask.kernels import means
 from hmrf_dask.kernels.arrays import Terms
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.exact import exact_sum
-from hmrf_dask.kernels.hamerly import Watch
+from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds
 from hmrf_dask.kernels.sums import Sums, sum_moves
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
@@ -203,7 +203,8 @@ class OwnDistortion(Distortion):
         labels: LabelArray,
         *,
         measured: bool = True,
-        watch: Watch | None = None,
+        bounds: RowBounds | None = None,
+        drift: CentroidDrift | None = None,
     ) -> tuple[LabelArray, IntArray]:
         """See `Distortion.nearest`."""
         matrix = self._matrix(terms, table)

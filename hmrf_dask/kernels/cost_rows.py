@@ -17,9 +17,9 @@ import numpy as np
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, of_row
 from hmrf_dask.kernels.compiled import inner, njit
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.low_precision import Finder, finder_of, score
-from hmrf_dask.kernels.nearest import WIDEST, Bounds, slack_of
-from hmrf_dask.kernels.products import Columns, aligned, multiply_row
+from hmrf_dask.kernels.low_precision import approximate_table, score
+from hmrf_dask.kernels.nearest import WIDEST, RoundingBounds, Scoring, rounding_slack
+from hmrf_dask.kernels.products import aligned, multiply_row
 from hmrf_dask.kernels.stream import stream
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
@@ -95,24 +95,10 @@ class ApproximateCosts(NamedTuple):
     near_cluster: IntArray
 
 
-class _Scoring(NamedTuple):
-    """How scores are made of rows: a table in low precision, and factors of every row.
+class _Steps(NamedTuple):
+    """How scores are made of rows, and how many steps, float32, are in 1."""
 
-    Attributes
-    ----------
-    columns, bias, extra
-        As of the approximate table.
-    scale, shift : float32 arrays, shape (n_rows,) or (1,)
-        What products of a row are times, and what the second parts of centroids are times.
-    per_step : float32
-        Steps in 1.
-    """
-
-    columns: Columns
-    bias: RowArray
-    extra: RowArray
-    scale: RowArray
-    shift: RowArray
+    scoring: Scoring
     per_step: Any
 
 
@@ -211,11 +197,12 @@ def _judge(pairs, i, buffers, out, place):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _approximate(rows, scoring, pairs, buffers, begin, out):  # type: ignore[no-untyped-def]
+def _approximate(rows, steps, pairs, buffers, begin, out):  # type: ignore[no-untyped-def]
     """Go through rows from `begin` on; return where to go on, and how many distances are near.
 
     The first row that may list more distances than there are places is left for the next call.
     """
+    scoring = steps.scoring
     scores, wide, lines = buffers.scores, buffers.wide, buffers.lines
     n_rows, n_clusters = out.coarse.shape[0], buffers.row.shape[0]
     place = 0
@@ -226,7 +213,7 @@ def _approximate(rows, scoring, pairs, buffers, begin, out):  # type: ignore[no-
             multiply_row(rows, i, scoring.columns, scores)
             scale, shift = of_row(scoring.scale, i), of_row(scoring.shift, i)
             least = score(scores, scoring.bias, scoring.extra, scale, shift)
-            _to_steps(scores, least, scoring.per_step, wide)
+            _to_steps(scores, least, steps.per_step, wide)
             if pairs.labels[pairs.first + i] >= 0:
                 place = _judge(pairs, i, buffers, out, place)
         at = i % ROWS
@@ -235,16 +222,6 @@ def _approximate(rows, scoring, pairs, buffers, begin, out):  # type: ignore[no-
         if at == ROWS - 1 or i == n_rows - 1:
             stream(lines, (at + 1) * n_clusters, out.costs, (i - at) * n_clusters)
     return n_rows, place
-
-
-def _scoring(terms: Terms, finder: Finder, per_step: float) -> _Scoring:
-    with np.errstate(over="ignore"):  # such rows have no finite slack
-        scale, shift = (
-            frozen(factor.astype(np.float32), np.float32)
-            for factor in (terms.scale / finder.unit, terms.shift)
-        )
-    table = finder.columns, finder.bias, finder.extra
-    return _Scoring(*table, scale, shift, np.float32(per_step))
 
 
 def _buffers(n_clusters: int, width: int) -> _Buffers:
@@ -274,8 +251,8 @@ def approximate_costs(
     single : bool
         Whether scores are to be in single precision even where half is faster.
     """
-    finder, per_step = finder_of(table, single=single), 1.0 / step
-    slack = slack_of(rows, terms, Bounds.of(table, finder))
+    approximate, per_step = approximate_table(table, single=single), 1.0 / step
+    slack = rounding_slack(rows, terms, RoundingBounds.of(table, approximate))
     coarse = ~(slack <= tolerance) | (max(step, per_step) > WIDEST)
     n_rows, n_clusters = rows.n_rows, len(table.bias)
     near = np.empty((2, max(n_clusters, NEAR)), np.int64)
@@ -286,11 +263,11 @@ def approximate_costs(
         coarse,
         *near,
     )
-    scoring = _scoring(terms, finder, per_step)
-    buffers = _buffers(n_clusters, finder.columns.table.shape[1])
+    steps = _Steps(Scoring.of(approximate, terms, slack), np.float32(per_step))
+    buffers = _buffers(n_clusters, approximate.columns.table.shape[1])
     listed, done = [near[:, :0]], 0
     while done < n_rows:
-        done, count = _approximate(rows, scoring, pairs, buffers, done, out)
+        done, count = _approximate(rows, steps, pairs, buffers, done, out)
         listed.append(near[:, :count].copy())
     near_row, near_cluster = np.concatenate(listed, axis=1)
     costs = out.costs.reshape(n_rows, n_clusters)

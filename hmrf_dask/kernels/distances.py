@@ -33,7 +33,7 @@ CACHE = 2**24  # bytes of centroids: beyond, rows are gone through cluster by cl
 Made = TypeVar("Made")
 
 
-class Exact(NamedTuple):
+class TableArrays(NamedTuple):
     """The centroids as the kernels of this module read them; see `Table`."""
 
     exact: FloatArray
@@ -83,12 +83,12 @@ class Table(Sized):
             return made
 
     @property
-    def arrays(self) -> Exact:
+    def arrays(self) -> TableArrays:
         """The arrays in the one form the kernels are compiled for."""
         exact, bias, extra, weights = (
             frozen(array, np.float64) for array in (self.exact, self.bias, self.extra, self.weights)
         )
-        return Exact(exact, bias, extra, weights, self.squared)
+        return TableArrays(exact, bias, extra, weights, self.squared)
 
     @property
     def shares(self) -> FloatArray:
@@ -201,9 +201,18 @@ def centred_squares(rows: RowArrays, weights: FloatArray, means: FloatArray) -> 
     return out
 
 
+class Operands(NamedTuple):
+    """What kernels read to compute distances."""
+
+    rows: RowArrays
+    terms: Terms
+    table: TableArrays
+
+
 @inner(inline="always")
-def _finish(total, rows, terms, table, i, h):  # type: ignore[no-untyped-def]
+def _finish(total, read, i, h):  # type: ignore[no-untyped-def]
     """Return the distance that the sum over the row's entries makes."""
+    rows, terms, table = read
     offset = of_row(terms.offset, i)
     if not table.squared:
         shifted = of_row(terms.shift, i) * table.extra[h]
@@ -214,8 +223,9 @@ def _finish(total, rows, terms, table, i, h):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def distance(rows, terms, table, i, h):  # type: ignore[no-untyped-def]
+def distance(read, i, h):  # type: ignore[no-untyped-def]
     """Return D(i, h) in float64, summed over the row's entries in their order."""
+    rows, _, table = read
     start = rows.indptr[i]
     centroid, weights = table.exact[h], table.weights
     total = 0.0
@@ -232,15 +242,16 @@ def distance(rows, terms, table, i, h):  # type: ignore[no-untyped-def]
             m = rows.indices[p]
             x = np.float64(rows.values[p])
             total += weights[m] * x * (x - 2.0 * centroid[m])
-    return _finish(total, rows, terms, table, i, h)
+    return _finish(total, read, i, h)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _own(rows, terms, table, labels, order, out):  # type: ignore[no-untyped-def]
+def _own(read, labels, order, out):  # type: ignore[no-untyped-def]
+    rows = read.rows
     if order.shape[0] == 0:
         for i in range(labels.shape[0]):
             h = np.int64(labels[i])
-            out[i] = distance(rows, terms, table, i, h) if h >= 0 else 0.0
+            out[i] = distance(read, i, h) if h >= 0 else 0.0
         return
     out[:] = 0.0
     for place in range(order.shape[0]):
@@ -248,7 +259,7 @@ def _own(rows, terms, table, labels, order, out):  # type: ignore[no-untyped-def
             later = order[place + AHEAD]
             prefetch_row(rows.values, rows.indices, rows.indptr, later)
         own = np.int64(order[place])
-        out[own] = distance(rows, terms, table, own, np.int64(labels[own]))
+        out[own] = distance(read, own, np.int64(labels[own]))
 
 
 def own_distances(rows: RowArrays, terms: Terms, table: Table, labels: LabelArray) -> FloatArray:
@@ -261,7 +272,8 @@ def own_distances(rows: RowArrays, terms: Terms, table: Table, labels: LabelArra
     order = np.zeros(0, np.int32)
     if table.exact.nbytes > CACHE:
         order = members_by_cluster(rows.indptr, labels, len(table.exact)).row
-    _own(rows, frozen_terms(terms), table.arrays, labels, frozen(order, np.int32), out)
+    read = Operands(rows, frozen_terms(terms), table.arrays)
+    _own(read, labels, frozen(order, np.int32), out)
     return out
 
 
@@ -285,14 +297,15 @@ def _all_squares(rows, weights, columns, i, sums):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _all(rows, terms, table, columns, sums, out):  # type: ignore[no-untyped-def]
+def _all(read, columns, sums, out):  # type: ignore[no-untyped-def]
+    rows, table = read.rows, read.table
     for i in range(out.shape[0]):
         if table.squared:
             _all_squares(rows, table.weights, columns.table, i, sums)
         else:
             multiply_row(rows, i, columns, sums)
         for h in range(out.shape[1]):
-            out[i, h] = _finish(sums[h], rows, terms, table, i, h)
+            out[i, h] = _finish(sums[h], read, i, h)
 
 
 def _turned(table: Table) -> Columns:
@@ -309,5 +322,5 @@ def all_distances(rows: RowArrays, terms: Terms, table: Table) -> FloatArray:
     out = np.empty((rows.n_rows, len(table.exact)))
     columns = table.once("columns", lambda: _turned(table))
     sums = aligned((columns.table.shape[1],), np.float64)
-    _all(rows, frozen_terms(terms), table.arrays, columns, sums, out)
+    _all(Operands(rows, frozen_terms(terms), table.arrays), columns, sums, out)
     return out

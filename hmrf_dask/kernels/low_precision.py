@@ -1,8 +1,8 @@
-"""Tables of centroids that find which may be nearest, and how far what they find can be off.
+"""Approximate tables: centroids in low precision, which find those that may be nearest.
 
 A table is stored feature by feature, its columns centred by a number of each feature's own, which
 moves all scores of a row alike and leaves less to be rounded: a word that few clusters have is
-nought in all others. What rounding loses is measured column by column while the table is made.
+zero in all others. What rounding loses is measured column by column while the table is made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hmrf_dask.kernels.memory import buffer
 from hmrf_dask.kernels.prefetch import prefetch
 from hmrf_dask.kernels.products import LANES, Columns, has_half, layout, store
 from hmrf_dask.kernels.threads import over_ranges
-from hmrf_dask.types import RowArray
+from hmrf_dask.types import FloatArray, RowArray
 
 if COMPILED:
     from llvmlite import ir
@@ -37,7 +37,7 @@ SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
 HALF_BITS = 14  # half floats reach 2**15.99; twice the largest entry must fit
 
 
-class Finder(NamedTuple):
+class ApproximateTable(NamedTuple):
     """A table of centroids in single or half precision, times a power of two.
 
     Attributes
@@ -82,15 +82,24 @@ def _mean(line, lanes):  # type: ignore[no-untyped-def]
     return lanes[0] / n_clusters
 
 
+class _Source(NamedTuple):
+    """What an approximate table is made of; no `metric`, no `shares`: all 1."""
+
+    exact: FloatArray
+    metric: FloatArray
+    shares: FloatArray
+    unit: float
+
+
 @njit(nogil=True, cache=True)
-def _fill(  # type: ignore[no-untyped-def]
-    exact, metric, shares, unit, begin, n_features, table, norms, errors, tops
-):
-    """Write features `begin` to `n_features` of a table; tell what its columns are like.
+def _fill(source, begin, n_features, table, moments):  # type: ignore[no-untyped-def]
+    """Write features `begin` to `n_features` of a table, and into `moments` what it is like.
 
     That is, sums of squares of entries and of what is lost, times the features' `shares`, and the
-    largest entry.
+    largest entry, column by column.
     """
+    exact, metric, shares, unit = source
+    norms, errors, tops = moments[0], moments[1], moments[2]
     n_clusters = exact.shape[0]
     tile, lanes = np.empty((TILE, n_clusters)), np.empty(LANES)
     for first in range(begin, n_features, TILE):
@@ -116,24 +125,23 @@ def _fill(  # type: ignore[no-untyped-def]
                 tops[h] = size if size > tops[h] else tops[h]
 
 
-def make_finder(table: Table, *, half: bool) -> Finder:
-    """Return the finder of a table."""
+def make_approximate_table(table: Table, *, half: bool) -> ApproximateTable:
+    """Return the approximate table of a table, in half or in single precision."""
     n_clusters, n_features = table.exact.shape
     width, vectors = layout(n_clusters, np.float32)
-    found = buffer((n_features, width), np.uint16 if half else np.float32)
-    found[:, n_clusters:] = 0
+    entries = buffer((n_features, width), np.uint16 if half else np.float32)
+    entries[:, n_clusters:] = 0
     exponent = math.frexp(2.0 * table.largest_entry)[1]
     unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
     metric = frozen(table.weights if table.squared else np.zeros(0), np.float64)
-    shares = frozen(table.shares, np.float64)
+    source = _Source(table.arrays.exact, metric, frozen(table.shares, np.float64), unit)
     # By fixed runs of features: slack goes into cost rows, so bounds may not know of threads.
     moments = np.zeros((-(-n_features // RUN), 3, n_clusters))
 
     def work(first: int, last: int) -> None:
         for number in range(first, last):
             ends = number * RUN, min((number + 1) * RUN, n_features)
-            given = (table.arrays.exact, metric, shares, unit)
-            _fill(*given, *ends, found, *moments[number])
+            _fill(source, *ends, entries, moments[number])
 
     over_ranges(work, len(moments), table.exact.size)
     norms, errors, _ = moments.sum(axis=0)
@@ -144,22 +152,24 @@ def make_finder(table: Table, *, half: bool) -> Finder:
     with np.errstate(over="ignore"):  # what overflows is seen before it is used
         bias[:n_clusters], extra[:n_clusters] = table.bias, table.extra
     loose = 1.0 + 2.0**-20  # what was measured was rounded itself
-    return Finder(
-        Columns(found, vectors),
-        bias,
-        extra,
-        unit,
-        loose * math.sqrt(norms.max(initial=0.0)) / unit,
-        loose * largest / unit,
-        loose * math.sqrt(errors.max(initial=0.0)) / unit,
-        loose * entry_error / unit,
+    return ApproximateTable(
+        columns=Columns(entries, vectors),
+        bias=bias,
+        extra=extra,
+        unit=unit,
+        norm=loose * math.sqrt(norms.max(initial=0.0)) / unit,
+        entry=loose * largest / unit,
+        norm_error=loose * math.sqrt(errors.max(initial=0.0)) / unit,
+        entry_error=loose * entry_error / unit,
     )
 
 
-def finder_of(table: Table, *, single: bool = False) -> Finder:
-    """Return the finder of a table in the precision that is the fastest here, or in `single`."""
+def approximate_table(table: Table, *, single: bool = False) -> ApproximateTable:
+    """Return an approximate table in the precision that is the fastest here, or in `single`."""
     half = has_half() and len(table.exact) > SMALL and not single
-    return table.once("half" if half else "single", lambda: make_finder(table, half=half))
+    return table.once(
+        "half" if half else "single", lambda: make_approximate_table(table, half=half)
+    )
 
 
 def _spread(builder: Any, value: Any) -> Any:

@@ -8,13 +8,19 @@ import numpy as np
 
 from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, frozen_terms, of_row
 from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.distances import DOUBLE, LARGEST, SMALLEST, Table, distance
+from hmrf_dask.kernels.distances import DOUBLE, LARGEST, SMALLEST, Operands, Table, distance
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
-from hmrf_dask.kernels.hamerly import Margins, Watch, rows_to_compare
-from hmrf_dask.kernels.low_precision import Finder, count_within, finder_of, least_beyond, score
+from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds, rows_to_compare
+from hmrf_dask.kernels.low_precision import (
+    ApproximateTable,
+    approximate_table,
+    count_within,
+    least_beyond,
+    score,
+)
 from hmrf_dask.kernels.prefetch import prefetch_row
-from hmrf_dask.kernels.products import aligned, multiply_row
-from hmrf_dask.types import FloatArray, IntArray, LabelArray
+from hmrf_dask.kernels.products import Columns, aligned, multiply_row
+from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
 
 SINGLE = 1.0625 * 2.0**-24  # by how much a float32 operation rounds, in sums of up to LONGEST
 OPERATIONS = 16  # float32 operations around the products, with room to spare
@@ -24,13 +30,13 @@ WIDER, MOST = 1.125, 2.0  # how much wider bounds are made, and may be
 KEPT = np.float32(1.0 - 2.0**-20)  # of a margin that was rounded
 
 
-class Bounds(NamedTuple):
-    """What bounds the rounding of scores under a table, beside the rows themselves."""
+class RoundingBounds(NamedTuple):
+    """What bounds the rounding of scores under a table, but for what the rows themselves add."""
 
     norm_error: float
     entry_error: float
-    finder_norm: float
-    finder_entry: float
+    approximate_norm: float
+    approximate_entry: float
     norm: float
     entry: float
     bias: float
@@ -38,25 +44,32 @@ class Bounds(NamedTuple):
     unit: float  # a power of two
 
     @staticmethod
-    def of(table: Table, finder: Finder) -> Bounds:
-        """Return the bounds of a table and its finder."""
-        bias, extra = float(np.abs(table.bias).max()), float(np.abs(table.extra).max())
-        return Bounds(
-            finder.norm_error, finder.entry_error, finder.norm, finder.entry, table.largest_norm,
-            table.largest_entry, bias, extra, finder.unit,
-        )  # fmt: skip
+    def of(table: Table, approximate: ApproximateTable) -> RoundingBounds:
+        """Return the bounds of a table and its approximate table."""
+        return RoundingBounds(
+            norm_error=approximate.norm_error,
+            entry_error=approximate.entry_error,
+            approximate_norm=approximate.norm,
+            approximate_entry=approximate.entry,
+            norm=table.largest_norm,
+            entry=table.largest_entry,
+            bias=float(np.abs(table.bias).max()),
+            extra=float(np.abs(table.extra).max()),
+            unit=approximate.unit,
+        )
 
-    def above(self) -> Bounds:
+    def above(self) -> RoundingBounds:
         """Return bounds a little wider, which hold for other tables, too."""
-        return Bounds._make([*(WIDER * bound for bound in self[:-1]), self.unit])
+        return RoundingBounds._make([*(WIDER * bound for bound in self[:-1]), self.unit])
 
-    def hold(self, others: Bounds) -> bool:
+    def hold(self, others: RoundingBounds) -> bool:
         """Return whether these bounds hold for what `others` do, and are not far too wide."""
-        within = (one <= own <= MOST * one for own, one in zip(self[:-1], others[:-1], strict=True))
+        pairs = zip(others[:-1], self[:-1], strict=True)
+        within = (least <= own <= MOST * least for least, own in pairs)
         return self.unit == others.unit and all(within)
 
 
-def slack_of(rows: RowArrays, terms: Terms, bounds: Bounds) -> FloatArray:
+def rounding_slack(rows: RowArrays, terms: Terms, bounds: RoundingBounds) -> FloatArray:
     """Return how far a row's scores, and two of its distances, can disagree; inf: without bound.
 
     A score of a row is a distance but for the row's own part, and what its entries make of the
@@ -67,7 +80,9 @@ def slack_of(rows: RowArrays, terms: Terms, bounds: Bounds) -> FloatArray:
     bias, extra, unit = bounds.bias, bounds.extra, bounds.unit
     with np.errstate(over="ignore", invalid="ignore"):
         lost = np.minimum(terms.norm * bounds.norm_error, terms.mass * bounds.entry_error)
-        reach = np.minimum(terms.norm * bounds.finder_norm, terms.mass * bounds.finder_entry) + lost
+        reach = lost + np.minimum(
+            terms.norm * bounds.approximate_norm, terms.mass * bounds.approximate_entry
+        )
         size = np.minimum(terms.norm * bounds.norm, terms.mass * bounds.entry)
         other = bias + shift * extra
         slack = SINGLE * reach + DOUBLE * (size + (other + terms.size))
@@ -89,7 +104,7 @@ def _first_within(scores, limit):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _decide(rows, terms, table, scores, limit, i, current, change):  # type: ignore[no-untyped-def]
+def _decide(read, scores, limit, i, current, change):  # type: ignore[no-untyped-def]
     """Return the nearest of the candidates: ties stay at `current`, then go to the lowest index.
 
     What a move changes is added to `change`, unless that has no limbs.
@@ -97,11 +112,11 @@ def _decide(rows, terms, table, scores, limit, i, current, change):  # type: ign
     measured = change.shape[0] > 0
     present = np.inf
     if current >= 0 and (measured or scores[current] <= limit):
-        present = distance(rows, terms, table, i, np.int64(current))
+        present = distance(read, i, np.int64(current))
     best, least = current, present
-    for h in range(table.exact.shape[0]):
+    for h in range(read.table.exact.shape[0]):
         if h != current and scores[h] <= limit:
-            value = distance(rows, terms, table, i, h)
+            value = distance(read, i, h)
             if value < least:
                 least = value
                 best = np.int32(h)
@@ -111,11 +126,48 @@ def _decide(rows, terms, table, scores, limit, i, current, change):  # type: ign
     return best
 
 
-# Arrays are taken out of their tuples before the loops: numba counts references at every access.
+class Scoring(NamedTuple):
+    """How products of rows with an approximate table become scores, and how far off these can be.
+
+    Attributes
+    ----------
+    columns : Columns
+    bias, extra : float32 arrays, shape (width,)
+    scale, shift : float32 arrays, shape (n_rows,) or (1,)
+    slack : float64 array, shape (n_rows,)
+    """
+
+    columns: Columns
+    bias: RowArray
+    extra: RowArray
+    scale: RowArray
+    shift: RowArray
+    slack: FloatArray
+
+    @staticmethod
+    def of(approximate: ApproximateTable, terms: Terms, slack: FloatArray) -> Scoring:
+        """Return how the rows of these terms are scored."""
+        columns, bias, extra, unit, *_ = approximate
+        with np.errstate(over="ignore"):  # such rows have no finite slack
+            scale, shift = (
+                frozen(factor.astype(np.float32), np.float32)
+                for factor in (terms.scale / unit, terms.shift)
+            )
+        return Scoring(columns, bias, extra, scale, shift, frozen(slack, np.float64))
+
+
+class Nearest(NamedTuple):
+    """What is found: labels; gaps, if wanted; the exact change of Σ D as limbs, if wanted."""
+
+    labels: LabelArray
+    gaps: RowArray
+    change: IntArray
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _nearest(rows, terms, table, finder, factors, slack, todo, labels, scores, gaps, out, change):  # type: ignore[no-untyped-def]
-    columns, bias, extra = finder.columns, finder.bias, finder.extra
-    scale, shift = factors
+def _nearest(read, scoring, todo, labels, scores, out):  # type: ignore[no-untyped-def]
+    rows, columns, slack, change = read.rows, scoring.columns, scoring.slack, out.change
+    bias, extra, scale, shift = scoring.bias, scoring.extra, scoring.scale, scoring.shift
     for t in range(todo.shape[0]):
         i = np.int64(todo[t])
         current = labels[i]
@@ -132,25 +184,27 @@ def _nearest(rows, terms, table, finder, factors, slack, todo, labels, scores, g
             limit = np.float32(0.0)
             alone = False
         if alone and current >= 0 and scores[current] <= limit:
-            out[i] = current
+            out.labels[i] = current
         elif alone and (current < 0 or change.shape[0] == 0):
-            out[i] = _first_within(scores, limit)
+            out.labels[i] = _first_within(scores, limit)
         else:
-            out[i] = _decide(rows, terms, table, scores, limit, i, current, change)
+            out.labels[i] = _decide(read, scores, limit, i, current, change)
             alone = False
-        if gaps.shape[0] > 0:
+        if out.gaps.shape[0] > 0:
             gap = least_beyond(scores, limit) - limit if alone else np.float32(0.0)
-            gaps[i] = KEPT * gap
+            out.gaps[i] = KEPT * gap
     if change.shape[0] > 0:
         carry(change)
 
 
-def _lasting_slack(rows: RowArrays, terms: Terms, bounds: Bounds, margins: Margins) -> FloatArray:
-    """Return `slack_of` for bounds that last for some tables."""
-    if margins.slack is None or not margins.slack[0].hold(bounds):
-        wider = bounds.above()
-        margins.slack = (wider, slack_of(rows, terms, wider))
-    return margins.slack[1]
+def _lasting_slack(
+    rows: RowArrays, terms: Terms, rounding: RoundingBounds, bounds: RowBounds
+) -> FloatArray:
+    """Return `rounding_slack` for bounds that last for some tables."""
+    if bounds.slack is None or not bounds.slack[0].hold(rounding):
+        wider = rounding.above()
+        bounds.slack = (wider, rounding_slack(rows, terms, wider))
+    return bounds.slack[1]
 
 
 def nearest(
@@ -160,35 +214,29 @@ def nearest(
     labels: LabelArray,
     *,
     measured: bool = True,
-    watch: Watch | None = None,
+    bounds: RowBounds | None = None,
+    drift: CentroidDrift | None = None,
 ) -> tuple[LabelArray, IntArray]:
     """Return the nearest centroid of each row and the exact change of Σ D over rows with a label.
 
     Ties stay at the present label, then go to the lowest index. `LINKED` rows stay linked,
     `UNDECIDED` ones are decided. The nearest is that of the float64 distances, whatever was rounded
-    to find it. Where the change is not `measured` it is nought. A `watch` spares what cannot have
-    changed, and notes margins for the next time.
+    to find it. Where the change is not `measured` it is 0. The `bounds` of the rows, and how far
+    centroids drifted since, spare what cannot have changed; they are noted for the next time.
     """
-    change = exact_zero()
-    finder = finder_of(table)
-    bounds = Bounds.of(table, finder)
-    if watch is None:
-        slack, gaps, drift = slack_of(rows, terms, bounds), np.zeros(0, np.float32), None
+    change, approximate = exact_zero(), approximate_table(table)
+    rounding = RoundingBounds.of(table, approximate)
+    if bounds is None:
+        slack, gaps = rounding_slack(rows, terms, rounding), np.zeros(0, np.float32)
     else:
-        slack = _lasting_slack(rows, terms, bounds, watch.margins)
-        gaps, drift = watch.taken(labels), watch.drift
+        slack = _lasting_slack(rows, terms, rounding, bounds)
+        gaps = bounds.take(labels, drift)
     out, todo = rows_to_compare(terms, slack, drift, gaps, labels)
-    with np.errstate(over="ignore"):  # such rows have no finite slack
-        factors = tuple(
-            frozen(factor.astype(np.float32), np.float32)
-            for factor in (terms.scale / finder.unit, terms.shift)
-        )
-    _nearest(
-        rows, frozen_terms(terms), table.arrays, finder, factors,
-        frozen(slack, np.float64), frozen(todo, np.int32), frozen(labels, np.int32),
-        aligned((finder.columns.table.shape[1],), np.float32), gaps, out,
-        change if measured else change[:0],
-    )  # fmt: skip
-    if watch is not None:
-        watch.note(out, gaps)
+    read = Operands(rows, frozen_terms(terms), table.arrays)
+    scoring = Scoring.of(approximate, terms, slack)
+    kept = frozen(todo, np.int32), frozen(labels, np.int32)
+    scores = aligned((approximate.columns.table.shape[1],), np.float32)
+    _nearest(read, scoring, *kept, scores, Nearest(out, gaps, change if measured else change[:0]))
+    if bounds is not None:
+        bounds.note(out, gaps, drift)
     return out, change

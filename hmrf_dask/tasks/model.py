@@ -14,7 +14,7 @@ import numpy as np
 from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.kernels.exact import BASE, exact_integer
-from hmrf_dask.kernels.hamerly import Drift
+from hmrf_dask.kernels.hamerly import CentroidDrift
 from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.types import FloatArray, IntArray, Sized
 
@@ -57,7 +57,7 @@ class Model(Sized):
     centroids: FloatArray
     smoothing: float = 0.0
     exponent: int = 43  # sums hold summands times 2**exponent
-    drift: Drift | None = field(default=None, init=False, repr=False, compare=False)
+    drift: CentroidDrift | None = field(default=None, init=False, repr=False, compare=False)
     _made: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
@@ -79,10 +79,10 @@ class Model(Sized):
 
         Rows are compared under models that follow one another so; any other change begins anew.
         """
-        falls = self.distortion.falls_between(previous.table(), self.table())
-        if falls is not None:
+        losses = self.distortion.bound_losses(previous.table(), self.table())
+        if losses is not None:
             before = "" if previous.drift is None else previous.drift.after
-            object.__setattr__(self, "drift", Drift(before, uuid.uuid4().hex, falls))
+            object.__setattr__(self, "drift", CentroidDrift(before, uuid.uuid4().hex, losses))
         return self
 
     def accumulator(self, *, lasting: bool = True) -> Accumulator:

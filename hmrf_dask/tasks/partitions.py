@@ -14,7 +14,7 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
-from hmrf_dask.kernels.hamerly import Margins, Watch
+from hmrf_dask.kernels.hamerly import RowBounds
 from hmrf_dask.kernels.sums import Accumulator, Sums, joined
 from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint, survey
 from hmrf_dask.rows.files import Blocks, BlockSource, lasting
@@ -163,11 +163,11 @@ class RowTerms(Sized):
     Attributes
     ----------
     terms : what the distortion's `terms` gave
-    margins : what the last comparison of the rows may spare the next one
+    bounds : what the last comparison of the rows may spare the next one
     """
 
     terms: Any
-    margins: Margins = field(default_factory=Margins, compare=False)
+    bounds: RowBounds = field(default_factory=RowBounds, compare=False)
 
 
 def row_terms(block: RowBlock, metric: tuple[Distortion, FloatArray]) -> RowTerms:
@@ -213,9 +213,9 @@ def assign(
     for block, known, file, labels in zip(blocks, kept, files, before, strict=True):
         terms = terms_of(block, known, model)
         measured = not model.distortion.linear
-        watch = None if known is None else Watch(model.drift, known.margins)
+        bounds = None if known is None else known.bounds
         after, change = model.distortion.nearest(
-            block, terms, table, labels, measured=measured, watch=watch
+            block, terms, table, labels, measured=measured, bounds=bounds, drift=model.drift
         )
         taken.add(block, terms, file, labels, after, change)
     return taken.step(noted)

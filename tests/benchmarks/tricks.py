@@ -223,7 +223,7 @@ def _least(values, labels, out):  # type: ignore[no-untyped-def]
 
 def _in_float64(
     self: TableDistortion, block: Any, terms: Any, table: Any, labels: NDArray[np.int32],
-    *, measured: bool = True, watch: Any = None,
+    *, measured: bool = True, bounds: Any = None, drift: Any = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:  # fmt: skip
     """Return what `Distortion.nearest` does, all distances computed in float64."""
     values = distances.all_distances(block.arrays, terms, table)
@@ -247,8 +247,8 @@ def _no_drift(model: Model, previous: Model) -> Model:
     return model
 
 
-def _slack(rows: Any, terms: Any, bounds: Any, margins: Any) -> Any:
-    return nearest.slack_of(rows, terms, bounds)
+def _slack(rows: Any, terms: Any, rounding: Any, bounds: Any) -> Any:
+    return nearest.rounding_slack(rows, terms, rounding)
 
 
 def _terms(block: Any, kept: Any, model: Model) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask.distortions.base import TableDistortion
-from hmrf_dask.kernels import low_precision
+from hmrf_dask.kernels import nearest
 from hmrf_dask.kernels.exact import exact_zero
 from tests.benchmarks import ablation, report
 from tests.benchmarks.measuring import Bench
@@ -37,7 +37,7 @@ def test_the_plain_way_of_every_trick_is_put_in_its_place() -> None:
 
 def test_a_kernel_must_read_what_is_taken_out() -> None:
     with pytest.raises(NameError, match=r"_fill must read \['not_there'\]"):
-        recompiled(low_precision._fill, not_there=1)
+        recompiled(nearest._fill, not_there=1)
 
 
 def test_each_trick_has_a_figure_for_each_fit(bench: Bench, monkeypatch: Any) -> None:

@@ -15,8 +15,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hmrf_dask.cli.endings import EndedBySignal, ended_by_signals, finished_first
-from hmrf_dask.cli.group import HmrfCommand, HmrfGroup
+from hmrf_dask.cli.group import (
+    EndedBySignal,
+    HmrfCommand,
+    HmrfGroup,
+    ended_by_signals,
+    finished_first,
+)
 from tests.support.job_corpus import JobCorpus
 
 ROOT = Path(__file__).parents[1]

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.kernels import first_variation, set_moves
-from hmrf_dask.kernels.arrays import spread
-from hmrf_dask.kernels.first_variation import Summands, Ties
+from hmrf_dask.kernels import first_variation
+from hmrf_dask.kernels import first_variation as kernels_first_variation
+from hmrf_dask.kernels.compiled import spread
+from hmrf_dask.kernels.first_variation import Moves, Summands, Ties
 from hmrf_dask.kernels.problem import adjacency
-from hmrf_dask.kernels.set_moves import Moves
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
 from tests import naive
@@ -137,7 +137,7 @@ def test_gains_of_groups_are_those_of_brute_force(
     case = make_case(name, seed, dense, linked)
     sums, counts = case.sums(case.labels)
     starts, members = random_groups(np.random.default_rng(seed))
-    gains, targets = set_moves.group_gains(
+    gains, targets = kernels_first_variation.group_gains(
         starts, members, case.rows, case.labels, sums, case.metric, case.exponent, counts,
         case.directional, case.ties,
     )  # fmt: skip
@@ -179,7 +179,7 @@ def test_applied_moves_lower_the_energy_and_leave_exact_sums(
     ties = case.ties._replace(neighbour=places[case.ties.neighbour])
     sums, counts = case.sums(case.labels)
     moves = Moves(np.array(starts), np.array(rows, np.int32), np.array(targets, np.int32))
-    accepted = set_moves.apply_moves(
+    accepted = kernels_first_variation.apply_moves(
         moves, case.rows, places, labels, sums, case.metric, case.exponent, counts,
         case.directional, ties if linked else None,
     )  # fmt: skip
@@ -231,12 +231,12 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
                 case.rows, columns, metric, case.exponent, squares, counts, True, case.labels,
                 skip, ties,
             )  # fmt: skip
-            set_moves.apply_moves(
+            kernels_first_variation.apply_moves(
                 moves, case.rows, places, labels, sums, metric, case.exponent, counts, True, ties
             )
-        set_moves.group_gains(
+        kernels_first_variation.group_gains(
             starts, members, case.rows, case.labels, sums, metric, case.exponent, counts, True,
             case.ties,
         )  # fmt: skip
-    for kernel in (first_variation._single_gains, set_moves._vary):
+    for kernel in (first_variation._single_gains, kernels_first_variation._vary):
         assert len(kernel.signatures) == 1

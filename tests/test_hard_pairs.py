@@ -17,8 +17,7 @@ from hmrf_dask.errors import (
     InvalidInputError,
     MemoryPlanError,
 )
-from hmrf_dask.kernels.placing import make_rivalry, place_apart
-from hmrf_dask.kernels.problem import adjacency, make_grouping
+from hmrf_dask.kernels.problem import adjacency, make_grouping, make_rivalry, place_apart
 from tests import naive
 from tests.naive_family import best_free_move, broken
 from tests.support.family_fits import blobs, digest_of, text_corpus

@@ -12,12 +12,18 @@ import scipy.sparse
 from hypothesis import example, given, settings
 
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.kernels import by_cluster, exact, gradients, pairs, random, sums, threads
-from hmrf_dask.kernels.arrays import Terms, spread
-from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.exact import BASE, exact_integer, exact_sum, exact_value, exact_zero
+from hmrf_dask.kernels import exact, gradients, pairs, random, sums, threads
+from hmrf_dask.kernels import sums as kernels_sums
+from hmrf_dask.kernels.compiled import Terms, njit, spread
+from hmrf_dask.kernels.exact import (
+    BASE,
+    closed_distances,
+    exact_integer,
+    exact_sum,
+    exact_value,
+    exact_zero,
+)
 from hmrf_dask.kernels.gradients import rows_by_cluster, squares_by_length, weighted_squares
-from hmrf_dask.kernels.linear_energy import closed_distances
 from hmrf_dask.kernels.sums import (
     LARGEST_EXPONENT,
     Accumulator,
@@ -486,8 +492,8 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             weighted_squares(members, table, table, 1.0, 40)
             exact_sum(signed)
     kernels = (
-        by_cluster._by_cluster,
-        by_cluster._line_up,
+        kernels_sums._by_cluster,
+        kernels_sums._line_up,
         sums._scatter,
         sums._emit,
         sums._add_entries,

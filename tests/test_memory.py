@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.kernels.memory import LINE, STEP, buffer, buffers_kept
+from hmrf_dask.kernels.threads import LINE, STEP, buffer, buffers_kept
 
 LARGE = (3, STEP // 8)
 
@@ -58,7 +58,7 @@ def test_memory_stays_as_long_as_a_view_shows_it() -> None:
 
 
 def test_nothing_is_kept_when_no_fit_runs() -> None:
-    from hmrf_dask.kernels import memory as module
+    from hmrf_dask.kernels import threads as module
 
     kept = module._kept
     with buffers_kept():

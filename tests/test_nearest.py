@@ -13,10 +13,11 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 
 from hmrf_dask.distortions import DISTORTIONS
-from hmrf_dask.kernels import distances, low_precision, means, nearest, products
-from hmrf_dask.kernels.arrays import Terms, spread
+from hmrf_dask.kernels import distances, means, nearest, products
+from hmrf_dask.kernels import nearest as kernels_nearest
+from hmrf_dask.kernels.compiled import Terms, spread
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED, Table
-from hmrf_dask.kernels.low_precision import make_approximate_table
+from hmrf_dask.kernels.nearest import make_approximate_table
 from hmrf_dask.kernels.products import aligned, has_half, layout
 from hmrf_dask.rows.block import RowBlock
 from tests.support import problems
@@ -211,7 +212,7 @@ def test_few_rows_of_text_are_left_to_float64(name: str) -> None:
     centroids = np.random.default_rng(0).uniform(0.01, 1.0, (50, 200)) ** 4
     terms, table = used(distortion, block, centroids, np.ones(200))
     every = np.sort(distortion.distances(block, terms, table), axis=1)
-    approximate = low_precision.approximate_table(table)
+    approximate = kernels_nearest.approximate_table(table)
     bounds = nearest.RoundingBounds.of(table, approximate)
     slack = nearest.rounding_slack(block.arrays, terms, bounds)
     assert (every[:, 1] - every[:, 0] <= slack).mean() < 0.05
@@ -226,7 +227,7 @@ def test_uneven_weights_leave_no_more_rows_to_float64(name: str) -> None:
     widths = []
     for weights in (np.ones(200), uneven / uneven.mean()):
         terms, table = used(distortion, block, centroids, weights)
-        bounds = nearest.RoundingBounds.of(table, low_precision.approximate_table(table))
+        bounds = nearest.RoundingBounds.of(table, kernels_nearest.approximate_table(table))
         widths.append(float(np.median(nearest.rounding_slack(block.arrays, terms, bounds))))
     assert widths[1] < 1.5 * widths[0]  # four times as much by Euclidean lengths
 
@@ -265,7 +266,7 @@ def test_a_row_too_long_for_its_bound_is_left_to_float64(monkeypatch: pytest.Mon
     block, distortion = RowBlock.from_array(rows), bound("cosine", rows)
     monkeypatch.setattr(nearest, "LONGEST", 40)
     terms, table = used(distortion, block, near_ties(35, 40, 2), np.ones(40))
-    bounds = nearest.RoundingBounds.of(table, low_precision.approximate_table(table))
+    bounds = nearest.RoundingBounds.of(table, kernels_nearest.approximate_table(table))
     assert np.isinf(nearest.rounding_slack(block.arrays, terms, bounds)).all()
     check_nearest(distortion, block, terms, table)
 
@@ -296,8 +297,8 @@ def test_a_table_that_travelled_is_aligned_and_gives_the_same(name: str) -> None
     shifted = [memoryview(memory).toreadonly()[1:] for memory in moved]
     other = pickle.loads(text, buffers=shifted)
     assert found(other) == told
-    assert low_precision.approximate_table(other).columns.table.ctypes.data % products.LINE == 0
-    assert low_precision.approximate_table(other) is low_precision.approximate_table(other)
+    assert kernels_nearest.approximate_table(other).columns.table.ctypes.data % products.LINE == 0
+    assert kernels_nearest.approximate_table(other) is kernels_nearest.approximate_table(other)
 
 
 def test_terms_that_all_rows_share_give_the_same() -> None:

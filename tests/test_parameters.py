@@ -12,7 +12,7 @@ import click
 import pytest
 
 from hmrf_dask.cli.fit_command import ON_OFF, fit
-from hmrf_dask.constraints.contradictions import OnConflict
+from hmrf_dask.constraints.closure import OnConflict
 from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import ESTIMATORS

@@ -21,13 +21,13 @@ import pytest
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.documents import segments
+from hmrf_dask.documents import sources
 from hmrf_dask.fit import e_step, m_step, phases
 from hmrf_dask.jobs import packs
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import Report, assignment_files
 from hmrf_dask.jobs.run_job import run_job
-from hmrf_dask.kernels import low_precision, threads
+from hmrf_dask.kernels import nearest, threads
 from tests.support.cases import CASES, FITS, LSAS, ON_WORKERS
 from tests.support.fits import Case, scheduled
 from tests.support.icm_problems import SMALL, in_rounds, tangled
@@ -128,7 +128,7 @@ def test_a_fit_that_is_stopped_and_resumed(
 
 @pytest.mark.parametrize("name", CASES)
 def test_threads_of_the_driver_and_spared_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(low_precision, "RUN", 16)  # bounds are added up by fixed runs of features
+    monkeypatch.setattr(nearest, "RUN", 16)  # bounds are added up by fixed runs of features
     for worth, few in ((0, 2**60), (2**60, 1), (0, 1)):
         monkeypatch.setattr(threads, "WORTH", worth)
         monkeypatch.setattr(m_step, "FEW", few)
@@ -218,7 +218,7 @@ def ending(report: Report) -> tuple[Any, int]:
         (packs, "PACK_FILES", 1, 31),
         (packs, "PACK_FILES", 7, 5),
         (packs, "BATCH_ROWS", 25, 3),
-        (segments, "SEGMENT_BYTES", 2000, 6),
+        (sources, "SEGMENT_BYTES", 2000, 6),
     ],
 )
 def test_files_of_a_job_however_they_are_taken(

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmrf_dask.documents import segments
+from hmrf_dask.documents import sources
 from hmrf_dask.documents.batches import read_batches
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.segments import SegmentLines, lines_before, segments_of
-from hmrf_dask.documents.sources import Source
+from hmrf_dask.documents.sources import SegmentLines, Source, lines_before, segments_of
 from hmrf_dask.documents.streams import state_of
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs import packs
@@ -38,7 +37,7 @@ def corpus(tmp_path: Path) -> JobCorpus:
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(sources, "SEGMENT_BYTES", 2000)
 
 
 def source_of(path: Path, kind: str, **more: Any) -> Source:

@@ -14,7 +14,6 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from hmrf_dask.cli.endings import leave
 from hmrf_dask.cli.fit_command import fit
 from hmrf_dask.cli.group import (
     EXIT_CODES,
@@ -23,6 +22,7 @@ from hmrf_dask.cli.group import (
     Place,
     connected_to,
     how_to_print,
+    leave,
     one_line,
     print_json,
     where_to_run,

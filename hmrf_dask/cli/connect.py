@@ -24,7 +24,7 @@ import dask
 from distributed import Client, LocalCluster, fire_and_forget, get_client, worker_client
 from distributed.comm.addressing import get_address_host_port
 
-from hmrf_dask.cli.endings import finished_first
+from hmrf_dask.cli.group import finished_first
 from hmrf_dask.errors import (
     ClusterError,
     ConfigurationError,

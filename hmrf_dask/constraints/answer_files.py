@@ -24,9 +24,9 @@ from hmrf_dask.constraints.answer_rows import (
     said,
 )
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
+from hmrf_dask.documents.delimited import ending_of, read_table
 from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.documents.records import BadRecord
-from hmrf_dask.documents.table_files import ending_of, read_table
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.limits import ANSWER_BYTES, ANSWER_LINES
 from hmrf_dask.storage.remote import explained, open_files

@@ -17,9 +17,8 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from hmrf_dask.documents.records import BadRecord
-from hmrf_dask.documents.table_files import TableRow
-from hmrf_dask.documents.values import MOST_CHARACTERS, is_text
+from hmrf_dask.documents.delimited import TableRow
+from hmrf_dask.documents.records import MOST_CHARACTERS, BadRecord, is_text
 from hmrf_dask.errors import InvalidInputError, meant
 from hmrf_dask.limits import ANSWER_COLUMNS, BAD_ANSWERS, problem_of_cost
 

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from hmrf_dask.kernels import distances, hamerly, linear_energy, low_precision, pairs, sums
+from hmrf_dask.kernels import distances, exact, hamerly, pairs, sums
+from hmrf_dask.kernels import nearest as kernels_nearest
 from hmrf_dask.kernels import nearest as nearest_rows
-from hmrf_dask.kernels.arrays import Terms
+from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds
 from hmrf_dask.kernels.pairs import Quantised
@@ -259,7 +260,7 @@ class TableDistortion(Distortion):
 
     def make_ready(self, table: Table) -> None:
         """See `Distortion.make_ready`."""
-        low_precision.approximate_table(table)
+        kernels_nearest.approximate_table(table)
 
     def nearest(
         self,
@@ -374,4 +375,4 @@ class TableDistortion(Distortion):
         self, table: Table, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
     ) -> int:
         """See `Distortion.closed_distances`; terms of rows have scale −factor and shift −extra."""
-        return linear_energy.closed_distances(table, self.features(weights), sums, counts, exponent)
+        return exact.closed_distances(table, self.features(weights), sums, counts, exponent)

@@ -8,7 +8,7 @@ import numpy as np
 
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels import distances, means, pairs
-from hmrf_dask.kernels.arrays import Terms
+from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray

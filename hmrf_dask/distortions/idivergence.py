@@ -10,10 +10,9 @@ import numpy as np
 from hmrf_dask.distortions.base import Extent, TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels import distances, means, pairs
-from hmrf_dask.kernels.arrays import Terms, frozen
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import Terms, frozen, njit
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.memory import buffer
+from hmrf_dask.kernels.threads import buffer
 from hmrf_dask.rows.block import RowBlock, named_rows
 from hmrf_dask.types import FloatArray, IntArray
 

@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.errors import DistortionError, HmrfError
 from hmrf_dask.kernels import means
-from hmrf_dask.kernels.arrays import Terms
+from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds

@@ -21,14 +21,15 @@ from hmrf_dask.documents.records import (
     DamagedFile,
     Reader,
     Record,
+    as_row,
     excerpt,
+    problem_of_document,
+    problem_of_word,
     read_installed,
     read_text,
 )
-from hmrf_dask.documents.segments import SegmentLines
-from hmrf_dask.documents.sources import Source
+from hmrf_dask.documents.sources import SegmentLines, Source
 from hmrf_dask.documents.streams import WatchedFile, open_file, state_of
-from hmrf_dask.documents.values import as_row, problem_of_document, problem_of_word
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.storage.remote import explained
 

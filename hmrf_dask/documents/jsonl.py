@@ -10,10 +10,18 @@ from typing import Any
 import msgspec
 
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.records import BadRecord, Nothing, Record, Row, damage, excerpt
+from hmrf_dask.documents.records import (
+    RAISE_LIMIT,
+    BadRecord,
+    Nothing,
+    Record,
+    Row,
+    damage,
+    excerpt,
+    too_long,
+)
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
-from hmrf_dask.documents.values import RAISE_LIMIT, too_long
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.redaction import shortened
 

@@ -37,8 +37,7 @@ from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
 from hmrf_dask.kernels.compiled import kernel_path
-from hmrf_dask.kernels.memory import buffers_kept
-from hmrf_dask.kernels.threads import threads_allowed
+from hmrf_dask.kernels.threads import buffers_kept, threads_allowed
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.tasks.partitions import Facts, labels_at

@@ -16,7 +16,7 @@ from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.phases import Iteration
 from hmrf_dask.fit.starts import Candidate
 from hmrf_dask.flow.dataflow import Lazy, share_array
-from hmrf_dask.kernels.arrays import frozen
+from hmrf_dask.kernels.compiled import frozen
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked

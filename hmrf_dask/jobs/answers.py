@@ -22,8 +22,7 @@ from hmrf_dask.constraints.answer_rows import (
     said,
     two_classes,
 )
-from hmrf_dask.constraints.contradictions import witnesses
-from hmrf_dask.constraints.graphs import connected_numbers
+from hmrf_dask.constraints.closure import connected_numbers, witnesses
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.documents.jsonl import encode_lines

@@ -13,8 +13,7 @@ import numpy as np
 from hmrf_dask.constraints.answer_files import PairLines, parse_lines
 from hmrf_dask.documents.batches import BATCH_ROWS, Batch, Reject, SeenIds, read_batches
 from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
-from hmrf_dask.documents.segments import SEGMENT_BYTES, is_cut
-from hmrf_dask.documents.sources import Source, list_answers, list_sources
+from hmrf_dask.documents.sources import SEGMENT_BYTES, Source, is_cut, list_answers, list_sources
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import is_kind, parse_yaml
 from hmrf_dask.errors import (

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.documents.records import BadRecord
+from hmrf_dask.documents.delimited import TableFile, ending_of, read_table
+from hmrf_dask.documents.records import MOST_CHARACTERS, BadRecord
 from hmrf_dask.documents.streams import read_whole
-from hmrf_dask.documents.table_files import TableFile, ending_of, read_table
-from hmrf_dask.documents.values import MOST_CHARACTERS
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.flow.dask_flow import DaskFlow
 from hmrf_dask.flow.dataflow import tree

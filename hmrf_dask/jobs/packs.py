@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject, encode_rejects
-from hmrf_dask.documents.segments import lines_before
+from hmrf_dask.documents.sources import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.parent import FileEntry, Keys

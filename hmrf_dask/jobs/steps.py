@@ -15,7 +15,7 @@ import numpy as np
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files
 from hmrf_dask.documents.batches import Reject
-from hmrf_dask.documents.segments import segments_of
+from hmrf_dask.documents.sources import segments_of
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import ESTIMATORS, load

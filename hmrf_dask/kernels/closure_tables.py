@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import find, frozen
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.compiled import find, frozen, inner, njit
 from hmrf_dask.kernels.problem import Grouping
 from hmrf_dask.types import AnyArray, BoolArray, IntArray
 

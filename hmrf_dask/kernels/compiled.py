@@ -1,20 +1,20 @@
-"""How kernels are compiled: by numba; with NUMBA_DISABLE_JIT=1 they run as Python.
-
-Bits are promised for one kernel path: one compiler, one instruction set, the same libraries.
-"""
+"""How kernels are compiled, and the one form of arrays that code is compiled for."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import hashlib
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache as cached
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.errors import HmrfError
+from hmrf_dask.types import AnyArray, FloatArray, LabelArray, RowArray
 
 # Releases of these may add up, or compile, in another way.
 LIBRARIES = ("numpy", "scipy", "numba", "llvmlite")
@@ -138,3 +138,147 @@ def path_differences(path: dict[str, str], own: dict[str, str]) -> str:
         for name in sorted(path.keys() | own.keys())
         if path.get(name) != own.get(name)
     )
+
+
+def frozen(array: AnyArray, dtype: type[np.generic]) -> Any:
+    """Return a read-only contiguous view (or copy) of `dtype`.
+
+    Arrays that come out of a message are read-only, new ones are not; numba would compile every
+    mixture again.
+    """
+    view = np.ascontiguousarray(array, dtype).view()
+    view.flags.writeable = False
+    return view
+
+
+class RowArrays(NamedTuple):
+    """Rows, sparse or dense: entry p of row i is feature p − indptr[i] where they are dense.
+
+    Attributes
+    ----------
+    values : float32 array, shape (n_values,)
+    indices : int32 array, shape (n_values,), or (0,) where rows are dense
+    indptr : int32 array, shape (n_rows + 1,)
+    dense : bool
+    n_features : int
+    """
+
+    values: RowArray
+    indices: LabelArray
+    indptr: LabelArray
+    dense: bool
+    n_features: int
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.indptr) - 1
+
+
+class Terms(NamedTuple):
+    """What the kernels know of each row under the present weights.
+
+    Arrays of shape (n_rows,), or (1,) where all rows share the number.
+    """
+
+    offset: FloatArray
+    scale: FloatArray
+    shift: FloatArray
+    norm: FloatArray  # norm of the row (see `Table.weights`), |scale| included, or more
+    mass: FloatArray  # sum of absolute values of the row, |scale| included, or more
+    factor: FloatArray  # the summand is factor · f∘x + extra · f, f the distortion's factors
+    extra: FloatArray
+    size: FloatArray  # of the row's own part of a distance: float64 rounding is relative to it
+
+
+def spread(term: FloatArray, n_rows: int) -> FloatArray:
+    """Return one of the `Terms` with a number for every row."""
+    return np.ascontiguousarray(np.broadcast_to(term, n_rows))
+
+
+def frozen_terms(terms: Terms) -> Terms:
+    """Return the terms in the one form the kernels are compiled for."""
+    return Terms(*(frozen(term, np.float64) for term in terms))
+
+
+@inner(inline="always")
+def of_row(term, i):  # type: ignore[no-untyped-def]
+    """Return the number of a row, or the one that all rows share."""
+    return term[min(i, term.shape[0] - 1)]
+
+
+@inner()
+def find(values, value):  # type: ignore[no-untyped-def]
+    """Return where `value` stands in sorted `values`, -1 when it does not."""
+    low = 0
+    high = values.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if values[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    if low < values.shape[0] and values[low] == value:
+        return low
+    return -1
+
+
+def product(dense: bool, lanes: int) -> Callable[..., None]:
+    """Return what writes the products of a row with `lanes` × vectors columns of a table."""
+
+    def multiply(
+        values: AnyArray, indices: AnyArray, table: AnyArray, out: AnyArray,
+        vectors: tuple[int, ...], start: int, stop: int, column: int,
+    ) -> None:  # fmt: skip
+        columns = slice(column, column + lanes * len(vectors))
+        sums = np.zeros(lanes * len(vectors), out.dtype)
+        for place in range(start, stop):
+            feature = place - start if dense else indices[place]
+            sums += table[feature, columns] * out.dtype.type(values[place])
+        out[columns] = sums
+
+    return multiply
+
+
+def store(table: AnyArray, row: int, column: int, value: float) -> float:
+    """Store a number in a float32 table and return what was stored."""
+    table[row, column] = value
+    return float(table[row, column])
+
+
+def score(scores: AnyArray, bias: AnyArray, extra: AnyArray, scale: float, shift: float) -> Any:
+    """Turn products into scores and return the least."""
+    scores *= scale
+    scores += bias
+    scores += extra * shift
+    return scores.min()
+
+
+def count_within(scores: AnyArray, limit: float) -> int:
+    """Return how many scores are not above a limit."""
+    return int(np.count_nonzero(scores <= limit))
+
+
+def least_beyond(scores: AnyArray, limit: float) -> Any:
+    """Return the least score above a limit, infinity where there is none."""
+    return scores[scores > limit].min(initial=np.float32(np.inf))
+
+
+def multiply_add(one: float, other: float, third: float) -> float:
+    """Return one · other + third, rounded once."""
+    return float(Fraction(float(one)) * Fraction(float(other)) + Fraction(float(third)))
+
+
+def view(name: str) -> Callable[[int, int], AnyArray]:
+    """Return what shows numbers at an address as an array."""
+    number = ctypes.c_float if name == "float32" else ctypes.c_int32
+
+    def shown(address: int, length: int) -> AnyArray:
+        return np.ctypeslib.as_array((number * int(length)).from_address(int(address)))
+
+    return shown
+
+
+def copy_line(source: AnyArray, first: int, target: AnyArray, place: int, width: int = 16) -> None:
+    """Copy the numbers of a cache line."""
+    target[place : place + width] = source[first : first + width]

@@ -14,13 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, of_row
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, inner, njit, of_row
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.low_precision import approximate_table, score
-from hmrf_dask.kernels.nearest import WIDEST, RoundingBounds, Scoring, rounding_slack
+from hmrf_dask.kernels.instructions import stream
+from hmrf_dask.kernels.nearest import (
+    WIDEST,
+    RoundingBounds,
+    Scoring,
+    approximate_table,
+    rounding_slack,
+    score,
+)
 from hmrf_dask.kernels.products import aligned, multiply_row
-from hmrf_dask.kernels.stream import stream
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
 NEAR = 4096  # distances to be measured that one call can list

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, frozen_terms, of_row
-from hmrf_dask.kernels.by_cluster import members_by_cluster
-from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.prefetch import AHEAD, prefetch_row
+from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, frozen_terms, inner, njit, of_row
+from hmrf_dask.kernels.instructions import AHEAD, prefetch_row
 from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
+from hmrf_dask.kernels.sums import members_by_cluster
 from hmrf_dask.types import FloatArray, LabelArray, Sized
 
 LINKED = -1  # label of a constrained row in its corpus partition: a linked partition holds it

@@ -16,13 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen
-from hmrf_dask.kernels.by_cluster import Moved, line_up, members_by_cluster, moved_rows
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, inner, njit
 from hmrf_dask.kernels.distances import Table
+from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.means import LANES, squared_length
 from hmrf_dask.kernels.pairs import Side
-from hmrf_dask.kernels.prefetch import AHEAD, floats, integers, prefetch_at
+from hmrf_dask.kernels.sums import Moved, line_up, members_by_cluster, moved_rows
 from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import Terms, frozen, frozen_terms, of_row
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import Terms, frozen, frozen_terms, njit, of_row
 from hmrf_dask.kernels.distances import LINKED, Table
 from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import FloatArray, LabelArray, RowArray

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import frozen
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.compiled import frozen, inner, njit
 from hmrf_dask.kernels.exact import BITS, MASK, add_limbs, best_limbs
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, fill_row
 from hmrf_dask.types import AnyArray, IntArray, LabelArray

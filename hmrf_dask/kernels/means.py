@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import frozen
-from hmrf_dask.kernels.compiled import inner, njit
-from hmrf_dask.kernels.memory import buffer
-from hmrf_dask.kernels.threads import over_ranges
+from hmrf_dask.kernels.compiled import frozen, inner, njit
+from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 LANES = 32  # sums that are added up side by side: one alone would wait for itself

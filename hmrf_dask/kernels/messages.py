@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import frozen
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.compiled import frozen, inner, njit
 from hmrf_dask.kernels.exact import add_limbs
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster

@@ -1,26 +1,313 @@
-"""The nearest centroid of every row: low precision finds the candidates, float64 decides."""
+"""Nearest centroids: candidates in low precision, the decision in float64."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, frozen_terms, of_row
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels import compiled
+from hmrf_dask.kernels.compiled import (
+    COMPILED,
+    RowArrays,
+    Terms,
+    frozen,
+    frozen_terms,
+    inner,
+    njit,
+    of_row,
+)
 from hmrf_dask.kernels.distances import DOUBLE, LARGEST, SMALLEST, Operands, Table, distance
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds, rows_to_compare
-from hmrf_dask.kernels.low_precision import (
-    ApproximateTable,
-    approximate_table,
-    count_within,
-    least_beyond,
-    score,
+from hmrf_dask.kernels.instructions import prefetch, prefetch_row
+from hmrf_dask.kernels.products import (
+    LANES,
+    Columns,
+    aligned,
+    has_half,
+    layout,
+    multiply_row,
+    store,
 )
-from hmrf_dask.kernels.prefetch import prefetch_row
-from hmrf_dask.kernels.products import Columns, aligned, multiply_row
+from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
+
+if COMPILED:
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    _INDEX, _LANE, _REAL = ir.IntType(64), ir.IntType(32), ir.FloatType()
+    _VECTOR = ir.VectorType(_REAL, LANES)
+
+TILE = 16  # features that are turned at a time: two lines of each centroid
+RUN = 4096  # features whose bounds are added up together
+SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
+HALF_BITS = 14  # half floats reach 2**15.99; twice the largest entry must fit
+
+
+class ApproximateTable(NamedTuple):
+    """A table of centroids in single or half precision, times a power of two.
+
+    Attributes
+    ----------
+    columns : Columns
+    bias, extra : float32 arrays, shape (width,)
+        Of `Table`; the bias of columns that are no centroid is infinite.
+    unit : float
+        What the entries are times.
+    norm, entry : float
+        The largest norm of a column (see `Table.weights`) and the largest entry, without `unit`.
+    norm_error, entry_error : float
+        The same of what rounding took from them.
+    """
+
+    columns: Columns
+    bias: RowArray
+    extra: RowArray
+    unit: float
+    norm: float
+    entry: float
+    norm_error: float
+    entry_error: float
+
+
+@inner()
+def _mean(line, lanes):  # type: ignore[no-untyped-def]
+    """Return the mean, every 16th number in a sum of its own."""
+    n_clusters = line.shape[0]
+    whole = n_clusters - n_clusters % LANES
+    lanes[:] = 0.0
+    for first in range(0, whole, LANES):
+        for lane in range(LANES):
+            lanes[lane] += line[first + lane]
+    for h in range(whole, n_clusters):
+        lanes[h - whole] += line[h]
+    half = LANES // 2
+    while half > 0:
+        for lane in range(half):
+            lanes[lane] += lanes[half + lane]
+        half //= 2
+    return lanes[0] / n_clusters
+
+
+class _Source(NamedTuple):
+    """What an approximate table is made of; no `metric`, no `shares`: all 1."""
+
+    exact: FloatArray
+    metric: FloatArray
+    shares: FloatArray
+    unit: float
+
+
+@njit(nogil=True, cache=True)
+def _fill(source, begin, n_features, table, moments):  # type: ignore[no-untyped-def]
+    """Write features `begin` to `n_features` of a table, and into `moments` what it is like.
+
+    That is, sums of squares of entries and of what is lost, times the features' `shares`, and the
+    largest entry, column by column.
+    """
+    exact, metric, shares, unit = source
+    norms, errors, tops = moments[0], moments[1], moments[2]
+    n_clusters = exact.shape[0]
+    tile, lanes = np.empty((TILE, n_clusters)), np.empty(LANES)
+    for first in range(begin, n_features, TILE):
+        count = min(TILE, n_features - first)
+        for h in range(n_clusters):
+            row = exact[h]
+            for ahead in range(first + 2 * TILE, min(first + 3 * TILE, n_features), TILE // 2):
+                prefetch(row, ahead)  # the machine follows few arrays at once
+            for t in range(count):
+                tile[t, h] = row[first + t]
+        for t in range(count):
+            line = tile[t]
+            middle = _mean(line, lanes)
+            scale = unit if metric.shape[0] == 0 else unit * metric[first + t]
+            share = 1.0 if shares.shape[0] == 0 else shares[first + t]
+            for h in range(n_clusters):
+                value = scale * (line[h] - middle)
+                lost = value - store(table, first + t, h, value)
+                norms[h] += share * (value * value)
+                errors[h] += share * (lost * lost)
+            for h in range(n_clusters):  # by itself: of more arrays LLVM makes no vectors
+                size = abs(scale * (line[h] - middle))
+                tops[h] = size if size > tops[h] else tops[h]
+
+
+def make_approximate_table(table: Table, *, half: bool) -> ApproximateTable:
+    """Return the approximate table of a table, in half or in single precision."""
+    n_clusters, n_features = table.exact.shape
+    width, vectors = layout(n_clusters, np.float32)
+    entries = buffer((n_features, width), np.uint16 if half else np.float32)
+    entries[:, n_clusters:] = 0
+    exponent = math.frexp(2.0 * table.largest_entry)[1]
+    unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
+    metric = frozen(table.weights if table.squared else np.zeros(0), np.float64)
+    source = _Source(table.arrays.exact, metric, frozen(table.shares, np.float64), unit)
+    # By fixed runs of features: slack goes into cost rows, so bounds may not know of threads.
+    moments = np.zeros((-(-n_features // RUN), 3, n_clusters))
+
+    def work(first: int, last: int) -> None:
+        for number in range(first, last):
+            ends = number * RUN, min((number + 1) * RUN, n_features)
+            _fill(source, *ends, entries, moments[number])
+
+    over_ranges(work, len(moments), table.exact.size)
+    norms, errors, _ = moments.sum(axis=0)
+    largest = float(moments[:, 2].max(initial=0.0))
+    entry_error = largest * 2.0**-10.99 + 2.0**-14 if half else largest * 2.0**-23.99 + 2.0**-140
+    bias = np.full(width, np.inf, np.float32)
+    extra = np.zeros(width, np.float32)
+    with np.errstate(over="ignore"):  # what overflows is seen before it is used
+        bias[:n_clusters], extra[:n_clusters] = table.bias, table.extra
+    loose = 1.0 + 2.0**-20  # what was measured was rounded itself
+    return ApproximateTable(
+        columns=Columns(entries, vectors),
+        bias=bias,
+        extra=extra,
+        unit=unit,
+        norm=loose * math.sqrt(norms.max(initial=0.0)) / unit,
+        entry=loose * largest / unit,
+        norm_error=loose * math.sqrt(errors.max(initial=0.0)) / unit,
+        entry_error=loose * entry_error / unit,
+    )
+
+
+def approximate_table(table: Table, *, single: bool = False) -> ApproximateTable:
+    """Return an approximate table in the precision that is the fastest here, or in `single`."""
+    half = has_half() and len(table.exact) > SMALL and not single
+    return table.once(
+        "half" if half else "single", lambda: make_approximate_table(table, half=half)
+    )
+
+
+def _spread(builder: Any, value: Any) -> Any:
+    """Return a number in all lanes."""
+    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    one = builder.insert_element(undefined, value, ir.Constant(_LANE, 0))
+    lanes = ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)
+    return builder.shuffle_vector(one, undefined, lanes)
+
+
+def _place(builder: Any, array: Any, at: Any) -> Any:
+    return builder.bitcast(builder.gep(array.data, [at]), _VECTOR.as_pointer())
+
+
+def _lesser(builder: Any, one: Any, other: Any) -> Any:
+    return builder.select(builder.fcmp_ordered("<", one, other), one, other)
+
+
+def _loop(builder: Any, length: Any, first: Any, body: Callable[[Any, Any], Any]) -> Any:
+    """Emit a loop over whole vectors of an array that carries one value; return its last."""
+    before, loop = builder.block, builder.append_basic_block("vectors")
+    done = builder.append_basic_block("done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    at, carried = builder.phi(_INDEX), builder.phi(first.type)
+    after = body(at, carried)
+    following = builder.add(at, ir.Constant(_INDEX, LANES))
+    at.add_incoming(ir.Constant(_INDEX, 0), before)
+    at.add_incoming(following, loop)
+    carried.add_incoming(first, before)
+    carried.add_incoming(after, loop)
+    builder.cbranch(builder.icmp_signed("<", following, length), loop, done)
+    builder.position_at_end(done)
+    return after
+
+
+def _infinite() -> Any:
+    return ir.Constant(_VECTOR, [float("inf")] * LANES)
+
+
+def _least_lane(builder: Any, least: Any) -> Any:
+    """Return the least number of a vector."""
+    half = LANES // 2
+    while half:  # halves against halves
+        kind = ir.VectorType(_LANE, LANES)
+        turned = ir.Constant(kind, [(lane + half) % LANES for lane in range(LANES)])
+        least = _lesser(builder, least, builder.shuffle_vector(least, least, turned))
+        half //= 2
+    return builder.extract_element(least, ir.Constant(_LANE, 0))
+
+
+def _make_score() -> Any:
+    @intrinsic
+    def score(typing, scores, bias, extra, scale, shift):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            products, own, more = (
+                context.make_array(scores)(context, builder, argument) for argument in arguments[:3]
+            )
+            scales, shifts = (_spread(builder, number) for number in arguments[3:])
+            flags = ("contract",)
+
+            def body(at: Any, least: Any) -> Any:
+                found, first, last = (
+                    builder.load(_place(builder, array, at), align=4)
+                    for array in (products, own, more)
+                )
+                found = builder.fadd(builder.fmul(found, scales, flags=flags), first, flags=flags)
+                found = builder.fadd(builder.fmul(last, shifts, flags=flags), found, flags=flags)
+                builder.store(found, _place(builder, products, at), align=4)
+                return _lesser(builder, found, least)
+
+            length = builder.extract_value(products.shape, 0)
+            return _least_lane(builder, _loop(builder, length, _infinite(), body))
+
+        return types.float32(scores, scores, scores, types.float32, types.float32), code
+
+    return score
+
+
+def _make_count_within() -> Any:
+    @intrinsic
+    def count_within(typing, scores, limit):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            array = context.make_array(scores)(context, builder, arguments[0])
+            limits, bits = _spread(builder, arguments[1]), ir.IntType(LANES)
+
+            def body(at: Any, count: Any) -> Any:
+                found = builder.load(_place(builder, array, at), align=4)
+                within = builder.bitcast(builder.fcmp_ordered("<=", found, limits), bits)
+                return builder.add(count, builder.zext(builder.ctpop(within), _INDEX))
+
+            length = builder.extract_value(array.shape, 0)
+            return _loop(builder, length, ir.Constant(_INDEX, 0), body)
+
+        return types.int64(scores, types.float32), code
+
+    return count_within
+
+
+def _make_least_beyond() -> Any:
+    @intrinsic
+    def least_beyond(typing, scores, limit):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            array = context.make_array(scores)(context, builder, arguments[0])
+            limits = _spread(builder, arguments[1])
+
+            def body(at: Any, least: Any) -> Any:
+                found = builder.load(_place(builder, array, at), align=4)
+                beyond = builder.fcmp_ordered(">", found, limits)
+                return _lesser(builder, builder.select(beyond, found, _infinite()), least)
+
+            length = builder.extract_value(array.shape, 0)
+            return _least_lane(builder, _loop(builder, length, _infinite(), body))
+
+        return types.float32(scores, types.float32), code
+
+    return least_beyond
+
+
+# score(products, bias, extra, scale, shift): turn products into scores, which are distances but for
+# the row's own part, and return the least; lengths are whole vectors, and all are float32.
+score: Any = _make_score() if COMPILED else compiled.score
+# count_within(scores, limit): return how many are not above.
+count_within: Any = _make_count_within() if COMPILED else compiled.count_within
+# least_beyond(scores, limit): return the least that is above.
+least_beyond: Any = _make_least_beyond() if COMPILED else compiled.least_beyond
 
 SINGLE = 1.0625 * 2.0**-24  # by how much a float32 operation rounds, in sums of up to LONGEST
 OPERATIONS = 16  # float32 operations around the products, with room to spare

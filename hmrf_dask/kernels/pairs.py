@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import RowArrays, Terms, frozen, spread
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, inner, njit, spread
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 INNER, SQUARED, DIVERGENCE = 0, 1, 2

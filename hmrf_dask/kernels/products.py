@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels import stand_ins
+from hmrf_dask.kernels import compiled
 from hmrf_dask.kernels.compiled import COMPILED, inner
-from hmrf_dask.kernels.memory import buffer
+from hmrf_dask.kernels.threads import buffer
 from hmrf_dask.types import AnyArray
 
 if COMPILED:
@@ -227,8 +227,8 @@ def _product(dense: bool) -> Any:
     return product
 
 
-_sparse_product: Any = _product(dense=False) if COMPILED else stand_ins.product(False, LANES)
-_dense_product: Any = _product(dense=True) if COMPILED else stand_ins.product(True, LANES)
+_sparse_product: Any = _product(dense=False) if COMPILED else compiled.product(False, LANES)
+_dense_product: Any = _product(dense=True) if COMPILED else compiled.product(True, LANES)
 
 
 @inner(inline="always")
@@ -271,4 +271,4 @@ def _make_store() -> Any:
     return store
 
 
-store: Any = _make_store() if COMPILED else stand_ins.store
+store: Any = _make_store() if COMPILED else compiled.store

@@ -9,8 +9,7 @@ import math
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import frozen
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.compiled import frozen, inner, njit
 from hmrf_dask.types import FloatArray, KeyArray
 
 PURPOSES = {"k-means++": 1, "random": 2, "perturb": 3, "sample": 4, "order": 5, "sketch": 6}

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import find, frozen
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.compiled import find, frozen, inner, njit
 from hmrf_dask.kernels.exact import BITS, MASK, best_limbs
 from hmrf_dask.kernels.icm import add_member, empty_sums
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster, fill_row

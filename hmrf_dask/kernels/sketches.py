@@ -11,8 +11,7 @@ import threading
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import RowArrays
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import RowArrays, njit
 from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.types import FloatArray, IntArray, RowArray, Sized

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.arrays import frozen
-from hmrf_dask.kernels.compiled import inner, njit
+from hmrf_dask.kernels.compiled import frozen, inner, njit
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 _LEAST_SLOTS = 1 << 12

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hmrf_dask.constraints.closure import ConstraintGraph
-from hmrf_dask.constraints.graphs import members_by_number
+from hmrf_dask.constraints.closure import ConstraintGraph, members_by_number
 from hmrf_dask.constraints.pairs import freeze_arrays
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 

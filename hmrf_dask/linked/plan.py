@@ -16,8 +16,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from hmrf_dask.constraints.closure import ConstraintGraph
-from hmrf_dask.constraints.graphs import BreadthFirst, adjacency, members_by_number
+from hmrf_dask.constraints.closure import (
+    BreadthFirst,
+    ConstraintGraph,
+    adjacency,
+    members_by_number,
+)
 from hmrf_dask.distortions.base import Distortion, TableDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, MemoryPlanError
 from hmrf_dask.kernels.closure_tables import TableSizes, table_bytes, table_forms

@@ -14,8 +14,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.kernels.arrays import RowArrays
-from hmrf_dask.kernels.compiled import njit
+from hmrf_dask.kernels.compiled import RowArrays, njit
 from hmrf_dask.rows.canonical import (
     as_float32,
     as_ids,

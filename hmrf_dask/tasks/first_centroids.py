@@ -16,7 +16,7 @@ import scipy.sparse
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.kernels.arrays import Terms, spread
+from hmrf_dask.kernels.compiled import Terms, spread
 from hmrf_dask.kernels.random import exponentials, uniforms
 from hmrf_dask.kernels.sums import Sums
 from hmrf_dask.rows.block import RowBlock

@@ -13,16 +13,18 @@ import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import TableDistortion
-from hmrf_dask.kernels.arrays import spread
+from hmrf_dask.kernels.compiled import spread
 from hmrf_dask.kernels.first_variation import (
+    Moves,
     Summands,
     Ties,
+    apply_moves,
     cluster_squares,
+    group_gains,
     single_gains,
     summands,
 )
 from hmrf_dask.kernels.problem import adjacency
-from hmrf_dask.kernels.set_moves import Moves, apply_moves, group_gains
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.icm import PricedPairs, end_to_end

@@ -13,8 +13,7 @@ from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.distortions.idivergence import IDivergence
 from hmrf_dask.kernels import pairs as pair_kernels
-from hmrf_dask.kernels.by_cluster import Moved
-from hmrf_dask.kernels.closure_sums import sum_rows
+from hmrf_dask.kernels.closure_sweeps import sum_rows
 from hmrf_dask.kernels.gradients import (
     feature_squares,
     member_products,
@@ -23,6 +22,7 @@ from hmrf_dask.kernels.gradients import (
     weighted_squares,
 )
 from hmrf_dask.kernels.pairs import Side
+from hmrf_dask.kernels.sums import Moved
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import Blocks, batches

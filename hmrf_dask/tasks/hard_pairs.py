@@ -9,8 +9,7 @@ import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.errors import InfeasibleError
-from hmrf_dask.kernels.placing import Rivalry, make_rivalry, place_apart
-from hmrf_dask.kernels.problem import adjacency, make_grouping
+from hmrf_dask.kernels.problem import Rivalry, adjacency, make_grouping, make_rivalry, place_apart
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.linked.plan import Scale

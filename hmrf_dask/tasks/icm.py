@@ -9,8 +9,7 @@ import numpy as np
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels import pairs as pair_kernels
-from hmrf_dask.kernels.closure_sums import products, sum_rows
-from hmrf_dask.kernels.closure_sweeps import table_icm
+from hmrf_dask.kernels.closure_sweeps import products, sum_rows, table_icm
 from hmrf_dask.kernels.closure_tables import Closure, QuantisedRows, make_closure, make_rows
 from hmrf_dask.kernels.cost_rows import (
     approximate_costs,
@@ -22,8 +21,14 @@ from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.messages import propagate
-from hmrf_dask.kernels.placing import place_jointly, place_nearest
-from hmrf_dask.kernels.problem import ProblemArrays, adjacency, make_grouping, make_problem
+from hmrf_dask.kernels.problem import (
+    ProblemArrays,
+    adjacency,
+    make_grouping,
+    make_problem,
+    place_jointly,
+    place_nearest,
+)
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.linked.plan import Scale, cost_rows
 from hmrf_dask.rows.block import RowBlock

@@ -10,8 +10,13 @@ import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.kernels.icm import move_groups, move_points
-from hmrf_dask.kernels.placing import distortion_sums, place_nearest
-from hmrf_dask.kernels.problem import ProblemArrays, make_grouping, make_problem
+from hmrf_dask.kernels.problem import (
+    ProblemArrays,
+    distortion_sums,
+    make_grouping,
+    make_problem,
+    place_nearest,
+)
 from hmrf_dask.kernels.reconcile import (
     GroupMoves,
     HalfEdges,

@@ -22,7 +22,8 @@ from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.fit import fitting, m_step
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.kernels import cost_rows, distances, low_precision, nearest, products, sums
+from hmrf_dask.kernels import cost_rows, distances, nearest, products, sums
+from hmrf_dask.kernels import nearest as kernels_nearest
 from hmrf_dask.kernels.compiled import inner
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
 from hmrf_dask.tasks import icm, partitions
@@ -123,7 +124,9 @@ def _row_hints() -> tuple[Replacement, ...]:
 
 @cache
 def _centroid_hints() -> tuple[Replacement, ...]:
-    return ((low_precision, "_fill", recompiled(low_precision._fill, prefetch=_no_number_hint)),)
+    return (
+        (kernels_nearest, "_fill", recompiled(kernels_nearest._fill, prefetch=_no_number_hint)),
+    )
 
 
 @cache
@@ -205,7 +208,7 @@ def _no_mean(line, lanes):  # type: ignore[no-untyped-def]
 
 @cache
 def _uncentred() -> tuple[Replacement, ...]:
-    return ((low_precision, "_fill", recompiled(low_precision._fill, _mean=_no_mean)),)
+    return ((kernels_nearest, "_fill", recompiled(kernels_nearest._fill, _mean=_no_mean)),)
 
 
 @numba.njit(nogil=True)
@@ -293,7 +296,7 @@ TRICKS = (
     ),
     Trick(
         "registers", "sums of many clusters in registers for a whole row",
-        _off((low_precision, "layout", _one_vector)), same_bits=("fit",),
+        _off((kernels_nearest, "layout", _one_vector)), same_bits=("fit",),
     ),
     Trick(
         "chains", "two chains of sums where clusters are few",
@@ -302,7 +305,7 @@ TRICKS = (
     Trick("vectors", "scores in whole vectors", _scalar_scores, same_bits=("fit",)),
     Trick(
         "half", "scores in half precision",
-        _off((low_precision, "has_half", lambda: False)), same_bits=("fit",),
+        _off((kernels_nearest, "has_half", lambda: False)), same_bits=("fit",),
     ),
     Trick(
         "low-precision", "candidates found in low precision, float64 for these alone",

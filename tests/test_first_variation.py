@@ -10,7 +10,7 @@ import pytest
 from hmrf_dask.kernels import first_variation
 from hmrf_dask.kernels import first_variation as kernels_first_variation
 from hmrf_dask.kernels.compiled import spread
-from hmrf_dask.kernels.first_variation import Moves, Summands, Ties
+from hmrf_dask.kernels.first_variation import Moves, PairCosts, Summands
 from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
@@ -33,7 +33,7 @@ class Case:
     block: RowBlock
     exponent: int
     rows: Summands
-    ties: Ties
+    pair_costs: PairCosts
 
     @property
     def metric(self) -> Any:
@@ -85,8 +85,8 @@ def make_case(name: str, seed: int, dense: bool, linked: bool) -> Case:
     pairs += [(*ends, cost) for ends, cost in cannot.items()]
     first, second, signed = (np.array([pair[t] for pair in pairs]) for t in range(3))
     start, neighbour, edge = adjacency(18, first, second, np.arange(len(pairs)))
-    ties = Ties(start, neighbour, signed.astype(np.float64)[edge])
-    return Case(model, weights, labels, 4, distortion, block, exponent, rows, ties)
+    pair_costs = PairCosts(start, neighbour, signed.astype(np.float64)[edge])
+    return Case(model, weights, labels, 4, distortion, block, exponent, rows, pair_costs)
 
 
 CASES = [
@@ -110,7 +110,7 @@ def test_gains_of_single_rows_are_those_of_brute_force(
     squares = first_variation.cluster_squares(sums, case.metric, case.exponent)
     gains, targets = first_variation.single_gains(
         case.rows, columns, case.metric, case.exponent, squares, counts, case.directional,
-        case.labels, skip, case.ties if linked else None,
+        case.labels, skip, case.pair_costs if linked else None,
     )  # fmt: skip
     for i, own in enumerate(case.labels):
         if skip[i] or counts[own] < 2:
@@ -139,7 +139,7 @@ def test_gains_of_groups_are_those_of_brute_force(
     starts, members = random_groups(np.random.default_rng(seed))
     gains, targets = kernels_first_variation.group_gains(
         starts, members, case.rows, case.labels, sums, case.metric, case.exponent, counts,
-        case.directional, case.ties,
+        case.directional, case.pair_costs,
     )  # fmt: skip
     for g in range(len(starts) - 1):
         group = members[starts[g] : starts[g + 1]]
@@ -176,12 +176,12 @@ def test_applied_moves_lower_the_energy_and_leave_exact_sums(
     places = rng.permutation(25)[:18].astype(np.int32)
     labels = np.full(25, 2, np.int32)
     labels[places] = case.labels
-    ties = case.ties._replace(neighbour=places[case.ties.neighbour])
+    pair_costs = case.pair_costs._replace(neighbour=places[case.pair_costs.neighbour])
     sums, counts = case.sums(case.labels)
     moves = Moves(np.array(starts), np.array(rows, np.int32), np.array(targets, np.int32))
     accepted = kernels_first_variation.apply_moves(
         moves, case.rows, places, labels, sums, case.metric, case.exponent, counts,
-        case.directional, ties if linked else None,
+        case.directional, pair_costs if linked else None,
     )  # fmt: skip
     now = case.labels.copy()
     for t, target in enumerate(targets):
@@ -223,20 +223,38 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
         moves = Moves(starts, members, np.zeros(len(starts) - 1, np.int32))
         labels, places = case.labels.copy(), np.arange(18, dtype=np.int32)
         if frozen:
-            shared = (*case.rows, *case.ties, *moves, columns, squares, case.labels, skip, places)
+            shared = (
+                *case.rows,
+                *case.pair_costs,
+                *moves,
+                columns,
+                squares,
+                case.labels,
+                skip,
+                places,
+            )
             for array in shared:
                 array.flags.writeable = False
-        for ties in (None, case.ties):
+        for pair_costs in (None, case.pair_costs):
             first_variation.single_gains(
                 case.rows, columns, metric, case.exponent, squares, counts, True, case.labels,
-                skip, ties,
+                skip, pair_costs,
             )  # fmt: skip
             kernels_first_variation.apply_moves(
-                moves, case.rows, places, labels, sums, metric, case.exponent, counts, True, ties
+                moves,
+                case.rows,
+                places,
+                labels,
+                sums,
+                metric,
+                case.exponent,
+                counts,
+                True,
+                pair_costs,
             )
         kernels_first_variation.group_gains(
             starts, members, case.rows, case.labels, sums, metric, case.exponent, counts, True,
-            case.ties,
+            case.pair_costs,
         )  # fmt: skip
     for kernel in (first_variation._single_gains, kernels_first_variation._vary):
         assert len(kernel.signatures) == 1

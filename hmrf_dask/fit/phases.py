@@ -30,7 +30,7 @@ from hmrf_dask.tasks.first_variation import (
     Proposals,
     Sources,
     apply_proposals,
-    chosen_ties,
+    chosen_costs,
     free_labels,
     merge_proposals,
     moved_labels,
@@ -140,16 +140,16 @@ def _apply(
             blocks.append(flow.lazy(RowBlock.take, part.block, share_array(flow, here - first)))
             if first < problem.extent.n_rows:
                 free.append(flow.lazy(free_labels, engine.run, file, share_array(flow, here)))
-    tied: Sequence[Lazy] = [
+    linked: Sequence[Lazy] = [
         flow.lazy(
-            chosen_ties, problem.icm_problems[number].problem, pricing.problems[number], engine.run,
-            [state.linked[part] for part in problem.icm_problems[number].parts], first,
+            chosen_costs, problem.icm_problems[number].problem, pricing.problems[number],
+            engine.run, [state.linked[part] for part in problem.icm_problems[number].parts], first,
             share_array(flow, between(first, last)),
         )
         for number, first, last in _varied_problems(engine)
         if len(between(first, last))
     ]  # fmt: skip
-    return flow.lazy(apply_proposals, flow.share(proposals), blocks, free, tied, sources)
+    return flow.lazy(apply_proposals, flow.share(proposals), blocks, free, linked, sources)
 
 
 MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob

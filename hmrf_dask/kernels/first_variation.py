@@ -33,7 +33,7 @@ class Summands(NamedTuple):
     entry: IntArray  # rint(z · 2**exponent), what the sums really hold
 
 
-class Ties(NamedTuple):
+class PairCosts(NamedTuple):
     """Signed pair costs of the rows in CSR form: the cost of equal labels."""
 
     start: IntArray
@@ -41,14 +41,14 @@ class Ties(NamedTuple):
     cost: FloatArray
 
 
-def make_ties(ties: Ties | None) -> Ties:
-    """Return `Ties` in the one form the kernels are compiled for; None: no pairs."""
-    if ties is None:
-        return make_ties(Ties(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0)))
-    return Ties(
-        frozen(ties.start, np.int64),
-        frozen(ties.neighbour, np.int32),
-        frozen(ties.cost, np.float64),
+def make_pair_costs(pair_costs: PairCosts | None) -> PairCosts:
+    """Return `PairCosts` in the one form the kernels are compiled for; None: no pairs."""
+    if pair_costs is None:
+        return make_pair_costs(PairCosts(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0)))
+    return PairCosts(
+        frozen(pair_costs.start, np.int64),
+        frozen(pair_costs.neighbour, np.int32),
+        frozen(pair_costs.cost, np.float64),
     )
 
 
@@ -163,8 +163,8 @@ def _single_gains(  # type: ignore[no-untyped-def]
     counts,
     directional,
     labels,
-    ties,
-    tie_labels,
+    pair_costs,
+    pair_labels,
     skip,
     room,
     gains,
@@ -173,17 +173,17 @@ def _single_gains(  # type: ignore[no-untyped-def]
     products, costs = room[0], room[1]
     for h in range(costs.shape[0]):
         costs[h] = 0.0
-    tied = ties.start.shape[0] > 0
+    linked = pair_costs.start.shape[0] > 0
     for i in range(labels.shape[0]):
         own = labels[i]
         if skip[i] or counts[own] < 2:
             continue
         length = _single_products(rows, i, columns, metric, unit, products)
-        if tied:
+        if linked:
             for h in range(costs.shape[0]):
                 costs[h] = 0.0
-            for p in range(ties.start[i], ties.start[i + 1]):
-                costs[tie_labels[ties.neighbour[p]]] += ties.cost[p]
+            for p in range(pair_costs.start[i], pair_costs.start[i + 1]):
+                costs[pair_labels[pair_costs.neighbour[p]]] += pair_costs.cost[p]
         gains[i], targets[i] = _best_target(
             own, length, products, costs, squares, counts, directional
         )
@@ -199,8 +199,8 @@ def single_gains(
     directional: bool,
     labels: LabelArray,
     skip: BoolArray,
-    ties: Ties | None = None,
-    tie_labels: LabelArray | None = None,
+    pair_costs: PairCosts | None = None,
+    pair_labels: LabelArray | None = None,
 ) -> tuple[FloatArray, LabelArray]:
     """Return the best gain of each row alone against frozen sums, and its target; 0: none gains.
 
@@ -210,8 +210,8 @@ def single_gains(
     targets = np.array(labels, np.int32)
     sums = (frozen(columns, np.float64), frozen(metric, np.float64), 2.0**-exponent)
     clusters = (frozen(squares, np.float64), frozen(counts, np.int64), bool(directional))
-    place = frozen(labels if tie_labels is None else tie_labels, np.int32)
-    own = (frozen(labels, np.int32), make_ties(ties), place, frozen(skip, np.bool_))
+    place = frozen(labels if pair_labels is None else pair_labels, np.int32)
+    own = (frozen(labels, np.int32), make_pair_costs(pair_costs), place, frozen(skip, np.bool_))
     room = np.empty((2, columns.shape[1]))
     _single_gains(make_summands(rows), *sums, *clusters, *own, room, gains, targets)
     return gains, targets
@@ -317,7 +317,7 @@ def _change_of(h, members, target, n_rows, rows, places, labels, clusters, space
 
 
 @inner()
-def _set_gain(members, target, rows, places, labels, clusters, ties, space):  # type: ignore[no-untyped-def]
+def _set_gain(members, target, rows, places, labels, clusters, pair_costs, space):  # type: ignore[no-untyped-def]
     """Return (gain, threshold) of moving all `members` to `target`.
 
     The gain is −1 when the move would empty a cluster or move nobody.
@@ -342,13 +342,13 @@ def _set_gain(members, target, rows, places, labels, clusters, ties, space):  # 
         n_rows = moving if a == target else leavers[a]
         if n_rows > 0:
             gain += _change_of(a, members, target, n_rows, rows, places, labels, clusters, space)
-    if ties.start.shape[0] > 0:
-        gain -= _set_cost(members, target, places, labels, ties, space)
+    if pair_costs.start.shape[0] > 0:
+        gain -= _set_cost(members, target, places, labels, pair_costs, space)
     return gain, threshold
 
 
 @inner(inline="always")
-def _set_cost(members, target, places, labels, ties, space):  # type: ignore[no-untyped-def]
+def _set_cost(members, target, places, labels, pair_costs, space):  # type: ignore[no-untyped-def]
     """Return the change of the pair costs when all `members` go to `target`."""
     chosen = space.chosen
     change = 0.0
@@ -356,13 +356,13 @@ def _set_cost(members, target, places, labels, ties, space):  # type: ignore[no-
         chosen[places[row]] = True
     for row in members:
         own = labels[places[row]]
-        for p in range(ties.start[row], ties.start[row + 1]):
-            other = ties.neighbour[p]
-            before = ties.cost[p] if labels[other] == own else 0.0
+        for p in range(pair_costs.start[row], pair_costs.start[row + 1]):
+            other = pair_costs.neighbour[p]
+            before = pair_costs.cost[p] if labels[other] == own else 0.0
             if chosen[other]:  # both move and end together; each end counts half
-                change += 0.5 * (ties.cost[p] - before)
+                change += 0.5 * (pair_costs.cost[p] - before)
             else:
-                change += (ties.cost[p] if labels[other] == target else 0.0) - before
+                change += (pair_costs.cost[p] if labels[other] == target else 0.0) - before
     for row in members:
         chosen[places[row]] = False
     return change
@@ -396,7 +396,7 @@ def _move_set(members, target, rows, places, clusters, held):  # type: ignore[no
 
 # One kernel for what two functions want: it takes 0.4 s to compile.
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _vary(moves, rows, places, labels, clusters, ties, space, held, gains, targets):  # type: ignore[no-untyped-def]
+def _vary(moves, rows, places, labels, clusters, pair_costs, space, held, gains, targets):  # type: ignore[no-untyped-def]
     """Find the best move of each set, to its own target or, where that is −1, to any cluster.
 
     Where sums are `held` each move is made before the next set is looked at.
@@ -407,7 +407,9 @@ def _vary(moves, rows, places, labels, clusters, ties, space, held, gains, targe
         proposed = np.int64(moves.target[t])
         first, last = (0, n_clusters) if proposed < 0 else (proposed, proposed + 1)
         for h in range(first, last):
-            gain, threshold = _set_gain(members, h, rows, places, labels, clusters, ties, space)
+            gain, threshold = _set_gain(
+                members, h, rows, places, labels, clusters, pair_costs, space
+            )
             if gain > threshold and gain > gains[t]:
                 gains[t] = gain
                 targets[t] = h
@@ -437,7 +439,7 @@ def apply_moves(
     exponent: int,
     counts: IntArray,
     directional: bool,
-    ties: Ties | None = None,
+    pair_costs: PairCosts | None = None,
 ) -> BoolArray:
     """Apply moves in order, each re-checked on the current sums; return which were accepted.
 
@@ -450,7 +452,7 @@ def apply_moves(
     shown, read, lengths, sizes = (_shown(array) for array in held)
     scale = (frozen(metric, np.float64), 2.0**-exponent)
     clusters = Clusters(read, *scale, lengths, sizes, bool(directional))
-    known = (clusters, make_ties(ties), _make_space(sums.shape, len(labels)))
+    known = (clusters, make_pair_costs(pair_costs), _make_space(sums.shape, len(labels)))
     targets = _varied(moves, rows, frozen(places, np.int32), shown, *known, held=held)[1]
     return np.asarray(targets >= 0)
 
@@ -472,7 +474,7 @@ def group_gains(
     exponent: int,
     counts: IntArray,
     directional: bool,
-    ties: Ties,
+    pair_costs: PairCosts,
 ) -> tuple[FloatArray, LabelArray]:
     """Return the best gain of moving each whole group against frozen sums; 0: none gains.
 
@@ -489,5 +491,5 @@ def group_gains(
     )
     groups = Moves(starts, members, np.full(len(starts) - 1, -1, np.int32))
     places = frozen(np.arange(len(labels)), np.int32)
-    known = (clusters, make_ties(ties), _make_space(sums.shape, len(labels)))
+    known = (clusters, make_pair_costs(pair_costs), _make_space(sums.shape, len(labels)))
     return _varied(groups, rows, places, frozen(labels, np.int32), *known, held=_nothing_held())

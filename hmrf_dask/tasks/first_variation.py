@@ -16,8 +16,8 @@ from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels.compiled import spread
 from hmrf_dask.kernels.first_variation import (
     Moves,
+    PairCosts,
     Summands,
-    Ties,
     apply_moves,
     cluster_squares,
     group_gains,
@@ -88,7 +88,7 @@ def _single_moves(
     skip: BoolArray,
     addresses: IntArray,
     most_rows: int,
-    ties: Ties | None = None,
+    pair_costs: PairCosts | None = None,
 ) -> Proposals:
     """Return the moves of single rows that lower J."""
     model, metric = sources.model, sources.metric
@@ -96,7 +96,7 @@ def _single_moves(
     columns = np.ascontiguousarray(real_sums(sources.sums, model.exponent).T)
     gains, targets = single_gains(
         rows, columns, metric, model.exponent, squares, sources.counts,
-        sources.directional, labels, skip, ties, labels,
+        sources.directional, labels, skip, pair_costs, labels,
     )  # fmt: skip
     chosen = np.flatnonzero(gains > 0)
     starts = np.arange(len(chosen) + 1)
@@ -116,12 +116,12 @@ def propose_rows(
     return _single_moves(rows, block.ids, sources, shown, ~free, addresses, most_rows)
 
 
-def ties_of(problem: IcmProblem, pairs: PricedPairs) -> Ties:
+def pair_costs_of(problem: IcmProblem, pairs: PricedPairs) -> PairCosts:
     """Return the signed float64 costs of an ICM problem's pairs, neighbours as points."""
     signed = np.where(problem.kind == CANNOT, pairs.penalty, -pairs.penalty)
     edges = np.arange(len(signed))
     start, neighbour, edge = adjacency(len(problem.nodes), problem.first, problem.second, edges)
-    return Ties(start, neighbour, signed[edge])
+    return PairCosts(start, neighbour, signed[edge])
 
 
 def propose_linked(
@@ -140,16 +140,18 @@ def propose_linked(
     """
     labels = np.concatenate([run.read_labels(file) for file in files])
     block = end_to_end(blocks)
-    rows, ties = summands_of(block, sources.model), ties_of(problem, pairs)
+    rows, pair_costs = summands_of(block, sources.model), pair_costs_of(problem, pairs)
     addresses, nobody = base + np.arange(len(labels)), np.zeros(len(labels), np.bool_)
-    singles = _single_moves(rows, block.ids, sources, labels, nobody, addresses, most_rows, ties)
+    singles = _single_moves(
+        rows, block.ids, sources, labels, nobody, addresses, most_rows, pair_costs
+    )
     sizes = np.diff(problem.group_starts)
     starts, members = pick(problem.group_starts, problem.group_members, np.flatnonzero(sizes > 1))
     if len(starts) == 1:
         return singles
     gains, targets = group_gains(
         starts, members, rows, labels, sources.sums, sources.metric, sources.model.exponent,
-        sources.counts, sources.directional, ties,
+        sources.counts, sources.directional, pair_costs,
     )  # fmt: skip
     moving = np.flatnonzero(gains > 0)
     cuts, whole = pick(starts, members, moving)
@@ -204,7 +206,7 @@ class Chosen(Sized):
     labels: LabelArray  # their labels
 
 
-def chosen_ties(
+def chosen_costs(
     problem: IcmProblem,
     pairs: PricedPairs,
     run: CheckpointStore,
@@ -214,11 +216,11 @@ def chosen_ties(
 ) -> Chosen:
     """Return what re-checking needs to know of some rows of an ICM problem."""
     labels = np.concatenate([run.read_labels(file) for file in files])
-    ties = ties_of(problem, pairs)
-    starts, edges = pick(ties.start, np.arange(len(ties.cost)), addresses - base)
-    neighbours = base + ties.neighbour[edges].astype(np.int64)
+    pair_costs = pair_costs_of(problem, pairs)
+    starts, edges = pick(pair_costs.start, np.arange(len(pair_costs.cost)), addresses - base)
+    neighbours = base + pair_costs.neighbour[edges].astype(np.int64)
     near = np.unique(np.concatenate([addresses, neighbours]))
-    return Chosen(starts, neighbours, ties.cost[edges], near, labels[near - base])
+    return Chosen(starts, neighbours, pair_costs.cost[edges], near, labels[near - base])
 
 
 def free_labels(run: CheckpointStore, file: LabelsFile, addresses: IntArray) -> LabelArray:
@@ -230,26 +232,26 @@ def apply_proposals(
     proposals: Proposals,
     blocks: list[RowBlock],
     free: list[LabelArray],
-    tied: list[Chosen],
+    linked: list[Chosen],
     sources: Sources,
 ) -> tuple[IntArray, LabelArray]:
     """Return the addresses and labels of the rows that moved.
 
     `blocks` are the rows of the proposals by address, `free` the labels of those that are free
-    rows, `tied` what is known of the linked ones, which come after.
+    rows, `linked` what is known of the linked ones, which come after.
     """
     addresses = np.unique(proposals.addresses)
     n_free = sum(len(one) for one in free)
-    known = np.concatenate([addresses[:n_free], *(one.near for one in tied)])
-    labels = np.concatenate([*free, *(one.labels for one in tied)]).astype(np.int32)
+    known = np.concatenate([addresses[:n_free], *(one.near for one in linked)])
+    labels = np.concatenate([*free, *(one.labels for one in linked)]).astype(np.int32)
     places = np.searchsorted(known, addresses).astype(np.int32)
-    lengths = np.concatenate([np.zeros(n_free, np.int64), *(np.diff(one.starts) for one in tied)])
+    lengths = np.concatenate([np.zeros(n_free, np.int64), *(np.diff(one.starts) for one in linked)])
     nobody = np.zeros(0, np.int64)
-    neighbours = np.concatenate([nobody, *(one.neighbours for one in tied)])
-    ties = Ties(
+    neighbours = np.concatenate([nobody, *(one.neighbours for one in linked)])
+    pair_costs = PairCosts(
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         np.searchsorted(known, neighbours).astype(np.int32),
-        np.concatenate([np.zeros(0), *(one.costs for one in tied)]),
+        np.concatenate([np.zeros(0), *(one.costs for one in linked)]),
     )
     rows = summands_of(RowBlock.concatenate(blocks), sources.model)
     members = np.searchsorted(addresses, proposals.addresses).astype(np.int32)
@@ -257,7 +259,7 @@ def apply_proposals(
     apply_moves(
         Moves(proposals.starts, members, proposals.targets), rows, places, labels,
         sources.sums.copy(), sources.metric, sources.model.exponent, sources.counts.copy(),
-        sources.directional, ties,
+        sources.directional, pair_costs,
     )  # fmt: skip
     after = labels[places]
     moved = np.flatnonzero(before != after)

@@ -354,7 +354,7 @@ def describe(
 
 
 @dataclass(frozen=True)
-class PairCosts(Sized):
+class PricedBlock(Sized):
     """What the pairs of one pair block cost under the present weights."""
 
     penalty: FloatArray  # J of a violated pair
@@ -369,7 +369,7 @@ def price_pairs(
     model: Model,
     scale: Scale,
     potts: bool,
-) -> PairCosts:
+) -> PricedBlock:
     """Return what each pair of a block costs when violated: float64 of J, and signed integer."""
     cannot = block.kind == CANNOT
     distortion = model.distortion
@@ -385,7 +385,7 @@ def price_pairs(
         )
     else:
         signed = np.rint(penalty / scale.unit).astype(np.int64)
-    return PairCosts(penalty, np.where(cannot, signed, -signed))
+    return PricedBlock(penalty, np.where(cannot, signed, -signed))
 
 
 def _integer_penalties(
@@ -408,7 +408,7 @@ def _integer_penalties(
     return np.where(cannot, scale.largest - phi, phi)
 
 
-def join_pairs(problem: IcmProblem, blocks: list[PairCosts]) -> PricedPairs:
+def join_pairs(problem: IcmProblem, blocks: list[PricedBlock]) -> PricedPairs:
     """Return all pairs of an ICM problem with their adjacency."""
     nothing = np.zeros(0)
     penalty = np.concatenate([nothing, *(block.penalty for block in blocks)])
@@ -417,12 +417,12 @@ def join_pairs(problem: IcmProblem, blocks: list[PairCosts]) -> PricedPairs:
     return PricedPairs(penalty, start, neighbour, costs)
 
 
-def signed_of(costs: PairCosts) -> IntArray:
+def signed_of(costs: PricedBlock) -> IntArray:
     """Return the signed costs of a block's pairs."""
     return costs.signed
 
 
-def penalty_of(costs: PairCosts) -> FloatArray:
+def penalty_of(costs: PricedBlock) -> FloatArray:
     """Return what the pairs of a block cost when violated."""
     return costs.penalty
 

@@ -24,7 +24,7 @@ from hmrf_dask.errors import ClusterError, InvalidInputError, MemoryPlanError, R
 from hmrf_dask.flow import cluster as flow_cluster
 from hmrf_dask.flow.clients import active_client
 from hmrf_dask.flow.cluster import PROCESS, memory_of_a_task, reaches_workers, wait_for
-from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels.compiled import kernel_path
 from tests.support.fits import fit, text_case
 

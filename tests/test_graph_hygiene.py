@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask.fit import loop
-from hmrf_dask.flow.dask_flow import DaskFlow, Planned
-from hmrf_dask.flow.dataflow import share_array, tree
+from hmrf_dask.flow.dataflow import DaskFlow, Planned, share_array, tree
 from tests.support.fits import Case, fit, text_case
 from tests.support.watched_graphs import Graphs, watched_graphs
 

@@ -17,7 +17,7 @@ from hmrf_dask.corpus.partitions import LEAST_ROWS, PARTITIONS, bounds_by_bytes
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.fit import preparation
-from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.rows.block import RowBlock, survey
 from hmrf_dask.rows.canonical import is_csr, is_sorted

@@ -23,8 +23,7 @@ from sklearn.feature_extraction.text import (
 )
 
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import Dataflow, Inline
+from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Inline
 from hmrf_dask.text.counts import (
     TextSettings,
     count_texts,

@@ -23,7 +23,7 @@ from distributed import Client, LocalCluster
 
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
 from hmrf_dask.flow.clients import closed_in_time, no_progress
-from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.storage.remote import alive
 from tests.support.fits import fit, labels_of_a_fit, text_case
 

@@ -18,7 +18,7 @@ from hmrf_dask import HMRFKMeans, MPCKMeans
 from hmrf_dask.fit import m_step
 from hmrf_dask.fit.m_step import FLOOR, Scatter, _kept, effective_share, reweighted, weight_gradient
 from hmrf_dask.fit.passes import Engine, Pricing
-from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.tasks.model import State
 from tests import naive
 from tests.support.loop import Bench, kept_turns, make_bench, turns

@@ -18,7 +18,7 @@ from hmrf_dask.distortions.idivergence import KullbackLeibler
 from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, InvalidTypeError
 from hmrf_dask.fit.seeds import CERTAIN, Seeds
-from hmrf_dask.flow.dask_flow import DaskFlow, task_memory
+from hmrf_dask.flow.dataflow import DaskFlow, task_memory
 from hmrf_dask.parameters import PARAMETERS, check_parameter
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock

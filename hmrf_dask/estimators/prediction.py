@@ -12,8 +12,7 @@ from hmrf_dask.corpus.partitioned import Corpus, lazy_array
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.preparation import TaskMemory, check_memory, reading_task, table_task
 from hmrf_dask.fit.problem import Problem
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import Lazy, tree
+from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.kernels.distances import UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.rows.block import RowBlock, check_finite

@@ -34,8 +34,7 @@ from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
 from hmrf_dask.fit.starts import prepare_start_sample
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
+from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.threads import buffers_kept, threads_allowed
 from hmrf_dask.tasks import start_sample

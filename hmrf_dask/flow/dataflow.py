@@ -1,16 +1,44 @@
-"""How work reaches Dask: tasks over partitions, trees of sums, shared state.
-
-The loop speaks to a `Dataflow`. `DaskFlow` builds delayed tasks and runs them under whatever
-scheduler Dask would use: an active `Client`, else threads. `Inline` runs every function at once: a
-candidate start lives inside one task and uses it.
-"""
+"""How work reaches Dask: the dataflow that the loop sees, run inline or as Dask tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
+import numpy as np
+
+from hmrf_dask.errors import ClusterError
+from hmrf_dask.flow.clients import (
+    active_client,
+    begin,
+    in_this_process,
+    known_scheduler,
+    no_progress,
+    setting,
+)
+from hmrf_dask.flow.cluster import (
+    ANSWER,
+    LostWorkError,
+    fetch,
+    futures_of,
+    other_path,
+    reaches_workers,
+    report_life,
+    together,
+    wait_for,
+)
+from hmrf_dask.kernels.compiled import kernel_path
+from hmrf_dask.rows.files import BlockSource, InTurn
 from hmrf_dask.types import AnyArray
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
 
 FAN = 8  # children of a node of a reduction tree
 SMALL = 4096  # bytes of an array that may travel as an argument
@@ -104,3 +132,355 @@ class Inline:
     def shares_memory(self) -> bool:
         """Whether tasks see the very objects that they are given: they do."""
         return True
+
+
+log = logging.getLogger("hmrf_dask")
+# A worker that died just now takes nothing, and Dask waits for it: a value must arrive in these
+# seconds, and at so many bytes a second.
+ARRIVAL, SLOWEST = 10.0, 20e6
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A call that runs only where it gives the client's bits: workers join at any time.
+
+    `arguments` holds the literal ones; where a `Slot` stands, a value of another task goes, and
+    where a `BlockSource` stands, the block that it reads: of a list of them one after the other.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    path: tuple[tuple[str, str], ...]
+
+    def __call__(self, *values: Any) -> Any:
+        """Return function(*arguments), or raise ClusterError on a machine of another kind."""
+        report_life()
+        own = kernel_path()
+        if tuple(own.items()) != self.path:
+            raise ClusterError(other_path("a worker that joined", own, dict(self.path)))
+        return self.function(*filled(self.arguments, values))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a value among those a call is given."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A task that gives a value: unlike scattered data it is there again when its worker dies."""
+
+    value: Any
+
+    def __call__(self) -> Any:
+        """Return the value."""
+        return self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A value in this process, the result of a graph or shared; it goes into calls as it is."""
+
+    value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A task that was not run yet, or runs on workers: a Dask collection of one key.
+
+    Delayed objects do the same, but the cost of a graph of theirs is that of a small corpus's pass.
+
+    Attributes
+    ----------
+    key : str
+    layer : dict
+        The task, and tasks of other collections that it needs, as Dask takes them.
+    needs : tuple of Planned
+        What else it needs; held, as Dask forgets a persisted value that nobody holds.
+    """
+
+    key: str
+    layer: Mapping[str, Any]
+    needs: tuple[Planned, ...] = ()
+
+    def __dask_graph__(self) -> dict[str, Any]:
+        """Return all tasks."""
+        return merged([self])
+
+    def __dask_keys__(self) -> list[str]:
+        """Return the one key."""
+        return [self.key]
+
+    def __dask_tokenize__(self) -> str:
+        """Return the key, which is used once."""
+        return self.key
+
+    def __dask_postcompute__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Say how to take the value out of the list of results."""
+        return _first, ()
+
+    def __dask_postpersist__(self) -> tuple[Callable[..., Planned], tuple[Any, ...]]:
+        """Say how to make this again of a graph that was run."""
+        return _replanned, (self.key,)
+
+    __dask_optimize__ = None  # every task is wanted, and as it is
+
+    @staticmethod
+    def __dask_scheduler__(*graph: Any, **options: Any) -> Any:
+        """Run a graph on threads where no scheduler is named."""
+        import dask.threaded
+
+        return dask.threaded.get(*graph, **options)
+
+
+def merged(values: Sequence[Planned]) -> dict[str, Any]:
+    """Return the tasks of several values and of all they need."""
+    graph: dict[str, Any] = {}
+    seen: set[str] = set()
+    waiting = list(values)
+    while waiting:
+        one = waiting.pop()
+        if one.key not in seen:
+            seen.add(one.key)
+            graph.update(one.layer)
+            waiting.extend(one.needs)
+    return graph
+
+
+def _first(results: Sequence[Any]) -> Any:
+    return results[0]
+
+
+def _replanned(graph: Mapping[str, Any], key: str, rename: Any = None) -> Planned:
+    return Planned(key, {key: graph[key]})
+
+
+def filled(arguments: Any, values: Sequence[Any]) -> Any:
+    """Return arguments with values in their slots, and blocks in place of their sources."""
+    if type(arguments) is Slot:
+        return values[arguments.number]
+    if type(arguments) is BlockSource:
+        return arguments.read()
+    if type(arguments) in (list, tuple):
+        if arguments and all(type(one) is BlockSource for one in arguments):
+            return InTurn(arguments)
+        return type(arguments)([filled(one, values) for one in arguments])
+    return arguments
+
+
+def planned(value: Planned | Delayed) -> Planned:
+    """Return a Delayed of the user's, or of a corpus, as the loop takes it."""
+    if isinstance(value, Planned):
+        return value
+    layer: Mapping[Any, Any] = value.__dask_graph__()
+    return Planned(value.key, dict(layer))
+
+
+class Sent:
+    """Values on their way to all workers, straight from here and not through the scheduler.
+
+    They are lost with their workers. So only graphs that are computed at once take them, and run
+    again with constants where one was lost; what is kept on workers never needs them.
+    """
+
+    def __init__(self) -> None:
+        self._futures: WeakKeyDictionary[Planned, Future[Any]] = WeakKeyDictionary()
+        self._under_way: list[Future[Any]] = []
+        self._allowed = 0.0
+
+    def send(self, client: Any, shared: Planned, value: Any) -> None:
+        """Begin to send the value of a constant, as long as that is held."""
+        from dask.sizeof import sizeof
+
+        key = shared.key.replace("shared", "sent")
+        sending = begin(client, partial(_scatter, client, key, value))
+        self._futures[shared] = sending
+        self._under_way.append(sending)
+        self._allowed = max(self._allowed, ARRIVAL + sizeof(value) / SLOWEST)
+
+    def settle(self) -> None:
+        """Wait until all have arrived; what nobody wants any more leaves errors in logs if not."""
+        _, late = wait(self._under_way, min(self._allowed, no_progress()))
+        for one in late:  # a worker that takes nothing: there is the way through the scheduler
+            one.cancel()
+        self._under_way, self._allowed = [], 0.0
+
+    def taken(self, tasks: Sequence[Planned]) -> dict[str, Any]:
+        """Return what tasks need of them, by the key of the constant."""
+        self.settle()
+        waiting, seen, found = list(tasks), set[str](), {}
+        while waiting:
+            one = waiting.pop()
+            if one.key in seen:
+                continue
+            seen.add(one.key)
+            waiting.extend(one.needs)
+            sent = self._futures.get(one)
+            arrived = sent is not None and sent.done() and not sent.cancelled()
+            future = sent.result() if sent is not None and arrived else None
+            if future is not None and future.status == "finished":
+                found[one.key] = future
+        return found
+
+
+async def _scatter(client: Any, key: str, value: Any) -> Any:
+    """Return a value's future on all workers, None where it cannot be sent."""
+    try:
+        sent = await client.scatter({key: value}, direct=True, broadcast=True, timeout=ANSWER)
+        return sent[key]
+    except Exception as error:  # whatever it was: there is the way through the scheduler
+        log.debug("a value could not be sent to all workers: %s", error)
+        return None
+
+
+def fed(tasks: Sequence[Planned], sent: Mapping[str, Any]) -> list[Planned]:
+    """Return tasks that take what was sent to workers, by key, in the place of constants."""
+    graph: dict[str, Any] = {future.key: future for future in sent.values()}
+    for key, task in merged(tasks).items():
+        if type(task) is tuple and isinstance(task[0], Guarded):
+            needs = (sent[one].key if one in sent else one for one in task[1:])
+            graph[key] = (task[0], *needs)
+        elif key not in sent:
+            graph[key] = task
+    return [Planned(one.key, graph) for one in tasks]
+
+
+class DaskFlow:
+    """Runs functions as Dask tasks.
+
+    Attributes
+    ----------
+    computes, tasks : int
+        How many graphs were run and how many tasks were named so far.
+    """
+
+    def __init__(self) -> None:
+        self.run = uuid.uuid4().hex[:8]
+        self.path = tuple(kernel_path().items())
+        self.computes = 0
+        self.tasks = 0
+        self._sent = Sent()
+
+    def lazy(self, function: Callable[..., Any], *arguments: Any) -> Planned:
+        """Return a call to come; its key is new, as a key used again returns the old result."""
+        needs: list[Planned] = []
+        template = tuple(self._split(one, needs) for one in arguments)
+        key = self._key(function.__name__.strip("_"))
+        task = (Guarded(function, template, self.path), *(one.key for one in needs))
+        return Planned(key, {key: task}, tuple(needs))
+
+    def share(self, value: Any) -> Planned | Known:
+        """Return `value` as a task result: sent once, there again when a worker is lost."""
+        if active_client() is None:
+            return Known(value)
+        key = self._key("shared")
+        return Planned(key, {key: (Constant(value),)})
+
+    def broadcast(self, value: Any) -> Planned | Known:
+        """Return `value` as `share` does, and begin to send it to all workers."""
+        shared = self.share(value)
+        client = active_client()
+        if isinstance(shared, Planned) and reaches_workers(client):
+            self._sent.send(client, shared, value)
+        return shared
+
+    def compute(self, values: Sequence[Lazy]) -> list[Any]:
+        """Return the values, computed in one graph."""
+        return [one.value if isinstance(one, Known) else one for one in self._run(values)]
+
+    def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
+        """Return the values computed and kept; one that is lost is computed again."""
+        client = active_client()
+        if client is None:
+            return [one if isinstance(one, Known) else Known(one) for one in self._run(values)]
+        self.computes += 1
+        return _submitted(client, [planned(one) for one in values])
+
+    def settle(self) -> None:
+        """Wait for values that are on their way though nothing wants them any more."""
+        self._sent.settle()
+
+    def neighbours(self, values: Sequence[Lazy]) -> list[list[int]]:
+        """Return a few groups a thread of those that lie on one worker, in their order."""
+        return [
+            [int(number) for number in some]
+            for numbers, n_tasks in together(values)
+            for some in np.array_split(numbers, min(n_tasks, len(numbers)))
+        ]
+
+    def holds(self, values: Sequence[Lazy]) -> bool:
+        """Return whether the values are known here, and tasks run on threads of this process."""
+        return self.shares_memory and all(isinstance(one, Known) for one in values)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether tasks see the very objects that they are given, on threads of this process."""
+        return in_this_process()
+
+    def _run(self, values: Sequence[Lazy]) -> list[Any]:
+        """Return what is known already as it is, everything else computed."""
+        import dask.threaded
+        from dask.base import get_scheduler
+
+        self.computes += 1
+        wanted = [one if isinstance(one, Known) else planned(one) for one in values]
+        tasks = [one for one in wanted if isinstance(one, Planned)]
+        client = active_client()
+        if client is None:
+            run = get_scheduler(scheduler=known_scheduler()) or dask.threaded.get
+            results = iter(run(merged(tasks), [one.key for one in tasks]) if tasks else ())
+        else:
+            results = iter(self._run_on(client, tasks))
+        return [next(results) if isinstance(one, Planned) else one for one in wanted]
+
+    def _run_on(self, client: Any, tasks: Sequence[Planned]) -> list[Any]:
+        """Return values computed on workers, from what was sent there or, where it is lost, not."""
+        sent = self._sent.taken(tasks)
+        if sent:
+            try:
+                return _gathered(client, fed(tasks, sent))
+            except LostWorkError:
+                log.info("a worker was lost with values that were sent to it; they go there again")
+        return _gathered(client, tasks)
+
+    def _key(self, name: str) -> str:
+        self.tasks += 1
+        return f"{name}-{self.run}-{self.tasks}"
+
+    def _split(self, argument: Any, needs: list[Planned]) -> Any:
+        """Return an argument with slots for the values of tasks, which are added to `needs`."""
+        from dask.base import is_dask_collection
+
+        if isinstance(argument, Known):
+            return argument.value
+        if type(argument) in (list, tuple):
+            return type(argument)([self._split(one, needs) for one in argument])
+        if isinstance(argument, Planned) or is_dask_collection(argument):
+            needs.append(planned(argument))
+            return Slot(len(needs) - 1)
+        return argument
+
+
+def _gathered(client: Any, tasks: Sequence[Planned]) -> list[Any]:
+    futures = [one.layer[one.key] for one in _submitted(client, tasks)]
+    return fetch(client, futures, direct=reaches_workers(client))
+
+
+def _submitted(client: Any, tasks: Sequence[Planned]) -> list[Planned]:
+    """Return tasks run on workers, their values kept there."""
+    import dask
+
+    # The model travels in the graph, once a pass: that is what Dask would warn of.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
+        kept = list(client.persist(list(tasks), retries=setting("retries", 3)))
+    wait_for(client, futures_of(client, kept), list(merged(tasks)))
+    return kept
+
+
+def task_memory() -> int:
+    """Return the bytes a task is planned for: `hmrf.task-memory`, 1 GiB on any machine."""
+    from dask.utils import parse_bytes
+
+    return int(parse_bytes(setting("task-memory", "1 GiB")))

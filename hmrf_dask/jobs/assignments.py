@@ -16,8 +16,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import Lazy, share_array, tree
+from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.kernels.exact import BASE, LIMBS, exact_integer, exact_sum
 from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
 from hmrf_dask.rows.block import RowBlock

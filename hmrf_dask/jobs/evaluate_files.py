@@ -18,8 +18,7 @@ from hmrf_dask.documents.delimited import TableFile, ending_of, read_table
 from hmrf_dask.documents.records import MOST_CHARACTERS, BadRecord
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import tree
+from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.places import AssignmentFile, assignment_files, explained_to_readers
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.measures.scores import (

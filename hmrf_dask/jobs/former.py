@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from hmrf_dask.constraints.answer_files import parse_pairs
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, counted
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import Lazy, tree
+from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, column, paths_of
 from hmrf_dask.jobs.places import ANSWERS, GONE
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.documents.batches import decode_rejects
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import tree
+from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, encode_columns
 from hmrf_dask.jobs.places import REPEATED
 from hmrf_dask.jobs.steps import JobRun, Material

@@ -16,7 +16,7 @@ import numpy as np
 from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files, find_duplicate_ids
 from hmrf_dask.documents.batches import Reject, decode_rejects, encode_rejects
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
-from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.jobs.job_file import MAX_REJECTED, Job
 from hmrf_dask.jobs.packs import (
     PackRecord,

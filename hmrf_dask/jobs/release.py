@@ -17,8 +17,7 @@ from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import nearest_rows
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import tree
+from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import assignments_of, write_assignments, write_clusters

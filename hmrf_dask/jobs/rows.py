@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
-from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.packs import FOLDER as DOCUMENTS

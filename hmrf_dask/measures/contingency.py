@@ -10,8 +10,7 @@ import numpy as np
 
 from hmrf_dask.corpus.partitioned import delayed_chunks, is_dask_array
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import Lazy, tree
+from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.types import AnyArray, IntArray, Sized
 
 

@@ -15,8 +15,7 @@ from threadpoolctl import threadpool_limits
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, MemoryPlanError
 from hmrf_dask.flow.cluster import machine_memory, memory_of_all
-from hmrf_dask.flow.dask_flow import task_memory
-from hmrf_dask.flow.dataflow import FAN, Dataflow, Lazy, tree
+from hmrf_dask.flow.dataflow import FAN, Dataflow, Lazy, task_memory, tree
 from hmrf_dask.kernels.distances import moments
 from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.kernels.products import LANES

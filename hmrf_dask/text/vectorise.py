@@ -21,8 +21,7 @@ from hmrf_dask.errors import (
     MemoryPlanError,
     UnreadableFileError,
 )
-from hmrf_dask.flow.dask_flow import task_memory
-from hmrf_dask.flow.dataflow import FAN, Dataflow, tree
+from hmrf_dask.flow.dataflow import FAN, Dataflow, task_memory, tree
 from hmrf_dask.kernels.sketches import Basis
 from hmrf_dask.rows.files import BlockFile, BlockSource, write_block
 from hmrf_dask.text.counts import Texts, TextSettings, count_texts, stray_stop_words

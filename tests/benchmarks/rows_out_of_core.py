@@ -17,7 +17,7 @@ from unittest import mock
 
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.fit import fitting
-from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import Blocks, Manifest, write_block, write_manifest
 from tests.benchmarks.iterations import warm_up, watched_fit

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow
 
 
 @dataclass

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.fit import fitting, m_step
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.flow.dask_flow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels import cost_rows, distances, nearest, products, sums
 from hmrf_dask.kernels import nearest as kernels_nearest
 from hmrf_dask.kernels.compiled import inner

@@ -23,8 +23,7 @@ from hmrf_dask.errors import ConflictError
 from hmrf_dask.fit import phases
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.fit.rounds import Rounds, settle_in_rounds
-from hmrf_dask.flow.dask_flow import DaskFlow
-from hmrf_dask.flow.dataflow import Inline
+from hmrf_dask.flow.dataflow import DaskFlow, Inline
 from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import Model, State
 from tests.proofs.measuring import MEBIBYTE, Resident, left_to_gain, seconds, threads

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import dask
 import numpy as np
 import pytest
 
+from hmrf_dask import Constraints, HMRFKMeans
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.linked.layout import CANNOT
 from hmrf_dask.tasks import icm as tasks_icm
@@ -98,3 +100,20 @@ def test_no_single_and_no_group_move_is_left(distortion: str) -> None:
         labels = bench.labels(turn.state)
         assert (labels >= 0).all()
         settled_in_one_place(problem, turn.state, labels)
+
+
+def test_a_chain_of_more_rounds_than_there_are_is_settled_in_its_e_step() -> None:
+    """Rows are equal, so no M-step lowers J: what an E-step leaves open would end the fit so."""
+    rng, n_rows = np.random.default_rng(0), 400
+    row, links = rng.random(7), np.arange(n_rows)
+    chain = Constraints(
+        cannot_link=np.stack([links[:-1], links[1:]], axis=1),
+        cannot_link_costs=np.linspace(2, 1, n_rows - 1),  # falling: one row moves in a round
+    )
+    init = np.stack([row, row + 0.3 * rng.random(7)])
+    model = HMRFKMeans(2, init=init, n_init=1, refine=False, penalty="potts")
+    with dask.config.set({"hmrf.task-memory": "24 KiB", "scheduler": "synchronous"}):
+        model.fit(np.tile(row, (n_rows, 1)), must_link=chain)
+    assert model.violations_["cannot_link"] == 0
+    assert model.objective_ == pytest.approx(0.0, abs=1e-9)
+    assert model.converged_

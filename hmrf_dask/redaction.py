@@ -110,7 +110,7 @@ def shortened(value: object, length: int = 80) -> str:
     """Return a value as Python writes it, without secrets and not longer than `length`."""
     try:
         text = " ".join(without_secrets(repr(value)).splitlines())  # of arrays there are several
-    except Exception as error:  # whatever an object of somebody else's raises
+    except Exception as error:  # noqa: BLE001 - an object of somebody else's raises anything
         many = isinstance(value, int) and isinstance(error, ValueError)
         return "a number of thousands of digits" if many else f"a {type(value).__name__}"
     return text if len(text) <= length else f"{text[: length - 3]}..."

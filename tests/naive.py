@@ -330,8 +330,9 @@ def prior_terms(
         centre = model.global_centroid
         if centre is None:
             centre = optimal_centroids(model, [0] * len(model.rows), 1, weights)[0]
-        for x in model.rows:
-            terms.append(-model.normaliser * distance(x, centre, weights, model.distortion))
+        terms.extend(
+            -model.normaliser * distance(x, centre, weights, model.distortion) for x in model.rows
+        )
     if model.alpha:
         uniform = uniform_row(model.rows.tolist(), model.distortion)
         for h in sorted(set(labels)):

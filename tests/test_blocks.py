@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -217,7 +218,7 @@ def test_a_folder_is_a_corpus_only_with_its_manifest(block, tmp_path, place):
     assert not written.is_dense
     assert written.files[0] == file  # a retry gives the same file
     filesystem, folder = fsspec.core.url_to_fs(url)
-    names = {os.path.basename(name) for name in filesystem.ls(folder, detail=False)}
+    names = {Path(name).name for name in filesystem.ls(folder, detail=False)}
     assert names == {"blocks.json", *(each.name for each in written.files)}
     assert_same(store.read_block(url, file, 30), block)
 

@@ -217,7 +217,7 @@ def test_a_value_that_is_lost_with_every_worker_is_there_again(
 
 def _endless_once(values: np.ndarray, marker: str) -> np.ndarray:
     """Return the values the second time."""
-    if not os.path.exists(marker):
+    if not Path(marker).exists():
         Path(marker).touch()
         time.sleep(60)
     return values

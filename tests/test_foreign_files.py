@@ -484,4 +484,4 @@ def test_another_collection_is_all_gone(corpus: JobCorpus) -> None:
     corpus.write(corpus.files(corpus.draw(60), first=10))
     refused(run(job), "60 of 60", "--allow-shrink", code=65)
     assert done(job, "--from-release=0")["status"] == "done"
-    assert os.path.exists(corpus.folder / "out" / "releases" / "00002.json")
+    assert (corpus.folder / "out" / "releases" / "00002.json").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -167,7 +166,7 @@ def test_cleaning_a_run_leaves_what_others_put_there(tmp_path: Path) -> None:
 def test_cleaning_a_run_follows_no_link(tmp_path: Path) -> None:
     run = opener((str(tmp_path / "run"), {}))()
     iterate(run, 1)
-    os.rename(tmp_path / "run" / "state", tmp_path / "state")
+    (tmp_path / "run" / "state").rename(tmp_path / "state")
     (tmp_path / "run" / "state").symlink_to(tmp_path / "state")
     for number in range(2, 5):
         iterate(run, number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -39,8 +41,8 @@ def penalties(model: HMRFKMeans, rows: np.ndarray, pairs: Constraints) -> float:
 
 
 def test_the_example_has_fewer_than_40_lines() -> None:
-    with open(own_distortions.__file__) as source:
-        shown = source.read().split("# [example]")[1].split("# [/example]")[0].strip()
+    source = Path(own_distortions.__file__).read_text()
+    shown = source.split("# example:")[1].split("# end of the example")[0].strip()
     assert shown.count("\n") + 1 < 40
 
 

@@ -366,7 +366,11 @@ def test_cleaning_by_a_slower_process_keeps_its_own_commit(tmp_path: Path) -> No
         iterate(fast, number)
     slow.clean(keep=1)
     slow.load_state(mine)
-    assert sorted(os.listdir(tmp_path / "labels")) == ["00001", "00002", "00003"]
+    assert sorted(path.name for path in (tmp_path / "labels").iterdir()) == [
+        "00001",
+        "00002",
+        "00003",
+    ]
 
 
 def test_events_are_lines_with_a_time(place: Place) -> None:
@@ -441,17 +445,17 @@ def test_a_scratch_run_keeps_one_iteration_and_goes_away(tmp_path: Path) -> None
     for number in range(3):
         iterate(run, number)
         run.clean()
-    assert os.listdir(f"{run.url}/labels") == ["00002"]
+    assert [path.name for path in Path(run.url, "labels").iterdir()] == ["00002"]
     worker: RunDirectory = pickle.loads(pickle.dumps(run))
     assert not worker.durable
     run.remove()
     run.remove()
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(RunDirectoryError, match="must be there while the run lasts"):
         worker.write_labels(3, "rows-00000", 0, labels_of(3))
     with pytest.raises(RunDirectoryError):
         worker.event({})
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_scratch_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -499,14 +503,14 @@ def test_a_commit_appears_after_all_that_it_names_is_on_the_disk(
 
     def note_sync(descriptor: int) -> None:
         sync(descriptor)
-        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+        synced.append(os.path.relpath(Path(f"/proc/self/fd/{descriptor}").readlink(), tmp_path))
 
     def note_rename(rename: Callable[[str, str], None]) -> Callable[[str, str], None]:
         def renamed(old: str, new: str) -> None:
             assert os.path.relpath(old, tmp_path) in synced
             rename(old, new)
             # What was synced before says nothing of the new name in the folder.
-            folder = os.path.relpath(os.path.dirname(new), tmp_path)
+            folder = os.path.relpath(Path(new).parent, tmp_path)
             synced[:] = [
                 *(name for name in synced if name != folder),
                 os.path.relpath(new, tmp_path),

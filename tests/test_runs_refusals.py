@@ -74,7 +74,7 @@ def test_beginning_afresh_in_a_run_is_refused(place: Place) -> None:
 def test_a_directory_of_something_else_is_refused(place: Place) -> None:
     files, root = fsspec.url_to_fs(place[0], **place[1])
     if place[0].startswith("/"):
-        os.mkdir(root)
+        Path(root).mkdir()
     files.pipe_file(f"{root}/thesis.tex", b"\\end")
     with pytest.raises(RunDirectoryError, match=r"with other files and no run.json \(thesis.tex\)"):
         opener(place)()

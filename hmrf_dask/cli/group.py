@@ -182,7 +182,7 @@ class HmrfGroup(click.Group):
         except click.ClickException as error:  # repeats what was given
             error.message = without_secrets(error.message)  # type: ignore[misc]
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the last that can put it in words
             if is_of_a_store(error):
                 _end_for_want_of_a_store(ctx, error)
             # A fault of ours: shown as Python would.
@@ -295,7 +295,7 @@ class Place(click.ParamType[str]):
 
     name = "text"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's
         """Return it, refused in words that do not show the secret."""
         return plain_url(value, _called(param))
 

@@ -101,7 +101,7 @@ class OwnDistortion(Distortion):
             self._examine_distances(block, rows, n_clusters)
         except HmrfError:
             raise
-        except Exception as error:  # whatever a user's code may raise; it stays the cause
+        except Exception as error:  # noqa: BLE001 - a user's code raises anything; it stays the cause
             self._refuse(
                 f"its methods must take rows as {type(rows).__name__}, got "
                 f"{type(error).__name__} ({error})"

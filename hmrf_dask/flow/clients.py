@@ -284,7 +284,7 @@ def within(what: str, function: Callable[[], T], *, seconds: float | None = None
     def call() -> None:
         try:
             future.set_result(function())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - for whoever waits for the future
             future.set_exception(error)
 
     future.set_running_or_notify_cancel()

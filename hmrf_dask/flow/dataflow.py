@@ -124,7 +124,7 @@ class Inline:
         """Return all in one group."""
         return [list(range(len(values)))]
 
-    def holds(self, values: Sequence[Any]) -> bool:
+    def holds(self, values: Sequence[Any]) -> bool:  # noqa: ARG002 - as `Dataflow` has it
         """Return whether the values lie in this process: they do."""
         return True
 
@@ -253,7 +253,7 @@ def _first(results: Sequence[Any]) -> Any:
     return results[0]
 
 
-def _replanned(graph: Mapping[str, Any], key: str, rename: Any = None) -> Planned:
+def _replanned(graph: Mapping[str, Any], key: str, **_renamed: Any) -> Planned:
     return Planned(key, {key: graph[key]})
 
 
@@ -330,7 +330,7 @@ async def _scatter(client: Any, key: str, value: Any) -> Any:
     try:
         sent = await client.scatter({key: value}, direct=True, broadcast=True, timeout=ANSWER)
         return sent[key]
-    except Exception as error:  # whatever it was: there is the way through the scheduler
+    except Exception as error:  # noqa: BLE001 - then there is the way through the scheduler
         log.debug("a value could not be sent to all workers: %s", error)
         return None
 

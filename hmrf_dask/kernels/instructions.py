@@ -17,7 +17,7 @@ _MOST = 512  # entries of a row that are asked for; the processor follows a long
 def _make_prefetch() -> Any:
     """Return the instruction as a function of an array and an index; nothing where none is made."""
     if not COMPILED:
-        return lambda array, index: None
+        return lambda _array, _index: None
     from llvmlite import ir
     from numba import types
     from numba.extending import intrinsic

@@ -92,7 +92,7 @@ def remove_own(storage: Storage, folder: str) -> bool:
     refuse_if_lost(storage.url)
     try:
         removed = remove_files(storage, folder, OUTPUT)
-    except Exception as error:  # stores raise what they like
+    except Exception as error:  # noqa: BLE001 - stores raise what they like
         log.warning("%s/%s could not be removed (%s); try again later", storage.url, folder, error)
         return False
     if removed.left and removed.n_files:

@@ -311,7 +311,7 @@ class ObjectStorage:
         with _changing(self.url, f"write {name}"):
             self.files.pipe_file(self._path(name), data)
 
-    def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
+    def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:  # noqa: ARG002
         """Put an object whose name must be new."""
         # In memory fsspec checks and then writes; the lock makes that one step.
         lock = _memory_lock if isinstance(self.files, MemoryFileSystem) else None

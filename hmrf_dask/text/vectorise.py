@@ -158,7 +158,7 @@ def fit_vocabulary(
     place: Place,
     *,
     seed: int = 0,
-    before_written: Callable[[str], None] = lambda identity: None,
+    before_written: Callable[[str], None] = lambda _identity: None,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources, with its components if asked for, and save it.
 
@@ -179,7 +179,7 @@ def make_vocabulary_of(
     place: Place,
     *,
     seed: int = 0,
-    before_written: Callable[[str], None] = lambda identity: None,
+    before_written: Callable[[str], None] = lambda _identity: None,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources: the same counts give the same, to the bit."""
     if not counted:

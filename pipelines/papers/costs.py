@@ -31,7 +31,7 @@ SETS = {
 AT_COST = ("must_link_cost", "cannot_link_cost")
 
 
-def fixed_pairs(fold: Fold, cost: float, *, wrong: float) -> Given:
+def fixed_pairs(fold: Fold, _cost: float, *, wrong: float) -> Given:
     """Return the same pairs at every cost."""
     return random_pairs(fold, N_PAIRS, wrong=wrong)
 

@@ -26,8 +26,8 @@ OTHERS = {"cosine": "cosine", "Euclidean": "euclidean"}
 
 
 @cache
-def simulated(folder: Path) -> Rows:
-    """Return genes whose groups share the shape of their expression; `folder` is not read.
+def simulated(_folder: Path) -> Rows:
+    """Return genes whose groups share the shape of their expression; nothing is read.
 
     A gene is its own level and its own strength times the profile of its group over a time course,
     with noise, as microarrays are: correlation sees the groups, levels and strengths hide them

@@ -38,7 +38,7 @@ def timed(path: str, name: str, seed: int) -> dict[str, Any]:
     error = ""
     try:
         model.fit(given["rows"], **pairs)
-    except Exception as stopped:  # it gives up on an empty cluster, among others
+    except Exception as stopped:  # noqa: BLE001 - it gives up on an empty cluster, among others
         error = type(stopped).__name__
     return {
         "seconds": time.perf_counter() - wall,

@@ -142,8 +142,8 @@ def some_of(name: str, folder: Path, n_rows: int | None = None) -> Rows:
 
 
 @cache
-def iris(folder: Path) -> Rows:
-    """Return Iris as it is; scikit-learn brings it, so `folder` is not read."""
+def iris(_folder: Path) -> Rows:
+    """Return Iris as it is; scikit-learn brings it, so nothing is read."""
     from sklearn.datasets import load_iris
 
     found = load_iris()

@@ -91,7 +91,7 @@ def measure(row: str, bench: Bench) -> tuple[list[Figure], bool]:
     try:
         found = getattr(import_module(f"tests.benchmarks.{module}"), name)
         return found(bench), True
-    except Exception as error:  # the other rows are still worth measuring
+    except Exception as error:  # noqa: BLE001 - the other rows are still worth measuring
         sys.stderr.write(traceback.format_exc())
         return [Figure(row, row, skipped=f"failed: {type(error).__name__}: {error}"[:200])], False
 

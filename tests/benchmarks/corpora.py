@@ -7,7 +7,6 @@ million, and the work can be cut over threads anywhere.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -288,7 +287,7 @@ def _keep(cache: Path | None, name: str, rows: Rows) -> None:
     folder = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache))
     for key, array in arrays.items():
         np.save(folder / f"{key}.npy", array, allow_pickle=False)
-    os.replace(folder, cache / name)
+    folder.replace(cache / name)
 
 
 # ---- pairs and first centroids

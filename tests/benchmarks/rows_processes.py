@@ -96,7 +96,7 @@ def memory(bench: Bench) -> list[Figure]:
     ]  # fmt: skip
 
 
-# ---- imports
+# ---- what an import costs
 
 
 def imports(bench: Bench) -> list[Figure]:

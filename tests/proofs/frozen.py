@@ -40,8 +40,8 @@ def processes() -> Iterator[tuple[str, dict[str, list[int]]]]:
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     port = address.rpartition(":")[2]
     started = [_start("dask_scheduler", "--host", "127.0.0.1", "--port", port)]
-    for _ in range(2):
-        started.append(_start("dask_worker", address, "--no-nanny", "--nthreads", "1"))
+    worker = ("dask_worker", address, "--no-nanny", "--nthreads", "1")
+    started += [_start(*worker) for _ in range(2)]
     scheduler, *workers = [process.pid for process in started]
     ids = {"scheduler": [scheduler], "one worker": workers[:1], "all workers": workers}
     try:

@@ -6,7 +6,7 @@ import numpy as np
 
 from hmrf_dask import OwnDistortion
 
-# [example]
+# example:
 
 
 class Hellinger(OwnDistortion):
@@ -37,7 +37,7 @@ class Hellinger(OwnDistortion):
         return rows / rows.sum(axis=1, keepdims=True)
 
 
-# [/example]
+# end of the example
 
 
 def histograms(seed: int, n: int = 60) -> tuple[np.ndarray, np.ndarray]:

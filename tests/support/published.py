@@ -70,8 +70,10 @@ def methods_of(parameter: Parameter) -> str:
 def table() -> str:
     """Return the parameters as a table in Markdown."""
     rows = [("parameter", "values", "default", "taken by", "what"), ("---",) * 5]
-    for one in PARAMETERS.values():
-        rows.append((f"`{one.name}`", values_of(one), default_of(one), methods_of(one), one.help))
+    rows += [
+        (f"`{one.name}`", values_of(one), default_of(one), methods_of(one), one.help)
+        for one in PARAMETERS.values()
+    ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

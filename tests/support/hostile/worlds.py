@@ -118,7 +118,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _inside(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
-    before = os.getcwd()
+    before = Path.cwd()
     os.chdir(folder)
     try:
         result = CliRunner().invoke(hmrf, list(command))

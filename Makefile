@@ -19,7 +19,7 @@ help:
 	@echo 'make test     set up, then run all tests (JOBS=2 at a time; one: make test ARGS=tests/test_cli.py)'
 	@echo 'make golden   record the digests of all answers again, after a change that is meant to change them'
 	@echo 'make published  write the JSON schemas and the table of parameters again, from the code'
-	@echo 'make lint     ruff, formatting, mypy --strict, the layers'
+	@echo 'make lint     ruff, formatting, spelling, docstrings, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
 	@echo 'make bench    the speed, beside the peers (25 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
 	@echo 'make setup    only set up $(VENV)'
@@ -56,6 +56,8 @@ published: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(BIN)/numpydoc lint $$(find hmrf_dask -name '*.py')
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

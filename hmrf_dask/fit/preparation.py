@@ -47,7 +47,9 @@ def survey_corpus(
 
     Parameters
     ----------
-    flow, corpus, distortion
+    flow : Dataflow
+    corpus : Corpus
+    distortion : Distortion
     fingerprinted : bool
         Whether the content is hashed, which only a run directory asks for.
     groups : lists of int, optional

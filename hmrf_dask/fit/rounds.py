@@ -352,9 +352,12 @@ def settle_in_rounds(
 
     Parameters
     ----------
-    number : its place among the ICM problems
-    pricing : what its pairs cost
-    costs, files : by part, integer cost rows and label files
+    number : int
+        Its place among the ICM problems.
+    pricing : Pricing
+        What its pairs cost.
+    costs, files : sequences
+        By linked partition, cost rows and label files.
     """
     flow, problem = engine.flow, engine.problem
     plan, priced = problem.icm_problems[number], pricing.pieces[number]

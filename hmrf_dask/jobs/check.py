@@ -480,7 +480,8 @@ def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) 
     ----------
     address : str
         Path or URL.
-    everything, tell
+    everything : bool
+    tell : callable
         As `check_manifest` takes them.
 
     Raises

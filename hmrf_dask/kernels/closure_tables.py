@@ -39,7 +39,7 @@ def table_forms(
         Members of each group.
     closed : bool array, shape (G,)
         Whether the must-links inside a group are closed.
-    rival_start, rival
+    rival_start, rival : int arrays
         As in `Closure`.
 
     Examples

@@ -194,7 +194,9 @@ def propagate(
 
     Parameters
     ----------
-    labels, problem, grouping
+    labels : int32 array, shape (n,)
+    problem : ProblemArrays
+    grouping : Grouping
         As in `hmrf_dask.kernels.icm.icm`; `labels` is changed in place.
     component : int32 array, shape (n,)
         Component of every point.

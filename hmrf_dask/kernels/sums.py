@@ -420,7 +420,7 @@ class Accumulator(Sized):
     n_clusters : int
         K.
     n_columns : int
-        d + 1.
+        Features and one more, d + 1.
     lasting : bool
         Whether blocks may be held until the end; else their rows are added up one block at a time.
     """

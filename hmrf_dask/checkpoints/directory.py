@@ -356,10 +356,6 @@ class RunDirectory:
         """
         return records.read_range(self.read_group, files, first_row, last_row, prefix)
 
-    def discard(self, files: Sequence[LabelsFile]) -> None:
-        """Remove files that no commit will name."""
-        self._storage.delete({file.name for file in files})
-
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
     ) -> Commit:

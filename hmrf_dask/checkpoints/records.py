@@ -87,9 +87,6 @@ class CheckpointStore(Protocol):
     ) -> Labels:
         """Return the labels of rows `first_row` to `last_row` (exclusive), read-only."""
 
-    def discard(self, files: Sequence[LabelsFile]) -> None:
-        """Remove what no commit will name."""
-
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
     ) -> Commit:
@@ -304,9 +301,6 @@ class MemoryRun:
     ) -> Labels:
         """Return the labels of rows `first_row` to `last_row` (exclusive), read-only."""
         return read_range(self.read_group, files, first_row, last_row, prefix)
-
-    def discard(self, files: Sequence[LabelsFile]) -> None:
-        """Nothing: what nobody holds is gone."""
 
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]

@@ -296,15 +296,6 @@ def largest_first(
     return sample.centroids(*sample.sums(*_largest(sample, graph, node_rows, n_clusters)))
 
 
-def largest_neighbourhoods(
-    sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, n_clusters: int
-) -> Neighbourhoods:
-    """Return the neighbourhoods of `largest_first`, without what lies between them."""
-    sums = sample.sum_by(*_largest(sample, graph, node_rows, n_clusters))
-    nothing = np.zeros((0, 0), np.bool_)
-    return Neighbourhoods(_as_sparse(sums), sample.exponent, sums.counts, nothing)
-
-
 def _largest(
     sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, n_clusters: int
 ) -> tuple[IntArray, int]:

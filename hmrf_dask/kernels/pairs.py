@@ -1,4 +1,4 @@
-"""Penalties of pairs of rows: φ and its complement in float64, and what φ adds to each feature.
+"""Penalties of pairs of rows: φ, its complement and its gradient, pair by pair or from sums.
 
 Three forms: `INNER` φ = 1 − z·z', `SQUARED` φ = Σ a (x − y)², `DIVERGENCE` φ = D_IM (KDD eq. 13).
 A row's summand is z_m = √a_m (factor · x_m + extra). The rows of `INNER` are centred or `extra` is
@@ -10,11 +10,12 @@ Both ends enter every operation alike: (i, j) and (j, i) give the same bits.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, inner, njit, spread
+from hmrf_dask.kernels.compiled import RowArrays, Terms, find, frozen, inner, njit, spread
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 INNER, SQUARED, DIVERGENCE = 0, 1, 2
@@ -178,7 +179,7 @@ def pair_values(
 
 
 class _Grid(NamedTuple):
-    """What entries are rounded with: √a by feature, its length, and integers in 1."""
+    """√a by feature, its length, and how many integers are 1 where entries are rounded."""
 
     features: FloatArray
     length: float
@@ -353,3 +354,131 @@ def pair_gradient(
     fixed = _FixedPoint(frozen(units, np.float64), np.zeros(len(weights) + 1, np.int64))
     _gradient(pairs, _metric(form, weights), frozen(signed, np.float64), fixed)
     return fixed.sums
+
+
+class RowSums(NamedTuple):
+    """Σ z of sets of rows as CSR, features ascending, the centring last; and their ΣA.
+
+    All pairs between two sets cost N'·ΣA + N·ΣA' − κ S·S': what their rows cost, never the pairs.
+    """
+
+    start: IntArray
+    feature: LabelArray
+    value: FloatArray
+    own: FloatArray
+
+
+class _Sets(NamedTuple):
+    """Sets of rows as CSR."""
+
+    start: IntArray
+    member: LabelArray
+
+
+@inner(inline="always")
+def _list_new(rows, point, number, seen, feature, place):  # type: ignore[no-untyped-def]
+    """List the features of a row that its set had not yet, from `place` on; return the next."""
+    first = rows.indptr[point]
+    for p in range(first, rows.indptr[point + 1]):
+        m = p - first if rows.dense else rows.indices[p]
+        if seen[m] != number:
+            seen[m] = number
+            if feature.shape[0] > 0:
+                feature[place] = m
+            place += 1
+    return place
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _collect(rows, sets, seen, begin, feature):  # type: ignore[no-untyped-def]
+    """List the features of each set as they come, or count them where the list is empty."""
+    for number in range(sets.start.shape[0] - 1):
+        first = begin[number]
+        place = first
+        for at in range(sets.start[number], sets.start[number + 1]):
+            place = _list_new(rows, sets.member[at], number, seen, feature, place)
+        if feature.shape[0] == 0:
+            begin[number + 1] = place - first + 1  # the centring
+
+
+@inner(inline="always")
+def _add_summand(rows, point, roots, total):  # type: ignore[no-untyped-def]
+    """Add z of a row; return z · z."""
+    square = 0.0
+    first = rows.indptr[point]
+    for p in range(first, rows.indptr[point + 1]):
+        m = p - first if rows.dense else rows.indices[p]
+        z = rows.factor[point] * roots[m] * rows.values[p]
+        total[m] += z
+        square += z * z
+    return square
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _sum_sets(rows, grid, squared, sets, sums, total):  # type: ignore[no-untyped-def]
+    for number in range(sets.start.shape[0] - 1):
+        last = sums.start[number + 1] - 1
+        for place in range(sums.start[number], last):
+            total[sums.feature[place]] = 0.0
+        centring = 0.0
+        for at in range(sets.start[number], sets.start[number + 1]):
+            point = sets.member[at]
+            square = _add_summand(rows, point, grid.features, total)
+            centring += rows.extra[point] * grid.length
+            sums.own[number] += square if squared else 0.5
+        for place in range(sums.start[number], last):
+            sums.value[place] = total[sums.feature[place]]
+        sums.feature[last] = grid.features.shape[0]
+        sums.value[last] = centring
+
+
+def sum_rows(
+    rows: Side, roots: FloatArray, *, squared: bool, start: IntArray, member: IntArray
+) -> RowSums:
+    """Return Σ z and ΣA of sets of rows.
+
+    Parameters
+    ----------
+    rows : Side
+    roots : float64 array, shape (d,)
+        √a.
+    squared : bool
+        Whether A is a row's own square; one half otherwise.
+    start, member : int arrays
+        The rows of each set as CSR.
+    """
+    sets = _Sets(frozen(start, np.int64), frozen(member, np.int32))
+    begin = np.zeros(len(start), np.int64)
+    _collect(rows, sets, np.full(len(roots), -1, np.int64), begin, np.empty(0, np.int32))
+    np.cumsum(begin, out=begin)
+    own = np.zeros(len(begin) - 1)
+    sums = RowSums(begin, np.empty(begin[-1], np.int32), np.empty(begin[-1]), own)
+    _collect(rows, sets, np.full(len(roots), -1, np.int64), begin, sums.feature)
+    for first, stop in pairwise(begin):
+        sums.feature[first : stop - 1].sort()
+    grid = _Grid(frozen(roots, np.float64), float(np.sqrt((roots * roots).sum())), 1.0)
+    _sum_sets(rows, grid, squared, sets, sums, np.empty(len(roots)))
+    return sums
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _products(sums, last, first, second, out):  # type: ignore[no-untyped-def]
+    for t in range(first.shape[0]):
+        short, long = first[t], second[t]
+        if sums.start[short + 1] - sums.start[short] > sums.start[long + 1] - sums.start[long]:
+            short, long = long, short
+        begin = sums.start[long]
+        features = sums.feature[begin : sums.start[long + 1]]
+        for p in range(sums.start[short], sums.start[short + 1]):
+            at = find(features, sums.feature[p])
+            if at >= 0:
+                product = sums.value[p] * sums.value[begin + at]
+                out[t] += -product if sums.feature[p] == last else product
+
+
+def products(sums: RowSums, n_features: int, first: IntArray, second: IntArray) -> FloatArray:
+    """Return Σ z · Σ z' of the sets first[t] and second[t], the centring counted negatively."""
+    ends = frozen(first, np.int64), frozen(second, np.int64)
+    out = np.zeros(len(first))
+    _products(sums, int(n_features), *ends, out)
+    return out

@@ -1,7 +1,4 @@
-"""Linked rows as ICM sees them: integer costs and signed costs of pairs, linear in the pairs.
-
-First labels of must-link groups: each group whole, to the cluster where it costs least.
-"""
+"""ICM problems as kernels see them, linear in the pairs, and first labels of must-link groups."""
 
 from __future__ import annotations
 

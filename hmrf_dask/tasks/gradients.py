@@ -13,7 +13,6 @@ from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.distortions.idivergence import IDivergence
 from hmrf_dask.kernels import pairs as pair_kernels
-from hmrf_dask.kernels.closure_sweeps import sum_rows
 from hmrf_dask.kernels.gradients import (
     feature_squares,
     member_products,
@@ -157,7 +156,7 @@ def _tables(
     rows = pair_kernels.side(block.arrays, distortion.terms(block, model.weights))
     start, member = members
     squared = distortion.form == pair_kernels.SQUARED
-    sums = sum_rows(rows, roots, squared=squared, start=start, member=member)
+    sums = pair_kernels.sum_rows(rows, roots, squared=squared, start=start, member=member)
     shape = (len(start) - 1, len(roots) + 1)
     matrix = scipy.sparse.csr_array((sums.value, sums.feature, sums.start), shape=shape)
     return Tables(rows, roots, joined, start, member, matrix)

@@ -9,7 +9,7 @@ import numpy as np
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels import pairs as pair_kernels
-from hmrf_dask.kernels.closure_sweeps import products, sum_rows, table_icm
+from hmrf_dask.kernels.closure_sweeps import table_icm
 from hmrf_dask.kernels.closure_tables import Closure, QuantisedRows, make_closure, make_rows
 from hmrf_dask.kernels.cost_rows import (
     approximate_costs,
@@ -236,9 +236,11 @@ def _between_rows(
     start, member = entries.chosen(needed)
     rows = pair_kernels.side(taken.arrays, distortion.terms(taken, model.weights))
     squared = distortion.form == pair_kernels.SQUARED
-    sums = sum_rows(rows, np.sqrt(model.weights), squared=squared, start=start, member=member)
+    sums = pair_kernels.sum_rows(
+        rows, np.sqrt(model.weights), squared=squared, start=start, member=member
+    )
     count = entries.count[needed]
-    cross = products(sums, taken.n_features, one, other)
+    cross = pair_kernels.products(sums, taken.n_features, one, other)
     own = count[other] * sums.own[one] + count[one] * sums.own[other]
     return np.asarray(own - distortion.kappa * cross, np.float64)
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from hmrf_dask.kernels import first_variation
-from hmrf_dask.kernels import first_variation as kernels_first_variation
 from hmrf_dask.kernels.compiled import spread
-from hmrf_dask.kernels.first_variation import Moves, PairCosts, Summands
+from hmrf_dask.kernels.first_variation import PairCosts, SetMoves, Summands
 from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
@@ -35,15 +34,12 @@ class Case:
     rows: Summands
     pair_costs: PairCosts
 
-    @property
-    def metric(self) -> Any:
-        if self.model.distortion == "euclidean":
-            return np.append(self.weights, 0.0)
-        return np.append(np.ones_like(self.weights), -self.weights.sum())
-
-    @property
-    def directional(self) -> bool:
-        return self.model.distortion != "euclidean"
+    def clusters(self, sums: Any, counts: Any) -> first_variation.ClusterSums:
+        directional = self.model.distortion != "euclidean"
+        metric = np.append(self.weights, 0.0)
+        if directional:
+            metric = np.append(np.ones_like(self.weights), -self.weights.sum())
+        return first_variation.cluster_sums(sums, metric, self.exponent, counts, directional)
 
     def sums(self, labels: Any) -> tuple[Any, Any]:
         terms = self.distortion.terms(self.block, self.weights)
@@ -85,8 +81,8 @@ def make_case(name: str, seed: int, dense: bool, linked: bool) -> Case:
     pairs += [(*ends, cost) for ends, cost in cannot.items()]
     first, second, signed = (np.array([pair[t] for pair in pairs]) for t in range(3))
     start, neighbour, edge = adjacency(18, first, second, np.arange(len(pairs)))
-    pair_costs = PairCosts(start, neighbour, signed.astype(np.float64)[edge])
-    return Case(model, weights, labels, 4, distortion, block, exponent, rows, pair_costs)
+    costs = PairCosts(start, neighbour, signed.astype(np.float64)[edge])
+    return Case(model, weights, labels, 4, distortion, block, exponent, rows, costs)
 
 
 CASES = [
@@ -106,12 +102,13 @@ def test_gains_of_single_rows_are_those_of_brute_force(
     sums, counts = case.sums(case.labels)
     skip = np.zeros(18, np.bool_)
     skip[5] = True
-    columns = np.ascontiguousarray((sums * 2.0**-case.exponent).T)
-    squares = first_variation.cluster_squares(sums, case.metric, case.exponent)
     gains, targets = first_variation.single_gains(
-        case.rows, columns, case.metric, case.exponent, squares, counts, case.directional,
-        case.labels, skip, case.pair_costs if linked else None,
-    )  # fmt: skip
+        case.rows,
+        case.clusters(sums, counts),
+        case.labels,
+        skip,
+        case.pair_costs if linked else None,
+    )
     for i, own in enumerate(case.labels):
         if skip[i] or counts[own] < 2:
             assert (gains[i], targets[i]) == (0.0, own)
@@ -137,10 +134,9 @@ def test_gains_of_groups_are_those_of_brute_force(
     case = make_case(name, seed, dense, linked)
     sums, counts = case.sums(case.labels)
     starts, members = random_groups(np.random.default_rng(seed))
-    gains, targets = kernels_first_variation.group_gains(
-        starts, members, case.rows, case.labels, sums, case.metric, case.exponent, counts,
-        case.directional, case.pair_costs,
-    )  # fmt: skip
+    gains, targets = first_variation.group_gains(
+        starts, members, case.rows, case.labels, case.clusters(sums, counts), case.pair_costs
+    )
     for g in range(len(starts) - 1):
         group = members[starts[g] : starts[g + 1]]
         told = [allowed_gain(case, group, h) for h in range(4)]
@@ -176,13 +172,13 @@ def test_applied_moves_lower_the_energy_and_leave_exact_sums(
     places = rng.permutation(25)[:18].astype(np.int32)
     labels = np.full(25, 2, np.int32)
     labels[places] = case.labels
-    pair_costs = case.pair_costs._replace(neighbour=places[case.pair_costs.neighbour])
+    costs = case.pair_costs._replace(neighbour=places[case.pair_costs.neighbour])
     sums, counts = case.sums(case.labels)
-    moves = Moves(np.array(starts), np.array(rows, np.int32), np.array(targets, np.int32))
-    accepted = kernels_first_variation.apply_moves(
-        moves, case.rows, places, labels, sums, case.metric, case.exponent, counts,
-        case.directional, pair_costs if linked else None,
-    )  # fmt: skip
+    moves = SetMoves(np.array(starts), np.array(rows, np.int32), np.array(targets, np.int32))
+    before = case.clusters(sums, counts)
+    accepted, clusters = first_variation.apply_moves(
+        moves, case.rows, places, labels, before, costs if linked else None
+    )
     now = case.labels.copy()
     for t, target in enumerate(targets):
         group = rows[starts[t] : starts[t + 1]]
@@ -195,9 +191,9 @@ def test_applied_moves_lower_the_energy_and_leave_exact_sums(
     assert accepted.any()
     assert labels[places].tolist() == now.tolist()
     told, count = case.sums(now)
-    assert np.array_equal(sums, told)
-    assert np.array_equal(counts, count)
-    assert counts.min() > 0
+    assert np.array_equal(clusters.sums, told)
+    assert np.array_equal(clusters.counts, count)
+    assert clusters.counts.min() > 0
 
 
 def test_summands_are_entry_for_entry_what_sums_add() -> None:
@@ -217,44 +213,17 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
         case = make_case("pearson", 0, False, True)
         sums, counts = case.sums(case.labels)
         starts, members = random_groups(np.random.default_rng(0))
-        metric, skip = case.metric, np.zeros(18, np.bool_)
-        columns = np.ascontiguousarray((sums * 2.0**-case.exponent).T)
-        squares = first_variation.cluster_squares(sums, metric, case.exponent)
-        moves = Moves(starts, members, np.zeros(len(starts) - 1, np.int32))
+        skip, clusters = np.zeros(18, np.bool_), case.clusters(sums, counts)
+        moves = SetMoves(starts, members, np.zeros(len(starts) - 1, np.int32))
         labels, places = case.labels.copy(), np.arange(18, dtype=np.int32)
         if frozen:
-            shared = (
-                *case.rows,
-                *case.pair_costs,
-                *moves,
-                columns,
-                squares,
-                case.labels,
-                skip,
-                places,
-            )
-            for array in shared:
+            for array in (*case.rows, *case.pair_costs, *moves, case.labels, skip, places):
                 array.flags.writeable = False
         for pair_costs in (None, case.pair_costs):
-            first_variation.single_gains(
-                case.rows, columns, metric, case.exponent, squares, counts, True, case.labels,
-                skip, pair_costs,
-            )  # fmt: skip
-            kernels_first_variation.apply_moves(
-                moves,
-                case.rows,
-                places,
-                labels,
-                sums,
-                metric,
-                case.exponent,
-                counts,
-                True,
-                pair_costs,
-            )
-        kernels_first_variation.group_gains(
-            starts, members, case.rows, case.labels, sums, metric, case.exponent, counts, True,
-            case.pair_costs,
-        )  # fmt: skip
-    for kernel in (first_variation._single_gains, kernels_first_variation._vary):
+            first_variation.single_gains(case.rows, clusters, case.labels, skip, pair_costs)
+            first_variation.apply_moves(moves, case.rows, places, labels, clusters, pair_costs)
+        first_variation.group_gains(
+            starts, members, case.rows, case.labels, clusters, case.pair_costs
+        )
+    for kernel in (first_variation._single_gains, first_variation._vary):
         assert len(kernel.signatures) == 1

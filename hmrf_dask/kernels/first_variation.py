@@ -15,7 +15,7 @@ other, each re-checked on the sums as they then stand.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,27 +41,67 @@ class PairCosts(NamedTuple):
     cost: FloatArray
 
 
-def make_pair_costs(pair_costs: PairCosts | None) -> PairCosts:
-    """Return `PairCosts` in the one form the kernels are compiled for; None: no pairs."""
-    if pair_costs is None:
-        return make_pair_costs(PairCosts(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0)))
-    return PairCosts(
-        frozen(pair_costs.start, np.int64),
-        frozen(pair_costs.neighbour, np.int32),
-        frozen(pair_costs.cost, np.float64),
-    )
+class ClusterSums(NamedTuple):
+    """The sums that moves are judged by.
+
+    Attributes
+    ----------
+    sums : int64 array, shape (K, d + 1)
+    metric : float64 array, shape (d + 1,), the weight of each column in products of summands
+    unit : float, of the sums
+    squares : float64 array, shape (K,), ‖S_h‖² in the metric
+    counts : int64 array, shape (K,)
+    directional : bool, whether a cluster is worth ‖S‖, not ‖S‖²/n
+    """
+
+    sums: IntArray
+    metric: FloatArray
+    unit: float
+    squares: FloatArray
+    counts: IntArray
+    directional: bool
 
 
-def make_summands(rows: Summands) -> Summands:
-    """Return `Summands` in the one form the kernels are compiled for."""
-    return Summands(
-        frozen(rows.start, np.int64), frozen(rows.column, np.int32), frozen(rows.entry, np.int64)
+class Known(NamedTuple):
+    """What gains are computed of; the label of row i stands at places[i], or at i without any."""
+
+    rows: Summands
+    places: LabelArray
+    labels: LabelArray
+    clusters: ClusterSums
+    pairs: PairCosts
+
+
+class Gains(NamedTuple):
+    """The best gain of each row or set of rows, and the cluster it goes to."""
+
+    gain: FloatArray
+    target: LabelArray
+
+
+def known_of(
+    rows: Summands,
+    places: LabelArray,
+    labels: LabelArray,
+    clusters: ClusterSums,
+    pair_costs: PairCosts | None,
+) -> Known:
+    """Return `Known` in the one form the kernels are compiled for; no pairs: None."""
+    start, neighbour, cost = pair_costs or (
+        np.empty(0, np.int64),
+        np.empty(0, np.int32),
+        np.empty(0),
     )
+    costs = frozen(start, np.int64), frozen(neighbour, np.int32), frozen(cost, np.float64)
+    row_start, column, entry = rows
+    summed = frozen(row_start, np.int64), frozen(column, np.int32), frozen(entry, np.int64)
+    where = frozen(places, np.int32), frozen(labels, np.int32)
+    return Known(Summands(*summed), *where, clusters, PairCosts(*costs))
 
 
 @inner()
 def worth_of(directional, square, count):  # type: ignore[no-untyped-def]
-    """Return ‖S‖ or ‖S‖²/n from ‖S‖², which rounding may take below nought."""
+    """Return ‖S‖ or ‖S‖²/n from ‖S‖², which rounding may take below zero."""
     square = max(square, 0.0)
     if directional:
         return np.sqrt(square)
@@ -78,15 +118,20 @@ def _squares(sums, metric, unit, out):  # type: ignore[no-untyped-def]
         out[h] = total
 
 
-def cluster_squares(sums: IntArray, metric: FloatArray, exponent: int) -> FloatArray:
-    """Return ‖S_h‖² of each cluster in the metric, shape (K,)."""
-    out = np.empty(len(sums))
-    _squares(frozen(sums, np.int64), frozen(metric, np.float64), 2.0**-exponent, out)
-    return out
+def cluster_sums(
+    sums: IntArray, metric: FloatArray, exponent: int, counts: IntArray, directional: bool
+) -> ClusterSums:
+    """Return sums in units of 2**-exponent, with their squares, as kernels read them."""
+    whole, weights, unit = frozen(sums, np.int64), frozen(metric, np.float64), 2.0**-exponent
+    squares = np.empty(len(sums))
+    _squares(whole, weights, unit, squares)
+    kept = frozen(squares, np.float64), frozen(counts, np.int64)
+    return ClusterSums(whole, weights, unit, *kept, bool(directional))
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _summands(rows, factor, extra, features, centred, unit, start, column, entry):  # type: ignore[no-untyped-def]
+def _summands(rows, factor, extra, features, centred, unit, out):  # type: ignore[no-untyped-def]
+    start, column, entry = out
     filled = 0
     for i in range(factor.shape[0]):
         start[i] = filled
@@ -113,13 +158,14 @@ def summands(
     starts = np.zeros(len(factor) + 1, np.int64)
     out = Summands(starts, np.empty(size, np.int32), np.empty(size, np.int64))
     factors = (frozen(array, np.float64) for array in (factor, extra, features))
-    _summands(rows, *factors, centred, 2.0**exponent, *out)
+    _summands(rows, *factors, centred, 2.0**exponent, out)
     return out
 
 
 @inner(inline="always")
-def _single_products(rows, i, columns, metric, unit, products):  # type: ignore[no-untyped-def]
+def _single_products(known, i, columns, products):  # type: ignore[no-untyped-def]
     """Write z_i · S_h for every cluster; return ‖z_i‖²."""
+    rows, metric, unit = known.rows, known.clusters.metric, known.clusters.unit
     for h in range(products.shape[0]):
         products[h] = 0.0
     length = 0.0
@@ -135,8 +181,9 @@ def _single_products(rows, i, columns, metric, unit, products):  # type: ignore[
 
 
 @inner(inline="always")
-def _best_target(own, length, products, costs, squares, counts, directional):  # type: ignore[no-untyped-def]
+def _best_target(own, length, products, costs, clusters):  # type: ignore[no-untyped-def]
     """Return the largest gain of one row above its threshold, and its target (0, own: none)."""
+    squares, counts, directional = clusters.squares, clusters.counts, clusters.directional
     leaving = worth_of(directional, squares[own], counts[own]) - worth_of(
         directional, squares[own] - 2.0 * products[own] + length, counts[own] - 1
     )
@@ -153,71 +200,50 @@ def _best_target(own, length, products, costs, squares, counts, directional):  #
     return best, target
 
 
-@njit(nogil=True, cache=True, makes_arrays=False)
-def _single_gains(  # type: ignore[no-untyped-def]
-    rows,
-    columns,
-    metric,
-    unit,
-    squares,
-    counts,
-    directional,
-    labels,
-    pair_costs,
-    pair_labels,
-    skip,
-    room,
-    gains,
-    targets,
-):
-    products, costs = room[0], room[1]
+@inner(inline="always")
+def _cost_pairs(known, i, costs):  # type: ignore[no-untyped-def]
+    """Write what the pairs of a row cost at each cluster."""
+    pairs, labels = known.pairs, known.labels
     for h in range(costs.shape[0]):
         costs[h] = 0.0
-    linked = pair_costs.start.shape[0] > 0
+    for p in range(pairs.start[i], pairs.start[i + 1]):
+        costs[labels[pairs.neighbour[p]]] += pairs.cost[p]
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _single_gains(known, columns, skip, buffer, out):  # type: ignore[no-untyped-def]
+    products, costs = buffer[0], buffer[1]
+    labels, clusters = known.labels, known.clusters
+    for h in range(costs.shape[0]):
+        costs[h] = 0.0
+    paired = known.pairs.start.shape[0] > 0
     for i in range(labels.shape[0]):
         own = labels[i]
-        if skip[i] or counts[own] < 2:
+        if skip[i] or clusters.counts[own] < 2:
             continue
-        length = _single_products(rows, i, columns, metric, unit, products)
-        if linked:
-            for h in range(costs.shape[0]):
-                costs[h] = 0.0
-            for p in range(pair_costs.start[i], pair_costs.start[i + 1]):
-                costs[pair_labels[pair_costs.neighbour[p]]] += pair_costs.cost[p]
-        gains[i], targets[i] = _best_target(
-            own, length, products, costs, squares, counts, directional
-        )
+        length = _single_products(known, i, columns, products)
+        if paired:
+            _cost_pairs(known, i, costs)
+        out.gain[i], out.target[i] = _best_target(own, length, products, costs, clusters)
 
 
 def single_gains(
     rows: Summands,
-    columns: FloatArray,
-    metric: FloatArray,
-    exponent: int,
-    squares: FloatArray,
-    counts: IntArray,
-    directional: bool,
+    clusters: ClusterSums,
     labels: LabelArray,
     skip: BoolArray,
     pair_costs: PairCosts | None = None,
-    pair_labels: LabelArray | None = None,
-) -> tuple[FloatArray, LabelArray]:
-    """Return the best gain of each row alone against frozen sums, and its target; 0: none gains.
-
-    `columns` are the sums as float64, shape (d + 1, K).
-    """
-    gains = np.zeros(len(labels))
-    targets = np.array(labels, np.int32)
-    sums = (frozen(columns, np.float64), frozen(metric, np.float64), 2.0**-exponent)
-    clusters = (frozen(squares, np.float64), frozen(counts, np.int64), bool(directional))
-    place = frozen(labels if pair_labels is None else pair_labels, np.int32)
-    own = (frozen(labels, np.int32), make_pair_costs(pair_costs), place, frozen(skip, np.bool_))
-    room = np.empty((2, columns.shape[1]))
-    _single_gains(make_summands(rows), *sums, *clusters, *own, room, gains, targets)
-    return gains, targets
+) -> Gains:
+    """Return the best gain of each row alone against frozen sums, and its target; 0: none gains."""
+    out = Gains(np.zeros(len(labels)), np.array(labels, np.int32))
+    known = known_of(rows, np.empty(0, np.int32), labels, clusters, pair_costs)
+    columns = frozen((clusters.sums * clusters.unit).T, np.float64)
+    buffer = np.empty((2, len(clusters.sums)))
+    _single_gains(known, columns, frozen(skip, np.bool_), buffer, out)
+    return out
 
 
-class Moves(NamedTuple):
+class SetMoves(NamedTuple):
     """Proposed moves, best first: each takes the rows start[t] .. start[t + 1] to `target`."""
 
     start: IntArray
@@ -225,19 +251,8 @@ class Moves(NamedTuple):
     target: LabelArray
 
 
-class Clusters(NamedTuple):
-    """The sums moves are held against, in the form kernels read."""
-
-    sums: IntArray
-    metric: FloatArray
-    unit: float
-    squares: FloatArray
-    counts: IntArray
-    directional: bool
-
-
-class _Held(NamedTuple):
-    """What changes when moves are made: of no length where they are only looked for."""
+class _State(NamedTuple):
+    """What changes when moves are made; arrays without length: none are made."""
 
     labels: LabelArray
     sums: IntArray
@@ -245,70 +260,56 @@ class _Held(NamedTuple):
     counts: IntArray
 
 
-def _nothing_held() -> _Held:
-    none = np.empty(0, np.int64)
-    return _Held(none.astype(np.int32), none.reshape(0, 0), np.empty(0), none)
+class _Buffers(NamedTuple):
+    """A sum of rows, the columns it touches and their marks; marks of places; counts of leavers."""
 
-
-class _Space(NamedTuple):
-    """Room for a sum of rows, the columns it touches and their marks, marks of places, counts."""
-
-    scratch: FloatArray
+    total: FloatArray
     touched: IntArray
     marked: BoolArray
     chosen: BoolArray
     leavers: IntArray
 
 
-def _make_space(shape: tuple[int, ...], n_labels: int) -> _Space:
-    n_clusters, n_columns = shape
-    return _Space(
-        np.zeros(n_columns),
-        np.empty(n_columns, np.int64),
-        np.zeros(n_columns, np.bool_),
-        np.zeros(n_labels, np.bool_),
-        np.empty(n_clusters, np.int64),
-    )
-
-
 @inner(inline="always")
-def _load(rows, row, unit, scratch, touched, n_touched, marked):  # type: ignore[no-untyped-def]
-    """Add a row to a dense scratch vector, remembering which columns it touches."""
+def _load(rows, row, unit, buffers, n_touched):  # type: ignore[no-untyped-def]
+    """Add a row to the dense sum, remembering which columns it touches."""
+    total, touched, marked = buffers.total, buffers.touched, buffers.marked
     for p in range(rows.start[row], rows.start[row + 1]):
         m = rows.column[p]
         if not marked[m]:
             marked[m] = True
             touched[n_touched] = m
             n_touched += 1
-        scratch[m] += np.float64(rows.entry[p]) * unit
+        total[m] += np.float64(rows.entry[p]) * unit
     return n_touched
 
 
 @inner(inline="always")
-def _unload(clusters, h, scratch, touched, n_touched, marked):  # type: ignore[no-untyped-def]
-    """Return z · S_h and ‖z‖² of the scratch vector z, and clear it."""
+def _unload(clusters, h, buffers, n_touched):  # type: ignore[no-untyped-def]
+    """Return z · S_h and ‖z‖² of the dense sum z, and clear it."""
+    total, touched, marked = buffers.total, buffers.touched, buffers.marked
     product = 0.0
     length = 0.0
     for t in range(n_touched):
         m = touched[t]
-        weighted = clusters.metric[m] * scratch[m]
+        weighted = clusters.metric[m] * total[m]
         product += weighted * np.float64(clusters.sums[h, m]) * clusters.unit
-        length += weighted * scratch[m]
-        scratch[m] = 0.0
+        length += weighted * total[m]
+        total[m] = 0.0
         marked[m] = False
     return product, length
 
 
 @inner(inline="always")
-def _change_of(h, members, target, n_rows, rows, places, labels, clusters, space):  # type: ignore[no-untyped-def]
+def _change_of(h, members, target, n_rows, known, buffers):  # type: ignore[no-untyped-def]
     """Return how the worth of one cluster changes: the target's by all that join it."""
-    scratch, touched, marked = space.scratch, space.touched, space.marked
+    clusters, labels, places = known.clusters, known.labels, known.places
     joins = h == target
     n_touched = 0
     for row in members:
         if (labels[places[row]] == h) != joins:
-            n_touched = _load(rows, row, clusters.unit, scratch, touched, n_touched, marked)
-    product, length = _unload(clusters, h, scratch, touched, n_touched, marked)
+            n_touched = _load(known.rows, row, clusters.unit, buffers, n_touched)
+    product, length = _unload(clusters, h, buffers, n_touched)
     square, count = clusters.squares[h], clusters.counts[h]
     sign = 1 if joins else -1
     after = square + sign * 2.0 * product + length
@@ -317,12 +318,13 @@ def _change_of(h, members, target, n_rows, rows, places, labels, clusters, space
 
 
 @inner()
-def _set_gain(members, target, rows, places, labels, clusters, pair_costs, space):  # type: ignore[no-untyped-def]
+def _set_gain(members, target, known, buffers):  # type: ignore[no-untyped-def]
     """Return (gain, threshold) of moving all `members` to `target`.
 
     The gain is −1 when the move would empty a cluster or move nobody.
     """
-    leavers = space.leavers
+    clusters, labels, places = known.clusters, known.labels, known.places
+    leavers = buffers.leavers
     for a in range(leavers.shape[0]):
         leavers[a] = 0
     moving = 0
@@ -341,37 +343,38 @@ def _set_gain(members, target, rows, places, labels, clusters, pair_costs, space
     for a in range(leavers.shape[0]):
         n_rows = moving if a == target else leavers[a]
         if n_rows > 0:
-            gain += _change_of(a, members, target, n_rows, rows, places, labels, clusters, space)
-    if pair_costs.start.shape[0] > 0:
-        gain -= _set_cost(members, target, places, labels, pair_costs, space)
+            gain += _change_of(a, members, target, n_rows, known, buffers)
+    if known.pairs.start.shape[0] > 0:
+        gain -= _set_cost(members, target, known, buffers.chosen)
     return gain, threshold
 
 
 @inner(inline="always")
-def _set_cost(members, target, places, labels, pair_costs, space):  # type: ignore[no-untyped-def]
+def _set_cost(members, target, known, chosen):  # type: ignore[no-untyped-def]
     """Return the change of the pair costs when all `members` go to `target`."""
-    chosen = space.chosen
+    labels, places, pairs = known.labels, known.places, known.pairs
     change = 0.0
     for row in members:
         chosen[places[row]] = True
     for row in members:
         own = labels[places[row]]
-        for p in range(pair_costs.start[row], pair_costs.start[row + 1]):
-            other = pair_costs.neighbour[p]
-            before = pair_costs.cost[p] if labels[other] == own else 0.0
-            if chosen[other]:  # both move and end together; each end counts half
-                change += 0.5 * (pair_costs.cost[p] - before)
+        for p in range(pairs.start[row], pairs.start[row + 1]):
+            neighbour = pairs.neighbour[p]
+            before = pairs.cost[p] if labels[neighbour] == own else 0.0
+            if chosen[neighbour]:  # both move and end together; each end counts half
+                change += 0.5 * (pairs.cost[p] - before)
             else:
-                change += (pair_costs.cost[p] if labels[other] == target else 0.0) - before
+                change += (pairs.cost[p] if labels[neighbour] == target else 0.0) - before
     for row in members:
         chosen[places[row]] = False
     return change
 
 
 @inner(inline="always")
-def _move_set(members, target, rows, places, clusters, held):  # type: ignore[no-untyped-def]
-    metric, unit = clusters.metric, clusters.unit
-    labels, sums, squares, counts = held
+def _move_set(members, target, known, state):  # type: ignore[no-untyped-def]
+    rows, places = known.rows, known.places
+    metric, unit = known.clusters.metric, known.clusters.unit
+    labels, sums, squares, counts = state
     for row in members:
         own = labels[places[row]]
         if own == target:
@@ -394,67 +397,65 @@ def _move_set(members, target, rows, places, clusters, held):  # type: ignore[no
         labels[places[row]] = target
 
 
-# One kernel for what two functions want: it takes 0.4 s to compile.
+# One kernel for two functions: it takes 0.4 s to compile.
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _vary(moves, rows, places, labels, clusters, pair_costs, space, held, gains, targets):  # type: ignore[no-untyped-def]
+def _vary(moves, known, buffers, state, out):  # type: ignore[no-untyped-def]
     """Find the best move of each set, to its own target or, where that is −1, to any cluster.
 
-    Where sums are `held` each move is made before the next set is looked at.
+    Where there is a state each move is made before the next set is judged.
     """
-    n_clusters, makes = clusters.sums.shape[0], held[0].shape[0] > 0
-    for t in range(gains.shape[0]):
+    n_clusters, makes = known.clusters.sums.shape[0], state.labels.shape[0] > 0
+    for t in range(out.gain.shape[0]):
         members = moves.row[moves.start[t] : moves.start[t + 1]]
         proposed = np.int64(moves.target[t])
         first, last = (0, n_clusters) if proposed < 0 else (proposed, proposed + 1)
         for h in range(first, last):
-            gain, threshold = _set_gain(
-                members, h, rows, places, labels, clusters, pair_costs, space
-            )
-            if gain > threshold and gain > gains[t]:
-                gains[t] = gain
-                targets[t] = h
-        if makes and targets[t] >= 0:
-            _move_set(members, np.int64(targets[t]), rows, places, clusters, held)
+            gain, threshold = _set_gain(members, h, known, buffers)
+            if gain > threshold and gain > out.gain[t]:
+                out.gain[t] = gain
+                out.target[t] = h
+        if makes and out.target[t] >= 0:
+            _move_set(members, np.int64(out.target[t]), known, state)
 
 
-def _varied(
-    moves: Moves, rows: Summands, *known: Any, held: _Held
-) -> tuple[FloatArray, LabelArray]:
+def _varied(moves: SetMoves, known: Known, state: _State) -> Gains:
     """Return the best gain of each set above its threshold, and its target; 0 and −1: none."""
-    gains, targets = np.zeros(len(moves.target)), np.full(len(moves.target), -1, np.int32)
-    sets = Moves(
+    n_clusters, n_columns = known.clusters.sums.shape
+    buffers = _Buffers(
+        np.zeros(n_columns),
+        np.empty(n_columns, np.int64),
+        np.zeros(n_columns, np.bool_),
+        np.zeros(len(known.labels), np.bool_),
+        np.empty(n_clusters, np.int64),
+    )
+    sets = SetMoves(
         frozen(moves.start, np.int64), frozen(moves.row, np.int32), frozen(moves.target, np.int32)
     )
-    _vary(sets, make_summands(rows), *known, held, gains, targets)
-    return gains, targets
+    out = Gains(np.zeros(len(moves.target)), np.full(len(moves.target), -1, np.int32))
+    _vary(sets, known, buffers, state, out)
+    return out
 
 
 def apply_moves(
-    moves: Moves,
+    moves: SetMoves,
     rows: Summands,
     places: LabelArray,
     labels: LabelArray,
-    sums: IntArray,
-    metric: FloatArray,
-    exponent: int,
-    counts: IntArray,
-    directional: bool,
+    clusters: ClusterSums,
     pair_costs: PairCosts | None = None,
-) -> BoolArray:
-    """Apply moves in order, each re-checked on the current sums; return which were accepted.
+) -> tuple[BoolArray, ClusterSums]:
+    """Apply moves in order, each re-checked on the sums after those before it.
 
-    `labels`, `sums` and `counts` change in place. `places[row]` is where a row's label stands in
-    `labels`, which also holds the labels of neighbours that do not move.
+    `labels` change in place. `places[row]` is where a row's label stands in `labels`, which also
+    holds the labels of neighbours that do not move. Returned are which moves were accepted, and the
+    sums after them.
     """
-    squares = cluster_squares(sums, metric, exponent)
-    held = _Held(labels, sums, squares, counts)
+    state = _State(labels, clusters.sums.copy(), clusters.squares.copy(), clusters.counts.copy())
     # frozen sums are read in the same way: read-only
-    shown, read, lengths, sizes = (_shown(array) for array in held)
-    scale = (frozen(metric, np.float64), 2.0**-exponent)
-    clusters = Clusters(read, *scale, lengths, sizes, bool(directional))
-    known = (clusters, make_pair_costs(pair_costs), _make_space(sums.shape, len(labels)))
-    targets = _varied(moves, rows, frozen(places, np.int32), shown, *known, held=held)[1]
-    return np.asarray(targets >= 0)
+    shown, sums, squares, counts = (_shown(array) for array in state)
+    after = clusters._replace(sums=sums, squares=squares, counts=counts)
+    gains = _varied(moves, known_of(rows, places, shown, after, pair_costs), state)
+    return np.asarray(gains.target >= 0), after
 
 
 def _shown(array: AnyArray) -> AnyArray:
@@ -469,27 +470,15 @@ def group_gains(
     members: LabelArray,
     rows: Summands,
     labels: LabelArray,
-    sums: IntArray,
-    metric: FloatArray,
-    exponent: int,
-    counts: IntArray,
-    directional: bool,
+    clusters: ClusterSums,
     pair_costs: PairCosts,
-) -> tuple[FloatArray, LabelArray]:
-    """Return the best gain of moving each whole group against frozen sums; 0: none gains.
+) -> Gains:
+    """Return the best gain of moving each whole group against frozen sums, and its target.
 
-    The second array holds the targets, −1 where none gains.
+    Where none gains they are 0 and −1.
     """
-    squares = frozen(cluster_squares(sums, metric, exponent), np.float64)
-    clusters = Clusters(
-        frozen(sums, np.int64),
-        frozen(metric, np.float64),
-        2.0**-exponent,
-        squares,
-        frozen(counts, np.int64),
-        bool(directional),
-    )
-    groups = Moves(starts, members, np.full(len(starts) - 1, -1, np.int32))
-    places = frozen(np.arange(len(labels)), np.int32)
-    known = (clusters, make_pair_costs(pair_costs), _make_space(sums.shape, len(labels)))
-    return _varied(groups, rows, places, frozen(labels, np.int32), *known, held=_nothing_held())
+    places = np.arange(len(labels), dtype=np.int32)
+    groups = SetMoves(starts, members, np.full(len(starts) - 1, -1, np.int32))
+    none = np.empty(0, np.int64)
+    state = _State(none.astype(np.int32), none.reshape(0, 0), np.empty(0), none)
+    return _varied(groups, known_of(rows, places, labels, clusters, pair_costs), state)

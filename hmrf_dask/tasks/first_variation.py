@@ -15,11 +15,12 @@ from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels.compiled import spread
 from hmrf_dask.kernels.first_variation import (
-    Moves,
+    ClusterSums,
     PairCosts,
+    SetMoves,
     Summands,
     apply_moves,
-    cluster_squares,
+    cluster_sums,
     group_gains,
     single_gains,
     summands,
@@ -28,8 +29,8 @@ from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.icm import PricedPairs, end_to_end
-from hmrf_dask.tasks.model import Model, real_sums
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray, Sized
+from hmrf_dask.tasks.model import Model
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,14 @@ class Sources(Sized):
     sums: IntArray
     counts: IntArray
 
-    @property
-    def metric(self) -> FloatArray:
-        """The weight of each column in products of summands."""
-        weights = self.model.weights
-        if not self.directional:
-            return np.append(weights, 0.0)
-        return np.append(np.ones_like(weights), -weights.sum())
-
-    @property
-    def directional(self) -> bool:
-        """Whether a cluster is worth ‖S‖, not ‖S‖²/n."""
-        return self.model.distortion.refinement == "directional"
+    def clusters(self) -> ClusterSums:
+        """Return the sums that moves are judged by, with the weight of each of their columns."""
+        weights, exponent = self.model.weights, self.model.exponent
+        directional = self.model.distortion.refinement == "directional"
+        metric = np.append(weights, 0.0)
+        if directional:
+            metric = np.append(np.ones_like(weights), -weights.sum())
+        return cluster_sums(self.sums, metric, exponent, self.counts, directional)
 
 
 @dataclass(frozen=True)
@@ -85,19 +82,14 @@ def _single_moves(
     ids: AnyArray,
     sources: Sources,
     labels: LabelArray,
-    skip: BoolArray,
     addresses: IntArray,
     most_rows: int,
     pair_costs: PairCosts | None = None,
 ) -> Proposals:
-    """Return the moves of single rows that lower J."""
-    model, metric = sources.model, sources.metric
-    squares = cluster_squares(sources.sums, metric, model.exponent)
-    columns = np.ascontiguousarray(real_sums(sources.sums, model.exponent).T)
-    gains, targets = single_gains(
-        rows, columns, metric, model.exponent, squares, sources.counts,
-        sources.directional, labels, skip, pair_costs, labels,
-    )  # fmt: skip
+    """Return the moves of single rows that lower J; rows with a label below 0 stay."""
+    skip = labels < 0
+    shown = np.where(skip, 0, labels).astype(np.int32)
+    gains, targets = single_gains(rows, sources.clusters(), shown, skip, pair_costs)
     chosen = np.flatnonzero(gains > 0)
     starts = np.arange(len(chosen) + 1)
     found = (gains[chosen], ids[chosen], targets[chosen])
@@ -108,12 +100,9 @@ def propose_rows(
     block: RowBlock, sources: Sources, run: CheckpointStore, file: LabelsFile, most_rows: int
 ) -> Proposals:
     """Return the best moves of the free rows of a part."""
-    labels = run.read_labels(file)
-    free = labels >= 0
-    shown = np.where(free, labels, 0).astype(np.int32)
     addresses = np.arange(block.n_rows) + file.first_row
-    rows = summands_of(block, sources.model)
-    return _single_moves(rows, block.ids, sources, shown, ~free, addresses, most_rows)
+    rows, labels = summands_of(block, sources.model), run.read_labels(file)
+    return _single_moves(rows, block.ids, sources, labels, addresses, most_rows)
 
 
 def pair_costs_of(problem: IcmProblem, pairs: PricedPairs) -> PairCosts:
@@ -141,18 +130,13 @@ def propose_linked(
     labels = np.concatenate([run.read_labels(file) for file in files])
     block = end_to_end(blocks)
     rows, pair_costs = summands_of(block, sources.model), pair_costs_of(problem, pairs)
-    addresses, nobody = base + np.arange(len(labels)), np.zeros(len(labels), np.bool_)
-    singles = _single_moves(
-        rows, block.ids, sources, labels, nobody, addresses, most_rows, pair_costs
-    )
+    addresses = base + np.arange(len(labels))
+    singles = _single_moves(rows, block.ids, sources, labels, addresses, most_rows, pair_costs)
     sizes = np.diff(problem.group_starts)
     starts, members = pick(problem.group_starts, problem.group_members, np.flatnonzero(sizes > 1))
     if len(starts) == 1:
         return singles
-    gains, targets = group_gains(
-        starts, members, rows, labels, sources.sums, sources.metric, sources.model.exponent,
-        sources.counts, sources.directional, pair_costs,
-    )  # fmt: skip
+    gains, targets = group_gains(starts, members, rows, labels, sources.clusters(), pair_costs)
     moving = np.flatnonzero(gains > 0)
     cuts, whole = pick(starts, members, moving)
     found = (gains[moving], block.ids[members[starts[moving]]], targets[moving])
@@ -256,11 +240,8 @@ def apply_proposals(
     rows = summands_of(RowBlock.concatenate(blocks), sources.model)
     members = np.searchsorted(addresses, proposals.addresses).astype(np.int32)
     before = labels[places]
-    apply_moves(
-        Moves(proposals.starts, members, proposals.targets), rows, places, labels,
-        sources.sums.copy(), sources.metric, sources.model.exponent, sources.counts.copy(),
-        sources.directional, pair_costs,
-    )  # fmt: skip
+    moves = SetMoves(proposals.starts, members, proposals.targets)
+    apply_moves(moves, rows, places, labels, sources.clusters(), pair_costs)
     after = labels[places]
     moved = np.flatnonzero(before != after)
     return addresses[moved], after[moved]

@@ -75,6 +75,11 @@ class HmrfError(Exception):
     """Base of all errors of this package; `exit_code` is what the command line ends with.
 
     Its text has no secrets, whatever it repeats: see `hmrf_dask.redaction`.
+
+    Examples
+    --------
+    >>> str(HmrfError("no answer from https://me:hunter2@example.org/"))
+    'no answer from https://…@example.org/'
     """
 
     exit_code = 1
@@ -84,7 +89,13 @@ class HmrfError(Exception):
 
 
 class InvalidInputError(HmrfError, ValueError):
-    """The data, the ids or the pairs are not what they must be."""
+    """The data, the ids or the pairs are not what they must be.
+
+    Examples
+    --------
+    >>> issubclass(InvalidInputError, ValueError), InvalidInputError.exit_code
+    (True, 65)
+    """
 
     exit_code = 65
 
@@ -130,6 +141,12 @@ class UnreadableFileError(InvalidInputError):
         Of the file, as its store calls it.
     what : str
         What is wrong with it.
+
+    Examples
+    --------
+    >>> error = UnreadableFileError("it must be whole", "runs/a.json", "it is missing")
+    >>> error.path, error.what
+    ('runs/a.json', 'it is missing')
     """
 
     def __init__(self, message: str, path: str = "", what: str = "") -> None:
@@ -172,7 +189,15 @@ class InfeasibleError(InvalidInputError):
 
 
 class ConfigurationError(HmrfError, ValueError):
-    """A parameter or a setting has a value that cannot be used."""
+    """A parameter or a setting has a value that cannot be used.
+
+    Examples
+    --------
+    >>> from hmrf_dask import HMRFKMeans
+    >>> HMRFKMeans(2, distortion="cosin").fit([[1.0], [2.0]])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.ConfigurationError: distortion must be one of ['cosine', 'euclidean', ...
+    """
 
     exit_code = 78
 
@@ -182,7 +207,13 @@ class DistortionError(ConfigurationError, TypeError):
 
 
 class MemoryPlanError(HmrfError, MemoryError):
-    """The plan needs more memory than there is; the message shows the arithmetic."""
+    """The plan needs more memory than there is; the message shows the arithmetic.
+
+    Examples
+    --------
+    >>> issubclass(MemoryPlanError, MemoryError), MemoryPlanError.exit_code
+    (True, 78)
+    """
 
     exit_code = 78
 
@@ -204,7 +235,13 @@ class SourceError(HmrfError, OSError):
 
 
 class SourceUnavailableError(SourceError):
-    """The store does not answer now, or a file changed while it was read: trying again may help."""
+    """The store does not answer now, or a file changed while it was read: trying again may help.
+
+    Examples
+    --------
+    >>> SourceError.exit_code, SourceUnavailableError.exit_code
+    (78, 75)
+    """
 
     exit_code = 75
 
@@ -233,7 +270,14 @@ class HmrfWarning(UserWarning):
 
 
 def lacks_credentials(error: BaseException) -> bool:
-    """Return whether a store was not even asked, for want of credentials: again is no help."""
+    """Return whether a store was not even asked, for want of credentials: again is no help.
+
+    Examples
+    --------
+    >>> NoCredentialsError = type("NoCredentialsError", (Exception,), {})  # as botocore has it
+    >>> lacks_credentials(NoCredentialsError()), lacks_credentials(OSError())
+    (True, False)
+    """
     return type(error).__name__ in _NO_CREDENTIALS
 
 

@@ -80,7 +80,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def has_secret_form(text: str) -> bool:
-    """Tell whether a text holds a key of a cloud, a token or a private key, by its form."""
+    """Tell whether a text holds a key of a cloud, a token or a private key, by its form.
+
+    Examples
+    --------
+    >>> has_secret_form("AKIAIOSFODNN7EXAMPLE"), has_secret_form("a document")
+    (True, False)
+    """
     return any(pattern.search(text) for pattern in _BY_FORM)
 
 
@@ -107,7 +113,13 @@ def without_secrets(text: str) -> str:
 
 
 def shortened(value: object, length: int = 80) -> str:
-    """Return a value as Python writes it, without secrets and not longer than `length`."""
+    """Return a value as Python writes it, without secrets and not longer than `length`.
+
+    Examples
+    --------
+    >>> shortened({"password": "hunter2"}), shortened("abcdefghij", 8)
+    ("{'password': '…'}", "'abcd...")
+    """
     try:
         text = " ".join(without_secrets(repr(value)).splitlines())  # of arrays there are several
     except Exception as error:  # noqa: BLE001 - an object of somebody else's raises anything
@@ -117,7 +129,15 @@ def shortened(value: object, length: int = 80) -> str:
 
 
 def masked_rest(scheme: str, rest: str) -> str:
-    """Return what follows the scheme of a URL without user part, query and fragment."""
+    """Return what follows the scheme of a URL without user part, query and fragment.
+
+    Examples
+    --------
+    >>> masked_rest("https", "me:hunter2@example.org/a?sig=9f")
+    '…@example.org/a?…'
+    >>> masked_rest("s3", "bucket/part-?.jsonl")
+    'bucket/part-?.jsonl'
+    """
     ends = r"[/\\?#]" if scheme in ("", "file", "local") else r"[/?#]"
     authority = re.split(ends, rest, maxsplit=1)[0]
     if _AT.search(authority) or (_COLON.search(authority) and _AT.search(rest)):
@@ -151,7 +171,15 @@ def _masked_value(found: re.Match[str]) -> str:
 
 @contextmanager
 def logs_without_secrets() -> Iterator[None]:
-    """Take secrets out of whatever this process logs within, tracebacks too."""
+    """Take secrets out of whatever this process logs within, tracebacks too.
+
+    Examples
+    --------
+    >>> with logs_without_secrets():
+    ...     record = logging.getLogger().makeRecord("a", 20, "", 1, "pwd=%s", ("x1",), None)
+    >>> record.getMessage()
+    'pwd=…'
+    """
     made_before = logging.getLogRecordFactory()
 
     def make(*args: Any, **kwargs: Any) -> logging.LogRecord:

@@ -56,7 +56,14 @@ from hmrf_dask.rows.files import (
 
 
 def is_dask_array(value: Any) -> bool:
-    """Whether it is a dask array; where dask.array was never imported, 0.2 s, there is none."""
+    """Whether it is a dask array; where dask.array was never imported, 0.2 s, there is none.
+
+    Examples
+    --------
+    >>> import dask.array
+    >>> is_dask_array(dask.array.ones(3)), is_dask_array([1, 1, 1])
+    (True, False)
+    """
     module = sys.modules.get("dask.array")
     return module is not None and isinstance(value, module.Array)
 
@@ -212,7 +219,14 @@ class Corpus:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Number of the first row of each partition, and at the end the number of rows."""
+        """Number of the first row of each partition, and at the end the number of rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Corpus.from_rows(np.eye(5), n_partitions=2).offsets
+        (0, 2, 5)
+        """
         return tuple(int(n) for n in np.cumsum((0, *self.row_counts)))
 
     @property
@@ -326,6 +340,15 @@ class Corpus:
         """Take tasks that give row blocks; without `row_counts` they are computed once.
 
         With `has_ids=False` the rows are numbered again, through all partitions.
+
+        Examples
+        --------
+        >>> from dask import delayed
+        >>> import numpy as np
+        >>> from hmrf_dask.rows.block import RowBlock
+        >>> corpus = Corpus.from_delayed([delayed(RowBlock.from_array)(np.eye(3))], n_features=3)
+        >>> corpus.row_counts
+        (3,)
         """
         from dask.delayed import delayed
 

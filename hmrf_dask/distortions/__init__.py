@@ -23,7 +23,13 @@ __all__ = ["DISTORTIONS", "Distortion", "Extent", "OwnDistortion", "make_distort
 
 
 def make_distortion(distortion: str | Distortion) -> Distortion:
-    """Return the distortion of that name, or the object itself when it keeps the protocol."""
+    """Return the distortion of that name, or the object itself when it keeps the protocol.
+
+    Examples
+    --------
+    >>> make_distortion("euclidean").name
+    'euclidean'
+    """
     if isinstance(distortion, str):
         if distortion not in DISTORTIONS:
             raise ConfigurationError(

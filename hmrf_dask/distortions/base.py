@@ -37,6 +37,13 @@ class Extent:
     minimum, maximum : float64 arrays, shape (d,), zeros of sparse rows included
     mean_mass : float, the mean over rows of Σ_m x_m
     largest_mass : float, the largest Σ_m |x_m| of a row
+
+    Examples
+    --------
+    >>> lowest, highest = np.array([-3.0, 0.0]), np.array([1.0, 2.0])
+    >>> corpus = Extent(2, 2, lowest, highest, mean_mass=0.0, largest_mass=4.0)
+    >>> corpus.signed, corpus.largest
+    (True, 3.0)
     """
 
     n_rows: int

@@ -18,13 +18,28 @@ UNIT_NORM = np.full(1, 1.0 + ROUNDED)
 
 
 def metric_of(weights: FloatArray) -> FloatArray:
-    """Return the weights that norms are taken in, none where all are 1."""
+    """Return the weights that norms are taken in, none where all are 1.
+
+    Examples
+    --------
+    >>> metric_of(np.ones(2)).tolist(), metric_of(np.array([1.0, 2.0])).tolist()
+    ([], [1.0, 2.0])
+    """
     return weights[:0] if (weights == 1.0).all() else weights
 
 
 @dataclass(frozen=True)
 class Cosine(TableDistortion):
-    """Cosine distance of rows scaled by √a; zero rows lie at distance 1 from everything."""
+    """Cosine distance of rows scaled by √a; zero rows lie at distance 1 from everything.
+
+    Examples
+    --------
+    >>> block, weights = RowBlock.from_array(np.array([[3.0, 4.0], [0.0, 0.0]])), np.ones(2)
+    >>> distortion = Cosine()
+    >>> table = distortion.table(np.eye(2), weights)
+    >>> distortion.distances(block, distortion.terms(block, weights), table).round(6).tolist()
+    [[0.4, 0.2], [1.0, 1.0]]
+    """
 
     name = "cosine"
     form = pairs.INNER
@@ -60,7 +75,14 @@ class Cosine(TableDistortion):
         )
 
     def least_distances(self, terms: Terms) -> FloatArray:
-        """Return 0, and 1 for rows without a direction."""
+        """Return 0, and 1 for rows without a direction.
+
+        Examples
+        --------
+        >>> block = RowBlock.from_array(np.array([[3.0, 4.0], [0.0, 0.0]]))
+        >>> Cosine().least_distances(Cosine().terms(block, np.ones(2))).tolist()
+        [0.0, 1.0]
+        """
         return np.where(terms.factor > 0, 0.0, 1.0)
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:

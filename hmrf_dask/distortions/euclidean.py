@@ -23,7 +23,16 @@ ROUNDED = 2.0**-20  # leaves room for what was rounded
 
 @dataclass(frozen=True)
 class Euclidean(TableDistortion):
-    """Squared Euclidean distance; the Gaussian normaliser −Σ log a keeps weights from vanishing."""
+    """Squared Euclidean distance; the Gaussian normaliser −Σ log a keeps weights from vanishing.
+
+    Examples
+    --------
+    >>> block, weights = RowBlock.from_array(np.array([[3.0, 4.0]])), np.array([1.0, 1.0])
+    >>> distortion = Euclidean()
+    >>> table = distortion.table(np.array([[0.0, 0.0], [3.0, 3.0]]), weights)
+    >>> distortion.distances(block, distortion.terms(block, weights), table).tolist()
+    [[25.0, 1.0]]
+    """
 
     name = "euclidean"
     form = pairs.SQUARED
@@ -85,7 +94,16 @@ class Euclidean(TableDistortion):
         return means.means(sums, exponent, counts, previous)
 
     def maximum(self, weights: FloatArray) -> float:
-        """Return φ_max = Σ a (max − min)², over the corpus's bounding box."""
+        """Return φ_max = Σ a (max − min)², over the corpus's bounding box.
+
+        Examples
+        --------
+        >>> from hmrf_dask.distortions.base import Extent
+        >>> highest = np.array([3.0, 4.0])
+        >>> corpus = Extent(2, 2, np.zeros(2), highest, mean_mass=3.5, largest_mass=7.0)
+        >>> Euclidean().bind(corpus).maximum(np.ones(2))
+        25.0
+        """
         width = self.corpus.maximum - self.corpus.minimum
         return float((weights * width * width).sum())
 

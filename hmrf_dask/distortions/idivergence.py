@@ -10,7 +10,7 @@ import numpy as np
 from hmrf_dask.distortions.base import Extent, TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels import distances, means, pairs
-from hmrf_dask.kernels.compiled import Terms, frozen, njit
+from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.threads import buffer
 from hmrf_dask.rows.block import RowBlock, named_rows
@@ -23,7 +23,7 @@ ROUNDED = 2.0**-20  # leaves room for what was rounded
 
 
 @njit(nogil=True, cache=True)
-def _entropies(rows, factor, weights, out):  # type: ignore[no-untyped-def]
+def _entropies(rows: RowArrays, factor: FloatArray, weights: FloatArray, out: FloatArray) -> None:
     for i in range(out.shape[0]):
         start = rows.indptr[i]
         total = 0.0
@@ -36,7 +36,9 @@ def _entropies(rows, factor, weights, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _feature_entropies(rows, factor, units, out):  # type: ignore[no-untyped-def]
+def _feature_entropies(
+    rows: RowArrays, factor: FloatArray, units: FloatArray, out: IntArray
+) -> None:
     for i in range(factor.shape[0]):
         start = rows.indptr[i]
         for p in range(start, rows.indptr[i + 1]):
@@ -51,6 +53,15 @@ class IDivergence(TableDistortion):
     """I-divergence of rows as given.
 
     Smoothing α draws centroids towards the uniform row u (eq. 16, 1/n read as 1/d).
+
+    Examples
+    --------
+    >>> corpus = Extent(1, 2, np.zeros(2), np.array([2.0, 1.0]), mean_mass=3.0, largest_mass=3.0)
+    >>> distortion, weights = IDivergence().bind(corpus), np.ones(2)
+    >>> block = RowBlock.from_array(np.array([[2.0, 1.0]]))
+    >>> table = distortion.table(np.ones((1, 2)), weights)
+    >>> distortion.distances(block, distortion.terms(block, weights), table).round(6).tolist()
+    [[0.386294]]
     """
 
     name = "i-divergence"
@@ -74,7 +85,15 @@ class IDivergence(TableDistortion):
         return super().bind(extent)
 
     def check(self, block: RowBlock) -> None:
-        """Raise where entries are negative, naming rows."""
+        """Raise where entries are negative, naming rows.
+
+        Examples
+        --------
+        >>> block = RowBlock.from_array(np.array([[1.0], [-2.0]]))
+        >>> IDivergence().check(block)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        hmrf_dask.errors.InvalidInputError: i-divergence: entries must be >= 0, got -2 in row ...
+        """
         negative = np.flatnonzero(block.values < 0)
         if len(negative):
             rows = np.unique(np.searchsorted(block.indptr, negative, side="right") - 1)
@@ -183,7 +202,14 @@ class KullbackLeibler(IDivergence):
     name = "kl"
 
     def check(self, block: RowBlock) -> None:
-        """Raise where entries are negative or rows are zero."""
+        """Raise where entries are negative or rows are zero.
+
+        Examples
+        --------
+        >>> KullbackLeibler().check(RowBlock.from_array(np.zeros((1, 2))))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        hmrf_dask.errors.InvalidInputError: kl: rows must have a positive sum, got zeros in row ...
+        """
         super().check(block)
         empty = np.flatnonzero(self._mass(block) <= 0)
         if len(empty):

@@ -28,6 +28,14 @@ class Pearson(Cosine):
     """1 − correlation; a row's summand is √a∘(x − mean)/‖x − mean‖_A.
 
     The part of the mean is kept in one more column.
+
+    Examples
+    --------
+    >>> block, weights = RowBlock.from_array(np.array([[1.0, 2.0, 3.0]])), np.ones(3)
+    >>> table = Pearson().table(np.array([[2.0, 4.0, 6.0], [3.0, 2.0, 1.0]]), weights)
+    >>> found = Pearson().distances(block, Pearson().terms(block, weights), table)
+    >>> np.allclose(found, [[0.0, 2.0]])
+    True
     """
 
     name = "pearson"

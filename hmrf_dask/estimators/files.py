@@ -176,7 +176,13 @@ def load_model(path: str | os.PathLike[str]) -> SavedModel:
 
 
 def not_as_saved(path: str | os.PathLike[str], error: Exception) -> InvalidInputError:
-    """Return the error for a record that lacks something or has it in another form."""
+    """Return the error for a record that lacks something or has it in another form.
+
+    Examples
+    --------
+    >>> str(not_as_saved("model", KeyError("weights"))).partition(",")[0]
+    'model/model.json must be as save() wrote it'
+    """
     return InvalidInputError(
         f"{os.fspath(path)}/{RECORD} must be as save() wrote it, got something else "
         f"({type(error).__name__}: {error}); save the model again"

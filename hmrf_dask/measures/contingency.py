@@ -47,12 +47,24 @@ class Contingency(Sized):
 
     @property
     def class_sizes(self) -> IntArray:
-        """The rows of each class."""
+        """The rows of each class.
+
+        Examples
+        --------
+        >>> contingency(["a", "a", "b"], [4, 4, 9]).class_sizes.tolist()
+        [2, 1]
+        """
         return _added(self.rows, self.counts, len(self.classes))
 
     @property
     def cluster_sizes(self) -> IntArray:
-        """The rows of each cluster."""
+        """The rows of each cluster.
+
+        Examples
+        --------
+        >>> contingency(["a", "a", "b"], [4, 9, 9]).cluster_sizes.tolist()
+        [1, 2]
+        """
         return _added(self.columns, self.counts, len(self.clusters))
 
     def to_array(self) -> IntArray:
@@ -75,7 +87,13 @@ def _added(places: IntArray, counts: IntArray, length: int) -> IntArray:
 
 
 def tabulate(truth: AnyArray, labels: AnyArray) -> Contingency:
-    """Return the table of rows that are here."""
+    """Return the table of rows that are here.
+
+    Examples
+    --------
+    >>> tabulate(np.array(["a", "b", "b"]), np.array([0, 0, 1])).to_array().tolist()
+    [[1, 0], [1, 1]]
+    """
     classes, rows = _values(truth, "truth")
     clusters, columns = _values(labels, "labels")
     return _folded(classes, clusters, rows, columns, np.ones(len(rows), np.int64))

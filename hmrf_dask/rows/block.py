@@ -52,6 +52,12 @@ class RowBlock(Sized):
     keys : uint64 array, shape (n_rows,)
         What random choices are keyed by: `hash_ids` of the ids.
     n_features : int
+
+    Examples
+    --------
+    >>> block = RowBlock.from_array(np.array([[1.0, 0.0], [0.0, 2.0]]), ids=["a", "b"])
+    >>> block.n_rows, block.n_features, block.is_dense
+    (2, 2, True)
     """
 
     values: RowArray
@@ -90,7 +96,14 @@ class RowBlock(Sized):
 
     @property
     def arrays(self) -> RowArrays:
-        """The rows as kernels read them."""
+        """The rows as kernels read them.
+
+        Examples
+        --------
+        >>> rows = RowBlock.from_array(np.array([[1.0, 2.0]])).arrays
+        >>> rows.values.tolist(), rows.dense
+        ([1.0, 2.0], True)
+        """
         return RowArrays(self.values, self.indices, self.indptr, self.is_dense, self.n_features)
 
     @staticmethod
@@ -133,7 +146,14 @@ class RowBlock(Sized):
         ids: ArrayLike | None = None,
         first_row: int = 0,
     ) -> RowBlock:
-        """Make a block of the three arrays of a CSR matrix; see `from_scipy`."""
+        """Make a block of the three arrays of a CSR matrix; see `from_scipy`.
+
+        Examples
+        --------
+        >>> values, indices, indptr = np.array([3, 2]), np.array([1, 0]), np.array([0, 2])
+        >>> RowBlock.from_csr(values, indices, indptr, n_features=2).values.tolist()
+        [2.0, 3.0]
+        """
         values, indices, indptr = canonical_csr(values, indices, indptr, n_features)
         row_ids = as_ids(ids, len(indptr) - 1, first_row)
         narrow = (indices.astype(np.int32, copy=False), indptr.astype(np.int32, copy=False))
@@ -152,6 +172,11 @@ class RowBlock(Sized):
         Returns
         -------
         RowBlock
+
+        Examples
+        --------
+        >>> RowBlock.from_array(np.array([[1.0, 0.0]]), first_row=7).ids.tolist()
+        [7]
         """
         require_matrix(dense)
         n_rows, n_features = dense.shape
@@ -165,7 +190,13 @@ class RowBlock(Sized):
         return RowBlock(values, empty, indptr, row_ids, hash_ids(row_ids), int(n_features))
 
     def rows(self, start: int, stop: int) -> RowBlock:
-        """Return rows start..stop-1 as views into this block's memory."""
+        """Return rows start..stop-1 as views into this block's memory.
+
+        Examples
+        --------
+        >>> RowBlock.from_array(np.eye(3)).rows(1, 3).ids.tolist()
+        [1, 2]
+        """
         first, last = self.indptr[start], self.indptr[stop]
         indices = self.indices if self.is_dense else self.indices[first:last]
         indptr = self.indptr[start : stop + 1] - first
@@ -173,7 +204,13 @@ class RowBlock(Sized):
         return RowBlock(self.values[first:last], indices, indptr, ids, keys, self.n_features)
 
     def take(self, positions: ArrayLike) -> RowBlock:
-        """Return a new block of the rows at integer positions, in that order, repeats allowed."""
+        """Return a new block of the rows at integer positions, in that order, repeats allowed.
+
+        Examples
+        --------
+        >>> RowBlock.from_array(np.eye(3)).take([2, 0, 2]).ids.tolist()
+        [2, 0, 2]
+        """
         chosen = np.asarray(positions, dtype=np.intp)
         lengths = np.diff(self.indptr)[chosen].astype(np.int64)
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
@@ -188,7 +225,14 @@ class RowBlock(Sized):
 
     @staticmethod
     def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
-        """Return one block of the rows of all, in order; it shares no memory with them."""
+        """Return one block of the rows of all, in order; it shares no memory with them.
+
+        Examples
+        --------
+        >>> parts = [RowBlock.from_array(np.eye(2), ids=ids) for ids in (["a", "b"], ["c", "d"])]
+        >>> RowBlock.concatenate(parts).ids.tolist()
+        ['a', 'b', 'c', 'd']
+        """
         _require_alike(blocks)
         if any(block.is_dense for block in blocks):
             blocks = [_densified(block) for block in blocks]
@@ -207,7 +251,13 @@ class RowBlock(Sized):
         )
 
     def to_scipy(self) -> scipy.sparse.csr_array:
-        """Return the rows as a float32 `csr_array`, which shares the memory of a sparse block."""
+        """Return the rows as a float32 `csr_array`, which shares the memory of a sparse block.
+
+        Examples
+        --------
+        >>> RowBlock.from_array(np.eye(2)).to_scipy().shape
+        (2, 2)
+        """
         shape = (self.n_rows, self.n_features)
         if self.is_dense:
             return scipy.sparse.csr_array(self.values.reshape(shape))
@@ -216,7 +266,13 @@ class RowBlock(Sized):
         return matrix
 
     def to_dense(self) -> RowArray:
-        """Return the rows as a float32 array, shape (n_rows, n_features)."""
+        """Return the rows as a float32 array, shape (n_rows, n_features).
+
+        Examples
+        --------
+        >>> RowBlock.from_scipy(scipy.sparse.csr_array([[0, 2]])).to_dense()
+        array([[0., 2.]], dtype=float32)
+        """
         if self.is_dense:
             return self.values.reshape(self.n_rows, self.n_features)
         dense: RowArray = self.to_scipy().toarray()
@@ -224,7 +280,15 @@ class RowBlock(Sized):
 
 
 def check_finite(block: RowBlock) -> None:
-    """Raise InvalidInputError, with the first ids and the count, if a value is NaN or infinite."""
+    """Raise InvalidInputError, with the first ids and the count, if a value is NaN or infinite.
+
+    Examples
+    --------
+    >>> block = RowBlock.from_array(np.array([[1.0], [np.nan]]), ids=["a", "b"])
+    >>> check_finite(block)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.InvalidInputError: every value must be finite (not NaN or infinity, ...
+    """
     finite = np.isfinite(block.values)
     if finite.all():
         return
@@ -255,6 +319,15 @@ def fingerprint(block: RowBlock, first_row: int, *, with_ids: bool = True) -> tu
     -------
     content_sum, order_sum : int
         The same rows in another order keep `content_sum` and change `order_sum`.
+
+    Examples
+    --------
+    >>> orders = [0, 1], [1, 0]
+    >>> first, second = (RowBlock.from_array(np.eye(2)[order], ids=order) for order in orders)
+    >>> fingerprint(first, 0)[0] == fingerprint(second, 0)[0]
+    True
+    >>> fingerprint(first, 0)[1] == fingerprint(second, 0)[1]
+    False
     """
     bits = block.values.view(np.uint32)
     keys = block.keys if with_ids else np.zeros_like(block.keys)
@@ -289,7 +362,7 @@ def _densified(block: RowBlock) -> RowBlock:
 
 
 @njit(nogil=True, cache=True)
-def _mix(z):  # type: ignore[no-untyped-def]
+def _mix(z: np.uint64) -> np.uint64:
     """Return splitmix64's finaliser: every bit of the result depends on every bit of z."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -297,7 +370,14 @@ def _mix(z):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _sum_row_hashes(bits, indices, indptr, keys, dense, first_row):  # type: ignore[no-untyped-def]
+def _sum_row_hashes(
+    bits: AnyArray,
+    indices: LabelArray,
+    indptr: LabelArray,
+    keys: KeyArray,
+    dense: bool,
+    first_row: np.uint64,
+) -> tuple[np.uint64, np.uint64]:
     golden, half = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
     content, order = np.uint64(0), np.uint64(0)
     for i in range(indptr.shape[0] - 1):
@@ -318,7 +398,13 @@ def _sum_row_hashes(bits, indices, indptr, keys, dense, first_row):  # type: ign
 
 
 def named_rows(block: RowBlock, rows: Sequence[int] | IntArray, most: int = 5) -> str:
-    """Return the ids of a few rows for an error text."""
+    """Return the ids of a few rows for an error text.
+
+    Examples
+    --------
+    >>> named_rows(RowBlock.from_array(np.eye(3), ids=["a", "b", "c"]), [0, 1, 2], most=2)
+    "'a', 'b' and 1 more"
+    """
     shown = ", ".join(repr(value) for value in block.ids[np.asarray(rows)[:most]].tolist())
     return shown + (f" and {len(rows) - most} more" if len(rows) > most else "")
 
@@ -387,7 +473,14 @@ def _features_of_all_rows(block: RowBlock) -> AnyArray:
 
 
 @njit(nogil=True, cache=True)
-def _survey(values, indices, indptr, dense, ranges, out):  # type: ignore[no-untyped-def]
+def _survey(
+    values: RowArray,
+    indices: LabelArray,
+    indptr: LabelArray,
+    dense: bool,
+    ranges: RowArray,
+    out: FloatArray,
+) -> None:
     for i in range(out.shape[1]):
         start = np.uint32(indptr[i])
         total = 0.0

@@ -28,6 +28,11 @@ def as_ids(ids: ArrayLike | None, n_rows: int, first_row: int = 0) -> AnyArray:
     Returns
     -------
     int64 or str array, shape (n_rows,)
+
+    Examples
+    --------
+    >>> as_ids(["a", "b"], 2).tolist(), as_ids(None, 2, first_row=5).tolist()
+    (['a', 'b'], [5, 6])
     """
     if ids is None:
         return np.arange(first_row, first_row + n_rows, dtype=np.int64)
@@ -88,7 +93,13 @@ def _ids_of_objects(ids: list[Any], first_row: int) -> AnyArray:
 
 
 def id_slices(ids: ArrayLike, offsets: Sequence[int]) -> list[AnyArray]:
-    """Cut ids that lie in memory at the partitions' bounds."""
+    """Cut ids that lie in memory at the partitions' bounds.
+
+    Examples
+    --------
+    >>> [part.tolist() for part in id_slices(["a", "b", "c"], [0, 2, 3])]
+    [['a', 'b'], ['c']]
+    """
     array = ids if isinstance(ids, np.ndarray) else np.asarray(ids, dtype=object)
     if array.shape != (offsets[-1],):
         raise InvalidInputError(
@@ -128,7 +139,14 @@ def require_matrix(matrix: Any) -> None:
 
 
 def require_numbers(dtype: Any) -> None:
-    """Refuse a type of values that are no real numbers: dates and texts can be cast to some."""
+    """Refuse a type of values that are no real numbers: dates and texts can be cast to some.
+
+    Examples
+    --------
+    >>> require_numbers(np.dtype("datetime64[D]"))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.InvalidInputError: rows must be of real numbers, got dtype ...
+    """
     if dtype.kind == "c":
         raise InvalidInputError("Complex data not supported: rows must be of real numbers")
     if dtype.kind not in "biuf":
@@ -138,7 +156,13 @@ def require_numbers(dtype: Any) -> None:
 
 
 def as_float32(values: AnyArray) -> RowArray:
-    """Return contiguous float32 values; too large ones become inf, which `check_finite` finds."""
+    """Return contiguous float32 values; too large ones become inf, which `check_finite` finds.
+
+    Examples
+    --------
+    >>> as_float32(np.array([1, 2]))
+    array([1., 2.], dtype=float32)
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         if values.dtype.kind in "iu" or values.dtype.itemsize > 8:
             # One way of rounding, whether a row's duplicates had to be summed in float64 or not.
@@ -152,6 +176,12 @@ def canonical_csr(
     """Return the arrays of a CSR matrix with sorted rows, no duplicates and no zeros.
 
     The arrays given are never modified; where they are in that form, they are returned as they are.
+
+    Examples
+    --------
+    >>> values, indices, indptr = np.array([3, 2, 4]), np.array([1, 0, 1]), np.array([0, 3])
+    >>> [part.tolist() for part in canonical_csr(values, indices, indptr, n_features=2)]
+    [[2.0, 7.0], [0, 1], [0, 2]]
     """
     require_int32(n_features, "the number of features")
     values, indices, indptr = _whole_rows(values, indices, indptr)
@@ -222,6 +252,13 @@ def is_csr(indices: AnyArray, indptr: AnyArray, n_features: int) -> bool:
     """Whether row pointers ascend over exactly these entries, and features lie in 0..n_features-1.
 
     What a kernel may read without leaving the arrays; it says nothing of the order within rows.
+
+    Examples
+    --------
+    >>> is_csr(np.array([0, 2]), np.array([0, 2]), n_features=3)
+    True
+    >>> is_csr(np.array([0, 3]), np.array([0, 2]), n_features=3)
+    False
     """
     if indptr[0] != 0 or indptr[-1] != len(indices) or np.any(indptr[1:] < indptr[:-1]):
         return False
@@ -232,6 +269,13 @@ def is_sorted(indices: AnyArray, indptr: AnyArray) -> bool:
     """Whether the features of every row of a CSR matrix ascend without duplicates.
 
     Falls are counted over all entries, then where rows begin: those are no falls within a row.
+
+    Examples
+    --------
+    >>> is_sorted(np.array([0, 2, 1]), np.array([0, 2, 3]))
+    True
+    >>> is_sorted(np.array([2, 0]), np.array([0, 2]))
+    False
     """
     falls = np.count_nonzero(indices[1:] <= indices[:-1])
     begins = indptr[:-1][indptr[:-1] < indptr[1:]][1:]  # of rows with entries, but for the first
@@ -239,7 +283,14 @@ def is_sorted(indices: AnyArray, indptr: AnyArray) -> bool:
 
 
 def require_int32(count: int, what: str) -> None:
-    """Refuse what one block's int32 row pointers and feature numbers cannot hold."""
+    """Refuse what one block's int32 row pointers and feature numbers cannot hold.
+
+    Examples
+    --------
+    >>> require_int32(2**31, "the number of features")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.InvalidInputError: the number of features must be at most 2147483647 ...
+    """
     if count > LARGEST_INT32:
         raise InvalidInputError(
             f"{what} must be at most {LARGEST_INT32} (2**31 - 1), got {count}; use more partitions"

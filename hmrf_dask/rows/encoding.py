@@ -54,7 +54,14 @@ _IDS_FREE_BYTES: Final = 2**28  # in memory; more must stand in the manifest, an
 
 
 def encode_block(block: RowBlock) -> bytes:
-    """Return the bytes of a Parquet file with one row group."""
+    """Return the bytes of a Parquet file with one row group.
+
+    Examples
+    --------
+    >>> block = RowBlock.from_array(np.eye(2), ids=["a", "b"])
+    >>> decode_block(encode_block(block), "part.parquet").ids.tolist()
+    ['a', 'b']
+    """
     schema = _schema(block.is_dense, block.ids.dtype.kind == "U", block.n_features)
     if block.ids.dtype.kind == "U":
         columns = [pa.array(block.ids.tolist(), pa.string()), as_arrow(block.keys, pa.uint64())]
@@ -265,6 +272,11 @@ def as_numpy(array: pa.Array, dtype: type[np.generic]) -> AnyArray:
     """Return the numbers of an array without nulls, sharing its memory.
 
     Arrow's own way imports pandas, 0.7 s and 35 MiB of every worker.
+
+    Examples
+    --------
+    >>> as_numpy(pa.array([1, 2, 3])[1:], np.int64)
+    array([2, 3])
     """
     data = array.buffers()[1]
     if data is None or not len(array):
@@ -274,7 +286,13 @@ def as_numpy(array: pa.Array, dtype: type[np.generic]) -> AnyArray:
 
 
 def as_arrow(array: AnyArray, kind: pa.DataType) -> pa.Array:
-    """Return an Arrow array of the same memory; see `as_numpy`."""
+    """Return an Arrow array of the same memory; see `as_numpy`.
+
+    Examples
+    --------
+    >>> as_arrow(np.array([1, 2]), pa.int64()).to_pylist()
+    [1, 2]
+    """
     data = pa.py_buffer(np.ascontiguousarray(array))
     return pa.Array.from_buffers(kind, len(array), [None, data])
 

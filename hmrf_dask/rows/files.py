@@ -91,7 +91,14 @@ class BlockSource:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the block in memory."""
+        """Bytes of the block in memory.
+
+        Examples
+        --------
+        >>> file = BlockFile("part-0.parquet", 2, 6, is_dense=True, n_bytes=99, sha256="")
+        >>> BlockSource("memory://corpus", file, n_features=3).nbytes
+        64
+        """
         entry = 4 if self.file.is_dense else 8  # value, and feature of sparse rows
         rows = 20 * self.file.n_rows + self.file.id_bytes  # indptr, id, key
         return entry * self.file.n_values + rows
@@ -99,7 +106,14 @@ class BlockSource:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The files of a corpus, in row order, and what holds for all of them."""
+    """The files of a corpus, in row order, and what holds for all of them.
+
+    Examples
+    --------
+    >>> file = BlockFile("part-0.parquet", 2, 6, is_dense=True, n_bytes=99, sha256="")
+    >>> Manifest(3, False, (file, file)).row_counts
+    (2, 2)
+    """
 
     n_features: int
     has_ids: bool
@@ -179,7 +193,13 @@ def write_block(
 
 
 def number_of(file: BlockFile) -> int:
-    """Return the part that a file is to `write_block`."""
+    """Return the part that a file is to `write_block`.
+
+    Examples
+    --------
+    >>> number_of(BlockFile("part-00012-9f86d081.parquet", 2, 6, True, n_bytes=99, sha256=""))
+    12
+    """
     return int(file.name.split("-")[1])
 
 
@@ -387,12 +407,26 @@ Blocks = Sequence[RowBlock] | InTurn
 
 
 def lasting(blocks: Blocks) -> bool:
-    """Return whether blocks stay in memory whatever a task does, so that it may point into them."""
+    """Return whether blocks stay in memory whatever a task does, so that it may point into them.
+
+    Examples
+    --------
+    >>> lasting([]), lasting(InTurn([]))
+    (True, False)
+    """
     return not isinstance(blocks, InTurn)
 
 
 def batches(blocks: Blocks) -> Iterator[tuple[range, list[RowBlock]]]:
-    """Yield the blocks that a task may hold at a time, and their numbers: all, or one by one."""
+    """Yield the blocks that a task may hold at a time, and their numbers: all, or one by one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> blocks = [RowBlock.from_array(np.eye(2)), RowBlock.from_array(np.eye(2))]
+    >>> [numbers for numbers, _ in batches(blocks)]
+    [range(0, 2)]
+    """
     if not isinstance(blocks, InTurn):
         yield range(len(blocks)), list(blocks)
         return

@@ -122,7 +122,16 @@ class TextSettings(BaseModel):
 
     @property
     def counting_identity(self) -> str:
-        """What counts of a text depend on, hashed: equal where counts can be used again."""
+        """What counts of a text depend on, hashed: equal where counts can be used again.
+
+        Examples
+        --------
+        >>> words, few = TextSettings(), TextSettings(max_features=10)
+        >>> words.counting_identity == few.counting_identity
+        True
+        >>> words.counting_identity == TextSettings(lowercase=False).counting_identity
+        False
+        """
         unit = "characters" if self.kind == "characters" else "words"
         return _hashed({"unit": unit, **self.model_dump(mode="json", include=set(_COUNTING))})
 
@@ -178,22 +187,48 @@ class Counted(Sized):
 
     @property
     def n_texts(self) -> int:
-        """Number of texts."""
+        """Number of texts.
+
+        Examples
+        --------
+        >>> count_texts(["a tree", "no tree"], TextSettings()).n_texts
+        2
+        """
         return len(self.indptr) - 1
 
     @property
     def documents(self) -> IntArray:
-        """How many texts have each term."""
+        """How many texts have each term.
+
+        Examples
+        --------
+        >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
+        >>> counted.terms.to_pylist(), counted.documents.tolist()
+        (['house', 'tree'], [1, 2])
+        """
         return np.bincount(self.indices, minlength=len(self.terms)).astype(np.int64)
 
     @property
     def occurrences(self) -> IntArray:
-        """How often each term occurs."""
+        """How often each term occurs.
+
+        Examples
+        --------
+        >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
+        >>> counted.terms.to_pylist(), counted.occurrences.tolist()
+        (['house', 'tree'], [1, 3])
+        """
         totals = np.bincount(self.indices, self.counts, minlength=len(self.terms))
         return totals.astype(np.int64)  # exact: whole numbers below 2**53
 
     def to_scipy(self) -> scipy.sparse.csr_array:
-        """Return the counts as a matrix, a column for each term."""
+        """Return the counts as a matrix, a column for each term.
+
+        Examples
+        --------
+        >>> count_texts(["tree tree", "house tree"], TextSettings()).to_scipy().toarray().tolist()
+        [[0, 2], [1, 1]]
+        """
         shape = (self.n_texts, len(self.terms))
         return scipy.sparse.csr_array((self.counts, self.indices, self.indptr), shape=shape)
 
@@ -215,7 +250,15 @@ def encode_terms(counted: Counted) -> bytes:
 
 
 def decode_rows(content: bytes, terms: pa.Array, path: str) -> tuple[Counted, list[str]]:
-    """Return what `encode_rows` was given; arrays share the buffers of the reader."""
+    """Return what `encode_rows` was given; arrays share the buffers of the reader.
+
+    Examples
+    --------
+    >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
+    >>> content = encode_rows(counted, ["a", "b"])
+    >>> decode_rows(content, counted.terms, "rows.parquet")[1]
+    ['a', 'b']
+    """
     columns = decode_table(content, _ROWS, path)
     indptr, indices = _flattened(columns[1])
     same, counts = _flattened(columns[2])
@@ -227,7 +270,15 @@ def decode_rows(content: bytes, terms: pa.Array, path: str) -> tuple[Counted, li
 
 
 def decode_terms(content: bytes, path: str) -> tuple[pa.Array, IntArray, IntArray]:
-    """Return terms, in how many texts each is, and how often."""
+    """Return terms, in how many texts each is, and how often.
+
+    Examples
+    --------
+    >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
+    >>> terms, documents, occurrences = decode_terms(encode_terms(counted), "terms.parquet")
+    >>> terms.to_pylist(), documents.tolist(), occurrences.tolist()
+    (['house', 'tree'], [1, 2], [1, 3])
+    """
     terms, documents, occurrences = decode_table(content, _TERMS, path)
     return terms, as_numpy(documents, np.int64), as_numpy(occurrences, np.int64)
 
@@ -329,7 +380,13 @@ def counting_vectoriser(settings: TextSettings) -> CountVectorizer:
 
 
 def stray_stop_words(settings: TextSettings) -> list[str]:
-    """Return what stop words become in texts that is no stop word itself: "don't" leaves "don"."""
+    """Return what stop words become in texts that is no stop word itself: "don't" leaves "don".
+
+    Examples
+    --------
+    >>> stray_stop_words(TextSettings(stop_words=("don't", "the")))
+    ['don']
+    """
     vectoriser = counting_vectoriser(settings)
     words = vectoriser.get_stop_words() or frozenset()
     prepare, find = vectoriser.build_preprocessor(), vectoriser.build_tokenizer()

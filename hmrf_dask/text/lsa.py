@@ -101,7 +101,14 @@ def _refuse_large(n_features: int, n_columns: int) -> None:
 
 
 def random_basis(n_features: int, n_columns: int, seed: int) -> FloatArray:
-    """Return random orthonormal vectors (d, n), keyed by the number of feature and column."""
+    """Return random orthonormal vectors (d, n), keyed by the number of feature and column.
+
+    Examples
+    --------
+    >>> basis = random_basis(5, 2, seed=0)
+    >>> np.allclose(basis.T @ basis, np.eye(2))
+    True
+    """
     keys = np.arange(n_features, dtype=np.uint64)
     drawn = np.empty((n_features, n_columns))
     for column in range(n_columns):
@@ -125,6 +132,12 @@ def orthonormal(vectors: FloatArray) -> FloatArray:
     SVQB (Stathopoulos, Wu: SIAM J. Sci. Comput. 2002), repeated: products of matrices alone, so
     several times as fast as a QR decomposition. Directions that only rounding has set off from zero
     become others, orthogonal to the rest; vectors that are exactly zero stay zero.
+
+    Examples
+    --------
+    >>> vectors = orthonormal(np.array([[3.0, 1.0], [0.0, 2.0]]))
+    >>> np.allclose(vectors.T @ vectors, np.eye(2))
+    True
     """
     with blas_on_one_thread():
         for _ in range(ROUNDS):
@@ -139,7 +152,13 @@ def orthonormal(vectors: FloatArray) -> FloatArray:
 
 
 def eigenvectors(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the eigenvalues of a symmetric matrix, largest first, and their vectors as columns."""
+    """Return the eigenvalues of a symmetric matrix, largest first, and their vectors as columns.
+
+    Examples
+    --------
+    >>> eigenvectors(np.diag([1.0, 3.0, 2.0]))[0].tolist()
+    [3.0, 2.0, 1.0]
+    """
     values, vectors = np.linalg.eigh(matrix)
     return values[::-1], vectors[:, ::-1]
 
@@ -276,7 +295,13 @@ def sketch_some(blocks: Blocks, basis: Basis, scaling: Scaling) -> IntArray:
 
 
 def add_sketches(parts: Sequence[IntArray]) -> IntArray:
-    """Return the sum of partial sums."""
+    """Return the sum of partial sums.
+
+    Examples
+    --------
+    >>> add_sketches([np.array([1, 2]), np.array([3, 4]), np.array([5, 6])]).tolist()
+    [9, 12]
+    """
     total = parts[0] + parts[1]
     for one in parts[2:]:
         total += one

@@ -44,7 +44,16 @@ class Frequencies(Sized):
 
     @staticmethod
     def of(counted: Counted, settings: TextSettings) -> Frequencies:
-        """Return the frequencies of one batch."""
+        """Return the frequencies of one batch.
+
+        Examples
+        --------
+        >>> from hmrf_dask.text.counts import count_texts
+        >>> settings = TextSettings()
+        >>> frequencies = Frequencies.of(count_texts(["tree tree", "tree"], settings), settings)
+        >>> frequencies.documents.tolist(), frequencies.occurrences.tolist()
+        ([2], [3])
+        """
         buckets = np.zeros(0, np.int64)
         if settings.kind == "hashing":
             hashed = in_buckets(counted, settings.n_features)
@@ -63,7 +72,17 @@ class Frequencies(Sized):
 
     @staticmethod
     def merge(parts: Sequence[Frequencies]) -> Frequencies:
-        """Return the frequencies of all documents together: exact, so in any order the same."""
+        """Return the frequencies of all documents together: exact, so in any order the same.
+
+        Examples
+        --------
+        >>> from hmrf_dask.text.counts import count_texts
+        >>> settings = TextSettings()
+        >>> counted = [count_texts([text], settings) for text in ("tree", "house")]
+        >>> parts = [Frequencies.of(batch, settings) for batch in counted]
+        >>> Frequencies.merge(parts).terms.to_pylist()
+        ['house', 'tree']
+        """
         encoded = pa.concat_arrays([one.terms for one in parts]).dictionary_encode()
         terms = encoded.dictionary
         order = pc.sort_indices(terms)
@@ -134,7 +153,17 @@ class Vocabulary(Sized):
         return content.hexdigest()[:24]
 
     def places(self, terms: pa.Array) -> LabelArray:
-        """Return the column of each term, -1 where it has none."""
+        """Return the column of each term, -1 where it has none.
+
+        Examples
+        --------
+        >>> from hmrf_dask.text.counts import count_texts
+        >>> settings = TextSettings()
+        >>> frequencies = Frequencies.of(count_texts(["garden tree"], settings), settings)
+        >>> vocabulary = make_vocabulary(frequencies, settings)
+        >>> vocabulary.places(pa.array(["tree", "sea"], pa.large_string()))
+        array([ 1, -1], dtype=int32)
+        """
         if self.settings.kind != "hashing":
             found = pc.index_in(terms, value_set=self.terms)
             return as_numpy(pc.fill_null(found, -1), np.int32)
@@ -162,6 +191,14 @@ def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabul
     ------
     InvalidInputError
         No term is left.
+
+    Examples
+    --------
+    >>> from hmrf_dask.text.counts import count_texts
+    >>> settings = TextSettings(min_df=2)
+    >>> counted = count_texts(["tree house", "tree garden", "garden tree"], settings)
+    >>> make_vocabulary(Frequencies.of(counted, settings), settings).terms.to_pylist()
+    ['garden', 'tree']
     """
     total = int(frequencies.occurrences.sum())
     if settings.kind == "hashing":
@@ -219,7 +256,13 @@ def _chosen(frequencies: Frequencies, settings: TextSettings) -> IntArray:
 
 
 def buckets_of(terms: pa.Array, n_features: int) -> LabelArray:
-    """Return the column that scikit-learn's HashingVectorizer puts each term into."""
+    """Return the column that scikit-learn's HashingVectorizer puts each term into.
+
+    Examples
+    --------
+    >>> buckets_of(pa.array(["tree", "house", "tree"]), n_features=100).tolist()
+    [17, 14, 17]
+    """
     hasher = FeatureHasher(n_features, input_type="string", alternate_sign=False)
     if not len(terms):
         return np.empty(0, np.int32)
@@ -270,12 +313,23 @@ class Coverage:
 
         `Vocabulary.unknown_share` is that of the texts it was made of, where `min_df` and the like
         leave out terms too: what is more than that share is news.
+
+        Examples
+        --------
+        >>> Coverage(n_texts=2, n_known=6, n_occurrences=8).unknown_share
+        0.25
         """
         return 1.0 - self.n_known / self.n_occurrences if self.n_occurrences else 0.0
 
     @staticmethod
     def total(parts: Sequence[Coverage]) -> Coverage:
-        """Return how much is known of several batches together."""
+        """Return how much is known of several batches together.
+
+        Examples
+        --------
+        >>> Coverage.total([Coverage(n_texts=2, n_empty=1), Coverage(n_texts=3)])
+        Coverage(n_texts=5, n_empty=1, n_known=0, n_occurrences=0)
+        """
         return Coverage(
             sum(one.n_texts for one in parts),
             sum(one.n_empty for one in parts),
@@ -302,6 +356,16 @@ def to_rows(
     Returns
     -------
     RowBlock, Coverage
+
+    Examples
+    --------
+    >>> from hmrf_dask.text.counts import count_texts
+    >>> settings = TextSettings()
+    >>> counted = count_texts(["garden tree", "sea"], settings)
+    >>> vocabulary = make_vocabulary(Frequencies.of(counted, settings), settings)
+    >>> rows, coverage = to_rows(counted, vocabulary, ["a", "b"])
+    >>> rows.indices.tolist(), coverage.n_known
+    ([0, 2, 1], 3)
     """
     settings = vocabulary.settings
     counts = known_counts(counted, vocabulary)
@@ -351,6 +415,14 @@ def top_words(centroids: FloatArray, vocabulary: Vocabulary, n_words: int = 10) 
     -------
     list of lists of str
         Shorter where fewer terms have a positive weight.
+
+    Examples
+    --------
+    >>> from hmrf_dask.text.counts import count_texts
+    >>> settings = TextSettings()
+    >>> frequencies = Frequencies.of(count_texts(["garden tree sea"], settings), settings)
+    >>> top_words(np.array([[0.1, 0.0, 0.9]]), make_vocabulary(frequencies, settings))
+    [['tree', 'garden']]
     """
     components = vocabulary.components
     found = []

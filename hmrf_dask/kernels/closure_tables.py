@@ -268,7 +268,13 @@ class TableForm(NamedTuple):
 def make_rows(
     values: AnyArray, indices: AnyArray, indptr: AnyArray, own: AnyArray
 ) -> QuantisedRows:
-    """Return `QuantisedRows` of arrays in the one form the kernels are compiled for."""
+    """Return `QuantisedRows` of arrays in the one form the kernels are compiled for.
+
+    Examples
+    --------
+    >>> make_rows(np.array([3]), np.array([0]), np.array([0, 1]), np.array([9])).values.dtype
+    dtype('int32')
+    """
     return QuantisedRows(
         frozen(values, np.int32),
         frozen(indices, np.int32),

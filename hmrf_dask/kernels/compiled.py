@@ -145,6 +145,12 @@ def frozen(array: AnyArray, dtype: type[np.generic]) -> Any:
 
     Arrays that come out of a message are read-only, new ones are not; numba would compile every
     mixture again.
+
+    Examples
+    --------
+    >>> array = frozen(np.array([1, 2]), np.int32)
+    >>> array.dtype, array.flags.writeable
+    (dtype('int32'), False)
     """
     view = np.ascontiguousarray(array, dtype).view()
     view.flags.writeable = False
@@ -171,7 +177,14 @@ class RowArrays(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
+        """Number of rows.
+
+        Examples
+        --------
+        >>> indptr = np.array([0, 2, 4], np.int32)
+        >>> RowArrays(np.ones(4, np.float32), np.zeros(0, np.int32), indptr, True, 2).n_rows
+        2
+        """
         return len(self.indptr) - 1
 
 
@@ -192,7 +205,13 @@ class Terms(NamedTuple):
 
 
 def spread(term: FloatArray, n_rows: int) -> FloatArray:
-    """Return one of the `Terms` with a number for every row."""
+    """Return one of the `Terms` with a number for every row.
+
+    Examples
+    --------
+    >>> spread(np.array([2.0]), 3).tolist()
+    [2.0, 2.0, 2.0]
+    """
     return np.ascontiguousarray(np.broadcast_to(term, n_rows))
 
 

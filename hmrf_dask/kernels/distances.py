@@ -74,7 +74,14 @@ class Table(Sized):
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return what `make` returned when `name` was first asked for; other threads wait."""
+        """Return what `make` returned when `name` was first asked for; other threads wait.
+
+        Examples
+        --------
+        >>> table = Table(np.eye(2), np.zeros(2), np.zeros(2), 1.0, 1.0)
+        >>> table.once("name", lambda: "first"), table.once("name", lambda: "second")
+        ('first', 'first')
+        """
         with self._lock:
             if name not in self._made:
                 self._made[name] = make()

@@ -23,7 +23,13 @@ MASK = (1 << BITS) - 1
 
 
 def exact_zero() -> IntArray:
-    """Return an empty exact sum."""
+    """Return an empty exact sum.
+
+    Examples
+    --------
+    >>> exact_value(exact_zero())
+    0.0
+    """
     return np.zeros(LIMBS, np.int64)
 
 
@@ -81,12 +87,24 @@ def exact_sum(values: FloatArray) -> IntArray:
 
 
 def exact_integer(limbs: IntArray) -> int:
-    """Return the sum as a Python integer in units of 2**-BASE: two sums compare exactly."""
+    """Return the sum as a Python integer in units of 2**-BASE: two sums compare exactly.
+
+    Examples
+    --------
+    >>> exact_integer(exact_sum(np.array([1.5]))) == 3 << (BASE - 1)
+    True
+    """
     return sum(int(limb) << (32 * place) for place, limb in enumerate(limbs))
 
 
 def exact_value(limbs: IntArray) -> float:
-    """Return the correctly rounded float64 of an exact sum."""
+    """Return the correctly rounded float64 of an exact sum.
+
+    Examples
+    --------
+    >>> exact_value(exact_sum(np.array([1e16, 1.0, -1e16])))
+    1.0
+    """
     return float(Fraction(exact_integer(limbs), 1 << BASE))
 
 
@@ -118,7 +136,13 @@ def best_limbs(high, low, base, count):  # type: ignore[no-untyped-def]
 
 
 def join_limbs(high: int, low: int) -> int:
-    """Return the two limbs as one Python integer."""
+    """Return the two limbs as one Python integer.
+
+    Examples
+    --------
+    >>> join_limbs(0, 5), join_limbs(1, 0) == 2**BITS
+    (5, True)
+    """
     return (int(high) << BITS) + int(low)
 
 

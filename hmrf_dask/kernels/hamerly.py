@@ -63,6 +63,14 @@ class RowBounds:
         """Return the gaps of rows with these labels before the drift; 0: unknown; none: no use.
 
         They are the caller's, to be changed, and forgotten until they are noted.
+
+        Examples
+        --------
+        >>> labels, known = np.array([0, 1], np.int32), RowBounds()
+        >>> gaps = np.array([0.5, 2.0], np.float32)
+        >>> known.note(labels, gaps, CentroidDrift("", "a", np.zeros((3, 2))))
+        >>> known.take(labels, CentroidDrift("a", "b", np.zeros((3, 2)))).tolist()
+        [0.5, 2.0]
         """
         model, self.model = self.model, ""
         if drift is None:

@@ -55,7 +55,14 @@ class Heap(NamedTuple):
 
 
 def empty_heap(n: int, two_limbs: bool) -> Heap:
-    """Return a heap of n items, none of them in it."""
+    """Return a heap of n items, none of them in it.
+
+    Examples
+    --------
+    >>> heap = empty_heap(3, two_limbs=False)
+    >>> heap.position.tolist(), heap.size.tolist()
+    ([-1, -1, -1], [0])
+    """
     return Heap(
         np.zeros(n, np.int64),
         np.zeros(n if two_limbs else 0, np.int64),
@@ -243,6 +250,15 @@ def move_points(labels: LabelArray, problem: ProblemArrays, gains: IntArray = _U
     int
         Number of moves. Ties go to the present label, then the lowest cluster; equal gains are
         taken in the order of the points.
+
+    Examples
+    --------
+    >>> from hmrf_dask.kernels.problem import adjacency, make_problem
+    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([-9]))
+    >>> problem = make_problem(0, np.array([[0, 5], [4, 0]]), 0, start, neighbour, cost)
+    >>> labels = np.array([0, 1], np.int32)
+    >>> move_points(labels, problem), labels.tolist()
+    (1, [0, 0])
     """
     n = len(problem.costs)
     heap = empty_heap(n, False)
@@ -468,6 +484,15 @@ def move_groups(labels: LabelArray, problem: ProblemArrays, grouping: Grouping) 
     int
         Number of groups moved. A tie leaves a group as it is; then the lowest cluster; equal
         gains are taken in the order of the groups.
+
+    Examples
+    --------
+    >>> from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
+    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([-9]))
+    >>> problem = make_problem(0, np.array([[3, 0], [3, 0]]), 0, start, neighbour, cost)
+    >>> labels, groups = np.array([0, 0], np.int32), make_grouping([0, 0], [0, 2], [0, 1])
+    >>> move_groups(labels, problem, groups), labels.tolist()
+    (1, [1, 1])
     """
     may_move = np.flatnonzero(np.diff(grouping.start) >= 2).astype(np.int32)
     if len(may_move) == 0:

@@ -90,6 +90,11 @@ def directions(sums: IntArray, weights: FloatArray, previous: FloatArray | None)
 
     With √a∘(x − mean) summed up to S and the means to s: μ = (S + s √a) / ‖S + s √a‖ / √a. A
     cluster whose sum is nought has none.
+
+    Examples
+    --------
+    >>> directions(np.array([[30, 40, 0]]), np.ones(2), previous=None).tolist()
+    [[0.6, 0.8]]
     """
     out = buffer((sums.shape[0], sums.shape[1] - 1), np.float64)
     decided = np.empty(len(out), np.bool_)
@@ -113,7 +118,14 @@ def means(
     smoothing: float = 0.0,
     uniform: float = 0.0,
 ) -> FloatArray:
-    """Return the means of clusters, drawn to a uniform row: (mean + αu)/(1 + α)."""
+    """Return the means of clusters, drawn to a uniform row: (mean + αu)/(1 + α).
+
+    Examples
+    --------
+    >>> sums = np.array([[6, 8, 0], [0, 0, 0]])
+    >>> means(sums, 1, np.array([2, 0]), previous=np.ones((2, 2))).tolist()
+    [[1.5, 2.0], [1.0, 1.0]]
+    """
     out = buffer((sums.shape[0], sums.shape[1] - 1), np.float64)
     numbers = (2.0**-exponent, float(smoothing), float(uniform))
     totals, sizes = frozen(sums, np.int64), frozen(counts, np.int64)
@@ -218,5 +230,11 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
 
 
 def largest(rows: FloatArray) -> float:
-    """Return the largest absolute value, looked for row by row."""
+    """Return the largest absolute value, looked for row by row.
+
+    Examples
+    --------
+    >>> largest(np.array([[1.0, -3.0], [2.0, 0.0]]))
+    3.0
+    """
     return max((max(float(row.max()), -float(row.min())) for row in rows), default=0.0)

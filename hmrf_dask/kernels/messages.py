@@ -33,7 +33,14 @@ class Edges(NamedTuple):
 
 
 def make_edges(start: AnyArray, neighbour: AnyArray, cost: AnyArray) -> Edges:
-    """Return the pairs of an adjacency; several of the same two points are one, or a loop."""
+    """Return the pairs of an adjacency; several of the same two points are one, or a loop.
+
+    Examples
+    --------
+    >>> edges = make_edges(np.array([0, 1, 2]), np.array([1, 0]), np.array([-9, -9]))
+    >>> edges.first.tolist(), edges.second.tolist(), edges.cost.tolist()
+    ([0], [1], [-9])
+    """
     n = len(start) - 1
     point = np.repeat(np.arange(n, dtype=np.int64), np.diff(start))
     once = point < neighbour

@@ -177,7 +177,14 @@ def make_approximate_table(table: Table, *, half: bool) -> ApproximateTable:
 
 
 def approximate_table(table: Table, *, single: bool = False) -> ApproximateTable:
-    """Return an approximate table in the precision that is the fastest here, or in `single`."""
+    """Return an approximate table in the precision that is the fastest here, or in `single`.
+
+    Examples
+    --------
+    >>> table = Table(np.eye(2), np.zeros(2), np.zeros(2), 1.0, 1.0)
+    >>> approximate_table(table) is approximate_table(table)
+    True
+    """
     half = has_half() and len(table.exact) > SMALL and not single
     return table.once(
         "half" if half else "single", lambda: make_approximate_table(table, half=half)
@@ -350,7 +357,14 @@ class RoundingBounds(NamedTuple):
         return RoundingBounds._make([*(WIDER * bound for bound in self[:-1]), self.unit])
 
     def hold(self, others: RoundingBounds) -> bool:
-        """Return whether these bounds hold for what `others` do, and are not far too wide."""
+        """Return whether these bounds hold for what `others` do, and are not far too wide.
+
+        Examples
+        --------
+        >>> bounds = RoundingBounds(*[1.0] * 9)
+        >>> bounds.hold(bounds), bounds.hold(bounds.above()), bounds.above().hold(bounds)
+        (True, False, True)
+        """
         pairs = zip(others[:-1], self[:-1], strict=True)
         within = (least <= own <= MOST * least for least, own in pairs)
         return self.unit == others.unit and all(within)

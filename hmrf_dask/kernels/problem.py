@@ -171,6 +171,13 @@ def energy(labels: LabelArray, problem: ProblemArrays) -> int:
 
     A must-link of penalty p costs −p when satisfied, so the energy of the paper is this plus the
     sum of all must-link penalties. Each pair counts where its lower end lies: pieces add up.
+
+    Examples
+    --------
+    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([-9]))
+    >>> problem = make_problem(0, np.array([[0, 5], [4, 0]]), 0, start, neighbour, cost)
+    >>> energy(np.array([0, 1], np.int32), problem), energy(np.array([0, 0], np.int32), problem)
+    (0, -5)
     """
     high, low = np.zeros(1, np.int64), np.zeros(1, np.int64)
     _energy(labels, problem, high, low)
@@ -329,7 +336,14 @@ def _sums(costs, start, member, first, sums):  # type: ignore[no-untyped-def]
 
 
 def distortion_sums(costs: AnyArray, start: IntArray, member: LabelArray, first: int) -> IntArray:
-    """Return the summed int32 cost rows of some groups' own points, exact below 2**31 points."""
+    """Return the summed int32 cost rows of some groups' own points, exact below 2**31 points.
+
+    Examples
+    --------
+    >>> costs = np.array([[1, 2], [3, 4], [5, 6]])
+    >>> distortion_sums(costs, np.array([0, 2, 3]), np.array([0, 2, 1]), first=0).tolist()
+    [[6, 8], [3, 4]]
+    """
     arrays = frozen(costs, np.int32), frozen(start, np.int64), frozen(member, np.int32)
     sums = np.zeros((len(start) - 1, costs.shape[1]), np.int64)
     _sums(*arrays, int(first), sums)

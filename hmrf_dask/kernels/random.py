@@ -84,7 +84,15 @@ def uniforms(
 def exponentials(
     keys: KeyArray, seed: int, purpose: str, start: int, step: int, draw: int
 ) -> FloatArray:
-    """Return one standard exponential number for each key: the least e/weight wins a fair race."""
+    """Return one standard exponential number for each key: the least e/weight wins a fair race.
+
+    Examples
+    --------
+    >>> keys = np.array([1, 2, 3], dtype=np.uint64)
+    >>> drawn = exponentials(keys, 0, "sample", 0, 0, 0)
+    >>> np.array_equal(drawn[::-1], exponentials(keys[::-1], 0, "sample", 0, 0, 0))
+    True
+    """
     out = uniforms(keys, seed, purpose, start, step, draw)
     _exponentials(out)
     return out

@@ -151,6 +151,11 @@ def best_proposal(offset: int, gains: IntArray) -> tuple[int, int]:
     """Return (gain, -index) of a piece's best proposal, (0, 0) when it has none.
 
     `offset` is the index in the component of the piece's first point.
+
+    Examples
+    --------
+    >>> best_proposal(10, np.array([0, 7, 7]))
+    (7, -11)
     """
     if gains.shape[0] == 0 or gains.max() == 0:
         return 0, 0

@@ -27,6 +27,11 @@ class Basis(Sized):
     Parameters
     ----------
     vectors : float64 array, shape (d, n)
+
+    Examples
+    --------
+    >>> Basis(np.eye(3)).columns.table.shape[0]
+    3
     """
 
     def __init__(self, vectors: FloatArray) -> None:

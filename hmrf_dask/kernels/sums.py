@@ -72,7 +72,15 @@ def _by_cluster(indptr, before, after, filled, moves):  # type: ignore[no-untype
 def moves_by_cluster(
     indptr: AnyArray, before: LabelArray, after: LabelArray, n_clusters: int
 ) -> Moves:
-    """Return the moves of rows from the clusters of one labelling to those of another."""
+    """Return the moves of rows from the clusters of one labelling to those of another.
+
+    Examples
+    --------
+    >>> indptr = frozen(np.array([0, 2, 3, 5]), np.int32)
+    >>> before, after = (frozen(np.array(labels), np.int32) for labels in ([0, 1, 0], [1, 1, 0]))
+    >>> moves_by_cluster(indptr, before, after, 2).counts.tolist()
+    [-1, 1]
+    """
     start = np.zeros(n_clusters + 1, np.int64)
     sizes, counts, filled = np.zeros((3, n_clusters), np.int64)
     moved = before != after
@@ -83,7 +91,14 @@ def moves_by_cluster(
 
 
 def members_by_cluster(indptr: AnyArray, labels: LabelArray, n_clusters: int) -> Moves:
-    """Return the rows of each cluster; those with a label below 0 have none."""
+    """Return the rows of each cluster; those with a label below 0 have none.
+
+    Examples
+    --------
+    >>> indptr = frozen(np.array([0, 2, 3, 5]), np.int32)
+    >>> members_by_cluster(indptr, np.array([1, -1, 0]), n_clusters=2).row.tolist()
+    [2, 0]
+    """
     nowhere = frozen(np.full(len(labels), -1, np.int32), np.int32)
     return moves_by_cluster(indptr, nowhere, frozen(labels, np.int32), n_clusters)
 
@@ -168,7 +183,13 @@ FOLDED = 4  # the same where the sums are wanted as entries
 
 
 def fixed_point_exponent(n_rows: int, bound: float) -> int:
-    """Return e so that n_rows numbers of size `bound`, times 2**e and rounded, fit into int64."""
+    """Return e so that n_rows numbers of size `bound`, times 2**e and rounded, fit into int64.
+
+    Examples
+    --------
+    >>> fixed_point_exponent(1000, 1.0), fixed_point_exponent(10**12, 1.0)
+    (43, 21)
+    """
     if n_rows == 0 or bound <= 0:
         return LARGEST_EXPONENT
     # Two bits stay free: each summand may be rounded up by a half, and a change of the sums, rows
@@ -339,13 +360,31 @@ class Sums(Sized):
         return self.dense.size > 0
 
     def to_dense(self) -> IntArray:
-        """Return a (K, d + 1) array of one's own."""
+        """Return a (K, d + 1) array of one's own.
+
+        Examples
+        --------
+        >>> counts, places = np.zeros(2, np.int64), np.array([5, 1, 5])
+        >>> values = np.array([10, 20, 30])
+        >>> sums = Sums(np.zeros((0, 0), np.int64), places, values, counts, n_columns=3)
+        >>> sums.to_dense().tolist()
+        [[0, 20, 0], [0, 0, 40]]
+        """
         if self.is_dense:
             return self.dense.copy()
         return _total(len(self.counts), self.n_columns, [self])
 
     def folded(self) -> tuple[IntArray, IntArray]:
-        """Return places and values of the sparse form, every place once, in order."""
+        """Return places and values of the sparse form, every place once, in order.
+
+        Examples
+        --------
+        >>> counts, places = np.zeros(2, np.int64), np.array([5, 1, 5])
+        >>> values = np.array([10, 20, 30])
+        >>> sums = Sums(np.zeros((0, 0), np.int64), places, values, counts, n_columns=3)
+        >>> [part.tolist() for part in sums.folded()]
+        [[1, 5], [20, 40]]
+        """
         order = np.argsort(self.places, kind="stable")
         places, values = self.places[order], self.values[order]
         first = np.flatnonzero(np.diff(places, prepend=-1))

@@ -41,6 +41,11 @@ def over_ranges(
 
     Ranges are as long as one another, or of about as many numbers where the items' `sizes` are
     given. A result must be the same for any ranges.
+
+    Examples
+    --------
+    >>> over_ranges(lambda first, last: print(first, last), n_items=10, n_numbers=100)
+    0 10
     """
     number, pool = _helpers.get() or (1, None)
     number = min(number, n_items)
@@ -126,7 +131,14 @@ def _plain(size: int) -> AnyArray:
 
 
 def buffer(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
-    """Return an array of any contents that begins at a line of the cache, as `np.empty` does."""
+    """Return an array of any contents that begins at a line of the cache, as `np.empty` does.
+
+    Examples
+    --------
+    >>> array = buffer((2, 3), np.float64)
+    >>> array.shape, array.ctypes.data % LINE
+    ((2, 3), 0)
+    """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     rounded = -(-size // STEP) * STEP
     memory = borrowed(_plain, rounded) if size >= STEP else _plain(size)

@@ -58,7 +58,14 @@ class Book(NamedTuple):
 
 
 def character_table(*, lowercase: bool) -> AnyArray:
-    """Return what each byte is as part of a word, 0 where it is none."""
+    """Return what each byte is as part of a word, 0 where it is none.
+
+    Examples
+    --------
+    >>> table = character_table(lowercase=True)
+    >>> chr(table[ord("A")]), int(table[ord(" ")])
+    ('a', 0)
+    """
     table = np.zeros(256, np.uint8)
     for byte in range(256):
         if byte >= 128 or chr(byte).isalnum() or byte == ord("_"):

@@ -24,7 +24,13 @@ _SHOWN = 10
 
 
 def even_bounds(n_rows: int, n_partitions: int) -> list[int]:
-    """Return the bounds of partitions of equal numbers of rows, give or take one."""
+    """Return the bounds of partitions of equal numbers of rows, give or take one.
+
+    Examples
+    --------
+    >>> even_bounds(10, 3)
+    [0, 3, 6, 10]
+    """
     check_count("n_partitions", n_partitions)
     return [n_rows * i // n_partitions for i in range(n_partitions + 1)]
 
@@ -35,6 +41,11 @@ def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
     That many keep 16 threads busy to the end of a pass. Partitions have at least `LEAST_ROWS` rows
     and `LEAST_BYTES` bytes on average, as each costs something of its own, and at most
     `partition_bytes` bytes and `PARTITION_ROWS` rows.
+
+    Examples
+    --------
+    >>> bounds_by_bytes(np.ones((5, 2)), partition_bytes=16)
+    [0, 2, 4, 5]
     """
     check_count("partition_bytes", partition_bytes)
     n_rows, n_features = matrix.shape
@@ -54,12 +65,24 @@ def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
 
 
 def is_sparse(matrix: Any) -> bool:
-    """Whether it is a scipy sparse matrix or array."""
+    """Whether it is a scipy sparse matrix or array.
+
+    Examples
+    --------
+    >>> is_sparse(scipy.sparse.eye_array(2)), is_sparse(np.eye(2))
+    (True, False)
+    """
     return bool(scipy.sparse.issparse(matrix))
 
 
 def slice_block(matrix: Any, start: int, stop: int, ids: AnyArray | None) -> RowBlock:
-    """Return rows start..stop-1 of a CSR or dense matrix as a block that shares its memory."""
+    """Return rows start..stop-1 of a CSR or dense matrix as a block that shares its memory.
+
+    Examples
+    --------
+    >>> slice_block(np.eye(3), 1, 3, None).ids.tolist()
+    [1, 2]
+    """
     if not is_sparse(matrix):
         return RowBlock.from_array(matrix[start:stop], ids, start)
     parts = (matrix.data, matrix.indices, matrix.indptr[start : stop + 1])
@@ -67,7 +90,13 @@ def slice_block(matrix: Any, start: int, stop: int, ids: AnyArray | None) -> Row
 
 
 def joined_chunks(chunks: list[Any], partition: int) -> Any:
-    """Put the chunks of one row of chunks side by side."""
+    """Put the chunks of one row of chunks side by side.
+
+    Examples
+    --------
+    >>> joined_chunks([np.zeros((2, 1)), np.ones((2, 2))], partition=0).tolist()
+    [[0.0, 1.0, 1.0], [0.0, 1.0, 1.0]]
+    """
     sparse = [is_sparse(chunk) for chunk in chunks]
     plain = [isinstance(chunk, np.ndarray) for chunk in chunks]
     if not (all(sparse) or all(plain)) or len({chunk.shape[0] for chunk in chunks}) != 1:
@@ -82,7 +111,13 @@ def joined_chunks(chunks: list[Any], partition: int) -> Any:
 
 
 def chunk_shape(chunks: list[Any], partition: int) -> tuple[int, int]:
-    """Return the rows and features of chunks that lie side by side."""
+    """Return the rows and features of chunks that lie side by side.
+
+    Examples
+    --------
+    >>> chunk_shape([np.zeros((2, 1)), np.ones((2, 2))], partition=0)
+    (2, 3)
+    """
     n_rows, n_features = joined_chunks(chunks, partition).shape
     return n_rows, n_features
 
@@ -90,7 +125,13 @@ def chunk_shape(chunks: list[Any], partition: int) -> tuple[int, int]:
 def block_of_chunks(
     chunks: list[Any], ids: Any, first_row: int, shape: tuple[int, int], partition: int
 ) -> RowBlock:
-    """Return the block of chunks that lie side by side; errors name the partition."""
+    """Return the block of chunks that lie side by side; errors name the partition.
+
+    Examples
+    --------
+    >>> block_of_chunks([np.eye(2)], None, 7, (2, 2), partition=1).ids.tolist()
+    [7, 8]
+    """
     matrix = joined_chunks(chunks, partition)
     _require_shape(matrix.shape, shape, partition)
     make = RowBlock.from_scipy if is_sparse(matrix) else RowBlock.from_array
@@ -108,7 +149,13 @@ def count_rows(block: RowBlock) -> int:
 def checked_block(
     block: RowBlock, shape: tuple[int, int], partition: int, first_row: int | None
 ) -> RowBlock:
-    """Return a block that has the shape it must have, numbered again from `first_row`."""
+    """Return a block that has the shape it must have, numbered again from `first_row`.
+
+    Examples
+    --------
+    >>> checked_block(RowBlock.from_array(np.eye(2)), (2, 2), 1, first_row=7).ids.tolist()
+    [7, 8]
+    """
     _require_shape((block.n_rows, block.n_features), shape, partition)
     if first_row is None:
         return block
@@ -125,7 +172,16 @@ def _require_shape(got: tuple[int, ...], wanted: tuple[int, int], partition: int
 
 
 def one_width(widths: Sequence[float]) -> int:
-    """Return the number of features that all partitions must share."""
+    """Return the number of features that all partitions must share.
+
+    Examples
+    --------
+    >>> one_width([3, 3])
+    3
+    >>> one_width([3, 4])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.InvalidInputError: all partitions must have the same columns, got 3 ...
+    """
     differing = [i for i, width in enumerate(widths) if width != widths[0]]
     if differing:
         raise InvalidInputError(
@@ -139,7 +195,13 @@ def one_width(widths: Sequence[float]) -> int:
 def overlaps(
     start: int, stop: int, offsets: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the partitions that hold rows start..stop-1, and which of each; none: none of 0."""
+    """Return the partitions that hold rows start..stop-1, and which of each; none: none of 0.
+
+    Examples
+    --------
+    >>> overlaps(1, 4, offsets=[0, 3, 6])
+    ([0, 1], [(1, 3), (0, 1)])
+    """
     places, ranges = [], []
     for place in range(max(0, bisect_right(offsets, start) - 1), len(offsets) - 1):
         first, last = max(start, offsets[place]), min(stop, offsets[place + 1])
@@ -152,30 +214,62 @@ def overlaps(
 
 
 def join_rows(blocks: list[RowBlock], ranges: list[tuple[int, int]]) -> RowBlock:
-    """Return one block of row ranges of several."""
+    """Return one block of row ranges of several.
+
+    Examples
+    --------
+    >>> blocks = [RowBlock.from_array(np.eye(3)), RowBlock.from_array(np.eye(3), first_row=3)]
+    >>> join_rows(blocks, [(1, 3), (0, 1)]).ids.tolist()
+    [1, 2, 3]
+    """
     # concatenate copies, so that a slice does not keep the whole block it came from alive.
     pairs = zip(blocks, ranges, strict=True)
     return RowBlock.concatenate([block.rows(start, stop) for block, (start, stop) in pairs])
 
 
 def keys_in_bucket(block: RowBlock, bucket: int, n_buckets: int) -> KeyArray:
-    """Return the keys that fall into one of some buckets."""
+    """Return the keys that fall into one of some buckets.
+
+    Examples
+    --------
+    >>> keys_in_bucket(RowBlock.from_array(np.eye(3)), bucket=0, n_buckets=2).tolist()
+    [0, 2]
+    """
     keys: KeyArray = block.keys[block.keys % np.uint64(n_buckets) == bucket]
     return keys
 
 
 def repeated_keys(parts: list[KeyArray]) -> KeyArray:
-    """Return the first few keys that occur more than once; an answer names a few ids, not all."""
+    """Return the first few keys that occur more than once; an answer names a few ids, not all.
+
+    Examples
+    --------
+    >>> repeated_keys([np.array([1, 2], np.uint64), np.array([2, 3], np.uint64)]).tolist()
+    [2]
+    """
     keys = np.sort(np.concatenate(parts))
     return np.unique(keys[1:][keys[1:] == keys[:-1]])[:_SHOWN]
 
 
 def ids_with_keys(block: RowBlock, keys: KeyArray) -> dict[str | int, int]:
-    """Return how many rows have each id whose key is among `keys`."""
+    """Return how many rows have each id whose key is among `keys`.
+
+    Examples
+    --------
+    >>> block = RowBlock.from_array(np.eye(3), ids=[7, 8, 7])
+    >>> ids_with_keys(block, np.array([7], np.uint64))
+    {7: 2}
+    """
     return dict(Counter(block.ids[np.isin(block.keys, keys)].tolist()))
 
 
 def shortened(numbers: Sequence[int]) -> str:
-    """Return the first few numbers as text."""
+    """Return the first few numbers as text.
+
+    Examples
+    --------
+    >>> shortened([1, 2, 3])
+    '1, 2, 3'
+    """
     shown = ", ".join(str(n) for n in numbers[:_SHOWN])
     return shown if len(numbers) <= _SHOWN else f"{shown}, …"

@@ -274,17 +274,35 @@ def score(scores: AnyArray, bias: AnyArray, extra: AnyArray, scale: float, shift
 
 
 def count_within(scores: AnyArray, limit: float) -> int:
-    """Return how many scores are not above a limit."""
+    """Return how many scores are not above a limit.
+
+    Examples
+    --------
+    >>> count_within(np.array([0.5, 1.0, 2.0]), 1.0)
+    2
+    """
     return int(np.count_nonzero(scores <= limit))
 
 
 def least_beyond(scores: AnyArray, limit: float) -> Any:
-    """Return the least score above a limit, infinity where there is none."""
+    """Return the least score above a limit, infinity where there is none.
+
+    Examples
+    --------
+    >>> float(least_beyond(np.array([0.5, 1.0, 2.0], np.float32), 1.0))
+    2.0
+    """
     return scores[scores > limit].min(initial=np.float32(np.inf))
 
 
 def multiply_add(one: float, other: float, third: float) -> float:
-    """Return one · other + third, rounded once."""
+    """Return one · other + third, rounded once.
+
+    Examples
+    --------
+    >>> multiply_add(2.0, 3.0, 1.0)
+    7.0
+    """
     return float(Fraction(float(one)) * Fraction(float(other)) + Fraction(float(third)))
 
 
@@ -299,5 +317,13 @@ def view(name: str) -> Callable[[int, int], AnyArray]:
 
 
 def copy_line(source: AnyArray, first: int, target: AnyArray, place: int, width: int = 16) -> None:
-    """Copy the numbers of a cache line."""
+    """Copy the numbers of a cache line.
+
+    Examples
+    --------
+    >>> target = np.zeros(4)
+    >>> copy_line(np.arange(4.0), 1, target, 0, width=2)
+    >>> target.tolist()
+    [1.0, 2.0, 0.0, 0.0]
+    """
     target[place : place + width] = source[first : first + width]

@@ -535,6 +535,15 @@ def icm(
     single_moves, group_moves : int
         How often each moved. In the end no single point and no must-link group can move with a
         gain.
+
+    Examples
+    --------
+    >>> from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
+    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([-9]))
+    >>> problem = make_problem(0, np.array([[0, 5], [4, 0]]), 0, start, neighbour, cost)
+    >>> labels, groups = np.array([0, 1], np.int32), make_grouping([0, 0], [0, 2], [0, 1])
+    >>> icm(labels, problem, groups), labels.tolist()
+    ((1, 0), [0, 0])
     """
     points = move_points(labels, problem, gains)
     groups = 0

@@ -320,6 +320,13 @@ def place_jointly(problem: ProblemArrays, grouping: Grouping) -> LabelArray:
     """Return a first labelling: groups by size, each where it costs least next to those placed.
 
     `problem` and `grouping` are of whole components; every point has a group.
+
+    Examples
+    --------
+    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([9]))
+    >>> problem = make_problem(0, np.array([[0, 2], [0, 5]]), 0, start, neighbour, cost)
+    >>> place_jointly(problem, make_grouping([0, 1], [0, 1, 2], [0, 1])).tolist()
+    [0, 1]
     """
     sizes = np.diff(grouping.start)
     order = np.lexsort((np.arange(len(sizes)), -sizes))

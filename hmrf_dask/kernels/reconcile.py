@@ -84,7 +84,14 @@ def propose(
 
 
 def merge_lists(parts: Sequence[tuple[LabelArray, AnyArray]]) -> tuple[LabelArray, AnyArray]:
-    """Return (index, value) lists that do not overlap as one, sorted by index."""
+    """Return (index, value) lists that do not overlap as one, sorted by index.
+
+    Examples
+    --------
+    >>> parts = (np.array([4, 1]), np.array([9, 7])), (np.array([2]), np.array([8]))
+    >>> [part.tolist() for part in merge_lists(parts)]
+    [[1, 2, 4], [7, 8, 9]]
+    """
     index = np.concatenate([part[0] for part in parts])
     value = np.concatenate([part[1] for part in parts])
     order = np.argsort(index, kind="stable")
@@ -139,6 +146,12 @@ def near_moves(n_places: int, edges: HalfEdges, moved: AnyArray) -> LabelArray:
     """Return the own points (the piece's first is 0) that moved or have a neighbour that moved.
 
     `moved` holds places.
+
+    Examples
+    --------
+    >>> edges = make_half_edges(0, np.array([0, 1, 2, 2]), np.array([1, 0]))
+    >>> near_moves(3, edges, np.array([1])).tolist()
+    [0, 1]
     """
     mark = np.zeros(n_places, np.bool_)
     mark[moved] = True
@@ -213,6 +226,13 @@ def merge_parts(
     """Return (number, high, low) of groups added up over lists, each sorted by number.
 
     Parts are added exactly: up to 2**31 of them, since the low limbs use 32 bits each.
+
+    Examples
+    --------
+    >>> parts = [(np.array([number]), np.array([[0]]), np.array([[MASK]])) for number in (3, 3)]
+    >>> number, high, low = merge_parts(parts)
+    >>> number.tolist(), high.tolist(), (low == MASK - 1).tolist()
+    ([3], [[1]], [[True]])
     """
     number = np.unique(np.concatenate([part[0] for part in lists]))
     shape = (len(number), lists[0][1].shape[1])
@@ -273,7 +293,15 @@ def select_proposals(proposals: GroupMoves, chosen: AnyArray) -> GroupMoves:
 
 
 def best_groups(proposals: GroupMoves, most: int) -> GroupMoves:
-    """Return the `most` proposals with the largest gains, then the lowest groups; ascending."""
+    """Return the `most` proposals with the largest gains, then the lowest groups; ascending.
+
+    Examples
+    --------
+    >>> groups, zeros, gains = np.array([1, 4, 6]), np.zeros(3, np.int64), np.array([5, 9, 5])
+    >>> proposals = GroupMoves(groups, zeros, zeros, gains)
+    >>> best_groups(proposals, most=2).group.tolist()
+    [1, 4]
+    """
     if len(proposals.group) <= most:
         return proposals
     order = np.lexsort((proposals.group, -proposals.low, -proposals.high))
@@ -281,7 +309,15 @@ def best_groups(proposals: GroupMoves, most: int) -> GroupMoves:
 
 
 def merge_groups(lists: Sequence[GroupMoves], most: int) -> GroupMoves:
-    """Return the best of several lists of different groups."""
+    """Return the best of several lists of different groups.
+
+    Examples
+    --------
+    >>> zero, gain = np.array([0]), np.array([9])
+    >>> lists = [GroupMoves(np.array([group]), zero, zero, gain) for group in (6, 1)]
+    >>> merge_groups(lists, most=5).group.tolist()
+    [1, 6]
+    """
     columns = [np.concatenate(column) for column in zip(*lists, strict=True)]
     both = GroupMoves(*columns)
     return best_groups(select_proposals(both, np.argsort(both.group, kind="stable")), most)
@@ -330,7 +366,15 @@ def beaten_groups(groups: LabelArray, edges: HalfEdges, proposals: GroupMoves) -
 def group_labels(
     labels: LabelArray, groups: LabelArray, first: int, last: int, moving: GroupMoves
 ) -> tuple[LabelArray, LabelArray]:
-    """Return (global index, new label) of the points in ``first .. last`` of moving groups."""
+    """Return (global index, new label) of the points in ``first .. last`` of moving groups.
+
+    Examples
+    --------
+    >>> moving = GroupMoves(np.array([2]), np.array([1]), np.array([0]), np.array([9]))
+    >>> labels, groups = np.array([0, 0, 1]), np.array([0, 2, 2])
+    >>> [part.tolist() for part in group_labels(labels, groups, 0, 3, moving)]
+    [[1], [1]]
+    """
     if moving.group.shape[0] == 0:
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
     own = groups[first:last]

@@ -56,14 +56,7 @@ from hmrf_dask.rows.files import (
 
 
 def is_dask_array(value: Any) -> bool:
-    """Whether it is a dask array; where dask.array was never imported, 0.2 s, there is none.
-
-    Examples
-    --------
-    >>> import dask.array
-    >>> is_dask_array(dask.array.ones(3)), is_dask_array([1, 1, 1])
-    (True, False)
-    """
+    """Whether it is a dask array; where dask.array was never imported, 0.2 s, there is none."""
     module = sys.modules.get("dask.array")
     return module is not None and isinstance(value, module.Array)
 
@@ -340,15 +333,6 @@ class Corpus:
         """Take tasks that give row blocks; without `row_counts` they are computed once.
 
         With `has_ids=False` the rows are numbered again, through all partitions.
-
-        Examples
-        --------
-        >>> from dask import delayed
-        >>> import numpy as np
-        >>> from hmrf_dask.rows.block import RowBlock
-        >>> corpus = Corpus.from_delayed([delayed(RowBlock.from_array)(np.eye(3))], n_features=3)
-        >>> corpus.row_counts
-        (3,)
         """
         from dask.delayed import delayed
 

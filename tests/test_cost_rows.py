@@ -229,7 +229,7 @@ def test_a_component_over_several_partitions_is_settled_as_in_one(distortion: st
             bench = make_bench(problem, task_memory=memory)
             found = bench.engine.problem.icm_problems
             assert {one.mode for one in found} == {"heap"}
-            n_cut += any(len(one.parts) > 1 for one in found)
+            n_cut += any(len(one.partitions) > 1 for one in found)
             *_, (_, turn) = turns(bench, most=4)
             ends.append((turn.state.energy.total, bench.labels(turn.state).tolist()))
         assert ends[0] == ends[1]

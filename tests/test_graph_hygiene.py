@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask.fit import loop
+from hmrf_dask.fit.journal import Journal
 from hmrf_dask.flow.dataflow import DaskFlow, Planned, share_array, tree
 from tests.support.fits import Case, fit, text_case
 from tests.support.watched_graphs import Graphs, watched_graphs
@@ -100,17 +101,19 @@ def test_graphs_of_one_iteration(
     counts: list[tuple[str, int]] = []
     begin = loop.Fit.run
 
-    def run(self: loop.Fit) -> Any:
+    def run(self: loop.Fit, initialise: Any) -> Any:
         assert isinstance(self.engine.flow, DaskFlow)
         flows.append(self.engine.flow)
-        progress = self.journal.progress
+        journal = self.record
+        assert isinstance(journal, Journal)
+        progress = journal.progress
 
         def count(record: dict[str, Any]) -> None:
             counts.append((record["phase"], flows[-1].computes))
             progress(record)
 
-        self.journal.progress = count
-        return begin(self)
+        journal.progress = count
+        return begin(self, initialise)
 
     monkeypatch.setattr(loop.Fit, "run", run)
     for partitions in (1, 9):

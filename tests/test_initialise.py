@@ -148,8 +148,10 @@ def test_given_centroids_are_kept_and_what_comes_next_is_far_from_them(name: str
 @given(st.permutations(range(15)))
 def test_the_order_of_the_rows_does_not_matter_when_they_have_ids(order: list[int]) -> None:
     rows, ids = random_rows(5, n=15), string_ids(15, 5)
-    one = sort_start_sample(start_sample_of(sample_of(rows, ids=ids))).sample()
-    other = sort_start_sample(start_sample_of(sample_of(rows[order], ids=ids[order]))).sample()
+    one = sort_start_sample(start_sample_of(sample_of(rows, ids=ids))).candidate_rows(0.0)
+    other = sort_start_sample(
+        start_sample_of(sample_of(rows[order], ids=ids[order]))
+    ).candidate_rows(0.0)
     for make in (
         first_centroids.kmeans_plus_plus,
         first_centroids.random_rows,

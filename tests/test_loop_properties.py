@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from hmrf_dask import HMRFKMeans, MPCKMeans
 from hmrf_dask.errors import HmrfError, InvalidInputError, MemoryPlanError
 from hmrf_dask.fit.journal import restore, state_arrays
+from hmrf_dask.fit.loop import Iteration, begin, check_progress, fit_iteration
 from hmrf_dask.fit.m_step import maximisation, reseed
-from hmrf_dask.fit.phases import Iteration, begin, check_progress, fit_iteration
 from hmrf_dask.tasks.model import State
 from tests import naive
 from tests.support.loop import (
@@ -171,7 +171,7 @@ def test_the_quantum_is_small_beside_a_distance(far: float) -> None:
     problem = random_problem(7, distortion="euclidean", n=40, smooth=True, must_link_cost=1.0)
     bench = make_bench(replace(problem, X=problem.X + np.float32(far)))
     turn = next(kept_turns(bench))
-    assert 0 < turn.pricing.scale.quantum < 0.01
+    assert 0 < bench.engine.price(turn.state.model).scale.quantum < 0.01
 
 
 @pytest.mark.parametrize(("cost", "advice"), [(1e-9, "raise all costs"), (1e9, "lower must_link")])
@@ -287,7 +287,7 @@ def test_an_empty_cluster_is_reseeded_where_j_falls() -> None:
     bench = make_bench(plain_problem(far_apart(), 3))
     turn = state_with_an_empty_cluster(bench)
     assert turn.state.counts.tolist() == [4, 2, 0]
-    after = fit_iteration(bench.engine, turn.state, turn.pricing, learning=False, first=True)
+    after = fit_iteration(bench.engine, turn.state, 0, learning=False)
     assert [step for step, _ in after.steps] == ["A", "reseed"]
     assert (after.state.counts > 0).all()
     assert after.steps[1][1] < after.steps[0][1]
@@ -297,7 +297,7 @@ def test_an_empty_cluster_keeps_its_centroid_where_nothing_falls() -> None:
     rows = np.repeat(far_apart()[[0, 2]], 3, axis=0)
     bench = make_bench(plain_problem(rows, 3))
     turn = state_with_an_empty_cluster(bench)
-    after = fit_iteration(bench.engine, turn.state, turn.pricing, learning=False, first=True)
+    after = fit_iteration(bench.engine, turn.state, 0, learning=False)
     assert [step for step, _ in after.steps] == ["A"]
     assert after.state.counts.tolist() == [3, 3, 0]
     np.testing.assert_array_equal(after.state.model.centroids[2], [1e4, 1e4])
@@ -311,7 +311,7 @@ def test_a_row_that_saves_nothing_seeds_no_cluster() -> None:
     settled = maximisation(bench.engine, turn.state)
     assert settled.counts.min() == 0
     # smoothing keeps every row away from its centroid, and as far from one of its own
-    assert reseed(bench.engine, settled, turn.pricing) is None
+    assert reseed(bench.engine, settled) is None
 
 
 def test_linked_rows_are_not_torn_out_to_seed_a_cluster() -> None:
@@ -320,7 +320,7 @@ def test_linked_rows_are_not_torn_out_to_seed_a_cluster() -> None:
     bench = make_bench(problem)
     turn = state_with_an_empty_cluster(bench)
     settled = maximisation(bench.engine, turn.state)
-    seeded = reseed(bench.engine, settled, turn.pricing)
+    seeded = reseed(bench.engine, settled)
     assert seeded is None or (bench.labels(seeded)[[0, 1, 4, 5]] != 2).all()
 
 
@@ -366,11 +366,10 @@ def test_reseeding_works_where_learned_weights_make_distances_negative() -> None
     turn = next(kept_turns(bench, centroids=centroids))
     state = maximisation(bench.engine, turn.state)
     model = replace(state.model, weights=np.full(2, 1e3))
-    pricing = bench.engine.price(model)
     state = replace(state, model=model)
-    state = replace(state, energy=bench.engine.energy(state, pricing, 0.0))
+    state = replace(state, energy=bench.engine.energy(state, 0.0))
     assert state.energy.value < -10.0
-    assert reseed(bench.engine, state, pricing) is not None
+    assert reseed(bench.engine, state) is not None
 
 
 @pytest.mark.parametrize("distortion", DISTORTIONS)

@@ -19,7 +19,7 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit.e_step import expectation
 from hmrf_dask.fit.preparation import plan_tasks
-from hmrf_dask.fit.problem import gather_parts
+from hmrf_dask.fit.problem import gather_partitions
 from hmrf_dask.flow.cluster import TASKS
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels.sums import Accumulator
@@ -108,14 +108,14 @@ def test_a_pass_is_a_few_tasks_and_reads_every_block_once(
     def watched(engine: Any, *others: Any) -> Any:
         before = engine.flow.tasks
         found = expectation(engine, *others)
-        counted.append((engine.flow.tasks - before, len(engine.problem.groups)))
+        counted.append((engine.flow.tasks - before, len(engine.problem.slices)))
         return found
 
-    monkeypatch.setattr("hmrf_dask.fit.phases.expectation", watched)
+    monkeypatch.setattr("hmrf_dask.fit.loop.expectation", watched)
     init = X[:4].toarray().astype(np.float64)
     with dask.config.set(scheduler="threads", num_workers=2), watched_reads() as reads:
         HMRFKMeans(4, init=init, n_init=1, refine=False, max_iter=5).fit(corpus)
-    assert {groups for _, groups in counted} == {2 * TASKS}
+    assert {slices for _, slices in counted} == {2 * TASKS}
     assert max(tasks for tasks, _ in counted) < PARTITIONS
     passes = 1 + len(counted)  # the look, and E-steps; nothing else reads rows of the cosine
     assert len(reads.files) == passes * PARTITIONS
@@ -127,7 +127,7 @@ def test_a_partition_is_read_once_for_all_linked_parts(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).permutation(200)[:90]
     bounds, flow = np.asarray([0, 20, 20, 50, 90]), DaskFlow()
     with watched_reads() as reads:
-        parts = gather_parts(
+        parts = gather_partitions(
             flow, corpus.blocks, np.asarray(corpus.offsets), rows, bounds[[0, 1, 3, 4]], "linked"
         )
         found = flow.compute([part.block for part in parts])
@@ -159,7 +159,7 @@ def test_a_plan_counts_the_block_that_is_held_while_the_next_is_read() -> None:
 def test_a_task_takes_no_more_rows_than_it_may_hold_labels_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preparation, "GROUP_ROWS", 10)
+    monkeypatch.setattr(preparation, "SLICE_ROWS", 10)
     counts = [0, 4, 6, 0, 1, 25, 3, 8]
     found = preparation.cut_slices([[0, 1, 2, 3], [4, 5, 6, 7]], counts)
     assert found == [[0, 1, 2, 3], [4], [5], [6], [7]]

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.fit import phases
-from hmrf_dask.fit import phases as fit_phases
-from hmrf_dask.fit.phases import Iteration, vary, wanted
+from hmrf_dask.fit import refinement
+from hmrf_dask.fit.loop import Iteration, begin, refine_iteration
+from hmrf_dask.fit.refinement import first_variation, refines
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.tasks.first_variation import Proposals, best_first, merge_proposals
 from hmrf_dask.tasks.model import State
@@ -42,7 +42,7 @@ def from_labels(bench: Bench, labels: Labels) -> Iteration:
         own = np.array(labels[laid.laid_rows(part)], np.int32)
         linked.append(engine.run.write_labels(0, part.name, part.first_row, own))
     centroids = np.nan_to_num(optimum(bench, labels, np.ones(bench.problem.X.shape[1])))
-    return phases.begin(engine, centroids, free=tuple(free), linked=tuple(linked))
+    return begin(engine, centroids, free=tuple(free), linked=tuple(linked))
 
 
 def optimum(bench: Bench, labels: Labels, weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -84,7 +84,7 @@ def refined(bench: Bench, turn: Iteration, most: int = 500) -> list[Iteration]:
     """Run the refinement of a fit to its end."""
     done = [turn]
     for _ in range(most):
-        done.append(phases.refine_iteration(bench.engine, done[-1].state, done[-1].pricing))
+        done.append(refine_iteration(bench.engine, done[-1].state))
         if done[-1].stop is not None:
             return done
     raise AssertionError(f"no end after {most} rounds")
@@ -152,8 +152,8 @@ def test_a_small_budget_takes_more_rounds_to_an_end_as_good(
     bench = make_bench(problem, n_parts=3)
     start = random_labels(problem)
     at_once = refined(bench, from_labels(bench, start))
-    monkeypatch.setattr(fit_phases, "LEAST_ROWS", 1)
-    monkeypatch.setattr(fit_phases, "SHARE", 2**40)
+    monkeypatch.setattr(refinement, "LEAST_ROWS", 1)
+    monkeypatch.setattr(refinement, "SHARE", 2**40)
     one_by_one = refined(bench, from_labels(bench, start))
     assert len(one_by_one) >= len(at_once)
     sizes = [1, *(len(rows) for rows in problem.pairs().components)]
@@ -206,7 +206,7 @@ def test_a_whole_group_moves_where_no_row_would() -> None:
         alone = start.copy()
         alone[row] = 0
         assert best_energy(bench, alone, begun.state) > now
-    first, moved = vary(bench.engine, begun.state, begun.pricing)
+    first, moved = first_variation(bench.engine, begun.state)
     assert moved == 3
     assert bench.labels(first)[group].tolist() == [0, 0, 0]
 
@@ -296,17 +296,17 @@ def test_first_variation_frees_batch_assignment_on_sparse_text() -> None:
 
 def test_auto_refines_while_clusters_are_small() -> None:
     cosine, divergence = make_distortion("cosine"), make_distortion("kl")
-    most = 3 * fit_phases.ROWS_PER_CLUSTER
-    assert wanted("auto", cosine, most, 3)
-    assert not wanted("auto", cosine, most + 1, 3)
-    assert wanted(True, cosine, most + 1, 3)
-    assert not wanted(False, cosine, 10, 3)
-    assert not wanted("auto", cosine, 10, 1)
-    assert not wanted("auto", divergence, 10, 3)
-    most = 3 * fit_phases.POOL_ROWS_PER_CLUSTER
-    assert wanted("auto", cosine, most, 3, fit_phases.POOL_ROWS_PER_CLUSTER)
-    assert not wanted("auto", cosine, most + 1, 3, fit_phases.POOL_ROWS_PER_CLUSTER)
-    assert most < 3 * fit_phases.ROWS_PER_CLUSTER
+    most = 3 * refinement.ROWS_PER_CLUSTER
+    assert refines("auto", cosine, most, 3)
+    assert not refines("auto", cosine, most + 1, 3)
+    assert refines(True, cosine, most + 1, 3)
+    assert not refines(False, cosine, 10, 3)
+    assert not refines("auto", cosine, 10, 1)
+    assert not refines("auto", divergence, 10, 3)
+    most = 3 * refinement.POOL_ROWS_PER_CLUSTER
+    assert refines("auto", cosine, most, 3, refinement.POOL_ROWS_PER_CLUSTER)
+    assert not refines("auto", cosine, most + 1, 3, refinement.POOL_ROWS_PER_CLUSTER)
+    assert most < 3 * refinement.ROWS_PER_CLUSTER
 
 
 # --- lists of proposals

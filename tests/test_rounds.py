@@ -27,7 +27,7 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
     for number, one in enumerate(problem.icm_problems):
         costs = [
             tasks_icm.exact_costs(problem.linked[part].block, shared, pricing.scale)
-            for part in one.parts
+            for part in one.partitions
         ]
         icm, pairs = one.problem, pricing.problems[number]
         signed = {}
@@ -50,7 +50,9 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
             )
             for (i, j), kind in kinds.items()
         ]
-        labels = tasks_icm.problem_labels(engine.run, [state.linked[part] for part in one.parts])
+        labels = tasks_icm.problem_labels(
+            engine.run, [state.linked[part] for part in one.partitions]
+        )
         rows = np.concatenate(costs).tolist()
         yield (
             Component(rows, listed, renumbered(icm.groups.tolist()), pricing.scale.shift),

@@ -18,7 +18,8 @@ from hmrf_dask.distortions import make_distortion
 from hmrf_dask.fit import fitting, starts
 from hmrf_dask.fit import starts as fit_starts
 from hmrf_dask.fit.fitting import Fitted, fit_corpus
-from hmrf_dask.fit.starts import Candidate, candidate_names, run_candidate
+from hmrf_dask.fit.journal import Candidate
+from hmrf_dask.fit.starts import candidate_names, run_candidate
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks import start_sample

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hmrf_dask import HMRFKMeans, MPCKMeans
 from hmrf_dask.fit import m_step
 from hmrf_dask.fit.m_step import FLOOR, Scatter, _kept, effective_share, reweighted, weight_gradient
-from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.tasks.model import State
 from tests import naive
@@ -36,20 +36,19 @@ def learning_bench(seed: int, distortion: str, **fields: Any) -> Bench:
     return make_bench(problem, learn=True, **how)
 
 
-def settled(bench: Bench, most: int = 2) -> tuple[State, Pricing]:
-    """Return the state some turns into the fit, centroids optimal, and its pairs' prices."""
-    last = list(kept_turns(bench, most=most))[-1]
-    return last.state, last.pricing
+def settled(bench: Bench, most: int = 2) -> State:
+    """Return the state some iterations into the fit, centroids optimal."""
+    return list(kept_turns(bench, most=most))[-1].state
 
 
 # --- the gradient rule ---------------------------------------------------------------------------
 
 
 def check_gradient(bench: Bench, seed: int) -> None:
-    state, _ = settled(bench)
+    state = settled(bench)
     weights = random_weights(len(state.model.weights), seed)
-    state, pricing = reweighted(bench.engine, state, weights)
-    found = weight_gradient(bench.engine, state, pricing)
+    state = reweighted(bench.engine, state, weights)
+    found = weight_gradient(bench.engine, state)
     labels, model = bench.labels(state), state.model
     expected = naive.numerical_gradient(bench.oracle(state), labels, model.centroids, weights)
     size = bench.energy(state).absolute
@@ -124,7 +123,7 @@ def closed_form(bench: Bench, state: State) -> NDArray[np.float64]:
 
 def check_minimiser(bench: Bench, seed: int) -> None:
     """Compare the closed form with the oracle's formula, and J there with J nearby."""
-    state, _ = settled(bench)
+    state = settled(bench)
     labels, mu = bench.labels(state), state.model.centroids
     oracle = bench.oracle(state)
     found = closed_form(bench, state)
@@ -169,13 +168,13 @@ def test_the_closed_form_minds_costs_far_below_one() -> None:
         unit = bench.engine.problem.cost_unit
         rounded = round(1e-6 / unit) * unit
         problem = replace(bench.problem, must_link_cost=rounded, cannot_link_cost=rounded)
-        state, _ = settled(bench)
+        state = settled(bench)
         labels, mu = bench.labels(state), state.model.centroids
         own, alone = (
             np.array(naive.feature_distortions(model, labels, mu))
             for model in (problem.model(), replace(problem.model(), pairs=naive.Pairs()))
         )
-        found = m_step.pair_statistics(bench.engine, state, None)
+        found = m_step.pair_statistics(bench.engine, state)
         broken = own - alone
         np.testing.assert_allclose(found, broken, atol=1e-4 * np.abs(broken).max())
 
@@ -211,7 +210,7 @@ def test_the_held_prior_is_one_cluster_of_all_rows(distortion: str) -> None:
     strengths = []
     for seed in range(10):
         bench = learning_bench(seed, distortion)
-        state, _ = settled(bench)
+        state = settled(bench)
         expected = naive.one_cluster_distortions(bench.problem.model(alpha=state.model.smoothing))
         np.testing.assert_allclose(state.prior.reference, expected, rtol=1e-9, atol=1e-9)
         assert state.prior.offset == pytest.approx(np.mean(expected), rel=1e-9)
@@ -227,33 +226,33 @@ def test_learning_keeps_only_what_lowers_j(distortion: str) -> None:
     n_learned = 0
     for seed in range(12):
         bench = learning_bench(seed, distortion)
-        state, _ = settled(bench)
+        state = settled(bench)
         ones = np.ones_like(state.model.weights)
-        state, pricing = reweighted(bench.engine, state, ones)
-        learned = m_step.learn(bench.engine, state, pricing)
+        state = reweighted(bench.engine, state, ones)
+        learned = m_step.learn(bench.engine, state)
         if learned is None:
             continue
         n_learned += 1
-        assert learned[0].energy.total < state.energy.total
+        assert learned.energy.total < state.energy.total
         slack = 1e-9 * bench.energy(state).absolute
-        assert bench.energy(learned[0]).total <= bench.energy(state).total + slack
-        np.testing.assert_array_equal(bench.labels(learned[0]), bench.labels(state))
+        assert bench.energy(learned).total <= bench.energy(state).total + slack
+        np.testing.assert_array_equal(bench.labels(learned), bench.labels(state))
     assert n_learned >= 4
 
 
 def test_weights_stay_where_every_proposal_raises_j(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def bad(engine: Engine, state: State, pricing: Pricing) -> Iterator[NDArray[np.float64]]:
+    def bad(engine: Engine, state: State) -> Iterator[NDArray[np.float64]]:
         for factor in (1e3, 1e2):
             tried.append(factor)
             yield state.model.weights * np.geomspace(1.0, factor, len(state.model.weights))
 
     bench = learning_bench(3, "euclidean")
-    state, pricing = settled(bench, most=5)
-    best, priced = m_step.learn(bench.engine, state, pricing) or (state, pricing)
+    state = settled(bench, most=5)
+    best = m_step.learn(bench.engine, state) or state
     monkeypatch.setattr(m_step, "_proposals", bad)
-    assert m_step.learn(bench.engine, best, priced) is None
+    assert m_step.learn(bench.engine, best) is None
     assert tried == [1e3, 1e2]
 
 
@@ -261,31 +260,31 @@ def test_weights_stay_where_every_proposal_raises_j(monkeypatch: pytest.MonkeyPa
 def test_a_rejected_step_leaves_what_is_known_of_the_rows(
     distortion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bad(engine: Engine, state: State, pricing: Pricing) -> Iterator[NDArray[np.float64]]:
-        engine.rows(state.model.weights)
+    def bad(engine: Engine, state: State) -> Iterator[NDArray[np.float64]]:
+        engine.corpus_terms(state.model.weights)
         for factor in (1e6, 1e5, 1e4):
             yield state.model.weights * np.geomspace(1.0, factor, len(state.model.weights))
 
     bench = learning_bench(3, distortion)
-    state, pricing = settled(bench, most=5)
-    before = bench.engine.rows(state.model.weights)
+    state = settled(bench, most=5)
+    before = bench.engine.corpus_terms(state.model.weights)
     monkeypatch.setattr(m_step, "_proposals", bad)
     monkeypatch.setattr(m_step, "prior_value", lambda engine, moved: 1e9)  # J rises
-    assert m_step.learn(bench.engine, state, pricing) is None
-    assert bench.engine.rows(state.model.weights) is before
+    assert m_step.learn(bench.engine, state) is None
+    assert bench.engine.corpus_terms(state.model.weights) is before
 
 
 @pytest.mark.parametrize("distortion", ["cosine", "euclidean"])
 def test_terms_and_sums_under_new_weights_are_made_in_one_graph(distortion: str) -> None:
     problem = random_problem(1, distortion=distortion, n=30, K=3, d=7)
     bench = make_bench(problem, learn=True, n_parts=3, flow=DaskFlow())
-    state, _ = settled(bench)
+    state = settled(bench)
     model = replace(state.model, weights=random_weights(7, 1))
     moved, graphs = replace(state, model=model), []
     with Callback(start=lambda graph: graphs.append(len(graph))):
         sums, counts = bench.engine.total_sums(model, moved)
         assert len(graphs) == 1
-        bench.engine.groups(moved)
+        bench.engine.slices(moved)
         again = bench.engine.total_sums(model, moved)
     assert len(graphs) == 2
     assert np.array_equal(sums, again[0])
@@ -295,9 +294,9 @@ def test_terms_and_sums_under_new_weights_are_made_in_one_graph(distortion: str)
 @pytest.mark.parametrize("distortion", GRADIENT)
 def test_the_papers_rule_tries_one_step(distortion: str) -> None:
     bench = learning_bench(1, distortion, weight_update="paper")
-    state, pricing = settled(bench)
-    (proposal,) = m_step._proposals(bench.engine, state, pricing)
-    gradient = weight_gradient(bench.engine, state, pricing)
+    state = settled(bench)
+    (proposal,) = m_step._proposals(bench.engine, state)
+    gradient = weight_gradient(bench.engine, state)
     step = state.model.weights - m_step.PAPER_RATE * gradient
     np.testing.assert_allclose(proposal, _kept(step))
     assert state.prior.strength == 0.0

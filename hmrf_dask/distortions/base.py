@@ -108,6 +108,32 @@ class Distortion(ABC):
         """What tells this distortion from every other one: a run is resumed with no other."""
         return self.name
 
+    @property
+    def warm_smoothings(self) -> tuple[float, ...]:
+        """The α of each iteration of the warm-up, more than at its end; none without a schedule."""
+        if self.smoothing_schedule is None:
+            return ()
+        smoothing, factor, final = self.smoothing_schedule
+        smoothings = []
+        while smoothing > final:
+            smoothings.append(smoothing)
+            smoothing *= factor
+        return tuple(smoothings)
+
+    @property
+    def first_smoothing(self) -> float:
+        """The α that a warm-up begins with.
+
+        First centroids are made with it: at a lower one a row is as far from a centroid as the
+        words that this lacks, whatever the words of the row, and clusters run empty.
+        """
+        return (*self.warm_smoothings, 0.0)[0]
+
+    @property
+    def final_smoothing(self) -> float:
+        """The α that a warm-up ends with: all reported J have it."""
+        return 0.0 if self.smoothing_schedule is None else self.smoothing_schedule[2]
+
     @abstractmethod
     def bind(self, extent: Extent) -> Self:
         """Return this distortion tied to a corpus; InvalidInputError: the data are not for it."""

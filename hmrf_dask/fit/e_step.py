@@ -6,22 +6,20 @@ from collections.abc import Sequence
 
 from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.errors import MemoryPlanError
-from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.rounds import settle_in_rounds
 from hmrf_dask.flow.dataflow import Lazy
 from hmrf_dask.tasks import icm, partitions
 from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.hard_pairs import keyed_costs, settle
-from hmrf_dask.tasks.model import State
+from hmrf_dask.tasks.model import Model, State
 
 
-def settled_problem(
-    engine: Engine, number: int, pricing: Pricing, model: Lazy, files: Sequence[LabelsFile]
-) -> Lazy:
+def settled_problem(engine: Engine, number: int, model: Model, files: Sequence[LabelsFile]) -> Lazy:
     """Return lazily the labels of the points of an ICM problem, no pair broken."""
     flow, settings = engine.flow, engine.problem.settings
     plan = engine.problem.icm_problems[number]
-    linked = [engine.problem.linked[part] for part in plan.parts]
+    linked = [engine.problem.linked[part] for part in plan.partitions]
     if plan.mode != "heap":
         n_rows = sum(part.n_rows for part in linked)
         raise MemoryPlanError(
@@ -29,54 +27,54 @@ def settled_problem(
             f"{settings.n_clusters} costs each, above hmrf.task-memory ({settings.task_memory} "
             "bytes); raise it, or use PCKMeans, whose pairs are reconciled between tasks"
         )
-    costs = [flow.lazy(keyed_costs, part.block, model, pricing.scale) for part in linked]
+    shared, scale = engine.share_model(model), engine.price(model).scale
+    costs = [flow.lazy(keyed_costs, part.block, shared, scale) for part in linked]
     return flow.lazy(settle, plan.problem, costs, settings, engine.run, list(files))
 
 
-def expectation(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
+def expectation(engine: Engine, state: State) -> tuple[State, int]:
     """Return the state after an E-step at frozen centroids and weights, and how many rows moved."""
     flow = engine.flow
     if flow.shares_memory:  # by all threads now, or by the first task while the others wait for it
         engine.problem.distortion.make_ready(state.model.table())
-    model = engine.send(state.model)
-    groups, _ = engine.groups(state)
+    model = engine.share_model(state.model)
+    slices, _ = engine.slices(state)
     free = [
         flow.lazy(
             partitions.assign, one.blocks, list(one.kept), model, engine.run, engine.number,
-            engine.at_hand, list(one.files),
+            engine.in_process, list(one.files),
         )
-        for one in groups
+        for one in slices
     ]  # fmt: skip
-    linked = _linked_steps(engine, state, pricing, model)
-    return engine.finish(state, [*free, *linked], pricing, model)
+    return engine.finish(state, [*free, *_linked_steps(engine, state)])
 
 
-def settle_linked(engine: Engine, state: State, pricing: Pricing) -> tuple[State, int]:
+def settle_linked(engine: Engine, state: State) -> tuple[State, int]:
     """Return the state after ICM on linked rows alone; free rows keep their labels."""
     flow = engine.flow
-    model = engine.send(state.model)
-    groups, _ = engine.groups(state)
+    model = engine.share_model(state.model)
+    slices, _ = engine.slices(state)
     free = [
         flow.lazy(
             partitions.relabel, one.blocks, list(one.kept), model, engine.run, engine.number,
-            engine.at_hand, list(one.files),
+            engine.in_process, list(one.files),
             *(flow.lazy(partitions.labels_of, engine.run, file) for file in one.files),
         )
-        for one in groups
+        for one in slices
     ]  # fmt: skip
-    linked = _linked_steps(engine, state, pricing, model)
-    return engine.finish(state, [*free, *linked], pricing, model)
+    return engine.finish(state, [*free, *_linked_steps(engine, state)])
 
 
-def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -> list[Lazy]:
-    """Return the steps of the linked parts: cost rows, ICM by problem, labels back to the parts."""
+def _linked_steps(engine: Engine, state: State) -> list[Lazy]:
+    """Return the steps of linked partitions: cost rows, ICM by problem, their labels."""
     flow, problem = engine.flow, engine.problem
-    known = engine.rows(state.model.weights).linked
+    model, pricing = engine.share_model(state.model), engine.price(state.model)
+    known = engine.corpus_terms(state.model.weights).linked
     if problem.held:
         return [
             flow.lazy(
                 partitions.relabel, [part.block], [terms], model, engine.run, engine.number,
-                engine.at_hand, [file], held,
+                engine.in_process, [file], held,
             )
             for part, terms, file, held in zip(
                 problem.linked, known, state.linked, problem.held, strict=True
@@ -84,41 +82,40 @@ def _linked_steps(engine: Engine, state: State, pricing: Pricing, model: Lazy) -
         ]  # fmt: skip
     steps: list[Lazy] = []
     for number, plan in enumerate(problem.icm_problems):
-        if plan.mode != "rounds" and len(plan.parts) == 1 and not problem.settings.hard:
-            part = plan.parts.start
+        if plan.mode != "rounds" and len(plan.partitions) == 1 and not problem.settings.hard:
+            part = plan.partitions.start
             steps.append(
                 flow.lazy(
                     icm.settle_alone, plan.problem, pricing.problems[number],
                     problem.linked[part].block, known[part], model, pricing.scale, problem.potts,
-                    problem.closure_costs, engine.run, engine.number, engine.at_hand,
+                    problem.closure_costs, engine.run, engine.number, engine.in_process,
                     state.linked[part],
                 )
             )  # fmt: skip
             continue
-        labels = _settled_parts(engine, number, state, pricing, model)
+        labels = _settled_partitions(engine, number, state)
         steps += [
             flow.lazy(
                 partitions.relabel, [problem.linked[part].block], [known[part]], model, engine.run,
-                engine.number, engine.at_hand, [state.linked[part]], after,
+                engine.number, engine.in_process, [state.linked[part]], after,
             )
-            for part, after in zip(plan.parts, labels, strict=True)
+            for part, after in zip(plan.partitions, labels, strict=True)
         ]  # fmt: skip
     return steps
 
 
-def _settled_parts(
-    engine: Engine, number: int, state: State, pricing: Pricing, model: Lazy
-) -> list[Lazy]:
-    """Return the labels of every part of an ICM problem after exact ICM, or under hard pairs."""
+def _settled_partitions(engine: Engine, number: int, state: State) -> list[Lazy]:
+    """Return the labels of each partition of an ICM problem after ICM, or under hard pairs."""
     flow, problem, plan = engine.flow, engine.problem, engine.problem.icm_problems[number]
-    blocks = [problem.linked[part].block for part in plan.parts]
-    files = [state.linked[part] for part in plan.parts]
+    blocks = [problem.linked[part].block for part in plan.partitions]
+    files = [state.linked[part] for part in plan.partitions]
     if problem.settings.hard:
-        return engine.cut(number, settled_problem(engine, number, pricing, model, files))
+        return engine.cut(number, settled_problem(engine, number, state.model, files))
+    model, pricing = engine.share_model(state.model), engine.price(state.model)
     if plan.mode == "rounds":
         costs = [flow.lazy(tasks_icm.exact_costs, block, model, pricing.scale) for block in blocks]
         return settle_in_rounds(engine, number, pricing, costs, files)
-    starts = [problem.linked[part].first_row for part in plan.parts]
+    starts = [problem.linked[part].first_row for part in plan.partitions]
     starts = [start - starts[0] for start in starts]
     pairs = pricing.problems[number]
     if plan.mode != "heap":
@@ -126,13 +123,13 @@ def _settled_parts(
             flow.lazy(tasks_icm.exact_linked_costs, block, model, pricing.scale) for block in blocks
         ]
     else:
-        known = engine.rows(state.model.weights).linked
+        known = engine.corpus_terms(state.model.weights).linked
         found = [
             flow.lazy(
                 tasks_icm.linked_costs, block, known[part], model, pricing.scale, plan.problem,
                 pairs, start, engine.run, files,
             )
-            for part, block, start in zip(plan.parts, blocks, starts, strict=True)
+            for part, block, start in zip(plan.partitions, blocks, starts, strict=True)
         ]  # fmt: skip
     settled = flow.lazy(
         icm.settle, plan.problem, pairs, found, engine.rows_of(number), model, pricing.scale,

@@ -24,14 +24,14 @@ from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
 from hmrf_dask.fit import preparation, starts
-from hmrf_dask.fit.journal import Journal, Progress
+from hmrf_dask.fit.journal import Journal, Progress, resume
 from hmrf_dask.fit.loop import Fit
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.phases import wanted
 from hmrf_dask.fit.preparation import Pairs, check_memory, plan_tasks, reading_task, table_task
 from hmrf_dask.fit.problem import ENTRY_BYTES, ROW_BYTES, Problem, lay_out, whole_labels
+from hmrf_dask.fit.refinement import refines
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
-from hmrf_dask.fit.starts import prepare_start_sample
+from hmrf_dask.fit.starts import Starts, initialise, prepare_start_sample
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
@@ -135,7 +135,7 @@ class _Work:
     pairs: Pairs | None  # linked rows: those of given pairs, or seeds that are held
     given: Pairs | None
     seeds: Seeds | None = None
-    groups: list[list[int]] | None = None  # partitions that lie in one place, by number
+    slices: list[list[int]] | None = None  # co-located partitions, by number
 
     @property
     def fingerprint(self) -> str:
@@ -147,7 +147,7 @@ class _Work:
     def refining(self) -> bool:
         """Whether first variation runs."""
         sizes = self.facts.n_rows, self.settings.n_clusters
-        return wanted(self.settings.refine, self.distortion, *sizes)
+        return refines(self.settings.refine, self.distortion, *sizes)
 
     @property
     def refining_starts(self) -> bool:
@@ -178,14 +178,14 @@ def _look(
     check_memory([table, reading_task(corpus.sources)])  # before anything of size d, and any row
     if known_to_fit:
         corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
-    # Of a corpus of tasks only a look tells whether it fits; files that do not are read each time.
-    groups = flow.neighbours(corpus.blocks) if known_to_fit or corpus.sources else None
+    # Whether a corpus of tasks fits is known after the survey; too large files are read each time.
+    slices = flow.neighbours(corpus.blocks) if known_to_fit or corpus.sources else None
     reading = 0
-    if corpus.sources and groups is not None:
-        groups = preparation.cut_slices(groups, corpus.row_counts)
-        reading = max(sum(corpus.row_counts[number] for number in group) for group in groups)
+    if corpus.sources and slices is not None:
+        slices = preparation.cut_slices(slices, corpus.row_counts)
+        reading = max(sum(corpus.row_counts[number] for number in numbers) for numbers in slices)
     facts = preparation.survey_corpus(
-        flow, corpus, distortion, fingerprinted=fingerprinted, groups=groups
+        flow, corpus, distortion, fingerprinted=fingerprinted, slices=slices
     )
     bound = distortion.bind(preparation.extent_of(facts, corpus.n_features))
     preparation.examine_own(flow, corpus, bound, settings.n_clusters)
@@ -203,12 +203,12 @@ def _look(
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
     )  # fmt: skip
     check_memory(needed)
-    if groups is not None:
-        return replace(work, groups=groups)
+    if slices is not None:
+        return replace(work, slices=slices)
     if facts.nbytes <= memory_of_all() // 2:
         kept = flow.persist(list(corpus.partitions))
         kept_corpus = replace(corpus, partitions=tuple(kept), sources=())
-        return replace(work, corpus=kept_corpus, groups=flow.neighbours(kept))
+        return replace(work, corpus=kept_corpus, slices=flow.neighbours(kept))
     return work  # rows are read again in every pass, one partition a task
 
 
@@ -235,23 +235,27 @@ def _run(
         }
     problem = lay_out(
         work.flow, work.settings, work.distortion, extent, corpus.blocks, corpus.row_counts,
-        row_bytes=work.row_bytes, groups=work.groups, **linked,
+        row_bytes=work.row_bytes, slices=work.slices, **linked,
     )  # fmt: skip
     engine = Engine(work.flow, problem, run)
-    ground = partial(prepare_start_sample, work.flow, corpus, problem)
-    fit = Fit(
-        engine,
-        Journal(run, progress),
-        ground=partial(ground, pairs),
+    sample = partial(prepare_start_sample, work.flow, corpus, problem)
+    first = Starts(
+        partial(sample, pairs),
         whole=start_sample_size(corpus.n_rows, work.settings) == corpus.n_rows,
         constrained=pairs is not None,
-        given=_given_first(work, engine, given, partial(ground, None)),
+        centroids=_given_first(work, engine, given, partial(sample, None)),
     )
+    journal = Journal(run, progress)
+    commit = journal.open(problem)
+    if commit is None or commit.record["phase"] == "start":
+        begin = partial(initialise, engine, journal, first)
+    else:
+        begin = partial(resume, engine, commit)
+    fit = Fit(engine, journal, work.settings.max_iter, work.refining)
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()), buffers_kept():
-        state, stop = fit.run()
+        state, stop = fit.run(begin)
         work.flow.settle()
-    journal = fit.journal
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
     if run.final() is None:
         run.event({"event": "stop", "commit": journal.committed, **ended})
@@ -262,13 +266,13 @@ def _run(
 
 
 def _given_first(
-    work: _Work, engine: Engine, given: FloatArray | None, ground: Callable[[], Lazy]
+    work: _Work, engine: Engine, given: FloatArray | None, sample: Callable[[], Lazy]
 ) -> Callable[[], FloatArray] | None:
     """Return what makes the first centroids, None for a pool of starts."""
     if given is not None:
         return partial(start_sample.smoothed, work.distortion, given)
     if work.seeds is not None:
-        return partial(seeded_centroids, engine, work.seeds, ground)
+        return partial(seeded_centroids, engine, work.seeds, sample)
     return None
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, Commit, LabelsFile
 from hmrf_dask.errors import RunDirectoryError, rows_moved
-from hmrf_dask.fit.m_step import FLOOR, centroids_beside_sums, centroids_of, effective_share
+from hmrf_dask.fit.loop import Iteration, Position
+from hmrf_dask.fit.m_step import FLOOR, centroids_of, effective_share, keeps_centroid
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.phases import Iteration
-from hmrf_dask.fit.starts import Candidate
+from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.dataflow import Lazy, share_array
 from hmrf_dask.kernels.compiled import frozen
 from hmrf_dask.tasks import start_sample
@@ -26,20 +26,48 @@ log = logging.getLogger("hmrf_dask")
 Progress = Callable[[dict[str, Any]], None]
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A finished start: its labels in a file, J, and how it went."""
+
+    name: str
+    file: LabelsFile
+    energy: Energy
+    n_iter: int
+    history: tuple[tuple[str, float], ...]
+
+    def encoded(self) -> dict[str, Any]:
+        """Return what a commit keeps of it; its label file is among the files of the commit."""
+        return {
+            "name": self.name,
+            "energy": self.energy.encoded(),
+            "n_iter": self.n_iter,
+            "history": [list(step) for step in self.history],
+        }
+
+    @staticmethod
+    def decoded(record: dict[str, Any], file: LabelsFile) -> Candidate:
+        """Return the candidate a commit holds."""
+        history = tuple((str(step), float(value)) for step, value in record["history"])
+        return Candidate(
+            record["name"], file, Energy.decoded(record["energy"]), record["n_iter"], history
+        )
+
+
 @dataclass
 class Journal:
     """Where a fit stands. Everything in here is in the last commit too.
 
     Attributes
     ----------
-    run : RunStore
+    run : CheckpointStore
     progress : callable
         Called with the record of every commit.
     candidates : list of Candidate
         Those that are done.
     history : list of (phase, step, J)
     n_iter : int
-        Fit iterations of the winner.
+        Iterations of E-step and M-steps of the winner.
     committed : int
         Number of the last commit.
     """
@@ -56,23 +84,66 @@ class Journal:
         """The number of the commit to come."""
         return self.committed + 1
 
+    def open(self, problem: Problem) -> Commit | None:
+        """Report that a fit starts or resumes; return the last commit, None where it starts."""
+        commit = self.run.latest()
+        modes = [plan.mode for plan in problem.icm_problems]
+        self.run.event(
+            {
+                "event": "start" if commit is None else "resume",
+                "commit": None if commit is None else commit.number,
+                "n_rows": problem.extent.n_rows,
+                "n_features": problem.extent.n_features,
+                "n_clusters": problem.settings.n_clusters,
+                "distortion": problem.distortion.name,
+                "seed": problem.settings.seed,
+                "partitions": len(problem.free),
+                "linked_partitions": len(problem.linked),
+                "bundles": modes[:100],
+                "inference": problem.settings.inference,
+                "bundles_with_icm_alone": len(modes) - modes.count("messages"),
+            }
+        )
+        if commit is not None:
+            log.info("resuming from commit %d", commit.number)
+            self._recall(commit)
+        return commit
+
+    def _recall(self, commit: Commit) -> None:
+        record = commit.record
+        self.committed = commit.number
+        self.n_iter = record["n_iter"]
+        self.history = [
+            (str(phase), str(step), float(value)) for phase, step, value in record["history"]
+        ]
+        if record["phase"] == "start":
+            self.candidates = [
+                Candidate.decoded(start, file)
+                for start, file in zip(record["starts"], commit.files, strict=True)
+            ]
+
     def keep_candidate(self, candidate: Candidate) -> None:
         """Commit a finished candidate of the pool, with all that were finished before it."""
         self.candidates.append(candidate)
-        files = [one.file for one in self.candidates]
+        files = [finished.file for finished in self.candidates]
         record = self._record("start", len(self.candidates), candidate.energy, moved=0, stop=None)
         self.run.commit(self.next, record, {}, files)
         self.committed += 1
-        log.info("start %s ends with J %.6g", candidate.name, candidate.energy.value)
-        told = {"name": candidate.name, "J": candidate.energy.value, "n_iter": candidate.n_iter}
-        self.run.event({"event": "candidate", "commit": self.committed, **told})
-        self.progress(record | {"name": candidate.name})
+        name, value = candidate.name, candidate.energy.value
+        log.info("start %s ends with J %.6g", name, value)
+        event = {"event": "candidate", "commit": self.committed, "name": name, "J": value}
+        self.run.event(event | {"n_iter": candidate.n_iter})
+        self.progress(record | {"name": name})
 
-    def keep(self, phase: str, iteration: int, turn: Iteration) -> None:
-        """Commit one iteration, tell who watches, and remove what no commit needs any more."""
-        state = turn.state
-        self.history += [(phase, step, value) for step, value in turn.steps]
-        record = self._record(phase, iteration, state.energy, moved=turn.moved, stop=turn.stop)
+    def keep(self, phase: str, number: int, iteration: Iteration) -> None:
+        """Commit iteration `number` of a phase, report it, and remove what no commit needs."""
+        state = iteration.state
+        if phase == "fit" and number:  # 0 is what the phase starts from
+            self.n_iter += 1
+        self.history += [(phase, step, value) for step, value in iteration.steps]
+        record = self._record(
+            phase, number, state.energy, moved=iteration.moved, stop=iteration.stop
+        )
         record |= {
             "smoothing": state.model.smoothing,
             "exponent": state.model.exponent,
@@ -81,69 +152,64 @@ class Journal:
         }
         self.run.commit(self.next, record, state_arrays(state), [*state.free, *state.linked])
         self.committed += 1
-        seen = self._tell(phase, iteration, turn)
+        health = _health(state)
+        self._report(phase, number, iteration, health)
         self.run.clean()
-        self.progress(record | seen)
-
-    def recall(self, commit: Commit) -> None:
-        """Stand where the fit stood after `commit`."""
-        record = commit.record
-        self.committed = commit.number
-        self.n_iter = record["n_iter"]
-        self.history = [
-            (str(phase), str(step), float(value)) for phase, step, value in record["history"]
-        ]
-        if record["phase"] == "start":
-            told = zip(record["starts"], commit.files, strict=True)
-            self.candidates = [Candidate.decoded(one, file) for one, file in told]
+        self.progress(record | health)
 
     def _record(
-        self, phase: str, iteration: int, energy: Energy, *, moved: int, stop: str | None
+        self, phase: str, number: int, energy: Energy, *, moved: int, stop: str | None
     ) -> dict[str, Any]:
         return {
             "phase": phase,
-            "iteration": iteration,
+            "iteration": number,
             "moved": moved,
             "stop": stop,
             "energy": energy.encoded(),
             "J": energy.value,
             "n_iter": self.n_iter,
             "history": [list(step) for step in self.history],
-            "starts": [one.encoded() for one in self.candidates],
+            "starts": [candidate.encoded() for candidate in self.candidates],
         }
 
-    def _tell(self, phase: str, iteration: int, turn: Iteration) -> dict[str, Any]:
-        """Write the event of an iteration, log it, and return what it says beyond the record."""
-        state, weights = turn.state, turn.state.model.weights
-        empty = np.flatnonzero(state.counts == 0).tolist()
-        seen: dict[str, Any] = {"empty": len(empty)}
-        if (weights != 1.0).any():
-            seen["floors"] = int((weights <= FLOOR).sum())
-            seen["effective_share"] = effective_share(weights)
-        moved = rows_moved(iteration, turn.moved)
-        log.info("%s %d: J %.9g, %s", phase, iteration, state.energy.value, moved)
+    def _report(
+        self, phase: str, number: int, iteration: Iteration, health: dict[str, Any]
+    ) -> None:
+        """Write the events of an iteration, and log it."""
+        state, steps, moved = iteration.state, dict(iteration.steps), iteration.moved
+        value = state.energy.value
+        log.info("%s %d: J %.9g, %s", phase, number, value, rows_moved(number, moved))
         event = {"event": "iteration", "commit": self.committed, "phase": phase}
-        event |= {"iteration": iteration, "moved": turn.moved, "stop": turn.stop}
-        steps = dict(turn.steps)
-        self.run.event(event | {"steps": steps} | state.energy.terms() | seen)
+        event |= {"iteration": number, "moved": moved, "stop": iteration.stop}
+        self.run.event(event | {"steps": steps} | state.energy.terms() | health)
         if "reseed" in steps:
             log.info("empty clusters were reseeded with the farthest rows")
             self.run.event({"event": "reseed", "commit": self.committed, "J": steps["reseed"]})
+        empty = np.flatnonzero(state.counts == 0).tolist()
         if empty:
             log.warning("%d of %d clusters are empty", len(empty), len(state.counts))
-            told = {"event": "empty-clusters", "commit": self.committed, "clusters": empty}
-            self.run.event(told)
-        return seen
+            event = {"event": "empty-clusters", "commit": self.committed}
+            self.run.event(event | {"clusters": empty})
+
+
+def _health(state: State) -> dict[str, Any]:
+    """Return what a report of a state holds that its commit does not."""
+    weights = state.model.weights
+    health: dict[str, Any] = {"empty": int((state.counts == 0).sum())}
+    if (weights != 1.0).any():
+        health["floors"] = int((weights <= FLOOR).sum())
+        health["effective_share"] = effective_share(weights)
+    return health
 
 
 def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
-    """Return what a commit must hold beside labels: the rest of the state is a function of these.
+    """Return what a commit must hold next to labels: the state is a function of both.
 
     Centroids follow from the sums, so only those that do not are kept: of clusters that are empty
     or whose rows have no direction, and of all clusters before their first M-step.
     """
     model = state.model
-    rows = np.flatnonzero(centroids_beside_sums(state))
+    rows = np.flatnonzero(keeps_centroid(state))
     centroids = model.centroids[rows] if len(rows) < model.n_clusters else model.centroids
     return {
         "weights": model.weights,
@@ -153,7 +219,17 @@ def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-Files = tuple[tuple[LabelsFile, ...], tuple[LabelsFile, ...]]  # of corpus parts, of linked parts
+class LabelFiles(NamedTuple):
+    """Label files of all corpus partitions and of all linked partitions."""
+
+    free: tuple[LabelsFile, ...]
+    linked: tuple[LabelsFile, ...]
+
+
+def resume(engine: Engine, commit: Commit) -> Position:
+    """Return where a fit stood after a commit."""
+    record = commit.record
+    return Position(record["phase"], record["iteration"], record["stop"], restore(engine, commit))
 
 
 def restore(engine: Engine, commit: Commit) -> State:
@@ -161,7 +237,7 @@ def restore(engine: Engine, commit: Commit) -> State:
     problem, record = engine.problem, commit.record
     arrays = engine.run.load_state(commit)
     engine.number = commit.number
-    free, linked = recut(engine, commit)
+    files = recut(engine, commit)
     n_clusters, n_features = problem.settings.n_clusters, problem.extent.n_features
     model = Model(
         problem.distortion,
@@ -172,12 +248,12 @@ def restore(engine: Engine, commit: Commit) -> State:
     )
     state = State(
         model,
-        np.zeros((0, 0), np.int64),
-        np.zeros(0, np.int64),
-        free,
-        linked,
-        Energy.decoded(record["energy"]),
-        WeightPrior(record["strength"], arrays["reference"], record["offset"]),
+        sums=np.zeros((0, 0), np.int64),
+        counts=np.zeros(0, np.int64),
+        free=files.free,
+        linked=files.linked,
+        energy=Energy.decoded(record["energy"]),
+        prior=WeightPrior(record["strength"], arrays["reference"], record["offset"]),
     )
     sums, counts = engine.total_sums(model, state)
     state = replace(state, sums=sums, counts=counts)
@@ -186,37 +262,33 @@ def restore(engine: Engine, commit: Commit) -> State:
     return replace(state, model=replace(model, centroids=centroids))
 
 
-def recut(engine: Engine, commit: Commit) -> Files:
-    """Return label files of the present parts: those of the commit, cut anew where it must be."""
+def recut(engine: Engine, commit: Commit) -> LabelFiles:
+    """Return label files of the present partitions, cut again where a commit has others."""
     problem, flow, run = engine.problem, engine.flow, engine.run
     rows = [file for file in commit.files if file.part.startswith("rows-")]
     linked = tuple(file for file in commit.files if file.part.startswith("linked-"))
-    if [file.n_rows for file in linked] != [part.n_rows for part in problem.linked]:
+    if [file.n_rows for file in linked] != [partition.n_rows for partition in problem.linked]:
         raise RunDirectoryError(
-            f"commit {commit.number} must hold the linked parts of this fit, got "
-            f"{[file.n_rows for file in linked]} rows for {[p.n_rows for p in problem.linked]}; "
+            f"commit {commit.number} must hold the linked partitions of this fit, got "
+            f"{[file.n_rows for file in linked]} rows for "
+            f"{[partition.n_rows for partition in problem.linked]}; "
             "resume with the version of hmrf_dask that began the run"
         )
-    cuts = [(part.first_row, part.n_rows) for part in problem.free]
+    cuts = [(partition.first_row, partition.n_rows) for partition in problem.free]
     if [(file.first_row, file.n_rows) for file in rows] == cuts:
-        return tuple(rows), linked
+        return LabelFiles(tuple(rows), linked)
     files = [
         flow.lazy(
-            cut_labels,
-            run,
-            commit.number,
-            part.name,
-            part.first_row,
-            part.n_rows,
-            overlapping(rows, part.first_row, part.n_rows),
+            cut_labels, run, commit.number, partition.rows,
+            overlapping(rows, partition.first_row, partition.n_rows),
         )
-        for part in problem.free
-    ]
-    return tuple(flow.compute(files)), linked
+        for partition in problem.free
+    ]  # fmt: skip
+    return LabelFiles(tuple(flow.compute(files)), linked)
 
 
 def overlapping(files: Sequence[LabelsFile], first_row: int, n_rows: int) -> list[LabelsFile]:
-    """Return the files that hold some of these rows: a task is told of no others."""
+    """Return the files that hold some of these rows: a task is given no others."""
     last_row = first_row + n_rows
     return [
         file
@@ -225,34 +297,20 @@ def overlapping(files: Sequence[LabelsFile], first_row: int, n_rows: int) -> lis
     ]
 
 
-def spread(engine: Engine, ground: Lazy, file: LabelsFile) -> Files:
-    """Write the labels of a candidate, which knows every row, as those of every part."""
+def write_candidate(engine: Engine, sample: Lazy, file: LabelsFile) -> LabelFiles:
+    """Write the labels of a candidate that knows every row as those of every partition."""
     flow, problem, run, number = engine.flow, engine.problem, engine.run, engine.number
-    labels = flow.lazy(start_sample.labels_by_row, ground, run, file)
+    labels = flow.lazy(start_sample.labels_by_row, sample, run, file)
     free = [
-        flow.lazy(
-            write_free,
-            run,
-            number,
-            part.name,
-            part.first_row,
-            part.n_rows,
-            share_array(flow, places),
-            labels,
-        )
-        for part, places in zip(problem.free, problem.places, strict=True)
+        flow.lazy(write_free, run, number, partition.rows, share_array(flow, places), labels)
+        for partition, places in zip(problem.free, problem.places, strict=True)
     ]
     linked = [
         flow.lazy(
-            write_linked,
-            run,
-            number,
-            part.name,
-            part.first_row,
-            share_array(flow, problem.laid_rows(part)),
-            labels,
+            write_linked, run, number, partition.rows,
+            share_array(flow, problem.laid_rows(partition)), labels,
         )
-        for part in problem.linked
-    ]
+        for partition in problem.linked
+    ]  # fmt: skip
     files = flow.compute([*free, *linked])
-    return tuple(files[: len(free)]), tuple(files[len(free) :])
+    return LabelFiles(tuple(files[: len(free)]), tuple(files[len(free) :]))

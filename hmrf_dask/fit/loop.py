@@ -1,227 +1,301 @@
-"""The fit (KDD 2004, fig. 2): starts → warm-up → fit → refinement, every iteration one commit.
+"""HMRF-KMeans (KDD 2004, fig. 2): initialise, then E-step, M-step A, M-step B until labels stand.
 
-A fit that was stopped goes on from its last commit to the same bits: each iteration is a function
-of the corpus, the constraints and the commit before it.
+A warm-up comes before where the distortion is smoothed, refinement after. Every iteration is one
+commit, and a function of the corpus, the constraints and the commit before it: so a fit that was
+stopped resumes from its last commit to the same bits.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
-from hmrf_dask.fit import phases, starts
-from hmrf_dask.fit import starts as fit_starts
-from hmrf_dask.fit.journal import Journal, restore, spread
+import numpy as np
+
+from hmrf_dask.checkpoints.records import LabelsFile
+from hmrf_dask.errors import HmrfError
+from hmrf_dask.fit.e_step import expectation, settle_linked
+from hmrf_dask.fit.m_step import (
+    first_prior,
+    held_prior,
+    learn,
+    maximisation,
+    prior_value,
+    reseed,
+    reweighted,
+    warm_weights,
+)
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.phases import Iteration, wanted
-from hmrf_dask.fit.starts import Candidate
-from hmrf_dask.flow.dataflow import Lazy
-from hmrf_dask.tasks import model, start_sample
-from hmrf_dask.tasks.model import Settings, State
+from hmrf_dask.fit.problem import undecided_labels
+from hmrf_dask.fit.refinement import first_variation
+from hmrf_dask.kernels.sums import fixed_point_exponent
+from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.types import FloatArray
 
-log = logging.getLogger("hmrf_dask")
-ABREAST = 4  # candidates computed in one graph, each committed when all four are done
 UNFINISHED = "max_iter iterations done"
-Position = tuple[str, int, str | None]  # a phase, its iteration, and why it ended if it did
+MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob
+Steps = tuple[tuple[str, float], ...]  # of one iteration: their names, and J after each
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one iteration did.
+
+    Attributes
+    ----------
+    state : State
+        After it.
+    moved : int
+        Rows that changed their label.
+    steps : tuple of (str, float)
+        Name of each step and J after it.
+    stop : str, optional
+        Why the phase ended, if it did.
+    """
+
+    state: State
+    moved: int = 0
+    steps: Steps = ()
+    stop: str | None = None
+
+
+class Position(NamedTuple):
+    """Where a fit stands: a phase, its iterations that are done, why it ended if it did."""
+
+    phase: str  # "warm-up", "fit" or "refine"
+    done: int
+    stop: str | None
+    state: State
+
+
+class Record(Protocol):
+    """What keeps the iterations of a fit."""
+
+    n_iter: int  # iterations of the phase "fit"
+
+    @property
+    def next(self) -> int:
+        """The number of the commit to come."""
+
+    def keep(self, phase: str, number: int, iteration: Iteration) -> None:
+        """Keep iteration `number` of a phase."""
 
 
 @dataclass
 class Fit:
-    """One fit.
+    """One fit, of the corpus or of a candidate on the start sample.
 
     Attributes
     ----------
     engine : Engine
-    journal : Journal
-        Where it stands.
-    ground : callable
-        Gives the sample the starts work on, as a task result; a resumed fit is past it.
-    whole : bool
-        Whether that sample is the whole corpus.
-    constrained : bool
-    given : callable, optional
-        Makes the first centroids, (K, d), where they come from the user or from seeds.
+    record : Record
+    max_iter : int
+        Most iterations of E-step and M-steps.
+    refining : bool
+        Whether refinement follows them.
     """
 
     engine: Engine
-    journal: Journal
-    ground: Callable[[], Lazy]
-    whole: bool
-    constrained: bool
-    given: Callable[[], FloatArray] | None = None
+    record: Record
+    max_iter: int
+    refining: bool
     # Held here alone: a frame that held an earlier one would keep its K × d arrays alive.
     _state: State = field(init=False, repr=False)
 
-    @property
-    def settings(self) -> Settings:
-        """The fit's parameters."""
-        return self.engine.problem.settings
-
-    def run(self) -> tuple[State, str]:
-        """Run to the end, from the last commit if there is one; return the state and the reason."""
-        return self._go_on(*self._begin())
-
-    def _begin(self) -> Position:
-        """Find the first state, that of the last commit if there is one; return where it stands."""
-        commit = self.engine.run.latest()
-        self._tell(None if commit is None else commit.number)
-        if commit is None:
-            return self._from_starts()
-        self.journal.recall(commit)
-        record = commit.record
-        if record["phase"] == "start":
-            return self._from_starts()
-        self._state = restore(self.engine, commit)
-        return record["phase"], record["iteration"], record["stop"]
-
-    def _tell(self, commit: int | None) -> None:
-        problem = self.engine.problem
-        modes = [one.mode for one in problem.icm_problems]
-        if commit is not None:
-            log.info("resuming from commit %d", commit)
-        self.engine.run.event(
-            {
-                "event": "start" if commit is None else "resume",
-                "commit": commit,
-                "n_rows": problem.extent.n_rows,
-                "n_features": problem.extent.n_features,
-                "n_clusters": self.settings.n_clusters,
-                "distortion": problem.distortion.name,
-                "seed": self.settings.seed,
-                "partitions": len(problem.free),
-                "linked_partitions": len(problem.linked),
-                "bundles": modes[:100],
-                "inference": self.settings.inference,
-                "bundles_with_icm_alone": len(modes) - modes.count("messages"),
-            }
-        )
-
-    # ---- starts
-
-    def _from_starts(self) -> Position:
-        if self.given is not None:
-            return self._from_centroids(self.given())
-        names = starts.candidate_names(self.settings, self.constrained)
-        ground = self.ground()
-        if len(names) == 1:
-            flow = self.engine.flow
-            first = flow.lazy(start_sample.start_centroids, ground, names[0])
-            return self._from_centroids(flow.compute([first])[0])
-        self._run_candidates(ground, names)
-        winner = min(self.journal.candidates, key=lambda one: one.energy.total)
-        return self._from_winner(ground, winner)
-
-    def _from_centroids(self, centroids: FloatArray) -> Position:
-        schedule = model.smoothing_steps(self.engine.problem.distortion.smoothing_schedule)
-        self.engine.number = self.journal.next
-        turn = phases.begin(self.engine, centroids, learning=self.settings.learn_weights)
-        return self._from_turn(turn, warm=bool(schedule))
-
-    def _run_candidates(self, ground: Lazy, names: Sequence[str]) -> None:
-        flow, run = self.engine.flow, self.engine.run
-        while len(self.journal.candidates) < len(names):
-            done = len(self.journal.candidates)
-            batch = [
-                flow.lazy(fit_starts.run_candidate, ground, name, run, done + number + 1)
-                for number, name in enumerate(names[done : done + ABREAST])
-            ]
-            for candidate in flow.compute(batch):
-                self.journal.keep_candidate(candidate)
-
-    def _from_winner(self, ground: Lazy, winner: Candidate) -> Position:
-        """Go on from the best candidate: with its labels if it knows every row, else centroids."""
-        engine, flow, learning = self.engine, self.engine.flow, self.settings.learn_weights
-        log.info("start %s wins with J %.6g", winner.name, winner.energy.value)
-        if self.whole and not learning:  # else its J is of another sum, and it was another fit
-            self.journal.n_iter = winner.n_iter
-            self.journal.history = [("start", step, value) for step, value in winner.history]
-        found = flow.lazy(fit_starts.candidate_centroids, ground, engine.run, winner.file)
-        centroids: FloatArray = flow.compute([found])[0]
-        schedule = engine.problem.distortion.smoothing_schedule
-        smoothing = 0.0 if schedule is None else schedule[2]
-        engine.number = self.journal.next
-        free, linked = spread(engine, ground, winner.file) if self.whole else (None, None)
-        turn = phases.begin(
-            engine, centroids, smoothing=smoothing, learning=learning, free=free, linked=linked
-        )
-        return self._from_turn(turn, warm=learning and schedule is not None)
-
-    # ---- phases
-
-    def _from_turn(self, turn: Iteration, *, warm: bool) -> Position:
-        phase = "warm-up" if warm else "fit"
-        self.journal.keep(phase, 0, turn)
-        self._state = turn.state
-        return phase, 0, None
-
-    def _go_on(self, phase: str, iteration: int, stop: str | None) -> tuple[State, str]:
-        """Go on after iteration `iteration` of a phase, which ended with it if it has a `stop`."""
+    def run(self, initialise: Callable[[], Position]) -> tuple[State, str]:
+        """Run to the end; return the last state and why it ended."""
+        engine = self.engine
+        # 1. Initialise: from must-link neighbourhoods (section 3.3), or where a stopped fit stood.
+        phase, done, stop, self._state = initialise()
         if phase == "warm-up":
-            self._warm_up(iteration)
-            phase, iteration = "fit", 0
+            self._warm_up(done)
+            phase, done = "fit", 0
+        # 2. Repeat until convergence: 2a E-step, 2b M-step (A), 2c M-step (B).
         if phase == "fit":
-            if stop is None:
-                stop = self._fit(iteration)
-            problem, settings = self.engine.problem, self.settings
-            sizes = problem.extent.n_rows, settings.n_clusters
-            if not wanted(settings.refine, problem.distortion, *sizes):
-                return self._state, stop or UNFINISHED
-            iteration, stop = 0, None
-        if stop is None:
-            stop = self._refine(iteration)
+            numbers = range(done, self.max_iter - (self.record.n_iter - done))  # less the start's
+            stop = stop or self._repeat(
+                "fit", numbers, lambda number: fit_iteration(engine, self._state, number)
+            )
+            if self.refining:
+                phase, done, stop = "refine", 0, None
+        # 3. Refine, which the paper does not: until no row or must-link group alone can lower J.
+        if phase == "refine":
+            numbers = range(done, MOST_ROUNDS)
+            stop = stop or self._repeat(
+                "refine", numbers, lambda _: refine_iteration(engine, self._state)
+            )
         return self._state, stop or UNFINISHED
 
+    def _repeat(
+        self, phase: str, numbers: range, iterate: Callable[[int], Iteration]
+    ) -> str | None:
+        """Run and keep the iterations of a phase; return why it ended early, None if it did not."""
+        for number in numbers:
+            self.engine.number = self.record.next
+            iteration = iterate(number)
+            check_progress(self._state, iteration.state)
+            self._keep(phase, number + 1, iteration)
+            if iteration.stop is not None:
+                return iteration.stop
+        return None
+
     def _warm_up(self, done: int) -> None:
-        schedule = self.engine.problem.distortion.smoothing_schedule
-        assert schedule is not None
-        engine, learning = self.engine, self.settings.learn_weights
-        for number, smoothing in list(enumerate(model.smoothing_steps(schedule)))[done:]:
-            engine.number = self.journal.next
-            first = number == 0
-            turn = phases.warm_iteration(
-                engine, self._state, smoothing=smoothing, learning=learning, first=first
-            )
-            self._state = turn.state
-            self.journal.keep("warm-up", number + 1, turn)
-        engine.number = self.journal.next
-        turn = phases.settle_warm(engine, self._state, smoothing=schedule[2], learning=learning)
-        self._state = turn.state
-        self.journal.keep("fit", 0, turn)
+        """Run iterations with a smoothing that falls, then hold it."""
+        smoothings = self.engine.problem.distortion.warm_smoothings
+        for number in range(done, len(smoothings)):
+            self.engine.number = self.record.next
+            iteration = warm_iteration(self.engine, self._state, smoothings[number], number)
+            self._keep("warm-up", number + 1, iteration)
+        self.engine.number = self.record.next
+        self._keep("fit", 0, end_warm_up(self.engine, self._state))
 
-    def _fit(self, done: int) -> str | None:
-        engine, learning = self.engine, self.settings.learn_weights
-        pricing = engine.price(self._state.model)
-        in_start = self.journal.n_iter - done  # what the winner did of them already
-        for number in range(done, self.settings.max_iter - in_start):
-            engine.number = self.journal.next
-            turn = phases.fit_iteration(
-                engine, self._state, pricing, learning=learning, first=number == 0
-            )
-            self._keep_lower(turn)
-            pricing = turn.pricing
-            self.journal.n_iter += 1
-            self.journal.keep("fit", number + 1, turn)
-            if turn.stop is not None:
-                return turn.stop
-        return None
+    def _keep(self, phase: str, number: int, iteration: Iteration) -> None:
+        self._state = iteration.state
+        self.record.keep(phase, number, iteration)
 
-    def _keep_lower(self, turn: Iteration) -> None:
-        """Go on from the state of a turn, which must not have raised J."""
-        phases.check_progress(self._state, turn.state)
-        self._state = turn.state
 
-    def _refine(self, done: int) -> str | None:
-        engine = self.engine
-        pricing = engine.price(self._state.model)
-        for number in range(done, phases.MOST_ROUNDS):
-            engine.number = self.journal.next
-            learning = self.settings.learn_weights
-            turn = phases.refine_iteration(engine, self._state, pricing, learning=learning)
-            self._keep_lower(turn)
-            pricing = turn.pricing
-            self.journal.keep("refine", number + 1, turn)
-            if turn.stop is not None:
-                return turn.stop
-        return None
+# ---- one iteration of each phase
+
+
+def begin(
+    engine: Engine,
+    centroids: FloatArray,
+    *,
+    smoothing: float = 0.0,
+    free: tuple[LabelsFile, ...] | None = None,
+    linked: tuple[LabelsFile, ...] | None = None,
+) -> Iteration:
+    """Return the first state: every row labelled, centroids still the given ones, J measured.
+
+    With labels of the `free` partitions free rows keep these and only linked rows are settled; with
+    labels of the `linked` partitions too nothing moves.
+    """
+    undecided: tuple[tuple[LabelsFile, ...], tuple[LabelsFile, ...]] = ((), ())
+    if free is None or linked is None:
+        undecided = undecided_labels(engine.flow, engine.problem, engine.run)
+    state, moved = _first_state(engine, centroids, smoothing), 0
+    state = replace(state, free=free or undecided[0], linked=linked or undecided[1])
+    if free is None:
+        state, moved = expectation(engine, state)
+    else:
+        sums, counts = engine.total_sums(state.model, state)
+        state = replace(state, sums=sums, counts=counts)
+        if linked is None:
+            state, moved = settle_linked(engine, state)
+    energy = engine.energy(state, prior_value(engine, state))
+    return Iteration(replace(state, energy=energy), moved, (("begin", energy.value),))
+
+
+def _first_state(engine: Engine, centroids: FloatArray, smoothing: float) -> State:
+    """Return the state before any row has a label; all features weigh 1."""
+    problem = engine.problem
+    weights = np.ones(problem.extent.n_features)
+    exponent = fixed_point_exponent(problem.extent.n_rows, engine.summand_bound(weights))
+    return State(
+        Model(problem.distortion, weights, centroids, smoothing, exponent),
+        sums=np.zeros((len(centroids), problem.extent.n_features + 1), np.int64),
+        counts=np.zeros(len(centroids), np.int64),
+        free=(),
+        linked=(),
+        energy=Energy(),
+        prior=first_prior(engine),
+    )
+
+
+def fit_iteration(
+    engine: Engine, state: State, number: int, *, learning: bool | None = None
+) -> Iteration:
+    """Run one iteration of the box; the E-step of number 0 was done when the fit began.
+
+    Weights are learned where the engine's problem says so, but for another `learning`.
+    """
+    first, learning = number == 0, engine.learning if learning is None else learning
+    steps: list[tuple[str, float]] = []
+    moved = 0
+
+    # 2a. E-step (section 3.4): every row to the cluster that lowers J most, the rest held.
+    if not first:
+        after, moved = expectation(engine, state)
+        if moved == 0:
+            return Iteration(state, stop="no label moved")
+        if after.energy.total > state.energy.total:
+            return Iteration(state, stop="the E-step found no move that lowers J in float64")
+        state = after
+        steps.append(("E", state.energy.value))
+
+    # 2b. M-step (A), section 3.5: centroids; then farthest rows into clusters that ran empty.
+    after = maximisation(engine, state, moved=None if first or learning else moved)
+    if after.energy.total > state.energy.total:
+        stop = "new centroids would not lower J in float64"
+        return Iteration(state, moved, tuple(steps), stop)
+    state = after
+    steps.append(("A", state.energy.value))
+    seeded = reseed(engine, state)
+    if seeded is not None:
+        state = seeded
+        steps.append(("reseed", state.energy.value))
+
+    # 2c. M-step (B): the weights of features (eq. 18 to 20), if they are learned.
+    learned = learn(engine, state) if learning else None
+    if learned is not None:
+        state = learned
+        steps.append(("B", state.energy.value))
+    return Iteration(state, moved, tuple(steps))
+
+
+def refine_iteration(engine: Engine, state: State) -> Iteration:
+    """Run one round of first variation, or an E-step where it moves nothing, or an M-step B.
+
+    Weights in closed form are their labels' minimiser, so they follow the labels that refinement
+    finds; a gradient step would go on for ever, and going on after labels are stable harms.
+    """
+    varied, moved = first_variation(engine, state)
+    if moved:
+        return Iteration(varied, moved, (("variation", varied.energy.value),))
+    iteration = fit_iteration(engine, state, 1, learning=False)
+    if iteration.stop is None:
+        return iteration
+    if engine.learning and engine.problem.distortion.learning != "gradient":
+        learned = learn(engine, state)
+        if learned is not None:
+            return Iteration(learned, steps=(("B", learned.energy.value),))
+    return replace(iteration, stop="neither a row nor a group can move with a gain")
+
+
+def warm_iteration(engine: Engine, state: State, smoothing: float, number: int) -> Iteration:
+    """Run one iteration of the warm-up at smoothing α: it makes no promise on J.
+
+    α is in the centroids alone. J's term α·D(u, μ), which the E-step has later on, would draw rows
+    to the flattest centroids here, where α is large: few would ever leave their first cluster.
+    """
+    state, moved = replace(state, model=replace(state.model, smoothing=0.0)), 0
+    if number:  # the E-step of number 0 was done when the fit began
+        state, moved = expectation(engine, state)
+    state = maximisation(engine, replace(state, model=replace(state.model, smoothing=smoothing)))
+    prior = state.prior
+    if engine.learning:
+        weights, strength = warm_weights(engine, state, prior.strength)
+        state = reweighted(engine, replace(state, prior=WeightPrior()), weights)
+        prior = WeightPrior(strength=strength)
+    state = replace(state, prior=prior)
+    return Iteration(state, moved, (("warm-up", state.energy.value),))
+
+
+def end_warm_up(engine: Engine, state: State) -> Iteration:
+    """Hold α, λ and the prior's constants from here on, and measure J with them."""
+    smoothing = engine.problem.distortion.final_smoothing
+    state = maximisation(engine, replace(state, model=replace(state.model, smoothing=smoothing)))
+    if engine.learning:
+        state = replace(state, prior=held_prior(engine, state, state.prior.strength))
+    energy = engine.energy(state, prior_value(engine, state))
+    return Iteration(replace(state, energy=energy), steps=(("settled", energy.value),))
+
+
+def check_progress(before: State, after: State) -> None:
+    """Raise when a kept step raised J: a promise, so it is checked wherever a state is kept."""
+    if after.energy.total > before.energy.total:
+        raise HmrfError(
+            f"J rose from {before.energy.value!r} to {after.energy.value!r}: this is an error of "
+            "hmrf_dask, please report it with the seed"
+        )

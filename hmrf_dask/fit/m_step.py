@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hmrf_dask.distortions.idivergence import LEAST, IDivergence
-from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import share_array, tree
 from hmrf_dask.kernels.gradients import squares_by_length, weighted_squares
 from hmrf_dask.kernels.sums import fixed_point_exponent
@@ -41,8 +41,8 @@ def centroids_of(state: State) -> FloatArray:
     )
 
 
-def centroids_beside_sums(state: State) -> BoolArray:
-    """Return which centroids the sums alone do not give."""
+def keeps_centroid(state: State) -> BoolArray:
+    """Return which clusters have a centroid that their sums alone do not give."""
     if state.optimal:
         return vacant_clusters(state)
     model = state.model
@@ -59,7 +59,7 @@ def maximisation(engine: Engine, state: State, *, moved: int | None = None) -> S
     near = moved is not None and FEW * moved < engine.problem.extent.n_rows
     if near:
         model = model.moved_from(state.model)
-    engine.send(model)  # on its way while Σ D is computed
+    engine.share_model(model)  # on its way while Σ D is computed
     after = replace(state, model=model, optimal=True)
     distortion = engine.distortion_sum(after)
     return replace(after, energy=replace(state.energy, distortion=distortion))
@@ -74,13 +74,13 @@ def vacant_clusters(state: State) -> BoolArray:
     return vacant
 
 
-def reseed(engine: Engine, state: State, pricing: Pricing) -> State | None:
+def reseed(engine: Engine, state: State) -> State | None:
     """Return the state with the farthest free rows in empty clusters, if J falls; else None."""
     empty = np.flatnonzero(vacant_clusters(state))
     if not len(empty):
         return None
     flow, problem = engine.flow, engine.problem
-    counts, model = share_array(flow, state.counts), engine.send(state.model)
+    counts, model = share_array(flow, state.counts), engine.share_model(state.model)
     lists = [
         flow.lazy(farthest, part.block, model, counts, engine.run, file, len(empty))
         for part, file in zip(problem.free, state.free, strict=True)
@@ -91,7 +91,7 @@ def reseed(engine: Engine, state: State, pricing: Pricing) -> State | None:
     rows, targets = share_array(flow, far.rows), share_array(flow, empty[: len(far.rows)])
     after = [flow.lazy(move_rows, engine.run, file, rows, targets) for file in state.free]
     after += [flow.lazy(labels_of, engine.run, file) for file in state.linked]
-    moved, _ = engine.move(state, after, pricing, model)
+    moved, _ = engine.move(state, after)
     seeded = maximisation(engine, moved)
     return seeded if seeded.energy.total < state.energy.total else None
 
@@ -136,10 +136,10 @@ def effective_share(weights: FloatArray) -> float:
     return float(weights.sum() ** 2 / (len(weights) * (weights * weights).sum()))
 
 
-def first_prior(engine: Engine, learning: bool) -> WeightPrior:
+def first_prior(engine: Engine) -> WeightPrior:
     """Return the prior a fit starts with."""
-    rule = engine.problem.distortion.learning
-    if not learning or rule != "gradient" or engine.problem.settings.weight_update == "paper":
+    rule = engine.problem.distortion.learning if engine.learning else None
+    if rule != "gradient" or engine.problem.settings.weight_update == "paper":
         return WeightPrior()
     return WeightPrior(strength=NORMALISER)
 
@@ -169,20 +169,20 @@ def full_sums(model: Model, sums: IntArray) -> FloatArray:
     return whole
 
 
-def learn(engine: Engine, state: State, pricing: Pricing) -> tuple[State, Pricing] | None:
-    """Return the state under better weights and its pairs' prices; None when no step lowers J."""
-    for weights in _proposals(engine, state, pricing):
+def learn(engine: Engine, state: State) -> State | None:
+    """Return the state under better weights, None when no step lowers J."""
+    for weights in _proposals(engine, state):
         if np.array_equal(weights, state.model.weights):
             return None
-        moved, priced = reweighted(engine, state, weights)
+        moved = reweighted(engine, state, weights)
         if moved.energy.total < state.energy.total:
-            return moved, priced
+            return moved
         engine.forget(weights)
     return None
 
 
-def reweighted(engine: Engine, state: State, weights: FloatArray) -> tuple[State, Pricing]:
-    """Return the state under other weights: sums where they change, centroids, pairs, J anew."""
+def reweighted(engine: Engine, state: State, weights: FloatArray) -> State:
+    """Return the state under other weights: sums where they change, centroids, pairs, J."""
     model = replace(state.model, weights=weights)
     moved = replace(state, model=model)
     if engine.problem.distortion.learning == "gradient":  # summands are scaled by √a/‖x‖_A
@@ -190,19 +190,16 @@ def reweighted(engine: Engine, state: State, weights: FloatArray) -> tuple[State
         model = replace(model, exponent=fixed_point_exponent(engine.problem.extent.n_rows, bound))
         sums, counts = engine.total_sums(model, moved)
         moved = replace(moved, model=model, sums=sums, counts=counts)
-    model = replace(model, centroids=centroids_of(moved))
-    moved = replace(moved, model=model)
-    pricing = engine.price(model)
-    energy = engine.energy(moved, pricing, prior_value(engine, moved))
-    return replace(moved, energy=energy), pricing
+    moved = replace(moved, model=replace(model, centroids=centroids_of(moved)))
+    return replace(moved, energy=engine.energy(moved, prior_value(engine, moved)))
 
 
-def _proposals(engine: Engine, state: State, pricing: Pricing) -> Iterator[FloatArray]:
+def _proposals(engine: Engine, state: State) -> Iterator[FloatArray]:
     """Yield weights to try, the boldest first."""
     rule = engine.problem.distortion.learning
     weights = state.model.weights
     if rule == "gradient":
-        gradient = weight_gradient(engine, state, pricing)
+        gradient = weight_gradient(engine, state)
         if engine.problem.settings.weight_update == "paper":
             yield _kept(weights - PAPER_RATE * gradient)
             return
@@ -288,7 +285,7 @@ def _variance_weights(engine: Engine, state: State) -> FloatArray:
         return np.asarray((totals * totals / counts).sum(axis=0), np.float64)
 
     scatter = np.maximum(moments - over_clusters(state.model.centroids.shape, between), 0.0)
-    scatter += pair_statistics(engine, state, None)
+    scatter += pair_statistics(engine, state)
     least = np.maximum(LEAST_VARIANCE * overall, LEAST_MOMENT * moments)
     varies = overall > LEAST_MOMENT * moments  # the others tell nothing and keep their weights
     best = n_rows / np.maximum(scatter, np.where(varies, least, 1.0))
@@ -315,7 +312,7 @@ def scatter_of(engine: Engine, state: State, *, settled: bool) -> Scatter:
 
     own = moments + over_clusters(model.centroids.shape, distortions)
     whole = moments + n_rows * overall - totals * np.log(overall)
-    own = own + pair_statistics(engine, state, None)
+    own = own + pair_statistics(engine, state)
     if settled:
         whole = whole + alpha * n_rows * (u * np.log(u / overall) - u + overall)
     return Scatter(np.maximum(own, 0.0), np.maximum(whole, 0.0))
@@ -373,7 +370,7 @@ def _entropy_weights(engine: Engine, state: State) -> FloatArray:
     return _relative(own, prior.reference, prior.offset, prior.strength)
 
 
-def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> FloatArray:
+def pair_statistics(engine: Engine, state: State) -> FloatArray:
     """Return what violated pairs add, shape (d,).
 
     It is nought under Potts penalties, which no weight can change.
@@ -382,17 +379,17 @@ def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> Fl
     if problem.potts or not problem.icm_problems:
         return np.zeros(len(model.weights))
     units = _units(engine, model)
-    shared, known = engine.send(model), share_array(flow, units)
+    shared, known = engine.share_model(model), share_array(flow, units)
     found = [
         flow.lazy(
             explicit_part,
-            problem.linked[pair.parts[0]].block,
-            problem.linked[pair.parts[1]].block,
+            problem.linked[pair.partitions[0]].block,
+            problem.linked[pair.partitions[1]].block,
             pair.block,
             pair.cost,
             shared,
             engine.run,
-            (state.linked[pair.parts[0]], state.linked[pair.parts[1]]),
+            (state.linked[pair.partitions[0]], state.linked[pair.partitions[1]]),
             known,
         )
         for pair in problem.pairs
@@ -404,7 +401,7 @@ def pair_statistics(engine: Engine, state: State, pricing: Pricing | None) -> Fl
             engine.rows_of(number),
             shared,
             engine.run,
-            [state.linked[part] for part in one.parts],
+            [state.linked[part] for part in one.partitions],
             problem.closure_costs,
             known,
         )
@@ -442,13 +439,13 @@ def _width(engine: Engine) -> FloatArray:
 def _squares(engine: Engine, state: State, overall: Model, exponent: int) -> IntArray:
     """Return Σ c_i z_im²/a_m of all rows: by the driver where they are at hand, else by tasks."""
     flow, model, strength = engine.flow, state.model, state.prior.strength
-    free, linked = engine.groups(state)
-    shared = engine.send(model)
+    free, linked = engine.slices(state)
+    shared = engine.share_model(model)
     groups = [
         (one.blocks, list(one.kept), shared, engine.run, list(one.files))
         for one in [*free, *linked]
     ]
-    if engine.at_hand:
+    if engine.in_process:
         noted = flow.compute([flow.lazy(noted_rows, *group) for group in groups])
         members = [one for some in noted for one in some]
         return weighted_squares(members, model.table(), overall.table(), strength, exponent)
@@ -458,7 +455,7 @@ def _squares(engine: Engine, state: State, overall: Model, exponent: int) -> Int
     return found
 
 
-def weight_gradient(engine: Engine, state: State, pricing: Pricing) -> FloatArray:
+def weight_gradient(engine: Engine, state: State) -> FloatArray:
     """Return ∂J/∂a by feature, priors included."""
     model, strength = state.model, state.prior.strength
     n_rows, whole = engine.problem.extent.n_rows, state.sums.sum(axis=0, keepdims=True)
@@ -472,7 +469,7 @@ def weight_gradient(engine: Engine, state: State, pricing: Pricing) -> FloatArra
     by_log = 0.5 * (rows - unit * squares_by_length(state.sums, roots))
     if strength:
         by_log += 0.5 * strength * unit * squares_by_length(whole, roots)
-    by_log += pair_statistics(engine, state, pricing)
+    by_log += pair_statistics(engine, state)
     return np.asarray(by_log / model.weights, np.float64)
 
 

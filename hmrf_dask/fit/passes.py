@@ -114,7 +114,7 @@ def task_slices(
             tuple(terms[place] for place in places),
             tuple(state.free[place] for place in places),
         )
-        for places in problem.groups
+        for places in problem.slices
     ]
     linked = [
         TaskSlice((part,), (known,), (file,))
@@ -141,6 +141,7 @@ class PricedPieces:
 class Pricing:
     """The pairs of every ICM problem under one set of weights, kept where they were computed."""
 
+    weights: FloatArray
     scale: Scale
     problems: tuple[Lazy, ...]  # None for a problem in mode "rounds"
     pieces: dict[int, PricedPieces] = field(default_factory=dict)  # by number of such a problem
@@ -156,46 +157,52 @@ class Engine:
     number: int = 0  # of the iteration whose labels are being written
     moments: FloatArray | None = None  # feature moments of the corpus, once they were asked for
     _known: list[CorpusTerms] = field(default_factory=list, init=False, repr=False)
-    _priced: tuple[FloatArray, Pricing] | None = field(default=None, init=False, repr=False)
+    _priced: list[Pricing] = field(default_factory=list, init=False, repr=False)
     _sent: tuple[Model, Lazy] | None = field(default=None, init=False, repr=False)
 
-    def send(self, model: Model) -> Lazy:
+    @property
+    def learning(self) -> bool:
+        """Whether weights of features are learned."""
+        return self.problem.settings.learn_weights
+
+    def share_model(self, model: Model) -> Lazy:
         """Return a model for the tasks of passes to come; it is sent once, from now on."""
         if self._sent is None or self._sent[0] is not model:
             self._sent = model, self.flow.broadcast(model)
         return self._sent[1]
 
-    def rows(self, weights: FloatArray) -> CorpusTerms:
-        """Return what is known of the rows under these weights; that of the last two is kept."""
+    def corpus_terms(self, weights: FloatArray) -> CorpusTerms:
+        """Return the terms of all rows under these weights; those of the last two are cached."""
         for known in self._known:
             if known.weights is weights:
                 return known
-        return self._keep(weights, planned_terms(self.flow, self.problem, weights), [])[0]
+        return self._compute_terms(weights, planned_terms(self.flow, self.problem, weights), [])[0]
 
-    def _keep(
+    def _compute_terms(
         self, weights: FloatArray, terms: Sequence[Lazy], wanted: Sequence[Lazy]
     ) -> tuple[CorpusTerms, list[Any]]:
-        rows, found = compute_terms(self.flow, self.problem, weights, terms, wanted)
-        self._known = [*self._known[-1:], rows]
-        return rows, found
+        corpus_terms, computed = compute_terms(self.flow, self.problem, weights, terms, wanted)
+        self._known = [*self._known[-1:], corpus_terms]
+        return corpus_terms, computed
 
     @cached_property
-    def at_hand(self) -> bool:
-        """Whether all rows lie in this process: then tasks only note those that move."""
+    def in_process(self) -> bool:
+        """Whether all rows are in this process: then tasks only note those that move."""
         every = [*self.problem.free, *self.problem.linked]
-        return self.flow.holds([part.block for part in every])
+        return self.flow.holds([partition.block for partition in every])
 
     def forget(self, weights: FloatArray) -> None:
-        """Forget the rows under weights that are not kept: those before them are wanted again."""
+        """Forget what is cached under weights that were rejected: the ones before are needed."""
         self._known = [known for known in self._known if known.weights is not weights]
+        self._priced = [pricing for pricing in self._priced if pricing.weights is not weights]
 
-    def groups(self, state: State) -> tuple[list[TaskSlice], list[TaskSlice]]:
-        """Return the groups of free parts, and every linked part as one of its own."""
-        rows = self.rows(state.model.weights)
-        return task_slices(self.problem, state, [*rows.free, *rows.linked])
+    def slices(self, state: State) -> tuple[list[TaskSlice], list[TaskSlice]]:
+        """Return the slices of free partitions, and each linked partition as one of its own."""
+        known = self.corpus_terms(state.model.weights)
+        return task_slices(self.problem, state, [*known.free, *known.linked])
 
     def price(self, model: Model) -> Pricing:
-        """Return what all pairs cost under the model's weights; the last prices are kept."""
+        """Return what all pairs cost under a model; the last two prices are cached."""
         problem = self.problem
         scale = make_scale(
             problem.distortion,
@@ -206,23 +213,24 @@ class Engine:
             unit_of_costs=problem.cost_unit,
         )
         if not problem.icm_problems:
-            return Pricing(scale, ())
-        weights, priced = self._priced or (None, None)
-        if priced is not None and weights is model.weights and priced.scale == scale:
-            return priced
+            return Pricing(model.weights, scale, ())
+        for known in self._priced:
+            if known.weights is model.weights and known.scale == scale:
+                return known
         shared = self.flow.share(model)
         blocks = [
             self.flow.lazy(
-                icm.price_pairs, problem.linked[pair.parts[0]].block,
-                problem.linked[pair.parts[1]].block, pair.block, pair.cost, shared, scale,
+                icm.price_pairs, problem.linked[pair.partitions[0]].block,
+                problem.linked[pair.partitions[1]].block, pair.block, pair.cost, shared, scale,
                 problem.potts,
             )
             for pair in problem.pairs
         ]  # fmt: skip
-        self._priced = (model.weights, self._join(scale, blocks))
-        return self._priced[1]
+        pricing = Pricing(model.weights, scale, *self._join(blocks))
+        self._priced = [*self._priced[-1:], pricing]
+        return pricing
 
-    def _join(self, scale: Scale, blocks: Sequence[Lazy]) -> Pricing:
+    def _join(self, blocks: Sequence[Lazy]) -> tuple[tuple[Lazy, ...], dict[int, PricedPieces]]:
         """Bring priced pairs together, for each ICM problem or each piece of one, and keep them."""
         flow = self.flow
         kept: list[Lazy] = []
@@ -245,36 +253,36 @@ class Engine:
             if plan.cutting is not None:
                 costs = tuple(next(results) for _ in plan.pieces)
                 pieces[number] = PricedPieces(costs, tuple(next(results) for _ in plan.blocks))
-        return Pricing(scale, tuple(joined), pieces)
+        return tuple(joined), pieces
 
     def rows_of(self, number: int) -> list[Lazy]:
         """Return the rows of an ICM problem where it needs them: in table form only."""
         plan = self.problem.icm_problems[number]
-        return [self.problem.linked[part].block for part in plan.parts if plan.mode == "table"]
+        return [self.problem.linked[part].block for part in plan.partitions if plan.mode == "table"]
 
     def cut(self, number: int, settled: Lazy) -> list[Lazy]:
         """Return the labels of each part of an ICM problem, from those of all its points."""
         linked, plan = self.problem.linked, self.problem.icm_problems[number]
-        first = linked[plan.parts.start].first_row
+        first = linked[plan.partitions.start].first_row
         return [
             self.flow.lazy(
                 icm.part_labels, settled, linked[part].first_row - first,
                 linked[part].first_row - first + linked[part].n_rows,
             )
-            for part in plan.parts
+            for part in plan.partitions
         ]  # fmt: skip
 
-    def violations(self, pricing: Pricing, model: Lazy, linked: Sequence[Lazy]) -> list[Lazy]:
+    def violations(self, model: Model, linked: Sequence[Lazy]) -> list[Lazy]:
         """Return lazily what violated pairs cost under the labels in the files `linked`.
 
         One for each ICM problem; of one in pieces one for each block of pairs.
         """
-        problem = self.problem
+        problem, pricing, shared = self.problem, self.price(model), self.share_model(model)
         found = [
             self.flow.lazy(
                 icm.price_violations, plan.problem, pricing.problems[number],
-                self.rows_of(number), model, problem.potts, problem.closure_costs, self.run,
-                [linked[part] for part in plan.parts],
+                self.rows_of(number), shared, problem.potts, problem.closure_costs, self.run,
+                [linked[part] for part in plan.partitions],
             )
             for number, plan in enumerate(problem.icm_problems)
             if plan.cutting is None
@@ -284,12 +292,12 @@ class Engine:
                 problem.icm_problems[number].blocks, priced.penalties, strict=True
             ):
                 pair = problem.pairs[place]
-                files = tuple(linked[part] for part in pair.parts)
+                files = tuple(linked[part] for part in pair.partitions)
                 found.append(self.flow.lazy(icm.price_block, pair.block, penalty, self.run, files))
         return found
 
-    def all_parts(self, state: State) -> list[tuple[LabelledPartition, LabelsFile]]:
-        """Return every part with its label file."""
+    def labelled_partitions(self, state: State) -> list[tuple[LabelledPartition, LabelsFile]]:
+        """Return every partition with its label file."""
         return [
             *zip(self.problem.free, state.free, strict=True),
             *zip(self.problem.linked, state.linked, strict=True),
@@ -299,9 +307,9 @@ class Engine:
         """Return the exact Σ D of a state: from its sums where D is linear, else from every row."""
         model, flow = state.model, self.flow
         if self.problem.distortion.linear:
-            return self.rows(model.weights).offsets + _closed(state)
-        free, linked = self.groups(state)
-        shared = self.send(model)
+            return self.corpus_terms(model.weights).offsets + _closed(state)
+        free, linked = self.slices(state)
+        shared = self.share_model(model)
         limbs = [
             flow.lazy(
                 partitions.measure, one.blocks, list(one.kept), shared, self.run, list(one.files)
@@ -310,13 +318,12 @@ class Engine:
         ]
         return exact_integer(flow.compute([tree(flow, add_limbs, limbs)])[0])
 
-    def energy(self, state: State, pricing: Pricing, prior: float) -> Energy:
-        """Return J of a state, its distances and every pair computed anew."""
+    def energy(self, state: State, prior: float) -> Energy:
+        """Return J of a state, its distances and every pair computed again."""
         distortion = self.distortion_sum(state)
         if not self.problem.icm_problems:
             return Energy(distortion=distortion, prior=exact(prior))
-        model = self.send(state.model)
-        penalties = self.flow.compute(self.violations(pricing, model, list(state.linked)))
+        penalties = self.flow.compute(self.violations(state.model, list(state.linked)))
         return gather_energy(distortion, penalties, prior)
 
     def total_sums(self, model: Model, state: State) -> tuple[IntArray, IntArray]:
@@ -324,7 +331,7 @@ class Engine:
 
         Where the weights are new, the terms of the rows are made in the same graph.
         """
-        flow, weights, shared = self.flow, model.weights, self.send(model)
+        flow, weights, shared = self.flow, model.weights, self.share_model(model)
         known = next((one for one in self._known if one.weights is weights), None)
         if known is None:
             terms = planned_terms(flow, self.problem, weights)
@@ -333,14 +340,14 @@ class Engine:
         free, linked = task_slices(self.problem, state, terms)
         sums = [
             flow.lazy(
-                partitions.total, one.blocks, list(one.kept), shared, self.run, self.at_hand,
+                partitions.total, one.blocks, list(one.kept), shared, self.run, self.in_process,
                 list(one.files),
             )
             for one in [*free, *linked]
         ]  # fmt: skip
-        wanted = sums if self.at_hand else [tree(flow, add_sums, sums)]
+        wanted = sums if self.in_process else [tree(flow, add_sums, sums)]
         if known is None:
-            found = self._keep(weights, terms, wanted)[1]
+            found = self._compute_terms(weights, terms, wanted)[1]
         else:
             found = flow.compute(wanted)
         whole = joined(found).finish()
@@ -349,34 +356,30 @@ class Engine:
     def summand_bound(self, weights: FloatArray) -> float:
         """Return a bound on the entries of summands under these weights."""
         bound = self.problem.distortion.summand_bound(None, weights)
-        return self.rows(weights).bound if bound is None else bound
+        return self.corpus_terms(weights).bound if bound is None else bound
 
-    def move(
-        self, state: State, after: Sequence[Lazy], pricing: Pricing, model: Lazy
-    ) -> tuple[State, int]:
-        """Return the state under the labels `after` of every part, and how many rows moved."""
-        free, linked = self.groups(state)
-        n_free = len(self.problem.free)
-        chosen = [*self.problem.groups, *((n_free + place,) for place in range(len(linked)))]
+    def move(self, state: State, labels: Sequence[Lazy]) -> tuple[State, int]:
+        """Return the state under new labels of every partition, and how many rows moved."""
+        free, linked = self.slices(state)
+        n_free, shared = len(self.problem.free), self.share_model(state.model)
+        chosen = [*self.problem.slices, *((n_free + place,) for place in range(len(linked)))]
         steps = [
             self.flow.lazy(
-                partitions.relabel, one.blocks, list(one.kept), model, self.run, self.number,
-                self.at_hand, list(one.files), *(after[place] for place in places),
+                partitions.relabel, one.blocks, list(one.kept), shared, self.run, self.number,
+                self.in_process, list(one.files), *(labels[place] for place in places),
             )
             for one, places in zip([*free, *linked], chosen, strict=True)
         ]  # fmt: skip
-        return self.finish(state, steps, pricing, model)
+        return self.finish(state, steps)
 
-    def finish(
-        self, state: State, steps: Sequence[Lazy], pricing: Pricing, model: Lazy
-    ) -> tuple[State, int]:
-        """Compute the steps of all groups; return the state after them and how many rows moved.
+    def finish(self, state: State, steps: Sequence[Lazy]) -> tuple[State, int]:
+        """Compute the steps of all slices; return the state after them and how many rows moved.
 
-        The last of them are those of the linked parts. Centroids stay as they are.
+        The last of them are those of the linked partitions. Centroids stay as they are.
         """
         flow, problem = self.flow, self.problem
-        linked = [flow.lazy(partitions.file_of, step) for step in steps[len(problem.groups) :]]
-        penalties = self.violations(pricing, model, linked)
+        linked = [flow.lazy(partitions.file_of, step) for step in steps[len(problem.slices) :]]
+        penalties = self.violations(state.model, linked)
         whole, *costs = flow.compute([tree(flow, partitions.merge_steps, steps), *penalties])
         files = {file.part: file for file in whole.files}
         after = replace(
@@ -389,7 +392,7 @@ class Engine:
         after = replace(after, sums=sums, counts=state.counts + whole.sums.counts)
         if problem.distortion.linear or whole.change is None:
             distortion = self.distortion_sum(after)
-        else:  # the moved rows' exact differences: Σ D computed anew to the last bit
+        else:  # the moved rows' exact differences: Σ D exact to the last bit
             distortion = state.energy.distortion + exact_integer(whole.change)
         energy = replace(gather_energy(distortion, costs, 0.0), prior=state.energy.prior)
         return replace(after, energy=energy), whole.n_moved

@@ -13,7 +13,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, MemoryPlanError
-from hmrf_dask.fit.phases import SHARE
+from hmrf_dask.fit.refinement import SHARE
 from hmrf_dask.flow.cluster import memory_of_a_task
 from hmrf_dask.flow.dataflow import FAN, Dataflow, share_array, tree
 from hmrf_dask.kernels.exact import exact_value
@@ -32,7 +32,7 @@ from hmrf_dask.tasks.partitions import (
 from hmrf_dask.tasks.start_sample import start_sample_size
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
-GROUP_ROWS = 2**22  # whose labels a task may hold, 4 bytes each, before and after
+SLICE_ROWS = 2**22  # whose labels a task may hold, 4 bytes each, before and after
 
 
 def survey_corpus(
@@ -41,7 +41,7 @@ def survey_corpus(
     distortion: Distortion,
     *,
     fingerprinted: bool = True,
-    groups: Sequence[Sequence[int]] | None = None,
+    slices: Sequence[Sequence[int]] | None = None,
 ) -> Facts:
     """Return the facts of a corpus from one pass; raise InvalidInputError for what is wrong.
 
@@ -52,40 +52,46 @@ def survey_corpus(
     distortion : Distortion
     fingerprinted : bool
         Whether the content is hashed, which only a run directory asks for.
-    groups : lists of int, optional
-        Numbers of partitions that one task looks at; without it each has a task of its own.
+    slices : lists of int, optional
+        Numbers of partitions that one task surveys; without it each has a task of its own.
     """
     shared = flow.share(distortion)
-    parts, offsets = corpus.blocks, corpus.offsets
-    looks = [
+    blocks, offsets = corpus.blocks, corpus.offsets
+    surveys = [
         flow.lazy(
             survey_slice,
-            [parts[number] for number in group],
-            [offsets[number] for number in group],
+            [blocks[number] for number in numbers],
+            [offsets[number] for number in numbers],
             shared,
             corpus.has_ids,
             fingerprinted,
         )
-        for group in groups or [[number] for number in range(len(parts))]
+        for numbers in slices or [[number] for number in range(len(blocks))]
     ]
-    facts: Facts = flow.compute([tree(flow, add_facts, looks)])[0]
+    facts: Facts = flow.compute([tree(flow, add_facts, surveys)])[0]
     if facts.trouble is not None:
         raise InvalidInputError(facts.trouble)
     return facts
 
 
-def cut_slices(groups: Sequence[Sequence[int]], row_counts: Sequence[int]) -> list[list[int]]:
-    """Return groups of partitions cut so that none has above `GROUP_ROWS` rows, if it has two."""
-    found: list[list[int]] = []
-    for group in groups:
-        n_rows = GROUP_ROWS + 1
-        for number in group:
+def cut_slices(slices: Sequence[Sequence[int]], row_counts: Sequence[int]) -> list[list[int]]:
+    """Return slices of partitions cut so that none has above `SLICE_ROWS` rows, if it has two.
+
+    Examples
+    --------
+    >>> cut_slices([[0, 1, 2], [3]], [SLICE_ROWS, 1, 1, 5])
+    [[0], [1, 2], [3]]
+    """
+    cut: list[list[int]] = []
+    for numbers in slices:
+        n_rows = SLICE_ROWS + 1
+        for number in numbers:
             n_rows += row_counts[number]
-            if n_rows > GROUP_ROWS:
-                found.append([])
+            if n_rows > SLICE_ROWS:
+                cut.append([])
                 n_rows = row_counts[number]
-            found[-1].append(number)
-    return found
+            cut[-1].append(number)
+    return cut
 
 
 def extent_of(facts: Facts, n_features: int) -> Extent:

@@ -34,7 +34,7 @@ class ProblemPlan:
     """
 
     mode: str
-    parts: range
+    partitions: range
     blocks: range
     problem: Lazy = None
     pieces: tuple[Lazy, ...] = ()
@@ -45,7 +45,7 @@ class ProblemPlan:
 class PairPart:
     """The explicit pairs between two linked parts, as a task result, and their costs."""
 
-    parts: tuple[int, int]
+    partitions: tuple[int, int]
     block: Lazy
     cost: Lazy
 
@@ -73,7 +73,7 @@ class Problem:
         default=(), repr=False
     )  # linked position of each of those rows
     row_bytes: int = 1024  # of an average row of the corpus
-    groups: tuple[tuple[int, ...], ...] = ()  # free parts that one task takes, by number
+    slices: tuple[tuple[int, ...], ...] = ()  # free partitions that one task takes, by number
     held: tuple[
         Lazy, ...
     ] = ()  # of each linked part, the labels its rows keep; then no ICM problems
@@ -101,7 +101,7 @@ def part_name(kind: str, number: int) -> str:
     return f"{kind}-{number:05d}"
 
 
-def gather_parts(
+def gather_partitions(
     flow: Dataflow,
     blocks: Sequence[Lazy],
     offsets: IntArray,
@@ -149,7 +149,7 @@ def lay_out(
     row_values: IntArray | None = None,
     costs_unit: float = 2.0**-8,
     row_bytes: int = 1024,
-    groups: Sequence[Sequence[int]] | None = None,
+    slices: Sequence[Sequence[int]] | None = None,
     held: LabelArray | None = None,
 ) -> Problem:
     """Return the problem: constrained rows are gathered into linked parts, and masked in their own.
@@ -159,10 +159,10 @@ def lay_out(
     node_rows : row number in the corpus of each node of the graph
     row_values : entries of each node's row
     row_bytes : bytes of an average row of the corpus
-    groups : numbers of the corpus partitions that one task takes; each alone where it is not given
+    slices : numbers of the corpus partitions that one task takes; each alone where it is not given
     held : label that each node keeps; without it linked rows are settled in ICM problems
     """
-    together = tuple(tuple(one) for one in groups or [(number,) for number in range(len(blocks))])
+    together = tuple(tuple(one) for one in slices or [(number,) for number in range(len(blocks))])
     offsets = np.concatenate([[0], np.cumsum(np.asarray(row_counts, np.int64))])
     free = tuple(
         LabelledPartition(
@@ -174,7 +174,7 @@ def lay_out(
         nowhere = (np.zeros(0, np.int64),) * len(free)
         return Problem(
             settings, distortion, extent, free, places=nowhere, positions=nowhere,
-            row_bytes=row_bytes, groups=together,
+            row_bytes=row_bytes, slices=together,
         )  # fmt: skip
     features = 0 if settings.penalty == "potts" else extent.n_features + 1
     layout = plan_layout(
@@ -185,7 +185,7 @@ def lay_out(
         propagating=settings.inference == "belief-propagation",
     )
     laid_rows = node_rows[layout.order]
-    linked = gather_parts(flow, blocks, offsets, laid_rows, layout.partition_starts, "linked")
+    linked = gather_partitions(flow, blocks, offsets, laid_rows, layout.partition_starts, "linked")
     kept = flow.persist([part.block for part in linked])
     linked = tuple(
         LabelledPartition(part.name, part.first_row, part.n_rows, block)
@@ -201,7 +201,7 @@ def lay_out(
     return Problem(
         settings, distortion, extent, free, linked, layout=layout, graph=graph,
         cost_unit=costs_unit, degree=largest_degree(graph), node_rows=node_rows, places=places,
-        positions=positions, row_bytes=row_bytes, groups=together, **settled,
+        positions=positions, row_bytes=row_bytes, slices=together, **settled,
     )  # fmt: skip
 
 
@@ -266,19 +266,16 @@ def largest_degree(graph: ConstraintGraph) -> float:
     return float((degree + by_group[graph.groups]).max(initial=0.0))
 
 
-def begin_labels(
-    flow: Dataflow, problem: Problem, run: Lazy
+def undecided_labels(
+    flow: Dataflow, problem: Problem, run: CheckpointStore
 ) -> tuple[tuple[LabelsFile, ...], tuple[LabelsFile, ...]]:
     """Return label files in which nothing is decided."""
     nothing = np.zeros(0, np.int64)
     free = [
-        flow.lazy(first_labels, run, part.name, part.first_row, part.n_rows, flow.share(places))
+        flow.lazy(first_labels, run, part.rows, flow.share(places))
         for part, places in zip(problem.free, problem.places, strict=True)
     ]
-    linked = [
-        flow.lazy(first_labels, run, part.name, part.first_row, part.n_rows, nothing)
-        for part in problem.linked
-    ]
+    linked = [flow.lazy(first_labels, run, part.rows, nothing) for part in problem.linked]
     files = flow.compute([*free, *linked])
     return tuple(files[: len(free)]), tuple(files[len(free) :])
 

@@ -21,7 +21,7 @@ from hmrf_dask.fit.preparation import Pairs, describe_nodes
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import Sums, add_sums, fixed_point_exponent
 from hmrf_dask.tasks.partitions import seed_sums
-from hmrf_dask.tasks.start_sample import fill_classes, first_smoothing
+from hmrf_dask.tasks.start_sample import fill_classes
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 CERTAIN = 2**16  # units of a probability: shares of rows are whole numbers, so sums stay exact
@@ -160,13 +160,13 @@ def fix_labels(flow: Dataflow, corpus: Corpus, seeds: Seeds) -> Pairs:
 # ---- first centroids
 
 
-def seeded_centroids(engine: Engine, seeds: Seeds, ground: Callable[[], Lazy]) -> FloatArray:
+def seeded_centroids(engine: Engine, seeds: Seeds, sample: Callable[[], Lazy]) -> FloatArray:
     """Return the centroids of the seeds of each class; classes without are filled up."""
     problem, flow = engine.problem, engine.flow
     n_clusters = problem.settings.n_clusters
     sums, counts, exponent = _total(engine, seeds)
     distortion, weights = problem.distortion, np.ones(problem.extent.n_features)
-    smoothing = first_smoothing(distortion)
+    smoothing = distortion.first_smoothing
     found = distortion.centroids(sums, exponent, counts, weights, smoothing, None)
     classes = np.flatnonzero(_decided(distortion, sums, counts))
     others = np.setdiff1d(np.arange(n_clusters), classes)
@@ -175,7 +175,7 @@ def seeded_centroids(engine: Engine, seeds: Seeds, ground: Callable[[], Lazy]) -
     if not len(others):
         return found
     known = flow.share(found[classes])
-    filled: FloatArray = flow.compute([flow.lazy(fill_classes, ground(), known, classes)])[0]
+    filled: FloatArray = flow.compute([flow.lazy(fill_classes, sample(), known, classes)])[0]
     return filled
 
 

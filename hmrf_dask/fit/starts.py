@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,18 +12,18 @@ from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile, MemoryRun
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.fit import phases
+from hmrf_dask.fit.journal import Candidate, Journal, write_candidate
+from hmrf_dask.fit.loop import Fit, Iteration, Position, begin
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.phases import POOL_ROWS_PER_CLUSTER, Iteration, Steps, wanted
 from hmrf_dask.fit.preparation import Pairs, describe_nodes
-from hmrf_dask.fit.problem import Problem, gather_parts, lay_out, whole_labels
+from hmrf_dask.fit.problem import Problem, gather_partitions, lay_out, whole_labels
+from hmrf_dask.fit.refinement import POOL_ROWS_PER_CLUSTER, refines
 from hmrf_dask.flow.dataflow import Dataflow, Inline, Lazy, share_array, tree
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
-from hmrf_dask.tasks import model
-from hmrf_dask.tasks.model import Energy, Settings
+from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.tasks.start_sample import (
     Lowest,
     StartSample,
@@ -34,138 +35,212 @@ from hmrf_dask.tasks.start_sample import (
 )
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
+log = logging.getLogger("hmrf_dask")
+IN_PARALLEL = 4  # candidates computed in one graph, each committed when all four are done
+
 
 @dataclass(frozen=True)
-class Candidate:
-    """A finished start: its labels in a file, J, and how it went."""
+class Starts:
+    """What a fit starts from.
 
-    name: str
-    file: LabelsFile
-    energy: Energy
-    n_iter: int
-    history: tuple[tuple[str, float], ...]
+    Attributes
+    ----------
+    sample : callable
+        Gives the start sample as a task result.
+    whole : bool
+        Whether it is the whole corpus.
+    constrained : bool
+        Whether there are pairs.
+    centroids : callable, optional
+        Makes the first centroids, (K, d), where they come from the user or from seeds.
+    """
 
-    def encoded(self) -> dict[str, Any]:
-        """Return what a commit keeps of it; its label file is named apart."""
-        return {
-            "name": self.name,
-            "energy": self.energy.encoded(),
-            "n_iter": self.n_iter,
-            "history": [list(step) for step in self.history],
-        }
+    sample: Callable[[], Lazy]
+    whole: bool
+    constrained: bool
+    centroids: Callable[[], FloatArray] | None = None
 
-    @staticmethod
-    def decoded(record: dict[str, Any], file: LabelsFile) -> Candidate:
-        """Return the candidate a commit holds."""
-        history = tuple((str(step), float(value)) for step, value in record["history"])
-        return Candidate(
-            record["name"], file, Energy.decoded(record["energy"]), record["n_iter"], history
-        )
+
+def initialise(engine: Engine, journal: Journal, starts: Starts) -> Position:
+    """Commit the first state of a fit and return it: of given centroids, or of the best candidate.
+
+    Candidates that a stopped fit committed are not run again.
+    """
+    problem = engine.problem
+    if starts.centroids is not None:
+        return _from_centroids(engine, journal, starts.centroids())
+    names = candidate_names(problem.settings, starts.constrained)
+    sample = starts.sample()
+    if len(names) == 1:
+        centroids = engine.flow.lazy(start_centroids, sample, names[0])
+        return _from_centroids(engine, journal, engine.flow.compute([centroids])[0])
+    _run_pool(engine, journal, sample, names)
+    return _from_winner(engine, journal, sample, whole=starts.whole)
+
+
+def _from_centroids(engine: Engine, journal: Journal, centroids: FloatArray) -> Position:
+    engine.number = journal.next
+    warm = bool(engine.problem.distortion.warm_smoothings)
+    return _committed(journal, begin(engine, centroids), warm=warm)
+
+
+def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[str]) -> None:
+    """Run the candidates that are not done, a few in parallel, and commit each."""
+    flow = engine.flow
+    while len(journal.candidates) < len(names):
+        done = len(journal.candidates)
+        batch = [
+            flow.lazy(run_candidate, sample, name, engine.run, number)
+            for number, name in enumerate(names[done : done + IN_PARALLEL], done + 1)
+        ]
+        for candidate in flow.compute(batch):
+            journal.keep_candidate(candidate)
+
+
+def _from_winner(engine: Engine, journal: Journal, sample: Lazy, *, whole: bool) -> Position:
+    """Commit the best candidate: with its labels if it knows every row, else its centroids."""
+    flow, distortion = engine.flow, engine.problem.distortion
+    winner = min(journal.candidates, key=lambda candidate: candidate.energy.total)
+    log.info("start %s wins with J %.6g", winner.name, winner.energy.value)
+    if whole and not engine.learning:  # else its J is of another sum, and it was another fit
+        journal.n_iter = winner.n_iter
+        journal.history = [("start", step, value) for step, value in winner.history]
+    lazy_centroids = flow.lazy(candidate_centroids, sample, engine.run, winner.file)
+    centroids: FloatArray = flow.compute([lazy_centroids])[0]
+    engine.number = journal.next
+    free = linked = None
+    if whole:
+        free, linked = write_candidate(engine, sample, winner.file)
+    smoothing = distortion.final_smoothing
+    iteration = begin(engine, centroids, smoothing=smoothing, free=free, linked=linked)
+    warm = engine.learning and bool(distortion.warm_smoothings)
+    return _committed(journal, iteration, warm=warm)
+
+
+def _committed(journal: Journal, iteration: Iteration, *, warm: bool) -> Position:
+    phase = "warm-up" if warm else "fit"
+    journal.keep(phase, 0, iteration)
+    return Position(phase, 0, None, iteration.state)
+
+
+# ---- a candidate, which runs inside one task
 
 
 def refines_all(settings: Settings, distortion: Distortion, n_rows: int) -> bool:
     """Return whether first variation runs in every candidate, on so many rows."""
     sizes = n_rows, settings.n_clusters
-    return wanted(settings.refine, distortion, *sizes, most=POOL_ROWS_PER_CLUSTER)
+    return refines(settings.refine, distortion, *sizes, most=POOL_ROWS_PER_CLUSTER)
 
 
 def engine_over(sample: StartSample, *, constrained: bool) -> Engine:
     """Return an engine over the rows of a start sample that runs inside one task."""
     flow, block = Inline(), sample.block
     extent = replace(sample.extent, n_rows=block.n_rows)
+    settings = replace(sample.settings, learn_weights=False)
     values = np.diff(block.indptr)[sample.node_rows].astype(np.int64)
     graph = sample.graph if constrained else None
     problem = lay_out(
-        flow, sample.settings, sample.distortion, extent, [block], [block.n_rows],
+        flow, settings, sample.distortion, extent, [block], [block.n_rows],
         graph, sample.node_rows, values, sample.cost_unit, sample.row_bytes,
     )  # fmt: skip
     return Engine(flow, problem, MemoryRun())
 
 
-def run_candidate(ground: StartSample, name: str, run: CheckpointStore, number: int) -> Candidate:
-    """Run one candidate to its end and keep its labels (in the order of the ground)."""
-    settings = ground.settings
-    refining = refines_all(settings, ground.distortion, ground.block.n_rows)
-    centroids = start_centroids(ground, name)
-    engine = engine_over(ground, constrained=True)
-    if ground.graph is not None and name.startswith("unconstrained"):
-        course = _run_unconstrained_first(engine, centroids, ground, refining)
+@dataclass
+class _StepsTaken:
+    """The record of a candidate: it commits nothing."""
+
+    n_iter: int = 0
+    next: int = 0
+    steps: list[tuple[str, float]] = field(default_factory=list)
+
+    def keep(self, phase: str, number: int, iteration: Iteration) -> None:
+        """Keep the steps of the iterations that promise not to raise J."""
+        if number:
+            self.n_iter += phase == "fit"
+            self.steps += iteration.steps if phase != "warm-up" else ()
+
+
+def run_candidate(sample: StartSample, name: str, run: CheckpointStore, number: int) -> Candidate:
+    """Run one candidate to its end and keep its labels, in the order of the start sample."""
+    centroids = start_centroids(sample, name)
+    engine, steps = engine_over(sample, constrained=True), _StepsTaken()
+    if sample.graph is not None and name.startswith("unconstrained"):
+        state = _run_unconstrained_first(engine, centroids, sample, steps)
     else:
-        course = _run(engine, centroids, ground, refining)
-    labels = sample_labels(engine, course.last)
-    file = run.write_labels(number, f"start-{number:05d}", 0, labels)
-    history = tuple(step for steps in course.turns for step in steps)
-    return Candidate(name, file, course.last.state.energy, course.n_iter, history)
+        state = _run(engine, centroids, sample, steps)
+    file = run.write_labels(number, f"start-{number:05d}", 0, sample_labels(engine, state))
+    return Candidate(name, file, state.energy, steps.n_iter, tuple(steps.steps))
 
 
-@dataclass(frozen=True)
-class _Course:
-    """How a candidate went: the steps of its turns, its fit iterations, where it ended."""
+def _run(engine: Engine, centroids: FloatArray, sample: StartSample, steps: _StepsTaken) -> State:
+    """Run a start at weights 1: warm-up where the distortion has one, fit, refinement."""
+    warm = bool(sample.distortion.warm_smoothings)
+    smoothing = 0.0 if warm else sample.distortion.final_smoothing
 
-    last: Iteration
-    turns: list[Steps]
-    n_iter: int
+    def initialise() -> Position:
+        iteration = begin(engine, centroids, smoothing=smoothing)
+        return Position("warm-up" if warm else "fit", 0, None, iteration.state)
+
+    return _fit(engine, sample, steps).run(initialise)[0]
 
 
-def _follow(engine: Engine, turn: Iteration, max_iter: int, refining: bool) -> _Course:
-    """Run fit iterations and then refinement to their ends."""
-    turn, fitted = phases.run_iterations(engine, turn, max_iter, refining=False)
-    turn, refined = phases.run_iterations(engine, turn, 0, refining=refining)
-    return _Course(turn, [*fitted, *refined], len(fitted))
+def _fit(engine: Engine, sample: StartSample, steps: _StepsTaken) -> Fit:
+    settings = sample.settings
+    refining = refines_all(settings, sample.distortion, sample.block.n_rows)
+    return Fit(engine, steps, settings.max_iter, refining)
 
 
 def _run_unconstrained_first(
-    engine: Engine, centroids: FloatArray, ground: StartSample, refining: bool
-) -> _Course:
-    """Run a start as if there were no pairs, then go on with them.
+    engine: Engine, centroids: FloatArray, sample: StartSample, steps: _StepsTaken
+) -> State:
+    """Run a start as if there were no pairs, then with them.
 
-    Labels that first variation found are better than any batch assignment, so free rows keep them
-    and only linked rows are settled anew.
+    Labels that first variation found are better than any batch assignment, so free rows keep these
+    and only linked rows are settled again.
     """
-    alone = engine_over(ground, constrained=False)
-    free = _run(alone, centroids, ground, refining).last.state
-    found = free.model.centroids
-    if not refining:
-        turn = phases.begin(engine, found, smoothing=ground.smoothing)
-        return _follow(engine, turn, ground.settings.max_iter, refining=False)
-    labels = np.array(alone.run.read_labels(free.free[0]))
-    labels[engine.problem.places[0]] = LINKED
-    file = engine.run.write_labels(0, "rows-00000", 0, labels)
-    turn = phases.begin(engine, found, smoothing=ground.smoothing, free=(file,))
-    return _follow(engine, turn, 1, refining=True)  # the one iteration is an M-step
+    alone = engine_over(sample, constrained=False)
+    unconstrained = _run(alone, centroids, sample, _StepsTaken())
+    fit = _fit(engine, sample, steps)
+    free = None
+    if fit.refining:
+        fit.max_iter = 1  # its E-step is that of the beginning, so it is an M-step
+        labels = np.array(alone.run.read_labels(unconstrained.free[0]))
+        labels[engine.problem.places[0]] = LINKED
+        free = (engine.run.write_labels(0, "rows-00000", 0, labels),)
+
+    def initialise() -> Position:
+        found = unconstrained.model.centroids
+        smoothing = sample.distortion.final_smoothing
+        iteration = begin(engine, found, smoothing=smoothing, free=free)
+        return Position("fit", 0, None, iteration.state)
+
+    return fit.run(initialise)[0]
 
 
-def _run(engine: Engine, centroids: FloatArray, ground: StartSample, refining: bool) -> _Course:
-    """Run a start at weights 1: warm-up where the distortion has one, fit, refinement."""
-    steps = model.smoothing_steps(ground.distortion.smoothing_schedule)
-    turn = phases.begin(engine, centroids, smoothing=0.0 if steps else ground.smoothing)
-    for number, smoothing in enumerate(steps):
-        first = number == 0
-        turn = phases.warm_iteration(
-            engine, turn.state, smoothing=smoothing, learning=False, first=first
-        )
-    if steps:
-        turn = phases.settle_warm(engine, turn.state, smoothing=ground.smoothing, learning=False)
-    return _follow(engine, turn, ground.settings.max_iter, refining)
-
-
-def sample_labels(engine: Engine, turn: Iteration) -> LabelArray:
-    """Return all labels of a one-part problem, linked rows included."""
-    problem, state = engine.problem, turn.state
+def sample_labels(engine: Engine, state: State) -> LabelArray:
+    """Return all labels of a problem of one partition, linked rows included."""
+    problem = engine.problem
     return whole_labels(
         engine.run, state.free[0], state.linked, problem.places[0], problem.positions[0]
     )
 
 
-def candidate_centroids(ground: StartSample, run: CheckpointStore, file: LabelsFile) -> FloatArray:
+def candidate_centroids(sample: StartSample, run: CheckpointStore, file: LabelsFile) -> FloatArray:
     """Return the centroids of a finished candidate."""
-    sample = ground.sample()
+    rows = sample.candidate_rows(sample.distortion.final_smoothing)
     labels = run.read_labels(file).astype(np.int64)
-    return sample.centroids(*sample.sums(labels, ground.settings.n_clusters))
+    return rows.centroids(*rows.sums(labels, sample.settings.n_clusters))
 
 
 def candidate_names(settings: Settings, constrained: bool) -> list[str]:
-    """Return the candidates of a fit, in the order in which ties are decided."""
+    """Return the candidates of a fit, in the order in which ties are decided.
+
+    Examples
+    --------
+    >>> candidate_names(Settings(3, n_init=2), constrained=False)
+    ['unconstrained 0', 'unconstrained 1']
+    """
     if settings.init in ("k-means++", "random"):
         return [f"{settings.init} {number}" for number in range(settings.n_init)]
     if settings.init == "neighborhoods":
@@ -235,7 +310,7 @@ def prepare_start_sample(
     places = order[np.searchsorted(rows[order], nodes)]
     bounds = np.asarray([0, len(rows)])
     offsets = np.asarray(corpus.offsets)
-    part = gather_parts(flow, corpus.blocks, offsets, rows, bounds, "sample")[0]
+    gathered = gather_partitions(flow, corpus.blocks, offsets, rows, bounds, "sample")[0]
     plan = StartSample(
         RowBlock.from_array(np.zeros((0, corpus.n_features), np.float32)),
         rows,
@@ -247,7 +322,7 @@ def prepare_start_sample(
         problem.cost_unit,
         problem.row_bytes,
     )
-    return flow.persist([flow.lazy(make_start_sample, part.block, flow.share(plan))])[0]
+    return flow.persist([flow.lazy(make_start_sample, gathered.block, flow.share(plan))])[0]
 
 
 def _sampled_rows(

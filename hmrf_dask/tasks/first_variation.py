@@ -190,7 +190,7 @@ class Chosen(Sized):
     labels: LabelArray  # their labels
 
 
-def chosen_costs(
+def pairs_of_rows(
     problem: IcmProblem,
     pairs: PricedPairs,
     run: CheckpointStore,

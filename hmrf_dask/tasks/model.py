@@ -196,15 +196,3 @@ class State:
 def real_sums(sums: IntArray, exponent: int) -> FloatArray:
     """Return fixed-point sums as float64."""
     return np.asarray(sums * 2.0**-exponent, np.float64)
-
-
-def smoothing_steps(schedule: tuple[float, float, float] | None) -> tuple[float, ...]:
-    """Return α of each warm-up iteration, none above the floor's; empty without a schedule."""
-    if schedule is None:
-        return ()
-    start, factor, floor = schedule
-    steps = []
-    while start > floor:
-        steps.append(start)
-        start *= factor
-    return tuple(steps)

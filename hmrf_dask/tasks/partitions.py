@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -128,14 +128,27 @@ def first_rows(block: RowBlock, most: int = 8) -> RowBlock:
     return block.take(np.arange(min(block.n_rows, most)))
 
 
+class RowRange(NamedTuple):
+    """Which rows a label file holds, and what it is called."""
+
+    name: str  # "rows-00007" or "linked-00002"
+    first_row: int
+    n_rows: int
+
+
 @dataclass(frozen=True)
 class LabelledPartition:
-    """Where the rows of a part are, and what its label files are called."""
+    """Where the rows of a partition are, and what its label files are called."""
 
     name: str  # "rows-00007" or "linked-00002"
     first_row: int
     n_rows: int
     block: Any  # lazily, rows that are kept, or a `BlockSource`, read in every pass
+
+    @property
+    def rows(self) -> RowRange:
+        """What its label files hold."""
+        return RowRange(self.name, self.first_row, self.n_rows)
 
     @property
     def is_read(self) -> bool:
@@ -360,38 +373,28 @@ def labels_at(labels: LabelArray, rows: IntArray) -> LabelArray:
 
 
 def cut_labels(
-    run: CheckpointStore,
-    number: int,
-    part: str,
-    first_row: int,
-    n_rows: int,
-    files: list[LabelsFile],
+    run: CheckpointStore, number: int, rows: RowRange, files: list[LabelsFile]
 ) -> LabelsFile:
-    """Write the labels of a part from files of another partitioning."""
-    labels = run.read_label_range(files, first_row, first_row + n_rows)
-    return run.write_labels(number, part, first_row, np.array(labels))
+    """Write the labels of a partition from files of another partitioning."""
+    labels = run.read_label_range(files, rows.first_row, rows.first_row + rows.n_rows)
+    return run.write_labels(number, rows.name, rows.first_row, np.array(labels))
 
 
 def write_free(
-    run: CheckpointStore,
-    number: int,
-    part: str,
-    first_row: int,
-    n_rows: int,
-    places: IntArray,
-    labels: LabelArray,
+    run: CheckpointStore, number: int, rows: RowRange, places: IntArray, labels: LabelArray
 ) -> LabelsFile:
-    """Write the labels of a corpus part, its linked rows marked."""
-    own = np.array(labels[first_row : first_row + n_rows])
+    """Write the labels of a corpus partition, its linked rows marked."""
+    own = np.array(labels[rows.first_row : rows.first_row + rows.n_rows])
     own[places] = LINKED
-    return run.write_labels(number, part, first_row, own)
+    return run.write_labels(number, rows.name, rows.first_row, own)
 
 
 def write_linked(
-    run: CheckpointStore, number: int, part: str, first_row: int, rows: IntArray, labels: LabelArray
+    run: CheckpointStore, number: int, rows: RowRange, corpus_rows: IntArray, labels: LabelArray
 ) -> LabelsFile:
-    """Write the labels of a linked part."""
-    return run.write_labels(number, part, first_row, np.array(labels[rows], np.int32))
+    """Write the labels of a linked partition."""
+    own = np.array(labels[corpus_rows], np.int32)
+    return run.write_labels(number, rows.name, rows.first_row, own)
 
 
 def take_rows(block: RowBlock, places: IntArray) -> RowBlock:
@@ -404,13 +407,11 @@ def gather_rows(pieces: list[RowBlock], order: IntArray) -> RowBlock:
     return RowBlock.concatenate(pieces).take(order)
 
 
-def first_labels(
-    run: CheckpointStore, part: str, first_row: int, n_rows: int, places: IntArray
-) -> LabelsFile:
+def first_labels(run: CheckpointStore, rows: RowRange, places: IntArray) -> LabelsFile:
     """Write the labels a fit begins with: linked rows marked as such, all others undecided."""
-    labels = np.full(n_rows, UNDECIDED, np.int32)
+    labels = np.full(rows.n_rows, UNDECIDED, np.int32)
     labels[places] = LINKED
-    return run.write_labels(0, part, first_row, labels)
+    return run.write_labels(0, rows.name, rows.first_row, labels)
 
 
 def seed_sums(

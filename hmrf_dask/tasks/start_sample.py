@@ -13,7 +13,7 @@ from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks import first_centroids, model
+from hmrf_dask.tasks import first_centroids
 from hmrf_dask.tasks.first_centroids import (
     CandidateRows,
     agglomerate,
@@ -39,13 +39,7 @@ class StartSample(Sized):
     cost_unit: float
     row_bytes: int
 
-    @property
-    def smoothing(self) -> float:
-        """The α that candidates are compared at: where the warm-up ends."""
-        schedule = self.distortion.smoothing_schedule
-        return 0.0 if schedule is None else schedule[2]
-
-    def sample(self) -> CandidateRows:
+    def candidate_rows(self, smoothing: float) -> CandidateRows:
         """Return the rows as initialisation sees them: all features weigh 1."""
         weights = np.ones(self.extent.n_features)
         bound = self.distortion.summand_bound(None, weights)
@@ -53,68 +47,51 @@ class StartSample(Sized):
             terms = self.distortion.terms(self.block, weights)
             bound = self.distortion.summand_bound(terms, weights) or 1.0
         exponent = fixed_point_exponent(self.block.n_rows, bound)
-        return CandidateRows(
-            self.block, self.distortion, self.smoothing, exponent, self.settings.seed
-        )
+        return CandidateRows(self.block, self.distortion, smoothing, exponent, self.settings.seed)
 
 
-def sort_start_sample(ground: StartSample) -> StartSample:
-    """Return the ground with its rows in id order, so that index order is id order."""
-    order = np.argsort(ground.block.ids, kind="stable")
+def sort_start_sample(sample: StartSample) -> StartSample:
+    """Return a start sample with its rows in id order, so that index order is id order."""
+    order = np.argsort(sample.block.ids, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return replace(
-        ground,
-        block=ground.block.take(order),
-        rows=ground.rows[order],
-        node_rows=place[ground.node_rows],
+        sample,
+        block=sample.block.take(order),
+        rows=sample.rows[order],
+        node_rows=place[sample.node_rows],
     )
 
 
-def make_start_sample(block: RowBlock, ground: StartSample) -> StartSample:
-    """Return the ground with its rows, which come as a task result."""
-    return sort_start_sample(replace(ground, block=block))
+def make_start_sample(block: RowBlock, sample: StartSample) -> StartSample:
+    """Return a start sample with its rows, which come as a task result."""
+    return sort_start_sample(replace(sample, block=block))
 
 
-def start_centroids(ground: StartSample, name: str) -> FloatArray:
+def start_centroids(sample: StartSample, name: str) -> FloatArray:
     """Return the centroids a candidate starts from."""
-    settings, sample = ground.settings, first_sample(ground)
+    settings, rows = sample.settings, sample.candidate_rows(sample.distortion.first_smoothing)
     kind, number = name.rsplit(" ", 1)
     start, n_clusters = int(number), settings.n_clusters
     if kind in ("unconstrained", "k-means++"):
-        return first_centroids.kmeans_plus_plus(sample, n_clusters, start)
+        return first_centroids.kmeans_plus_plus(rows, n_clusters, start)
     if kind == "random":
-        return first_centroids.random_rows(sample, n_clusters, start)
-    given = np.zeros((0, ground.extent.n_features))
-    if ground.graph is not None and (kind, settings.neighborhoods) == ("neighborhoods", "largest"):
-        given = largest_first(sample, ground.graph, ground.node_rows, n_clusters)
-    elif ground.graph is not None:
+        return first_centroids.random_rows(rows, n_clusters, start)
+    given = np.zeros((0, sample.extent.n_features))
+    if sample.graph is not None and (kind, settings.neighborhoods) == ("neighborhoods", "largest"):
+        given = largest_first(rows, sample.graph, sample.node_rows, n_clusters)
+    elif sample.graph is not None:
         singles = kind == "agglomerated-singles"
-        found = find_neighbourhoods(sample, ground.graph, ground.node_rows, singles=singles)
+        found = find_neighbourhoods(rows, sample.graph, sample.node_rows, singles=singles)
         pick = farthest_first if kind in ("farthest-first", "neighborhoods") else agglomerate
-        given = pick(sample, found, n_clusters) if len(found) else given
+        given = pick(rows, found, n_clusters) if len(found) else given
     how = settings.fill if kind == "neighborhoods" else "k-means++"
-    return first_centroids.fill(sample, n_clusters, start, given, how)
-
-
-def first_sample(ground: StartSample) -> CandidateRows:
-    """Return the rows as those see them who make first centroids."""
-    return replace(ground.sample(), smoothing=first_smoothing(ground.distortion))
-
-
-def first_smoothing(distortion: Distortion) -> float:
-    """Return the α that a warm-up begins with.
-
-    First centroids are made with it: at a lower one a row is as far from a centroid as the words
-    that one lacks, whatever those of the row, and clusters run empty.
-    """
-    steps = model.smoothing_steps(distortion.smoothing_schedule)
-    return steps[0] if steps else 0.0
+    return first_centroids.fill(rows, n_clusters, start, given, how)
 
 
 def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
     """Return first centroids for means that the user gave: drawn to the uniform row."""
-    smoothing = first_smoothing(distortion)
+    smoothing = distortion.first_smoothing
     if not smoothing:
         return means
     exponent = fixed_point_exponent(1, float(np.abs(means).max(initial=0.0)))
@@ -124,10 +101,10 @@ def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
     return distortion.centroids(sums, exponent, one, plain, smoothing, None)
 
 
-def labels_by_row(ground: StartSample, run: CheckpointStore, file: LabelsFile) -> AnyArray:
+def labels_by_row(sample: StartSample, run: CheckpointStore, file: LabelsFile) -> AnyArray:
     """Return the labels of a candidate over the whole corpus in the order of its rows."""
-    out = np.empty(len(ground.rows), np.int32)
-    out[ground.rows] = run.read_labels(file)
+    out = np.empty(len(sample.rows), np.int32)
+    out[sample.rows] = run.read_labels(file)
     return out
 
 
@@ -172,10 +149,11 @@ def merge_lowest(lists: Sequence[Lowest]) -> Lowest:
     )
 
 
-def fill_classes(ground: StartSample, known: FloatArray, classes: IntArray) -> FloatArray:
+def fill_classes(sample: StartSample, known: FloatArray, classes: IntArray) -> FloatArray:
     """Return all centroids: those of `classes` are known, the others filled up as of a start."""
-    n_clusters = ground.settings.n_clusters
-    made = first_centroids.fill(first_sample(ground), n_clusters, 0, known, ground.settings.fill)
+    n_clusters = sample.settings.n_clusters
+    rows = sample.candidate_rows(sample.distortion.first_smoothing)
+    made = first_centroids.fill(rows, n_clusters, 0, known, sample.settings.fill)
     others = np.setdiff1d(np.arange(n_clusters), classes)
     out = np.empty_like(made)
     out[classes], out[others] = made[: len(classes)], made[len(classes) :]

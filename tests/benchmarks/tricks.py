@@ -342,7 +342,7 @@ TRICKS = (
     ),
     Trick(
         "moved-rows", "tasks on threads only note moved rows, the driver adds them up",
-        _off((Engine, "at_hand", False)),
+        _off((Engine, "in_process", False)),
     ),
     Trick(
         "memory", "memory of large arrays used again",

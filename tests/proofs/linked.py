@@ -20,8 +20,10 @@ from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.constraints.pairs import AnyArray, Constraints
 from hmrf_dask.errors import ConflictError
-from hmrf_dask.fit import phases
+from hmrf_dask.fit import loop
+from hmrf_dask.fit.e_step import expectation
 from hmrf_dask.fit.passes import Engine, Pricing
+from hmrf_dask.fit.problem import undecided_labels
 from hmrf_dask.fit.rounds import Rounds, settle_in_rounds
 from hmrf_dask.flow.dataflow import DaskFlow, Inline
 from hmrf_dask.tasks import icm as tasks_icm
@@ -44,7 +46,7 @@ def _icm_problem(
     one = engine.problem.icm_problems[number]
     costs = [
         tasks_icm.exact_costs(engine.problem.linked[part].block, shared, pricing.scale)
-        for part in one.parts
+        for part in one.partitions
     ]
     return one.problem, pricing.problems[number], costs
 
@@ -75,7 +77,9 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
     assert {one.mode for one in problem.icm_problems} == {"heap"}
     model = _model(engine, centroids)
     pricing, shared = engine.price(model), engine.flow.share(model)
-    sizes = [sum(problem.linked[part].n_rows for part in one.parts) for one in problem.icm_problems]
+    sizes = [
+        sum(problem.linked[part].n_rows for part in one.partitions) for one in problem.icm_problems
+    ]
     number = int(np.argmax(sizes))
     icm, pairs, costs = _icm_problem(engine, pricing, shared, number)
     found: Figures = {"component": sizes[number]}
@@ -87,7 +91,7 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
     }
     for name, start in starts.items():
         files = []
-        for part, rows in zip(problem.icm_problems[number].parts, costs, strict=True):
+        for part, rows in zip(problem.icm_problems[number].partitions, costs, strict=True):
             of = problem.linked[part]
             labels = start(rows).astype(np.int32)
             files.append(engine.run.write_labels(0, of.name, of.first_row, labels))
@@ -139,14 +143,12 @@ def _in_pieces(
             )
         )
         resident = Resident()
-        took, turn = seconds(lambda: phases.begin(engine, centroids))
+        took, turn = seconds(lambda: loop.begin(engine, centroids))
         labels = labels_by_node(engine, turn.state.linked)[nodes]
         left = left_to_gain(labels, costs, scale.shift, icm, pairs)
         begun = turn
-        turn = phases.fit_iteration(engine, turn.state, turn.pricing, learning=False, first=True)
-        after, turn = seconds(
-            lambda: phases.fit_iteration(engine, turn.state, turn.pricing, learning=False)
-        )
+        turn = loop.fit_iteration(engine, turn.state, 0)
+        after, turn = seconds(lambda: loop.fit_iteration(engine, turn.state, 1))
     return {
         "pieces": seen[0].pieces and len(seen[0].pieces),
         "small_task_memory_mib": task_memory // MEBIBYTE,
@@ -266,15 +268,15 @@ def _rival_classes(n: int, cost: float) -> Figures:
         run.write_labels(0, part.name, part.first_row, np.zeros(part.n_rows, np.int32))
         for part in problem.linked
     )
-    free = phases.begin_labels(engine.flow, problem, run)[0]
-    turn = phases.begin(engine, centroids, free=free, linked=linked)
+    free = undecided_labels(engine.flow, problem, run)[0]
+    turn = loop.begin(engine, centroids, free=free, linked=linked)
     before = turn.state
-    took, (after, moved) = seconds(lambda: phases.expectation(engine, before, turn.pricing))
+    took, (after, moved) = seconds(lambda: expectation(engine, before))
     labels = labels_by_node(engine, after.linked)
     return {
         "rows": 2 * n,
         "seconds": took,
-        "bits": turn.pricing.scale.bits,
+        "bits": engine.price(before.model).scale.bits,
         "moved": moved,
         "apart": bool(labels[0] != labels[n]) and len(set(labels[:n])) + len(set(labels[n:])) == 2,
         "j_before": before.energy.value,
@@ -346,7 +348,7 @@ def _first_step(rows: Any, must: AnyArray, cannot: AnyArray) -> float:
         raise _Begun
 
     began = time.perf_counter()
-    with mock.patch.object(phases, "expectation", stop), _suppressed():
+    with mock.patch.object(loop, "expectation", stop), _suppressed():
         _model_of_two().fit(rows, must_link=must, cannot_link=cannot)
     return round(came[0] - began, 2)
 

@@ -1,4 +1,4 @@
-"""The loop without an estimator: small problems run in this process, turn by turn."""
+"""The loop without an estimator: small problems run in this process, iteration by iteration."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ from numpy.typing import NDArray
 from hmrf_dask.checkpoints.records import MemoryRun
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.fit import phases, preparation
+from hmrf_dask.fit import preparation
 from hmrf_dask.fit.e_step import expectation
+from hmrf_dask.fit.loop import (
+    Iteration,
+    begin,
+    end_warm_up,
+    fit_iteration,
+    refine_iteration,
+    warm_iteration,
+)
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.phases import Iteration
 from hmrf_dask.fit.problem import lay_out, whole_labels
 from hmrf_dask.flow.dataflow import Dataflow, Inline
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks import model
 from hmrf_dask.tasks.model import Settings, State
 from tests import naive
 from tests.support.problems import Problem
@@ -153,35 +159,29 @@ def turns(
 ) -> Iterator[tuple[str, Iteration]]:
     """Run a fit turn by turn as `loop.Fit` does: ("begin" | "warm-up" | "fit" | "refine", turn)."""
     engine = bench.engine
-    learning = engine.problem.settings.learn_weights
-    schedule = engine.problem.distortion.smoothing_schedule
-    steps = model.smoothing_steps(schedule)
+    smoothings = engine.problem.distortion.warm_smoothings
     engine.number = 1
     if centroids is None:
-        centroids = bench.centroids(seed, smoothing=steps[0] if steps else 0.0)
-    turn = phases.begin(engine, centroids, learning=learning)
+        centroids = bench.centroids(seed, smoothing=smoothings[0] if smoothings else 0.0)
+    turn = begin(engine, centroids)
     yield "begin", turn
-    for number, smoothing in enumerate(steps):
+    for number, smoothing in enumerate(smoothings):
         engine.number += 1
-        turn = phases.warm_iteration(
-            engine, turn.state, smoothing=smoothing, learning=learning, first=number == 0
-        )
+        turn = warm_iteration(engine, turn.state, smoothing, number)
         yield "warm-up", turn
-    if schedule is not None:
+    if smoothings:
         engine.number += 1
-        turn = phases.settle_warm(engine, turn.state, smoothing=schedule[2], learning=learning)
+        turn = end_warm_up(engine, turn.state)
         yield "begin", turn
     for number in range(most):
         engine.number += 1
-        turn = phases.fit_iteration(
-            engine, turn.state, turn.pricing, learning=learning, first=number == 0
-        )
+        turn = fit_iteration(engine, turn.state, number)
         yield "fit", turn
         if turn.stop is not None:
             break
     for _ in range(most if refining else 0):
         engine.number += 1
-        turn = phases.refine_iteration(engine, turn.state, turn.pricing)
+        turn = refine_iteration(engine, turn.state)
         yield "refine", turn
         if turn.stop is not None:
             break
@@ -262,11 +262,11 @@ def check_steps(bench: Bench, **how: Any) -> list[str]:
 
 def check_local_optimum(bench: Bench, turn: Iteration) -> None:
     """After an E-step neither a row nor a component gains more than the integers misjudge."""
-    state, _ = expectation(bench.engine, turn.state, turn.pricing)
+    state, _ = expectation(bench.engine, turn.state)
     assert state.energy.total <= turn.state.energy.total
     problem, oracle = bench.problem, bench.oracle(state)
     labels, mu, weights = bench.labels(state), state.model.centroids, state.model.weights
-    quantum = turn.pricing.scale.quantum
+    quantum = bench.engine.price(turn.state.model).scale.quantum
     allowed = np.zeros(len(problem.X))
     pairs = oracle.pairs
     for costs in (pairs.must, pairs.cannot):

@@ -60,7 +60,7 @@ def graph_of(
 
 
 def start_sample_of(sample: CandidateRows) -> StartSample:
-    """Return rows without pairs as a ground, in whatever order they are."""
+    """Return rows without pairs as a start sample, in whatever order they are."""
     block, distortion = sample.block, sample.distortion
     extent = getattr(distortion, "extent")  # noqa: B009 - of a built-in one, which is bound
     nothing = np.zeros(0, np.int64)
@@ -69,11 +69,11 @@ def start_sample_of(sample: CandidateRows) -> StartSample:
 
 
 def start_sample_of_bench(bench: Bench) -> StartSample:
-    """Return the whole of a small problem as a ground."""
+    """Return the whole of a small problem as a start sample."""
     laid = bench.engine.problem
     block = RowBlock.concatenate([part.block for part in laid.free])
-    ground = StartSample(
+    sample = StartSample(
         block, np.arange(block.n_rows), laid.graph, laid.node_rows, laid.settings, laid.distortion,
         laid.extent, laid.cost_unit, laid.row_bytes,
     )  # fmt: skip
-    return sort_start_sample(ground)
+    return sort_start_sample(sample)

@@ -65,7 +65,7 @@ def advance(progress: Progress, unsettled: bool, rounds: int = ROUNDS) -> Progre
         The present state.
     unsettled : bool
         Whether any point (in a phase of points) or any group (in a phase of groups) wants to move.
-        If so the caller does one step of the phase returned; if not, that phase begins anew.
+        If so the caller does one step of the phase returned; if not, that phase begins.
     rounds : int
         Rounds before the hand-over.
 
@@ -139,7 +139,7 @@ class Rounds:
     # ---- opening
 
     def open(self, own: Sequence[Lazy]) -> None:
-        """Take the labels of own points, and place all anew when some have none."""
+        """Take the labels of own points, and place all groups when a point has none."""
         flow = self.flow
         if any(flow.compute([flow.lazy(tasks.undecided, labels) for labels in own])):
             own = self._first_labels()

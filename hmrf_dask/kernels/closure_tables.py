@@ -57,7 +57,7 @@ def table_forms(
 
 
 class TableSizes(NamedTuple):
-    """What the bytes of a component's tables follow from, beside K and the features.
+    """What the bytes of a component's tables follow from, with K and the features.
 
     Attributes
     ----------
@@ -535,10 +535,10 @@ def _spread_sums(tables, mine, theirs, factor):  # type: ignore[no-untyped-def]
     ours = slots.feature[first : slots.feature_start[mine + 1]]
     shorter = ours.shape[0] <= theirs.shape[0]
     for step in range(min(ours.shape[0], theirs.shape[0])):
-        found = find(theirs, ours[step]) if shorter else find(ours, theirs[step])
-        if found >= 0:
-            at = step if shorter else found
-            source = found if shorter else step
+        match = find(theirs, ours[step]) if shorter else find(ours, theirs[step])
+        if match >= 0:
+            at = step if shorter else match
+            source = match if shorter else step
             for h in range(change.members.shape[0]):
                 tables.sums[first + at, h] += factor * change.block[source, h]
 

@@ -116,17 +116,17 @@ def _product(pairs, i, j, metric):  # type: ignore[no-untyped-def]
 @inner(inline="always")
 def _to_middle(x, y):  # type: ignore[no-untyped-def]
     """Return x ln(2x/(x + y)) + y ln(2y/(x + y)), a feature's part of D_IM without its weight."""
-    one = x * math.log(2.0 * x / (x + y)) if x > 0.0 else 0.0
-    other = y * math.log(2.0 * y / (x + y)) if y > 0.0 else 0.0
-    return one + other
+    from_x = x * math.log(2.0 * x / (x + y)) if x > 0.0 else 0.0
+    from_y = y * math.log(2.0 * y / (x + y)) if y > 0.0 else 0.0
+    return from_x + from_y
 
 
 @inner(inline="always")
 def _from_middle(x, y):  # type: ignore[no-untyped-def]
     """Return −x ln(x/(x + y)) − y ln(y/(x + y)), the complement in ln 2 (x + y)."""
-    one = x * math.log(x / (x + y)) if x > 0.0 else 0.0
-    other = y * math.log(y / (x + y)) if y > 0.0 else 0.0
-    return -(one + other)
+    from_x = x * math.log(x / (x + y)) if x > 0.0 else 0.0
+    from_y = y * math.log(y / (x + y)) if y > 0.0 else 0.0
+    return -(from_x + from_y)
 
 
 @inner(inline="always")

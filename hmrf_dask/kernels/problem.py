@@ -161,8 +161,8 @@ def _energy(labels, problem, high, low):  # type: ignore[no-untyped-def]
         me = problem.first + point
         add_limbs(high, low, 0, np.int64(problem.costs[point, labels[me]]) << problem.shift)
         for edge in range(problem.start[point], problem.start[point + 1]):
-            other = problem.neighbour[edge]
-            if other > me and labels[other] == labels[me]:
+            neighbour = problem.neighbour[edge]
+            if neighbour > me and labels[neighbour] == labels[me]:
                 add_limbs(high, low, 0, problem.cost[edge])
 
 

@@ -173,12 +173,12 @@ class LinkedLayout:
 
     def block(self, block: int) -> PairBlock:
         """Return the pairs between two partitions, as rows within them."""
-        one, other = self.block_partitions[block].tolist()
+        low, high = self.block_partitions[block].tolist()
         pairs = slice(int(self.block_starts[block]), int(self.block_starts[block + 1]))
         return PairBlock(
-            (one, other),
-            (self.pair_first[pairs] - self.partition_starts[one]).astype(np.int32),
-            (self.pair_second[pairs] - self.partition_starts[other]).astype(np.int32),
+            (low, high),
+            (self.pair_first[pairs] - self.partition_starts[low]).astype(np.int32),
+            (self.pair_second[pairs] - self.partition_starts[high]).astype(np.int32),
             self.pair_kind[pairs],
             pairs,
         )

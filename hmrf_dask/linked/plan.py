@@ -1,9 +1,7 @@
-"""The integer scale of ICM, worked out before it runs so that no sum of a row can overflow.
+"""Before ICM runs: linked partitions, which of them it joins, the bytes of tasks, and its integers.
 
-Pair costs and distortions of linked rows are integers in one unit; then every accepted move lowers
-J by at least one unit.
-
-The plan of linked rows: their partitions, which of these ICM joins, and the bytes of tasks.
+Pair costs and distortions of linked rows are integers in one unit, chosen so that no sum of a row
+can overflow; then every accepted move lowers J by at least one unit.
 """
 
 from __future__ import annotations
@@ -168,12 +166,9 @@ def _shift(largest: float) -> int:
     return max(0, math.ceil(math.log2(max(largest, 1.0))) - 30)
 
 
-def cost_rows(distances: FloatArray, scale: Scale, least: FloatArray | None = None) -> LabelArray:
-    """Return distances of linked rows as int32, the `least` of each row taken off first.
-
-    It is given, shape (n_rows, 1), where these are not the distances to all clusters.
-    """
-    above = distances - (distances.min(axis=1, keepdims=True) if least is None else least)
+def cost_rows(distances: FloatArray, scale: Scale) -> LabelArray:
+    """Return distances of linked rows as int32, the least of each row taken off first."""
+    above = distances - distances.min(axis=1, keepdims=True)
     steps = np.rint(above / scale.step)
     return np.asarray(np.minimum(steps, np.iinfo(np.int32).max), np.int32)
 
@@ -183,10 +178,10 @@ ROWS_SHARE = 4  # a linked partition's rows take at most this part of the task m
 
 Count = TypeVar("Count", int, IntArray)  # one component, or an array of them
 
-# Bytes a heap ICM task keeps for one row beside its costs: labels in, out and before group moves
+# Bytes a heap ICM task keeps for one row next to its costs: labels in, out and before group moves
 # 12, gains as they come and slack 24, adjacency starts and cursors 16, hub 4, heap (target, gain,
 # item, place) 20, and for group moves: group, members and starts 16, slot, target, kept, waiting,
-# queue 17, heap 24, what to look at again 9.
+# queue 17, heap 24, what is to be settled again 9.
 ROW_BYTES = 144
 # One end of a pair in the adjacency: neighbour 4, cost 8, kept rows of hubs at most 4.
 END_BYTES = 16
@@ -197,8 +192,8 @@ HALF_EDGE_BYTES = 20
 # The far end of a half-edge in another piece: index, group, label before and after 16, the list for
 # its piece 4, its entry in a boundary as it comes, joined and sorted 36, its place worked out 36.
 FAR_BYTES = 92
-# Belief propagation beside a heap task. Of a row, beside 8 K of beliefs: labels, component 24. Of a
-# pair, beside 16 K of two messages: 72 while pairs are put in order.
+# Belief propagation on top of a heap task. Of a row, with 8 K of beliefs: labels, component 24. Of
+# a pair, with 16 K of two messages: 72 while pairs are put in order.
 BELIEF_BYTES, MESSAGE_BYTES = 24, 72
 BOUNDARY_SHARE = 8  # proposals of must-link groups take at most this part of the task memory
 
@@ -213,7 +208,7 @@ def heap_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
 
 
 def message_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
-    """Return what belief propagation needs beside `heap_bytes`, in bytes."""
+    """Return what belief propagation needs on top of `heap_bytes`, in bytes."""
     rows = n_rows * (8 * n_clusters + BELIEF_BYTES)
     return rows + n_pairs * (16 * n_clusters + MESSAGE_BYTES)
 

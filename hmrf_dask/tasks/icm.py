@@ -83,13 +83,13 @@ def _fill_exactly(
     each = 1 if len(rows) > FEW_ROWS else n_clusters  # all distances at once turn the whole table
     for first in range(0, len(rows), COST_ROWS):
         chosen = rows[first : first + COST_ROWS]
-        some = block.take(np.repeat(chosen, each))
-        terms = model.distortion.terms(some, model.weights)
+        part = block.take(np.repeat(chosen, each))
+        terms = model.distortion.terms(part, model.weights)
         if each == 1:
-            distances = model.distortion.distances(some, terms, table)
+            distances = model.distortion.distances(part, terms, table)
         else:
             labels = np.tile(np.arange(n_clusters, dtype=np.int32), len(chosen))
-            own = model.distortion.own_distances(some, terms, table, labels)
+            own = model.distortion.own_distances(part, terms, table, labels)
             distances = own.reshape(-1, n_clusters)
         costs[chosen] = cost_rows(distances, scale)
 
@@ -209,17 +209,17 @@ def broken_closures(
     used = np.diff(bounds)
     fewer = used[mine] <= used[theirs]
     mine, theirs = np.where(fewer, mine, theirs), np.where(fewer, theirs, mine)
-    rival, one = _spans(np.arange(len(mine)), bounds[mine], used[mine])
+    rival, entry = _spans(np.arange(len(mine)), bounds[mine], used[mine])
     n_clusters = int(entries.cluster.max(initial=0)) + 1
     keys = entries.group * n_clusters + entries.cluster
-    wanted = theirs[rival] * n_clusters + entries.cluster[one]
-    other = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-    broken = keys[other] == wanted if len(keys) else np.zeros(0, np.bool_)
-    return must, (one[broken], other[broken])
+    wanted = theirs[rival] * n_clusters + entries.cluster[entry]
+    match = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+    broken = keys[match] == wanted if len(keys) else np.zeros(0, np.bool_)
+    return must, (entry[broken], match[broken])
 
 
 def _spans(owner: IntArray, first: IntArray, length: IntArray) -> tuple[IntArray, IntArray]:
-    """Return each owner beside each of the `length` numbers from `first` on."""
+    """Return each owner with each of the `length` numbers from `first` on."""
     ends = np.cumsum(length)
     numbers = np.arange(ends[-1] if len(ends) else 0)
     return np.repeat(owner, length), numbers + np.repeat(first - ends + length, length)
@@ -232,7 +232,7 @@ def _between_rows(
     distortion = model.distortion
     assert isinstance(distortion, TableDistortion)
     needed, places = np.unique(np.concatenate(ends), return_inverse=True)
-    one, other = np.split(places, 2)
+    first, second = np.split(places, 2)
     start, member = entries.chosen(needed)
     rows = pair_kernels.side(taken.arrays, distortion.terms(taken, model.weights))
     squared = distortion.form == pair_kernels.SQUARED
@@ -240,8 +240,8 @@ def _between_rows(
         rows, np.sqrt(model.weights), squared=squared, start=start, member=member
     )
     count = entries.count[needed]
-    cross = pair_kernels.products(sums, taken.n_features, one, other)
-    own = count[other] * sums.own[one] + count[one] * sums.own[other]
+    cross = pair_kernels.products(sums, taken.n_features, first, second)
+    own = count[second] * sums.own[first] + count[first] * sums.own[second]
     return np.asarray(own - distortion.kappa * cross, np.float64)
 
 
@@ -261,17 +261,19 @@ def table_penalties(
     """
     entries = entries_of(problem, labels, model.n_clusters)
     must, cannot = broken_closures(problem, entries)
-    apart, together = (entries.count[one] * entries.count[other] for one, other in (must, cannot))
+    split, joined = (
+        entries.count[first] * entries.count[second] for first, second in (must, cannot)
+    )
     if not potts:  # else φ of every pair is 1, and so is its complement
         ends = tuple(np.concatenate(side) for side in zip(must, cannot, strict=True))
         between_sets = _between_rows(rows, model, entries, ends)
         largest = model.distortion.maximum(model.weights)
-        apart, near = np.split(between_sets, [len(must[0])])
-        together = largest * together - near
+        split, near = np.split(between_sets, [len(must[0])])
+        joined = largest * joined - near
     return replace(
         explicit,
-        must=explicit.must + exact_sum(costs[0] * apart),
-        cannot=explicit.cannot + exact_sum(costs[1] * together),
+        must=explicit.must + exact_sum(costs[0] * split),
+        cannot=explicit.cannot + exact_sum(costs[1] * joined),
     )
 
 
@@ -290,7 +292,7 @@ def settle_tables(
     `blocks` are the rows of the problem's partitions. Where labels are missing groups first go,
     whole, where they are nearest.
     """
-    # rows laid end to end go with the call: only their integers are held beside the tables
+    # rows laid end to end go with the call: only their integers are held with the tables
     rows = quantised_rows(end_to_end(blocks), model, scale, potts)
     closure = describe(problem, model, scale, potts, closure_costs, blocks[0].n_features)
     grouping = make_grouping(problem.groups, problem.group_starts, problem.group_members)
@@ -343,7 +345,7 @@ def describe(
     order = np.lexsort((ends[:, 1], ends[:, 0]))
     starts = np.searchsorted(ends[order, 0], np.arange(n_groups + 1))
     largest = 1 << (2 * scale.bits) if potts else scale.largest
-    # Potts: φ is constant, so a rival's complement largest − φ would be nought, but it costs φ
+    # Potts: φ is constant, so a rival's complement largest − φ would be 0, but it costs φ
     return make_closure(
         0 if potts else distortion.kappa,
         n_features,
@@ -531,7 +533,7 @@ def price_violations(
     run: CheckpointStore,
     files: list[LabelsFile],
 ) -> Penalties:
-    """Return what the violated pairs of an ICM problem cost, computed anew from the labels."""
+    """Return what the violated pairs of an ICM problem cost, computed from the labels."""
     labels = problem_labels(run, files)
     same = labels[problem.first] == labels[problem.second]
     explicit = _broken(same, problem.kind == CANNOT, pairs.penalty)

@@ -124,8 +124,8 @@ def cut_problem(layout: LinkedLayout, number: int) -> Cutting:
     starts = layout.partition_starts[partitions.start : partitions.stop + 1]
     nodes = layout.order[starts[0] : starts[-1]]
     _, groups = np.unique(layout.graph.groups[nodes], return_inverse=True)
-    found = np.searchsorted(layout.block_partitions[:, 0], [partitions.start, partitions.stop])
-    pair_blocks = range(*found.tolist())
+    bounds = np.searchsorted(layout.block_partitions[:, 0], [partitions.start, partitions.stop])
+    pair_blocks = range(*bounds.tolist())
     sides = layout.block_partitions[pair_blocks.start : pair_blocks.stop]
     blocks = [
         (np.flatnonzero((sides == partition).any(axis=1)) + pair_blocks.start).tolist()

@@ -250,7 +250,13 @@ class RunDirectory:
     def at(
         cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> RunDirectory:
-        """Name a run directory; nothing is made or read before `probe` or `begin`."""
+        """Name a run directory; nothing is made or read before `probe` or `begin`.
+
+        Examples
+        --------
+        >>> RunDirectory.at("s3://bucket/runs/1/").url
+        's3://bucket/runs/1'
+        """
         options = dict(storage_options or {})
         refuse_credentials(options)
         return cls(absolute_url(url), options)
@@ -274,6 +280,13 @@ class RunDirectory:
         folder : str, optional
             Where to make it; the system's temporary directory by default. Its owner calls
             `remove`.
+
+        Examples
+        --------
+        >>> run = RunDirectory.scratch()
+        >>> run.durable, run.keep
+        (False, 1)
+        >>> run.remove()
         """
         try:
             path = tempfile.mkdtemp(prefix=_SCRATCH, dir=folder)
@@ -304,6 +317,15 @@ class RunDirectory:
         first_row : int
             Of the rows whose labels these are.
         labels : int32 array of shape (n_rows,)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> run = RunDirectory.scratch()
+        >>> file = run.write_labels(1, "rows-00000", 0, np.arange(3, dtype=np.int32))
+        >>> run.read_labels(file).tolist()
+        [0, 1, 2]
+        >>> run.remove()
         """
         return self.write_group(number, [(part, first_row, labels)])[0]
 
@@ -429,7 +451,14 @@ class RunDirectory:
             self._waiting.clear()
 
     def probe(self) -> str:
-        """Write a file for every worker to find, and return its token for `check_probe`."""
+        """Write a file for every worker to find, and return its token for `check_probe`.
+
+        Examples
+        --------
+        >>> run = RunDirectory.scratch()
+        >>> run.check_probe(run.probe())
+        >>> run.remove()
+        """
         token = uuid.uuid4().hex
         self._storage.make_root()
         self._storage.write(f"probe/{token}", token.encode())
@@ -455,7 +484,16 @@ class RunDirectory:
         self._storage.delete([f"probe/{token}"])
 
     def finalise(self, record: dict[str, Any]) -> None:
-        """Write ``FINAL.json``: the run is done. The same record again changes nothing."""
+        """Write ``FINAL.json``: the run is done. The same record again changes nothing.
+
+        Examples
+        --------
+        >>> run = RunDirectory.scratch()
+        >>> run.finalise({"stop": "converged"})
+        >>> run.final()
+        {'stop': 'converged'}
+        >>> run.remove()
+        """
         self.flush_events()
         data = sealed.seal(record)
         try:
@@ -487,7 +525,17 @@ NAME = "run.json"
 def begin_or_join(
     storage: Storage, config: Mapping[str, Any], fingerprint: str, resume: bool
 ) -> None:
-    """Write run.json into a new directory, or refuse one that is not this very run."""
+    """Write run.json into a new directory, or refuse one that is not this very run.
+
+    Examples
+    --------
+    >>> from hmrf_dask.storage.stores import open_storage
+    >>> store = open_storage("memory://example-begin", {}, durable=False)
+    >>> begin_or_join(store, {"n_clusters": 3}, "9f", resume=True)
+    >>> store.names("")
+    ['run.json']
+    >>> store.delete([NAME])
+    """
     asked = {"format": FORMAT, "fingerprint": fingerprint, "config": config}
     found = read_sealed(storage, NAME)
     if found is None:

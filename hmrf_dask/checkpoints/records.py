@@ -112,7 +112,13 @@ class CheckpointStore(Protocol):
 
 
 def commit_content(commit: Commit, writer: str) -> dict[str, Any]:
-    """Return what the JSON of a commit holds; `writer` distinguishes this write from any other."""
+    """Return what the JSON of a commit holds; `writer` distinguishes this write from any other.
+
+    Examples
+    --------
+    >>> commit_content(Commit(3, {"J": 0.5}, "state/00003.npz", "9f", ()), "me")["state"]
+    ['state/00003.npz', '9f']
+    """
     files = [[f.name, f.sha256, f.first_row, f.n_rows, f.part, f.start] for f in commit.files]
     return {
         "number": commit.number,
@@ -134,7 +140,14 @@ class _Written:
 
 
 def read_commit(data: bytes, name: str) -> Commit:
-    """Return the commit in sealed JSON, or raise DamagedFileError naming the file."""
+    """Return the commit in sealed JSON, or raise DamagedFileError naming the file.
+
+    Examples
+    --------
+    >>> commit = Commit(3, {"J": 0.5}, "state/00003.npz", "9f", ())
+    >>> read_commit(sealed.seal(commit_content(commit, "me")), "commits/00003.json") == commit
+    True
+    """
     found = unseal_as(_Written, data, name)
     files = tuple(LabelsFile(*entry) for entry in found.files)
     return Commit(found.number, found.record, *found.state, files)
@@ -145,7 +158,16 @@ LABEL = "label"
 
 
 def check_labels(part: str, first_row: int, labels: Labels) -> None:
-    """Refuse what cannot be kept as the labels of a part."""
+    """Refuse what cannot be kept as the labels of a part.
+
+    Examples
+    --------
+    >>> check_labels("rows-00007", 0, np.zeros(3, np.int32))
+    >>> check_labels("Rows", 0, np.zeros(3, np.int32))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.InvalidInputError: part must be lower-case letters, digits, - and _, ...
+    """
     if not _PART.fullmatch(part):
         raise InvalidInputError(
             f"part must be lower-case letters, digits, - and _, got {part!r}; name it rows-00007"
@@ -163,6 +185,12 @@ def encode_labels(pieces: Sequence[Piece]) -> bytes:
     """Return a Parquet file with the column `label`, pages with checksums.
 
     The rows of several parts stand one after the other.
+
+    Examples
+    --------
+    >>> data = encode_labels([("rows-00000", 0, np.arange(3, dtype=np.int32))])
+    >>> decode_labels(data).tolist()
+    [0, 1, 2]
     """
     parts, rows, labels = zip(*pieces, strict=True)
     whole = np.ascontiguousarray(labels[0] if len(labels) == 1 else np.concatenate(labels))
@@ -195,7 +223,13 @@ def _labels(chunk: pa.Array) -> Labels:
 
 
 def encode_state(state: Arrays) -> bytes:
-    """Return an uncompressed npz of `state`: numpy.savez, but with any key and never a pickle."""
+    """Return an uncompressed npz of `state`: numpy.savez, but with any key and never a pickle.
+
+    Examples
+    --------
+    >>> decode_state(encode_state({"centroids": np.eye(2)}), "00003.npz")["centroids"].tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(state):
@@ -228,7 +262,15 @@ def read_range(
     last_row: int,
     prefix: str,
 ) -> Labels:
-    """Return rows `first_row` to `last_row` (exclusive) from the files that overlap them."""
+    """Return rows `first_row` to `last_row` (exclusive) from the files that overlap them.
+
+    Examples
+    --------
+    >>> run = MemoryRun()
+    >>> pieces = [("rows-0", 0, np.zeros(3, np.int32)), ("rows-1", 3, np.ones(2, np.int32))]
+    >>> read_range(run.read_group, run.write_group(1, pieces), 2, 4, "rows-").tolist()
+    [0, 1]
+    """
     chosen: list[tuple[LabelsFile, slice]] = []
     reached = first_row
     parts = (f for f in files if f.part.startswith(prefix) and f.n_rows)
@@ -272,7 +314,15 @@ class MemoryRun:
         self._final: dict[str, Any] | None = None
 
     def write_labels(self, number: int, part: str, first_row: int, labels: Labels) -> LabelsFile:
-        """Return a reference that holds a copy of the labels (its sha256 is empty)."""
+        """Return a reference that holds a copy of the labels (its sha256 is empty).
+
+        Examples
+        --------
+        >>> run = MemoryRun()
+        >>> file = run.write_labels(1, "rows-00000", 0, np.arange(3, dtype=np.int32))
+        >>> run.read_labels(file).tolist()
+        [0, 1, 2]
+        """
         check_labels(part, first_row, labels)
         held = labels.copy()
         held.setflags(write=False)
@@ -299,13 +349,30 @@ class MemoryRun:
     def read_label_range(
         self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
     ) -> Labels:
-        """Return the labels of rows `first_row` to `last_row` (exclusive), read-only."""
+        """Return the labels of rows `first_row` to `last_row` (exclusive), read-only.
+
+        Examples
+        --------
+        >>> run = MemoryRun()
+        >>> pieces = [("rows-0", 0, np.zeros(3, np.int32)), ("rows-1", 3, np.ones(2, np.int32))]
+        >>> run.read_label_range(run.write_group(1, pieces), 1, 5).tolist()
+        [0, 0, 1, 1]
+        """
         return read_range(self.read_group, files, first_row, last_row, prefix)
 
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
     ) -> Commit:
-        """Keep this iteration instead of the one before; arrays that are read-only as they are."""
+        """Keep this iteration instead of the one before; arrays that are read-only as they are.
+
+        Examples
+        --------
+        >>> run = MemoryRun()
+        >>> run.commit(1, {"J": 0.5}, {"centroids": np.eye(2)}, []).record
+        {'J': 0.5}
+        >>> run.load_state(run.latest())["centroids"].tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+        """
         if self._last is not None and number <= self._last.number:
             raise RunDirectoryError(
                 f"commit numbers must rise, got {number} after {self._last.number}; "
@@ -341,11 +408,27 @@ class MemoryRun:
         """Nothing: events never wait."""
 
     def event(self, record: dict[str, Any]) -> None:
-        """Add to `events`."""
+        """Add to `events`.
+
+        Examples
+        --------
+        >>> run = MemoryRun()
+        >>> run.event({"event": "resumed"})
+        >>> run.events
+        [{'event': 'resumed'}]
+        """
         self.events.append(sealed.round_trip(record))
 
     def finalise(self, record: dict[str, Any]) -> None:
-        """Keep the record that says the run is done."""
+        """Keep the record that says the run is done.
+
+        Examples
+        --------
+        >>> run = MemoryRun()
+        >>> run.finalise({"stop": "converged"})
+        >>> run.final()
+        {'stop': 'converged'}
+        """
         self._final = sealed.round_trip(record)
 
     def final(self) -> dict[str, Any] | None:

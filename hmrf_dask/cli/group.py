@@ -41,7 +41,13 @@ _SAME_SIGNAL = 1.0  # seconds: `timeout` sends its signal to a process, then to 
 
 
 class EndedBySignal(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came: what is open is closed on the way out, as after Ctrl-C."""
+    """SIGTERM or SIGHUP came: what is open is closed on the way out, as after Ctrl-C.
+
+    Examples
+    --------
+    >>> EndedBySignal(signal.SIGTERM).exit_code
+    143
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

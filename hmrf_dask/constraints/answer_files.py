@@ -71,7 +71,14 @@ def read_pairs(path: str | os.PathLike[str], *, ids: bool = True) -> Constraints
 
 
 def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
-    """Return the pairs in the bytes of a pair file, whose name says the format."""
+    r"""Return the pairs in the bytes of a pair file, whose name says the format.
+
+    Examples
+    --------
+    >>> pairs = parse_pairs(b"a,b,kind\n1,2,same\n1,3,no\n", "pairs.csv")
+    >>> pairs.must_link.tolist(), pairs.cannot_link.tolist()
+    ([[1, 2]], [[1, 3]])
+    """
     table = _read_table(data, address)
     if table.bad:
         shown = "; ".join(f"{table.unit} {bad.line}: {bad.reason}" for bad in table.bad[:SHOWN])
@@ -102,6 +109,12 @@ def parse_lines(data: bytes, address: str) -> PairLines:
     ------
     InvalidInputError
         It is no pair file at all: its columns are others, or it cannot be read.
+
+    Examples
+    --------
+    >>> found = parse_lines(b'{"a": "x", "b": "y", "kind": "same"}', "pairs.jsonl")
+    >>> found.pairs.tolist(), found.must.tolist(), found.bad
+    ([['x', 'y']], [True], [])
     """
     table = _read_table(data, address)
     # Text before there is an array: one of whole numbers makes those from 2**63 on floats.

@@ -42,6 +42,12 @@ class Columns(NamedTuple):
         Of a, b, kind and weight (-1: there is no weight), or of id and label.
     notes : tuple of (str, int)
         Name and place of each other column.
+
+    Examples
+    --------
+    >>> columns = columns_of(("A", "b", "kind", "comment"))
+    >>> columns.values(["1", "2", "same", "sure"])
+    ['1', '2', 'same', None]
     """
 
     places: tuple[int, ...]
@@ -49,7 +55,13 @@ class Columns(NamedTuple):
 
     @property
     def labelled(self) -> bool:
-        """Whether rows are documents and their classes."""
+        """Whether rows are documents and their classes.
+
+        Examples
+        --------
+        >>> columns_of(("id", "label")).labelled, columns_of(("a", "b", "kind")).labelled
+        (True, False)
+        """
         return len(self.places) == len(LABELS)
 
     def values(self, row: Sequence[Any]) -> list[Any]:
@@ -57,7 +69,15 @@ class Columns(NamedTuple):
         return [row[place] if place >= 0 else None for place in self.places]
 
     def notes_of(self, row: Sequence[Any]) -> tuple[Notes | None, str]:
-        """Return the notes of a row, None if it has none, and what is wrong with them, or ""."""
+        """Return the notes of a row, None if it has none, and what is wrong with them, or "".
+
+        Examples
+        --------
+        >>> columns_of(("a", "b", "kind", "trust")).notes_of(["1", "2", "same", "0.9"])
+        ({'trust': 0.9}, '')
+        >>> columns_of(("a", "b", "kind", "trust")).notes_of(["1", "2", "same", "sure"])
+        (None, "trust must be a number from 0 to 1, got 'sure'")
+        """
         notes: Notes = {}
         for name, place in self.notes:
             value = row[place]
@@ -82,6 +102,13 @@ def columns_of(header: tuple[str, ...], *, suggest: bool = True) -> Columns | st
     header : tuple of str
     suggest : bool
         Whether a wrong name is compared with those known, which takes a while.
+
+    Examples
+    --------
+    >>> columns_of(("b", "a", "Kind "))
+    Columns(places=(1, 0, 2, -1), notes=())
+    >>> columns_of(("id", "a", "b", "note"))
+    'the columns must be a, b, kind and, if wanted, weight, or id and label, got id, a, b, note'
     """
     if len(header) > ANSWER_COLUMNS:
         return f"there must be at most {ANSWER_COLUMNS} columns, got {len(header)}"
@@ -214,6 +241,14 @@ class LabelRows:
     ----------
     found : dict of str to Labelled
         By the id as text, in the order of lines.
+
+    Examples
+    --------
+    >>> rows = LabelRows()
+    >>> rows.add("a", "sport", 2, None), rows.add("a", "sport", 3, None)
+    ('', '')
+    >>> rows.add("a", "politics", 4, None)
+    "a document must have one class, got 'politics' here and 'sport' in line 2"
     """
 
     def __init__(self) -> None:
@@ -255,12 +290,26 @@ def _name_of(label: str | int | float) -> str:
 
 
 def two_classes(here: str, there: str, place: str) -> str:
-    """Return what is wrong with a second class of a document."""
+    """Return what is wrong with a second class of a document.
+
+    Examples
+    --------
+    >>> two_classes("sport", "politics", "line 3")
+    "a document must have one class, got 'sport' here and 'politics' in line 3"
+    """
     return f"a document must have one class, got {here!r:.80} here and {there!r:.80} in {place}"
 
 
 def refuse_many(n_classes: int, where: str) -> None:
-    """Refuse more classes than anybody has: each two of them would be a cannot-link."""
+    """Refuse more classes than anybody has: each two of them would be a cannot-link.
+
+    Examples
+    --------
+    >>> refuse_many(501, "labels.csv")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.InvalidInputError: labels.csv: documents must be of at most 500 known ...
+    """
     if n_classes > MOST_CLASSES:
         raise InvalidInputError(
             f"{where}: documents must be of at most {MOST_CLASSES} known classes, got "
@@ -269,7 +318,13 @@ def refuse_many(n_classes: int, where: str) -> None:
 
 
 def id_problem(document: str | int) -> str:
-    """Return why arrays of text cannot hold an id as it is, nothing if they can."""
+    """Return why arrays of text cannot hold an id as it is, nothing if they can.
+
+    Examples
+    --------
+    >>> id_problem("a"), id_problem("a" * 5000)
+    ('', 'an id must have at most 4,096 characters, got 5,000')
+    """
     text = str(document)
     if len(text) > MOST_CHARACTERS:
         return f"an id must have at most {MOST_CHARACTERS:,} characters, got {len(text):,}"
@@ -281,7 +336,13 @@ def id_problem(document: str | int) -> str:
 
 
 def said(first: object, second: object, *, must: bool) -> Said:
-    """Return what a pair says, whichever of its documents comes first."""
+    """Return what a pair says, whichever of its documents comes first.
+
+    Examples
+    --------
+    >>> said("b", "a", must=True) == said("a", "b", must=True)
+    True
+    """
     lower, higher = sorted((str(first), str(second)))
     return must, lower, higher
 
@@ -307,6 +368,12 @@ def class_links(
         The document that it goes with.
     row : int
         Which row said it.
+
+    Examples
+    --------
+    >>> rows = [Labelled("a", "x", 1), Labelled("b", "y", 2), Labelled("c", "x", 3)]
+    >>> list(class_links(rows, before=set()))
+    [(False, 'a', 1), (True, 'a', 2)]
     """
     last: dict[str, Any] = {}
     first: list[Any] = []
@@ -361,6 +428,14 @@ class AnswerTable:
     notes : list of dict or None
     bad : list of BadRecord
     labels : LabelRows
+
+    Examples
+    --------
+    >>> table = AnswerTable("pairs.csv")
+    >>> table.take(TableRow(2, ("a", "b", "kind"), ("1", "2", "same")))
+    >>> table.take(TableRow(3, ("a", "b", "kind"), ("1", "1", "same")))
+    >>> table.must, table.bad[0].reason
+    ([True], "a and b must be two different documents, got '1' twice")
     """
 
     path: str

@@ -29,14 +29,26 @@ class Adjacency(NamedTuple):
 
 
 def adjacency(n_nodes: int, pairs: LabelArray) -> Adjacency:
-    """Return the neighbours of every node, both ways, each once."""
+    """Return the neighbours of every node, both ways, each once.
+
+    Examples
+    --------
+    >>> adjacency(3, np.array([[0, 2], [1, 2]], np.int32))
+    Adjacency(starts=array([0, 1, 2, 4]), neighbours=array([2, 2, 0, 1], dtype=int32))
+    """
     graph = _matrix(n_nodes, np.concatenate([pairs, pairs[:, ::-1]])).tocsr()
     graph.sort_indices()
     return Adjacency(graph.indptr.astype(np.int64), graph.indices.astype(np.int32, copy=False))
 
 
 def connected_numbers(n_nodes: int, pairs: LabelArray) -> LabelArray:
-    """Return the connected part of every node, parts numbered by their lowest node."""
+    """Return the connected part of every node, parts numbered by their lowest node.
+
+    Examples
+    --------
+    >>> connected_numbers(5, np.array([[1, 3], [0, 4]], np.int32)).tolist()
+    [0, 1, 2, 1, 0]
+    """
     if n_nodes == 0:
         return np.zeros(0, np.int32)
     n_parts, labels = connected_components(_matrix(n_nodes, pairs), directed=False)
@@ -55,14 +67,28 @@ def _matrix(n_nodes: int, pairs: LabelArray) -> sp.coo_array:
 def members_by_number(
     numbers: LabelArray | IntArray, n_numbers: int
 ) -> tuple[IntArray, LabelArray]:
-    """Return where the members of each number start, and the members, ascending in each."""
+    """Return where the members of each number start, and the members, ascending in each.
+
+    Examples
+    --------
+    >>> starts, members = members_by_number(np.array([1, 0, 1]), 2)
+    >>> starts.tolist(), members.tolist()
+    ([0, 1, 3], [1, 0, 2])
+    """
     starts = np.zeros(n_numbers + 1, np.int64)
     np.cumsum(np.bincount(numbers, minlength=n_numbers), out=starts[1:])
     return starts, np.argsort(numbers, kind="stable").astype(np.int32)
 
 
 class BreadthFirst:
-    """Breadth-first searches over one graph, neighbours in index order."""
+    """Breadth-first searches over one graph, neighbours in index order.
+
+    Examples
+    --------
+    >>> search = BreadthFirst(adjacency(4, np.array([[0, 1], [1, 2], [2, 3]], np.int32)))
+    >>> search.order(1).tolist(), search.path(0, 3)
+    ([1, 0, 2, 3], [0, 1, 2, 3])
+    """
 
     def __init__(self, graph: Adjacency) -> None:
         self._graph = graph
@@ -91,7 +117,14 @@ class BreadthFirst:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _search(starts, neighbours, source, target, parent, queue):  # type: ignore[no-untyped-def]
+def _search(
+    starts: IntArray,
+    neighbours: LabelArray,
+    source: int,
+    target: int,
+    parent: LabelArray,
+    queue: LabelArray,
+) -> int:
     """Fill `queue` and `parent` from `source`, up to `target`; return how many were met."""
     parent[source] = source
     queue[0] = source
@@ -114,7 +147,15 @@ def _search(starts, neighbours, source, target, parent, queue):  # type: ignore[
 def pair_keys_within(
     starts: IntArray, members: LabelArray, groups: LabelArray, n_nodes: int
 ) -> IntArray:
-    """Return lower × n_nodes + higher for all pairs of members of the same group, unsorted."""
+    """Return lower × n_nodes + higher for all pairs of members of the same group, unsorted.
+
+    Examples
+    --------
+    >>> starts, members = members_by_number(np.zeros(3, np.int32), 1)
+    >>> keys = pair_keys_within(starts, members, np.array([0], np.int32), 10)
+    >>> keys.tolist()
+    [1, 2, 12]
+    """
     sizes = starts[groups + 1] - starts[groups]
     keys = np.empty(int((sizes * (sizes - 1) // 2).sum()), np.int64)
     _write_within(starts, members, groups, n_nodes, keys)
@@ -122,7 +163,9 @@ def pair_keys_within(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _write_within(starts, members, groups, n_nodes, keys):  # type: ignore[no-untyped-def]
+def _write_within(
+    starts: IntArray, members: LabelArray, groups: LabelArray, n_nodes: int, keys: IntArray
+) -> None:
     place = 0
     for group in groups:
         for first in range(starts[group], starts[group + 1]):
@@ -135,7 +178,15 @@ def _write_within(starts, members, groups, n_nodes, keys):  # type: ignore[no-un
 def pair_keys_across(
     starts: IntArray, members: LabelArray, rivals: LabelArray, n_nodes: int
 ) -> IntArray:
-    """Return lower × n_nodes + higher for all pairs across two rival groups, unsorted."""
+    """Return lower × n_nodes + higher for all pairs across two rival groups, unsorted.
+
+    Examples
+    --------
+    >>> starts, members = members_by_number(np.array([0, 0, 1], np.int32), 2)
+    >>> keys = pair_keys_across(starts, members, np.array([[0, 1]], np.int32), 10)
+    >>> keys.tolist()
+    [2, 12]
+    """
     sizes = starts[rivals + 1] - starts[rivals]
     keys = np.empty(int((sizes[:, 0] * sizes[:, 1]).sum()), np.int64)
     _write_across(starts, members, rivals, n_nodes, keys)
@@ -143,7 +194,9 @@ def pair_keys_across(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _write_across(starts, members, rivals, n_nodes, keys):  # type: ignore[no-untyped-def]
+def _write_across(
+    starts: IntArray, members: LabelArray, rivals: LabelArray, n_nodes: int, keys: IntArray
+) -> None:
     place = 0
     for number in range(rivals.shape[0]):
         one, other = rivals[number, 0], rivals[number, 1]
@@ -190,6 +243,12 @@ def witnesses(
     ------
     ConflictError
         There is a contradiction and `on_conflict` is ``"raise"``.
+
+    Examples
+    --------
+    >>> must, cannot = np.array([[0, 1], [1, 2]], np.int32), np.array([[0, 2]], np.int32)
+    >>> witnesses(3, must, cannot, "abc".__getitem__, "keep")
+    (('a', 'b', 'c'),)
     """
     if not len(contradictions):
         return ()
@@ -344,6 +403,12 @@ class ClosureRules:
         cannot-links that contradict.
     pair_budget : int
         Closure pairs allowed in total when `closure_form` is False.
+
+    Examples
+    --------
+    >>> must, rules = CostedPairs(np.array([[0, 1], [1, 2]])), ClosureRules(closure=False)
+    >>> build_graph(3, must, CostedPairs(np.empty((0, 2), np.int64)), rules).must_pairs.tolist()
+    [[0, 1], [1, 2]]
     """
 
     closure: bool = True
@@ -389,6 +454,15 @@ def build_graph(
         A must-link path joins a cannot-linked pair and `on_conflict` is ``"raise"``.
     InvalidInputError
         The closure must be written out and exceeds `pair_budget`.
+
+    Examples
+    --------
+    >>> must, cannot = np.array([[0, 1], [1, 2]]), np.array([[2, 3]])
+    >>> graph = build_graph(4, CostedPairs(must), CostedPairs(cannot), ClosureRules())
+    >>> graph.groups.tolist(), graph.must_pairs.tolist()
+    ([0, 0, 0, 1], [[0, 1], [0, 2], [1, 2]])
+    >>> graph.cannot_pairs.tolist()
+    [[0, 3], [1, 3], [2, 3]]
     """
     musts = _ordered(must, n_nodes, "must_link", names)
     cannots = _ordered(cannot, n_nodes, "cannot_link", names)

@@ -128,17 +128,35 @@ class Constraints:
 
     @property
     def must_link(self) -> AnyArray:
-        """Must-links as pairs of row numbers or ids, shape (m, 2)."""
+        """Must-links as pairs of row numbers or ids, shape (m, 2).
+
+        Examples
+        --------
+        >>> Constraints([("b", "a")]).must_link.tolist()
+        [['a', 'b']]
+        """
         return self.documents[self.must_nodes]
 
     @property
     def cannot_link(self) -> AnyArray:
-        """Cannot-links as pairs of row numbers or ids, shape (m, 2)."""
+        """Cannot-links as pairs of row numbers or ids, shape (m, 2).
+
+        Examples
+        --------
+        >>> Constraints(cannot_link=[(7, 4)]).cannot_link.tolist()
+        [[4, 7]]
+        """
         return self.documents[self.cannot_nodes]
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the content, hexadecimal: the same for any order of the same pairs."""
+        """SHA-256 of the content, hexadecimal: the same for any order of the same pairs.
+
+        Examples
+        --------
+        >>> Constraints([(0, 1), (2, 3)]).fingerprint == Constraints([(3, 2), (1, 0)]).fingerprint
+        True
+        """
         digest = hashlib.sha256(b"hmrf_dask constraints 1\n")
         digest.update(json.dumps([self.by_id, self.documents.tolist()]).encode())
         for nodes, costs in (
@@ -260,6 +278,13 @@ def canonical_pairs(
     -------
     pairs : ndarray of shape (k, 2), int32
     costs : ndarray of shape (k,), float64
+
+    Examples
+    --------
+    >>> pairs, costs = np.array([[2, 0], [0, 1], [0, 2]]), np.array([2.0, 1.0, 2.0])
+    >>> nodes, costs = canonical_pairs(pairs, costs, 3, "must_link", int)
+    >>> nodes.tolist(), costs.tolist()
+    ([[0, 1], [0, 2]], [1.0, 2.0])
     """
     lower, higher = pairs.min(axis=1), pairs.max(axis=1)
     if len(pairs) and (lower.min() < 0 or higher.max() >= n_nodes):
@@ -320,13 +345,29 @@ class Verbatim:
 
 
 def listed(offenders: IntArray, names: Callable[[int], object]) -> str:
-    """Name up to five offenders and say how many there are in all."""
+    """Name up to five offenders and say how many there are in all.
+
+    Examples
+    --------
+    >>> listed(np.arange(7), "abcdefg".__getitem__)
+    "'a', 'b', 'c', 'd', 'e', … (7 in all)"
+    """
     shown = ", ".join(repr(names(int(node))) for node in offenders[:SHOWN])
     return f"{shown}, … ({len(offenders)} in all)" if len(offenders) > SHOWN else shown
 
 
 def as_pairs(value: object, kind: str) -> AnyArray:
-    """Return an (m, 2) array of int64 or strings; whatever is neither is refused."""
+    """Return an (m, 2) array of int64 or strings; whatever is neither is refused.
+
+    Examples
+    --------
+    >>> as_pairs([("a", "b")], "must_link").tolist(), as_pairs(None, "must_link").shape
+    ([['a', 'b']], (0, 2))
+    >>> as_pairs([("a", 1)], "must_link")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.InvalidInputError: must_link must name documents with integers only or ...
+    """
     if value is None:
         return np.empty((0, 2), np.int64)
     if isinstance(value, np.ma.MaskedArray):
@@ -385,7 +426,13 @@ def _is_integer(value_type: type) -> bool:
 
 
 def as_costs(value: object, n_pairs: int, kind: str) -> FloatArray:
-    """Return float64 costs, NaN where the estimator's cost is meant; -0.0 becomes 0.0."""
+    """Return float64 costs, NaN where the estimator's cost is meant; -0.0 becomes 0.0.
+
+    Examples
+    --------
+    >>> as_costs([1, 0.5], 2, "must_link").tolist(), as_costs(None, 1, "must_link").tolist()
+    ([1.0, 0.5], [nan])
+    """
     if value is None:
         return np.full(n_pairs, np.nan)
     try:
@@ -407,7 +454,15 @@ def as_costs(value: object, n_pairs: int, kind: str) -> FloatArray:
 
 
 def refuse_bad_costs(costs: FloatArray, kind: str, names: Callable[[int], object]) -> None:
-    """Refuse costs out of range, naming their pairs (NaN is the estimator's cost)."""
+    """Refuse costs out of range, naming their pairs (NaN is the estimator's cost).
+
+    Examples
+    --------
+    >>> refuse_bad_costs(np.array([1.0, -1.0]), "must_link", "ab".__getitem__)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.InvalidInputError: must_link_costs must be 0, or from 1e-12 to 1e+12 ...
+    """
     out = (costs < LEAST_COST) | (costs > RANGES["cost"].most)
     bad = np.flatnonzero(out & (costs != 0))
     if len(bad):
@@ -417,7 +472,14 @@ def refuse_bad_costs(costs: FloatArray, kind: str, names: Callable[[int], object
 
 
 def encode(must: AnyArray, cannot: AnyArray) -> tuple[AnyArray, IntArray, IntArray]:
-    """Return the documents named, sorted, and both lists as positions in them."""
+    """Return the documents named, sorted, and both lists as positions in them.
+
+    Examples
+    --------
+    >>> documents, must, cannot = encode(np.array([["b", "a"]]), np.array([["c", "a"]]))
+    >>> documents.tolist(), must.tolist(), cannot.tolist()
+    (['a', 'b', 'c'], [[1, 0]], [[2, 0]])
+    """
     lists = [pairs for pairs in (must, cannot) if len(pairs)]
     if len({pairs.dtype.kind for pairs in lists}) > 1:
         raise InvalidInputError(

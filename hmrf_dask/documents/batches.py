@@ -60,6 +60,11 @@ class Reject:
         The first 200 characters of the record.
     whole_rest : bool
         Whether everything from `line` on is lost, not only this record.
+
+    Examples
+    --------
+    >>> str(Reject("a.jsonl", 3, None, "not JSON", "{").as_error()).partition(";")[0]
+    'a.jsonl, line 3: not JSON'
     """
 
     source: str
@@ -84,7 +89,14 @@ class Reject:
 
 
 def encode_rejects(rejects: Iterable[Reject]) -> bytes:
-    """Return rejects as JSON Lines."""
+    """Return rejects as JSON Lines.
+
+    Examples
+    --------
+    >>> rejects = [Reject("a.jsonl", 3, None, "not JSON", "{")]
+    >>> decode_rejects(encode_rejects(rejects)) == rejects
+    True
+    """
     return encode_lines(map(asdict, rejects), ascii_only=False)
 
 
@@ -312,7 +324,14 @@ Keys = npt.NDArray[np.uint64]
 
 
 class SeenIds:
-    """Hashes of ids (128 bits: no two ids share one) in sorted runs that double in size."""
+    """Hashes of ids (128 bits: no two ids share one) in sorted runs that double in size.
+
+    Examples
+    --------
+    >>> seen = SeenIds()
+    >>> seen.add(["a", "b"]), seen.add(["c", "b", "c"])
+    ([], [1, 2])
+    """
 
     def __init__(self) -> None:
         self._runs: list[Keys] = []  # each (n, 2), sorted by the first half

@@ -40,7 +40,7 @@ _DELIMITERS = ",;\t"  # which of them a spreadsheet writes depends on its langua
 
 
 class CsvTable:
-    """Rows of a CSV file, as lists of cells; one that is quoted wrongly does not touch the others.
+    r"""Rows of a CSV file, as lists of cells; one that is quoted wrongly does not touch the others.
 
     Parameters
     ----------
@@ -59,6 +59,13 @@ class CsvTable:
     ------
     DamagedFile
         There is no header that can be read. The iterator raises it where the rows break off.
+
+    Examples
+    --------
+    >>> file = WatchedFile(io.BytesIO(b"id,text\na,one\n"), "a.csv")
+    >>> table = CsvTable(file, Dialect(), longest=1000)
+    >>> table.names, list(table)
+    (['id', 'text'], [Row(line=2, values=['a', 'one'], raw=None)])
     """
 
     def __init__(
@@ -126,7 +133,13 @@ class CsvTable:
 
 
 def not_text(encoding: str) -> str:
-    """Return what is wrong with a row of bytes that are not in the encoding."""
+    """Return what is wrong with a row of bytes that are not in the encoding.
+
+    Examples
+    --------
+    >>> not_text("latin-1")
+    'must be text in latin-1, got other bytes'
+    """
     if encoding.lower() in _UTF_8:
         return "must be UTF-8 text, got other bytes (spreadsheets: save as CSV UTF-8)"
     return f"must be text in {encoding}, got other bytes"
@@ -224,7 +237,13 @@ _BATCH_ROWS = 10_000
 
 
 class TableRow(NamedTuple):
-    """The values of a line or row, with the names of their columns."""
+    """The values of a line or row, with the names of their columns.
+
+    Examples
+    --------
+    >>> TableRow(2, ("a", "b"), ("x", None)).refused("no kind")
+    BadRecord(line=2, reason='no kind', raw='x,')
+    """
 
     line: int
     names: tuple[str, ...]
@@ -257,7 +276,13 @@ class TableFile(NamedTuple):
 
 
 def ending_of(address: str, what: str) -> str:
-    """Return the ending of a name, which says the format; `what` names the file in an error."""
+    """Return the ending of a name, which says the format; `what` names the file in an error.
+
+    Examples
+    --------
+    >>> ending_of("s3://bucket/Pairs.CSV", "a pair file")
+    '.csv'
+    """
     ending = PurePosixPath(address).suffix.lower()
     if ending not in ENDINGS:
         raise InvalidInputError(
@@ -281,6 +306,12 @@ def read_table(data: bytes, address: str, most: int | None = None) -> TableFile:
     ------
     InvalidInputError
         It cannot be read; the rows raise it where they break off.
+
+    Examples
+    --------
+    >>> table = read_table(b'{"id": "a", "label": 1}', "labels.jsonl")
+    >>> table.unit, next(table.rows)[:3]
+    ('line', (1, ('id', 'label'), ['a', 1]))
     """
     ending = PurePosixPath(address).suffix.lower()
     if ending == ".parquet":

@@ -37,7 +37,7 @@ def read_objects(
     begins: bool = True,
     way_out: str = "cut it",
 ) -> Iterator[Row | BadRecord]:
-    """Yield what each line holds; empty lines hold nothing, a bad one does not touch the others.
+    r"""Yield what each line holds; empty lines hold nothing, a bad one does not touch the others.
 
     Parameters
     ----------
@@ -51,6 +51,13 @@ def read_objects(
         Whether the first line is that of the file: it may have a byte order mark.
     way_out : str
         What to do about a line that is too long.
+
+    Examples
+    --------
+    >>> import io
+    >>> file = WatchedFile(io.BytesIO(b'{"id": 1}\n{"id": '), "a.jsonl")
+    >>> [type(row).__name__ for row in read_objects(file, any_object, 1000)]
+    ['Row', 'BadRecord']
     """
     nothing = Nothing(longest)
     for first, lines in _lines(file, compression, longest, nothing):
@@ -73,7 +80,17 @@ def read_objects(
 
 
 def any_object(line: bytes) -> dict[str, Any]:
-    """Return a JSON object with all its keys, as Python reads it: NaN and Infinity are numbers."""
+    """Return a JSON object with all its keys, as Python reads it: NaN and Infinity are numbers.
+
+    Examples
+    --------
+    >>> any_object(b'{"id": 1, "x": NaN}')
+    {'id': 1, 'x': nan}
+    >>> any_object(b"[1]")
+    Traceback (most recent call last):
+        ...
+    msgspec.ValidationError: Expected `object`, got [1]
+    """
     value = json.loads(line.decode())
     if not isinstance(value, dict):
         raise msgspec.ValidationError(f"Expected `object`, got {line.decode().strip():.80}")
@@ -81,7 +98,13 @@ def any_object(line: bytes) -> dict[str, Any]:
 
 
 def encode_lines(objects: Iterable[Any], *, ascii_only: bool = True) -> bytes:
-    """Return objects as JSON Lines; half of a character stays to be seen, as an escape."""
+    r"""Return objects as JSON Lines; half of a character stays to be seen, as an escape.
+
+    Examples
+    --------
+    >>> encode_lines([{"id": "a"}, {"id": "b"}])
+    b'{"id": "a"}\n{"id": "b"}\n'
+    """
     lines = (json.dumps(value, ensure_ascii=ascii_only) for value in objects)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
 

@@ -192,7 +192,13 @@ class Columns(_Model):
 
     @property
     def in_order(self) -> tuple[str | None, ...]:
-        """Names of the columns of id, text, time, label and embedding; None for no such column."""
+        """Names of the columns of id, text, time, label and embedding; None for no such column.
+
+        Examples
+        --------
+        >>> Columns(id="key", text="body").in_order
+        ('key', 'body', None, None, None)
+        """
         return self.id, self.text, self.time, self.label, self.embedding
 
     @model_validator(mode="after")
@@ -334,7 +340,13 @@ def load_manifest(
 
 
 def base_of(url: str | os.PathLike[str]) -> str:
-    """Return the folder of a manifest (absolute, or a URL): relative paths in it begin there."""
+    """Return the folder of a manifest (absolute, or a URL): relative paths in it begin there.
+
+    Examples
+    --------
+    >>> base_of("/data/news/manifest.yaml"), base_of("s3://bucket/news/manifest.yaml")
+    ('/data/news', 's3://bucket/news')
+    """
     address = os.fspath(url)
     if "://" in address and not address.startswith(("file://", "local://")):
         return address.rpartition("/")[0]
@@ -343,7 +355,13 @@ def base_of(url: str | os.PathLike[str]) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema that is published as data_manifests/schema/manifest-v1.json."""
+    """Return the JSON Schema that is published as data_manifests/schema/manifest-v1.json.
+
+    Examples
+    --------
+    >>> json_schema()["title"], json_schema()["required"]
+    ('Manifest', ['$schema', 'name', 'resources'])
+    """
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA,

@@ -28,7 +28,15 @@ _NO_ROW = np.zeros(0, np.float32)
 
 
 def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
-    """Return what is wrong with an id and a text, "" if nothing is."""
+    """Return what is wrong with an id and a text, "" if nothing is.
+
+    Examples
+    --------
+    >>> problem_of_document("a", "some text", Columns())
+    ''
+    >>> problem_of_document("a", None, Columns())
+    "the text ('text') is missing"
+    """
     if type(id_) is not str:
         if id_ is None:
             return f"the id ({columns.id!r}) is missing"
@@ -69,12 +77,24 @@ def is_text(value: str) -> bool:
 
 
 def too_long(limit: int, way_out: str = RAISE_LIMIT) -> str:
-    """Return what is wrong with a record above a limit, `Columns.max_bytes` for documents."""
+    """Return what is wrong with a record above a limit, `Columns.max_bytes` for documents.
+
+    Examples
+    --------
+    >>> too_long(1000)
+    'longer than 1000 bytes; raise documents.max_bytes or cut it'
+    """
     return f"longer than {limit} bytes; {way_out}"
 
 
 def problem_of_word(name: str, value: Any) -> str:
-    """Return what is wrong with a time or a label: those are shown, never computed with."""
+    """Return what is wrong with a time or a label: those are shown, never computed with.
+
+    Examples
+    --------
+    >>> problem_of_word("label", "sport"), problem_of_word("label", ["sport"])
+    ('', 'the label must be a text or a number, got a list with other things')
+    """
     if isinstance(value, bool | bytes | list | dict | np.ndarray):
         return f"the {name} must be a text or a number, got {json_type(value)}"
     if isinstance(value, str) and len(value) > MOST_CHARACTERS:
@@ -83,7 +103,15 @@ def problem_of_word(name: str, value: Any) -> str:
 
 
 def as_row(value: Any, width: int | None) -> tuple[npt.NDArray[np.float32], str]:
-    """Return an embedding as float32, and what is wrong with it, "" if nothing is."""
+    """Return an embedding as float32, and what is wrong with it, "" if nothing is.
+
+    Examples
+    --------
+    >>> as_row([0.5, 1], None)
+    (array([0.5, 1. ], dtype=float32), '')
+    >>> as_row([0.5, 1], 3)[1]
+    'the embedding must have 3 numbers, as the first of this file has, got 2'
+    """
     if value is None:
         return _NO_ROW, "the embedding is missing"
     if not _are_numbers(value):
@@ -108,7 +136,13 @@ def _are_numbers(value: Any) -> bool:
 
 
 def json_type(value: Any) -> str:
-    """Return the type of a value in the words of JSON."""
+    """Return the type of a value in the words of JSON.
+
+    Examples
+    --------
+    >>> json_type(True), json_type(0.5), json_type([])
+    ('true or false', 'a fraction', 'an empty list')
+    """
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, list):
@@ -158,7 +192,16 @@ class DamagedFile(Exception):  # noqa: N818 (no error of the program: it becomes
 
 
 class Nothing:
-    """How much of a file was read since its last record: a stream of newlines must end."""
+    """How much of a file was read since its last record: a stream of newlines must end.
+
+    Examples
+    --------
+    >>> nothing = Nothing(longest=100)
+    >>> nothing.add(10**9, 1, line=2)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.documents.records.DamagedFile: 1,000,000,000 bytes and 1 lines without a ...
+    """
 
     def __init__(self, longest: int) -> None:
         self._most = BYTES_WITHOUT_RECORD + longest
@@ -190,7 +233,13 @@ class Reader(Protocol):
 
 
 def excerpt(raw: bytes | str) -> str:
-    """Return the beginning of a bad record, as text that every file can hold."""
+    r"""Return the beginning of a bad record, as text that every file can hold.
+
+    Examples
+    --------
+    >>> excerpt(b"caf\xe9"), len(excerpt("a" * 1000))
+    ('caf\\xe9', 200)
+    """
     if isinstance(raw, bytes):
         return raw[: 4 * EXCERPT].decode("utf-8", "backslashreplace")[:EXCERPT]
     return raw[:EXCERPT].encode("utf-8", "backslashreplace").decode()[:EXCERPT]
@@ -209,7 +258,15 @@ def _way_out(names: list[str]) -> str:
 
 
 def missing_columns(columns: Columns, names: list[str]) -> str:
-    """Return what is wrong with the columns of a table, "" if the wanted ones are there once."""
+    """Return what is wrong with the columns of a table, "" if the wanted ones are there once.
+
+    Examples
+    --------
+    >>> missing_columns(Columns(), ["id", "text"])
+    ''
+    >>> missing_columns(Columns(), ["id", "txt"]).partition(";")[0]
+    "no column 'text', got id, txt (did you mean 'txt'?)"
+    """
     for name in dict.fromkeys(name for name in columns.in_order if name is not None):
         if names.count(name) != 1:
             count = "two columns" if name in names else "no column"

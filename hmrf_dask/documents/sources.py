@@ -39,7 +39,14 @@ SEGMENT_BYTES = 64 * 2**20
 
 
 def segments_of(source: Source) -> list[Source]:
-    """Return a file in segments of at least `SEGMENT_BYTES`, or as it is."""
+    """Return a file in segments of at least `SEGMENT_BYTES`, or as it is.
+
+    Examples
+    --------
+    >>> large = Source("a.jsonl", "/a.jsonl", 150 * 2**20, "1", "jsonl")
+    >>> [part.span for part in segments_of(large)]
+    [(0, 78643200), (78643200, 157286400)]
+    """
     n_segments = source.size // SEGMENT_BYTES
     if n_segments < 2 or not is_cut(source):
         return [source]
@@ -48,12 +55,25 @@ def segments_of(source: Source) -> list[Source]:
 
 
 def is_cut(source: Source) -> bool:
-    """Return whether a file is cut if it is large."""
+    """Return whether a file is cut if it is large.
+
+    Examples
+    --------
+    >>> [is_cut(Source("a", "/a", 9, "1", kind)) for kind in ("jsonl", "parquet", "csv")]
+    [True, True, False]
+    """
     return source.format == "parquet" or (source.format, source.compression) == ("jsonl", "none")
 
 
 class SegmentLines(WatchedFile):
-    """The lines that begin in a span of a file, as if there were no others."""
+    r"""The lines that begin in a span of a file, as if there were no others.
+
+    Examples
+    --------
+    >>> import io
+    >>> SegmentLines(io.BytesIO(b"aa\nbb\ncc\n"), "a.jsonl", (2, 5)).read()
+    b'bb\n'
+    """
 
     def __init__(self, file: BinaryIO, name: str, span: tuple[int, int]) -> None:
         super().__init__(file, name, None)
@@ -162,7 +182,13 @@ class Source:
 
     @property
     def n_bytes(self) -> int:
-        """How much of the file this is."""
+        """How much of the file this is.
+
+        Examples
+        --------
+        >>> Source("a", "/a", 100, "1", "jsonl", span=(20, 50)).n_bytes
+        30
+        """
         return self.size if self.span is None else self.span[1] - self.span[0]
 
 

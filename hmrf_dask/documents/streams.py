@@ -28,7 +28,15 @@ def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the store of a URL knows."""
+    """Return the options that the store of a URL knows.
+
+    Examples
+    --------
+    >>> known_options("gs://bucket/a", {"anon": True, "profile": "research"})
+    {'token': 'anon'}
+    >>> known_options("a.csv", {"anon": True})
+    {}
+    """
     protocol = url.partition("://")[0] if "://" in url else ""
     known = _KNOWN_OPTIONS.get(_SAME_PROTOCOL.get(protocol, protocol), set())
     chosen = {key: value for key, value in options.items() if key in known and value is not None}
@@ -38,7 +46,13 @@ def known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def etag_of(files: Any, path: str, info: Mapping[str, Any]) -> str:
-    """Return what shows whether an object changed: its etag, else a hash of all that is known."""
+    """Return what shows whether an object changed: its etag, else a hash of all that is known.
+
+    Examples
+    --------
+    >>> etag_of(None, "a.csv", {"ETag": '"9f86d0"', "size": 4})
+    '9f86d0'
+    """
     for listed in (info, None):
         known = files.info(path) if listed is None else listed
         for key in ("ETag", "etag", "generation"):
@@ -83,6 +97,12 @@ class WatchedFile(_Stream):
 
     Arrow and the decoders say of a failing store only that bytes are missing; `failure` says
     which it was. Decoders close what they read from; the file below is closed by who opened it.
+
+    Examples
+    --------
+    >>> file = WatchedFile(io.BytesIO(b"rows"), "a.csv", "md5")
+    >>> file.read(2), file.n_read, file.digest_to_the_end()[:8]
+    (b'ro', 2, 'df347a37')
     """
 
     def __init__(self, file: BinaryIO, name: str, algorithm: str | None = None) -> None:
@@ -138,7 +158,15 @@ def open_file(url: str, options: Mapping[str, Any]) -> BinaryIO:
 
 
 def decompressed(file: WatchedFile, compression: str) -> Any:
-    """Return a stream of what a file holds; Arrow sees every damage, at the end too."""
+    """Return a stream of what a file holds; Arrow sees every damage, at the end too.
+
+    Examples
+    --------
+    >>> import gzip
+    >>> file = WatchedFile(io.BytesIO(gzip.compress(b"rows", mtime=0)), "a.csv.gz")
+    >>> decompressed(file, "gz").read(10)
+    b'rows'
+    """
     if compression == "none":
         return file
     import pyarrow as pa  # here, because listing files need not wait for it

@@ -176,7 +176,17 @@ Place = Annotated[
 
 
 def parse_yaml(data: bytes, name: str) -> dict[str, Any]:
-    """Return the mapping in a YAML file of plain values; `name` is its path or URL, for errors."""
+    """Return the mapping in a YAML file of plain values; `name` is its path or URL, for errors.
+
+    Examples
+    --------
+    >>> parse_yaml(b"name: news", "job.yaml")
+    {'name': 'news'}
+    >>> parse_yaml(b"- news", "job.yaml")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.ConfigurationError: job.yaml must be a mapping of names to values, got ...
+    """
     content = _read_plain(data, name)
     if not isinstance(content, dict):
         raise ConfigurationError(
@@ -203,6 +213,13 @@ def refuse_other_kind(content: dict[str, Any], name: str, wanted: str) -> None:
     name : str
         Path or URL of the file.
     wanted : {"job", "manifest"}
+
+    Examples
+    --------
+    >>> refuse_other_kind({"resources": []}, "news.yaml", "job")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.ConfigurationError: news.yaml is a manifest, not a job: `hmrf-dask ...
     """
     kind = next(kind for kind in _KINDS if kind != wanted)
     if is_kind(content, kind):
@@ -214,7 +231,13 @@ def refuse_other_kind(content: dict[str, Any], name: str, wanted: str) -> None:
 
 
 def is_kind(content: dict[str, Any], kind: str) -> bool:
-    """Return whether a file says that it is a job or a manifest, or has only the keys of one."""
+    """Return whether a file says that it is a job or a manifest, or has only the keys of one.
+
+    Examples
+    --------
+    >>> is_kind({"manifest": "news.yaml"}, "job"), is_kind({"resources": []}, "job")
+    (True, False)
+    """
     schema = str(content.get("$schema", ""))
     by_key = _KINDS[kind][0] in content and not any(
         key in content for name, (key, _) in _KINDS.items() if name != kind
@@ -242,6 +265,14 @@ def validated(model: type[M], content: dict[str, Any], name: str) -> M:
         As `parse_yaml` gives it.
     name : str
         What to call the file in the error: its path or URL.
+
+    Examples
+    --------
+    >>> from hmrf_dask.documents.manifest import Columns
+    >>> validated(Columns, {"id": "key", "txt": "body"}, "news.yaml")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.ConfigurationError: news.yaml has a mistake: txt: must not be there ...
     """
     try:
         return model.model_validate(content)

@@ -29,7 +29,13 @@ _REPORTED: WeakSet[Any] = WeakSet()
 
 
 def setting(name: str, default: Any) -> Any:
-    """Return a setting of the `hmrf` section of Dask's configuration."""
+    """Return a setting of the `hmrf` section of Dask's configuration.
+
+    Examples
+    --------
+    >>> setting("no-such-setting", 7)
+    7
+    """
     import dask
 
     return dask.config.get(f"hmrf.{name}", default)
@@ -278,6 +284,11 @@ def within(what: str, function: Callable[[], T], *, seconds: float | None = None
     """Return function(), called on a thread that is left behind after the deadline.
 
     For calls that wait inside of Dask's own classes: starting and closing clusters.
+
+    Examples
+    --------
+    >>> within("the answer must come", lambda: 7, seconds=60)
+    7
     """
     future: Future[T] = Future()
 

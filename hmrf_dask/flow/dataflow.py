@@ -80,7 +80,13 @@ def tree(
     parts: Sequence[Lazy],
     fan: int = FAN,
 ) -> Lazy:
-    """Return combine over all parts as a tree of `fan` children a node, a few levels deep."""
+    """Return combine over all parts as a tree of `fan` children a node, a few levels deep.
+
+    Examples
+    --------
+    >>> tree(Inline(), sum, [1, 2, 3, 4, 5])
+    15
+    """
     level = list(parts)
     while len(level) > 1:
         level = [
@@ -98,7 +104,13 @@ def share_array(flow: Dataflow, values: AnyArray) -> Lazy:
 
 
 class Inline:
-    """Runs functions where they are called."""
+    """Runs functions where they are called.
+
+    Examples
+    --------
+    >>> Inline().lazy(max, 1, 2)
+    2
+    """
 
     def lazy(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return function(*arguments)."""
@@ -258,7 +270,13 @@ def _replanned(graph: Mapping[str, Any], key: str, **_renamed: Any) -> Planned:
 
 
 def filled(arguments: Any, values: Sequence[Any]) -> Any:
-    """Return arguments with values in their slots, and blocks in place of their sources."""
+    """Return arguments with values in their slots, and blocks in place of their sources.
+
+    Examples
+    --------
+    >>> filled([Slot(1), "text"], ["a", "b"])
+    ['b', 'text']
+    """
     if type(arguments) is Slot:
         return values[arguments.number]
     if type(arguments) is BlockSource:

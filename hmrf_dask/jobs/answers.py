@@ -186,7 +186,14 @@ def read_answers(files: Sequence[AnswerFile]) -> Given:
 
 
 def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
-    """Return the lines of files that were read; a pair has one weight, a document one class."""
+    r"""Return the lines of files that were read; a pair has one weight, a document one class.
+
+    Examples
+    --------
+    >>> given = put_together([("a.csv", parse_lines(b"a,b,kind\n1,2,same\n", "a.csv"))])
+    >>> given.place(0), given.named(), given.n_answers
+    (('a.csv', 2), ['1', '2'], 1)
+    """
     if not files:
         return NOTHING_GIVEN
     read = [lines for _, lines in files]
@@ -265,6 +272,12 @@ def refused(rejects: Sequence[Reject], *, too_much: bool) -> InvalidInputError:
     rejects : sequence of Reject
     too_much : bool
         Whether they are more than a job would leave out.
+
+    Examples
+    --------
+    >>> bad = [Reject("pairs.csv", 3, None, "a is empty", "")]
+    >>> str(refused(bad, too_much=True)).partition(";")[0]
+    'pairs.csv, line 3: a is empty'
     """
     shown = "; ".join(f"{one.source}, line {one.line}: {one.reason}" for one in rejects[:SHOWN])
     more = f"; … ({len(rejects)} in all)" if len(rejects) > SHOWN else ""
@@ -272,7 +285,13 @@ def refused(rejects: Sequence[Reject], *, too_much: bool) -> InvalidInputError:
 
 
 def way_out(*, too_much: bool) -> str:
-    """Return what to do about lines that are no answers."""
+    """Return what to do about lines that are no answers.
+
+    Examples
+    --------
+    >>> way_out(too_much=False)
+    'correct the answers, or leave such lines out by on_bad_record: quarantine'
+    """
     if too_much:
         return "correct the answers: quarantine does not leave so many out (max_rejected)"
     return "correct the answers, or leave such lines out by on_bad_record: quarantine"
@@ -405,7 +424,13 @@ def _unknown(names: Sequence[str]) -> str:
 
 
 def shown_unknown(names: Sequence[str]) -> str:
-    """Return ids that no document has, with what a spreadsheet may have done to them."""
+    """Return ids that no document has, with what a spreadsheet may have done to them.
+
+    Examples
+    --------
+    >>> shown_unknown(["a", "b"])
+    "'a', 'b'"
+    """
     shown = ", ".join(map(repr, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
     if any(_NUMBER.fullmatch(one) or one != one.strip() for one in names):
         shown += " (ids are compared character by character; spreadsheets drop leading zeros)"

@@ -184,7 +184,13 @@ def _refusal(given: Given, split: Split | None, job: Job | None) -> str:
 
 
 def leaves_out(job: Job | None, n_bad: int, n_all: int) -> bool:
-    """Return whether a job quarantines what is bad, as it is no more than it allows."""
+    """Return whether a job quarantines what is bad, as it is no more than it allows.
+
+    Examples
+    --------
+    >>> leaves_out(None, n_bad=1, n_all=1000)
+    False
+    """
     return job is not None and job.quarantines and not is_too_much(job, n_bad, n_all)
 
 

@@ -60,6 +60,12 @@ def simulated_answers(labels: Sequence[str], n_pairs: int, seed: int) -> tuple[I
     -------
     must_link, cannot_link : ndarray of int64, shape (n_pairs / 2, 2)
         Row numbers; no pair comes twice.
+
+    Examples
+    --------
+    >>> must_link, cannot_link = simulated_answers(["x", "x", "y", "y"], n_pairs=4, seed=0)
+    >>> must_link.shape, cannot_link.shape
+    ((2, 2), (2, 2))
     """
     generator = np.random.default_rng(seed)
     same: dict[tuple[int, int], None] = {}

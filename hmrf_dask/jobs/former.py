@@ -53,6 +53,12 @@ class Documents:
         Which of them the corpus has.
     gone : bool array, shape (n,)
         Which of the others a former release had.
+
+    Examples
+    --------
+    >>> ids, there, gone = np.array(["a", "b"]), np.array([True, False]), np.array([False, True])
+    >>> Documents(ids, there, gone).places(np.array(["b"], object))
+    array([1])
     """
 
     ids: AnyArray

@@ -117,6 +117,13 @@ def overlaps(output: str, places: Sequence[Place], *, called: str = "output") ->
     places : sequence of Place
     called : str
         What the output is called where it was given.
+
+    Examples
+    --------
+    >>> overlaps("/data/out", [Place("the documents", "/data/news")])
+    []
+    >>> len(overlaps("/data/news/out", [Place("the documents", "/data/news")]))
+    1
     """
     own = Location.of(output)
     found = [f"{called} must have no '..' in its URL, got {output}"] if _climbs(output) else []
@@ -150,7 +157,16 @@ def listed_inside(output: str, sources: Sequence[Source]) -> list[str]:
 
 
 def refuse(problems: Sequence[str]) -> None:
-    """Raise ConfigurationError for what `overlaps` found."""
+    """Raise ConfigurationError for what `overlaps` found.
+
+    Examples
+    --------
+    >>> refuse([])
+    >>> refuse(["output is taken"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.ConfigurationError: output is taken; name an output folder of its own, ...
+    """
     if problems:
         raise ConfigurationError(f"{'; '.join(problems)}; {ADVICE}")
 
@@ -219,7 +235,13 @@ class AnswerFile:
 
     @property
     def digest(self) -> str:
-        """What identifies its content."""
+        """What identifies its content.
+
+        Examples
+        --------
+        >>> AnswerFile("pairs.csv", b"a,b,kind").digest[:8]
+        'cfb86c84'
+        """
         return hashlib.sha256(self.data).hexdigest()
 
 
@@ -366,7 +388,13 @@ def output_of(job: Job, address: str) -> str:
 
 
 def resolved(base: str, path: str) -> str:
-    """Return a path as it is if it is absolute or a URL, else below a folder."""
+    """Return a path as it is if it is absolute or a URL, else below a folder.
+
+    Examples
+    --------
+    >>> resolved("s3://bucket/jobs", "out"), resolved("/jobs", "/data/out")
+    ('s3://bucket/jobs/out', '/data/out')
+    """
     path = os.path.expanduser(path)
     return path if "://" in path or os.path.isabs(path) else f"{base}/{path}"
 

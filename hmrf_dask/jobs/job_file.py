@@ -177,6 +177,13 @@ def arguments_problem(name: str, given: Mapping[str, Any]) -> str:
         One of `CLASSES`.
     given : mapping
         `cluster.kwargs` of a job file.
+
+    Examples
+    --------
+    >>> arguments_problem("coiled.Cluster", {"n_workers": 2})
+    ''
+    >>> arguments_problem("coiled.Cluster", {"n_workrs": 2}).partition(";")[0][-40:]
+    "t 'n_workrs' (did you mean 'n_workers'?)"
     """
     refuse_credentials(given, "kwargs")
     known = CLASSES[name]
@@ -206,6 +213,11 @@ def arguments_of(
         `cluster.kwargs` of a job file.
     configured : mapping, optional
         `scheduler_options` of Dask's configuration, which ours would replace.
+
+    Examples
+    --------
+    >>> arguments_of("coiled.Cluster", {"n_workers": 2})["n_workers"]
+    2
     """
     known = CLASSES[name]
     defaults = dict(known.defaults)
@@ -296,7 +308,13 @@ class Text(TextSettings):
 
     @property
     def drift(self) -> float | None:
-        """The share that asks for a new vocabulary; None where no share does."""
+        """The share that asks for a new vocabulary; None where no share does.
+
+        Examples
+        --------
+        >>> Text(refit="drift>5%").drift, Text(refit="never").drift
+        (0.05, None)
+        """
         found = _DRIFT.fullmatch(self.refit)
         return None if found is None else float(found[1]) / 100
 
@@ -495,7 +513,13 @@ class Job(Section):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema that is published as data_manifests/schema/job-v1.json."""
+    """Return the JSON Schema that is published as data_manifests/schema/job-v1.json.
+
+    Examples
+    --------
+    >>> json_schema()["$id"]
+    'hmrf-dask/job/v1'
+    """
     schema = Job.model_json_schema(by_alias=True)
     properties = schema["properties"]
     properties["cluster"] = {"anyOf": [{"const": "local"}, properties["cluster"]]}

@@ -243,6 +243,12 @@ class PackRecord:
         Names of the files below the output that list records that are no documents.
     labels : tuple of str or None
         Of each batch the name of the file with its known classes.
+
+    Examples
+    --------
+    >>> file = FileRecord("a.jsonl", "9f86", 0, None, 10)
+    >>> PackRecord("9f86", (file,), ((FileDocuments(0, 10),),), (), (None,)).n_documents
+    10
     """
 
     key: str
@@ -289,7 +295,14 @@ class PackRecord:
 
 
 def lines_before_of(records: Sequence[PackRecord]) -> list[int]:
-    """Return of each pack how many lines are in the segments of its file that come before it."""
+    """Return of each pack how many lines are in the segments of its file that come before it.
+
+    Examples
+    --------
+    >>> files = [FileRecord("a.jsonl", key, 0, None, n) for key, n in (("1", 10), ("2", 7))]
+    >>> lines_before_of([PackRecord("", (file,), (), (), ()) for file in files])
+    [0, 10]
+    """
     so_far: dict[str, int] = defaultdict(int)
     before = []
     for record in records:
@@ -480,7 +493,15 @@ def _concatenated(batches: Sequence[Batch]) -> Batch:
 
 
 def refuse_widths(widths: Mapping[int, str]) -> NoReturn:
-    """Raise InvalidInputError that names a file with embeddings of each length."""
+    """Raise InvalidInputError that names a file with embeddings of each length.
+
+    Examples
+    --------
+    >>> refuse_widths({300: "a.csv", 384: "b.csv"})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.InvalidInputError: embeddings must have the same length in all files, ...
+    """
     shown = ", ".join(f"{width} in {path}" for width, path in sorted(widths.items()))
     raise InvalidInputError(
         f"embeddings must have the same length in all files, got {shown}; make those of other "
@@ -510,5 +531,11 @@ def read_hashed(storage: Storage, name: str, decode: Callable[[bytes], T]) -> T:
 
 
 def placed(reject: Reject, n_lines: int) -> Reject:
-    """Return a reject of a segment with the line it has in the file."""
+    """Return a reject of a segment with the line it has in the file.
+
+    Examples
+    --------
+    >>> placed(Reject("a.jsonl", 3, None, "not JSON", ""), 1000).line
+    1003
+    """
     return replace(reject, line=reject.line + n_lines) if n_lines and reject.line else reject

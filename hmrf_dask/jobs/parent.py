@@ -106,7 +106,13 @@ class Changes:
     gone: tuple[str, ...]
 
     def counted(self) -> dict[str, int]:
-        """Return how many there are of each kind, and of all that are there."""
+        """Return how many there are of each kind, and of all that are there.
+
+        Examples
+        --------
+        >>> Changes(new=("b.csv",), changed=(), same=("a.csv",), gone=("c.csv",)).counted()
+        {'all': 2, 'new': 1, 'changed': 0, 'gone': 1}
+        """
         there = len(self.new) + len(self.changed) + len(self.same)
         return {
             "all": there,
@@ -117,12 +123,26 @@ class Changes:
 
 
 def entries(sources: Sequence[Source], keys: Mapping[str, list[Keys]]) -> dict[str, FileEntry]:
-    """Return what the ledger of a release keeps of its files, by path; `keys` by path too."""
+    """Return what the ledger of a release keeps of its files, by path; `keys` by path too.
+
+    Examples
+    --------
+    >>> from hmrf_dask.documents.sources import Source
+    >>> keys = {"a.csv": [Keys("1", "2", "3")]}
+    >>> entries([Source("a.csv", "/a.csv", 10, "9f", "csv")], keys)
+    {'a.csv': FileEntry(size=10, etag='9f', keys=[Keys(counts='1', pack='2', own='3')])}
+    """
     return {one.path: FileEntry(one.size, one.etag, keys[one.path]) for one in sources}
 
 
 def files_of(ledger: Mapping[str, Any]) -> dict[str, FileEntry]:
-    """Return the files that a ledger lists, by path; keys of former versions name nothing now."""
+    """Return the files that a ledger lists, by path; keys of former versions name nothing now.
+
+    Examples
+    --------
+    >>> files_of({SOURCES: {"a.csv": [10, "9f", [["1", "2", "3"]]]}})
+    {'a.csv': FileEntry(size=10, etag='9f', keys=[Keys(counts='1', pack='2', own='3')])}
+    """
     return {
         path: FileEntry(size, etag, [Keys(*one) for one in keys[0]] if len(keys) == 1 else [])
         for path, (size, etag, *keys) in ledger.get(SOURCES, {}).items()
@@ -138,6 +158,13 @@ def compare(before: Mapping[str, FileEntry], sources: Sequence[Source]) -> Chang
         What `files_of` gives of its ledger; empty where there was no release.
     sources : sequence of Source
         As they are now.
+
+    Examples
+    --------
+    >>> from hmrf_dask.documents.sources import Source
+    >>> before = {"a.csv": FileEntry(10, "9f", []), "c.csv": FileEntry(3, "d0", [])}
+    >>> compare(before, [Source("a.csv", "/a.csv", 10, "9f", "csv")])
+    Changes(new=(), changed=(), same=('a.csv',), gone=('c.csv',))
     """
     now = {source.path: (source.size, source.etag) for source in sources}
     both = sorted(now.keys() & before.keys())

@@ -100,11 +100,24 @@ class Lineage:
 
     @property
     def moved_share(self) -> float:
-        """Return `n_moved` as a share of `n_common`, 0 to 1; 0 where both runs share nothing."""
+        """Return `n_moved` as a share of `n_common`, 0 to 1; 0 where both runs share nothing.
+
+        Examples
+        --------
+        >>> carried_on(first_lineage([5, 3]), [5, 3], n_common=8, n_moved=2).moved_share
+        0.25
+        """
         return self.n_moved / self.n_common if self.n_common else 0.0
 
     def to_json(self) -> bytes:
-        """Return lineage.json."""
+        """Return lineage.json.
+
+        Examples
+        --------
+        >>> before = first_lineage([5, 3])
+        >>> Lineage.from_json(before.to_json()) == before
+        True
+        """
         return seal_for_people({"format": FORMAT, **asdict(self)})
 
     @staticmethod
@@ -123,6 +136,11 @@ def first_lineage(sizes: Sequence[int], first_id: int = 0) -> Lineage:
     """Return the lineage of a run without one before it: every cluster is new.
 
     Ids go up from `first_id` by label.
+
+    Examples
+    --------
+    >>> first_lineage([5, 3], first_id=7).ids
+    (7, 8)
     """
     given = tuple(int(size) for size in sizes)
     ids = tuple(range(first_id, first_id + len(given)))
@@ -149,6 +167,12 @@ def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int, n_moved: 
         Documents of each label now.
     n_common, n_moved : int
         Documents that both runs know, and those of them that changed and went to another cluster.
+
+    Examples
+    --------
+    >>> night = carried_on(first_lineage([5, 3]), [6, 3], n_common=8)
+    >>> night.ids, night.n_added, [change.kind for change in night.changes]
+    ((0, 1), 1, ['kept', 'kept'])
     """
     given = tuple(int(size) for size in sizes)
     each = sorted(zip(previous.ids, previous.sizes, given, strict=True))
@@ -194,6 +218,13 @@ def trace(
     -------
     Lineage
         A function of the arguments alone; the order of the cells does not matter.
+
+    Examples
+    --------
+    >>> old, new, counts = np.array([0, 1]), np.array([1, 0]), np.array([5, 3])
+    >>> now = trace(first_lineage([5, 3]), old, new, counts, [3, 5, 4])
+    >>> now.ids, now.next_id, [change.kind for change in now.changes]
+    ((1, 0, 2), 3, ['kept', 'kept', 'new'])
     """
     if not 0 < least_share <= 1:
         raise ConfigurationError(

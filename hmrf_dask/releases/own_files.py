@@ -127,6 +127,16 @@ def remove_files(storage: Storage, folder: str, forms: re.Pattern[str]) -> Remov
         Below the root; "" is the root itself, which stays.
     forms : pattern
         Of whole names below the root.
+
+    Examples
+    --------
+    >>> from hmrf_dask.storage.stores import open_storage
+    >>> store = open_storage("memory://example-remove", {}, durable=False)
+    >>> for name in ("run.json", "mine.txt"):
+    ...     store.write(name, b"")
+    >>> remove_files(store, "", RUN_DIRECTORY)
+    Removal(n_files=1, left=['mine.txt'])
+    >>> store.delete(["mine.txt"])
     """
     if isinstance(storage, LocalStorage):
         return _remove_local(storage.url, folder, forms)
@@ -137,7 +147,17 @@ def remove_files(storage: Storage, folder: str, forms: re.Pattern[str]) -> Remov
 
 
 def names_below(storage: Storage, folder: str = "") -> Iterator[str]:
-    """Yield the names of all files below a folder, and of links: none is followed."""
+    """Yield the names of all files below a folder, and of links: none is followed.
+
+    Examples
+    --------
+    >>> from hmrf_dask.storage.stores import open_storage
+    >>> store = open_storage("memory://example-below", {}, durable=False)
+    >>> store.write("runs/a/run.json", b"")
+    >>> list(names_below(store))
+    ['runs/a/run.json']
+    >>> store.delete(["runs/a/run.json"])
+    """
     if isinstance(storage, ObjectStorage):
         root = f"{storage.root}/{folder}".rstrip("/")
         for path in storage.files.find(root):
@@ -212,6 +232,15 @@ def record(storage: Storage, run_id: str, names: Iterable[str]) -> None:
     run_id : str
     names : iterable of str
         Folders below the output, such as ``counts/0123…``.
+
+    Examples
+    --------
+    >>> from hmrf_dask.storage.stores import open_storage
+    >>> store, key = open_storage("memory://example-record", {}, durable=False), "0" * 24
+    >>> record(store, "a" * 16, [f"counts/{key}"])
+    >>> recorded(store) == {f"counts/{key}"}
+    True
+    >>> store.delete([f"{MADE_FOLDER}/{'a' * 16}.json"])
     """
     known = _read(storage, run_id)
     if new := set(names) - known:

@@ -62,6 +62,15 @@ def plain_url(address: str | os.PathLike[str], what: str) -> str:
     ------
     ConfigurationError
         It has a user part, a query or a fragment, or chains stores. The error does not show it.
+
+    Examples
+    --------
+    >>> plain_url(" s3://bucket/rows ", "output")
+    's3://bucket/rows'
+    >>> plain_url("s3://me:secret@bucket/rows", "output")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.ConfigurationError: output must not hold a user or a password, got ...
     """
     try:
         text = os.fspath(address).strip()
@@ -76,7 +85,13 @@ def plain_url(address: str | os.PathLike[str], what: str) -> str:
 
 
 def url_problem(address: str) -> str:
-    """Return what is wrong with a path or URL, without any secret in it; "" if nothing is."""
+    """Return what is wrong with a path or URL, without any secret in it; "" if nothing is.
+
+    Examples
+    --------
+    >>> url_problem("data/rows"), url_problem("s3:/rows")
+    ('', "must have 's3://' before a place in such a store, got s3:/rows")
+    """
     if _NOT_PRINTED.search(address):
         return f"must have no control characters, got {shown(address)}; remove them"
     for text in _decodings(address):
@@ -110,7 +125,15 @@ def _slash_problem(parts: _Parts) -> str:
 
 
 def link_problem(link: str) -> str:
-    """Return what is wrong with a link for people, which may have a query; "" if nothing is."""
+    """Return what is wrong with a link for people, which may have a query; "" if nothing is.
+
+    Examples
+    --------
+    >>> link_problem("https://host/page?lang=en")
+    ''
+    >>> link_problem("https://host/page?token=x1")
+    'must be a link without a secret, got https://host/page?…; leave the secret out'
+    """
     for text in _decodings(link):
         parts = _parts(text)
         names = _PARAMETER_NAME.findall(parts.rest)
@@ -120,7 +143,15 @@ def link_problem(link: str) -> str:
 
 
 def store_problem(address: str) -> str:
-    """Return why a file may not name a path or URL: an unknown kind of store; "" if it may."""
+    """Return why a file may not name a path or URL: an unknown kind of store; "" if it may.
+
+    Examples
+    --------
+    >>> store_problem("s3://bucket/rows")
+    ''
+    >>> store_problem("ssh://host/rows").partition(", got ")[2]
+    "an unknown kind of store, 'ssh'; copy the files to one of these"
+    """
     if problem := url_problem(address):
         return problem
     parts = _parts(address)
@@ -137,7 +168,13 @@ def store_problem(address: str) -> str:
 
 
 def host_problem(address: str) -> str:
-    """Return why an address of the web may not be asked: machines have secrets there."""
+    """Return why an address of the web may not be asked: machines have secrets there.
+
+    Examples
+    --------
+    >>> host_problem("http://169.254.169.254/latest")
+    "must not be an address of a cloud's metadata, got 169.254.169.254; name a store"
+    """
     authority = _parts(address).authority
     host = authority.strip("[]") if authority.endswith("]") else authority.rpartition(":")[0]
     host = (host or authority).strip("[]").rstrip(".").lower()
@@ -147,7 +184,16 @@ def host_problem(address: str) -> str:
 
 
 def refuse_credentials(options: Mapping[str, Any], path: str = "storage_options") -> None:
-    """Refuse secrets: these options are pickled into every task and shown by dashboards."""
+    """Refuse secrets: these options are pickled into every task and shown by dashboards.
+
+    Examples
+    --------
+    >>> refuse_credentials({"profile": "research", "anon": False})
+    >>> refuse_credentials({"secret": "x"})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.ConfigurationError: storage_options must not hold a credential, got ...
+    """
     for place, key, value in _leaves(options, path):
         if value is None or isinstance(value, bool) or value == "":
             continue
@@ -168,7 +214,13 @@ def refuse_credentials(options: Mapping[str, Any], path: str = "storage_options"
 
 
 def absolute_url(url: str | os.PathLike[str], what: str = "a folder") -> str:
-    """Return an absolute local path, or the URL of an object store: the same on every worker."""
+    """Return an absolute local path, or the URL of an object store: the same on every worker.
+
+    Examples
+    --------
+    >>> absolute_url("/data//rows/../pairs"), absolute_url("S3://bucket/rows/")
+    ('/data/pairs', 's3://bucket/rows')
+    """
     text = plain_url(url, what)
     protocol, separator, path = text.partition("://")
     if not separator or protocol.lower() in _LOCAL:
@@ -284,6 +336,11 @@ class Location:
         The protocol of an object store; "" is this machine.
     parts : tuple of str
         The path from the root of the store. Of a local place without links, ``..`` and ``~``.
+
+    Examples
+    --------
+    >>> Location.of("gcs://bucket/a/b")
+    Location(store='gs', parts=('bucket', 'a', 'b'))
     """
 
     store: str
@@ -312,6 +369,12 @@ class Location:
 
         A mount or a file system that ignores case gives a folder two names: folders of this
         machine are compared by what they are, too.
+
+        Examples
+        --------
+        >>> rows = Location.of("s3://bucket/rows")
+        >>> [rows.holds(Location.of(one)) for one in ("s3a://bucket/rows/a.csv", "s3://bucket/row")]
+        [True, False]
         """
         if self.store != other.store:
             return False
@@ -346,6 +409,13 @@ def refuse_memory(place: str, what: str) -> None:
     place : str
     what : str
         What the place is called where it was given: ``output``, ``--run-dir``.
+
+    Examples
+    --------
+    >>> refuse_memory("memory://rows", "output")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.ConfigurationError: output must be a place that outlasts the command, ...
     """
     if place.strip().lower().startswith("memory:"):
         raise ConfigurationError(

@@ -23,6 +23,12 @@ def encode_parquet(table: pa.Table, **options: Any) -> bytes:
     table : pyarrow.Table
     **options
         Of `pyarrow.parquet.write_table`; without one for it the compression is zstd.
+
+    Examples
+    --------
+    >>> table = decode_parquet(encode_parquet(pa.table({"id": ["a", "b"]})))
+    >>> table.to_pydict()
+    {'id': ['a', 'b']}
     """
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, write_page_checksum=True, **{"compression": "zstd", **options})
@@ -42,6 +48,12 @@ def read_plain_table(data: bytes, columns: Sequence[str] | None = None) -> pa.Ta
     ------
     ValueError
         It would unpack to more than `UNPACKED_BYTES`, or a column holds lists or more.
+
+    Examples
+    --------
+    >>> data = encode_parquet(pa.table({"id": ["a", "b"], "label": [0, 1]}))
+    >>> read_plain_table(data, ["label"]).to_pydict()
+    {'label': [0, 1]}
     """
     schema = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
     wanted = [schema.field(name) for name in (columns or schema.names) if name in schema.names]

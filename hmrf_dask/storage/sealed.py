@@ -27,12 +27,24 @@ class RunUnavailableError(RunDirectoryError):
 
 
 def digest(data: bytes) -> str:
-    """Return the sha256 of `data`, hexadecimal."""
+    """Return the sha256 of `data`, hexadecimal.
+
+    Examples
+    --------
+    >>> digest(b"rows")[:16]
+    'bc51e9e65d79e1c9'
+    """
     return hashlib.sha256(data).hexdigest()
 
 
 def to_json(content: object) -> str:
-    """Return JSON whose floats read back to the same bits; numpy scalars become plain ones."""
+    """Return JSON whose floats read back to the same bits; numpy scalars become plain ones.
+
+    Examples
+    --------
+    >>> to_json({"J": np.float32(0.5), "sizes": (3, np.int64(4))})
+    '{"J":0.5,"sizes":[3,4]}'
+    """
     try:
         return json.dumps(content, allow_nan=False, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError) as error:
@@ -50,19 +62,42 @@ def _plain(value: object) -> object:
 
 
 def round_trip(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `record` as a reader of its JSON will see it (tuples as lists, keys as text)."""
+    """Return `record` as a reader of its JSON will see it (tuples as lists, keys as text).
+
+    Examples
+    --------
+    >>> round_trip({"sizes": (3, 4), "by": {1: "a"}})
+    {'sizes': [3, 4], 'by': {'1': 'a'}}
+    """
     result: dict[str, Any] = json.loads(to_json(record))
     return result
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """Return `content` as one line of JSON with a checksum: a changed digit must not pass."""
+    """Return `content` as one line of JSON with a checksum: a changed digit must not pass.
+
+    Examples
+    --------
+    >>> data = seal({"J": 0.1})
+    >>> unseal(data, "00001.json")
+    {'J': 0.1}
+    >>> unseal(data.replace(b"0.1", b"0.2"), "00001.json")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.storage.sealed.DamagedFileError: 00001.json must be as it was written, got a ...
+    """
     text = to_json(content)
     return f'{{"sha256":"{digest(text.encode())}","content":{text}}}\n'.encode()
 
 
 def seal_for_people(content: Mapping[str, Any]) -> bytes:
-    """Return `content` as indented JSON whose last key is its checksum; `unseal` reads it too."""
+    """Return `content` as indented JSON whose last key is its checksum; `unseal` reads it too.
+
+    Examples
+    --------
+    >>> unseal(seal_for_people({"sizes": [3, 4]}), "lineage.json")
+    {'sizes': [3, 4]}
+    """
     whole = {**content, "sha256": digest(to_json(content).encode())}
     return f"{json.dumps(whole, indent=1, default=_plain)}\n".encode()
 
@@ -109,7 +144,14 @@ def unseal_as(form: type[Form], data: bytes, name: str, written_as: str | None =
 
 
 def typed(form: type[Form], content: object, name: str) -> Form:
-    """Return JSON values as a dataclass, or raise DamagedFileError naming the file."""
+    """Return JSON values as a dataclass, or raise DamagedFileError naming the file.
+
+    Examples
+    --------
+    >>> from hmrf_dask.releases.lineage import Flow
+    >>> typed(Flow, {"cluster": 3, "documents": 10, "share": 0.5}, "lineage.json")
+    Flow(cluster=3, documents=10, share=0.5)
+    """
     from pydantic import TypeAdapter, ValidationError  # tasks that read no record need none of it
 
     try:
@@ -125,7 +167,13 @@ def _damaged(name: str, got: str) -> str:
 
 
 def differences(have: object, asked: object, path: str = "") -> list[str]:
-    """Return one line for every key whose value differs, in the order of `asked`."""
+    """Return one line for every key whose value differs, in the order of `asked`.
+
+    Examples
+    --------
+    >>> differences({"K": 3, "metric": {"a": 1}}, {"K": 4, "metric": {"a": 1}})
+    ['K: run.json has 3, asked 4']
+    """
     if isinstance(have, dict) and isinstance(asked, dict):
         lines: list[str] = []
         for key in [*asked, *(key for key in have if key not in asked)]:

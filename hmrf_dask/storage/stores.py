@@ -74,12 +74,27 @@ class Storage(Protocol):
 
 
 def open_storage(url: str, options: Mapping[str, Any], durable: bool) -> Storage:
-    """Return the storage of an absolute path or a URL as `addresses.absolute_url` gives it."""
+    """Return the storage of an absolute path or a URL as `addresses.absolute_url` gives it.
+
+    Examples
+    --------
+    >>> store = open_storage("memory://example-store", {}, durable=False)
+    >>> store.write("rows/a.csv", b"1,2")
+    >>> store.names("rows"), store.read("rows/a.csv")
+    (['a.csv'], b'1,2')
+    >>> store.delete(["rows/a.csv"])
+    """
     return ObjectStorage(url, options) if "://" in url else LocalStorage(url, durable)
 
 
 def temporary_target(name: str) -> str | None:
-    """Return the file a killed writer's temporary `name` was meant to become, else None."""
+    """Return the file a killed writer's temporary `name` was meant to become, else None.
+
+    Examples
+    --------
+    >>> temporary_target(f".run.json.{'0' * 32}.temporary"), temporary_target("run.json")
+    ('run.json', None)
+    """
     match = _TEMPORARY.fullmatch(name)
     return match[1] if match else None
 
@@ -402,7 +417,18 @@ _CHECKS: dict[str, Callable[[], None]] = {}
 
 @contextmanager
 def fenced(url: str, check: Callable[[], None]) -> Iterator[None]:
-    """Have `check` called before every change below a folder; it raises where that is refused."""
+    """Have `check` called before every change below a folder; it raises where that is refused.
+
+    Examples
+    --------
+    >>> def check():
+    ...     raise PermissionError("the output is another's")
+    >>> with fenced("/out", check):
+    ...     refuse_if_lost("/out/runs")
+    Traceback (most recent call last):
+        ...
+    PermissionError: the output is another's
+    """
     _CHECKS[url] = check
     try:
         yield
@@ -430,7 +456,16 @@ def read_named(storage: Storage, name: str) -> bytes:
 
 
 def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
-    """Return a file that must be there and have this checksum, or raise DamagedFileError."""
+    """Return a file that must be there and have this checksum, or raise DamagedFileError.
+
+    Examples
+    --------
+    >>> store = open_storage("memory://example-checked", {}, durable=False)
+    >>> store.write("a.npz", b"rows")
+    >>> read_checked(store, "a.npz", sealed.digest(b"rows"))
+    b'rows'
+    >>> store.delete(["a.npz"])
+    """
     data = read_named(storage, name)
     if sealed.digest(data) != sha256:
         raise DamagedFileError(
@@ -441,7 +476,16 @@ def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
 
 
 def read_sealed(storage: Storage, name: str) -> dict[str, Any] | None:
-    """Return the content of sealed JSON, None if there is no such file."""
+    """Return the content of sealed JSON, None if there is no such file.
+
+    Examples
+    --------
+    >>> store = open_storage("memory://example-sealed", {}, durable=False)
+    >>> store.write("run.json", sealed.seal({"K": 3}))
+    >>> read_sealed(store, "run.json"), read_sealed(store, "FINAL.json")
+    ({'K': 3}, None)
+    >>> store.delete(["run.json"])
+    """
     try:
         data = storage.read(name)
     except FileNotFoundError:
@@ -453,6 +497,13 @@ class LastRead(threading.local):
     """The labels file that a thread read last: parts that share one are asked for one by one.
 
     Its name holds a hash of its content, so what is kept cannot be another.
+
+    Examples
+    --------
+    >>> last = LastRead()
+    >>> last.put("labels-1", np.arange(2, dtype=np.int32))
+    >>> last.get("labels-1"), last.get("labels-2")
+    (array([0, 1], dtype=int32), None)
     """
 
     def __init__(self) -> None:

@@ -23,13 +23,25 @@ _LOCAL: Final = ("", "file", "local")
 
 
 def is_local(url: str) -> bool:
-    """Tell whether a path or URL means a file of this machine."""
+    """Tell whether a path or URL means a file of this machine.
+
+    Examples
+    --------
+    >>> is_local("rows.csv"), is_local("file:///rows.csv"), is_local("s3://bucket/rows.csv")
+    (True, True, False)
+    """
     protocol, separator, _ = url.partition("://")
     return not separator or protocol in _LOCAL
 
 
 def local_path(url: str) -> str:
-    """Return the absolute path of a local path or a file:// URL."""
+    """Return the absolute path of a local path or a file:// URL.
+
+    Examples
+    --------
+    >>> local_path("file:///data/rows.csv"), local_path("/data/./rows.csv")
+    ('/data/rows.csv', '/data/rows.csv')
+    """
     return os.path.abspath(os.path.expanduser(url.partition("://")[2] or url))
 
 
@@ -105,7 +117,13 @@ _HEADERS = {
 
 
 def encode_npy(array: AnyArray) -> bytes:
-    """Return the bytes of an .npy file."""
+    """Return the bytes of an .npy file.
+
+    Examples
+    --------
+    >>> decode_npy(encode_npy(np.arange(3)), "labels.npy")
+    array([0, 1, 2])
+    """
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
@@ -120,7 +138,13 @@ def decode_npy(data: bytes, name: str) -> AnyArray:
 
 
 def parse_npy(data: bytes) -> AnyArray:
-    """Return the array in the bytes of an .npy file, ValueError unless it is all of them."""
+    """Return the array in the bytes of an .npy file, ValueError unless it is all of them.
+
+    Examples
+    --------
+    >>> parse_npy(encode_npy(np.eye(2))).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
     stream = io.BytesIO(data)
     shape, by_column, dtype = read_header(stream, len(data))
     array = np.empty(0, dtype)
@@ -136,6 +160,12 @@ def read_header(stream: BinaryIO, n_bytes: int) -> tuple[tuple[int, ...], bool, 
     ------
     ValueError
         It has no such header, is of objects, or has not the bytes that it claims.
+
+    Examples
+    --------
+    >>> data = encode_npy(np.eye(2))
+    >>> read_header(io.BytesIO(data), len(data))
+    ((2, 2), False, dtype('float64'))
     """
     try:
         shape, by_column, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
@@ -150,7 +180,15 @@ def read_header(stream: BinaryIO, n_bytes: int) -> tuple[tuple[int, ...], bool, 
 
 
 def decode_npz(data: bytes, name: str) -> dict[str, AnyArray]:
-    """Return the arrays of an uncompressed npz, or raise DamagedFileError naming the file."""
+    """Return the arrays of an uncompressed npz, or raise DamagedFileError naming the file.
+
+    Examples
+    --------
+    >>> buffer = io.BytesIO()
+    >>> np.savez(buffer, labels=np.arange(3))
+    >>> decode_npz(buffer.getvalue(), "state.npz")
+    {'labels': array([0, 1, 2])}
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()

@@ -77,7 +77,17 @@ def distances_of(block: RowBlock, predictor: Predictor, table: Any) -> FloatArra
 
 
 def score_of(block: RowBlock, predictor: Predictor, table: Any) -> IntArray:
-    """Return the exact sum of distances to the nearest cluster, as limbs."""
+    """Return the exact sum of distances to the nearest cluster, as limbs.
+
+    Examples
+    --------
+    >>> from hmrf_dask.distortions import make_distortion
+    >>> from hmrf_dask.rows.block import RowBlock
+    >>> predictor = Predictor(make_distortion("cosine"), np.eye(2), np.ones(2), smoothing=0.0)
+    >>> block = RowBlock.from_array(np.array([[3.0, 4.0]]))
+    >>> round(exact_value(score_of(block, predictor, table_of(predictor))), 6)
+    0.2
+    """
     terms = predictor.terms(block)
     labels = _nearest(block, predictor, terms, table)
     return exact_sum(predictor.distortion.own_distances(block, terms, table, labels))

@@ -80,7 +80,13 @@ class RowBlock(Sized):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Bytes of all arrays.
+
+        Examples
+        --------
+        >>> RowBlock.from_array(np.eye(2)).nbytes
+        60
+        """
         arrays = (self.values, self.indices, self.indptr, self.ids, self.keys)
         return sum(array.nbytes for array in arrays)
 

@@ -118,7 +118,14 @@ LARGEST_INT32 = int(np.iinfo(np.int32).max)
 
 
 def require_matrix(matrix: Any) -> None:
-    """Refuse what is not two-dimensional or not of real numbers, in scikit-learn's words."""
+    """Refuse what is not two-dimensional or not of real numbers, in scikit-learn's words.
+
+    Examples
+    --------
+    >>> require_matrix([[1.0]])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.InvalidInputError: Expected 2D array, got list instead; give a matrix ...
+    """
     if not hasattr(matrix, "ndim") or not hasattr(matrix, "dtype"):
         raise InvalidInputError(
             f"Expected 2D array, got {type(matrix).__name__} instead; give a matrix or an array"
@@ -202,6 +209,11 @@ def sound_csr(matrix: Any) -> Any:
     """Return a sparse matrix as CSR, refused where its numbers leave its shape.
 
     The compiled loops that turn one format into another trust them.
+
+    Examples
+    --------
+    >>> sound_csr(scipy.sparse.coo_array([[0, 2]])).format
+    'csr'
     """
     with contextlib.suppress(ValueError, TypeError, AttributeError, IndexError, OverflowError):
         if matrix.format == "dok":

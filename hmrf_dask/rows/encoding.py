@@ -313,7 +313,14 @@ def differs(n_bytes: int, n_written: int) -> str:
 
 
 def refuse_block(path: str, what: str) -> NoReturn:
-    """Raise UnreadableFileError that names the file and what is wrong with it."""
+    """Raise UnreadableFileError that names the file and what is wrong with it.
+
+    Examples
+    --------
+    >>> refuse_block("part-0.parquet", "it is missing")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.UnreadableFileError: the file 'part-0.parquet' must be a block of the ...
+    """
     raise UnreadableFileError(
         f"the file {path!r} must be a block of the corpus as it was written, but {what}; "
         "restore it or write the corpus again; below the output of a job remove its folder, and "

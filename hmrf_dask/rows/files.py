@@ -126,7 +126,14 @@ class Manifest:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the rows are dense."""
+        """Whether the rows are dense.
+
+        Examples
+        --------
+        >>> file = BlockFile("part-0.parquet", 2, 6, is_dense=False, n_bytes=99, sha256="")
+        >>> Manifest(3, False, (file,)).is_dense
+        False
+        """
         return any(file.is_dense for file in self.files)
 
 

@@ -312,7 +312,14 @@ def decode_table(content: bytes, schema: pa.Schema, path: str) -> list[pa.Array]
 
 
 def refuse_file(path: str, what: str) -> NoReturn:
-    """Raise UnreadableFileError that names a file and what is wrong with it."""
+    """Raise UnreadableFileError that names a file and what is wrong with it.
+
+    Examples
+    --------
+    >>> refuse_file("counts/a.parquet", "it is missing")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.UnreadableFileError: the file 'counts/a.parquet' must be as ...
+    """
     raise UnreadableFileError(
         f"the file {path!r} must be as vectorising wrote it, but {what}; restore it, or remove "
         "its folder and run again",
@@ -367,7 +374,13 @@ def count_texts(texts: Texts, settings: TextSettings) -> Counted:
 
 
 def counting_vectoriser(settings: TextSettings) -> CountVectorizer:
-    """Return the scikit-learn vectoriser whose matrix is made, of composed texts."""
+    """Return the scikit-learn vectoriser whose matrix is made, of composed texts.
+
+    Examples
+    --------
+    >>> counting_vectoriser(TextSettings(ngram_range=(1, 2))).ngram_range
+    (1, 2)
+    """
     characters = settings.kind == "characters"
     stop_words = settings.stop_words
     return CountVectorizer(

@@ -197,13 +197,28 @@ def _signed(components: FloatArray) -> FloatArray:
 
 
 def project_block(block: RowBlock, basis: Basis, normalised: bool) -> RowBlock:
-    """Return the rows of a partition in the space of the components, with their ids."""
+    """Return the rows of a partition in the space of the components, with their ids.
+
+    Examples
+    --------
+    >>> basis = Basis(np.array([[1.0], [0.0]]))
+    >>> block = RowBlock.from_array(np.eye(2), ids=["a", "b"])
+    >>> project_block(block, basis, normalised=False).ids.tolist()
+    ['a', 'b']
+    """
     found = RowBlock.from_array(project_array(block, basis, normalised))
     return replace(found, ids=block.ids, keys=block.keys)
 
 
 def project_array(block: RowBlock, basis: Basis, normalised: bool) -> RowArray:
-    """Return the rows of a partition in the space of the components."""
+    """Return the rows of a partition in the space of the components.
+
+    Examples
+    --------
+    >>> basis = Basis(np.array([[1.0], [0.0]]))
+    >>> project_array(RowBlock.from_array(np.array([[3.0, 4.0]])), basis, normalised=False).tolist()
+    [[3.0]]
+    """
     check_finite(block)
     return project(block.arrays, basis, normalised=normalised)
 
@@ -242,7 +257,14 @@ class Facts:
 
 
 def survey_rows(block: RowBlock) -> Facts:
-    """Return the facts of a partition; raise InvalidInputError for values that are not finite."""
+    """Return the facts of a partition; raise InvalidInputError for values that are not finite.
+
+    Examples
+    --------
+    >>> facts = survey_rows(RowBlock.from_array(np.array([[3.0, -4.0], [1.0, 0.0]])))
+    >>> facts.largest, facts.longest
+    (4.0, 25.0)
+    """
     check_finite(block)
     squares = moments(block.arrays, np.ones(block.n_features))[2]
     largest = float(np.abs(block.values).max(initial=0.0))
@@ -250,7 +272,14 @@ def survey_rows(block: RowBlock) -> Facts:
 
 
 def add_facts(parts: Sequence[Facts]) -> Facts:
-    """Return the facts of several partitions together."""
+    """Return the facts of several partitions together.
+
+    Examples
+    --------
+    >>> parts = [survey_rows(RowBlock.from_array(np.array([[size]]))) for size in (3.0, -4.0)]
+    >>> add_facts(parts).largest, add_facts(parts).longest
+    (4.0, 16.0)
+    """
     return Facts(
         max(one.largest for one in parts),
         max(one.longest for one in parts),

@@ -64,7 +64,13 @@ class Frequencies(Sized):
 
     @staticmethod
     def none(settings: TextSettings) -> Frequencies:
-        """Return the frequencies of no documents."""
+        """Return the frequencies of no documents.
+
+        Examples
+        --------
+        >>> Frequencies.none(TextSettings()).n_documents
+        0
+        """
         nothing = np.zeros(0, np.int64)
         n_buckets = settings.n_features if settings.kind == "hashing" else 0
         terms = pa.array([], pa.large_string())
@@ -138,7 +144,16 @@ class Vocabulary(Sized):
 
     @property
     def unknown_share(self) -> float:
-        """Share of occurrences left out where it was made: what later shares are held to."""
+        """Share of occurrences left out where it was made: what later shares are held to.
+
+        Examples
+        --------
+        >>> from hmrf_dask.text.counts import count_texts
+        >>> settings = TextSettings(min_df=2)
+        >>> counted = count_texts(["tree house", "tree garden"], settings)
+        >>> make_vocabulary(Frequencies.of(counted, settings), settings).unknown_share
+        0.5
+        """
         return 1.0 - self.n_known / self.n_occurrences if self.n_occurrences else 0.0
 
     @cached_property
@@ -270,7 +285,14 @@ def buckets_of(terms: pa.Array, n_features: int) -> LabelArray:
 
 
 def in_buckets(counted: Counted, n_features: int) -> scipy.sparse.csr_array:
-    """Return counts with a column for each bucket."""
+    """Return counts with a column for each bucket.
+
+    Examples
+    --------
+    >>> from hmrf_dask.text.counts import count_texts
+    >>> in_buckets(count_texts(["tree tree"], TextSettings()), n_features=4).toarray().tolist()
+    [[0, 2, 0, 0]]
+    """
     indices = buckets_of(counted.terms, n_features)[counted.indices]
     shape = (counted.n_texts, n_features)
     arrays = counted.counts, indices, counted.indptr
@@ -387,7 +409,17 @@ def to_rows(
 
 
 def known_counts(counted: Counted, vocabulary: Vocabulary) -> scipy.sparse.csr_array:
-    """Return counts of the terms of a vocabulary, a column for each of them."""
+    """Return counts of the terms of a vocabulary, a column for each of them.
+
+    Examples
+    --------
+    >>> from hmrf_dask.text.counts import count_texts
+    >>> settings = TextSettings()
+    >>> frequencies = Frequencies.of(count_texts(["tree"], settings), settings)
+    >>> vocabulary = make_vocabulary(frequencies, settings)
+    >>> known_counts(count_texts(["a tree by a house"], settings), vocabulary).toarray().tolist()
+    [[1]]
+    """
     columns = vocabulary.places(counted.terms)[counted.indices]
     kept = columns >= 0
     before = np.concatenate([np.zeros(1, np.int32), np.cumsum(kept, dtype=np.int32)])

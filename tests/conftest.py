@@ -32,7 +32,7 @@ __all__ = [
 
 # The same examples in every run, so that a red test is red for everybody; a deadline would be a
 # timing assertion, and the first call of a numba kernel compiles it. `HYPOTHESIS_PROFILE=explore`
-# looks for new examples.
+# draws new examples.
 settings.register_profile(
     "repeatable",
     deadline=None,

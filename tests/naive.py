@@ -545,7 +545,7 @@ def entropy(labels: Iterable[object]) -> float:
 def normalized_mutual_information(first: Any, second: Any) -> float:
     """Return I / ((H1 + H2) / 2); 1 when neither splits the rows."""
     left, right = list(map(int, first)), list(map(int, second))
-    apart = entropy(left) + entropy(right)
-    if apart == 0.0:
+    alone = entropy(left) + entropy(right)
+    if alone == 0.0:
         return 1.0
-    return 2.0 * (apart - entropy(zip(left, right, strict=True))) / apart
+    return 2.0 * (alone - entropy(zip(left, right, strict=True))) / alone

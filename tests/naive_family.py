@@ -45,8 +45,8 @@ def broken(
     labels: Sequence[int], must: Sequence[Sequence[int]], cannot: Sequence[Sequence[int]]
 ) -> int:
     """Return how many pairs labels break."""
-    apart = sum(labels[i] != labels[j] for i, j in must)
-    return apart + sum(labels[i] == labels[j] for i, j in cannot)
+    separated = sum(labels[i] != labels[j] for i, j in must)
+    return separated + sum(labels[i] == labels[j] for i, j in cannot)
 
 
 def can_be_kept(

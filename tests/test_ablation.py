@@ -45,7 +45,7 @@ def test_each_trick_has_a_figure_for_each_fit(bench: Bench, monkeypatch: Any) ->
     monkeypatch.setattr(ablation, "TRICKS", chosen)
     figures = ablation.ablation(bench)
     assert [one.name for one in figures] == [f"ablation-{name}" for name in FEW]
-    fits = {one.name: sorted(one.told["gains_percent"]) for one in figures}
+    fits = {one.name: sorted(one.facts["gains_percent"]) for one in figures}
     assert fits["ablation-streams"] == ["K = 4, pairs"]
     assert fits["ablation-margins"] == ["K = 4", "K = 4, pairs"]
     assert fits["ablation-sent-ahead"] == ["K = 4, workers"]

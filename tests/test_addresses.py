@@ -78,7 +78,7 @@ def test_a_value_behind_a_secret_name_is_masked(text: str) -> None:
     "address",
     ["https://CANARY5ecret\uff20host/a", "me too:CANARY5ecret@host", "~me:CANARY5ecret@host"],
 )
-def test_an_address_that_looks_like_another_is_refused(address: str) -> None:
+def test_an_address_that_is_mistaken_for_another_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="must not hold a user") as caught:
         plain_url(address, "output")
     assert CANARY not in str(caught.value)
@@ -184,24 +184,24 @@ def test_one_folder_has_one_address() -> None:
 def test_errors_and_logs_have_no_secret() -> None:
     import distributed  # noqa: F401 - it has errors pickled in its own way
 
-    told = "https://me:CANARY5ecret@host"
+    secret = "https://me:CANARY5ecret@host"
     kinds = [
         one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, HmrfError)
     ]
     for kind in kinds:
-        error = kind(f"cannot open {told}")
+        error = kind(f"cannot open {secret}")
         for text in (str(error), repr(error), repr(error.args), str(copy.copy(error))):
             assert CANARY not in text
         assert str(pickle.loads(pickle.dumps(error))) == str(error) == "cannot open https://…@host"
 
 
 def test_logs_have_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    told = "https://me:CANARY5ecret@host"
+    secret = "https://me:CANARY5ecret@host"
     with logs_without_secrets():
         try:
-            raise ValueError(told)
+            raise ValueError(secret)
         except ValueError:
-            logging.getLogger("library.any").exception("of %s, %d %%", told, 1)
+            logging.getLogger("library.any").exception("of %s, %d %%", secret, 1)
     assert "of https://…@host, 1 %" in caplog.text
     assert "ValueError: https://…@host" in caplog.text
     assert CANARY not in caplog.text

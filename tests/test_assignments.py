@@ -112,8 +112,8 @@ def test_rows_of_another_width_are_refused(
     model: HMRFKMeans, n_features: int, tmp_path: Path
 ) -> None:
     corpus = text_case(10, n_features, 4, 0).corpus(1)
-    told = f"must have the 120 columns that the model was fitted on, got {n_features}"
-    with pytest.raises(InvalidInputError, match=told):
+    message = f"must have the 120 columns that the model was fitted on, got {n_features}"
+    with pytest.raises(InvalidInputError, match=message):
         write_assignments(corpus, None, model, str(tmp_path))
 
 

@@ -53,7 +53,7 @@ def test_values_that_are_not_finite(form: str, value: float) -> None:
 
 @pytest.mark.parametrize("method", ["predict", "transform", "score"])
 @pytest.mark.usefixtures("working")
-def test_new_rows_are_looked_at_too(form: str, method: str) -> None:
+def test_new_rows_are_checked_too(form: str, method: str) -> None:
     model = KMeans(2, distortion="kl", random_state=0).fit(good())
     for value, words in ((np.nan, "must be finite"), (-1.0, "kl: entries must be >= 0, got -1")):
         rows = good()

@@ -63,22 +63,22 @@ def write_abstracts(path: Path) -> None:
     parquet.write_table(pa.table(table), path)
 
 
-def exponents(told: dict[str, Any], figure: Figure) -> bool:
+def exponents(facts: dict[str, Any], figure: Figure) -> bool:
     wanted = {"growth-n": 1.0, "growth-K": 2.0, "growth-d": 0.5}
     return figure.name not in wanted or figure.median == pytest.approx(wanted[figure.name])
 
 
 # What the figures of a row say of the work, and when two sides did the same.
 AGREES: dict[str, Any] = {
-    "estep": lambda told, _: told["apart_beyond_ties"] == 0,
-    "fit": lambda told, _: told["loss"][0] <= 1.02 * told["loss"][1],
-    "pairs": lambda told, _: told["must_link"] + told["cannot_link"] == TINY.pairs,
-    "dask-ml": lambda told, _: told["nmi_of_both"] > 0.95,
-    "out-of-core": lambda told, _: told["rows"] == TINY.copies * TINY.large,
-    "memory": lambda told, _: told["MiB"][0]["peak"] >= told["MiB"][0]["before"] > 10,
-    "vectorising": lambda told, _: told["same_bits"],
+    "estep": lambda facts, _: facts["apart_beyond_ties"] == 0,
+    "fit": lambda facts, _: facts["loss"][0] <= 1.02 * facts["loss"][1],
+    "pairs": lambda facts, _: facts["must_link"] + facts["cannot_link"] == TINY.pairs,
+    "dask-ml": lambda facts, _: facts["nmi_of_both"] > 0.95,
+    "out-of-core": lambda facts, _: facts["rows"] == TINY.copies * TINY.large,
+    "memory": lambda facts, _: facts["MiB"][0]["peak"] >= facts["MiB"][0]["before"] > 10,
+    "vectorising": lambda facts, _: facts["same_bits"],
     "growth": exponents,
-    "profile": lambda told, _: sum(told["phases_percent"].values()) == pytest.approx(100, abs=1),
+    "profile": lambda facts, _: sum(facts["phases_percent"].values()) == pytest.approx(100, abs=1),
 }
 # Both run in processes of their own, for minutes of compiling or with a Python that has Spark.
 ELSEWHERE = {"processes", "tenfold", "ablation"}
@@ -91,7 +91,7 @@ def test_a_row_runs_and_both_sides_do_the_same_work(row: str, bench: Bench) -> N
     for figure in figures:
         assert figure.skipped or np.isfinite(figure.values).all()
         assert row == "spark" or not figure.skipped, figure.skipped
-        assert row not in AGREES or AGREES[row](figure.told, figure)
+        assert row not in AGREES or AGREES[row](figure.facts, figure)
 
 
 def test_other_labels_than_those_of_the_peer_are_refused(bench: Bench, monkeypatch: Any) -> None:

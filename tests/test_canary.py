@@ -79,9 +79,9 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(hmrf, list(arguments))
 
 
-def refuse_canary(folder: Path, told: str, given: frozenset[str] = frozenset()) -> None:
+def refuse_canary(folder: Path, output: str, given: frozenset[str] = frozenset()) -> None:
     """Fail if the secret is in a text, or in the name or the bytes of a file that was not given."""
-    assert CANARY not in told, told
+    assert CANARY not in output, output
     for path in folder.rglob("*"):
         assert CANARY not in str(path)
         if path.is_file() and path.name not in given:

@@ -36,7 +36,7 @@ class Runs:
         (self.corpus.folder / f"documents/{name}.jsonl").unlink()
 
     def go(self, mode: str = "predict") -> Rows:
-        """Return what is told of every document, by id; each is there once."""
+        """Return the assignment of every document, by id; each is there once."""
         report = run(self.job, mode=mode)
         found = assigned(report)
         assert len(found) == report.documents["all"]

@@ -127,7 +127,7 @@ def test_a_sample_is_spread_over_the_files(tmp_path: Path, monkeypatch: pytest.M
     assert (everything.documents, everything.complete, everything.problems) == (400, True, [])
 
 
-def test_large_files_that_cannot_be_cut_are_told(
+def test_large_files_that_cannot_be_cut_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"a.jsonl": lines(0, 40), "b.jsonl.gz": gzip.compress(lines(40, 80))}

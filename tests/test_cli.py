@@ -124,7 +124,7 @@ def test_fresh_starts_a_run_with_another_configuration(blobs: Path) -> None:
     assert fit_blobs(blobs, "--distortion=euclidean", "--fresh").exit_code == 0
 
 
-def test_fresh_removes_nothing_where_other_files_lie(blobs: Path) -> None:
+def test_fresh_removes_nothing_where_there_are_other_files(blobs: Path) -> None:
     assert fit_blobs(blobs).exit_code == 0
     (blobs / "run" / "notes.txt").write_text("mine")
     before = sorted(blobs.rglob("*"))

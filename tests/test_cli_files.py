@@ -42,9 +42,9 @@ def test_predict_gives_rows_the_clusters_of_the_model(fitted: Path) -> None:
     out = fitted / "predicted"
     result = run("predict", str(fitted / "run"), str(fitted / "rows.npz"), f"--out={out}", "--json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["n_documents"] == 60
-    assert told["clusters"] == [{"cluster": one, "size": 20} for one in range(3)]
+    printed = json.loads(result.stdout)
+    assert printed["n_documents"] == 60
+    assert printed["clusters"] == [{"cluster": one, "size": 20} for one in range(3)]
     first, again = (
         pq.read_table(folder / "assignments").to_pydict() for folder in (fitted / "run", out)
     )
@@ -89,15 +89,15 @@ def test_evaluate_is_what_scikit_learn_says(ending: str, fitted: Path) -> None:
         "evaluate", str(fitted / "run"), str(path), f"--pairs={fitted / 'pairs.csv'}", "--json"
     )
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
+    printed = json.loads(result.stdout)
     clusters = pq.read_table(fitted / "run" / "assignments").to_pydict()["cluster"][:50]
-    assert (told["n_documents"], told["n_compared"], told["n_unasked"]) == (60, 50, 47)
-    assert told["nmi"] == pytest.approx(normalized_mutual_info_score(classes, clusters))
-    assert told["adjusted_rand"] == pytest.approx(adjusted_rand_score(classes, clusters))
-    assert told["pairwise_f"] == pytest.approx(pairwise_f(classes, clusters))
+    assert (printed["n_documents"], printed["n_compared"], printed["n_unasked"]) == (60, 50, 47)
+    assert printed["nmi"] == pytest.approx(normalized_mutual_info_score(classes, clusters))
+    assert printed["adjusted_rand"] == pytest.approx(adjusted_rand_score(classes, clusters))
+    assert printed["pairwise_f"] == pytest.approx(pairwise_f(classes, clusters))
     asked = np.isin(np.arange(50), [0, 1, 20])
     rest = normalized_mutual_info_score(classes[~asked], np.array(clusters)[~asked])
-    assert told["nmi_unasked"] == pytest.approx(rest)
+    assert printed["nmi_unasked"] == pytest.approx(rest)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_ids_of_known_classes_are_compared_as_they_are_written(
 
 
 @pytest.mark.parametrize(
-    ("truth", "told"),
+    ("truth", "printed"),
     [
         ("name,label\n1,a\n", "must have the columns 'doc_id' and 'label', got name, label"),
         ("doc_id,label\nx,a\n", "ids are such as '0' in the one and 'x' in the other"),
@@ -134,17 +134,17 @@ def test_ids_of_known_classes_are_compared_as_they_are_written(
         ("doc_id;label\n0;a\n0;b\n", "must have one class, got 'a' and 'b' for '0'"),
     ],
 )
-def test_classes_that_fit_nothing(truth: str, told: str, fitted: Path) -> None:
+def test_classes_that_fit_nothing(truth: str, printed: str, fitted: Path) -> None:
     (fitted / "other.csv").write_text(truth)
     result = run("evaluate", str(fitted / "run"), str(fitted / "other.csv"))
     assert result.exit_code == 65
-    assert told in result.stderr
+    assert printed in result.stderr
 
 
-def test_inspect_tells_of_a_run_directory(fitted: Path) -> None:
-    told = json.loads(run("inspect", str(fitted / "run"), "--json").stdout)
-    assert (told["kind"], told["running"]) == ("run", False)
-    assert told["progress"]["fit"]["J"] > 0
+def test_inspect_describes_a_run_directory(fitted: Path) -> None:
+    printed = json.loads(run("inspect", str(fitted / "run"), "--json").stdout)
+    assert (printed["kind"], printed["running"]) == ("run", False)
+    assert printed["progress"]["fit"]["J"] > 0
     shown = run("inspect", str(fitted / "run")).stdout
     assert "the fit is done" in shown
     assert "J " in shown
@@ -166,8 +166,8 @@ def test_fit_takes_what_the_method_takes(fitted: Path) -> None:
         "--no-closure",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["sizes"] == [20, 20, 20]
+    printed = json.loads(result.stdout)
+    assert printed["sizes"] == [20, 20, 20]
     model = json.loads((fitted / "warm" / "model" / "model.json").read_text())
     assert model["parameters"]["penalty"] == "potts"
     assert model["parameters"]["must_link_cost"] == 2.0
@@ -186,7 +186,7 @@ def test_completion_help_shows_a_line_for_each_shell() -> None:
     assert "zsh:   hmrf-dask completion zsh >> ~/.zshrc" in lines
 
 
-def test_a_shell_is_told_of_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_HMRF_DASK_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "hmrf-dask in")
     monkeypatch.setenv("COMP_CWORD", "1")
@@ -194,7 +194,7 @@ def test_a_shell_is_told_of_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "plain,inspect" in result.stdout
 
 
-def test_inspect_wants_the_output_of_a_job_file(tmp_path: Path) -> None:
+def test_inspect_needs_the_output_of_a_job_file(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("output: clusters")
     result = run("inspect", str(tmp_path / "job.yaml"))
     assert (result.exit_code, result.stdout) == (65, "")

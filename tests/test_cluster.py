@@ -205,7 +205,7 @@ def test_a_value_that_is_lost_with_every_worker_is_there_again(
         markers = [tmp_path / str(number) for number in range(2)]
         tasks = [flow.lazy(_endless_once, shared, str(marker)) for marker in markers]
         threading.Thread(target=_kill_once_there, args=(pids, markers)).start()
-    elif when == "kept":  # what is kept is made anew from what the scheduler has
+    elif when == "kept":  # what is kept is made again from what the scheduler has
         tasks = flow.persist(tasks)
     if when != "in":
         _kill_once_there(pids, [])

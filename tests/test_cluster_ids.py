@@ -33,9 +33,9 @@ def rows_of(report: Report, folder: Path) -> str:
     """Bring the rows of a release together as a corpus that commands take; return where it is."""
     model = load(model_folder(report.output))
     files = []
-    for told in sorted(Path(report.output, "rows").glob("*/*/rows.json")):
-        shutil.copytree(told.parent, folder, dirs_exist_ok=True)
-        files += [BlockFile(**one) for one in unseal(told.read_bytes(), told.name)["files"]]
+    for record in sorted(Path(report.output, "rows").glob("*/*/rows.json")):
+        shutil.copytree(record.parent, folder, dirs_exist_ok=True)
+        files += [BlockFile(**one) for one in unseal(record.read_bytes(), record.name)["files"]]
     write_manifest(Manifest(model.n_features_in_, True, tuple(files)), str(folder))
     return str(folder)
 
@@ -53,9 +53,9 @@ def predicted(report: Report, out: Path) -> tuple[dict[str, dict[str, Any]], Any
 def check_all_ways(report: Report, out: Path) -> None:
     """Compare the ids of a release with what its model says, in every way it can be asked."""
     wanted = assigned(report)
-    found, told = predicted(report, out)
+    found, record = predicted(report, out)
     assert found == wanted
-    sizes = {one["cluster"]: one["size"] for one in told["clusters"]}
+    sizes = {one["cluster"]: one["size"] for one in record["clusters"]}
     clusters = pq.read_table(Path(report.output) / report.places["clusters"]).to_pylist()
     assert sizes == {one["cluster"]: one["size"] for one in clusters}
     model = load(model_folder(report.output))
@@ -101,7 +101,7 @@ def test_a_fit_calls_its_clusters_by_their_positions(tmp_path: Path) -> None:
     assert set(loaded.predict(rows).tolist()) <= {7, 3, 9, 12}
     assert loaded.predict(rows).dtype == np.int32
     assert loaded.score(rows) == model.score(rows)
-    # A fit begins anew: labels and ids are positions again.
+    # A fit begins again: labels and ids are positions again.
     loaded.fit(rows)
     np.testing.assert_array_equal(loaded.predict(rows), loaded.labels_)
     assert loaded.cluster_ids_.tolist() == [0, 1, 2, 3]

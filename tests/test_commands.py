@@ -113,9 +113,9 @@ def test_a_page_is_for_people(name: str, world: Path) -> None:
 def test_quiet_says_nothing_where_all_is_well(name: str, world: Path) -> None:
     result = run(name, *_given(world, name), "--quiet")
     assert (result.exit_code, result.output) == (0, "")
-    told = run(name, *_given(world, name), "--quiet", "--json")
-    assert isinstance(json.loads(told.stdout), dict)
-    assert told.stderr == ""
+    printed = run(name, *_given(world, name), "--quiet", "--json")
+    assert isinstance(json.loads(printed.stdout), dict)
+    assert printed.stderr == ""
 
 
 @all_commands
@@ -178,7 +178,7 @@ def test_after_ctrl_c_it_says_what_to_do(
 
 
 @all_commands
-def test_a_shell_is_told_of_options(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_completes_options(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_HMRF_DASK_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", f"hmrf-dask {name} --")
     monkeypatch.setenv("COMP_CWORD", "2")
@@ -211,15 +211,15 @@ def test_inspect_waits_for_the_end_where_a_program_asks(
     from hmrf_dask.jobs.places import inspect_output
 
     found = inspect_output(str(world / "out"))
-    looks = iter([{**found, "running": True}, {**found, "running": True}, found])
-    monkeypatch.setattr(WORK["inspect"], lambda _, **__: next(looks))
+    states = iter([{**found, "running": True}, {**found, "running": True}, found])
+    monkeypatch.setattr(WORK["inspect"], lambda _, **__: next(states))
     monkeypatch.setattr("time.sleep", lambda _: None)
     result = run("inspect", str(world / "out"), "--watch", "--json")
     assert json.loads(result.stdout) == {**found, "warnings": []}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "told"),
+    ("arguments", "exit_code", "printed"),
     [
         (("run", "manifest.yaml"), 78, "manifest.yaml is a manifest, not a job: `hmrf-dask check "),
         (("run", "xyz://a/job.yaml"), 78, "an unknown kind of store, 'xyz'"),
@@ -239,10 +239,10 @@ def test_inspect_waits_for_the_end_where_a_program_asks(
         (("predict", "xyz://a", "rows.npz", "--out=x"), 78, "an unknown kind of store, 'xyz'"),
     ],
 )
-def test_what_stores_say_is_told_in_words(
+def test_what_stores_say_is_explained_in_words(
     arguments: tuple[str, ...],
     exit_code: int,
-    told: str,
+    printed: str,
     world: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -250,12 +250,12 @@ def test_what_stores_say_is_told_in_words(
     (world / "out.npz").mkdir(exist_ok=True)
     result = run(*arguments)
     assert result.exit_code == exit_code, result.output
-    assert told in result.stderr
+    assert printed in result.stderr
     assert not re.search(r"Error\b|Errno|Protocol", result.stderr)
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_scheduler_file_lies_beside_its_job(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_file_is_next_to_its_job(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (world / "job.yaml").read_text()
     elsewhere = world / "elsewhere.yaml"
     elsewhere.write_text(f"{text}\ncluster: {{scheduler_file: scheduler.json}}\n")
@@ -283,10 +283,10 @@ def test_swapped_files_name_the_command_with_its_path(
     assert f"`hmrf-dask check {manifest}`" in run("run", manifest).stderr
 
 
-def test_the_folder_of_a_run_tells_what_it_reported(world: Path) -> None:
+def test_the_folder_of_a_run_shows_what_it_reported(world: Path) -> None:
     (folder,) = (world / "out" / "runs").iterdir()
-    told = json.loads(run("inspect", str(folder), "--json").stdout)
-    assert (told["kind"], told["report"]["run"]) == ("job run", folder.name)
+    printed = json.loads(run("inspect", str(folder), "--json").stdout)
+    assert (printed["kind"], printed["report"]["run"]) == ("job run", folder.name)
     shown = run("inspect", str(folder)).stdout
     assert "vectorised" in shown
     (folder / "run.json").rename(folder / "aside")

@@ -61,7 +61,7 @@ def came_from_disk(kernel: Any) -> bool:
     return sum(kernel.stats.cache_hits.values()) == 1
 
 
-def test_code_is_kept_and_compiled_anew_when_its_source_changes(kernel_file: Path) -> None:
+def test_code_is_kept_and_compiled_again_when_its_source_changes(kernel_file: Path) -> None:
     for expected, kept in ((6, False), (6, True)):
         kernel = loaded(kernel_file)
         assert kernel((1, 2, 3)) == expected
@@ -75,7 +75,7 @@ def test_code_is_kept_and_compiled_anew_when_its_source_changes(kernel_file: Pat
 
 
 @pytest.mark.parametrize("damage", [b"", b"no code", None])
-def test_code_that_cannot_be_read_is_compiled_anew(kernel_file: Path, damage: bytes | None) -> None:
+def test_unreadable_code_is_compiled_again(kernel_file: Path, damage: bytes | None) -> None:
     assert loaded(kernel_file)((1, 2, 3)) == 6
     (code,) = (kernel_file.parent / "cache").rglob("*.nbc")
     code.write_bytes(code.read_bytes()[:-1] if damage is None else damage)
@@ -103,24 +103,24 @@ def _products(one, other, out):  # type: ignore[no-untyped-def]
                 out[j] -= one[j]
 
 
-def test_options_are_not_compared_at_every_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_not_compared_at_every_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     import numba
     from numba.core.targetconfig import TargetConfig
 
-    looks, values = [0], TargetConfig.values
+    reads, values = [0], TargetConfig.values
 
     def counted(options: Any) -> Any:
-        looks[0] += 1
+        reads[0] += 1
         return values(options)
 
     monkeypatch.setattr(TargetConfig, "values", counted)
     found = []
     forms: list[dict[str, Any]] = [{}, {"fastmath": True}, {"error_model": "numpy"}]
     for make in (numba.njit, compiled.njit, numba.njit, compiled.njit):
-        looks[0] = 0
+        reads[0] = 0
         for options in forms:
             make(**options)(_products)(*np.ones((3, 4)))
-        found.append(looks[0])
+        found.append(reads[0])
     assert found[3] < found[2] / 3
 
 
@@ -187,7 +187,7 @@ def copied(tmp_path: Path) -> Path:
     return home
 
 
-def test_code_is_compiled_anew_when_a_function_it_calls_changes(
+def test_code_is_compiled_again_when_a_function_it_calls_changes(
     copied: Path, tmp_path: Path
 ) -> None:
     cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
@@ -214,7 +214,7 @@ def test_kernels_run_where_neither_package_nor_home_can_be_written(
     assert run(ENERGY, copied, TMPDIR=str(temporary)) == ["42", "0"]
 
 
-def test_without_any_temporary_folder_code_lies_elsewhere(
+def test_without_any_temporary_folder_code_is_kept_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import numba
@@ -242,8 +242,8 @@ def test_a_user_without_a_home_has_code_elsewhere(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "expanduser", homeless)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    beside, temporary = code_cache.folders(tmp_path)
-    assert beside == tmp_path / "__pycache__"
+    next_to_code, temporary = code_cache.folders(tmp_path)
+    assert next_to_code == tmp_path / "__pycache__"
     assert temporary.parent == tmp_path / f"hmrf-dask-{os.getuid()}"
 
 

@@ -59,21 +59,21 @@ def test_no_scheduler_file_is_try_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("first", "kind", "told"),
+    ("first", "kind", "message"),
     [
         (TypeError("no argument n_wrkers"), ConfigurationError, r"kwargs must be .* n_wrkers"),
         (OSError("no quota"), ClusterError, "LocalCluster must start, got OSError: no quota"),
     ],
 )
-def test_what_workers_raise_is_told(
-    first: Exception, kind: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+def test_what_workers_raise_is_reported(
+    first: Exception, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(**_: object) -> None:
         raise RuntimeError("Nanny failed to start") from first
 
     monkeypatch.setattr("distributed.LocalCluster", fail)
     asked = Cluster(**{"class": "distributed.LocalCluster"})
-    with pytest.raises(kind, match=told), connected(cluster=asked):
+    with pytest.raises(kind, match=message), connected(cluster=asked):
         pass
 
 
@@ -86,7 +86,7 @@ def test_another_file_is_no_scheduler_file(tmp_path: Path) -> None:
             pass
 
 
-def test_a_class_that_is_not_installed_is_told() -> None:
+def test_a_class_that_is_not_installed_is_reported() -> None:
     asked = Cluster(**{"class": "dask_yarn.YarnCluster"})
     with (
         pytest.raises(ConfigurationError, match=r"dask_yarn\.YarnCluster must be installed"),

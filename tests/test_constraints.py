@@ -143,8 +143,11 @@ def brute_energy(
     for i, j in itertools.combinations(range(n), 2):
         both_closed = closure and not {group[i], group[j]} & open_groups
         together = both_closed and group[i] == group[j]
-        apart = both_closed and not together and frozenset((group[i], group[j])) in rivals
-        for given_pairs, implied, cost in ((must, together, costs[0]), (cannot, apart, costs[1])):
+        separated = both_closed and not together and frozenset((group[i], group[j])) in rivals
+        for given_pairs, implied, cost in (
+            (must, together, costs[0]),
+            (cannot, separated, costs[1]),
+        ):
             given_cost = given_pairs.get((i, j), cost if implied else 0.0)
             given_cost = cost if np.isnan(given_cost) else given_cost
             if given_pairs is must and labels[i] != labels[j]:
@@ -289,7 +292,7 @@ def test_every_contradiction_is_found_with_its_shortest_path(problem: dict[str, 
         assert arrays_of(built(n, must, cannot)) == arrays_of(kept)
 
 
-def test_a_contradiction_is_told_in_words() -> None:
+def test_a_contradiction_is_explained_in_words() -> None:
     nan = float("nan")
     must = {(0, 1): nan, (1, 2): nan, (3, 4): nan}
     with pytest.raises(ConflictError, match="'d0' = 'd1' = 'd2' but 'd0' ≠ 'd2': correct"):

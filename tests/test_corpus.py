@@ -189,7 +189,7 @@ def test_chunks_that_are_no_matrices_are_named(dense):
         blocks_of(Corpus.from_dask(words))
 
 
-def test_delayed_parts_are_numbered_anew_or_keep_their_ids(dense):
+def test_delayed_parts_are_renumbered_or_keep_their_ids(dense):
     sparse = scipy.sparse.csr_array(dense)
     parts = [delayed(RowBlock.from_scipy)(sparse[a : a + 5], NAMES[a : a + 5]) for a in (0, 5)]
     counting = CountingCompute()

@@ -25,7 +25,7 @@ from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import RowTerms
 from tests.support.icm_problems import tangled
-from tests.support.loop import make_bench, turns
+from tests.support.loop import iterations, make_bench
 
 
 def make_case(seed: int, *, n: int = 60, d: int = 200, k: int = 5, **how: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def make_case(seed: int, *, n: int = 60, d: int = 200, k: int = 5, **how: Any) -
     kind = Euclidean if how.get("euclidean") else Cosine
     distortion = kind().bind(extent)
     chosen = values[rng.choice(n - 1, k, replace=False) + 1].astype(np.float64)
-    chosen[-1] = chosen[0] * (1.0 + how.get("apart", 0.0) * rng.random(d))
+    chosen[-1] = chosen[0] * (1.0 + how.get("near", 0.0) * rng.random(d))
     model = Model(distortion, np.ones(d), chosen)
     pairs = rng.integers(0, n, (n, 2))
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
@@ -64,7 +64,7 @@ def make_case(seed: int, *, n: int = 60, d: int = 200, k: int = 5, **how: Any) -
     }
 
 
-def look(
+def costs_of(
     case: dict[str, Any], labels: np.ndarray, parts: tuple[int, ...] = ()
 ) -> tasks_icm.LinkedCosts:
     """Return what is known of all rows, worked out in parts."""
@@ -95,13 +95,13 @@ def totals_of(case: dict[str, Any], costs: np.ndarray, labels: np.ndarray) -> np
     st.integers(0, 2**16), st.booleans(), st.booleans(), st.sampled_from([0.0, 1.0]),
     st.sampled_from([0.0, 1e-9, 1e-6, 1e-3]), st.sampled_from([0.0, 1.0, 30.0]),
 )  # fmt: skip
-def test_a_row_wants_what_float64_says(
-    seed: int, euclidean: bool, dense: bool, in_groups: float, apart: float, far: float
+def test_a_row_prefers_what_float64_does(
+    seed: int, euclidean: bool, dense: bool, in_groups: float, near: float, far: float
 ) -> None:
-    how: dict[str, Any] = {"dense": dense, "in_groups": in_groups, "apart": apart, "far": far}
+    how: dict[str, Any] = {"dense": dense, "in_groups": in_groups, "near": near, "far": far}
     case = make_case(seed, euclidean=euclidean, **how)
     labels, scale, model = case["labels"], case["scale"], case["model"]
-    found = look(case, labels)
+    found = costs_of(case, labels)
     exact = tasks_icm.exact_costs(case["block"], model, scale)
     own = np.arange(len(labels)), labels
     wanted = totals_of(case, exact, labels)
@@ -115,7 +115,7 @@ def test_a_row_wants_what_float64_says(
     np.testing.assert_array_equal(found.gains, mine[own] - mine.min(axis=1))
     best = wanted[own[0], mine.argmin(axis=1)] - wanted.min(axis=1)
     assert (best[clear] <= 2 << scale.shift).all()
-    # against the present label no cost is too low, nor by more than is told too high
+    # against the present label no cost is too low, nor by more than the tolerance too high
     above = found.costs.astype(np.int64) - found.costs[own][:, None]
     right = exact.astype(np.int64) - exact[own][:, None]
     assert (above >= right - 2).all()
@@ -125,7 +125,7 @@ def test_a_row_wants_what_float64_says(
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("single", [False, True])
 def test_low_precision_is_used_and_measured_where_it_is_close(dense: bool, single: bool) -> None:
-    case = make_case(3, n=200, dense=dense, apart=1e-7)
+    case = make_case(3, n=200, dense=dense, near=1e-7)
     model, scale, pairs = case["model"], case["scale"], case["pairs"]
     point_pairs = cost_rows.make_point_pairs(
         0, case["labels"], scale.shift, pairs.start, pairs.neighbour, pairs.signed
@@ -152,7 +152,7 @@ def test_low_precision_is_used_and_measured_where_it_is_close(dense: bool, singl
 
 def test_rows_far_from_the_origin_are_left_to_float64() -> None:
     case = make_case(4, euclidean=True, far=3000.0)
-    found = look(case, case["labels"])
+    found = costs_of(case, case["labels"])
     exact = tasks_icm.exact_costs(case["block"], case["model"], case["scale"])
     np.testing.assert_array_equal(found.costs, exact)
     own = np.arange(len(exact)), case["labels"]
@@ -163,11 +163,11 @@ def test_rows_far_from_the_origin_are_left_to_float64() -> None:
 @pytest.mark.parametrize("euclidean", [False, True])
 def test_any_cut_into_partitions_gives_the_same(euclidean: bool) -> None:
     for seed in range(5):
-        case = make_case(seed, euclidean=euclidean, apart=1e-7)
+        case = make_case(seed, euclidean=euclidean, near=1e-7)
         for labels in (case["labels"], np.full(60, -2, np.int32)):
-            whole = look(case, labels)
+            whole = costs_of(case, labels)
             for parts in ((1, 17), (30,), (10, 10, 59)):
-                cut = look(case, labels, parts)
+                cut = costs_of(case, labels, parts)
                 np.testing.assert_array_equal(whole.costs, cut.costs)
                 np.testing.assert_array_equal(whole.gains, cut.gains)
             assert (whole.gains is None) == (labels[0] < 0)
@@ -178,7 +178,7 @@ def test_icm_never_raises_the_energy_in_float64(euclidean: bool) -> None:
     """Whatever the integers gain, distances and pairs together lose at least that much."""
     n_moved = 0
     for seed in range(40):
-        case = make_case(seed, euclidean=euclidean, apart=1e-7, reach=1e-6 if seed % 2 else 0.2)
+        case = make_case(seed, euclidean=euclidean, near=1e-7, reach=1e-6 if seed % 2 else 0.2)
         block, model, scale = case["block"], case["model"], case["scale"]
         pairs, labels = case["pairs"], case["labels"]
         distances = model.distortion.distances(
@@ -187,7 +187,7 @@ def test_icm_never_raises_the_energy_in_float64(euclidean: bool) -> None:
         alone = np.arange(len(labels))
         grouping = make_grouping(alone, np.arange(len(labels) + 1), alone)
         for _ in range(3):
-            found = look(case, labels)
+            found = costs_of(case, labels)
             assert found.gains is not None
             after, again = labels.copy(), labels.copy()
             edges = pairs.start, pairs.neighbour, pairs.signed
@@ -230,7 +230,7 @@ def test_a_component_over_several_partitions_is_settled_as_in_one(distortion: st
             found = bench.engine.problem.icm_problems
             assert {one.mode for one in found} == {"heap"}
             n_cut += any(len(one.partitions) > 1 for one in found)
-            *_, (_, turn) = turns(bench, most=4)
+            *_, (_, turn) = iterations(bench, most=4)
             ends.append((turn.state.energy.total, bench.labels(turn.state).tolist()))
         assert ends[0] == ends[1]
     assert n_cut == 4

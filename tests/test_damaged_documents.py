@@ -52,7 +52,7 @@ MANY = [{"id": n, "text": hashlib.sha256(b"%d" % n).hexdigest() * 3} for n in ra
         *product(("d.jsonl.zst",), ("truncated", "end missing", "appended")),
     ],
 )
-def test_a_damaged_stream_is_told_after_what_could_be_read(
+def test_a_damaged_stream_is_reported_after_what_could_be_read(
     folder: Folder, name: str, hurt: str
 ) -> None:
     data = FORMS[name](MANY)

@@ -134,7 +134,7 @@ def test_a_fit_does_without_a_file_of_the_last_assignments(how: str, released: J
 
 
 @pytest.mark.parametrize("how", ["gone", "cut off"])
-def test_a_release_that_cannot_be_read_is_passed_over(how: str, released: JobCorpus) -> None:
+def test_a_release_that_cannot_be_read_is_skipped(how: str, released: JobCorpus) -> None:
     corpus, job = released, released.folder / "job.yaml"
     path = corpus.folder / "out" / "releases" / "00003.json"
     path.unlink() if how == "gone" else path.write_bytes(path.read_bytes()[:100])
@@ -167,7 +167,7 @@ def test_ids_that_a_damaged_release_gave_are_not_given_again(released: JobCorpus
     assert min(new) >= given["next_id"]
 
 
-def test_without_a_whole_release_all_begins_anew_with_new_ids(corpus: JobCorpus) -> None:
+def test_without_a_whole_release_all_begins_again_with_new_ids(corpus: JobCorpus) -> None:
     job = corpus.write_all(60, 10, keep=1)
     assert command("run", str(job)).exit_code == 0
     file_of(corpus, 1, "model/model.json").unlink()
@@ -207,7 +207,7 @@ def test_numbers_of_old_releases_stay_and_name_no_files(released: JobCorpus) -> 
     assert failed.exit_code == 78
     assert "go on from release 4, the last one that is whole" in failed.stderr
     given = lineage(corpus)["next_id"]
-    names[2].unlink()  # what was passed over tells of ids, whatever became of those before it
+    names[2].unlink()  # what was skipped names ids, whatever became of those before it
     job.write_text(f"{job.read_text()}start: cold\n")
     done = command("run", str(job), "--from-release", "0")
     assert done.exit_code == 0, done.output
@@ -266,8 +266,8 @@ def test_a_lost_vocabulary_is_made_again_the_same(how: str, released: JobCorpus)
     assert done.exit_code == 0, done.output
     assert "the vocabulary of release 3 cannot be read" in done.output
     assert "it was made again, the same" in done.output
-    told = json.loads(done.stdout)
-    assert (told["vocabulary"]["refit"], told["start"]) == (False, "warm")
+    printed = json.loads(done.stdout)
+    assert (printed["vocabulary"]["refit"], printed["start"]) == (False, "warm")
     assert [path.name for path in (corpus.folder / "out" / "vocabularies").iterdir()] == [
         folder.name
     ]
@@ -293,7 +293,7 @@ def test_a_vocabulary_that_cannot_be_made_again_stops_the_run(released: JobCorpu
 
 
 @pytest.mark.parametrize("arguments", [["predict", "out", "rows.npz", "--out", "p"], ["inspect"]])
-def test_readers_are_told_whom_to_ask(
+def test_readers_learn_whom_to_ask(
     arguments: list[str], released: JobCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(released.folder)

@@ -50,12 +50,12 @@ def test_a_detached_run_commits_without_its_client(
     output = str(tmp_path / "out")
     release = until(lambda: latest(output))
     assert damages(output, release) == []
-    looked = json.loads(hmrf("inspect", output, "--json").stdout)
-    assert looked["release"]["counts"]["documents"] == 60
+    inspected = json.loads(hmrf("inspect", output, "--json").stdout)
+    assert inspected["release"]["counts"]["documents"] == 60
 
 
 @pytest.mark.cluster
-def test_a_detached_run_goes_on_when_its_worker_dies(tmp_path: Path) -> None:
+def test_a_detached_run_continues_when_its_worker_dies(tmp_path: Path) -> None:
     job = JobCorpus(tmp_path).write_all(60, 10)
     output = str(tmp_path / "out")
     with LocalCluster(

@@ -176,22 +176,23 @@ def test_cutting_rows_into_blocks_changes_no_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("offset", [10.0, 1e3, 1e5])
-def test_pearson_of_rows_far_from_nought(offset: float) -> None:
+def test_pearson_of_rows_far_from_zero(offset: float) -> None:
     rng = np.random.default_rng(0)
     rows = (offset + rng.normal(size=(8, 30))).astype(np.float32)
     weights = problems.random_weights(30, 0)
     centroids = rng.normal(size=(3, 30))
-    expected = naive.distances(rows.astype(float).tolist(), centroids, weights, "pearson")
+    distances = naive.distances(rows.astype(float).tolist(), centroids, weights, "pearson")
     for block in blocks_of(rows):
         distortion = bound("pearson", rows)
         terms, table = used(distortion, block, centroids, weights)
         # x·T has terms of the size of the row's mean over its spread
-        assert np.abs(distortion.distances(block, terms, table) - expected).max() < 1e-13 * offset
+        errors = distortion.distances(block, terms, table) - distances
+        assert np.abs(errors).max() < 1e-13 * offset
         first, second = np.arange(7, dtype=np.int32), np.arange(1, 8, dtype=np.int32)
         phi, _ = distortion.pair_values(block, block, first, second, weights)
         pairs = zip(first, second, strict=True)
-        told = [naive.penalty_scale(rows[i], rows[j], weights, "pearson") for i, j in pairs]
-        assert np.abs(phi - told).max() < 1e-14 * offset**2 + 1e-12
+        expected = [naive.penalty_scale(rows[i], rows[j], weights, "pearson") for i, j in pairs]
+        assert np.abs(phi - expected).max() < 1e-14 * offset**2 + 1e-12
         check_nearest(distortion, block, terms, table)
 
 
@@ -240,16 +241,16 @@ def test_centroids_equal_the_oracle(name: str, seed: int) -> None:
     labels = np.random.default_rng(seed).integers(0, 3, 30).astype(np.int32)  # one is empty
     previous = np.random.default_rng(seed).uniform(0.1, 1.0, (4, problem.X.shape[1]))
     model = naive.Model(problem.X.astype(np.float64), oracle(name), alpha=alpha)
-    told = naive.optimal_centroids(model, labels, 4, weights, previous)
+    expected = naive.optimal_centroids(model, labels, 4, weights, previous)
     for block in blocks_of(problem.X):
         distortion = bound(name, problem.X)
         sums = fixed_sums(distortion, block, labels, 4, weights)
         found = distortion.centroids(*sums, weights, alpha, previous)
         assert np.array_equal(found[3], previous[3])
         for h in range(3):
-            one, other = found[h], told[h]
+            one, other = found[h], expected[h]
             if name in ("cosine", "pearson"):
-                if np.ptp(told[h]) < 1e-6:  # opposite rows: no direction is better
+                if np.ptp(expected[h]) < 1e-6:  # opposite rows: no direction is better
                     continue
                 one, other = directed(name, one, weights), directed(name, other, weights)
             assert np.abs(one - other).max() < 1e-6 * (1.0 + np.abs(other).max())
@@ -300,16 +301,16 @@ def test_pairs_equal_the_oracle_and_know_no_order(name: str, seed: int) -> None:
         phi, rest = distortion.pair_values(block, block, first, second, weights)
         turned = distortion.pair_values(block, block, second, first, weights)
         assert (phi.tobytes(), rest.tobytes()) == (turned[0].tobytes(), turned[1].tobytes())
-        apart = distortion.pair_values(
+        pairwise = distortion.pair_values(
             block.take(first), block.take(second), np.arange(60), np.arange(60), weights
         )
-        assert (phi.tobytes(), rest.tobytes()) == (apart[0].tobytes(), apart[1].tobytes())
+        assert (phi.tobytes(), rest.tobytes()) == (pairwise[0].tobytes(), pairwise[1].tobytes())
         highest = distortion.maximum(weights)
         for t, (i, j) in enumerate(zip(first, second, strict=True)):
-            told = naive.penalty_scale(rows[i], rows[j], weights, oracle(name))
+            expected = naive.penalty_scale(rows[i], rows[j], weights, oracle(name))
             limit = naive.penalty_limit(rows[i], rows[j], rows, weights, oracle(name))
-            assert phi[t] == pytest.approx(told, abs=CLOSE * (1 + limit))
-            assert rest[t] == pytest.approx(limit - told, abs=CLOSE * (1 + limit))
+            assert phi[t] == pytest.approx(expected, abs=CLOSE * (1 + limit))
+            assert rest[t] == pytest.approx(limit - expected, abs=CLOSE * (1 + limit))
             assert -1e-12 <= phi[t] <= highest * (1 + 1e-12)
             assert -1e-12 <= rest[t] / max(highest, 1.0) <= 1 + 1e-12
 

@@ -36,7 +36,7 @@ from tests.support.document_files import (
     as_jsonl,
     as_parquet,
     manifest_of,
-    told,
+    rejects_of,
 )
 
 
@@ -165,7 +165,7 @@ def test_embeddings_that_are_none(folder: Folder) -> None:
     rows = [{"id": n, "row": row} for n, row in enumerate([[1, 2], *bad])]
     batch = folder.one("a.jsonl", as_jsonl(rows), {"text": None, "embedding": "row"})
     assert batch.ids == ["0", "8"]
-    assert [reason.removeprefix("the embedding ") for _, _, reason in told(batch)] == [
+    assert [reason.removeprefix("the embedding ") for _, _, reason in rejects_of(batch)] == [
         "must have 2 numbers, as the first of this file has, got 1",
         "is missing",
         "must be a list of numbers, got a text",
@@ -185,7 +185,7 @@ def test_builtin_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = list_sources(manifest, "/nowhere")
     (batch,) = read_batches(source, manifest.documents)
     assert (batch.ids, batch.extra) == (["g/1"], {"label": ["g"]})
-    assert told(batch)[0][:2] == (2, "g/2")
+    assert rejects_of(batch)[0][:2] == (2, "g/2")
 
 
 def test_the_docstrings_are_a_builtin_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ BAD_LINES: dict[bytes, tuple[str | None, str]] = {
 
 
 @pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:30].decode(errors="replace"))
-def test_a_bad_line_is_told_and_the_others_are_read(folder: Folder, line: bytes) -> None:
+def test_a_bad_line_is_reported_and_the_others_are_read(folder: Folder, line: bytes) -> None:
     id_, reason = BAD_LINES[line]
     data = GOOD + b"\n" + line + b'\n{"id": "last", "text": "y"}\n'
     batch = folder.one("a.jsonl", data, {"label": "label"})
@@ -259,11 +259,11 @@ def test_empty_texts_can_be_kept(folder: Folder) -> None:
     data = as_jsonl([{"id": "a", "text": ""}, {"id": "b", "text": " "}, {"id": "c"}])
     batch = folder.one("a.jsonl", data, {"empty_text": "keep"})
     assert (batch.ids, batch.texts) == (["a", "b"], ["", " "])
-    assert told(batch) == [(3, "c", "the text ('text') is missing")]
+    assert rejects_of(batch) == [(3, "c", "the text ('text') is missing")]
 
 
 @pytest.mark.parametrize("compression", ["", ".gz"])
-def test_a_huge_line_is_passed_over_in_bounded_memory(folder: Folder, compression: str) -> None:
+def test_a_huge_line_is_skipped_in_bounded_memory(folder: Folder, compression: str) -> None:
     huge = b'{"id": "huge", "text": "' + b"x" * 30_000_000 + b'"}'
     short = b'{"id": "long", "text": "' + b"x" * 1100 + b'"}'
     data = b"\n".join([GOOD, huge, short, b'{"id": "last", "text": "y"}', huge])
@@ -276,7 +276,7 @@ def test_a_huge_line_is_passed_over_in_bounded_memory(folder: Folder, compressio
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (batch.ids, batch.lines) == (["good", "last"], [1, 4])
-    assert [line for line, _, _ in told(batch)] == [2, 3, 5]
+    assert [line for line, _, _ in rejects_of(batch)] == [2, 3, 5]
     assert all(
         "longer than 1024 bytes; raise documents.max_bytes" in r.reason for r in batch.rejects
     )
@@ -287,7 +287,7 @@ def test_huge_cells_and_files(folder: Folder) -> None:
     rows = [{"id": "a", "text": "x" * 2000}, {"id": "b", "text": "y"}]
     few = {"max_bytes": 1024}
     batch = folder.one("a.parquet", as_parquet(rows), few)
-    assert (batch.ids, told(batch)[0][:2]) == (["b"], (1, "a"))
+    assert (batch.ids, rejects_of(batch)[0][:2]) == (["b"], (1, "a"))
     batch = folder.one("a.txt", b"x" * 2000, few)
     assert "longer than 1024 bytes" in batch.rejects[0].reason
     batch = folder.one("a.csv", as_csv(rows), few)
@@ -296,7 +296,7 @@ def test_huge_cells_and_files(folder: Folder) -> None:
     assert batch.ids == ["a"]  # Python's own limit of cells is lower
     four = [{"id": "a", "text": "日" * 340}, {"id": "b", "text": "日" * 342}]
     batch = folder.one("c.parquet", as_parquet(four), few)
-    assert (batch.ids, told(batch)[0][:2]) == (["a"], (2, "b"))
+    assert (batch.ids, rejects_of(batch)[0][:2]) == (["a"], (2, "b"))
 
 
 def test_ids_that_come_twice_in_a_file(folder: Folder) -> None:
@@ -339,7 +339,7 @@ def test_rows_of_a_table_that_are_none(folder: Folder) -> None:
     )
     batch = folder.one("a.csv", data)
     assert (batch.ids, batch.lines) == (["a", "m\nn"], [2, 10])
-    assert [(line, reason.split(",")[0]) for line, _, reason in told(batch)] == [
+    assert [(line, reason.split(",")[0]) for line, _, reason in rejects_of(batch)] == [
         (3, "must have 2 fields (id"),
         (4, "must have 2 fields (id"),
         (6, "the id ('id') is missing"),
@@ -348,14 +348,14 @@ def test_rows_of_a_table_that_are_none(folder: Folder) -> None:
         (9, "must be UTF-8 text"),
     ]
     wanted = "must have 2 fields (id, text) as the first row has, got"
-    assert [reason for _, _, reason in told(batch)[:2]] == [f"{wanted} 1", f"{wanted} 3"]
-    assert told(batch)[4][2] == "not CSV: ',' expected after '\"', in lines 8 to 8"
+    assert [reason for _, _, reason in rejects_of(batch)[:2]] == [f"{wanted} 1", f"{wanted} 3"]
+    assert rejects_of(batch)[4][2] == "not CSV: ',' expected after '\"', in lines 8 to 8"
 
 
-def test_a_quote_left_open_is_told_where_it_was_opened(folder: Folder) -> None:
+def test_a_quote_left_open_is_reported_where_it_was_opened(folder: Folder) -> None:
     batch = folder.one("a.csv", b'id,text\na,b\nc,"d\ne,f\ng,h\n')
     assert batch.ids == ["a"]
-    assert told(batch) == [(3, None, "not CSV: unexpected end of data, in lines 3 to 5")]
+    assert rejects_of(batch) == [(3, None, "not CSV: unexpected end of data, in lines 3 to 5")]
     assert batch.rejects[0].raw.startswith('c,"d')
     long = b"".join(b"e%d,f\n" % n for n in range(1000))
     batch = folder.one("b.csv", b'id,text\na,b\nc,"d\n' + long, {"max_bytes": 1024})
@@ -392,13 +392,15 @@ def test_a_table_with_another_delimiter_needs_a_dialect(folder: Folder) -> None:
     assert reject.reason.endswith("give the resource in the manifest a dialect with its delimiter")
 
 
-def test_a_table_in_another_encoding_is_told_in_words_that_can_be_printed(folder: Folder) -> None:
+def test_a_table_in_another_encoding_is_reported_in_words_that_print(
+    folder: Folder,
+) -> None:
     batch = folder.one("a.csv", "id,text\na,b\n".encode("utf-16"))
     assert batch.rejects[0].reason.startswith("no column 'id', got \\udcff\\udcfei")
     str(batch.rejects[0].as_error()).encode()
 
 
-def test_times_are_told_beyond_what_python_can_count(folder: Folder) -> None:
+def test_times_are_reported_beyond_what_python_can_count(folder: Folder) -> None:
     for unit, number, told_as in (
         ("ns", 1, "1970-01-01 00:00:00.000000001"),
         ("us", 2**62, "<value out of range: 4611686018427387904>"),
@@ -414,16 +416,16 @@ def test_ids_and_numbers_that_are_too_long(folder: Folder) -> None:
     rows = [{"id": "i" * n, "text": "b"} for n in (4096, 4097)]
     batch = folder.one("a.jsonl", as_jsonl(rows))
     assert [len(id_) for id_ in batch.ids] == [4096]
-    assert told(batch)[0][2] == "the id must have at most 4096 characters, got 4097"
+    assert rejects_of(batch)[0][2] == "the id must have at most 4096 characters, got 4097"
     data = b'{"id":"a","e":[1,%s]}' % (b"9" * 400)
     batch = folder.one("b.jsonl", data, {"text": None, "embedding": "e"})
-    assert "must be finite numbers in the range of float32" in told(batch)[0][2]
+    assert "must be finite numbers in the range of float32" in rejects_of(batch)[0][2]
 
 
 def test_labels_are_no_bytes(folder: Folder) -> None:
     data = as_parquet([{"id": "a", "text": "b", "l": b"c"}])
     batch = folder.one("a.parquet", data, {"label": "l"})
-    assert told(batch) == [
+    assert rejects_of(batch) == [
         (1, "a", "the label must be a text or a number, got a value of type bytes")
     ]
 
@@ -438,16 +440,18 @@ def test_columns_of_parquet_that_hold_other_things(folder: Folder) -> None:
     batch = folder.one(
         "a.parquet", as_parquet([{"id": 1.5, "text": "b"}, {"id": None, "text": "c"}])
     )
-    assert [reason for _, _, reason in told(batch)] == [
+    assert [reason for _, _, reason in rejects_of(batch)] == [
         "the id ('id') must be a text or an integer, got a fraction",
         "the id ('id') is missing",
     ]
     batch = folder.one("b.parquet", as_parquet([{"id": "a", "text": b"\xff"}]))
-    assert told(batch) == [(1, "a", "the text ('text') must be a text, got a value of type bytes")]
+    assert rejects_of(batch) == [
+        (1, "a", "the text ('text') must be a text, got a value of type bytes")
+    ]
     table = pa.table({"id": pa.array(["x", "y"]).dictionary_encode(), "text": ["b", None]})
     pq.write_table(table, folder.path / "c.parquet")
     batch = folder.one("c.parquet", (folder.path / "c.parquet").read_bytes())
-    assert (batch.ids, told(batch)) == (["x"], [(2, "y", "the text ('text') is missing")])
+    assert (batch.ids, rejects_of(batch)) == (["x"], [(2, "y", "the text ('text') is missing")])
 
 
 def test_parquet_with_bytes_that_are_not_utf8(folder: Folder) -> None:
@@ -455,10 +459,10 @@ def test_parquet_with_bytes_that_are_not_utf8(folder: Folder) -> None:
     text = pa.StringArray.from_buffers(2, offsets, data)
     pq.write_table(pa.table({"id": ["x", "y"], "text": text}), folder.path / "w.parquet")
     batch = folder.one("a.parquet", (folder.path / "w.parquet").read_bytes())
-    assert (batch.texts, told(batch)) == (["a"], [(2, None, "bytes that are not UTF-8")])
+    assert (batch.texts, rejects_of(batch)) == (["a"], [(2, None, "bytes that are not UTF-8")])
 
 
 def test_texts_with_bytes_that_are_not_in_the_encoding(folder: Folder) -> None:
     batch = folder.one("a.txt", b"ab\xffc")
-    assert told(batch) == [(1, None, "bytes that are not utf-8: invalid start byte (0xff)")]
+    assert rejects_of(batch) == [(1, None, "bytes that are not utf-8: invalid start byte (0xff)")]
     assert batch.rejects[0].raw == "ab\\xffc"

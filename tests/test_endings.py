@@ -1,4 +1,4 @@
-"""Commands that are told to end, whose reader goes away, or whose store fails: one line."""
+"""Commands that get a signal to end, whose reader goes away, or whose store fails: one line."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_signal_is_raised_once_and_the_former_handler_comes_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_what_ignores_a_signal_goes_on_ignoring_it() -> None:
+def test_what_ignores_a_signal_continues_to_ignore_it() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
     try:
         with ended_by_signals():

@@ -20,7 +20,7 @@ from tests.support.loop import (
     Bench,
     check_energy,
     constraints_of,
-    kept_turns,
+    kept_iterations,
     make_bench,
     some_bench,
     written,
@@ -31,7 +31,7 @@ from tests.support.problems import DISTORTIONS, Problem, problems, random_proble
 def check_fit(problem: Problem, seed: int) -> None:
     bench = some_bench(problem, seed)
     refining = problem.distortion in ("cosine", "pearson", "euclidean")
-    for turn in kept_turns(bench, refining=refining, most=8):
+    for turn in kept_iterations(bench, refining=refining, most=8):
         check_energy(bench, turn.state)
         prior = prior_value(bench.engine, turn.state)
         assert bench.engine.energy(turn.state, prior) == turn.state.energy
@@ -39,7 +39,7 @@ def check_fit(problem: Problem, seed: int) -> None:
 
 @settings(max_examples=80)
 @given(problems(max_rows=25), st.integers(0, 2**16))
-def test_j_is_the_oracles_and_never_carried_along_wrongly(problem: Problem, seed: int) -> None:
+def test_j_is_the_oracles_and_never_updated_wrongly(problem: Problem, seed: int) -> None:
     check_fit(problem, seed)
 
 
@@ -100,7 +100,7 @@ def test_costs_are_used_to_the_last_bit_of_a_256th() -> None:
         cannot_costs=costs[1][: len(problem.cannot)],
     )  # fmt: skip
     bench = make_bench(problem)
-    for turn in kept_turns(bench):
+    for turn in kept_iterations(bench):
         expected, got = bench.energy(turn.state), turn.state.energy.terms()
         assert (got["must_link"], got["cannot_link"]) == (expected.must_link, expected.cannot_link)
         assert expected.must_link + expected.cannot_link > 0
@@ -112,7 +112,7 @@ def unrepeated(pairs: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np
 
 
 def relabelled(bench: Bench, state: State, order: np.ndarray[Any, np.dtype[np.int64]]) -> State:
-    """Return a state with its clusters numbered anew: cluster h becomes order[h]."""
+    """Return a state with its clusters renumbered: cluster h becomes order[h]."""
     run = bench.engine.run
 
     def write(file: Any) -> Any:
@@ -130,7 +130,7 @@ def relabelled(bench: Bench, state: State, order: np.ndarray[Any, np.dtype[np.in
 
 
 @pytest.mark.parametrize("tables", [False, True])
-def test_numbering_clusters_anew_changes_no_bit_of_j(
+def test_renumbering_clusters_changes_no_bit_of_j(
     tables: bool, request: pytest.FixtureRequest
 ) -> None:
     if tables:
@@ -138,7 +138,7 @@ def test_numbering_clusters_anew_changes_no_bit_of_j(
     for seed in range(40):
         problem = random_problem(seed)
         bench = some_bench(problem, seed)
-        turn = list(kept_turns(bench, most=3))[-1]
+        turn = list(kept_iterations(bench, most=3))[-1]
         order = np.random.default_rng(seed).permutation(problem.K)
         other = relabelled(bench, turn.state, order)
         prior = prior_value(bench.engine, turn.state)
@@ -151,7 +151,7 @@ def test_tables_and_pairs_agree_on_j(monkeypatch: pytest.MonkeyPatch) -> None:
             seed, distortion=["cosine", "pearson", "euclidean"][seed % 3], closure=True
         )
         bench = make_bench(problem)
-        state = list(kept_turns(bench, most=3))[-1].state
+        state = list(kept_iterations(bench, most=3))[-1].state
         labels = bench.labels(state)
         with monkeypatch.context() as patched:
             patched.setattr("hmrf_dask.constraints.closure.EXPLICIT_PAIRS", 0)

@@ -225,8 +225,8 @@ def test_new_rows_are_measured_by_the_learned_weights() -> None:
     model = MPCKMeans(3, random_state=0).fit(rows)
     a, centroids = model.feature_weights_, model.cluster_centers_
     new = counts(seed=3)[0].astype(float)
-    apart = ((new[:, None, :] - centroids) ** 2 * a).sum(axis=2) - np.log(a).sum()
-    np.testing.assert_allclose(model.transform(new), apart, rtol=1e-9)
+    separate = ((new[:, None, :] - centroids) ** 2 * a).sum(axis=2) - np.log(a).sum()
+    np.testing.assert_allclose(model.transform(new), separate, rtol=1e-9)
 
 
 def test_potts_penalties_count_violated_pairs() -> None:
@@ -245,14 +245,14 @@ def test_potts_penalties_count_violated_pairs() -> None:
 
 def test_a_pair_can_cost_more_than_the_others() -> None:
     rows, hidden = counts()
-    apart = [(0, int(np.flatnonzero(hidden != hidden[0])[0]))]
-    model = HMRFKMeans(3, must_link_cost=2.0**-6, random_state=0).fit(rows, must_link=apart)
+    separate = [(0, int(np.flatnonzero(hidden != hidden[0])[0]))]
+    model = HMRFKMeans(3, must_link_cost=2.0**-6, random_state=0).fit(rows, must_link=separate)
     assert model.violations_["must_link"] == 1
-    heavy = Constraints(apart, must_link_costs=[50.0])
+    heavy = Constraints(separate, must_link_costs=[50.0])
     assert model.fit(rows, must_link=heavy).violations_["must_link"] == 0
 
 
-def test_must_and_cannot_links_can_come_apart_or_together() -> None:
+def test_must_and_cannot_links_can_be_given_separately_or_together() -> None:
     rows, hidden = counts()
     pairs = pairs_of(hidden, 30)
     model = HMRFKMeans(3, random_state=0)
@@ -296,7 +296,7 @@ def test_more_starts_never_end_higher() -> None:
     assert objectives == sorted(objectives, reverse=True)
 
 
-def test_refinement_goes_on_where_batches_stop() -> None:
+def test_refinement_begins_where_batches_stop() -> None:
     rows, _ = planted_text(200, 300, 5, 0)
     batch = KMeans(5, refine=False, random_state=1).fit(rows)
     refined = KMeans(5, refine=True, random_state=1).fit(rows)
@@ -391,11 +391,11 @@ def test_k_means_knows_no_neighbourhoods() -> None:
 def test_given_centroids_stay_the_users() -> None:
     rows = np.random.default_rng(0).random((30, 4))
     init = rows[:3].astype(np.float64)
-    told = init.copy()
+    before = init.copy()
     for max_iter in (1, 5):
         model = HMRFKMeans(3, init=init, max_iter=max_iter, refine=False).fit(rows)
         assert not np.may_share_memory(model.cluster_centers_, init)
-        assert np.array_equal(init, told)
+        assert np.array_equal(init, before)
 
 
 @pytest.mark.parametrize("cost", [1e12, 1e-12])

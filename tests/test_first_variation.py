@@ -113,9 +113,9 @@ def test_gains_of_single_rows_are_those_of_brute_force(
         if skip[i] or counts[own] < 2:
             assert (gains[i], targets[i]) == (0.0, own)
             continue
-        told = [case.gain(case.labels, [i], h) if h != own else 0.0 for h in range(4)]
-        assert gains[i] == pytest.approx(max(0.0, *told), abs=TOLERANCE)
-        assert told[targets[i]] == pytest.approx(gains[i], abs=TOLERANCE)
+        expected = [case.gain(case.labels, [i], h) if h != own else 0.0 for h in range(4)]
+        assert gains[i] == pytest.approx(max(0.0, *expected), abs=TOLERANCE)
+        assert expected[targets[i]] == pytest.approx(gains[i], abs=TOLERANCE)
         assert (gains[i] > 0) == (targets[i] != own)
 
 
@@ -139,11 +139,11 @@ def test_gains_of_groups_are_those_of_brute_force(
     )
     for g in range(len(starts) - 1):
         group = members[starts[g] : starts[g + 1]]
-        told = [allowed_gain(case, group, h) for h in range(4)]
-        assert gains[g] == pytest.approx(max(0.0, *told), abs=TOLERANCE)
+        expected = [allowed_gain(case, group, h) for h in range(4)]
+        assert gains[g] == pytest.approx(max(0.0, *expected), abs=TOLERANCE)
         assert (gains[g] > 0) == (targets[g] >= 0)
         if targets[g] >= 0:
-            assert told[targets[g]] == pytest.approx(gains[g], abs=TOLERANCE)
+            assert expected[targets[g]] == pytest.approx(gains[g], abs=TOLERANCE)
 
 
 def allowed_gain(case: Case, group: Any, target: int, labels: Any = None) -> float:
@@ -190,8 +190,8 @@ def test_applied_moves_lower_the_energy_and_leave_exact_sums(
             now[group] = target
     assert accepted.any()
     assert labels[places].tolist() == now.tolist()
-    told, count = case.sums(now)
-    assert np.array_equal(clusters.sums, told)
+    expected, count = case.sums(now)
+    assert np.array_equal(clusters.sums, expected)
     assert np.array_equal(clusters.counts, count)
     assert clusters.counts.min() > 0
 
@@ -201,11 +201,11 @@ def test_summands_are_entry_for_entry_what_sums_add() -> None:
         for dense in (False, True):
             case = make_case(name, 1, dense, False)
             sums, _ = case.sums(case.labels)
-            told = np.zeros_like(sums)
+            expected = np.zeros_like(sums)
             for i, h in enumerate(case.labels):
                 for p in range(case.rows.start[i], case.rows.start[i + 1]):
-                    told[h, case.rows.column[p]] += case.rows.entry[p]
-            assert np.array_equal(told, sums)
+                    expected[h, case.rows.column[p]] += case.rows.entry[p]
+            assert np.array_equal(expected, sums)
 
 
 def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:

@@ -1,4 +1,4 @@
-"""Files of others stay: an output lies apart from what is read, and removes what it made alone."""
+"""Files of others stay: an output shares no folder with inputs, and removes only its own files."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run(job: Path, *options: str) -> Result:
 def done(job: Path, *options: str) -> dict[str, Any]:
     result = run(job, *options)
     assert result.exit_code == 0, result.output
-    told: dict[str, Any] = json.loads(result.stdout)
-    return told
+    printed: dict[str, Any] = json.loads(result.stdout)
+    return printed
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -53,7 +53,7 @@ def refused(result: Result, *words: str, code: int = 78) -> None:
     assert "Traceback" not in result.output
 
 
-# ---- an output lies apart from what is read
+# ---- an output shares no folder with what is read
 
 MIXED: dict[str, Callable[[Path], dict[str, Any]]] = {
     "the folder of all": lambda folder: {"output": "."},
@@ -119,7 +119,7 @@ def test_a_spelling_that_may_be_read_as_another_place_is_refused(
         {"output": "link"},
     ],
 )
-def test_an_output_beside_what_is_read_is_right(
+def test_an_output_next_to_what_is_read_is_right(
     changes: dict[str, Any], corpus: JobCorpus, tmp_path: Path
 ) -> None:
     job = corpus.write_all(20, 0, **changes)
@@ -134,24 +134,24 @@ def test_an_output_beside_what_is_read_is_right(
 def test_commands_write_into_no_folder_of_a_run(inside: str, corpus: JobCorpus) -> None:
     import numpy as np
 
-    told = done(corpus.write_all(20, 0))
+    printed = done(corpus.write_all(20, 0))
     out = corpus.folder / "out"
     np.save(corpus.folder / "rows.npy", np.eye(6))
     (corpus.folder / "link").symlink_to(out / "runs")
-    rows, apart = str(corpus.folder / "rows.npy"), str(corpus.folder / "run")
-    assert command("fit", rows, "--run-dir", apart, "--n-clusters=2").exit_code == 0
+    rows, run_dir = str(corpus.folder / "rows.npy"), str(corpus.folder / "run")
+    assert command("fit", rows, "--run-dir", run_dir, "--n-clusters=2").exit_code == 0
     before = contents(corpus.folder)
-    for place in (f"{out}/runs/{told['run']}{inside}", f"link/{told['run']}{inside}"):
+    for place in (f"{out}/runs/{printed['run']}{inside}", f"link/{printed['run']}{inside}"):
         there = str(corpus.folder / place)
         other = corpus.write_job(output=there, name="other")
         before["job.yaml"] = other.read_bytes()
         for arguments in (
             ("fit", rows, "--run-dir", there, "--n-clusters=2", "--fresh"),
-            ("predict", apart, rows, "--out", there), ("run", str(other)), ("check", str(other)),
+            ("predict", run_dir, rows, "--out", there), ("run", str(other)), ("check", str(other)),
         ):  # fmt: skip
             refused(command(*arguments), "must be separate from what runs of a job made")
     assert contents(corpus.folder) == before
-    fine = command("predict", apart, rows, "--out", str(out / "runs" / "mine"))
+    fine = command("predict", run_dir, rows, "--out", str(out / "runs" / "mine"))
     assert fine.exit_code == 0, fine.output
 
 
@@ -261,9 +261,9 @@ def test_every_file_of_an_output_has_a_form(corpus: JobCorpus) -> None:
 
 def test_a_run_that_was_given_up_goes_but_for_what_others_put_there(corpus: JobCorpus) -> None:
     job = corpus.write_all(40, 0, keep=1)
-    told = done(job)
+    printed = done(job)
     out = corpus.folder / "out"
-    mine = out / "runs" / told["run"] / "model" / "notes.txt"
+    mine = out / "runs" / printed["run"] / "model" / "notes.txt"
     mine.write_text("mine")
     (mine.parent / "link.npy").symlink_to(corpus.folder / "answers.csv")
     (mine.parent / "centroids.npy").unlink()
@@ -295,7 +295,7 @@ def test_numbered_files_of_others_stop_no_run(corpus: JobCorpus) -> None:
     assert {name: (out / name).read_bytes() for name in copies} == before
 
 
-def test_what_others_put_beside_a_model_is_no_part_of_a_release(
+def test_what_others_put_next_to_a_model_is_no_part_of_a_release(
     corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hmrf_dask.jobs import run_job
@@ -397,7 +397,7 @@ def test_what_a_killed_run_left_is_swept(
 
 def test_an_output_is_one_jobs(corpus: JobCorpus) -> None:
     first = corpus.write_all(40, 0, name="first")
-    told = done(first)
+    printed = done(first)
     before = contents(corpus.folder / "out")
     second = corpus.write_job(name="second", method={"n_clusters": 4})
     for result in (run(second), command("check", str(second)), run(second, "--predict")):
@@ -409,7 +409,7 @@ def test_an_output_is_one_jobs(corpus: JobCorpus) -> None:
     job = corpus.write_job(name="first")
     (corpus.folder / "manifest.yaml").write_text(manifest.replace("name: small", "name: other"))
     refused(run(job), "manifest 'other'")
-    assert latest(corpus.folder / "out").run == told["run"]  # type: ignore[union-attr]
+    assert latest(corpus.folder / "out").run == printed["run"]  # type: ignore[union-attr]
 
     (corpus.folder / "manifest.yaml").write_text(manifest)
     second = corpus.write_job(name="second")

@@ -57,7 +57,7 @@ def test_every_file_of_a_fit_has_a_form(fitted: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["labels/mine.txt", "state/notes.npz", "notes", "model/notes.txt", "labels/00001/a.csv"]
 )
-def test_fresh_removes_nothing_where_others_files_lie(name: str, fitted: Path) -> None:
+def test_fresh_removes_nothing_where_there_are_files_of_others(name: str, fitted: Path) -> None:
     (fitted / "run" / name).parent.mkdir(exist_ok=True, parents=True)
     (fitted / "run" / name).write_text("mine")
     before = files_below(str(fitted / "run"))
@@ -80,7 +80,7 @@ def test_fresh_follows_no_link(fitted: Path) -> None:
     assert (fitted / "link").is_symlink()
 
 
-def test_fresh_wants_a_run_directory(fitted: Path) -> None:
+def test_fresh_needs_a_run_directory(fitted: Path) -> None:
     (fitted / "run" / "run.json").rename(fitted / "elsewhere.json")
     before = files_below(str(fitted / "run"))
     refused(fit(fitted, "--fresh"), "only a run directory can be started afresh")
@@ -97,7 +97,7 @@ def test_fresh_wants_a_run_directory(fitted: Path) -> None:
         ("rows.npz", "rows.npz", "which is it"),
     ],
 )
-def test_a_run_directory_lies_apart_from_rows(
+def test_a_run_directory_is_not_in_the_folder_of_rows(
     run_dir: str, rows: str, word: str, fitted: Path
 ) -> None:
     Corpus.from_rows(DENSE).to_parquet(str(fitted / "blocks"))

@@ -23,7 +23,7 @@ def graphs() -> Iterator[Graphs]:
         yield seen
 
 
-def look_at_fit(case: Case, partitions: int, graphs: Graphs, memory: str = "1 GiB") -> Graphs:
+def check_fit(case: Case, partitions: int, graphs: Graphs, memory: str = "1 GiB") -> Graphs:
     """Fit a case and assert what must hold of its graphs whatever the sizes."""
     with dask.config.set({"hmrf.task-memory": memory}):
         fit(case, partitions)
@@ -49,7 +49,7 @@ def test_no_argument_grows_with_rows_features_or_pairs(
 ) -> None:
     # A float64 a feature would be 40 kB, a number a row 16 kB, two a pair 24 kB.
     case = text_case(2000, 5_000, 4, 1500, n_init=1, max_iter=3, **parameters)
-    look_at_fit(case, 2, graphs, memory)
+    check_fit(case, 2, graphs, memory)
     large = {name: size for name, size in graphs.sizes.items() if size > 15_000}
     assert not large
 
@@ -59,8 +59,8 @@ def test_no_argument_grows_with_partitions(graphs: Graphs, tmp_path: Any) -> Non
     case = text_case(80, 50, 3, 20, init="random", n_init=1, max_iter=1, refine=False)
     run_dir = str(tmp_path / "run")
     fit(case, 70, run_dir=run_dir)  # a label file each
-    fit(case, 69, run_dir=run_dir)  # cut anew
-    # A group of partitions is a task, which is told the label file of each.
+    fit(case, 69, run_dir=run_dir)  # cut again
+    # A slice of partitions is a task, which gets the label file of each.
     assert not {name: size for name, size in graphs.sizes.items() if size > 6_000}
     assert max(graphs.depths.values()) <= math.log(70, 8) + 2
 

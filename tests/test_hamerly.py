@@ -55,12 +55,12 @@ def test_what_is_spared_would_have_changed_nothing(
         for model in models(name, K, seed, rows, pace=0.2):
             terms = model.distortion.terms(block, model.weights)
             ends = block, terms, model.table(), labels
-            told, change = model.distortion.nearest(*ends)
+            expected, change = model.distortion.nearest(*ends)
             with monkeypatch.context() as patched:
                 patched.setattr(nearest_rows, "rows_to_compare", counting)
                 known = {"bounds": bounds, "drift": model.drift}
                 found, changed = model.distortion.nearest(*ends, **known)
-            assert found.tolist() == told.tolist()
+            assert found.tolist() == expected.tolist()
             assert changed.tolist() == change.tolist()
             labels = found
     assert min(compared) < N / 3

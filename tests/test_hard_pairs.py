@@ -47,7 +47,7 @@ def test_what_is_in_the_way_is_named() -> None:
     assert seen > 5
 
 
-def test_the_error_tells_ids_and_what_to_do() -> None:
+def test_the_error_names_ids_and_what_to_do() -> None:
     rows, _ = blobs(6)
     names = [f"d{number}" for number in range(6)]
     corpus = Corpus.from_rows(rows, ids=names, n_partitions=2)
@@ -173,8 +173,10 @@ def test_a_saved_model_comes_back(tmp_path: Any) -> None:
 
 def test_pairs_that_contradict_each_other() -> None:
     assert "on_conflict" not in COPKMeans().get_params()
-    told = r"correct the pairs, or, where pairs may be broken \(HMRFKMeans, PCKMeans\), set on_conf"
-    with pytest.raises(ConflictError, match=told):
+    message = (
+        r"correct the pairs, or, where pairs may be broken \(HMRFKMeans, PCKMeans\), set on_conf"
+    )
+    with pytest.raises(ConflictError, match=message):
         COPKMeans(2).fit(np.eye(3), must_link=[(0, 1)], cannot_link=[(0, 1)])
 
 

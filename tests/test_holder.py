@@ -1,4 +1,4 @@
-"""One run at a time on one output: exactly one wins, the dead are passed over, the living not."""
+"""One run at a time on one output: exactly one wins, a dead run is skipped, a living one is not."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def beating() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if one.name == "hmrf-holder"]
 
 
-def test_a_number_that_goes_between_two_looks_is_nobodys(
+def test_a_number_that_goes_between_two_listings_is_nobodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = str(tmp_path), {}
@@ -70,17 +70,17 @@ def test_a_number_that_goes_between_two_looks_is_nobodys(
         holder_of(*place)
 
 
-def test_a_second_run_is_told_who_holds_the_output(place: Place) -> None:
+def test_a_second_run_learns_who_holds_the_output(place: Place) -> None:
     url, options = place
     assert holder_of(url, options) is None
     with held(url, "first", storage_options=options):
         with (
-            pytest.raises(HeldError, match="run first") as told,
+            pytest.raises(HeldError, match="run first") as caught,
             held(url, "second", storage_options=options),
         ):
             pass
-        assert told.value.exit_code == 75
-        words = str(told.value)
+        assert caught.value.exit_code == 75
+        words = str(caught.value)
         process = this_process()
         for said in (str(os.getpid()), socket.gethostname(), process.user, "since 20", "last sign"):
             assert said in words
@@ -141,7 +141,7 @@ def test_a_store_that_fails_meanwhile_does_not_end_the_run(
     assert not beating()
 
 
-def test_a_killed_process_of_this_machine_is_passed_over_at_once(tmp_path: Path) -> None:
+def test_a_killed_process_of_this_machine_is_skipped_at_once(tmp_path: Path) -> None:
     output = str(tmp_path)
     process = started("hold", output)
     assert process.stdout is not None
@@ -158,9 +158,7 @@ def test_a_killed_process_of_this_machine_is_passed_over_at_once(tmp_path: Path)
     process.stdout.close()
 
 
-def test_a_process_that_hangs_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_hangs_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASK_HMRF__LEASE", "1 s")
     monkeypatch.setenv("DASK_HMRF__HUNG_AFTER", "1 s")
     with started("hold", str(tmp_path)) as process:
@@ -186,7 +184,7 @@ def test_a_number_that_another_process_uses_now_is_no_sign_of_life(tmp_path: Pat
         pass
 
 
-def test_a_process_of_this_machine_that_lives_and_gives_no_sign_is_passed_over(
+def test_a_process_of_this_machine_that_lives_and_gives_no_sign_is_skipped(
     place: Place,
 ) -> None:
     url, options = place
@@ -240,16 +238,16 @@ def test_a_clock_that_is_wrong_costs_nobody_the_output(
     assert watched == [0.05, 0.05]
 
 
-def test_whoever_was_passed_over_is_told(place: Place) -> None:
+def test_whoever_was_skipped_is_informed(place: Place) -> None:
     url, options = place
     with held(url, "first", storage_options=options) as hold:
         hold.check()
         leave(place, host="far")
         with pytest.raises(
             HeldError, match=r"another run took over .*: run other .* on host far"
-        ) as told:
+        ) as caught:
             hold.check()
-        assert told.value.exit_code == 75
+        assert caught.value.exit_code == 75
 
 
 def test_one_of_eight_processes_wins(tmp_path: Path) -> None:
@@ -305,11 +303,11 @@ def test_a_number_made_long_after_it_was_free_is_no_hold(
 
     newest = ExclusiveLog.newest
 
-    def first_look_is_long_ago(log: ExclusiveLog) -> int:
+    def first_sign_is_long_ago(log: ExclusiveLog) -> int:
         calls[0] += 1
         return 0 if calls[0] == 1 else newest(log)
 
-    monkeypatch.setattr(ExclusiveLog, "newest", first_look_is_long_ago)
+    monkeypatch.setattr(ExclusiveLog, "newest", first_sign_is_long_ago)
     with held(str(tmp_path), "late") as hold:
         assert hold.holder.number == 31
     assert 1 not in ExclusiveLog(storage, holding.LOCK_FOLDER).numbers()

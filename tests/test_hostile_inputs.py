@@ -11,15 +11,15 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.block import check_finite
 from tests.support.hostile import ALL_CASES, BLOCKS, OUTSIDE, Case, check, make_world
 
-APART = {"yaml: a bomb of aliases", "pairs: a device"}
-INSIDE = [one for one in ALL_CASES if not one.apart]
+ALONE = {"yaml: a bomb of aliases", "pairs: a device"}
+INSIDE = [one for one in ALL_CASES if not one.alone]
 LATER = ("twice", "other file", "gzip", "row_group")  # a fit finds it, or nothing is wrong
 LYING = [
     one
     for one in BLOCKS
-    if one.place == OUTSIDE and not one.apart and not any(word in one.name for word in LATER)
+    if one.place == OUTSIDE and not one.alone and not any(word in one.name for word in LATER)
 ]
-SAMPLE = [*INSIDE[::53], *[one for one in ALL_CASES if one.name in APART]]
+SAMPLE = [*INSIDE[::53], *[one for one in ALL_CASES if one.name in ALONE]]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_a_hostile_input_ends_in_words(case: Case, world: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("case", LYING, ids=[one.name for one in LYING])
-def test_a_file_of_blocks_that_lies_is_refused_where_it_is_read(case: Case, tmp_path: Path) -> None:
+def test_a_wrong_file_of_blocks_is_refused_where_it_is_read(case: Case, tmp_path: Path) -> None:
     write = case.files["blocks"]
     assert callable(write)
     write(tmp_path / "blocks")

@@ -126,11 +126,11 @@ def test_packing_components_together_changes_nothing() -> None:
             one.shift,
         )
         together = starting_labels(rng, both)
-        apart = together[: one.n].copy(), together[one.n :].copy()
+        alone = together[: one.n].copy(), together[one.n :].copy()
         icm(together, problem_of(both), grouping_of(both))
-        for component, labels in zip((one, other), apart, strict=True):
+        for component, labels in zip((one, other), alone, strict=True):
             icm(labels, problem_of(component), grouping_of(component))
-        np.testing.assert_array_equal(together, np.concatenate(apart))
+        np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
 def test_ties_stay_then_go_to_the_lowest_cluster() -> None:
@@ -162,7 +162,7 @@ def test_a_group_gain_beyond_int64_is_exact() -> None:
     n = 64
     nothing = adjacency(n, *np.zeros((3, 0), np.int64))
     costs = np.zeros((n, 3), np.int32)
-    costs[:, 0] = 2**30  # 2**60 a member: 64 of them wrap int64 to nought
+    costs[:, 0] = 2**30  # 2**60 a member: 64 of them wrap int64 to zero
     costs[:, 1] = 1
     labels = np.zeros(n, np.int32)
     grouping = make_grouping(np.zeros(n), np.array([0, n]), np.arange(n))
@@ -172,7 +172,7 @@ def test_a_group_gain_beyond_int64_is_exact() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_hubs_end_like_their_definition(seed: int) -> None:
-    """Stars with more leaves than a hub needs: rows of hubs are carried, not added up anew."""
+    """Stars with more leaves than a hub needs: rows of hubs are updated, not added up again."""
     rng = np.random.default_rng(seed)
     n, n_clusters, n_hubs = 150, 3, 3
     hubs = np.repeat(np.arange(n_hubs), 120)

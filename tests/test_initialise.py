@@ -43,7 +43,7 @@ def plain_centroid(sample: CandidateRows, rows: list[int]) -> Floats:
 
 
 def plain_distances(sample: CandidateRows, centroids: Floats) -> Floats:
-    """The oracle's distances of all rows, none below nought."""
+    """The oracle's distances of all rows, none below zero."""
     rows = sample.block.to_dense().astype(np.float64).tolist()
     ones = [1.0] * sample.block.n_features
     found = naive.distances(rows, centroids.tolist(), ones, sample.distortion.name)
@@ -66,12 +66,14 @@ def test_kmeans_plus_plus_draws_in_proportion_to_distance_and_keeps_the_better_o
     None
 ):
     sample = sample_of(random_rows(1, n=7, zeros=1))
-    apart = plain_distances(sample, sample.centroids_of_rows(np.arange(7)))
+    distances = plain_distances(sample, sample.centroids_of_rows(np.arange(7)))
     expected = np.zeros((7, 7))
     for first in range(1, 7):  # row 0 is zero
-        odds = apart[:, first] * (np.arange(7) > 0)
+        odds = distances[:, first] * (np.arange(7) > 0)
         odds = odds / odds.sum()
-        left = np.minimum(apart, apart[:, [first]]).sum(axis=0)  # Σ D if that row comes second
+        left = np.minimum(distances, distances[:, [first]]).sum(
+            axis=0
+        )  # Σ D if that row comes second
         for one, other in itertools.product(range(7), repeat=2):  # two draws for K = 2
             best = min(one, other, key=lambda row: (left[row], row))
             expected[first, best] += odds[one] * odds[other] / 6
@@ -310,17 +312,17 @@ def plain_farthest_first(sample: CandidateRows, groups: list[list[int]], n_clust
     else:
         rows = [np.mean(one, axis=0) for one in taken]
 
-    def apart(one: int, other: Floats) -> float:
+    def distances(one: int, other: Floats) -> float:
         return naive.distance(rows[one].tolist(), other.tolist(), ones, name)
 
     overall = plain_centroid(sample, list(range(sample.block.n_rows)))
-    off = [apart(one, overall) for one in range(len(groups))]
+    off = [distances(one, overall) for one in range(len(groups))]
     everyone = range(len(groups))
     chosen = [min(everyone, key=lambda one: (-len(groups[one]), -off[one], one))]
     while len(chosen) < n_clusters:
         scores = {
             one: min(
-                apart(one, centroids[other]) * len(groups[one]) * len(groups[other])
+                distances(one, centroids[other]) * len(groups[one]) * len(groups[other])
                 for other in chosen
             )
             for one in everyone
@@ -406,8 +408,8 @@ def test_agglomeration_merges_the_two_whose_union_raises_j_least(name: str, sing
         wanted, rivals, found = neighbourhoods_of(sample, groups, cannot, singles=singles)
 
         def cost(one: list[int], other: list[int], sample: CandidateRows = sample) -> float:
-            apart = one_cluster_energy(sample, one) + one_cluster_energy(sample, other)
-            return one_cluster_energy(sample, one + other) - apart
+            distances = one_cluster_energy(sample, one) + one_cluster_energy(sample, other)
+            return one_cluster_energy(sample, one + other) - distances
 
         unions = plain_unions(wanted, rivals, 3, cost)
         owner = first_centroids.merge_to(sample, found, 3)
@@ -429,9 +431,9 @@ def test_agglomeration_by_distances_alone_is_ward_with_lance_and_williams() -> N
         sample = sample_of(random_rows(seed, n=30, name="kl"), "kl")
         groups, cannot = random_groups(np.random.default_rng(seed), 30)
         wanted, rivals, found = neighbourhoods_of(sample, groups, cannot, singles=True)
-        apart = plain_apart(sample, wanted)
+        distances = plain_distances_of_groups(sample, wanted)
 
-        def cost(one: list[int], other: list[int], ap: Any = apart, w: Any = wanted) -> float:
+        def cost(one: list[int], other: list[int], ap: Any = distances, w: Any = wanted) -> float:
             return ward(one, other, [len(group) for group in w], ap)
 
         unions = plain_unions([[n] for n in range(len(wanted))], rivals, 3, cost)
@@ -440,7 +442,7 @@ def test_agglomeration_by_distances_alone_is_ward_with_lance_and_williams() -> N
         assert sorted(merged) == sorted(sorted(one) for one in unions)
 
 
-def plain_apart(sample: CandidateRows, groups: list[list[int]]) -> Floats:
+def plain_distances_of_groups(sample: CandidateRows, groups: list[list[int]]) -> Floats:
     """The oracle's distances of the groups' means to the centroids of all groups, for kl."""
     ones = [1.0] * sample.block.n_features
     rows = [naive.row_as_taken(x, ones, "kl") for x in sample.block.to_dense().tolist()]
@@ -449,7 +451,7 @@ def plain_apart(sample: CandidateRows, groups: list[list[int]]) -> Floats:
     return naive.distances(means, centroids, ones, "kl")
 
 
-def ward(one: list[int], other: list[int], sizes: list[int], apart: Floats) -> float:
+def ward(one: list[int], other: list[int], sizes: list[int], distances: Floats) -> float:
     """Ward's criterion between two unions of neighbourhoods, by Lance and Williams.
 
     For a table of dissimilarities it has a closed form: n_A n_B / (n_A + n_B) times the mean
@@ -461,7 +463,7 @@ def ward(one: list[int], other: list[int], sizes: list[int], apart: Floats) -> f
         for a in left:
             for b in right:
                 if a != b:
-                    total += sizes[a] * sizes[b] * (apart[a, b] + apart[b, a]) / 2
+                    total += sizes[a] * sizes[b] * (distances[a, b] + distances[b, a]) / 2
         return total / (sum(sizes[a] for a in left) * sum(sizes[b] for b in right))
 
     n_one, n_other = sum(sizes[a] for a in one), sum(sizes[b] for b in other)

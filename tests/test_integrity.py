@@ -207,8 +207,8 @@ def test_damaged_rows_are_made_again(nights: JobCorpus) -> None:
     nights.write(nights.files(nights.draw(20), first=60))
     done = asked(["run", str(nights.folder / "job.yaml")])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert sum("made again of the documents" in one for one in told["warnings"]) >= 1
+    printed = json.loads(done.stdout)
+    assert sum("made again of the documents" in one for one in printed["warnings"]) >= 1
     latest(out, verify=True)
 
 

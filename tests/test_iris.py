@@ -1,6 +1,6 @@
 """MPCK-Means on iris against the figure two independent implementations agree on: NMI .868.
 
-Here the learned metric is worth that to rows nobody told anything of: those of the half without
+Here the learned metric is worth that to rows of which nothing is known: those of the half without
 pairs, or all rows by nearest centroid. Labels of all rows are far above where all have pairs: 250
 pairs of 150 rows tell nearly every class, and none of them is broken.
 """
@@ -39,7 +39,7 @@ def nmi(classes: Any, labels: Any) -> float:
 
 
 def fitted(fold: Fold, n_pairs: int) -> MPCKMeans:
-    """Return the defaults told random pairs of the training part."""
+    """Return the defaults with random pairs of the training part."""
     given = random_pairs(fold, n_pairs)
     model = MPCKMeans(3, random_state=fold.run)
     return model.fit(ROWS.values, must_link=given.must_link, cannot_link=given.cannot_link)

@@ -96,7 +96,7 @@ def test_files_that_cannot_be_read_stop_too(name: str, corpus: JobCorpus) -> Non
 
 
 @pytest.mark.usefixtures("unread")
-def test_contradictions_are_told_with_their_lines(corpus: JobCorpus) -> None:
+def test_contradictions_are_reported_with_their_lines(corpus: JobCorpus) -> None:
     job = corpus.write_all(20, 0)
     a, b, c, d = ONE
     corpus.write({"answers.csv": rows(f"{a},{b},must,", f"{a},{d},cannot,", f"{c},{b},must,")})
@@ -119,7 +119,7 @@ def test_contradictions_that_may_be_lived_with_stop_nothing(corpus: JobCorpus) -
         assert run(job).status == "done"
 
 
-def test_bad_lines_are_put_aside_with_file_and_line(corpus: JobCorpus) -> None:
+def test_bad_lines_are_quarantined_with_file_and_line(corpus: JobCorpus) -> None:
     job = corpus.write_all(40, 0, on_bad_record="quarantine", max_rejected=0.8)
     a, b, _, d = ONE
     lines = [f"{a},{b},must,", f"{a},{d},differs,", "nobody,noone,must,", f'"{a}" x,b,must,', "a,b"]
@@ -130,13 +130,13 @@ def test_bad_lines_are_put_aside_with_file_and_line(corpus: JobCorpus) -> None:
     answers = report.answers
     assert sum(answers["pairs"].values()) == 2
     assert (answers["unknown"], answers["quarantined"]) == (1, 5)
-    told = rejects(report)
-    assert [(one["source"], one["line"]) for one in told] == [
+    rejected = rejects(report)
+    assert [(one["source"], one["line"]) for one in rejected] == [
         ("answers.csv", line) for line in (3, 5, 6, 7, 4)
     ]
-    assert "unknown 'nobody', 'noone'" in told[-1]["reason"]
-    assert told[-1]["raw"] == "noone,nobody,must" or told[-1]["raw"] == "nobody,noone,must"
-    assert "one weight, got 3 here and none in answers.csv, line 2" in told[3]["reason"]
+    assert "unknown 'nobody', 'noone'" in rejected[-1]["reason"]
+    assert rejected[-1]["raw"] == "noone,nobody,must" or rejected[-1]["raw"] == "nobody,noone,must"
+    assert "one weight, got 3 here and none in answers.csv, line 2" in rejected[3]["reason"]
     assert report.documents["quarantined"] == 0
 
 
@@ -171,8 +171,8 @@ def test_classes_hold_where_documents_are_gone(corpus: JobCorpus) -> None:
     assert pairs_of(report) == [(d, a, "cannot"), (a, b, "must"), (b, c, "must")]
     assert (report.answers["unknown"], report.answers["quarantined"]) == (3, 3)
 
-    told = [(one["line"], one["reason"].split()[-1], one["raw"]) for one in rejects(report)]
-    assert told == [
+    rejected = [(one["line"], one["reason"].split()[-1], one["raw"]) for one in rejects(report)]
+    assert rejected == [
         (2, "'gone/1'", "gone/1,space"),
         (4, "'gone/2'", "gone/2,space"),
         (6, "'gone/3'", "gone/3,motor"),
@@ -195,9 +195,9 @@ def test_a_class_is_one_in_all_files(corpus: JobCorpus) -> None:
     with pytest.warns(HmrfWarning, match="quarantined: 1 answer, "):
         report = run(job)
     assert pairs_of(report) == [(d, a, "cannot"), (a, b, "must")]
-    (told,) = rejects(report)
-    assert (told["source"].split("/")[-1], told["line"]) == ("more.csv", 2)
-    assert told["reason"] == (
+    (rejected,) = rejects(report)
+    assert (rejected["source"].split("/")[-1], rejected["line"]) == ("more.csv", 2)
+    assert rejected["reason"] == (
         "a document must have one class, got '2' here and '1' in answers.csv, line 2"
     )
     with pytest.raises(InvalidInputError, match=r"more\.csv, line 2: .* in answers\.csv, line 2"):
@@ -208,7 +208,7 @@ def test_a_class_is_one_in_all_files(corpus: JobCorpus) -> None:
         run(job)
 
 
-def test_contradicted_classes_are_told_with_their_lines(corpus: JobCorpus) -> None:
+def test_contradicted_classes_are_reported_with_their_lines(corpus: JobCorpus) -> None:
     job = corpus.write_all(20, 0, answers=["more.csv"])
     a, b, *_ = ONE
     corpus.write({"answers.csv": labelled(f"{a},space", f"{b},space")})
@@ -264,7 +264,7 @@ def test_the_hash_of_answers_is_checked(corpus: JobCorpus) -> None:
         run(job)
 
 
-def test_prediction_tells_of_answers_that_wait(corpus: JobCorpus) -> None:
+def test_prediction_reports_answers_that_wait(corpus: JobCorpus) -> None:
     job = corpus.write_all(60, 10)
     before = (corpus.folder / "answers.csv").read_bytes()
     run(job)

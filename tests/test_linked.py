@@ -288,7 +288,7 @@ def tables(n: int = 400) -> ConstraintGraph:
     return graph_of(2 * n, must, [(n + 5, 1), (n, 1)], closure=True)
 
 
-def test_components_in_table_form_stay_whole_and_apart() -> None:
+def test_components_in_table_form_stay_whole_and_separate() -> None:
     graph = tables()
     layout = layout_of(graph)
     assert graph.table_components.sum() == 2

@@ -24,10 +24,10 @@ from tests.support.loop import (
     check_energy,
     check_local_optimum,
     check_steps,
-    kept_turns,
+    iterations,
+    kept_iterations,
     make_bench,
     some_bench,
-    turns,
     written,
 )
 from tests.support.problems import DISTORTIONS, Problem, problems, random_problem
@@ -89,7 +89,7 @@ def test_j_never_rises_in_the_history_of_an_estimator(distortion: str) -> None:
 
 def test_a_state_with_a_higher_j_is_refused() -> None:
     bench = make_bench(random_problem(3, distortion="cosine", smooth=True))
-    first, *_, last = kept_turns(bench)
+    first, *_, last = kept_iterations(bench)
     check_progress(first.state, last.state)
     with pytest.raises(HmrfError, match="J rose from"):
         check_progress(last.state, first.state)
@@ -102,7 +102,7 @@ def test_a_state_with_a_higher_j_is_refused() -> None:
 @given(problems(max_rows=20), st.integers(0, 2**16))
 def test_no_move_is_left_after_an_e_step(problem: Problem, seed: int) -> None:
     bench = some_bench(problem, seed)
-    for turn in kept_turns(bench, most=2, seed=seed):
+    for turn in kept_iterations(bench, most=2, seed=seed):
         check_local_optimum(bench, turn)
 
 
@@ -112,7 +112,7 @@ def test_no_move_is_left_in_table_form(distortion: str) -> None:
     for seed in range(25):
         problem = random_problem(seed, distortion=distortion, closure=True)
         bench = some_bench(problem, seed)
-        for turn in kept_turns(bench, most=2, seed=seed):
+        for turn in kept_iterations(bench, most=2, seed=seed):
             check_local_optimum(bench, turn)
 
 
@@ -167,10 +167,10 @@ def test_components_in_pieces_keep_every_promise(distortion: str) -> None:
 
 
 @pytest.mark.parametrize("far", [0.0, 100.0])
-def test_the_quantum_is_small_beside_a_distance(far: float) -> None:
+def test_the_quantum_is_small_next_to_a_distance(far: float) -> None:
     problem = random_problem(7, distortion="euclidean", n=40, smooth=True, must_link_cost=1.0)
     bench = make_bench(replace(problem, X=problem.X + np.float32(far)))
-    turn = next(kept_turns(bench))
+    turn = next(kept_iterations(bench))
     assert 0 < bench.engine.price(turn.state.model).scale.quantum < 0.01
 
 
@@ -182,7 +182,7 @@ def test_costs_beyond_exact_integers_are_refused_with_advice(cost: float, advice
     )  # fmt: skip
     bench = make_bench(problem)
     with pytest.raises(InvalidInputError, match=advice):
-        next(kept_turns(bench))
+        next(kept_iterations(bench))
 
 
 # --- what must not matter ------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_without_pairs_it_is_plain_k_means(distortion: str, dense: bool) -> None
     rows = rng.normal(size=(60, 6)) + 4 * rng.integers(0, 2, (60, 6))
     bench = make_bench(plain_problem(rows, 4, distortion=distortion), dense=dense)
     centroids = bench.centroids(3)
-    met = [turn.state for turn in kept_turns(bench, centroids=centroids, most=6)]
+    met = [turn.state for turn in kept_iterations(bench, centroids=centroids, most=6)]
     assert all((state.counts > 0).all() for state in met)
     # the first fit turn follows the E-step of the beginning, so it moves no label
     expected = plain_lloyd(bench, centroids, len(met) - 2)
@@ -226,7 +226,7 @@ def test_a_power_of_two_changes_nothing(distortion: str) -> None:
         fits = []
         for one in (problem, small):
             bench = make_bench(one)
-            fits.append([bench.labels(turn.state) for _, turn in turns(bench)])
+            fits.append([bench.labels(turn.state) for _, turn in iterations(bench)])
         assert len(fits[0]) == len(fits[1])
         for before, after in zip(*fits, strict=True):
             np.testing.assert_array_equal(before, after)
@@ -245,7 +245,7 @@ def test_a_must_link_between_copies_costs_nothing(distortion: str) -> None:
     fits = [
         [
             (bench.labels(turn.state), turn.state.energy)
-            for _, turn in turns(bench, centroids=centroids)
+            for _, turn in iterations(bench, centroids=centroids)
         ]
         for bench in (alone, linked)
     ]
@@ -263,7 +263,7 @@ def test_pairs_that_cost_nothing_change_nothing(distortion: str) -> None:
     tied = replace(free, must=rng.permutation(40)[:30].reshape(-1, 2), cannot=np.array([[0, 1]]))
     centroids = make_bench(free).centroids(2, 16.0 if distortion in ("kl", "i-divergence") else 0.0)
     fits = [
-        [bench.labels(turn.state) for _, turn in turns(bench, centroids=centroids)]
+        [bench.labels(turn.state) for _, turn in iterations(bench, centroids=centroids)]
         for bench in (make_bench(free), make_bench(replace(tied, on_conflict="drop")))
     ]
     for labels, others in zip(*fits, strict=True):
@@ -273,18 +273,18 @@ def test_pairs_that_cost_nothing_change_nothing(distortion: str) -> None:
 # --- few rows, many clusters, nothing to go by ---------------------------------------------------
 
 
-def far_apart() -> NDArray[np.float32]:
+def far_from_each_other() -> NDArray[np.float32]:
     return np.array([[0, 0], [0, 1], [50, 0], [50, 1], [0, 90], [1, 90]], np.float32)
 
 
 def state_with_an_empty_cluster(bench: Bench) -> Iteration:
     """Return a turn whose last cluster has no row: its centroid is far from all."""
     centroids = np.array([[0.0, 0.5], [50.0, 0.5], [1e4, 1e4]])
-    return next(kept_turns(bench, centroids=centroids))
+    return next(kept_iterations(bench, centroids=centroids))
 
 
 def test_an_empty_cluster_is_reseeded_where_j_falls() -> None:
-    bench = make_bench(plain_problem(far_apart(), 3))
+    bench = make_bench(plain_problem(far_from_each_other(), 3))
     turn = state_with_an_empty_cluster(bench)
     assert turn.state.counts.tolist() == [4, 2, 0]
     after = fit_iteration(bench.engine, turn.state, 0, learning=False)
@@ -294,7 +294,7 @@ def test_an_empty_cluster_is_reseeded_where_j_falls() -> None:
 
 
 def test_an_empty_cluster_keeps_its_centroid_where_nothing_falls() -> None:
-    rows = np.repeat(far_apart()[[0, 2]], 3, axis=0)
+    rows = np.repeat(far_from_each_other()[[0, 2]], 3, axis=0)
     bench = make_bench(plain_problem(rows, 3))
     turn = state_with_an_empty_cluster(bench)
     after = fit_iteration(bench.engine, turn.state, 0, learning=False)
@@ -316,7 +316,7 @@ def test_a_row_that_saves_nothing_seeds_no_cluster() -> None:
 
 def test_linked_rows_are_not_torn_out_to_seed_a_cluster() -> None:
     links = np.array([[0, 1], [4, 5]])
-    problem = plain_problem(far_apart(), 3, must=links, must_link_cost=1e-6, closure=True)
+    problem = plain_problem(far_from_each_other(), 3, must=links, must_link_cost=1e-6, closure=True)
     bench = make_bench(problem)
     turn = state_with_an_empty_cluster(bench)
     settled = maximisation(bench.engine, turn.state)
@@ -328,7 +328,7 @@ def test_rows_without_a_direction_do_not_keep_a_cluster_empty() -> None:
     rows = np.array([[1, 0, 0], [1, 0.1, 0], [0, 1, 0], [0, 1, 0.1], [0, 0, 0], [0, 0, 0]])
     bench = make_bench(plain_problem(rows, 3, distortion="cosine"))
     centroids = np.array([[1.0, 0.9, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
-    *_, last = kept_turns(bench, centroids=centroids)
+    *_, last = kept_iterations(bench, centroids=centroids)
     assert len(set(bench.labels(last.state)[:4].tolist())) == 3
 
 
@@ -336,7 +336,7 @@ def test_a_commit_holds_the_centroid_of_a_cluster_without_directions() -> None:
     rows = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [0, 1], [0, 1]])
     bench = make_bench(plain_problem(rows, 3, distortion="cosine"))
     centroids = np.array([[-1.0, -1.0], [1.0, 0.0], [0.0, 1.0]])
-    *_, last = kept_turns(bench, centroids=centroids)
+    *_, last = kept_iterations(bench, centroids=centroids)
     assert last.state.counts.tolist() == [2, 2, 2]
     arrays = state_arrays(last.state)
     assert arrays["kept"].tolist() == [0]
@@ -360,10 +360,10 @@ def record_of(state: State) -> dict[str, Any]:
 
 
 def test_reseeding_works_where_learned_weights_make_distances_negative() -> None:
-    rows = far_apart() * np.float32(1e-3)
+    rows = far_from_each_other() * np.float32(1e-3)
     bench = make_bench(plain_problem(rows, 3), learn=True)
     centroids = np.array([[0.0, 5e-4], [0.05, 5e-4], [10.0, 10.0]])
-    turn = next(kept_turns(bench, centroids=centroids))
+    turn = next(kept_iterations(bench, centroids=centroids))
     state = maximisation(bench.engine, turn.state)
     model = replace(state.model, weights=np.full(2, 1e3))
     state = replace(state, model=model)

@@ -110,14 +110,14 @@ def test_it_is_as_near_as_scikit_learn_on_news(name: str) -> None:
     compare(news(name)[0], 50)
 
 
-def test_values_far_apart_are_all_found() -> None:
+def test_values_far_from_each_other_are_all_found() -> None:
     rng = np.random.default_rng(1)
     left, right = (np.linalg.qr(rng.normal(size=(n, 12)))[0] for n in (90, 30))
     values = 10.0 ** -np.arange(0, 6, 0.5)
     X = (left * values) @ right.T
     model = fitted(X, 8, n_iter=4)
-    told = np.linalg.svd(as_dense(X), compute_uv=False)[:8]
-    np.testing.assert_allclose(model.singular_values_, told, rtol=1e-5)
+    expected = np.linalg.svd(as_dense(X), compute_uv=False)[:8]
+    np.testing.assert_allclose(model.singular_values_, expected, rtol=1e-5)
 
 
 def test_fewer_directions_than_asked_for() -> None:
@@ -126,10 +126,10 @@ def test_fewer_directions_than_asked_for() -> None:
     assert model.singular_values_[0] == pytest.approx(np.linalg.norm(rows))
     assert model.singular_values_[1:] == pytest.approx(0.0, abs=1e-5)
     assert np.isfinite(model.components_).all()
-    nought = fitted(np.zeros((5, 20)), 4)
-    assert not nought.singular_values_.any()
-    assert not nought.explained_variance_ratio_.any()
-    assert not nought.transform(np.ones((2, 20)) * 0).any()
+    zero = fitted(np.zeros((5, 20)), 4)
+    assert not zero.singular_values_.any()
+    assert not zero.explained_variance_ratio_.any()
+    assert not zero.transform(np.ones((2, 20)) * 0).any()
 
 
 # --- the same bits -------------------------------------------------------------------------------
@@ -183,11 +183,11 @@ def test_sketches_are_those_of_python_integers(seed: int, n_columns: int) -> Non
         for m in range(7):  # in the order of the entries
             y[:, :-1] += x[:, m, None] * vectors[m]
         y[:, -1] = scaling.constant
-        told = np.zeros_like(out)
+        expected = np.zeros_like(out)
         for i in range(9):
             for m in range(7):
-                told[m] += [round(x[i, m] * (v * 2.0**scaling.exponent)) for v in y[i]]
-        assert np.array_equal(out, told)
+                expected[m] += [round(x[i, m] * (v * 2.0**scaling.exponent)) for v in y[i]]
+        assert np.array_equal(out, expected)
         again = np.zeros_like(out)
         for start, stop in ((4, 9), (0, 0), (0, 4)):
             rows = block.rows(start, stop)
@@ -206,7 +206,7 @@ def test_sums_as_large_as_the_scale_allows_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 4.0, 12.0])
-def test_bases_are_orthonormal_however_far_apart_lengths_are(spread: float) -> None:
+def test_bases_are_orthonormal_however_far_from_each_other_lengths_are(spread: float) -> None:
     rng = np.random.default_rng(0)
     lengths = 10.0 ** -np.linspace(0.0, spread, 9)
     turn = np.linalg.qr(rng.normal(size=(9, 9)))[0]

@@ -78,7 +78,7 @@ def test_a_manifest_is_read_from_files_and_stores(
         assert base_of(url) == url.removesuffix("/manifest.yaml")
 
 
-def test_all_mistakes_are_told_at_once_with_their_paths(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once_with_their_paths(tmp_path: Path) -> None:
     text = """
 $schema: hmrf-dask/manifest/v2
 name: Not A Name
@@ -93,8 +93,8 @@ colour: red
 """
     with pytest.raises(ConfigurationError) as caught:
         load_manifest(written(tmp_path, text))
-    told = str(caught.value)
-    assert "manifest.yaml has 11 mistakes" in told
+    described = str(caught.value)
+    assert "manifest.yaml has 11 mistakes" in described
     for expected in (
         "$schema: must be hmrf-dask/manifest/v1, got 'hmrf-dask/manifest/v2'",
         "name: ",
@@ -109,7 +109,7 @@ colour: red
         "licenses.0: must have a name or a path",
         "colour: must not be there",
     ):
-        assert expected in told
+        assert expected in described
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_objects_of_a_store(kind: str, request: pytest.FixtureRequest) -> None:
     assert after.etag != before.etag
 
 
-def test_an_etag_tells_of_every_change_of_a_local_file(tmp_path: Path) -> None:
+def test_an_etag_follows_every_change_of_a_local_file(tmp_path: Path) -> None:
     put(tmp_path, "a.jsonl")
     os.utime(tmp_path / "a.jsonl", ns=(1, 1_700_000_000_000_000_001))
     (before,) = list_sources(manifest_of("a.jsonl"), str(tmp_path))
@@ -367,17 +367,17 @@ def test_options_reach_only_stores_that_know_them(monkeypatch: pytest.MonkeyPatc
 def test_sizes_and_hashes_are_those_of_one_file(tmp_path: Path) -> None:
     put(tmp_path, "a.jsonl", "b.jsonl", content=b"{}\n")
 
-    def told(**changes: Any) -> Manifest:
+    def of_one_file(**changes: Any) -> Manifest:
         resource = {"name": "r", "path": "a.jsonl", **changes}
         return Manifest.model_validate(described(resources=[resource]))
 
     digest = hashlib.md5(b"{}\n").hexdigest()
-    (source,) = list_sources(told(bytes=3, hash=digest.upper()), str(tmp_path))
+    (source,) = list_sources(of_one_file(bytes=3, hash=digest.upper()), str(tmp_path))
     assert source.hash == f"md5:{digest}"
     with pytest.raises(InvalidInputError, match=r"a\.jsonl: must have 4 bytes .* got 3"):
-        names(told(bytes=4), tmp_path)
+        names(of_one_file(bytes=4), tmp_path)
     with pytest.raises(ConfigurationError, match="must be those of one file, got 2 files"):
-        names(told(path="*.jsonl", bytes=3), tmp_path)
+        names(of_one_file(path="*.jsonl", bytes=3), tmp_path)
 
 
 def test_files_whose_kind_is_not_clear(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def test_measures_are_those_of_scikit_learn(both: tuple[list[int], list[int]]) -
     table = measures.contingency(truth, labels)
     assert table.to_array().tolist() == contingency_matrix(truth, labels).tolist()
     for own, peer in PEERS.items():
-        told = peer(truth, labels)
-        assert own(truth, labels) == pytest.approx(told, abs=1e-12)
+        expected = peer(truth, labels)
+        assert own(truth, labels) == pytest.approx(expected, abs=1e-12)
         assert own(table) == own(truth, labels)
     assert measures.v_measure(truth, labels, beta=0.3) == pytest.approx(
         metrics.v_measure_score(truth, labels, beta=0.3), abs=1e-12
@@ -71,11 +71,11 @@ def test_tables_of_parts_are_the_table_of_the_whole(kind: Any) -> None:
 def test_dask_arrays_are_counted_chunk_by_chunk() -> None:
     rng = np.random.default_rng(2)
     truth, labels = rng.integers(0, 5, 1000), rng.integers(0, 4, 1000)
-    told = measures.contingency(truth, labels)
+    expected = measures.contingency(truth, labels)
     lazy = dask.array.from_array(labels, chunks=300)
     for one in (truth, dask.array.from_array(truth, chunks=170)):
         found = measures.contingency(one, lazy)
-        assert found.to_array().tolist() == told.to_array().tolist()
+        assert found.to_array().tolist() == expected.to_array().tolist()
     pairs = rng.integers(0, 1000, (50, 2))
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     scores = measures.pairwise_scores(truth, lazy, without=pairs)

@@ -21,7 +21,7 @@ def address(array: Any) -> int:
 
 @pytest.mark.parametrize("shape", [(0, 3), (5, 7), LARGE, (2, STEP // 4 + 1)])
 @pytest.mark.parametrize("dtype", [np.int64, np.float64, np.uint16])
-def test_rooms_are_arrays_like_any_other(shape: tuple[int, ...], dtype: Any) -> None:
+def test_buffers_are_arrays_like_any_other(shape: tuple[int, ...], dtype: Any) -> None:
     array = buffer(shape, dtype)
     assert array.shape == shape
     assert array.dtype == dtype

@@ -184,11 +184,11 @@ def test_facts_do_not_depend_on_partitions() -> None:
     X, _ = planted_text(200, 50, 3, 0)
     flow, distortion = Inline(), make_distortion("cosine")
     cuts = [0, 0, 70, 71, 200]
-    looks = [
+    surveys = [
         flow.lazy(tasks_partitions.survey_block, RowBlock.from_scipy(X[a:b]), a, distortion, False)
         for a, b in pairwise(cuts)
     ]
-    cut = tasks_partitions.add_facts(looks)
+    cut = tasks_partitions.add_facts(surveys)
     whole = tasks_partitions.survey_block(RowBlock.from_scipy(X), 0, distortion, has_ids=False)
     for name in ("n_rows", "n_values", "content", "order", "largest_mass", "n_zero"):
         assert getattr(cut, name) == getattr(whole, name), name

@@ -53,7 +53,7 @@ def test_every_estimator_comes_back_as_what_it_was(kind: type[Any], tmp_path: Pa
     np.testing.assert_array_equal(other.fit(rows).labels_, model.labels_)
 
 
-def test_a_model_lies_anywhere_fsspec_reaches() -> None:
+def test_a_model_can_be_anywhere_fsspec_reaches() -> None:
     rows, _ = counts()
     model = KMeans(3, random_state=0).fit(rows)
     model.save("memory://models/one")

@@ -287,7 +287,7 @@ def test_a_table_that_travelled_is_aligned_and_gives_the_same(name: str) -> None
         every = distortion.distances(block, terms, table)
         return [array.tobytes() for array in (near, change, own, every)]
 
-    told = found(table)
+    expected = found(table)
     frames: list[pickle.PickleBuffer] = []
     text = pickle.dumps(table, protocol=5, buffer_callback=frames.append)
     assert sum(frame.raw().nbytes for frame in frames) < 2.5 * table.exact.nbytes
@@ -296,7 +296,7 @@ def test_a_table_that_travelled_is_aligned_and_gives_the_same(name: str) -> None
         memory[1:] = frame.raw().tobytes()
     shifted = [memoryview(memory).toreadonly()[1:] for memory in moved]
     other = pickle.loads(text, buffers=shifted)
-    assert found(other) == told
+    assert found(other) == expected
     assert kernels_nearest.approximate_table(other).columns.table.ctypes.data % products.LINE == 0
     assert kernels_nearest.approximate_table(other) is kernels_nearest.approximate_table(other)
 
@@ -344,10 +344,10 @@ def test_rows_taken_cluster_by_cluster_have_the_same_distances(
             distortion = bound(name, rows)
             terms, table = used(distortion, block, near_ties(9, 50, 5), np.ones(50))
             monkeypatch.setattr(distances, "CACHE", 2**60)
-            told = distortion.own_distances(block, terms, table, labels)
+            expected = distortion.own_distances(block, terms, table, labels)
             monkeypatch.setattr(distances, "CACHE", 0)
             found = distortion.own_distances(block, terms, table, labels)
-            assert found.tobytes() == told.tobytes()
+            assert found.tobytes() == expected.tobytes()
             none = distortion.own_distances(block, terms, table, np.full(60, -1, np.int32))
             assert not none.any()
 
@@ -358,10 +358,10 @@ def test_half_floats_are_used_where_the_machine_converts_them(
     import numba
 
     try:
-        for features, told in (("+sse2,-f16c", False), ("+avx2,+f16c", True)):
+        for features, expected in (("+sse2,-f16c", False), ("+avx2,+f16c", True)):
             monkeypatch.setattr(numba.config, "CPU_FEATURES", features)
             products._features.cache_clear()
-            assert has_half() == told
+            assert has_half() == expected
             assert layout(300, np.float32)[1] == (0,) * 5  # 19 vectors in four passes
     finally:
         products._features.cache_clear()
@@ -383,9 +383,9 @@ def test_directions_of_sums(d: int, plain: bool) -> None:
     whole = sums[:, :-1].astype(np.longdouble) + sums[:, -1:] * np.sqrt(weights)
     lengths = np.sqrt((whole * whole).sum(axis=1, keepdims=True))
     lengths[2] = 1.0
-    told = whole / lengths / np.sqrt(weights)
-    told[2] = previous[2]
-    assert np.abs(found - told).max() <= 1e-14 * np.abs(told).max()
+    expected = whole / lengths / np.sqrt(weights)
+    expected[2] = previous[2]
+    assert np.abs(found - expected).max() <= 1e-14 * np.abs(expected).max()
     assert not means.directions(sums, weights, None)[2].any()
     again = means.directions(np.asfortranarray(sums), weights, previous)
     assert again.tobytes() == found.tobytes()

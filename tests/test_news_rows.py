@@ -88,9 +88,9 @@ def test_figures_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
         (paper_arms_row, cell(I_C=[0.5, 0.6], I_C_D=[0.5, 0.6])),
     ):
         monkeypatch.setattr(news_rows, "measure", lambda arms, one=found, **sizes: iter([one]))
-        told = json.loads(json.dumps(figures_of(row)))
-        assert told["passed"] is True
-        assert len(told["table"]) == told["cells_held"] == len(told["cells"]) == 1
+        figures = json.loads(json.dumps(figures_of(row)))
+        assert figures["passed"] is True
+        assert len(figures["table"]) == figures["cells_held"] == len(figures["cells"]) == 1
 
 
 @pytest.mark.prove
@@ -98,9 +98,9 @@ def test_figures_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_defaults_group_one_news_set() -> None:
     row = defaults_row(range(1), 2, [NEWS], (0, 250))
     assert [one.mean("defaults") > 0.75 for one in row.cells] == [True, True], row.lines
-    told = row.figures()
-    assert told["vectoriser"] == news_rows.VECTORISER
-    assert told["cells"][1]["pairs"] == 250
+    figures = row.figures()
+    assert figures["vectoriser"] == news_rows.VECTORISER
+    assert figures["cells"][1]["pairs"] == 250
 
 
 @pytest.mark.prove

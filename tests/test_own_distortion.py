@@ -32,11 +32,11 @@ def penalties(model: HMRFKMeans, rows: np.ndarray, pairs: Constraints) -> float:
     for i in range(n):
         for j in range(i + 1, n):
             together = model.labels_[i] == model.labels_[j]
-            apart = float(phi.pair_distances(rows[[i]], rows[[j]])[0])
+            difference = float(phi.pair_distances(rows[[i]], rows[[j]])[0])
             if group[i] == group[j] and not together:
-                total += apart
+                total += difference
             if frozenset((group[i], group[j])) in rivals and together:
-                total += 1.0 - apart
+                total += 1.0 - difference
     return total
 
 
@@ -94,8 +94,8 @@ class Sparse(OwnDistortion):
         return squares - 2.0 * (rows @ centroids.T) + (centroids**2).sum(axis=1)
 
     def pair_distances(self, rows, others):
-        apart = rows - others
-        return np.asarray(apart.multiply(apart).sum(axis=1)).ravel()
+        difference = rows - others
+        return np.asarray(difference.multiply(difference).sum(axis=1)).ravel()
 
     def largest_pair_distance(self, minimum, maximum):
         return float(((maximum - minimum) ** 2).sum())

@@ -104,7 +104,7 @@ def test_files_stay_in_their_pack(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(one.key, one.origins) for one in again] == [(one.key, ()) for one in found]
 
 
-def test_a_ledger_of_former_versions_tells_of_no_packs() -> None:
+def test_a_ledger_of_former_versions_names_no_packs() -> None:
     files = [of_size("a", 5)]
     before = files_of({"sources": {"a": [5, "1", "counts", "documents"]}})
     found = packed(files, before, Place("out"), stop=True)
@@ -132,8 +132,8 @@ def test_only_packs_with_a_changed_file_are_read_again(
     again = {one for place, one in enumerate(names) if place // 16 in both}
     assert sorted(read_files) == sorted(again - set(names_of(corpus, [6])))
     assert report.files == {"all": 59, "new": 0, "changed": 1, "gone": 1}
-    told = {"all": 59, "vectorised": len(read_files), "quarantined": 0}
-    assert report.documents.items() >= told.items()
+    counts = {"all": 59, "vectorised": len(read_files), "quarantined": 0}
+    assert report.documents.items() >= counts.items()
     found = assigned(report)
     if refit == "always":  # then nothing is left of the run before
         fresh = run(job, output="fresh")
@@ -182,8 +182,8 @@ def test_who_is_left_keeps_records_and_classes(
     release = latest(report.output)
     assert release is not None
     (kept,) = [name for name in release.files if "/rejects/" in name]
-    told = json.loads((Path(report.output) / kept).read_text())
-    assert (told["source"], told["line"]) == (names[0], 2)
+    counts = json.loads((Path(report.output) / kept).read_text())
+    assert (counts["source"], counts["line"]) == (names[0], 2)
     with pytest.raises(InvalidInputError, match=rf"{names[0]}, line 2"):  # it is only known
         run(job, on_bad_record="stop")
 
@@ -362,7 +362,7 @@ def test_which_packs_are_merged_follows_from_the_last_release(
     again = night_of(list(reversed(files)), found)
     assert [(one.key, one.origins) for one in again] == [(one.key, one.origins) for one in joined]
     assert not any(one.origins for one in night_of(files, joined))
-    # One that lost a file is not whole, and those with other counts stay apart.
+    # One that lost a file is not whole, and packs with other counts stay as they are.
     some = night_of(files[:-1], found)
     assert len(some) == MANY
     made = packed(
@@ -427,8 +427,8 @@ def test_a_prediction_leaves_documents_as_they_were_whatever_pack_they_come_to(
         report = nightly(corpus, job, night, mode="predict")
         now = assigned(report)
         assert {one: now[one] for one in expected} == expected
-        told = {"all": 66 + 6 * night, "new": 6, "changed": 0, "gone": 0, "moved": 0}
-        assert report.documents.items() >= told.items()
+        counts = {"all": 66 + 6 * night, "new": 6, "changed": 0, "gone": 0, "moved": 0}
+        assert report.documents.items() >= counts.items()
         n_packs.append(counted(report)[0])
         expected = now
     assert max(n_packs) <= 4 * TIERS

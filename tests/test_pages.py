@@ -29,7 +29,7 @@ def report(tmp_path: Path) -> Report:
 
 
 def _report(output: str) -> Report:
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "status": "done", "run": "abc", "output": output, "parent": "ab", "release": 2,
         "mode": "fit", "start": "warm",
         "files": {"all": 3, "new": 1, "changed": 0, "gone": 2},
@@ -47,10 +47,10 @@ def _report(output: str) -> Report:
         "nmi": None, "seconds": {}, "places": {"clusters": "clusters.parquet"},
     }  # fmt: skip
     known = Report.__dataclass_fields__
-    return Report(**{name: told.get(name) for name in known})
+    return Report(**{name: content.get(name) for name in known})
 
 
-def test_a_run_is_told_in_words(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_explained_in_words(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
     show_report(report)
     page = capsys.readouterr().out
     for line in (
@@ -83,9 +83,7 @@ def test_no_share_of_new_words_where_none_are_new(
     assert "of the words in new files" not in page
 
 
-def test_a_first_run_tells_of_no_changes(
-    report: Report, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_first_run_reports_no_changes(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
     show_report(replace(report, parent=None, clusters={"number": 4, "new": 4}))
     page = capsys.readouterr().out
     assert "4 clusters\n" in page
@@ -103,7 +101,7 @@ def test_of_many_clusters_the_largest_are_shown(
     assert page.index(f"     {MOST + 2}  ") < page.index(f"     {MOST + 1}  ")
 
 
-def test_one_of_each_is_told_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_of_each_is_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
     record = {"file": "a.csv", "line": 3, "id": None, "reason": "no text", "raw": ""}
     show_findings(
         Findings(
@@ -124,7 +122,7 @@ def test_one_of_each_is_told_in_the_singular(capsys: pytest.CaptureFixture[str])
         assert line in page
 
 
-def test_an_output_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"documents": 30, "clusters": 3}
     release = {"number": 2, "run": "abc", "when": "today", "files": 2}
     release |= {"hashed": 1, "counts": counts}

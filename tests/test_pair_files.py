@@ -106,7 +106,7 @@ CANNOT = ["cannot", " Cannot ", "cannot link", "different", "0", "0.0", "FALSE",
 
 
 def kinds_file(folder: Path, ending: str, kinds: list[Any]) -> Path:
-    """Write a pair for each kind, beside notes, and return the path."""
+    """Write a pair for each kind, with notes, and return the path."""
     path = folder / f"pairs.{ending}"
     rows = [
         {"A": f"x{n}", " b": f"y{n}", "Kind": kind, "trust": 1, "page": "p"}

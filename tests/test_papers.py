@@ -116,8 +116,8 @@ def test_what_is_given_is_of_the_training_part_alone(wrong: float) -> None:
     held = {tuple(pair) for pair in more.pairs.tolist()}
     assert {tuple(pair) for pair in fewer.pairs.tolist()} <= held
     same = classes[more.must_link[:, 0]] == classes[more.must_link[:, 1]]
-    apart = classes[more.cannot_link[:, 0]] != classes[more.cannot_link[:, 1]]
-    share_wrong = 1 - (same.sum() + apart.sum()) / 200
+    differ = classes[more.cannot_link[:, 0]] != classes[more.cannot_link[:, 1]]
+    share_wrong = 1 - (same.sum() + differ.sum()) / 200
     assert share_wrong == 0 if wrong == 0 else 0.2 < share_wrong < 0.4
 
 
@@ -189,10 +189,10 @@ def test_each_experiment_writes_its_files(
     options = ["--quick", "--runs", "1", "--output", str(tmp_path)]
     done = CliRunner().invoke(harness.command(experiment), [*options, "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    printed = json.loads(done.stdout)
     chosen = {study.name for study in experiment.chosen(quick=True)}
     drawn = [figure for figure in experiment.figures if figure.study in chosen]
-    assert len(told["figures"]) == len(drawn)
+    assert len(printed["figures"]) == len(drawn)
     header, *lines = (tmp_path / f"{name}.csv").read_text().splitlines()
     assert header.startswith(",".join(COLUMNS))
     keys = [list(study.keys(1, True)) for study in experiment.chosen(quick=True)]
@@ -200,7 +200,7 @@ def test_each_experiment_writes_its_files(
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / f"{name}.md").read_text()
     assert page.startswith(f"# {experiment.title}\n")
-    assert all(finding in page for finding in told["findings"])
+    assert all(finding in page for finding in printed["findings"])
 
 
 def test_sets_are_read_from_a_folder_and_news_else_fetched(

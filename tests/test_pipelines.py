@@ -56,8 +56,8 @@ def copied(name: str, folder: Path, old: str = "", new: str = "") -> Path:
 def run(job: Path, *options: str) -> dict[str, Any]:
     done = CliRunner().invoke(hmrf, ["run", str(job), "--json", "--quiet", "--threads=2", *options])
     assert done.exit_code == 0, done.output
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
 
 
 def write_lines(path: Path, records: list[dict[str, Any]], bad: str = "") -> None:
@@ -71,20 +71,20 @@ def write_lines(path: Path, records: list[dict[str, Any]], bad: str = "") -> Non
 def test_demo(tmp_path: Path) -> None:
     job = copied("demo", tmp_path, "builtin://docstrings", "documents.jsonl")
     write_lines(tmp_path / "documents.jsonl", [one._asdict() for one in drawn(0, N_DOCUMENTS)])
-    told = run(job)
-    assert told["documents"]["all"] == N_DOCUMENTS
-    assert told["clusters"]["number"] == 12
-    assert told["nmi"] > 0.8
+    printed = run(job)
+    assert printed["documents"]["all"] == N_DOCUMENTS
+    assert printed["clusters"]["number"] == 12
+    assert printed["nmi"] > 0.8
 
 
 def test_newsgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "read_builtin", lambda url: iter(drawn(0, N_DOCUMENTS)))
     fetch.main(tmp_path)
-    told = run(copied("newsgroups", tmp_path))
-    assert told["documents"]["all"] == N_DOCUMENTS
-    assert sum(told["answers"]["pairs"].values()) == fetch.N_ANSWERS
-    assert told["answers"]["unknown"] == 0
-    assert told["nmi"] > 0.8
+    printed = run(copied("newsgroups", tmp_path))
+    assert printed["documents"]["all"] == N_DOCUMENTS
+    assert sum(printed["answers"]["pairs"].values()) == fetch.N_ANSWERS
+    assert printed["answers"]["unknown"] == 0
+    assert printed["nmi"] > 0.8
 
 
 def test_arxiv(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_arxiv(tmp_path: Path) -> None:
     ]
     snapshot = tmp_path / "arxiv-metadata-oai-snapshot.json"
     write_lines(snapshot, records, bad='{"id": "2007.1, cut off\n')
-    told = run(copied("arxiv", tmp_path))
-    assert (told["documents"]["all"], told["documents"]["quarantined"]) == (N_DOCUMENTS, 1)
-    assert told["clusters"]["number"] == 100
+    printed = run(copied("arxiv", tmp_path))
+    assert (printed["documents"]["all"], printed["documents"]["quarantined"]) == (N_DOCUMENTS, 1)
+    assert printed["clusters"]["number"] == 100
 
 
 def test_three_nights(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def parse(command: str) -> click.Context:
 
 
 def codes_for_a_person() -> set[int]:
-    """Return all our exit codes that another try cannot mend; 1 is a mistake of the program."""
+    """Return all our exit codes that another try cannot change; 1 is a mistake of the program."""
     kinds = [one for one in vars(errors).values() if isinstance(one, type)]
     ours = {one.exit_code for one in kinds if issubclass(one, errors.HmrfError)}
     assert TRY_AGAIN in ours
@@ -185,7 +185,7 @@ def pod() -> Pod:
     return job, template, container
 
 
-def test_the_cron_job_tries_again_what_another_try_may_mend(pod: Pod) -> None:
+def test_the_cron_job_tries_again_what_another_try_may_solve(pod: Pod) -> None:
     job, template, container = pod
     assert template["restartPolicy"] == "Never"  # a podFailurePolicy is for nothing else
     drained, failed = job["podFailurePolicy"]["rules"]
@@ -223,7 +223,7 @@ def section(unit: str, name: str) -> dict[str, str]:
     return dict(parser[name])
 
 
-def test_the_service_tries_again_what_another_try_may_mend() -> None:
+def test_the_service_tries_again_what_another_try_may_solve() -> None:
     service = section("hmrf-nightly.service", "Service")
     assert parse(service["ExecStart"]).params["quiet"]
     assert service["Restart"] == "on-failure"

@@ -39,7 +39,7 @@ def test_the_bar_shows_steps_and_iterations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "told"),
+    ("seen", "text"),
     [
         ([], ""),
         ([(0.0, 100)], ""),
@@ -49,9 +49,9 @@ def test_the_bar_shows_steps_and_iterations() -> None:
     ],
 )
 def test_the_end_is_guessed_from_how_fast_fewer_documents_move(
-    seen: list[tuple[float, int]], told: str
+    seen: list[tuple[float, int]], text: str
 ) -> None:
-    assert remaining(seen) == told
+    assert remaining(seen) == text
 
 
 def test_lines_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:

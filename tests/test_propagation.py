@@ -24,7 +24,7 @@ from hmrf_dask.tasks.model import Settings
 from tests.support.fits import Case, digests, fit, text_case
 from tests.support.icm_oracle import Component, add_messages, exchange_messages, settle_labels
 from tests.support.icm_problems import grouping_of, problem_of, random_component, starting_labels
-from tests.support.loop import check_energy, kept_turns, make_bench
+from tests.support.loop import check_energy, kept_iterations, make_bench
 from tests.support.problems import DISTORTIONS, random_problem
 
 BELIEFS = "belief-propagation"
@@ -142,9 +142,9 @@ def test_packing_components_together_changes_nothing() -> None:
         )
         labels = starting_labels(rng, both)
         together = propagated(both, labels, np.repeat([0, 1], [one.n, other.n]).astype(np.int32))
-        apart = [propagated(one, labels[: one.n]), propagated(other, labels[one.n :])]
-        assert together == (apart[0][0] + apart[1][0], apart[0][1] + apart[1][1])
-        counts.add((apart[0][1], apart[1][1]))
+        alone = [propagated(one, labels[: one.n]), propagated(other, labels[one.n :])]
+        assert together == (alone[0][0] + alone[1][0], alone[0][1] + alone[1][1])
+        counts.add((alone[0][1], alone[1][1]))
     assert len(counts) > 2  # it was taken in one and not in the other
 
 
@@ -255,8 +255,8 @@ CASES = {
 
 
 def modes(run_dir: Path) -> list[Any]:
-    told = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
-    begun = next(event for event in told if event["event"] == "start")
+    recorded = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    begun = next(event for event in recorded if event["event"] == "start")
     return [begun["inference"], sorted(set(begun["bundles"])), begun["bundles_with_icm_alone"]]
 
 
@@ -271,7 +271,7 @@ def test_j_never_rises_and_is_the_oracles(distortion: str) -> None:
             n_passing += sum(one.mode == "messages" for one in bench.engine.problem.icm_problems)
             refining = distortion in ("cosine", "pearson", "euclidean")
             last = None
-            for turn in kept_turns(bench, refining=refining, most=6):
+            for turn in kept_iterations(bench, refining=refining, most=6):
                 check_energy(bench, turn.state)
                 total = turn.state.energy.total
                 assert last is None or total <= last or turn.steps[0][0] in ("begin", "settled")
@@ -287,16 +287,16 @@ def synchronous() -> Iterator[None]:
 
 @pytest.mark.usefixtures("synchronous")
 def test_messages_beyond_the_task_memory_are_not_passed(tmp_path: Path) -> None:
-    case, told = case_of(closure=False), {}
+    case, recorded = case_of(closure=False), {}
     for memory in ("1 GiB", "12 KiB", "6 KiB"):
         found = digests(case, (1, 8), ("synchronous",), memory)
         assert len(set(found.values())) == 1, found
         with dask.config.set({"hmrf.task-memory": memory}):
             fit(case, 3, run_dir=str(tmp_path / memory))
-        told[memory] = modes(tmp_path / memory)
-    assert told["1 GiB"] == [BELIEFS, ["messages"], 0]
-    assert told["12 KiB"] == [BELIEFS, ["heap", "messages"], 1]
-    assert told["6 KiB"][1][-1] == "rounds"
+        recorded[memory] = modes(tmp_path / memory)
+    assert recorded["1 GiB"] == [BELIEFS, ["messages"], 0]
+    assert recorded["12 KiB"] == [BELIEFS, ["heap", "messages"], 1]
+    assert recorded["6 KiB"][1][-1] == "rounds"
 
 
 @pytest.mark.usefixtures("synchronous")

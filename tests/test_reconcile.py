@@ -162,7 +162,7 @@ def test_a_domino_chain_is_handed_from_piece_to_piece(backwards: bool) -> None:
     costs, (first, second, cost) = domino(n)
     if backwards:
         costs, first, second = costs[::-1].copy(), n - 1 - first, n - 1 - second
-    alone = np.arange(n, dtype=np.int32)  # no groups: the chain itself is looked at
+    alone = np.arange(n, dtype=np.int32)  # no groups: the chain itself is tested
     bounds = list(range(0, n + 1, n // 8))
     run = reconciliation(costs, 0, (first, second, cost), alone, bounds)
     assert not reconcile(run, np.ones(n, np.int32)).any()

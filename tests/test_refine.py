@@ -20,7 +20,7 @@ from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.tasks.first_variation import Proposals, best_first, merge_proposals
 from hmrf_dask.tasks.model import State
 from tests import naive
-from tests.support.loop import Bench, make_bench, turns
+from tests.support.loop import Bench, iterations, make_bench
 from tests.support.problems import Problem, label_pairs, planted_text, random_problem
 
 NEITHER = "neither a row nor a group can move with a gain"
@@ -117,10 +117,10 @@ def test_j_falls_in_every_round_and_is_that_of_the_oracle_at_its_best_centroids(
         if after.steps[0][0] == "variation":  # ICM in between may empty a cluster
             assert not ((after.state.counts == 0) & (before.state.counts > 0)).any()
     for turn in steps[1:]:
-        told, labels = bench.energy(turn.state), bench.labels(turn.state)
-        size = 1e-9 * (1 + told.absolute)
-        assert turn.state.energy.value == pytest.approx(told.total, abs=size)
-        if len(steps) > 2:  # something moved, so centroids were worked out anew
+        expected, labels = bench.energy(turn.state), bench.labels(turn.state)
+        size = 1e-9 * (1 + expected.absolute)
+        assert turn.state.energy.value == pytest.approx(expected.total, abs=size)
+        if len(steps) > 2:  # something moved, so centroids were worked out again
             best = best_energy(bench, labels, turn.state)
             assert turn.state.energy.value == pytest.approx(best, abs=size)
 
@@ -138,7 +138,7 @@ def test_at_the_end_neither_a_row_nor_a_group_can_move(seed: int) -> None:
 def test_a_whole_fit_ends_where_nothing_can_move_too(seed: int) -> None:
     for learn in (False, True):
         bench = make_bench(small_problem(seed), n_parts=2, learn=learn)
-        *_, (phase, end) = turns(bench, refining=True, most=200)
+        *_, (phase, end) = iterations(bench, refining=True, most=200)
         assert (phase, end.stop) == ("refine", NEITHER)
         slack = SLACK * (1 + bench.energy(end.state).absolute)
         assert largest_gain(bench, end.state, everything(bench)) <= slack
@@ -266,11 +266,11 @@ def test_rows_of_other_problems_stay_with_icm_and_free_rows_end_at_their_best(
     steps = refined(bench, from_labels(bench, random_labels(problem)))
     for before, after in itertools.pairwise(steps[:-1]):
         assert after.state.energy.total < before.state.energy.total
-    end, told = steps[-1].state, bench.energy(steps[-1].state)
-    assert end.energy.value == pytest.approx(told.total, abs=1e-9 * (1 + told.absolute))
+    end, expected = steps[-1].state, bench.energy(steps[-1].state)
+    assert end.energy.value == pytest.approx(expected.total, abs=1e-9 * (1 + expected.absolute))
     linked = set(np.concatenate([problem.must, problem.cannot]).ravel().tolist())
     free = [[row] for row in range(24) if row not in linked]
-    assert largest_gain(bench, end, free) <= SLACK * (1 + told.absolute)
+    assert largest_gain(bench, end, free) <= SLACK * (1 + expected.absolute)
 
 
 # --- on text, and when it runs at all

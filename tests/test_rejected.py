@@ -291,7 +291,9 @@ def test_an_answer_that_comes_late_finds_its_document_in_old_assignments(
     assert json.loads(result.stdout)["answers"]["waiting"] == 1
 
 
-def test_damaged_assignments_are_told_where_they_would_have_been_asked(corpus: JobCorpus) -> None:
+def test_damaged_assignments_are_reported_where_they_are_needed(
+    corpus: JobCorpus,
+) -> None:
     nights = Nights(corpus)
     report = run(nights.job)
     for path in Path(report.output).glob("runs/*/assignments/*"):
@@ -317,7 +319,7 @@ def test_predictions_remember_documents_that_go(corpus: JobCorpus) -> None:
     assert counts(run(nights.job)) == (0, 1, 0)
 
 
-def test_predictions_tell_of_answers_that_will_stop_the_next_fit(corpus: JobCorpus) -> None:
+def test_predictions_report_answers_that_will_stop_the_next_fit(corpus: JobCorpus) -> None:
     nights = Nights(corpus)
     run(nights.job)
     nights.answer((nights.ids[0], "nobody", "must"))
@@ -354,7 +356,7 @@ def test_notes_are_kept_with_the_release(corpus: JobCorpus) -> None:
     rows = [{"id": first, "label": 1, "trust": 0.5}, {"id": second, "label": 1}]
     corpus.write({"classes.jsonl": "\n".join(map(json.dumps, rows)).encode()})
     report = run(job)
-    told = [
+    expected = [
         {"source": "answers.csv", "line": 2, "a": first, "b": second, "kind": "must",
          "notes": {"annotator": "anna"}},
         {"source": "classes.jsonl", "line": 1, "id": first, "label": "1", "notes": {"trust": 0.5}},
@@ -362,7 +364,7 @@ def test_notes_are_kept_with_the_release(corpus: JobCorpus) -> None:
     for mode in ("fit", "predict"):
         (path,) = Path(report.output).glob(f"runs/{report.run}/notes.jsonl")
         found = [json.loads(line) for line in path.read_text().splitlines()]
-        assert [{**one, "source": Path(one["source"]).name} for one in found] == told
+        assert [{**one, "source": Path(one["source"]).name} for one in found] == expected
         corpus.write(corpus.files(corpus.draw(3), first=50))
         run(job, mode="predict", keep=1)
         assert mode == "predict" or path.exists()

@@ -96,12 +96,15 @@ def test_damage_is_named(place: Place) -> None:
     storage = storage_of(place)
     storage.write("runs/one/run.json", b"other")
     storage.delete(["runs/one/assignments/part-00000-of-00001.parquet"])
-    told = damages(url, found, options)
-    assert len(told) == 2
-    assert "runs/one/assignments/part-00000-of-00001.parquet must be as it was published" in told[0]
-    assert "got none" in told[0]
-    assert "runs/one/run.json" in told[1]
-    assert "got 5 bytes" in told[1]
+    problems = damages(url, found, options)
+    assert len(problems) == 2
+    assert (
+        "runs/one/assignments/part-00000-of-00001.parquet must be as it was published"
+        in problems[0]
+    )
+    assert "got none" in problems[0]
+    assert "runs/one/run.json" in problems[1]
+    assert "got 5 bytes" in problems[1]
     with pytest.raises(DamagedFileError, match=r"runs/one/run.json .*5 bytes"):
         read_published(url, found, "runs/one/run.json", options)
 
@@ -147,7 +150,7 @@ def test_the_same_run_publishes_once(place: Place) -> None:
     assert latest(url, options) == first
 
 
-def test_a_run_that_was_passed_over_publishes_nothing(place: Place) -> None:
+def test_a_run_that_was_skipped_publishes_nothing(place: Place) -> None:
     url, options = place
     files = write_files(storage_of(place), "late")
     asked: dict[str, Any] = {"contents": Contents(files, [], {}, "m")}
@@ -155,9 +158,9 @@ def test_a_run_that_was_passed_over_publishes_nothing(place: Place) -> None:
         # The number is the fence where a check came too early.
         release_of_other = {"run_id": "other", "previous": None, "storage_options": options}
         publish(url, hold, **release_of_other, **asked)
-        with pytest.raises(HeldError, match="release 1 of run other") as told:
+        with pytest.raises(HeldError, match="release 1 of run other") as caught:
             publish(url, hold, run_id="late", previous=None, storage_options=options, **asked)
-        assert told.value.exit_code == 75
+        assert caught.value.exit_code == 75
         storage_of(place).write("holders/00001.done", b"")
         with (
             held(url, "next", storage_options=options),
@@ -234,13 +237,13 @@ def test_halves_of_files_that_killed_writers_left_go(
     others = [f".mine.txt.{end}", f"releases/.mine.json.{end}", "made/.mine", f"runs/.mine.{end}"]
     for name in (*halves, *others):
         (tmp_path / name).write_text("half")
-    for letter in "bcd":
-        publish_run(str(tmp_path), called(letter))
+    for name in "bcd":
+        publish_run(str(tmp_path), called(name))
     assert {name for name in halves if (tmp_path / name).exists()} == set()
     assert {name for name in others if not (tmp_path / name).exists()} == set()
 
 
-def test_cleaning_leaves_the_run_that_goes_on(tmp_path: Path) -> None:
+def test_cleaning_leaves_the_run_in_progress(tmp_path: Path) -> None:
     release((str(tmp_path), {}), called("a"))
     storage, now = open_storage(str(tmp_path), {}, durable=True), called("0")
     record(storage, now, [f"runs/{now}"])
@@ -257,8 +260,8 @@ def test_a_folder_that_stays_fails_nothing(
 ) -> None:
     place = (str(tmp_path), {})
     a, c = called("a"), called("c")
-    for letter in "abc":
-        release(place, called(letter))
+    for name in "abc":
+        release(place, called(name))
 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError("not yours")
@@ -280,8 +283,8 @@ def test_a_writer_killed_anywhere_leaves_whole_releases(
     tmp_path: Path, when: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = str(tmp_path)
-    for letter in "abc":
-        publish_run(output, called(letter))
+    for name in "abc":
+        publish_run(output, called(name))
     left = [when]
 
     def mortal(name: str) -> Any:
@@ -316,8 +319,8 @@ def test_a_process_killed_while_it_publishes(tmp_path: Path, when: int) -> None:
     import multiprocessing
 
     output = str(tmp_path)
-    for letter in "abc":
-        publish_run(output, called(letter))
+    for name in "abc":
+        publish_run(output, called(name))
     process = multiprocessing.get_context("spawn").Process(
         target=dying_release, args=(output, called("d"), str(when))
     )

@@ -29,16 +29,18 @@ def night(job: Path, *options: str) -> tuple[JSON, dict[str, int]]:
     asked = ["run", str(job), "--threads", "2", "--json", "--quiet", *options]
     result = CliRunner().invoke(hmrf, asked)
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    known = {name: told[name] for name in Report.__dataclass_fields__}
-    return told, {name: row["cluster"] for name, row in assigned(Report(**known)).items()}
+    printed = json.loads(result.stdout)
+    known = {name: printed[name] for name in Report.__dataclass_fields__}
+    return printed, {name: row["cluster"] for name, row in assigned(Report(**known)).items()}
 
 
-def check_since(told: JSON, before: dict[str, int], after: dict[str, int], changed: int) -> None:
+def check_since(printed: JSON, before: dict[str, int], after: dict[str, int], changed: int) -> None:
     """Compare what is reported of documents with the clusters of two releases."""
     both = before.keys() & after.keys()
     moved = sum(before[one] != after[one] for one in both)
-    found = {name: told["documents"][name] for name in told["documents"] if name != "vectorised"}
+    found = {
+        name: printed["documents"][name] for name in printed["documents"] if name != "vectorised"
+    }
     assert found == {
         "all": len(after),
         "new": len(after.keys() - before.keys()),
@@ -70,39 +72,39 @@ def test_documents_are_counted_by_their_ids(options: tuple[str, ...], corpus: Jo
     assert first["files"] == {"all": 6, "new": 6, "changed": 0, "gone": 0}
     check_since(first, {}, before, changed=0)
     stayed = other_nights(corpus)
-    told, after = night(job, *options)
-    assert told["files"] == {"all": 6, "new": 2, "changed": 1, "gone": 2}
-    check_since(told, before, after, changed=stayed)
-    assert told["documents"]["vectorised"] == len(after)  # all small files share a bundle
-    assert told["documents"]["moved"] > 0
+    printed, after = night(job, *options)
+    assert printed["files"] == {"all": 6, "new": 2, "changed": 1, "gone": 2}
+    check_since(printed, before, after, changed=stayed)
+    assert printed["documents"]["vectorised"] == len(after)  # all small files share a bundle
+    assert printed["documents"]["moved"] > 0
     again, same = night(job)
     if options:  # now the fit of what was predicted
         check_since(again, after, same, changed=0)
     else:
-        assert (again["status"], again["documents"]) == ("up to date", told["documents"])
+        assert (again["status"], again["documents"]) == ("up to date", printed["documents"])
 
 
 def test_clusters_that_split_move_documents(corpus: JobCorpus) -> None:
     job = corpus.write_all(n_pairs=0)
     _, before = night(job)
     job = corpus.write_job(method={"n_clusters": 7, "n_init": 1, "random_state": 1})
-    told, after = night(job)
-    check_since(told, before, after, changed=0)
-    assert 0 < told["documents"]["moved_share"] < 1
-    assert "churn" not in told["clusters"]
+    printed, after = night(job)
+    check_since(printed, before, after, changed=0)
+    assert 0 < printed["documents"]["moved_share"] < 1
+    assert "churn" not in printed["clusters"]
 
 
-def test_violated_pairs_are_told_beside_those_used(corpus: JobCorpus) -> None:
+def test_violated_pairs_are_reported_next_to_those_used(corpus: JobCorpus) -> None:
     corpus.write_all(n_pairs=0)
     right = corpus.answers(30).decode().splitlines()
     # Pairs of one class that must not be together cost little, so they are broken.
     wrong = [f"space/{3 * n:04},space/{3 * n + 3:04},cannot" for n in range(12)]
     corpus.write({"answers.csv": "\n".join([*right, *wrong, ""]).encode()})
     method = {"n_clusters": 3, "n_init": 1, "cannot_link_cost": 1e-3, "on_conflict": "keep"}
-    told, after = night(corpus.write_job(method=method))
+    printed, after = night(corpus.write_job(method=method))
     pairs = [line.split(",") for line in [*right[1:], *wrong]]
     used = {kind: [one for one in pairs if one[2] == kind] for kind in ("must", "cannot")}
-    answers = told["answers"]
+    answers = printed["answers"]
     assert answers["pairs"] == {kind: len(found) for kind, found in used.items()}
     assert answers["violated"] == {
         "must": sum(after[a] != after[b] for a, b, _ in used["must"]),
@@ -110,7 +112,7 @@ def test_violated_pairs_are_told_beside_those_used(corpus: JobCorpus) -> None:
     }
     assert answers["violated"]["cannot"] > 0
     assert not {"must_link", "cannot_link"} & answers.keys()
-    shown = CliRunner().invoke(hmrf, ["inspect", f"{told['output']}/runs/{told['run']}"])
+    shown = CliRunner().invoke(hmrf, ["inspect", f"{printed['output']}/runs/{printed['run']}"])
     kinds = [f"{answers['violated'][one]} of {len(found)} {one}" for one, found in used.items()]
     assert f"violated: {kinds[0]}-links, {kinds[1]}-links" in shown.stdout
 
@@ -133,11 +135,11 @@ def test_people_read_what_is_counted(corpus: JobCorpus) -> None:
     release = latest(output)
     assert release is not None
     assert release.counts == {"documents": 140, "clusters": 3}
-    told = json.loads(CliRunner().invoke(hmrf, ["inspect", str(output), "--json"]).stdout)
-    assert told["release"]["counts"] == release.counts
+    printed = json.loads(CliRunner().invoke(hmrf, ["inspect", str(output), "--json"]).stdout)
+    assert printed["release"]["counts"] == release.counts
     fit = f"{output}/runs/{release.run}/fit"
-    told = json.loads(CliRunner().invoke(hmrf, ["inspect", fit, "--json"]).stdout)
-    assert told["progress"]["fit"]["rows_moved"] == 0
+    printed = json.loads(CliRunner().invoke(hmrf, ["inspect", fit, "--json"]).stdout)
+    assert printed["progress"]["fit"]["rows_moved"] == 0
     assert "0 rows changed cluster" in CliRunner().invoke(hmrf, ["inspect", fit]).stdout
 
 

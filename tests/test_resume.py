@@ -70,7 +70,7 @@ def test_killed_in_a_warm_up(undisturbed: dict[str, tuple[Result, str]], tmp_pat
 
 
 class the_same_as:  # noqa: N801 - reads as a word of a sentence
-    """A result to compare with: digests and labels, and what a difference would be told by."""
+    """A result to compare with: digests and labels, and what a difference would show in."""
 
     def __init__(self, wanted: Result) -> None:
         self.wanted = wanted
@@ -153,7 +153,7 @@ def test_a_finished_run_under_other_partitions(
 
 
 @pytest.mark.parametrize("what", ["commit", "labels", "state"])
-def test_a_damaged_last_commit_is_passed_over(
+def test_a_damaged_last_commit_is_skipped(
     what: str, undisturbed: dict[str, tuple[Result, str]], tmp_path: Path
 ) -> None:
     wanted, finished = undisturbed["cosine"]
@@ -250,22 +250,22 @@ def watched(run_dir: Path, progress: Any = lambda record: None, **changed: Any) 
     )
 
 
-def test_progress_and_events_tell_every_commit(tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = []
-    fitted = watched(tmp_path / "run", told.append)
+def test_progress_and_events_report_every_commit(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = []
+    fitted = watched(tmp_path / "run", records.append)
     events = events_of(str(tmp_path / "run"))
     names = [event["event"] for event in events]
     assert names[0] == "start"
     assert names[-1] == "stop"
     assert names.count("candidate") == 2
     iterations = [event for event in events if event["event"] == "iteration"]
-    assert len(iterations) + 2 == len(told) == events[-1]["commit"]
-    assert [one["J"] for one in iterations] == [one["J"] for one in told[2:]]
+    assert len(iterations) + 2 == len(records) == events[-1]["commit"]
+    assert [one["J"] for one in iterations] == [one["J"] for one in records[2:]]
     assert events[-1]["stop"] == fitted.stop
-    assert [one["phase"] for one in told] == phases_of(str(tmp_path / "run"))
+    assert [one["phase"] for one in records] == phases_of(str(tmp_path / "run"))
 
 
-def test_empty_clusters_and_reseeding_are_told(
+def test_empty_clusters_and_reseeding_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = np.repeat([[1.0, 0.0], [0.0, 1.0]], 5, axis=0)
@@ -286,7 +286,7 @@ def test_empty_clusters_and_reseeding_are_told(
     assert "reseed" in [event["event"] for event in events_of(str(tmp_path / "other"))]
 
 
-def test_a_failure_is_told_and_the_run_goes_on_later(tmp_path: Path) -> None:
+def test_a_failure_is_reported_and_the_run_is_resumed_later(tmp_path: Path) -> None:
     def fail(record: dict[str, Any]) -> None:
         if record["phase"] == "fit":
             raise KeyboardInterrupt

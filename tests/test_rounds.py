@@ -16,7 +16,7 @@ from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import State
 from tests.support.icm_oracle import Component
 from tests.support.icm_problems import DISTORTIONS, SMALL, in_rounds, renumbered, tangled
-from tests.support.loop import make_bench, turns
+from tests.support.loop import iterations, make_bench
 from tests.support.problems import Problem
 
 
@@ -82,7 +82,7 @@ def test_j_is_the_oracles_and_never_rises(distortion: str) -> None:
         bench = make_bench(problem, task_memory=SMALL)
         in_rounds(bench)
         seen = []
-        for phase, turn in turns(bench, most=6):
+        for phase, turn in iterations(bench, most=6):
             assert turn.state.energy.value == pytest.approx(
                 bench.energy(turn.state).total, rel=1e-9
             )
@@ -98,7 +98,7 @@ def test_no_single_and_no_group_move_is_left(distortion: str) -> None:
         problem = tangled(seed, n=40, distortion=distortion)
         bench = make_bench(problem, task_memory=SMALL)
         in_rounds(bench)
-        _, turn = next(turns(bench))  # its labels began undecided
+        _, turn = next(iterations(bench))  # its labels began undecided
         labels = bench.labels(turn.state)
         assert (labels >= 0).all()
         settled_in_one_place(problem, turn.state, labels)

@@ -307,7 +307,7 @@ def test_fingerprint_does_not_depend_on_partitioning_or_on_dense_and_sparse(dens
     assert fingerprint(RowBlock.from_array(dense), 0) == expected
 
 
-def test_fingerprint_tells_reordered_from_changed():
+def test_fingerprint_distinguishes_reordered_from_changed():
     matrix = scipy.sparse.random_array((50, 8), density=0.3, dtype=np.float32, rng=1, format="csr")
     named = np.array([f"doc-{i}" for i in range(50)])
     block = RowBlock.from_scipy(matrix, named)

@@ -116,7 +116,7 @@ def test_new_answers_start_from_the_last_clusters(corpus: JobCorpus, read_files:
     assert report.fit["iterations"] <= cold.fit["iterations"]
 
 
-def test_changed_and_deleted_files_are_told(corpus: JobCorpus) -> None:
+def test_changed_and_deleted_files_are_reported(corpus: JobCorpus) -> None:
     job = corpus.write_all(n_pairs=0)
     run(job)
     (corpus.folder / "documents" / "part-000.jsonl.gz").unlink()
@@ -128,17 +128,17 @@ def test_changed_and_deleted_files_are_told(corpus: JobCorpus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refit", "anew"), [("never", False), ("drift>5%", True), ("always", True)]
+    ("refit", "is_new"), [("never", False), ("drift>5%", True), ("always", True)]
 )
-def test_the_vocabulary_is_made_anew_when_the_words_change(
-    refit: str, anew: bool, corpus: JobCorpus, read_files: list[str]
+def test_the_vocabulary_is_made_again_when_the_words_change(
+    refit: str, is_new: bool, corpus: JobCorpus, read_files: list[str]
 ) -> None:
     job = corpus.write_all(text={"refit": refit})
     before = assignments(run(job))
     read_files.clear()
     corpus.write(corpus.files(corpus.draw(20, words="entirely other words nobody wrote"), first=50))
     report = run(job)
-    assert report.vocabulary["refit"] == anew
+    assert report.vocabulary["refit"] == is_new
     assert report.vocabulary["unknown_share"] > 0.1
     assert read_files == ["documents/part-050.jsonl.gz"]  # counts of the others are kept
     assert report.start == "warm"  # mapped through the words
@@ -175,9 +175,9 @@ def test_predict_loses_no_document_whose_file_is_read_in_another_way(corpus: Job
     job = corpus.write_all()
     before = assignments(run(job))
     manifest = next(one for one in corpus.folder.glob("*.yaml") if one != job)
-    told = yaml.safe_load(manifest.read_text())
-    del told["documents"]["label"]
-    manifest.write_text(yaml.safe_dump(told))
+    content = yaml.safe_load(manifest.read_text())
+    del content["documents"]["label"]
+    manifest.write_text(yaml.safe_dump(content))
     report = run(job, mode="predict")
     assert assignments(report) == before
     assert report.documents["all"] == len(before)
@@ -213,7 +213,7 @@ def test_a_bad_record_stops_the_run_naming_file_and_line(corpus: JobCorpus) -> N
 
 
 @QUARANTINED
-def test_bad_records_are_put_aside_with_the_reason(corpus: JobCorpus) -> None:
+def test_bad_records_are_quarantined_with_the_reason(corpus: JobCorpus) -> None:
     job = corpus.write_all(40, 3, on_bad_record="quarantine", max_rejected=0.5)
     corpus.write({"documents/bad.jsonl": BAD})
     corpus.write({"documents/again.jsonl.gz": lines([corpus.documents[0]])})
@@ -223,12 +223,12 @@ def test_bad_records_are_put_aside_with_the_reason(corpus: JobCorpus) -> None:
     assert report.documents.items() >= {"all": 41, "vectorised": 42, "quarantined": 4}.items()
     assert report.answers["unknown"] == 1
     folder = Path(report.output) / report.places["rejects"]
-    told = [
+    content = [
         json.loads(line)
         for path in sorted(folder.iterdir())
         for line in path.read_text().splitlines()
     ]
-    reasons = {(one["source"], one["line"]) for one in told}
+    reasons = {(one["source"], one["line"]) for one in content}
     assert reasons == {
         ("documents/bad.jsonl", 2),
         ("documents/bad.jsonl", 3),
@@ -236,28 +236,28 @@ def test_bad_records_are_put_aside_with_the_reason(corpus: JobCorpus) -> None:
         ("documents/part-000.jsonl.gz", 0),
         ("answers.csv", 5),
     }
-    assert all(one["reason"] for one in told)
+    assert all(one["reason"] for one in content)
     assert len(assignments(report)) == 41
     release = latest(report.output)
     assert release is not None
     assert f"{report.places['rejects']}/answers.jsonl" in release.files
-    with pytest.raises(InvalidInputError, match="line 2"):  # counted, but no longer put aside
+    with pytest.raises(InvalidInputError, match="line 2"):  # counted, but no longer quarantined
         run(job, on_bad_record="stop")
 
 
 @QUARANTINED
 @pytest.mark.parametrize("damaged", [None, "labels-*.parquet", "rejects-*.jsonl"])
-def test_what_was_kept_beside_documents_and_is_lost_is_read_anew(
+def test_what_was_kept_with_documents_and_is_lost_is_read_again(
     damaged: str | None, corpus: JobCorpus
 ) -> None:
     job = corpus.write_all(40, 3, on_bad_record="quarantine", max_rejected=0.5)
     corpus.write({"documents/bad.jsonl": BAD})
     first = run(job)
-    beside = Path(first.output) / "documents"
+    stored = Path(first.output) / "documents"
     if damaged is None:
-        shutil.rmtree(beside)
+        shutil.rmtree(stored)
     else:
-        path = next(beside.glob(f"*/{damaged}"))
+        path = next(stored.glob(f"*/{damaged}"))
         path.write_bytes(path.read_bytes()[:-20])
     corpus.write({"answers.csv": corpus.answers(5)})
     with pytest.warns(HmrfWarning, match=r"documents/.*; it is made again of the documents"):
@@ -439,7 +439,7 @@ def test_other_kinds_of_rows(text: dict[str, Any], corpus: JobCorpus) -> None:
     assert all(len(words) == 10 for words in clusters["top_words"])
 
 
-def test_the_job_file_may_lie_anywhere(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_file_may_be_anywhere(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     job = corpus.write_all(20, 0)
     monkeypatch.chdir(corpus.folder.parent)
     assert run(Path(corpus.folder.name) / "job.yaml").output == str(corpus.folder / "out")

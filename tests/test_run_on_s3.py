@@ -54,10 +54,10 @@ def test_from_a_bucket_to_a_bucket(
 
     first = run(job)
     assert first.exit_code == 0, first.output
-    told = json.loads(first.stdout)
-    assert (told["status"], told["documents"]["all"]) == ("done", 80)
-    assert told["nmi"] == pytest.approx(1.0)
-    assert sum(told["answers"]["pairs"].values()) == 20
+    printed = json.loads(first.stdout)
+    assert (printed["status"], printed["documents"]["all"]) == ("done", 80)
+    assert printed["nmi"] == pytest.approx(1.0)
+    assert sum(printed["answers"]["pairs"].values()) == 20
 
     again = run(job)
     assert (again.exit_code, json.loads(again.stdout)["status"]) == (0, "up to date")
@@ -73,5 +73,5 @@ def test_from_a_bucket_to_a_bucket(
     names = bucket.files_there.ls(folder, detail=False)
     tables = [pq.read_table(bucket.files_there.open(name)) for name in names]
     assert sum(len(table) for table in tables) == 100
-    looked = CliRunner().invoke(hmrf, ["inspect", f"{there}/clusters", "--json"])
-    assert json.loads(looked.stdout)["release"]["number"] == 2
+    inspected = CliRunner().invoke(hmrf, ["inspect", f"{there}/clusters", "--json"])
+    assert json.loads(inspected.stdout)["release"]["number"] == 2

@@ -111,7 +111,7 @@ def test_labels_are_parquet_that_others_can_read(tmp_path: Path) -> None:
 
 def test_parts_of_one_task_share_a_file(store: CheckpointStore) -> None:
     labels = labels_of(3)
-    apart = store.write_labels(0, "rows-00001", 30, labels[30:45])
+    second = store.write_labels(0, "rows-00001", 30, labels[30:45])
     first, last = store.write_group(
         0, [("rows-00000", 0, labels[:30]), ("rows-00002", 45, labels[45:])]
     )
@@ -119,7 +119,7 @@ def test_parts_of_one_task_share_a_file(store: CheckpointStore) -> None:
         ("rows-00000", 0, 30),
         ("rows-00002", 45, 55),
     ]
-    made = store.commit(0, {}, {}, [first, apart, last])
+    made = store.commit(0, {}, {}, [first, second, last])
     found = store.latest()
     assert found == made
     np.testing.assert_array_equal(store.read_labels(last), labels[45:])
@@ -395,7 +395,7 @@ def test_a_torn_event_spoils_no_other(tmp_path: Path) -> None:
     assert json.loads(lines[2])["event"] == "two"
 
 
-def test_the_probe_tells_who_sees_the_directory(place: Place) -> None:
+def test_the_probe_knows_who_sees_the_directory(place: Place) -> None:
     run = opener(place)()
     token = run.probe()
     worker: RunDirectory = pickle.loads(pickle.dumps(run))

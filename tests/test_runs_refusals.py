@@ -54,7 +54,7 @@ def test_the_same_configuration_in_other_words_is_accepted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("had", "asked"), [(1, True), (1, 1.0), (0, False), ([1], 1), ({}, None)])
-def test_values_that_python_takes_for_equal_are_told_apart(
+def test_values_that_python_takes_for_equal_are_distinguished(
     tmp_path: Path, had: Any, asked: Any
 ) -> None:
     open_run = opener((str(tmp_path), {}))

@@ -221,19 +221,19 @@ def test_of_racing_committers_one_wins(place: Place) -> None:
         check_whole(opener(place)(), number)
 
 
-def test_of_racing_committers_in_memory_one_wins_however_slow_the_look(
+def test_of_racing_committers_in_memory_one_wins_however_slow_listing_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     look = MemoryFileSystem.exists
 
-    def slow_look(self: Any, path: str, **options: Any) -> bool:
+    def slow_listing(self: Any, path: str, **options: Any) -> bool:
         found: bool = look(self, path, **options)
         time.sleep(0.02)  # the others look, too, before this one writes
         return found
 
     place = (f"memory://run-{uuid.uuid4().hex}", {})
     runs = [opener(place)() for _ in range(4)]
-    monkeypatch.setattr(MemoryFileSystem, "exists", slow_look)
+    monkeypatch.setattr(MemoryFileSystem, "exists", slow_listing)
     outcomes = race([partial(run.commit, 0, {}, {}, []) for run in runs])
     assert sum(outcome is None for outcome in outcomes) == 1
 
@@ -328,10 +328,10 @@ def test_a_resumed_run_goes_past_damage_and_says_so(place: Place) -> None:
     resumed = opener(place)()
     check_whole(resumed, 1)
     check_whole(resumed, 1)
-    told = [e for e in events(resumed) if e["event"] == "commit-rejected"]
-    assert [e["commit"] for e in told] == ["00003.json", "00002.json"]
-    assert made[3].files[0].name in told[0]["reason"]
-    assert made[2].state_name in told[1]["reason"]
+    rejected = [e for e in events(resumed) if e["event"] == "commit-rejected"]
+    assert [e["commit"] for e in rejected] == ["00003.json", "00002.json"]
+    assert made[3].files[0].name in rejected[0]["reason"]
+    assert made[2].state_name in rejected[1]["reason"]
     iterate(resumed, 2)
     resumed.clean(keep=1)  # must not take the damaged 3 for the newest
     check_whole(opener(place)(), 2)

@@ -34,7 +34,7 @@ from tests.support.icm_problems import SMALL, in_rounds, tangled
 from tests.support.job_corpus import JobCorpus, one_each
 from tests.support.job_runs import assigned, run
 from tests.support.killed_fits import phases_of, spread_kills
-from tests.support.loop import Bench, make_bench, some_bench, turns
+from tests.support.loop import Bench, iterations, make_bench, some_bench
 from tests.support.problems import random_problem
 from tests.support.reads import watched_reads
 
@@ -150,7 +150,7 @@ def trace(bench: Bench, **how: Any) -> list[tuple[str, int, list[int]]]:
     """Return phase, J and labels of every iteration of a fit."""
     return [
         (phase, turn.state.energy.total, bench.labels(turn.state).tolist())
-        for phase, turn in turns(bench, **how)
+        for phase, turn in iterations(bench, **how)
     ]
 
 

@@ -34,21 +34,21 @@ def encoded(ending: str) -> bytes:
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_classes_are_as_few_pairs_as_tell_them(ending: str) -> None:
+def test_classes_are_as_few_pairs_as_determine_them(ending: str) -> None:
     pairs = parse_pairs(encoded(ending), f"classes.{ending}")
     assert pairs.fingerprint == Constraints(TOGETHER, APART, ids=True).fingerprint
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("d1,y", "line 8: a document must have one class, got 'y' here and 'x' in line 2"),
         (",y", "line 8: id must be a text or a whole number, got ''"),
     ],
 )
-def test_lines_that_tell_no_class(line: str, told: str) -> None:
+def test_lines_that_name_no_class(line: str, message: str) -> None:
     data = encoded("csv") + f"{line}\n".encode()
-    with pytest.raises(InvalidInputError, match=rf"^classes\.csv, {told}"):
+    with pytest.raises(InvalidInputError, match=rf"^classes\.csv, {message}"):
         parse_pairs(data, "classes.csv")
     lines = parse_lines(data, "classes.csv")
     assert ([bad.line for bad in lines.bad], len(lines.labels)) == ([8], 5)
@@ -69,9 +69,9 @@ def classes_of(*rows: object) -> list[tuple[str, str]]:
 def test_classes_are_what_people_mean() -> None:
     labels = [1, 1.0, "1", "1.0", -2.0, 1.5, "1.50", float("nan"), None, "", "v1.0"]
     rows = [{"id": number, "label": label} for number, label in enumerate(labels)]
-    told = ["1", "1", "1", "1", "-2", "1.5", "1.50", "v1.0"]
+    message = ["1", "1", "1", "1", "-2", "1.5", "1.50", "v1.0"]
     numbers = [*map(str, range(7)), "10"]
-    assert classes_of(*rows) == list(zip(numbers, told, strict=True))
+    assert classes_of(*rows) == list(zip(numbers, message, strict=True))
     assert classes_of({"id": 5, "label": "x"}, {"id": "5", "label": "x"}) == [("5", "x")]
     with pytest.raises(InvalidInputError, match="line 1: label must be a text or a number, got T"):
         parse_pairs(b'{"id": "a", "label": true}\n', "classes.jsonl")

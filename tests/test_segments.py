@@ -97,7 +97,7 @@ def test_row_groups_of_a_file_in_segments(tmp_path: Path) -> None:
     assert joined(cut) == read(source)
     path.write_bytes(path.read_bytes()[:-9] + b"x" * 9)
     source = source_of(path, "parquet")
-    (reject,) = joined(segments_of(source))[1]  # told once
+    (reject,) = joined(segments_of(source))[1]  # listed once
     assert "damaged" in reject[1]
 
 
@@ -158,7 +158,7 @@ def test_segments_are_read_once(corpus: JobCorpus, monkeypatch: pytest.MonkeyPat
 
 
 @QUARANTINED
-def test_bad_records_and_ids_are_told_with_their_lines(corpus: JobCorpus) -> None:
+def test_bad_records_and_ids_are_reported_with_their_lines(corpus: JobCorpus) -> None:
     documents: list[Any] = corpus.draw(90)
     documents[70] = {"id": documents[70]["id"]}
     documents.insert(80, documents[3])
@@ -168,16 +168,16 @@ def test_bad_records_and_ids_are_told_with_their_lines(corpus: JobCorpus) -> Non
         run(job)
     report = run(job, on_bad_record="quarantine")
     assert report.documents.items() >= {"all": 89, "vectorised": 90, "quarantined": 2}.items()
-    told = [
+    rejected = [
         json.loads(line)
         for path in (Path(report.output) / report.places["rejects"]).iterdir()
         for line in path.read_text().splitlines()
     ]
-    assert {(one["line"], one["id"]) for one in told} == {
+    assert {(one["line"], one["id"]) for one in rejected} == {
         (71, documents[70]["id"]),
         (81, documents[3]["id"]),
     }
-    assert any("an earlier document of this file" in one["reason"] for one in told)
+    assert any("an earlier document of this file" in one["reason"] for one in rejected)
     with pytest.raises(InvalidInputError, match=r"large\.jsonl, line 71: the text"):
         run(job, on_bad_record="stop")
     documents[70] = {"id": "other", "text": "moon orbit"}

@@ -99,8 +99,10 @@ def labels_of(fitted: Fitted) -> Labels:
 def test_a_candidates_energy_is_that_of_the_oracle(seed: int) -> None:
     bench = make_bench(pairs_problem(seed))
     for candidate, labels in zip(*pool_of(bench), strict=True):
-        told = energy_of(bench, labels)
-        assert candidate.energy.value == pytest.approx(told.total, abs=1e-9 * (1 + told.absolute))
+        expected = energy_of(bench, labels)
+        assert candidate.energy.value == pytest.approx(
+            expected.total, abs=1e-9 * (1 + expected.absolute)
+        )
         assert candidate.energy.prior == 0
 
 
@@ -117,7 +119,7 @@ def test_the_winners_energy_is_the_loops_to_the_last_bit(seed: int) -> None:
     assert last <= min(pool)
 
 
-def test_a_candidate_counts_fit_iterations_and_tells_every_step() -> None:
+def test_a_candidate_counts_fit_iterations_and_reports_every_step() -> None:
     pool, _ = pool_of(make_bench(pairs_problem(5, distortion="cosine")))
     assert [one.n_iter for one in pool[:3]] == [1, 1, 1]  # first variation did the rest
     for one in pool:
@@ -200,7 +202,7 @@ def test_candidates_come_in_the_order_that_decides_ties() -> None:
 
 
 def test_of_candidates_as_good_the_first_wins() -> None:
-    hidden = np.arange(12) % 3  # so far apart that every start finds them
+    hidden = np.arange(12) % 3  # so far from each other that every start finds them
     problem = random_problem(
         3, distortion="cosine", X=np.eye(3, dtype=np.float32)[hidden] + np.float32(0.01), n=12, d=3,
         K=3, must=np.array([(0, 3), (1, 4)]), must_costs=None, cannot=np.array([(0, 1)]),
@@ -279,7 +281,7 @@ def test_part_of_a_graph_is_the_graph_of_the_part(
 def sampling(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> Callable[[Corpus, Constraints | None, Settings], tuple[Fitted, StartSample]]:
-    """Make samples small; return a fit that also gives the ground its starts saw."""
+    """Make samples small; return a fit that also gives the sample its starts saw."""
     monkeypatch.setattr(start_sample, "SAMPLE_ROWS", most)
     monkeypatch.setattr(start_sample, "SAMPLE_ROWS_PER_CLUSTER", 1)
     seen: list[StartSample] = []
@@ -354,7 +356,7 @@ def test_a_large_corpus_starts_from_a_sample_that_no_partitioning_changes(
     )
 
 
-def test_the_winner_of_a_sample_goes_on_to_the_whole_corpus(
+def test_the_winner_of_a_sample_is_fitted_to_the_whole_corpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows, hidden = planted_text(300, 400, 3, 8)
@@ -384,7 +386,7 @@ def test_pairs_that_no_sample_holds_still_count(monkeypatch: pytest.MonkeyPatch)
 # --- resume
 
 
-def test_a_fit_stopped_among_its_candidates_goes_on_with_the_next(
+def test_a_fit_stopped_among_its_candidates_resumes_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, hidden = planted_text(60, 300, 3, 5)

@@ -75,7 +75,7 @@ def test_facts_are_those_of_one_partition_however_tasks_take_them() -> None:
     )
     corpus = Corpus.from_rows(scipy.sparse.csr_array(rows), n_partitions=5)
     for groups in (None, [[0, 1], [2], [3, 4]], [[4, 2, 0, 1, 3]]):
-        facts = look(corpus, groups=groups)
+        facts = survey_of(corpus, groups=groups)
         for name in ("n_rows", "content", "order", "largest_mass", "zero_rows"):
             assert getattr(facts, name) == getattr(whole, name), name
         assert np.array_equal(facts.minimum, whole.minimum)
@@ -84,20 +84,23 @@ def test_facts_are_those_of_one_partition_however_tasks_take_them() -> None:
         assert facts.longest_block == 8
 
 
-def look(corpus: Corpus, **options: Any) -> survey_tasks.Facts:
+def survey_of(corpus: Corpus, **options: Any) -> survey_tasks.Facts:
     """Look at a corpus as cosine does."""
     return preparation.survey_corpus(DaskFlow(), corpus, make_distortion("cosine"), **options)
 
 
 def test_a_fingerprint_is_made_when_asked_for() -> None:
     corpus = Corpus.from_rows(np.eye(4), n_partitions=2)
-    assert (look(corpus, fingerprinted=False).content, look(corpus).content != 0) == (0, True)
-    assert look(corpus, fingerprinted=False).n_rows == 4
+    assert (survey_of(corpus, fingerprinted=False).content, survey_of(corpus).content != 0) == (
+        0,
+        True,
+    )
+    assert survey_of(corpus, fingerprinted=False).n_rows == 4
 
 
 @given(matrices(), st.data())
 @settings(max_examples=100)
-def test_order_within_rows_is_told_from_falls_between_them(
+def test_order_within_rows_is_distinguished_from_falls_between_them(
     rows: NDArray[np.float32], data: st.DataObject
 ) -> None:
     matrix = scipy.sparse.csr_array(rows)
@@ -118,7 +121,7 @@ def test_default_partitions_are_many_and_alike(n_rows: int) -> None:
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     none = np.empty(0, np.float32)
     matrix = scipy.sparse.csr_array((n_rows, 500), dtype=np.float32)
-    matrix.data, matrix.indices, matrix.indptr = none, none, indptr  # only indptr is looked at
+    matrix.data, matrix.indices, matrix.indptr = none, none, indptr  # only indptr is read
     bounds = bounds_by_bytes(matrix, 2**40)
     assert len(bounds) - 1 == max(1, min(PARTITIONS, n_rows // LEAST_ROWS))
     entries = np.diff(indptr[bounds])

@@ -23,7 +23,7 @@ from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.kernels.exact import best_limbs, join_limbs
 from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
 from tests.support.icm_problems import renumbered
-from tests.support.loop import make_bench, turns
+from tests.support.loop import iterations, make_bench
 from tests.support.problems import random_problem
 
 
@@ -83,7 +83,7 @@ class Closed:
         return total + sum(c for (i, j), c in self.pair.items() if labels[i] == labels[j])
 
     def sweep_until_quiet(self, labels: list[int]) -> tuple[int, int, int]:
-        """Groups in order, then points in order, all pairs looked at every time."""
+        """Groups in order, then points in order, all pairs read every time."""
         n_clusters = len(self.distortion[0])
         numbers = range(max(self.groups) + 1)
         members = [[i for i, g in enumerate(self.groups) if g == q] for q in numbers]
@@ -232,7 +232,7 @@ def test_what_has_a_table_changes_no_label(
             monkeypatch.setattr(closure_tables, "LARGE_GROUP", large)
             monkeypatch.setattr(closure_tables, "MOST_PARTNERS", most)
             bench = make_bench(problem)
-            *_, (_, turn) = turns(bench, most=4)
+            *_, (_, turn) = iterations(bench, most=4)
             ends.append((turn.state.energy.total, bench.labels(turn.state).tolist()))
         assert ends[0] == ends[1] == ends[2]
 

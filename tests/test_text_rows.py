@@ -141,7 +141,7 @@ def test_top_words(kind: Any) -> None:
 
 
 @given(st.lists(st.sampled_from([0.0, -1.0, 0.5, 1.0]), min_size=6, max_size=6), st.integers(1, 8))
-def test_heavier_terms_come_first_then_the_first_by_letters(
+def test_heavier_terms_come_first_then_the_first_in_the_alphabet(
     weights: list[float], n_words: int
 ) -> None:
     terms = ["aa", "bb", "cc", "dd", "ee", "ff"]
@@ -167,9 +167,9 @@ def test_counts_come_back_from_parquet() -> None:
     file = pq.ParquetFile(BytesIO(encoded[0])).metadata
     assert file.num_row_groups == 1
     for column in (1, 2):
-        told = file.row_group(0).column(column)
-        assert "DELTA_BINARY_PACKED" in told.encodings
-        assert told.compression == "ZSTD"
+        stored = file.row_group(0).column(column)
+        assert "DELTA_BINARY_PACKED" in stored.encodings
+        assert stored.compression == "ZSTD"
 
 
 def test_flipped_bits_are_seen() -> None:
@@ -374,7 +374,7 @@ def test_batches_may_be_empty(tmp_path: Path) -> None:
     assert matrix_of(found)[0].shape[0] == 40
 
 
-def test_stop_words_that_stop_nothing_are_told(tmp_path: Path) -> None:
+def test_stop_words_that_stop_nothing_are_reported(tmp_path: Path) -> None:
     settings = TextSettings(stop_words=["don't"])
     with pytest.warns(HmrfWarning, match="'don'; add these"):
         vectorise(Inline(), cut(corpus_texts(), 40), settings, Place(str(tmp_path)))

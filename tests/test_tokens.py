@@ -1,4 +1,4 @@
-"""Counts of terms in texts: scikit-learn's matrix, whatever the letters and the settings."""
+"""Counts of terms in texts: scikit-learn's matrix, whatever the characters and the settings."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_characters_are_counted_as_by_scikit_learn(
 def many_words(n_words: int) -> list[str]:
     """Return texts of more distinct words than the first tables hold, one of them very long.
 
-    The text in which a table is full is read again, a word of most of its letters with it.
+    The text in which a table is full is read again, a word of most of its characters with it.
     """
     words = [f"w{number * 2654435761 % 2**32:x}" for number in range(n_words)]
     longest = "x" * (20 * n_words)
@@ -178,7 +178,7 @@ def test_counts_can_be_used_again_where_only_the_vocabulary_differs() -> None:
     assert len(set(words)) == 1
 
 
-def test_stop_words_that_are_no_words_are_told() -> None:
+def test_stop_words_that_are_no_words_are_reported() -> None:
     assert stray_stop_words(TextSettings(stop_words=["don't", "of"])) == ["don"]
     assert stray_stop_words(TextSettings(stop_words="english")) == []
     assert stray_stop_words(TextSettings()) == []

@@ -103,7 +103,7 @@ def test_what_is_left_out_is_counted() -> None:
     assert vocabulary.unknown_share == 0.25
 
 
-def test_no_term_left_is_told_with_the_settings() -> None:
+def test_no_term_left_is_reported_with_the_settings() -> None:
     settings = TextSettings(min_df=3, stop_words="english")
     with pytest.raises(InvalidInputError, match="none of 2 terms in 2 documents with min_df 3"):
         make_vocabulary(frequencies(["fig pear", "fig"], settings), settings)
@@ -157,8 +157,8 @@ def test_a_vocabulary_comes_back_from_its_files(vocabulary: Vocabulary, tmp_path
     assert found.terms.equals(vocabulary.terms)
     assert found.idf.tobytes() == vocabulary.idf.tobytes()
     assert found.components.tobytes() == vocabulary.components.tobytes()
-    told = ("settings", "n_documents", "n_known", "n_occurrences", "identity", "n_features")
-    for name in told:
+    names = ("settings", "n_documents", "n_known", "n_occurrences", "identity", "n_features")
+    for name in names:
         assert getattr(found, name) == getattr(vocabulary, name)
     files = [path.name for path in tmp_path.rglob("*") if path.is_file()]
     assert {name.rpartition(".")[2] for name in files} == {"json", "parquet"}

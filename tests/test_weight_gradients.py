@@ -120,12 +120,12 @@ def row_part(case: Case, block: Any, strength: float) -> Any:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_gradient_is_that_of_central_differences(name: str, strength: float, seed: int) -> None:
     case = make_case(name, seed, normaliser=strength)
-    told = naive.numerical_gradient(case.model, case.labels, case.centroids, case.weights)
-    told = told * case.weights
+    expected = naive.numerical_gradient(case.model, case.labels, case.centroids, case.weights)
+    expected = expected * case.weights
     size = naive.energy(case.model, case.labels, case.centroids, case.weights).absolute
     for block in case.blocks:
         found = row_part(case, block, strength) + pair_part(case, block)
-        assert np.abs(found - told).max() < 1e-6 * size
+        assert np.abs(found - expected).max() < 1e-6 * size
         assert abs(found.sum()) < 1e-9 * size  # J does not change when a is scaled
 
 
@@ -134,15 +134,15 @@ def test_the_gradient_is_that_of_central_differences(name: str, strength: float,
 def test_pairs_add_their_coefficients(name: str, seed: int) -> None:
     case = make_case(name, seed, alpha=0.0 if name == "euclidean" else 0.5)
     alone = replace(case.model, pairs=naive.Pairs())
-    told = np.array(naive.feature_distortions(case.model, case.labels, case.centroids))
+    expected = np.array(naive.feature_distortions(case.model, case.labels, case.centroids))
     rows = np.array(naive.feature_distortions(alone, case.labels, case.centroids))
     numeric = naive.numerical_gradient(case.model, case.labels, case.centroids, case.weights)
     if name == "euclidean":
         numeric = numeric + len(case.labels) / case.weights
     for block in case.blocks:
         found = pair_part(case, block)
-        assert found == pytest.approx(told - rows, abs=1e-8 * (1 + np.abs(told).max()))
-        assert found + rows == pytest.approx(numeric, abs=1e-6 * (1 + np.abs(told).max()))
+        assert found == pytest.approx(expected - rows, abs=1e-8 * (1 + np.abs(expected).max()))
+        assert found + rows == pytest.approx(numeric, abs=1e-6 * (1 + np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("name", ["i-divergence", "kl"])
@@ -150,7 +150,7 @@ def test_pairs_add_their_coefficients(name: str, seed: int) -> None:
 def test_feature_entropies_and_sums_give_every_features_distortion(name: str, seed: int) -> None:
     case = make_case(name, seed, alpha=0.5)
     alone = replace(case.model, pairs=naive.Pairs(), alpha=0.0)
-    told = np.array(naive.feature_distortions(alone, case.labels, case.centroids))
+    expected = np.array(naive.feature_distortions(alone, case.labels, case.centroids))
     for block in case.blocks:
         units = np.full(block.n_features, 2.0**EXPONENT)
         moments = case.distortion.feature_entropies(block, units) / units
@@ -158,7 +158,7 @@ def test_feature_entropies_and_sums_give_every_features_distortion(name: str, se
         used = counts > 0
         mu = case.centroids[used]
         found = moments + (counts[used, None] * mu - totals[used, :-1] * np.log(mu)).sum(axis=0)
-        assert found == pytest.approx(told, abs=1e-9 * (1 + told.max()))
+        assert found == pytest.approx(expected, abs=1e-9 * (1 + expected.max()))
 
 
 # --- closures in table form ----------------------------------------------------------------------
@@ -203,14 +203,16 @@ def table_case(name: str, seed: int) -> tuple[Case, IcmProblem, Any]:
 def test_closures_cost_what_their_pairs_cost(name: str, potts: bool, seed: int) -> None:
     case, problem, costs = table_case(name, seed)
     model = replace(case.model, penalty="potts" if potts else "distance")
-    told = naive.energy(model, case.labels, case.centroids, case.weights)
+    expected = naive.energy(model, case.labels, case.centroids, case.weights)
     nothing = Penalties(exact_zero(), exact_zero())
     for block in case.blocks:
         arguments = (problem, block, model_of(case), potts, case.labels, nothing, costs)
         found = table_penalties(*arguments)
-        assert exact_value(found.must) == pytest.approx(told.must_link, abs=1e-9 * told.absolute)
+        assert exact_value(found.must) == pytest.approx(
+            expected.must_link, abs=1e-9 * expected.absolute
+        )
         assert exact_value(found.cannot) == pytest.approx(
-            told.cannot_link, abs=1e-9 * told.absolute
+            expected.cannot_link, abs=1e-9 * expected.absolute
         )
 
 
@@ -221,9 +223,9 @@ def test_closures_turn_weights_as_their_pairs_do(name: str, seed: int) -> None:
     run: Any = Labels(case.labels)
     for block in case.blocks:
         found = closure_part(problem, [block], model_of(case), run, [None], costs, units_of(case))
-        told = pair_part(case, block)
-        size = 1e-9 * (1 + np.abs(told).max()) * len(case.model.pairs.must)
-        assert together(case, found) == pytest.approx(told, abs=size)
+        expected = pair_part(case, block)
+        size = 1e-9 * (1 + np.abs(expected).max()) * len(case.model.pairs.must)
+        assert together(case, found) == pytest.approx(expected, abs=size)
 
 
 @pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
@@ -243,9 +245,9 @@ def test_closures_that_hold_add_nothing() -> None:
     case, problem, costs = table_case("pearson", 1)
     run: Any = Labels(problem.groups % 3)
     rivals = problem.rivals[problem.rivals[:, 0] % 3 != problem.rivals[:, 1] % 3]
-    apart = replace(problem, rivals=rivals)
+    separated = replace(problem, rivals=rivals)
     arguments = ([case.blocks[0]], model_of(case), run, [None], costs, units_of(case))
-    assert not closure_part(apart, *arguments).any()
+    assert not closure_part(separated, *arguments).any()
 
 
 def test_parts_of_pairs_add_up_to_the_same_bits_in_any_blocks() -> None:

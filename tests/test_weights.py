@@ -21,7 +21,7 @@ from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.tasks.model import State
 from tests import naive
-from tests.support.loop import Bench, kept_turns, make_bench, turns
+from tests.support.loop import Bench, iterations, kept_iterations, make_bench
 from tests.support.problems import Problem, random_problem, random_weights
 
 GRADIENT = ("cosine", "pearson")
@@ -38,7 +38,7 @@ def learning_bench(seed: int, distortion: str, **fields: Any) -> Bench:
 
 def settled(bench: Bench, most: int = 2) -> State:
     """Return the state some iterations into the fit, centroids optimal."""
-    return list(kept_turns(bench, most=most))[-1].state
+    return list(kept_iterations(bench, most=most))[-1].state
 
 
 # --- the gradient rule ---------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_kept_weights_have_mean_one_and_a_floor(distortion: str) -> None:
     changed = 0
     for seed in range(10):
         bench = learning_bench(seed, distortion)
-        for turn in kept_turns(bench):
+        for turn in kept_iterations(bench):
             weights = turn.state.model.weights
             assert weights.mean() == pytest.approx(1.0, abs=1e-12)
             assert weights.min() >= FLOOR
@@ -327,8 +327,8 @@ def test_the_warm_up_takes_rows_to_the_nearest_centroid_smoothing_left_out(learn
     free |= {"must_costs": None, "cannot_costs": None}
     problem = random_problem(5, distortion="kl", n=60, d=30, K=4, smooth=True, **free)
     bench = make_bench(problem, learn=learn)
-    before, apart = None, 0
-    for name, turn in turns(bench):
+    before, elsewhere = None, 0
+    for name, turn in iterations(bench):
         if before is not None and name == "warm-up":
             model = before.model
             rows = naive.distances(problem.X, model.centroids, model.weights, "kl")
@@ -337,12 +337,12 @@ def test_the_warm_up_takes_rows_to_the_nearest_centroid_smoothing_left_out(learn
             assert (rows[np.arange(len(rows)), labels] <= nearest + 1e-9).all()
             uniform = [naive.uniform_row(problem.X, "kl")]
             flat = naive.distances(uniform, model.centroids, model.weights, "kl")
-            apart += int(((rows + model.smoothing * flat).argmin(axis=1) != labels).sum())
+            elsewhere += int(((rows + model.smoothing * flat).argmin(axis=1) != labels).sum())
         before = turn.state if name == "warm-up" else None  # the first turn labels nothing
-    assert apart > 0  # with the smoothing's own term rows would have gone elsewhere
+    assert elsewhere > 0  # with the smoothing's own term rows would have gone elsewhere
 
 
-def test_features_that_do_not_differ_are_not_told_apart() -> None:
+def test_features_that_do_not_differ_are_not_distinguished() -> None:
     same = np.array([1.0, 2.0, 3.0])
     scatter = Scatter(same * (1.0 - 1e-12), same)
     assert m_step.largest_strength(scatter) == 0.0
@@ -355,7 +355,7 @@ def test_pairs_that_cost_enormously_leave_weights_finite(distortion: str) -> Non
         2, distortion=distortion, n=20, K=2, noise=0.5, on_conflict="keep", penalty="distance",
         must_costs=None, cannot_costs=None, must_link_cost=1e9, cannot_link_cost=1e9,
     )  # fmt: skip
-    for _, turn in turns(make_bench(problem, learn=True)):
+    for _, turn in iterations(make_bench(problem, learn=True)):
         weights = turn.state.model.weights
         assert np.isfinite(weights).all()
         assert (weights > 0).all()

@@ -56,17 +56,17 @@ def _changed(model: type[BaseModel], path: tuple[Any, ...], value: Any) -> dict[
 
 
 @pytest.mark.parametrize("model", [Job, Manifest])
-def test_no_mistake_is_told_in_the_words_of_python(model: type[BaseModel]) -> None:
-    told = set()
+def test_no_mistake_is_explained_in_the_words_of_python(model: type[BaseModel]) -> None:
+    messages = set()
     for path in _places(model):
         for value in WRONG:
             try:
                 validated(model, _changed(model, path, value), "file")
             except ConfigurationError as error:
-                told.add(str(error).replace(repr(value), ""))
-    assert len(told) > 100
-    assert not [words for words in told if PYTHON.search(words)]
-    assert not [words for words in told if re.search(r"must be (must|should)", words)]
+                messages.add(str(error).replace(repr(value), ""))
+    assert len(messages) > 100
+    assert not [words for words in messages if PYTHON.search(words)]
+    assert not [words for words in messages if re.search(r"must be (must|should)", words)]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +184,6 @@ def test_a_whole_number_is_nothing_else(value: Any) -> None:
         validated(Job, _changed(Job, ("method", "n_clusters"), value), "file")
 
 
-def test_a_number_in_quotes_is_told_how_to_be_written() -> None:
+def test_of_a_number_in_quotes_the_error_says_how_to_write_it() -> None:
     with pytest.raises(ConfigurationError, match=r"got '1e3' \(write 1000\.0, without quotes\)"):
         validated(Job, _changed(Job, ("method", "must_link_cost"), "1e3"), "file")

@@ -1,7 +1,7 @@
 """`make bench`: every figure of speed, ours and the peers in turn, in one run.
 
-Prints a table; writes bench.json, bench.png and bench.svg (and bench-growth.*) beside the project's
-Makefile, bench-quick.* with --quick. With names of rows only those are measured, and the others
+Prints a table; writes bench.json, bench.png and bench.svg (and bench-growth.*) at the project's
+root, bench-quick.* with --quick. With names of rows only those are measured, and the others
 stay as they are in bench.json, each with the time it was taken. `page` measures nothing: it writes
 what bench.json holds into hmrf_dask/BENCHMARKS.md.
 """
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(row: str, bench: Bench) -> tuple[list[Figure], bool]:
-    """Return the figures of a row and whether it ran; a row that fails is told, not hidden."""
+    """Return the figures of a row and whether it ran; a row that fails is shown, not hidden."""
     module, name = ROWS[row].split(".")
     found: Callable[[Bench], list[Figure]]
     try:

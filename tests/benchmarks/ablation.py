@@ -59,13 +59,13 @@ def ablation(bench: Bench) -> list[Figure]:
 def _figure(trick: Trick, gains: Gains) -> Figure:
     """Return the figure of a trick: its gain in the fit where it gains most."""
     name = max(gains, key=lambda name: statistics.median(gains[name]))
-    told = {
+    facts = {
         fit: [round(statistics.median(values), 1), round(min(values), 1), round(max(values), 1)]
         for fit, values in gains.items()
     }
     return Figure(
         f"ablation-{trick.name}", trick.what, gains[name], "%",
-        told={"most_at": name, "by": trick.by, "gains_percent": told},
+        facts={"most_at": name, "by": trick.by, "gains_percent": facts},
     )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ def _write_documents(first, seed, typical, background, topic, likely, lengths, c
         state, bits = _number(state)
         own = _draw(bits, likely[0], likely[1])
         state, bits = _number(state)
-        beside = _draw(bits, likely[0], likely[1])
+        besides = _draw(bits, likely[0], likely[1])
         state, bits = _number(state)
         plain = 0.35 + 0.2 * _unit(bits)  # share of words that any document might have
         state, bits = _number(state)
@@ -103,7 +103,7 @@ def _write_documents(first, seed, typical, background, topic, likely, lengths, c
                 words[w] = _draw(bits, keep, other)
             else:
                 words[w] = topic_columns[
-                    own if kind < mainly else beside, _draw(bits, topic_keep, topic_other)
+                    own if kind < mainly else besides, _draw(bits, topic_keep, topic_other)
                 ]
         before = filled
         ordered = np.sort(words[:n_words])

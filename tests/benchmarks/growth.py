@@ -39,7 +39,7 @@ def growth(bench: Bench) -> list[Figure]:
                 f"growth-{name}", f"growth with {TITLES[name]}: exponent of the time per iteration",
                 (_exponent(sizes, seconds),), "", "less",
                 raw={str(size): [one.seconds()] for size, one in zip(sizes, found, strict=True)},
-                told={
+                facts={
                     "sizes": list(sizes), "seconds": [round(one, 5) for one in seconds],
                     "base": {"n": n_rows, "K": K, "d": bench.sizes.n_features, "pairs": 0},
                 },

@@ -1,4 +1,4 @@
-"""How a figure is measured: works in turn, wall and CPU time, ratios by pair, the machine told."""
+"""How a figure is measured: works in turn, wall and CPU time, ratios by pair, the machine."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Figure:
         Without them the figure is reported only.
     raw : dict of str to list of {"wall", "cpu"}
         Every time that was taken.
-    told : dict of str to JSON values
-        Sizes, checks, and figures beside the main one.
+    facts : dict of str to JSON values
+        Sizes, checks, and figures that explain the main one.
     skipped : str
         Why there is none.
     """
@@ -82,7 +82,7 @@ class Figure:
     must: float | None = None
     aim: float | None = None
     raw: Raw = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     skipped: str = ""
 
     @property
@@ -229,10 +229,10 @@ def machine() -> dict[str, Any]:
 
     from hmrf_dask.kernels.compiled import kernel_path
 
-    told = ("user_api", "internal_api", "version", "num_threads", "threading_layer")
+    facts = ("user_api", "internal_api", "version", "num_threads", "threading_layer")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with threads(CORES):
-        pools = [{key: one.get(key) for key in told} for one in threadpool_info()]
+        pools = [{key: one.get(key) for key in facts} for one in threadpool_info()]
         peer_threads = _openmp_effective_n_threads()
     return {
         "processor": _processor(),

@@ -15,7 +15,7 @@ AXES = {"n": "documents", "K": "clusters", "d": "features", "pairs": "pairs"}
 
 
 def draw(figures: list[Figure], stem: Path) -> list[Path]:
-    """Write the plots as PNG and SVG beside `stem`; return the files."""
+    """Write the plots as PNG and SVG named by `stem`; return the files."""
     written = []
     asked = [one for one in figures if not one.skipped and one.must != one.aim]
     grown = [one for one in figures if one.name.startswith("growth-") and not one.skipped]
@@ -49,8 +49,8 @@ def _against_asked(figures: list[Figure]) -> Canvas:
         ends = sorted(_place(one, value) for value in (min(one.values), max(one.values)))
         axes.plot(ends, [number, number], color=colour, linewidth=3, alpha=0.4)
         axes.plot(_place(one, one.median), number, "o", color=colour)
-        told = f"{spread(one)}   must {limit(one, one.must)}, aim {limit(one, one.aim)}"
-        axes.text(MOST + 0.08, number, told, va="center", fontsize=8)
+        facts = f"{spread(one)}   must {limit(one, one.must)}, aim {limit(one, one.aim)}"
+        axes.text(MOST + 0.08, number, facts, va="center", fontsize=8)
     axes.set_yticks(range(len(figures)), [one.name for one in figures], fontsize=9)
     axes.set_xticks([0, 1], ["must", "aim"])
     axes.set_xlim(LEAST - 0.05, MOST + 0.05)
@@ -65,7 +65,7 @@ def _growth(figures: list[Figure]) -> Canvas:
     canvas = Canvas(figsize=(3.4 * len(figures), 3.2), layout="constrained")
     for one, axes in zip(figures, canvas.subplots(1, len(figures), squeeze=False)[0], strict=True):
         name = one.name.removeprefix("growth-")
-        sizes, seconds = one.told["sizes"], one.told["seconds"]
+        sizes, seconds = one.facts["sizes"], one.facts["seconds"]
         axes.loglog(sizes, seconds, "o-", color="#2166ac", label="measured")
         straight = [seconds[-1] * size / sizes[-1] for size in sizes]
         axes.loglog(sizes, straight, "--", color="#999999", label="in proportion")

@@ -1,6 +1,6 @@
 """Where the CPU time of a whole fit goes, by phase: a profile of all its threads.
 
-Python tells of every call and return in every thread; the thread's CPU time between two of them
+Python reports every call and return in every thread; the thread's CPU time between two of them
 belongs to the innermost function of hmrf_dask that is running: what it calls elsewhere (compiled
 kernels, numpy, Parquet) is its own. Time of Dask's threads outside our functions is Dask's.
 """
@@ -131,7 +131,7 @@ def _profile(bench: Bench, n_clusters: int, n_rows: int, max_iter: int) -> Figur
     return Figure(
         f"profile-{n_clusters}", f"where the CPU time of a whole fit goes, K = {n_clusters}",
         (total,), "s", "less", raw={"profiled": [run.seconds()], "plain": [plain.seconds()]},
-        told={
+        facts={
             "rows": n_rows, "n_iter": int(run.value.n_iter_), "cores": CORES,
             "phases_percent": {
                 name: round(100 * seconds / total, 1) for name, seconds in found.phases().items()

@@ -92,17 +92,17 @@ def caution(result: Result) -> str:
     What is asked holds at full sizes only, and for rows that were measured in one run.
     """
     size, began = result.get("sizes", "unknown"), result.get("began", "")
-    told = f"{size} sizes"
+    facts = f"{size} sizes"
     if size != "full":
-        told += ": they show that rows run, not what is reached"
+        facts += ": they show that rows run, not what is reached"
     earlier: dict[str, str] = {}
     for one in result["figures"].values():
         if one.get("at", "") < began:
             earlier[one["row"]] = one.get("at", "")
     if earlier:
         named = ", ".join(f"{row} ({at})" for row, at in earlier.items())
-        told += f"; of earlier runs, not the last: {named}"
-    return told
+        facts += f"; of earlier runs, not the last: {named}"
+    return facts
 
 
 # ---- the page
@@ -131,7 +131,7 @@ def section(result: Result, order: Iterable[str]) -> list[str]:
             for one in asked
         ],
     )
-    lines += ["", "Reported beside them:", ""]
+    lines += ["", "Also reported:", ""]
     lines += _markdown(("", "measured"), [(one.what, spread(one)) for one in plain])
     lines += ["", "### In detail", "", *_details(figures)]
     lines += ["", "### CPU time of a whole fit, by phase", "", *_phases(figures)]
@@ -163,10 +163,12 @@ def _details(figures: list[Figure]) -> list[str]:
     """Say what the figures of kernels and fits were taken with."""
     rows = []
     for one in figures:
-        told = one.told
-        if one.skipped or one.name.startswith(TABLES) or not told:
+        facts = one.facts
+        if one.skipped or one.name.startswith(TABLES) or not facts:
             continue
-        shown = "; ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in told.items())
+        shown = "; ".join(
+            f"{key.replace('_', ' ')} {_value(value)}" for key, value in facts.items()
+        )
         rows.append((f"`{one.name}`", shown))
     return _markdown(("row", "taken with"), rows)
 
@@ -186,11 +188,11 @@ def _phases(figures: list[Figure]) -> list[str]:
     if not found:
         return ["Not measured yet."]
     heads = ["phase"] + [
-        f"K = {one.name.removeprefix('profile-')} ({one.told['rows']:,} rows)" for one in found
+        f"K = {one.name.removeprefix('profile-')} ({one.facts['rows']:,} rows)" for one in found
     ]
-    names = found[0].told["phases_percent"]
+    names = found[0].facts["phases_percent"]
     rows = [
-        [name] + [f"{one.told['phases_percent'].get(name, 0.0):.1f} %" for one in found]
+        [name] + [f"{one.facts['phases_percent'].get(name, 0.0):.1f} %" for one in found]
         for name in names
     ]
     rows.append(["CPU seconds, all threads"] + [f"{one.median:.2f}" for one in found])
@@ -203,12 +205,12 @@ def _growth(figures: list[Figure]) -> list[str]:
     found = [one for one in figures if one.name.startswith("growth-") and not one.skipped]
     if not found:
         return ["Not measured yet."]
-    base = found[0].told["base"]
+    base = found[0].facts["base"]
     lines = [f"Milliseconds of an iteration; what does not vary is {_value(base)}.", ""]
     for one in found:
         name = one.name.removeprefix("growth-")
-        heads = [name] + [f"{size:,}" for size in one.told["sizes"]] + ["exponent"]
-        cells = [f"{1000 * seconds:,.1f}" for seconds in one.told["seconds"]]
+        heads = [name] + [f"{size:,}" for size in one.facts["sizes"]] + ["exponent"]
+        cells = [f"{1000 * seconds:,.1f}" for seconds in one.facts["seconds"]]
         lines += [*_markdown(heads, [["ms", *cells, f"{one.median:.2f}"]]), ""]
     return lines
 
@@ -217,15 +219,15 @@ def _ablation(figures: list[Figure]) -> list[str]:
     found = [one for one in figures if one.name.startswith("ablation-") and not one.skipped]
     if not found:
         return ["Not measured yet."]
-    works = list(dict.fromkeys(work for one in found for work in one.told["gains_percent"]))
+    works = list(dict.fromkeys(work for one in found for work in one.facts["gains_percent"]))
     rows = []
     for one in found:
-        gains = one.told["gains_percent"]
+        gains = one.facts["gains_percent"]
         cells = [
             "{:+.1f} ({:+.1f} to {:+.1f})".format(*gains[w]) if w in gains else "" for w in works
         ]
         rows.append(
-            [f"{one.what} (`{one.name.removeprefix('ablation-')}`)", one.told["by"], *cells]
+            [f"{one.what} (`{one.name.removeprefix('ablation-')}`)", one.facts["by"], *cells]
         )
     lines = ["By how many percent the iterations of a fit take longer without it.", ""]
     return lines + _markdown(["trick", "seconds of", *works], rows)

@@ -52,7 +52,7 @@ def scikit_learn(X: Any, init: Any, max_iter: int) -> Any:
         algorithm="lloyd", copy_x=False,
     )  # fmt: skip
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct clusters are told
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer distinct clusters
         return model.fit(X)
 
 
@@ -112,7 +112,7 @@ def _fit(bench: Bench, n_clusters: int, n_rows: int, max_iter: int) -> Figure:
         f"whole fit, two threads, against scikit-learn KMeans, K = {n_clusters}",
         ratios(runs["scikit_learn"], runs["ours"]), must=must, aim=aim,
         raw=raw(runs) | {"mini_batch": [passes.seconds()]},
-        told={
+        facts={
             "rows": n_rows, "non_zeros": int(X.nnz),
             "n_iter": [int(mine.n_iter_), int(peer.n_iter_)],
             "by_cpu": round(float(np.median(ratios(runs["scikit_learn"], runs["ours"], "cpu"))), 2),
@@ -143,11 +143,11 @@ def _truth(figure: Figure) -> Figure:
     """Return how much better than the peer's our labels fit the truth of about as many classes."""
     n_clusters = int(figure.name.removeprefix("arxiv-"))
     name = "nmi_label" if n_clusters < FINE else "nmi_label_fine"
-    mine, theirs = figure.told[name]
+    mine, theirs = figure.facts[name]
     return Figure(
         f"arxiv-nmi-{n_clusters}",
         f"arXiv, K = {n_clusters}: NMI with the truth, ours less scikit-learn's",
-        (mine - theirs,), "", "more", 0.0, 0.0, told={name: [mine, theirs]},
+        (mine - theirs,), "", "more", 0.0, 0.0, facts={name: [mine, theirs]},
     )  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def _arxiv(bench: Bench, rows: Rows, X: Any, n_clusters: int, repeats: int) -> F
     return Figure(
         f"arxiv-{n_clusters}", _arxiv_title(n_clusters),
         ratios(runs["scikit_learn"], runs["ours"]), must=5.0, aim=12.0, raw=raw(runs),
-        told={
+        facts={
             "rows": X.shape[0], "non_zeros": int(X.nnz), "features": X.shape[1],
             "n_iter": [int(mine.n_iter_), int(peer.n_iter_)],
             "per_iteration": _per_iteration(runs, mine.n_iter_, peer.n_iter_),
@@ -228,7 +228,7 @@ def dask_ml(bench: Bench) -> list[Figure]:
     return [
         Figure(
             name, what, ratios(runs["dask_ml"], runs["ours"]), raw=raw(runs),
-            told={
+            facts={
                 "n_iter": [int(mine.n_iter_), n_iter],
                 "nmi_of_both": agreement(mine.labels_, labels),
             },

@@ -77,7 +77,7 @@ def _dask_share(bench: Bench, n_clusters: int) -> Figure:
         f"dask-share-{n_clusters}",
         f"Dask's share of an iteration, threads, {PARTITIONS} partitions, K = {n_clusters}",
         tuple(100 * one["dask"] for one in found), "%", "less", must=10.0, aim=4.0,
-        told={"rows": n_rows, "n_tasks": [one["n_tasks"] for one in found], **parts},
+        facts={"rows": n_rows, "n_tasks": [one["n_tasks"] for one in found], **parts},
     )  # fmt: skip
 
 
@@ -117,16 +117,16 @@ def weights(bench: Bench) -> list[Figure]:
             strict=True,
         )
     ]
-    told = {"rows": sizes.middle, "rows_moved": moved}
+    facts = {"rows": sizes.middle, "rows_moved": moved}
     title = f"learned weights on top of an iteration with {{}}, cosine, K = {K}"
     values = more_than(runs["learned"], full), more_than(runs["learned"], runs["fixed"])
     return [
         Figure(
             "weights", title.format("a full M-step"), values[0], "%", "less", 60.0, 30.0,
-            raw(runs | {"full": full}), told,
+            raw(runs | {"full": full}), facts,
         ),
         Figure("weights-incremental", title.format("incremental sums"), values[1], "%", "less",
-               told=told),
+               facts=facts),
     ]  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def commits(bench: Bench) -> list[Figure]:
 
 @contextmanager
 def folders(bench: Bench) -> Iterator[Callable[[], str]]:
-    """Give names of new folders beside the cache, which is on a disk; remove them all."""
+    """Give names of new folders next to the cache, which is on a disk; remove them all."""
     bench.cache.mkdir(parents=True, exist_ok=True)
     root = Path(tempfile.mkdtemp(prefix="runs-", dir=bench.cache))
     try:
@@ -205,11 +205,11 @@ def pairs(bench: Bench) -> list[Figure]:
             pairs=lambda: watched_fit(rows.X, K, sizes.iterations, pairs=given),
             none=lambda: watched_fit(rows.X, K, sizes.iterations),
         )
-    told = {"rows": sizes.middle} | {name: len(found) for name, found in given.items()}
+    facts = {"rows": sizes.middle} | {name: len(found) for name, found in given.items()}
     return [
         Figure(
             "pairs", f"{sizes.pairs:,} random pairs on {sizes.middle:,} documents, K = {K}",
-            more_than(runs["pairs"], runs["none"]), "%", "less", 30.0, 12.0, raw(runs), told,
+            more_than(runs["pairs"], runs["none"]), "%", "less", 30.0, 12.0, raw(runs), facts,
         )
     ]  # fmt: skip
 
@@ -231,7 +231,7 @@ def tenfold(bench: Bench) -> list[Figure]:
         )
     longer = large.nnz / small.nnz
     values = tuple(ratio / longer for ratio in ratios(runs["large"], runs["small"]))
-    told = {
+    facts = {
         "rows": [sizes.tenth, sizes.large], "non_zeros": [int(small.nnz), int(large.nnz)],
         "ns_per_non_zero": [
             round(1e9 * float(np.median([one.wall for one in runs[name]])) / X.nnz, 3)
@@ -241,7 +241,7 @@ def tenfold(bench: Bench) -> list[Figure]:
     return [
         Figure(
             "tenfold", f"ten times the documents: time per non-zero, K = {K}", values, "x", "less",
-            1.1, 1.0, raw(runs), told,
+            1.1, 1.0, raw(runs), facts,
         )
     ]  # fmt: skip
 

@@ -58,7 +58,7 @@ def fifth_step(X: Any, n_clusters: int, distortion: str = "cosine") -> Step:
     """Return the fifth E-step from random documents: some rows still move, as in most of a fit."""
     first = first_centroids(X, n_clusters)
     if distortion != "cosine":
-        first += 1.0 / X.shape[1]  # an entry of nought is infinitely far from words it lacks
+        first += 1.0 / X.shape[1]  # an entry of zero is infinitely far from words it lacks
     model = HMRFKMeans(
         n_clusters, distortion=distortion, init=first, n_init=1, refine=False, max_iter=STEPS - 1,
         learn_weights=False, random_state=0,
@@ -95,13 +95,13 @@ class Lloyd:
 
 def differing(step: Step, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> dict[str, int]:
     """Return how many labels differ, and how many of them are no ties in float32."""
-    apart = np.flatnonzero(ours != theirs)
-    gaps = np.abs(step.distances(ours) - step.distances(theirs))[apart]
-    return {"labels_apart": len(apart), "apart_beyond_ties": int((gaps > TIE).sum())}
+    different = np.flatnonzero(ours != theirs)
+    gaps = np.abs(step.distances(ours) - step.distances(theirs))[different]
+    return {"labels_apart": len(different), "apart_beyond_ties": int((gaps > TIE).sum())}
 
 
 def estep(bench: Bench) -> list[Figure]:
-    """Time our E-step against the Lloyd step as scikit-learn runs it; its labels alone beside."""
+    """Time our E-step against the Lloyd step as scikit-learn runs it; and its labels alone."""
     return [_estep(bench, n_clusters, n) for n_clusters, n in bench.sizes.estep_rows.items()]
 
 
@@ -133,7 +133,7 @@ def _estep(bench: Bench, n_clusters: int, n_rows: int) -> Figure:
         f"estep-{n_clusters}",
         f"E-step, one thread, against scikit-learn's sparse Lloyd step, K = {n_clusters}",
         values, must=must, aim=aim, raw=raw(runs),
-        told={
+        facts={
             "rows": n_rows, "non_zeros": int(X.nnz), "ns_per_non_zero": round(each * 1e9, 3),
             "without_update_of_centers": round(float(np.median(labels_only)), 2),
             "share_moved": round(float((runs["ours"][0].value != step.labels).mean()), 4), **found,
@@ -160,7 +160,7 @@ def divergences(bench: Bench) -> list[Figure]:
             f"E-step of the {names[key]} against the cosine's, one thread, K = {K}",
             ratios(runs[key], runs["cosine"], "cpu"), better="less", must=must, aim=aim,
             raw=raw({one: runs[one] for one in (key, "cosine")}),
-            told={"rows": n_rows, "non_zeros": int(X.nnz)},
+            facts={"rows": n_rows, "non_zeros": int(X.nnz)},
         )
         for key, (must, aim) in asked.items()
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """A row about a corpus that does not fit: an iteration against a bare pass over the same blocks.
 
 Worker processes get a fifth of the corpus as memory. They need some 500 MiB for themselves, so
-smaller corpora run on threads that are told of as much.
+smaller corpora run on threads that are given a limit of as much.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tests.benchmarks.rows_iterations import iterations, workers
 
 LARGER = 5  # times the memory
 BLOCK_ROWS = 16_000
-LEAST_LIMIT = 700 * 2**20  # bytes of a worker that has room for more than itself
+LEAST_LIMIT = 700 * 2**20  # bytes of a worker that has memory for more than itself
 POLL = 0.2  # seconds
 
 
 @dataclass
 class Watch:
-    """What workers told of themselves: most MiB of one, most MiB spilled, how often paused."""
+    """What workers reported of themselves: most MiB of one, most MiB spilled, how often paused."""
 
     peak: int = 0
     spilled: int = 0
@@ -40,7 +40,7 @@ class Watch:
     restarted: int = 0
     over: threading.Event = field(default_factory=threading.Event, repr=False)
 
-    def look(self, client: Any) -> None:
+    def follow(self, client: Any) -> None:
         """Take down what workers tell until the end."""
         while not self.over.wait(POLL):
             for one in client.scheduler_info(n_workers=-1)["workers"].values():
@@ -50,7 +50,7 @@ class Watch:
                 self.spilled = max(self.spilled, spilled >> 20)
                 self.paused += one["status"] == "paused"
 
-    def told(self) -> dict[str, int]:
+    def facts(self) -> dict[str, int]:
         """Return the figures for bench.json."""
         numbers = {"peak_MiB": self.peak, "spilled_MiB": self.spilled}
         return numbers | {"paused": self.paused, "restarted": self.restarted}
@@ -69,7 +69,7 @@ def out_of_core(bench: Bench) -> list[Figure]:
             "fit": lambda: watched_fit(corpus, K, sizes.iterations, shape=X),
             "bare": lambda: bare_pass(corpus),
         }
-        with memory(size // LARGER) as told:
+        with memory(size // LARGER) as facts:
             warm_up(X, K)
             bare_pass(corpus)  # which takes every file's hash
             runs = in_turn(min(2, sizes.repeats), works)
@@ -79,7 +79,7 @@ def out_of_core(bench: Bench) -> list[Figure]:
             "out-of-core",
             f"an iteration of {LARGER} times the memory over a bare pass that reads it, K = {K}",
             ratios(times["fit"], times["bare"]), "x", "less", raw=raw(times),
-            told={"rows": corpus.n_rows, "MiB": size >> 20, **told},
+            facts={"rows": corpus.n_rows, "MiB": size >> 20, **facts},
         )
     ]  # fmt: skip
 
@@ -112,21 +112,21 @@ def count_rows(blocks: Blocks) -> int:
 
 @contextmanager
 def memory(limit: int) -> Iterator[dict[str, Any]]:
-    """Give Dask workers that have so much memory together; yield what is told of them."""
-    told: dict[str, Any] = {"memory_MiB": limit >> 20}
+    """Give Dask workers that have so much memory together; yield what they report."""
+    facts: dict[str, Any] = {"memory_MiB": limit >> 20}
     if limit < CORES * LEAST_LIMIT:
-        told["workers"] = "threads, told of this memory"
+        facts["workers"] = "threads, with this memory as their limit"
         with threads(CORES), mock.patch.object(fitting, "memory_of_all", return_value=limit):
-            yield told
+            yield facts
         return
     with workers(CORES, memory_limit=limit // CORES) as client:
         watch, before = Watch(), client.run(os.getpid)
-        thread = threading.Thread(target=watch.look, args=(client,))
+        thread = threading.Thread(target=watch.follow, args=(client,))
         thread.start()
         try:
-            yield told
+            yield facts
         finally:
             watch.over.set()
             thread.join()
         watch.restarted = len(before.items() ^ client.run(os.getpid).items())
-        told |= watch.told()
+        facts |= watch.facts()

@@ -88,7 +88,7 @@ def memory(bench: Bench) -> list[Figure]:
             f"peak memory above imports over the CSR's own, {sizes.large:,} documents, K = {K}",
             tuple((one["peak"] - one["before"]) / one["csr"] for one in found), "x", "less",
             1.4, 1.2,
-            told={
+            facts={
                 "rows": sizes.large,
                 "MiB": [{name: value // 2**20 for name, value in one.items()} for one in found],
             },

@@ -101,7 +101,7 @@ def layout(tasks: Sequence[Task], workers: int) -> float:
 
 
 class _Timed:
-    """A task function that tells when it ran; it stands in for the function under its name."""
+    """A task function that records when it ran; it stands in for the function under its name."""
 
     def __init__(self, function: Callable[..., Any], task: Task) -> None:
         self.function, self.task = function, task

@@ -1,10 +1,10 @@
-"""Spark MLlib's KMeans as a process that answers: one JSON line asks for a fit, one tells of it.
+"""Spark MLlib's KMeans as a process that answers: one JSON line asks for a fit, one describes it.
 
-Run by a Python that has pyspark, beside a Java that Spark likes:
+Run by a Python that has pyspark, with a Java that Spark supports:
 
     python spark_peer.py FOLDER CORES
 
-FOLDER holds Parquet files of MLlib's sparse vectors, which are read once and cached. The time told
+FOLDER holds Parquet files of MLlib's sparse vectors, which are read once and cached. The time
 is that of the whole process tree, the JVM's garbage collector and compiler included.
 """
 
@@ -63,15 +63,15 @@ def main() -> None:
     session.sparkContext.setLogLevel("ERROR")
     schema = StructType([StructField("features", VectorUDT(), False)])
     rows = session.read.schema(schema).parquet(folder).repartition(2 * int(cores)).cache()
-    told = {"rows": rows.count(), "version": session.version}
-    _answer(told | {"partitions": rows.rdd.getNumPartitions()})
+    facts = {"rows": rows.count(), "version": session.version}
+    _answer(facts | {"partitions": rows.rdd.getNumPartitions()})
     for line in sys.stdin:
         _answer(_fit(rows, json.loads(line)))
     session.stop()
 
 
-def _answer(told: dict[str, Any]) -> None:
-    sys.stdout.write(MARK + json.dumps(told) + "\n")
+def _answer(facts: dict[str, Any]) -> None:
+    sys.stdout.write(MARK + json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
@@ -85,11 +85,11 @@ def _fit(rows: Any, asked: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     wall, cpu = time.perf_counter(), tree_cpu(os.getpid())
     model = means.fit(rows)
-    told = {"wall": time.perf_counter() - wall, "cpu": tree_cpu(os.getpid()) - cpu}
+    facts = {"wall": time.perf_counter() - wall, "cpu": tree_cpu(os.getpid()) - cpu}
     if asked.get("centers"):
         np.save(asked["centers"], np.stack(model.clusterCenters()))
     summary = model.summary
-    return told | {"cost": float(summary.trainingCost), "n_iter": int(summary.numIter)}
+    return facts | {"cost": float(summary.trainingCost), "n_iter": int(summary.numIter)}
 
 
 if __name__ == "__main__":

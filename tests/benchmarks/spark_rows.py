@@ -41,10 +41,10 @@ class Peer:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.told = self._answer()
+        self.facts = self._answer()
 
     def fit(self, **asked: Any) -> dict[str, Any]:
-        """Return what Spark tells of one fit."""
+        """Return what Spark reports of one fit."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
@@ -138,10 +138,12 @@ def _measured(bench: Bench, X: Any, peer: Peer, half: int, centers: Path) -> Fig
         spent = ((long[one] - short[one]) / n_iter for one in ("wall", "cpu"))
         theirs.append(Timed(*spent))
     values = tuple(their.cpu / own.cpu for own, their in zip(mine, theirs, strict=True))
-    told = {
+    facts = {
         "rows": X.shape[0], "non_zeros": int(X.nnz), "iterations": [half, 2 * half],
-        "spark": peer.told, "loss": [round(loss(X, model.labels_), 6),
+        "spark": peer.facts, "loss": [round(loss(X, model.labels_), 6),
                                      round(long["cost"] / X.shape[0], 6)],
     }  # fmt: skip
     raw = {"ours": [one.seconds() for one in mine], "spark": [one.seconds() for one in theirs]}
-    return Figure(NAME, f"{WHAT}, K = {len(init)}", values, must=16.0, aim=30.0, raw=raw, told=told)
+    return Figure(
+        NAME, f"{WHAT}, K = {len(init)}", values, must=16.0, aim=30.0, raw=raw, facts=facts
+    )

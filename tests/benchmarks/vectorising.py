@@ -24,7 +24,7 @@ from tests.benchmarks.measuring import Bench, Figure, in_turn, ratios, raw, thre
 
 BATCH = 10_000
 WORDS_IN_TEXT = 150
-ODD_SHARE = {"ascii": 0.0, "mixed": 0.5}  # of texts with a letter beyond ASCII
+ODD_SHARE = {"ascii": 0.0, "mixed": 0.5}  # of texts with a character beyond ASCII
 ASKED = {"ascii": (3.0, 5.0), "mixed": (1.0, 2.0)}
 SETTINGS = TextSettings()
 
@@ -49,13 +49,13 @@ class Texts:
 
 
 def make_texts(n_texts: int, n_words: int, odd_share: float, seed: int = 0) -> list[str]:
-    """Return texts of about 150 words each, a share of them with letters beyond ASCII."""
+    """Return texts of about 150 words each, a share of them with characters beyond ASCII."""
     rng = np.random.default_rng(seed)
-    letters = np.array(list("etaoinshrdlucmfwypvbgkqjxz"))
-    likely = 1.0 / np.arange(2, len(letters) + 2)
+    characters = np.array(list("etaoinshrdlucmfwypvbgkqjxz"))
+    likely = 1.0 / np.arange(2, len(characters) + 2)
     likely /= likely.sum()
     lengths = np.minimum(2 + rng.poisson(np.linspace(1, 7, n_words)), 14)
-    drawn = letters[rng.choice(len(letters), lengths.sum(), p=likely)]
+    drawn = characters[rng.choice(len(characters), lengths.sum(), p=likely)]
     words = np.array(["".join(one) for one in np.split(drawn, np.cumsum(lengths)[:-1])], object)
     odd = np.array([word.replace("e", "é").replace("o", "ö") for word in words], object)
     shares = 1.0 / (np.arange(n_words) + 2.7)
@@ -129,8 +129,8 @@ def _vectorising(bench: Bench, kind: str) -> Figure:
         f"texts to TF-IDF rows on one core, against scikit-learn's CountVectorizer and "
         f"TfidfTransformer, {kind} texts",
         ratios(runs["scikit_learn"], runs["ours"], "cpu"), must=must, aim=aim, raw=raw(runs),
-        told={
-            "texts": n_texts, "letters": sum(map(len, texts)),
+        facts={
+            "texts": n_texts, "characters": sum(map(len, texts)),
             "texts_beyond_ascii": sum(not text.isascii() for text in texts),
             "terms": rows[0].n_features, "same_bits": same,
             "texts_a_second": round(n_texts / min(one.cpu for one in runs["ours"])),

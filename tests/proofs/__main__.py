@@ -47,7 +47,7 @@ def main() -> int:
     chosen = [row for row in ROWS if asked.only is None or row.name in asked.only]
     proof = _read_proof()
     for row in chosen:
-        proof["rows"][row.name] = _run_apart(row)
+        proof["rows"][row.name] = _run_in_own_process(row)
         proof |= {"machine": _machine(), "versions": versions()}
         PROOF.write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
         _show(row, proof["rows"][row.name])
@@ -64,7 +64,7 @@ def _figures(row: Row) -> dict[str, Any]:
     return {"figures": figures, "holds": None if "skipped" in figures else bool(row.holds(figures))}
 
 
-def _run_apart(row: Row) -> dict[str, Any]:
+def _run_in_own_process(row: Row) -> dict[str, Any]:
     sys.stderr.write(f"{row.name}: {row.claim} ...\n")
     began = time.perf_counter()
     command = [sys.executable, "-W", "ignore", "-m", "tests.proofs", "--row", row.name]
@@ -124,8 +124,8 @@ def _table(proof: dict[str, Any]) -> None:
     for row in ROWS:
         found = proof["rows"].get(row.name)
         if found is not None:
-            told = "\n".join(_lines(found["figures"]))
-            table.add_row(row.name, row.claim, told, _verdict(found))
+            lines = "\n".join(_lines(found["figures"]))
+            table.add_row(row.name, row.claim, lines, _verdict(found))
     Console(width=160).print(table)
 
 

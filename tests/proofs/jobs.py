@@ -134,11 +134,11 @@ def killed() -> Figures:
         method = {"n_clusters": 3, "n_init": 3}
         job = JobCorpus(Path(folder)).write_all(600, 100, method=method)
         found = killed_jobs(job, KILLS, seed=7)
-    told = {
+    figures = {
         name: sum(one[name] for one in found["kills"])
         for name in ("killed", "half", "resumed", "same")
     }
-    return {"writes": found["n_writes"], **told, "at": [one["at"] for one in found["kills"]]}
+    return {"writes": found["n_writes"], **figures, "at": [one["at"] for one in found["kills"]]}
 
 
 def stopped() -> Figures:
@@ -146,13 +146,19 @@ def stopped() -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         job = JobCorpus(Path(folder)).write_all(300, 50, method={"n_clusters": 3, "n_init": 2})
         found = killed_jobs(job, STOPS, seed=11, how="stopped")["kills"]
-    told = {name: sum(one[name] for one in found) for name in ("taken", "as_undisturbed", "same")}
+    figures = {
+        name: sum(one[name] for one in found) for name in ("taken", "as_undisturbed", "same")
+    }
     # One that was stopped before it held the output finds it up to date when it wakes.
     ended = sum(
         one["code"] == 0 or (one["code"] == 75 and "another run took over" in one["words"])
         for one in found
     )
-    return {**told, "ended": ended, "changed": [one["changed"] for one in found if one["changed"]]}
+    return {
+        **figures,
+        "ended": ended,
+        "changed": [one["changed"] for one in found if one["changed"]],
+    }
 
 
 # ---- a store with faults

@@ -278,7 +278,8 @@ def _rival_classes(n: int, cost: float) -> Figures:
         "seconds": took,
         "bits": engine.price(before.model).scale.bits,
         "moved": moved,
-        "apart": bool(labels[0] != labels[n]) and len(set(labels[:n])) + len(set(labels[n:])) == 2,
+        "separated": bool(labels[0] != labels[n])
+        and len(set(labels[:n])) + len(set(labels[n:])) == 2,
         "j_before": before.energy.value,
         "j_after": after.energy.value,
         "j_before_error": _relative_error(rows, before, np.zeros(2 * n, np.int32), cost, n),

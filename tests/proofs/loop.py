@@ -28,15 +28,15 @@ class Row:
 
 # ---- J against the oracle, J never rises, no move is left
 
-NOUGHT = 1e-9  # all terms together below it are rounding: a distance of nought is 1 - 1
+ZERO = 1e-9  # all terms together below it are rounding: a distance of zero is 1 - 1
 
 
 def energy() -> Figures:
     """Compare every kept J of 800 random fits with the oracle's, closures as pairs and tables."""
-    from tests.support.loop import make_bench, turns
+    from tests.support.loop import iterations, make_bench
     from tests.support.problems import DISTORTIONS, random_problem
 
-    worst, noise, states, near_nought, tables = 0.0, 0.0, 0, 0, 0
+    worst, noise, states, near_zero, tables = 0.0, 0.0, 0, 0, 0
     for as_tables in (False, True):
         with _closures_as_tables(as_tables):
             for seed in range(400):
@@ -46,22 +46,22 @@ def energy() -> Figures:
                 problem = random_problem(seed, distortion=chosen, penalty=penalty, closure=closure)
                 bench = make_bench(problem, learn=bool(seed // 20 % 2), dense=bool(seed // 40 % 2))
                 tables += sum(one.mode == "table" for one in bench.engine.problem.icm_problems)
-                for name, turn in turns(bench, most=6):
+                for name, turn in iterations(bench, most=6):
                     if name != "warm-up":
                         expected = bench.energy(turn.state)
-                        apart = abs(turn.state.energy.value - expected.total)
+                        difference = abs(turn.state.energy.value - expected.total)
                         states += 1
-                        if expected.absolute < NOUGHT:
-                            near_nought += 1
-                            noise = max(noise, apart)
+                        if expected.absolute < ZERO:
+                            near_zero += 1
+                            noise = max(noise, difference)
                         else:
-                            worst = max(worst, apart / expected.absolute)
+                            worst = max(worst, difference / expected.absolute)
     return {
         "problems": 800,
         "states": states,
         "table_bundles": tables,
         "worst_relative_error": worst,
-        "states_with_j_of_nought": near_nought,
+        "states_with_j_of_zero": near_zero,
         "worst_difference_there": noise,
     }
 
@@ -86,9 +86,9 @@ def never_rises() -> Figures:
         TABLE_FORMS,
         check_local_optimum,
         check_steps,
-        kept_turns,
+        iterations,
+        kept_iterations,
         make_bench,
-        turns,
     )
     from tests.support.problems import random_problem
 
@@ -100,7 +100,7 @@ def never_rises() -> Figures:
         bench = make_bench(problem, task_memory=SMALL)
         steps += len(check_steps(bench, refining=refining, seed=seed))
         bench = make_bench(problem, task_memory=SMALL)
-        for name, turn in turns(bench, most=2, seed=seed):
+        for name, turn in iterations(bench, most=2, seed=seed):
             if name != "warm-up":
                 check_local_optimum(bench, turn)
                 e_steps += 1
@@ -109,7 +109,7 @@ def never_rises() -> Figures:
         refining = problem.distortion in TABLE_FORMS and problem.K > 1
         steps += len(check_steps(make_bench(problem), refining=refining, seed=seed))
         bench = make_bench(problem)
-        for turn in kept_turns(bench, most=2, seed=seed):
+        for turn in kept_iterations(bench, most=2, seed=seed):
             check_local_optimum(bench, turn)
             e_steps += 1
     return {"problems": 400, "components_cut": cut, "steps": steps, "e_steps": e_steps}
@@ -120,11 +120,11 @@ def gradients() -> Figures:
     import pytest
 
     files = ["tests/test_weight_gradients.py", "tests/test_distortions.py", "tests/test_weights.py"]
-    told = _Counted()
-    # Rows beside this one import hypothesis before pytest can rewrite it.
+    counted = _Counted()
+    # Other rows import hypothesis before pytest can rewrite it.
     quiet = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    code = pytest.main([*quiet, *files], plugins=[told])
-    return {"exit_code": int(code), "tests_passed": told.passed, "tests_failed": told.failed}
+    code = pytest.main([*quiet, *files], plugins=[counted])
+    return {"exit_code": int(code), "tests_passed": counted.passed, "tests_failed": counted.failed}
 
 
 class _Counted:
@@ -308,7 +308,7 @@ LOOP_ROWS = (
         "rivals",
         "two components of 10,000 at one cluster, cannot-linked, w = 5: one moves whole",
         lambda: _linked("rival_classes"),
-        lambda f: f["apart"] and f["j_after"] < f["j_before"] and f["j_after_error"] < 1e-9,
+        lambda f: f["separated"] and f["j_after"] < f["j_before"] and f["j_after_error"] < 1e-9,
     ),
     Row(
         "gradients",

@@ -31,7 +31,7 @@ SETS = ("news_different_3", "news_related_3", "news_similar_3")
 PAIR_COUNTS = (0, 100, 250, 500)
 MOST_PAIRS = 500
 N_CLUSTERS = 3
-# Words of letters only, and none that stand in more than half of the messages: those are the words
+# Words without digits, and none that stand in more than half of the messages: those are the words
 # of quotation lines ("article", "writes", "edu"). The choice was made on these very 300 documents a
 # set, so the figures are theirs and not the method's in general.
 VECTORISER: dict[str, Any] = {
@@ -105,7 +105,7 @@ class Row:
 
 
 def data_folder() -> Path:
-    """Return the folder of the news sets: `HMRF_DATA`, or the one beside the project."""
+    """Return the folder of the news sets: `HMRF_DATA`, or the one next to the project."""
     return Path(os.environ.get("HMRF_DATA", ROOT.parent / "shared" / "data"))
 
 

@@ -88,8 +88,8 @@ def softly_seeded() -> Case:
 def learning_pairs() -> Case:
     """Return few rows whose weights are learned from chains of pairs."""
     rows, hidden = blobs()
-    same, apart = np.flatnonzero(hidden == 0), np.flatnonzero(hidden == 1)
-    must, cannot = np.stack([same[:-1], same[1:]], 1)[:8], np.stack([same, apart], 1)[:8]
+    same, different = np.flatnonzero(hidden == 0), np.flatnonzero(hidden == 1)
+    must, cannot = np.stack([same[:-1], same[1:]], 1)[:8], np.stack([same, different], 1)[:8]
     parameters = {"n_clusters": 3, "random_state": 0, "n_init": 2}
     return Case(rows, must, cannot, parameters, kind=MPCKMeans)
 

@@ -28,7 +28,7 @@ from tests.support.job_corpus import JobCorpus
 
 EXIT_CODES = (0, 65, 75, 78)
 NOISE = ("seconds", "run", "parent", "release", "output", "warnings", "places", "when", "hashed")
-Told = dict[str, Any]
+Outcome = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Damage:
 
 
 def two_nights(folder: Path) -> JobCorpus:
-    """Make an output of two releases with all kinds of files, and files beside it to ask with."""
+    """Make an output of two releases with all kinds of files, and files for commands to read."""
     corpus = JobCorpus(folder)
     job = corpus.write_all(60, 12, on_bad_record="quarantine")
     corpus.write({"documents/bad.jsonl": b'{"id": 1}\n{"id": "ok", "text": "moon engine"}\n'})
@@ -102,7 +102,7 @@ def damages(output: Path, count: int, seed: int) -> Iterator[Damage]:
 
 
 def kind_of(name: str) -> str:
-    """Return what tells kinds of files apart: folders and endings, without hashes and numbers."""
+    """Return what kinds of files differ in: folders and endings, without hashes and numbers."""
     *folders, last = re.sub(r"\w*\d\w*", "", name).split("/")
     return "/".join([*filter(None, folders), last])
 
@@ -112,17 +112,17 @@ def asked(arguments: list[str]) -> Any:
     return CliRunner().invoke(hmrf, [*arguments, "--threads=2", "--json", "--quiet"])
 
 
-def outcomes(folder: Path) -> Iterator[tuple[str, Told]]:
+def outcomes(folder: Path) -> Iterator[tuple[str, Outcome]]:
     """Ask every command about the output of a folder; give what it said, by its name.
 
     Commands that write get a copy of their own.
     """
     out = str(folder / "out")
-    yield "inspect", told_of(lambda: _inspect([out]))
-    yield "inspect --verify", told_of(lambda: _inspect([out, "--verify"]))
-    yield "evaluate", told_of(lambda: asked(["evaluate", out, str(folder / "truth.csv")]))
+    yield "inspect", outcome_of(lambda: _inspect([out]))
+    yield "inspect --verify", outcome_of(lambda: _inspect([out, "--verify"]))
+    yield "evaluate", outcome_of(lambda: asked(["evaluate", out, str(folder / "truth.csv")]))
     given = ["predict", out, str(folder / "rows.npz"), "--out", str(folder / "predicted")]
-    yield "predict", told_of(lambda: asked(given), lambda: table_of(folder / "predicted"))
+    yield "predict", outcome_of(lambda: asked(given), lambda: table_of(folder / "predicted"))
     yield "reader", _read_as_the_readme_does(out)
     yield "run", _run(folder, [], [])
     later = sorted((folder / "later").iterdir())
@@ -130,7 +130,7 @@ def outcomes(folder: Path) -> Iterator[tuple[str, Told]]:
     yield "run --predict", _run(folder, ["--predict"], later)
 
 
-def _run(folder: Path, options: list[str], more: list[Path]) -> Told:
+def _run(folder: Path, options: list[str], more: list[Path]) -> Outcome:
     """Run the job on the output, with more documents; then put the output back."""
     out, kept = folder / "out", folder / "kept"
     shutil.copytree(out, kept)
@@ -138,50 +138,50 @@ def _run(folder: Path, options: list[str], more: list[Path]) -> Told:
     for path, to in zip(more, added, strict=True):
         shutil.copy2(path, to)
     arguments = ["run", str(folder / "job.yaml"), *options]
-    told = told_of(lambda: asked(arguments), lambda: assigned(str(out)))
+    outcome = outcome_of(lambda: asked(arguments), lambda: assigned(str(out)))
     for path in added:
         path.unlink()
     shutil.rmtree(out)
     kept.rename(out)
-    return told
+    return outcome
 
 
 def _inspect(arguments: list[str]) -> Any:
     return CliRunner().invoke(hmrf, ["inspect", *arguments, "--json"])
 
 
-def told_of(ask: Callable[[], Any], found: Callable[[], Any] | None = None) -> Told:
-    """Return the exit code of a command, and what it told and made, but for what always differs."""
+def outcome_of(ask: Callable[[], Any], found: Callable[[], Any] | None = None) -> Outcome:
+    """Return the exit code of a command, what it printed and made, but for what always differs."""
     result = ask()
-    told: Told = {"code": result.exit_code}
+    outcome: Outcome = {"code": result.exit_code}
     if result.exit_code not in EXIT_CODES or (
         result.exception is not None and not isinstance(result.exception, SystemExit)
     ):
-        told["traceback"] = repr(result.exception)
+        outcome["traceback"] = repr(result.exception)
     if result.exit_code == 0:
-        told["said"] = without_noise(json.loads(result.stdout))
-        told["made"] = None if found is None else found()
+        outcome["said"] = without_noise(json.loads(result.stdout))
+        outcome["made"] = None if found is None else found()
     else:
-        told["stderr"] = result.stderr
-    return told
+        outcome["stderr"] = result.stderr
+    return outcome
 
 
-def without_noise(told: Any) -> Any:
-    """Return what a command tells, without times and names of runs."""
-    if isinstance(told, dict):
-        return {key: without_noise(one) for key, one in told.items() if key not in NOISE}
-    return told
+def without_noise(outcome: Any) -> Any:
+    """Return what a command prints, without times and names of runs."""
+    if isinstance(outcome, dict):
+        return {key: without_noise(one) for key, one in outcome.items() if key not in NOISE}
+    return outcome
 
 
-def table_of(folder: Path) -> list[Told]:
+def table_of(folder: Path) -> list[Outcome]:
     """Return all rows of the Parquet files below a folder."""
-    rows: list[Told] = []
+    rows: list[Outcome] = []
     for path in sorted(folder.rglob("*.parquet")):
         rows += pq.read_table(path).to_pylist()
     return rows
 
 
-def assigned(out: str) -> Told:
+def assigned(out: str) -> Outcome:
     """Return the cluster of every document of the last release, all of whose files are whole."""
     release = latest(out, verify=True)
     assert release is not None
@@ -190,7 +190,7 @@ def assigned(out: str) -> Told:
     return {row["doc_id"]: row for row in sorted(rows, key=lambda row: row["doc_id"])}
 
 
-def _read_as_the_readme_does(out: str) -> Told:
+def _read_as_the_readme_does(out: str) -> Outcome:
     try:
         release = latest(out, verify=True)
         assert release is not None
@@ -201,7 +201,7 @@ def _read_as_the_readme_does(out: str) -> Told:
     return {"code": 0, "said": sorted(table.to_pylist(), key=lambda row: row["doc_id"])}
 
 
-def campaign(folder: Path, count: int, seed: int = 0) -> Told:
+def campaign(folder: Path, count: int, seed: int = 0) -> Outcome:
     """Damage files one after the other; return how commands took it, and all that is wrong."""
     corpus = two_nights(folder / "whole")
     at = folder / "copy"
@@ -218,21 +218,21 @@ def campaign(folder: Path, count: int, seed: int = 0) -> Told:
     for damage in damages(corpus.folder / "out", count, seed):
         fresh()
         damage.do(at / "out")
-        for command, told in outcomes(at):
-            taken[verdict := _judged(told, expected[command])] += 1
+        for command, outcome in outcomes(at):
+            taken[verdict := _judged(outcome, expected[command])] += 1
             if verdict == "refused":
                 refused[f"{kind_of(damage.name)}: {command}"] += 1
             elif verdict != "the same":
-                wrong.append(f"{damage} {command}: {verdict}: {str(told)[:500]}")
+                wrong.append(f"{damage} {command}: {verdict}: {str(outcome)[:500]}")
     counts = {"damages": count, "the same": taken["the same"], "refused": taken["refused"]}
     return {**counts, "wrong": wrong, "refused by": dict(sorted(refused.items()))}
 
 
-def _judged(told: Told, expected: Told) -> str:
-    if "traceback" in told:
+def _judged(outcome: Outcome, expected: Outcome) -> str:
+    if "traceback" in outcome:
         return "traceback"
-    if told["code"] == 0:
-        return "the same" if told == expected else "silently used"
-    lines = [line for line in told["stderr"].splitlines() if line.startswith("error: ")]
-    in_words = told["code"] in EXIT_CODES and len(lines) == 1
-    return "refused" if in_words and "Traceback" not in told["stderr"] else "no words"
+    if outcome["code"] == 0:
+        return "the same" if outcome == expected else "silently used"
+    lines = [line for line in outcome["stderr"].splitlines() if line.startswith("error: ")]
+    in_words = outcome["code"] in EXIT_CODES and len(lines) == 1
+    return "refused" if in_words and "Traceback" not in outcome["stderr"] else "no words"

@@ -94,5 +94,5 @@ class Folder:
         return batch
 
 
-def told(batch: Batch) -> list[tuple[int, str | None, str]]:
+def rejects_of(batch: Batch) -> list[tuple[int, str | None, str]]:
     return [(reject.line, reject.id, reject.reason) for reject in batch.rejects]

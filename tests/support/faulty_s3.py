@@ -93,9 +93,9 @@ class _Handler(BaseHTTPRequestHandler):
         answer = connection.getresponse()
         data = answer.read()
         skipped = {"connection", "transfer-encoding", "date", "server"}
-        told = [(key, value) for key, value in answer.getheaders() if key.lower() not in skipped]
+        headers = [(key, value) for key, value in answer.getheaders() if key.lower() not in skipped]
         connection.close()
-        return answer.status, told, data
+        return answer.status, headers, data
 
     def _reply(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
         self.send_response(status)

@@ -88,9 +88,9 @@ def exchange_messages(edges: Any, beliefs: Integers, messages: Integers, damped:
 def _wanted(values: Integers, cost: Integers) -> Integers:
     """Return undamped messages of senders to whom their clusters cost these values."""
     least, second = np.partition(values, 1, axis=1)[:, :2].T
-    apart = values - least[:, None]
-    rival = np.where(apart > 0, 0, np.minimum((second - least)[:, None], cost))
-    return np.asarray(np.where(cost < 0, np.minimum(apart, -cost), rival), np.int64)
+    above_least = values - least[:, None]
+    rival = np.where(above_least > 0, 0, np.minimum((second - least)[:, None], cost))
+    return np.asarray(np.where(cost < 0, np.minimum(above_least, -cost), rival), np.int64)
 
 
 def add_messages(

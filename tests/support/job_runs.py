@@ -27,7 +27,7 @@ def run(job: Path, **changes: Any) -> Report:
 
 
 def assigned(report: Report) -> dict[str, Any]:
-    """Return what is told of every document of the last release, by id."""
+    """Return the assignment of every document of the last release, by id."""
     tables = [pq.read_table(file.path) for file in assignment_files(report.output)]
     rows = pa.concat_tables(tables).to_pylist()
     found = {row["doc_id"]: row for row in rows}

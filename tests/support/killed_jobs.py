@@ -56,8 +56,8 @@ def _count_writes(at: int, kind: signal.Signals = signal.SIGKILL) -> list[str]:
 
     def counting(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*arguments: Any, **named: Any) -> Any:
-            told = next((one for one in arguments if isinstance(one, str)), name)
-            names.append(told)
+            kills = next((one for one in arguments if isinstance(one, str)), name)
+            names.append(kills)
             if len(names) == at:
                 os.kill(os.getpid(), kind)
             return write(*arguments, **named)
@@ -169,7 +169,7 @@ def main(job: Path, n_kills: int, seed: int, how: str = "killed") -> None:
     assert status == 0
     expected = _forked(lambda: _seen(str(job.parent / "whole")))[1]
     step = len(names) / n_kills
-    told = []
+    kills = []
     for number in range(n_kills):
         # One in each part of the run, at a random place.
         at = 1 + int(number * step + chosen.random() * step)
@@ -177,14 +177,14 @@ def main(job: Path, n_kills: int, seed: int, how: str = "killed") -> None:
         if how == "stopped":
             found = _stopped(job, output, at)
             found["as_undisturbed"] = found.pop("ended") == expected
-            told.append({"at": f"{names[at - 1]} ({at} of {len(names)})", **found})
+            kills.append({"at": f"{names[at - 1]} ({at} of {len(names)})", **found})
             continue
         place = str(job.parent / output)
         status, _ = _forked(lambda output=output, at=at: _run(job, output, at))
         seen = _forked(lambda place=place: _seen(place))[1]
         again, _ = _forked(lambda output=output: _run(job, output, 0))
         ended = _forked(lambda place=place: _seen(place))[1]
-        told.append(
+        kills.append(
             {
                 "at": f"{names[at - 1]} ({at} of {len(names)})",
                 "killed": status == signal.SIGKILL,
@@ -193,7 +193,7 @@ def main(job: Path, n_kills: int, seed: int, how: str = "killed") -> None:
                 "same": ended == expected,
             }
         )
-    sys.stdout.write(json.dumps({"n_writes": len(names), "kills": told}) + "\n")
+    sys.stdout.write(json.dumps({"n_writes": len(names), "kills": kills}) + "\n")
 
 
 if __name__ == "__main__":

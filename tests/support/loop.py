@@ -149,7 +149,7 @@ def constraints_of(problem: Problem) -> Constraints:
     )
 
 
-def turns(
+def iterations(
     bench: Bench,
     *,
     seed: int = 0,
@@ -187,7 +187,7 @@ def turns(
             break
 
 
-ROUNDING = 1e-13  # of one row: a distance of 1 - 1 is nought only up to this
+ROUNDING = 1e-13  # of one row: a distance of 1 - 1 is zero only up to this
 
 
 @pytest.fixture
@@ -197,9 +197,9 @@ def only_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmrf_dask.constraints.closure.EXPLICIT_RATIO", 0)
 
 
-def kept_turns(bench: Bench, **how: Any) -> Iterator[Iteration]:
-    """Run a fit and return the turns of which a J is promised."""
-    for name, turn in turns(bench, **how):
+def kept_iterations(bench: Bench, **how: Any) -> Iterator[Iteration]:
+    """Run a fit and return the iterations of which a J is promised."""
+    for name, turn in iterations(bench, **how):
         if name != "warm-up":
             yield turn
 
@@ -250,7 +250,7 @@ def check_steps(bench: Bench, **how: Any) -> list[str]:
     """Run a fit; no step of a turn that promises it may raise J. Return the names of all steps."""
     before: float | None = None
     names: list[str] = []
-    for name, turn in turns(bench, **how):
+    for name, turn in iterations(bench, **how):
         if before is not None and name in ("fit", "refine"):
             values = [before, *(value for _, value in turn.steps)]
             assert all(late <= early for early, late in pairwise(values))

@@ -92,9 +92,9 @@ def release(output: str, run_id: str, calls: str) -> None:
     publish_run(output, run_id)
 
 
-def called(letter: str) -> str:
+def called(name: str) -> str:
     """Return the id of a run, in the form that runs have."""
-    return letter * 16
+    return name * 16
 
 
 def publish_run(output: str, run_id: str) -> None:

@@ -23,7 +23,7 @@ class Graphs:
     depths: dict[str, int] = field(default_factory=dict)  # longest chain of each function
     computes: int = 0
 
-    def look(self, values: Sequence[Any]) -> None:
+    def record(self, values: Sequence[Any]) -> None:
         """Take the graph of some values down."""
         self.computes += 1
         graph: dict[Any, Any] = {}
@@ -78,7 +78,7 @@ def watched_graphs() -> Iterator[Graphs]:
         real = getattr(DaskFlow, name)
 
         def watched(self: DaskFlow, values: Any, real: Callable[..., Any] = real) -> Any:
-            seen.look(values)
+            seen.record(values)
             return real(self, values)
 
         patch.setattr(DaskFlow, name, watched)

@@ -137,11 +137,11 @@ ROWS = (
     rows("infinity", csr(data=np.array([1, np.inf, 1, 1], np.float32))),
     rows("complex values", csr(data=np.ones(4, np.complex64))),
     rows("values of text", csr(data=np.array(["a", "b", "c", "d"]))),
-    rows("a bomb of 2 GB", zeros(2**31), apart=True),
-    rows("a bomb in the row pointers", csr(indptr=np.zeros(2**28, np.int32)), apart=True),
+    rows("a bomb of 2 GB", zeros(2**31), alone=True),
+    rows("a bomb in the row pointers", csr(indptr=np.zeros(2**28, np.int32)), alone=True),
     rows("a folder", lambda path: path.mkdir()),
-    rows("a pipe", lambda path: os.mkfifo(path), apart=True),
-    rows("a device", lambda path: path.symlink_to("/dev/zero"), apart=True),
+    rows("a pipe", lambda path: os.mkfifo(path), alone=True),
+    rows("a device", lambda path: path.symlink_to("/dev/zero"), alone=True),
     dense("nothing", b""),
     dense("the magic alone", b"\x93NUMPY"),
     dense("a version that is none", b"\x93NUMPY\x09\x09" + bytes(100)),
@@ -166,9 +166,9 @@ ROWS = (
     dense("dates", npy(np.array([["2020-01-01"]], dtype="datetime64[D]"))),
     dense("records", npy(np.zeros(3, [("a", "f4")]))),
     dense("a sparse file of 1 TB",
-          _holes(npy_header(F4.format(False, (10**10, 25))), 10**12 + 128), apart=True),
+          _holes(npy_header(F4.format(False, (10**10, 25))), 10**12 + 128), alone=True),
     dense("a folder", lambda path: path.mkdir()),
-    dense("a device", lambda path: path.symlink_to("/dev/zero"), apart=True),
+    dense("a device", lambda path: path.symlink_to("/dev/zero"), alone=True),
     Case("rows: nowhere", ("fit", "nowhere.npz", "-k2", "--run-dir=run"), place="nowhere.npz"),
     Case("rows: a pair file", ("fit", "pairs.csv", "-k2", "--run-dir=run"), place="pairs.csv"),
     Case("rows: an empty folder", ("fit", "assigned", "-k2", "--run-dir=run"), place="assigned"),
@@ -180,7 +180,7 @@ ROWS = (
     Case("init: another shape", (*FIT, "--init=init.npy"), {"init.npy": npy(np.ones((9, 9)))},
          "init"),
     Case("init: a device", (*FIT, "--init=zero.npy"),
-         {"zero.npy": lambda path: path.symlink_to("/dev/zero")}, "zero.npy", apart=True),
+         {"zero.npy": lambda path: path.symlink_to("/dev/zero")}, "zero.npy", alone=True),
     Case("init: nowhere", (*FIT, "--init=nowhere.npy"), place="nowhere.npy"),
     Case("init: a good one", (*FIT, "--init=init.npy"), fine=True),
 )  # fmt: skip
@@ -223,8 +223,8 @@ def folder(
         rows = sp.random_array((8, 6), density=0.6, format="csr", dtype=np.float32, rng=0)
         ids = np.arange(8) if numbers else [f"d{n}" for n in range(8)]
         Corpus.from_rows(rows, ids, n_partitions=2).to_parquet(str(path))
-        told = json.loads((path / "blocks.json").read_text())
-        first = told["files"][0]
+        content = json.loads((path / "blocks.json").read_text())
+        first = content["files"][0]
         file = path / first["name"]
         if table is not None:
             changed = table(pq.read_table(file))
@@ -235,14 +235,14 @@ def folder(
         first |= {"n_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         if facts is not None:
             first |= facts(first)
-        (path / "blocks.json").write_text(json.dumps(told if whole is None else whole(told)))
+        (path / "blocks.json").write_text(json.dumps(content if whole is None else whole(content)))
 
     return write
 
 
 def blocks(name: str, *changes: Change | None, place: str = "blocks", **more: Any) -> Case:
     """Return a fit of such a folder."""
-    case = {one: more.pop(one) for one in ("apart", "fine") if one in more}
+    case = {one: more.pop(one) for one in ("alone", "fine") if one in more}
     return Case(f"blocks: {name}", FIT_BLOCKS, {"blocks": folder(*changes, **more)}, place, **case)
 
 
@@ -261,8 +261,8 @@ def described(**facts: Any) -> Change:
     """Return what changes what a file says of itself."""
 
     def changed(table: pa.Table) -> pa.Table:
-        told = {**json.loads(table.schema.metadata[DESCRIBED]), **facts}
-        return table.replace_schema_metadata({DESCRIBED: json.dumps(told)})
+        content = {**json.loads(table.schema.metadata[DESCRIBED]), **facts}
+        return table.replace_schema_metadata({DESCRIBED: json.dumps(content)})
 
     return changed
 
@@ -338,7 +338,7 @@ def block_cases() -> Iterator[Case]:
         yield blocks(f"a file of {name} {value!r}", described(**{name: value}), place=OUTSIDE)
     for metadata in (b"", b"[]", b"7", b"{", b"[" * 100_000, b"\xff"):
         yield blocks(f"a file described as {metadata[:9]!r}",
-                     lambda table, told=metadata: table.replace_schema_metadata({DESCRIBED: told}),
+                     lambda table, text=metadata: table.replace_schema_metadata({DESCRIBED: text}),
                      place=OUTSIDE)  # fmt: skip
     for name, facts in {
         "n_rows": (-1, 3, 5, "4", None, True, 4.0, 10**30),
@@ -357,10 +357,10 @@ def block_cases() -> Iterator[Case]:
     yield blocks("a fact nobody knows", None, lambda _: {"x": 1})
     for n_features in (0, 2**31 - 1):
         yield blocks(f"a folder of {n_features} features", place="feature",
-                     whole=lambda told, n=n_features: {**told, "n_features": n})  # fmt: skip
+                     whole=lambda content, n=n_features: {**content, "n_features": n})  # fmt: skip
     for files in ([], {}):
         yield blocks(f"a folder with files {files}", place="partition",
-                     whole=lambda told, files=files: {**told, "files": files})  # fmt: skip
+                     whole=lambda content, files=files: {**content, "files": files})  # fmt: skip
     for name, change in {
         "n_features": (-1, 10**30, "6", True, None, 6.5, float("inf"), float("nan"), 7),
         "has_ids": ("no", 1, None),
@@ -370,11 +370,11 @@ def block_cases() -> Iterator[Case]:
         for value in change:
             changed = {name: value}
             yield blocks(f"a folder with {name} {value!r:.20}",
-                         whole=lambda told, changed=changed: {**told, **changed})  # fmt: skip
-    for told in ([], 7, None, "x"):
-        yield blocks(f"a folder described as {told!r}", whole=lambda _, told=told: told)
-    yield blocks("a file twice", whole=lambda told: {**told, "files": told["files"][:1] * 2},
-                 place="d0")  # fmt: skip
+                         whole=lambda content, changed=changed: {**content, **changed})  # fmt: skip
+    for content in ([], 7, None, "x"):
+        yield blocks(f"a folder described as {content!r}", whole=lambda _, content=content: content)
+    yield blocks("a file twice", place="d0",
+                 whole=lambda content: {**content, "files": content["files"][:1] * 2})  # fmt: skip
     for name, data in {
         "nothing": b"", "a text": b"hello", "magic": b"PAR1PAR1",
         "a footer of 4 GB": b"PAR1" + bytes(100) + b"\xff\xff\xff\xffPAR1",
@@ -384,16 +384,16 @@ def block_cases() -> Iterator[Case]:
     yield blocks("a file cut in half", None, None, lambda data: data[: len(data) // 2],
                  place=OUTSIDE)  # fmt: skip
     yield blocks("a sparse file of 1 TB", None, lambda _: {"n_bytes": 10**12},
-                 lambda data: data, place=PLANNED, apart=True)  # fmt: skip
+                 lambda data: data, place=PLANNED, alone=True)  # fmt: skip
     for option in ({"use_dictionary": True}, {"compression": "gzip"}, {"row_group_size": 1}):
         yield blocks(f"written with {option}", lambda table: table, fine="gzip" in str(option)
                      or "row" in str(option), place=OUTSIDE, **option)  # fmt: skip
     yield blocks("a bomb of a dictionary", bomb, lambda _: {"n_rows": 1, "n_values": 2 * 10**7},
-                 use_dictionary=True, place=OUTSIDE, apart=True)  # fmt: skip
+                 use_dictionary=True, place=OUTSIDE, alone=True)  # fmt: skip
     yield blocks("a bomb of plain numbers", bomb, lambda _: {"n_rows": 1, "n_values": 2 * 10**7},
-                 compression="zstd", place=OUTSIDE, apart=True)  # fmt: skip
+                 compression="zstd", place=OUTSIDE, alone=True)  # fmt: skip
     yield blocks("a bomb that its manifest does not tell", bomb, lambda _: {"n_rows": 1},
-                 use_dictionary=True, place=OUTSIDE, apart=True)  # fmt: skip
+                 use_dictionary=True, place=OUTSIDE, alone=True)  # fmt: skip
 
 
 BLOCKS = tuple(block_cases())
@@ -403,8 +403,8 @@ BLOCKS = tuple(block_cases())
 SIZES = (
     Case("sizes: centroids of 15 GB", (*FIT, "--init=big.npy"),
          {"big.npy": _holes(npy_header(F4.format(False, (2**32, 1))), 2**34 + 129)}, "init",
-         apart=True),
+         alone=True),
     Case("sizes: centroids of the right number", (*FIT, "--init=big.npy"),
          {"big.npy": _holes(npy_header(F4.format(False, (3, 2**30))), 12 * 2**30 + 129)}, "init",
-         apart=True),
+         alone=True),
 )  # fmt: skip

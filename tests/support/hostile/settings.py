@@ -124,7 +124,7 @@ FURTHER_VALUES = (
     job("answers", "/dev/zero", said="/dev/zero"),
     job("answers", "documents", said="documents"),
     job("answers", "nowhere.csv", said="nowhere.csv"),
-    job("manifest", "/dev/zero", said="/dev/zero", apart=True),
+    job("manifest", "/dev/zero", said="/dev/zero", alone=True),
     job("manifest", "/dev/full", said="/dev/full"),
     job("manifest", "/proc/self/mem", said="/proc/self/mem"),
     job("manifest", "documents", said="documents"),
@@ -141,7 +141,7 @@ FURTHER_VALUES = (
     job("method.cannot_link_cost", "1.0e-12", fine=True),
     job("text.lsa", "10000", said="n_components"),
     job("keep", "10000", fine=True),
-    job("text", "{kind: hashing, n_features: 2147483647}", said="features", apart=True),
+    job("text", "{kind: hashing, n_features: 2147483647}", said="features", alone=True),
     job("cluster", "{class: distributed.LocalCluster, workers: 100000}", said="worker processes"),
     job("cluster", "{class: distributed.LocalCluster, kwargs: {memory_limit: -5}}",
         said="memory_limit"),
@@ -163,9 +163,9 @@ FURTHER_VALUES = (
 # ---- YAML
 
 
-def yaml_case(name: str, data: Content, *, apart: bool = False, place: str = "job.yaml") -> Case:
+def yaml_case(name: str, data: Content, *, alone: bool = False, place: str = "job.yaml") -> Case:
     """Return a job file that is no plain YAML."""
-    return Case(f"yaml: {name}", RUN, {"job.yaml": data}, place, apart=apart)
+    return Case(f"yaml: {name}", RUN, {"job.yaml": data}, place, alone=alone)
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -173,7 +173,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 YAML = (
-    yaml_case("a bomb of aliases", BOMB.encode(), apart=True),
+    yaml_case("a bomb of aliases", BOMB.encode(), alone=True),
     yaml_case("an alias of itself", b"a: &a [*a]\n"),
     yaml_case("a hundred thousand brackets", b"a: " + b"[" * 100_000),
     yaml_case("a hundred thousand braces", b"{a: " * 100_000),
@@ -202,11 +202,11 @@ YAML = (
     yaml_case("tabs", b"\ta:\t1\n"),
     yaml_case("a folder", lambda path: path.mkdir()),
     yaml_case("a pipe", lambda path: os.mkfifo(path)),
-    yaml_case("a device", lambda path: path.symlink_to("/dev/zero"), apart=True),
+    yaml_case("a device", lambda path: path.symlink_to("/dev/zero"), alone=True),
     yaml_case("a link to itself", lambda path: path.symlink_to(path)),
     yaml_case("a link to nothing", lambda path: path.symlink_to("/nowhere")),
     yaml_case("ten thousand wrong keys", b"".join(b"k%d: 1\n" % n for n in range(9_000))),
-    yaml_case("a wrong key of 60,000 letters", b"x" * 1000 + b"y: 1\n"),
+    yaml_case("a wrong key of 60,000 characters", b"x" * 1000 + b"y: 1\n"),
 )
 
 # ---- options of the command line
@@ -230,10 +230,10 @@ def options() -> Iterator[Case]:
 
 def hashed(n_features: int, **method: Any) -> Case:
     """Return a job whose words are hashed to very many columns."""
-    told = {**JOB, "text": {"kind": "hashing", "n_features": n_features}}
-    told["method"] = {**JOB["method"], **method}
+    content = {**JOB, "text": {"kind": "hashing", "n_features": n_features}}
+    content["method"] = {**JOB["method"], **method}
     return Case(f"sizes: {n_features} hashed columns, {method}", RUN,
-                {"job.yaml": json.dumps(told).encode()}, "MiB", apart=True)  # fmt: skip
+                {"job.yaml": json.dumps(content).encode()}, "MiB", alone=True)  # fmt: skip
 
 
 SIZES = (
@@ -242,7 +242,7 @@ SIZES = (
     hashed(2**24, n_clusters=45),
     Case("sizes: hashed columns and their components", RUN, {"job.yaml": json.dumps(
         {**JOB, "text": {"kind": "hashing", "n_features": 2**20, "lsa": 10_000}}).encode()}, "MiB",
-        apart=True),
+        alone=True),
 )  # fmt: skip
 
 # ---- URLs

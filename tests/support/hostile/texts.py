@@ -20,7 +20,7 @@ from tests.support.hostile.worlds import FIT, RUN, Case, Content
 
 
 def documents(name: str, content: Content, file: str = "bad.jsonl", **more: Any) -> Case:
-    """Return a file of documents beside good ones, that stops a run or does it no harm."""
+    """Return a file of documents next to good ones, that stops a run or does it no harm."""
     place = more.pop("place", file)
     return Case(f"documents: {name}", RUN, {f"documents/{file}": content}, place, **more)
 
@@ -53,22 +53,22 @@ def _frames(path: Path) -> None:
 GOOD = b'{"id": "good", "text": "engine brake wheel"}\n'
 MIB = 2**20
 DOCUMENTS = (
-    documents("a gz of newlines", gz(b"\n" * 2**24, 64), "bad.jsonl.gz", apart=True),
+    documents("a gz of newlines", gz(b"\n" * 2**24, 64), "bad.jsonl.gz", alone=True),
     documents("a gz of newlines after a good one", gz(b"\n" * 2**24, 64, GOOD), "bad.jsonl.gz",
-              apart=True),
-    documents("a gz of spaces", gz(b" " * 2**24, 64), "bad.jsonl.gz", apart=True),
-    documents("a gz of zeros", gz(bytes(2**24), 64), "bad.jsonl.gz", apart=True),
+              alone=True),
+    documents("a gz of spaces", gz(b" " * 2**24, 64), "bad.jsonl.gz", alone=True),
+    documents("a gz of zeros", gz(bytes(2**24), 64), "bad.jsonl.gz", alone=True),
     documents("a csv.gz of newlines", gz(b"\n" * 2**24, 64, b"id,text\n"), "bad.csv.gz",
-              apart=True),
+              alone=True),
     documents("a csv.gz of one line", gz(b"x" * 2**24, 64, b"id,text\n"), "bad.csv.gz",
-              apart=True),
-    documents("a txt.gz of zeros", gz(bytes(2**24), 64), "bad.txt.gz", apart=True),
-    documents("zst of zeros", _frames, "bad.jsonl.zst", apart=True),
+              alone=True),
+    documents("a txt.gz of zeros", gz(bytes(2**24), 64), "bad.txt.gz", alone=True),
+    documents("zst of zeros", _frames, "bad.jsonl.zst", alone=True),
     documents("gz that is none", b"hello", "bad.jsonl.gz"),
     documents("gz cut off", gzip.compress(GOOD * 1000)[:100], "bad.jsonl.gz"),
     documents("zst that is none", b"hello", "bad.jsonl.zst"),
-    documents("one line of 300 MB", lambda path: path.write_bytes(b"x" * (300 * MIB)), apart=True),
-    documents("newlines of 300 MB", lambda path: path.write_bytes(b"\n" * (300 * MIB)), apart=True),
+    documents("one line of 300 MB", lambda path: path.write_bytes(b"x" * (300 * MIB)), alone=True),
+    documents("newlines of 300 MB", lambda path: path.write_bytes(b"\n" * (300 * MIB)), alone=True),
     documents("nested 100,000 deep", b"[" * 100_000),
     documents("objects nested 100,000 deep", b'{"a":' * 100_000),
     documents("nested in the text",
@@ -93,7 +93,7 @@ DOCUMENTS = (
     documents("a quote left open", b'id,text,label\na,"b' + b"x\n" * 10**6, "bad.csv"),
     documents("a quote left open for 100 MB",
               lambda path: path.write_bytes(b'id,text,label\na,"b' + b"x\n" * (50 * MIB)),
-              "bad.csv", apart=True),
+              "bad.csv", alone=True),
     documents("a million cells", b"id,text,label\n" + b"," * 10**6 + b"\n", "bad.csv"),
     documents("two columns of a name", b"id,id,text,label\n1,2,x,y\n", "bad.csv"),
     documents("carriage returns", b"id,text,label\r" * 100_000, "bad.csv"),
@@ -113,7 +113,7 @@ DOCUMENTS = (
                   "id": pa.array(range(600)), "label": pa.array(["x"] * 600),
                   "text": pa.DictionaryArray.from_arrays(
                       pa.array(np.zeros(600, np.int32)), pa.array(["word " * 200_000])),
-              }), path), "bad.parquet", fine=True, apart=True),
+              }), path), "bad.parquet", fine=True, alone=True),
     documents("a name of other bytes", b"moon", "\udcff.txt", place="UTF-8"),
     documents("a pipe", lambda path: os.mkfifo(path)),
     documents("a device", lambda path: path.symlink_to("/dev/zero")),
@@ -194,11 +194,11 @@ def answer_files() -> Iterator[Case]:
 FURTHER_FILES = (
     answers("a pipe", lambda path: os.mkfifo(path), "hostile.csv"),
     answers("a device", lambda path: path.symlink_to("/dev/zero"), "hostile.csv", place="hostile"),
-    answers("a million bad lines", A + b"x\n" * 10**6, "hostile.csv", apart=True),
-    answers("a sparse file of 1 TB", _holes(A, 10**12), "hostile.csv", apart=True),
-    pairs("a pipe", lambda path: os.mkfifo(path), "hostile.csv", apart=True),
-    pairs("a device", lambda path: path.symlink_to("/dev/zero"), "hostile.csv", apart=True),
-    pairs("a sparse file of 1 TB", _holes(A, 10**12), "hostile.csv", apart=True),
+    answers("a million bad lines", A + b"x\n" * 10**6, "hostile.csv", alone=True),
+    answers("a sparse file of 1 TB", _holes(A, 10**12), "hostile.csv", alone=True),
+    pairs("a pipe", lambda path: os.mkfifo(path), "hostile.csv", alone=True),
+    pairs("a device", lambda path: path.symlink_to("/dev/zero"), "hostile.csv", alone=True),
+    pairs("a sparse file of 1 TB", _holes(A, 10**12), "hostile.csv", alone=True),
     Case("pairs: rows that are not there", (*FIT, "--pairs=pairs.csv"),
          {"pairs.csv": A + b"0,999999,must,\n"}, "999999"),
     classes("nothing", b""),
@@ -214,8 +214,8 @@ FURTHER_FILES = (
     classes("a text", b"x", "known.txt"),
     classes("a folder", lambda path: path.mkdir()),
     classes("a pipe", lambda path: os.mkfifo(path)),
-    classes("a device", lambda path: path.symlink_to("/dev/zero"), apart=True),
-    classes("a sparse file of 1 TB", _holes(b"id,label\n", 10**12), apart=True),
+    classes("a device", lambda path: path.symlink_to("/dev/zero"), alone=True),
+    classes("a sparse file of 1 TB", _holes(b"id,label\n", 10**12), alone=True),
     classes("a class of 1 MB", b"id,label\n0," + b"c" * MIB + b"\n"),
     classes("UTF-16", "id,label\n0,x\n".encode("utf-16")),
     scheduler("nothing", b""),
@@ -227,8 +227,8 @@ FURTHER_FILES = (
     scheduler("nested deep", b"[" * 100_000),
     scheduler("random bytes", np.random.default_rng(4).bytes(1000)),
     scheduler("a folder", lambda path: path.mkdir()),
-    scheduler("a pipe", lambda path: os.mkfifo(path), apart=True),
-    scheduler("a device", lambda path: path.symlink_to("/dev/zero"), apart=True),
+    scheduler("a pipe", lambda path: os.mkfifo(path), alone=True),
+    scheduler("a device", lambda path: path.symlink_to("/dev/zero"), alone=True),
 )  # fmt: skip
 
 # ---- bombs of dictionaries
@@ -251,15 +251,15 @@ def words(rows: int, **columns: str) -> Callable[[Path], None]:
 LONG = "word " * 200_000
 BOMBS = (
     answers("a bomb of long ids", words(3_000, a=LONG, b="1", kind="must"), "bomb.parquet",
-            apart=True),
+            alone=True),
     answers("a bomb of notes", words(3_000, a="0", b="1", kind="must", note=LONG), "bomb.parquet",
-            apart=True),
+            alone=True),
     pairs("a bomb of long ids", words(3_000, a=LONG, b="1", kind="must"), "bomb.parquet",
-          apart=True),
-    classes("a bomb of long classes", words(3_000, id="0", label=LONG), "bomb.parquet", apart=True),
+          alone=True),
+    classes("a bomb of long classes", words(3_000, id="0", label=LONG), "bomb.parquet", alone=True),
     classes("a bomb of another column", words(3_000, id="0", label="a", text=LONG), "bomb.parquet",
-            apart=True),
+            alone=True),
     Case("assigned: a bomb of long ids", ("evaluate", "bombs", "truth.csv", "-q"),
          {"bombs/bomb.parquet": words(3_000, doc_id=LONG, cluster="1")}, "bomb.parquet",
-         apart=True),
+         alone=True),
 )  # fmt: skip

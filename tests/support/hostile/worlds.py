@@ -1,7 +1,7 @@
 """Hostile inputs, each one line: files laid over a small healthy world, a command, what must come.
 
 `check` runs one: no traceback, an exit code of the documented ones, one line that names the place,
-no file of the user's changed, in bounded time and, where a case runs apart, in bounded memory.
+no file of the user's changed, in bounded time and, in a process of its own, in bounded memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.job_corpus import JobCorpus
 
 REFUSED = (2, 65, 75, 78)
 SECONDS = 60
-MEMORY = 4 * 2**30  # bytes of address space of a case that runs apart
+MEMORY = 4 * 2**30  # bytes of address space of a case in a process of its own
 LONGEST_ERROR = 1500  # characters
 Content = bytes | Callable[[Path], None]
 RUN, CHECK = ("run", "job.yaml", "-q"), ("check", "manifest.yaml", "--all", "-q")
@@ -49,7 +49,7 @@ class Case:
         What the error must name.
     fine : bool
         Whether the command must do its work all the same.
-    apart : bool
+    alone : bool
         Whether it runs in a process of its own, whose memory is capped.
     """
 
@@ -58,7 +58,7 @@ class Case:
     files: dict[str, Content] = field(default_factory=dict)
     place: str = ""
     fine: bool = False
-    apart: bool = False
+    alone: bool = False
 
 
 def make_world(folder: Path) -> None:
@@ -82,7 +82,7 @@ def check(case: Case, world: Path, folder: Path) -> str:
     for name, content in case.files.items():
         _lay(folder / name, content)
     before = _digests(folder)
-    code, said = (_apart if case.apart else _inside)(case.command, folder)
+    code, said = (_alone if case.alone else _inside)(case.command, folder)
     errors = [line for line in said.splitlines() if line.lower().startswith("error: ")]
     wrong = {
         "a traceback": "Traceback" in said,
@@ -93,8 +93,10 @@ def check(case: Case, world: Path, folder: Path) -> str:
         "the place is not named": not case.fine and case.place not in said,
         "files of the user changed": before.items() - _digests(folder).items(),
     }
-    told = [words for words, found in wrong.items() if found]
-    return f"{case.name}: {', '.join(told)}; exit code {code}: {said[-1500:]}" if told else ""
+    problems = [words for words, found in wrong.items() if found]
+    return (
+        f"{case.name}: {', '.join(problems)}; exit code {code}: {said[-1500:]}" if problems else ""
+    )
 
 
 def _lay(path: Path, content: Content) -> None:
@@ -129,7 +131,7 @@ def _inside(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
     return result.exit_code, result.output + raised
 
 
-def _apart(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
+def _alone(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
     code = (
         "import resource, sys; "
         f"resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY})); "

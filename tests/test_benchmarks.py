@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +15,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from hmrf_dask.distortions.base import TableDistortion
+from hmrf_dask.kernels.exact import exact_zero
 from tests.benchmarks import (
     __main__,
+    ablation,
     growth,
     measuring,
     report,
@@ -26,6 +29,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.measuring import Bench, Figure, Timed
 from tests.benchmarks.sizes import TINY
+from tests.benchmarks.tricks import TRICKS, Trick
 
 
 @pytest.fixture
@@ -47,6 +51,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(measuring, "gc", SimpleNamespace(collect=lambda: 0))
     monkeypatch.setattr(rows_processes, "run_python", run_here)
     monkeypatch.setattr(growth, "_fit", fit)
+    monkeypatch.setattr(ablation, "workers", lambda number: nullcontext())
+    monkeypatch.setattr(ablation, "TRICKS", [one for one in TRICKS if one.name in FEW_TRICKS])
     write_abstracts(tmp_path / "arxiv.parquet")
     return Bench(TINY, cache=tmp_path / "cache", arxiv=tmp_path / "arxiv.parquet")
 
@@ -80,11 +86,11 @@ AGREES: dict[str, Any] = {
     "growth": exponents,
     "profile": lambda facts, _: sum(facts["phases_percent"].values()) == pytest.approx(100, abs=1),
 }
-# Both run in processes of their own, for minutes of compiling or with a Python that has Spark.
-ELSEWHERE = {"processes", "tenfold", "ablation"}
+FEW_TRICKS = ("low-costs", "margins", "sent-ahead")  # for others kernels are compiled
+ON_CLUSTERS = {"processes", "tenfold"}  # which they start themselves
 
 
-@pytest.mark.parametrize("row", [row for row in __main__.ROWS if row not in ELSEWHERE])
+@pytest.mark.parametrize("row", [row for row in __main__.ROWS if row not in ON_CLUSTERS])
 def test_a_row_runs_and_both_sides_do_the_same_work(row: str, bench: Bench) -> None:
     figures, fine = __main__.measure(row, bench)
     assert fine, figures
@@ -94,7 +100,21 @@ def test_a_row_runs_and_both_sides_do_the_same_work(row: str, bench: Bench) -> N
         assert row not in AGREES or AGREES[row](figure.facts, figure)
 
 
-def test_other_labels_than_those_of_the_peer_are_refused(bench: Bench, monkeypatch: Any) -> None:
+def test_other_labels_than_those_promised_are_refused(bench: Bench, monkeypatch: Any) -> None:
+    for trick in TRICKS:
+        owner, name, value = trick.replacements()[0]
+        before = getattr(owner, name)
+        with trick.off():
+            assert getattr(owner, name) is value is not before
+        assert getattr(owner, name) is before
+
+    def first(self: Any, block: Any, terms: Any, table: Any, labels: Any, **options: Any) -> Any:
+        return np.zeros(len(labels), np.int32), exact_zero()
+
+    wrong = Trick("wrong", "everything first", lambda: ((TableDistortion, "nearest", first),))
+    monkeypatch.setattr(ablation, "TRICKS", (wrong,))
+    with pytest.raises(RuntimeError, match="everything first: labels must be those"):
+        ablation.ablation(bench)
     monkeypatch.setattr(rows_kernels.Step, "nearest", lambda step: (step.labels + 1) % 5)
     with pytest.raises(RuntimeError, match="must give scikit-learn's labels"):
         rows_kernels.estep(bench)

@@ -22,7 +22,7 @@ from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents import sources
-from hmrf_dask.fit import e_step, m_step, phases
+from hmrf_dask.fit import e_step, m_step, refinement
 from hmrf_dask.jobs import packs
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import Report, assignment_files
@@ -173,8 +173,8 @@ def refined(seed: int, n_parts: int) -> Any:
 
 def refined_a_few_rows_at_a_time(seed: int, n_parts: int) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(phases, "LEAST_ROWS", 3)
-        patch.setattr(phases, "SHARE", 2**40)
+        patch.setattr(refinement, "LEAST_ROWS", 3)
+        patch.setattr(refinement, "SHARE", 2**40)
         return refined(seed, n_parts)
 
 

@@ -223,8 +223,8 @@ def folder(
         rows = sp.random_array((8, 6), density=0.6, format="csr", dtype=np.float32, rng=0)
         ids = np.arange(8) if numbers else [f"d{n}" for n in range(8)]
         Corpus.from_rows(rows, ids, n_partitions=2).to_parquet(str(path))
-        content = json.loads((path / "blocks.json").read_text())
-        first = content["files"][0]
+        folder = json.loads((path / "blocks.json").read_text())
+        first = folder["files"][0]
         file = path / first["name"]
         if table is not None:
             changed = table(pq.read_table(file))
@@ -235,7 +235,7 @@ def folder(
         first |= {"n_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         if facts is not None:
             first |= facts(first)
-        (path / "blocks.json").write_text(json.dumps(content if whole is None else whole(content)))
+        (path / "blocks.json").write_text(json.dumps(folder if whole is None else whole(folder)))
 
     return write
 

@@ -3,6 +3,11 @@
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 JOBS ?= 2
+# The newest Python that numba has wheels for and that can be run here; empty where there is none but 3.11.
+NEWEST ?= $(shell for minor in 14 13 12; do \
+    for python in python3.$$minor "$$(pyenv root 2>/dev/null)"/versions/3.$$minor.*/bin/python; do \
+        if $$python -c 'import venv' 2>/dev/null; then echo $$python; exit; fi; done; done)
+LOCK ?= requirements/lock.txt
 PAPERS ?= kdd2004 sdm2004 icml2002 defaults costs genes inference scale large refinement
 
 BIN := $(VENV)/bin
@@ -11,12 +16,14 @@ STAMP := $(VENV)/.set-up
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo papers test golden published lint format prove bench lock clean
+.PHONY: help setup demo papers test test-newest test-lowest golden published lint format prove bench lock clean
 
 help:
 	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
 	@echo 'make papers   the experiments of the three papers (hours; ARGS=--quick: minutes; one: PAPERS=kdd2004)'
 	@echo 'make test     set up, then run all tests (JOBS=2 at a time; one: make test ARGS=tests/test_cli.py)'
+	@echo 'make test-newest  the linters, and tests of answers and interfaces, on the newest Python here (NEWEST=python3.13)'
+	@echo 'make test-lowest  those tests on Python 3.11 with the lowest releases that pyproject.toml admits'
 	@echo 'make golden   record the digests of all answers again, after a change that is meant to change them'
 	@echo 'make published  write the JSON schemas and the table of parameters again, from the code'
 	@echo 'make lint     ruff, formatting, spelling, docstrings, mypy --strict, the layers'
@@ -30,11 +37,11 @@ help:
 setup: $(STAMP)
 
 # The stamp comes last, so a set-up that was interrupted starts again.
-$(STAMP): requirements/lock.txt pyproject.toml
+$(STAMP): $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed, got " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
-	@echo 'setting up $(VENV) from requirements/lock.txt (a few minutes the first time) ...'
+	@echo 'setting up $(VENV) from $(LOCK) (a few minutes the first time) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/lock.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
@@ -46,6 +53,23 @@ papers: $(STAMP)
 
 test: $(STAMP)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+# What other releases could break: answers, what scikit-learn and users call, what numba keeps to itself, the cluster, the store.
+ACROSS := tests/test_golden.py tests/test_estimators.py tests/test_sklearn.py tests/test_lsa.py tests/test_compiled.py tests/test_cli.py \
+    tests/test_run_job.py tests/test_cluster.py tests/test_run_on_s3.py
+
+test-newest:
+	@newest=$(NEWEST); if test -n "$$newest"; then \
+	    $(MAKE) --no-print-directory lint VENV=.venv-newest PYTHON=$$newest && \
+	    $(MAKE) --no-print-directory test VENV=.venv-newest PYTHON=$$newest ARGS="$(ACROSS) $(ARGS)"; \
+	else echo 'test-newest: skipped, for there is no Python newer than 3.11 here; NEWEST= names one'; fi
+
+# scikit-learn gave pytest its checks as a generator, and some under one name, before 1.9.
+test-lowest:
+	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
+	    $(MAKE) --no-print-directory test VENV=.venv-lowest LOCK=requirements/lowest.txt \
+	        ARGS="-o strict_parametrization_ids=false -W ignore::pytest.PytestRemovedIn10Warning $(ACROSS) $(ARGS)"; \
+	else echo 'test-lowest: skipped, for there is no Python 3.11 here; PYTHON= names one'; fi
 
 golden: $(STAMP)
 	$(ONE_THREAD) $(BIN)/python -W ignore -m tests.golden
@@ -73,13 +97,18 @@ bench: $(STAMP)
 	@OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 	    $(BIN)/python -W ignore -m tests.benchmarks $(ARGS)
 
-# No --emit options: the lock must name no index, no path of this machine and no way it was made.
+# The locks must name no index, no path of this machine and no way they were made.
+COMPILE := uv pip compile pyproject.toml --python-version 3.11 --upgrade --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
+
+# The lowest releases of what users install, and the newest tools that go with them.
 lock:
-	@head -n 2 requirements/lock.txt > requirements/.lock.new
-	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade --generate-hashes \
-	    --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet >> requirements/.lock.new
-	@mv requirements/.lock.new requirements/lock.txt
+	@for name in lock lowest; do head -n 2 requirements/$$name.txt > requirements/.$$name.new; done
+	$(COMPILE) --group dev --universal --generate-hashes >> requirements/.lock.new
+	$(COMPILE) --extra s3 --resolution lowest-direct > requirements/.lowest.in
+	$(COMPILE) --group build --group test --constraint requirements/.lowest.in --generate-hashes >> requirements/.lowest.new
+	@for name in lock lowest; do mv requirements/.$$name.new requirements/$$name.txt; done
+	@rm requirements/.lowest.in
 
 clean:
-	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf $(VENV) .venv-newest .venv-lowest .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find hmrf_dask tests pipelines -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -366,8 +366,8 @@ def test_a_worker_that_cannot_see_the_run(empty_client: Client, tmp_path: Path) 
 
 
 def test_a_worker_of_another_kind(empty_client: Client, tmp_path: Path) -> None:
-    with worker_process(empty_client, NUMBA_CPU_NAME="generic"):
-        words = f"another kernel path.*cpu generic, not {kernel_path()['cpu']}"
+    with worker_process(empty_client, NUMBA_CPU_NAME="nehalem"):
+        words = f"another kernel path.*cpu nehalem, not {kernel_path()['cpu']}"
         with pytest.raises(ClusterError, match=words):
             fit(CASE, 2, run_dir=str(tmp_path / "run"))
         assert not list((tmp_path / "run").iterdir())

@@ -18,21 +18,31 @@ from hmrf_dask import measures
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(path for top in ("hmrf_dask", "pipelines") for path in (ROOT / top).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-LOCK = (ROOT / "requirements" / "lock.txt").read_text()
+LOCK, LOWEST = ((ROOT / f"requirements/{name}.txt").read_text() for name in ("lock", "lowest"))
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_lock_names_no_index_and_no_machine() -> None:
-    assert not re.findall(r"https?:|file:|--\w*index|--find-links|(?:^|\s)/\w+", LOCK)
+@pytest.mark.parametrize("lock", [LOCK, LOWEST], ids=["lock", "lowest"])
+def test_locks_name_no_index_and_no_machine(lock: str) -> None:
+    assert not re.findall(r"https?:|file:|--\w*index|--find-links|(?:^|\s)/\w+", lock)
 
 
-def test_lock_pins_everything_with_hashes() -> None:
-    for line in LOCK.replace("\\\n", " ").splitlines():
+@pytest.mark.parametrize("lock", [LOCK, LOWEST], ids=["lock", "lowest"])
+def test_locks_pin_everything_with_hashes(lock: str) -> None:
+    for line in lock.replace("\\\n", " ").splitlines():
         assert line.startswith("#") or re.match(r"[\w.-]+==\S+ .*--hash=sha256:\w{64}", line), line
 
 
+def test_the_lowest_releases_are_those_of_the_ranges() -> None:
+    pinned = dict(re.findall(r"^([\w.-]+)==([\w.]+)", LOWEST, re.MULTILINE))
+    extra = PYPROJECT["project"]["optional-dependencies"]["s3"]
+    for dependency in [*PYPROJECT["project"]["dependencies"], *extra]:
+        name, least = dependency.split(",")[0].split(">=")
+        assert re.sub(r"(\.0)+$", "", pinned[name]) == re.sub(r"(\.0)+$", "", least), name
+
+
 def test_lock_holds_every_dependency() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    groups = project["dependency-groups"]
+    project, groups = PYPROJECT, PYPROJECT["dependency-groups"]
     asked = [
         *project["project"]["dependencies"],
         *groups["build"],

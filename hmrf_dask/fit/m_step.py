@@ -475,6 +475,6 @@ def weight_gradient(engine: Engine, state: State) -> FloatArray:
 
 def _one_cluster(model: Model, whole: IntArray, n_rows: int) -> Model:
     """Return the model of one cluster of all rows."""
-    counts, weights = np.asarray([n_rows]), model.weights
+    counts, weights = np.asarray([n_rows], np.int64), model.weights
     arguments = (whole, model.exponent, counts, weights, model.smoothing, None)
     return replace(model, centroids=model.distortion.centroids(*arguments))

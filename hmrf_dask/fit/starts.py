@@ -308,7 +308,7 @@ def prepare_start_sample(
         rows = np.concatenate([nodes, _sampled_rows(flow, corpus, problem, np.sort(nodes), most)])
     order = np.argsort(rows, kind="stable")
     places = order[np.searchsorted(rows[order], nodes)]
-    bounds = np.asarray([0, len(rows)])
+    bounds = np.asarray([0, len(rows)], np.int64)
     offsets = np.asarray(corpus.offsets)
     gathered = gather_partitions(flow, corpus.blocks, offsets, rows, bounds, "sample")[0]
     plan = StartSample(

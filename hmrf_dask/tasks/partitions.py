@@ -78,8 +78,8 @@ def add_facts(parts: list[Facts]) -> Facts:
     troubles = [one.trouble for one in parts if one.trouble is not None]
     return Facts(
         sum(one.n_rows for one in parts),
-        np.min([one.minimum for one in parts], axis=0),
-        np.max([one.maximum for one in parts], axis=0),
+        np.minimum.reduce([one.minimum for one in parts]),
+        np.maximum.reduce([one.maximum for one in parts]),
         np.sum([one.mass for one in parts], axis=0, dtype=np.int64),
         max(one.largest_mass for one in parts),
         sum(one.n_zero for one in parts),

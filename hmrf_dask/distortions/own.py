@@ -240,10 +240,10 @@ class OwnDistortion(Distortion):
     ) -> Sums:
         """See `Distortion.sum_moves`."""
         rows = self._summand_block(terms)
-        one, nought = np.ones(block.n_rows), np.zeros(block.n_rows)
-        plain = Terms(nought, one, nought, nought, nought, one, nought, nought)
+        zero = np.zeros(1)
+        plain = Terms(*[zero] * len(Terms._fields))._replace(factor=np.ones(1))
         factors = np.ones(block.n_features)
-        return sum_moves(rows.arrays, plain, factors, before, after, n_clusters, exponent)
+        return sum_moves(rows.arrays, plain, factors, before, after, n_clusters, exponent=exponent)
 
     def centroids(
         self,

@@ -246,15 +246,15 @@ def product(dense: bool, lanes: int) -> Callable[..., None]:
     """Return what writes the products of a row with `lanes` × vectors columns of a table."""
 
     def multiply(
-        values: AnyArray, indices: AnyArray, table: AnyArray, out: AnyArray,
-        vectors: tuple[int, ...], start: int, stop: int, column: int,
-    ) -> None:  # fmt: skip
-        columns = slice(column, column + lanes * len(vectors))
-        sums = np.zeros(lanes * len(vectors), out.dtype)
+        rows: RowArrays, columns: Any, out: AnyArray, start: int, stop: int, column: int
+    ) -> None:
+        width = lanes * len(columns.vectors)
+        here = slice(column, column + width)
+        sums = np.zeros(width, out.dtype)
         for place in range(start, stop):
-            feature = place - start if dense else indices[place]
-            sums += table[feature, columns] * out.dtype.type(values[place])
-        out[columns] = sums
+            feature = place - start if dense else rows.indices[place]
+            sums += columns.table[feature, here] * out.dtype.type(rows.values[place])
+        out[here] = sums
 
     return multiply
 

@@ -30,10 +30,13 @@ Compressed = tuple[AnyArray, AnyArray, AnyArray]
 
 
 @inner(inline="always")
-def _product(row, features, dense, direction):  # type: ignore[no-untyped-def]
-    """Return row · direction, as four sums at a time: one alone would wait for itself."""
+def _product(row, features, direction):  # type: ignore[no-untyped-def]
+    """Return row · direction, as four sums at a time: one alone would wait for itself.
+
+    No `features`: the row is dense.
+    """
     a = b = c = d = 0.0
-    whole = row.shape[0] & ~3
+    whole, dense = row.shape[0] & ~3, features.shape[0] == 0
     for p in range(0, whole, 4):
         if dense:
             a += row[p] * direction[p]
@@ -48,6 +51,21 @@ def _product(row, features, dense, direction):  # type: ignore[no-untyped-def]
     for p in range(whole, row.shape[0]):
         a += row[p] * direction[p if dense else features[p]]
     return (a + b) + (c + d)
+
+
+@inner(inline="always")
+def _add_squares(row, features, factor, extra, coefficient, out):  # type: ignore[no-untyped-def]
+    """Add c x (x + 2e) of each entry and c e², x scaled by the row's factor."""
+    twice = 2.0 * extra
+    if features.shape[0] == 0:
+        for m in range(row.shape[0]):
+            x = factor * row[m]
+            out[m] += np.int64(np.rint(coefficient * (x * (x + twice))))
+    else:
+        for p in range(row.shape[0]):
+            x = factor * row[p]
+            out[np.uint32(features[p])] += np.int64(np.rint(coefficient * (x * (x + twice))))
+    out[out.shape[0] - 1] += np.int64(np.rint(coefficient * (extra * extra)))
 
 
 class Similarities(NamedTuple):
@@ -68,44 +86,28 @@ class Similarities(NamedTuple):
     strength: float
 
 
-@inner(inline="always")
-def _add_squares(lined, t, coefficient, out):  # type: ignore[no-untyped-def]
-    """Add c x (x + 2e) of each entry and c e², x scaled by the row's factor."""
-    length, factor, extra = lined.length[t], lined.factor[t], lined.extra[t]
-    row, features = floats(lined.values[t], length), integers(lined.indices[t], length)
-    twice = 2.0 * extra
-    if lined.indices[t] == 0:
-        for m in range(length):
-            x = factor * row[m]
-            out[m] += np.int64(np.rint(coefficient * (x * (x + twice))))
-    else:
-        for p in range(length):
-            x = factor * row[p]
-            out[np.uint32(features[p])] += np.int64(np.rint(coefficient * (x * (x + twice))))
-    out[out.shape[0] - 1] += np.int64(np.rint(coefficient * (extra * extra)))
-
-
 @njit(nogil=True, cache=True)
 def _squares_in_line(lined, similarities, unit, first, last, out):  # type: ignore[no-untyped-def]
     values, indices, length, factor, extra, start, _ = lined
     exact, shifts, overall, overall_extra, strength = similarities
-    n_features = exact.shape[1]
-    direction = np.empty(n_features)  # the cluster's: it stays in the cache for its rows
+    width = exact.shape[1]
+    direction = np.empty(width)  # the cluster's: it stays in the cache for its rows
     for h in range(first, last):
         if start[h] == start[h + 1]:
             continue
         own = exact[h]
-        for m in range(n_features):
+        for m in range(width):
             direction[m] = own[m] - strength * overall[m]
         constant = shifts[h] - strength * overall_extra
         for t in range(start[h], start[h + 1]):
             if t + AHEAD < values.shape[0]:
                 later = t + AHEAD
                 prefetch_at(values[later], indices[later], length[later])
-            row, features = floats(values[t], length[t]), integers(indices[t], length[t])
-            along = _product(row, features, indices[t] == 0, direction)
-            near = factor[t] * along + extra[t] * constant
-            _add_squares(lined, t, near * unit, out)
+            n_features = length[t] if indices[t] != 0 else 0
+            row, features = floats(values[t], length[t]), integers(indices[t], n_features)
+            f, e = factor[t], extra[t]
+            near = f * _product(row, features, direction) + e * constant
+            _add_squares(row, features, f, e, near * unit, out)
 
 
 def rows_by_cluster(
@@ -201,7 +203,7 @@ def feature_squares(rows: RowArrays, units: FloatArray) -> IntArray:
 
 @njit(nogil=True, cache=True)
 def _member_products(rows, roots, length, tables, start, member, out):  # type: ignore[no-untyped-def]
-    values, indices, indptr, dense = rows.values, rows.indices, rows.indptr, rows.dense
+    values, indices, indptr = rows.values, rows.indices, rows.indptr
     others, features, others_start = tables
     scratch = np.zeros(roots.shape[0])
     for t in range(start.shape[0] - 1):
@@ -215,7 +217,7 @@ def _member_products(rows, roots, length, tables, start, member, out):  # type: 
         for at in range(start[t], start[t + 1]):
             i = member[at]
             row = values[indptr[i] : indptr[i + 1]]
-            along = _product(row, indices[indptr[i] : indptr[i + 1]], dense, scratch)
+            along = _product(row, indices[indptr[i] : indptr[i + 1]], scratch)
             out[at] = rows.factor[i] * along - rows.extra[i] * centring
         for p in span:
             if features[p] < roots.shape[0]:

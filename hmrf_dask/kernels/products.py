@@ -209,23 +209,25 @@ def _product(dense: bool) -> Any:
     """Return the function that multiplies a row with those columns that fit into registers."""
 
     @intrinsic
-    def product(typing, values, indices, table, out, vectors, start, stop, column):  # type: ignore[no-untyped-def]
-        numbers = (types.int64, types.int64, types.int64)
-        signature = types.void(values, indices, table, out, vectors, *numbers)
+    def product(typing, rows, columns, out, start, stop, column):  # type: ignore[no-untyped-def]
+        signature = types.void(rows, columns, out, types.int64, types.int64, types.int64)
+        (values, indices, *_), (table, vectors) = rows.types, columns.types
 
         def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            rows, columns, sums, start, stop, column = arguments
+            fields = ((rows, 0), (rows, 1), (columns, 0))
+            read = [*(builder.extract_value(value, place) for value, place in fields), sums]
             arrays = [
-                context.make_array(kind)(context, builder, argument)
-                for kind, argument in zip(signature.args[:4], arguments[:4], strict=True)
+                context.make_array(kind)(context, builder, value)
+                for kind, value in zip((values, indices, table, out), read, strict=True)
             ]
-            start, stop, column = arguments[5:]
             width = builder.extract_value(arrays[2].shape, 1)
             last = builder.extract_value(arrays[1].shape, 0)
             bits = (table.dtype.bitwidth, out.dtype.bitwidth)
-            one = _Pass(builder, bits, len(vectors), dense)
+            code_of = _Pass(builder, bits, len(vectors), dense)
             pointers = [array.data for array in arrays]
-            pointers[2] = builder.bitcast(pointers[2], one.stored.as_pointer())
-            one.emit(pointers, [start, stop, width, column, last])
+            pointers[2] = builder.bitcast(pointers[2], code_of.stored.as_pointer())
+            code_of.emit(pointers, [start, stop, width, column, last])
             return context.get_dummy_value()
 
         return signature, code
@@ -241,12 +243,11 @@ _dense_product: Any = _product(dense=True) if COMPILED else compiled.product(Tru
 def multiply_row(rows, row, columns, out):  # type: ignore[no-untyped-def]
     """Write the products of one row with all columns, float32 or float64 as `out` is."""
     start, stop = np.int64(rows.indptr[row]), np.int64(rows.indptr[row + 1])
-    table, vectors = columns.table, columns.vectors
-    for column in range(0, table.shape[1], LANES * len(vectors)):
+    for column in range(0, columns.table.shape[1], LANES * len(columns.vectors)):
         if rows.dense:
-            _dense_product(rows.values, rows.indices, table, out, vectors, start, stop, column)
+            _dense_product(rows, columns, out, start, stop, column)
         else:
-            _sparse_product(rows.values, rows.indices, table, out, vectors, start, stop, column)
+            _sparse_product(rows, columns, out, start, stop, column)
 
 
 def _make_store() -> Any:

@@ -77,7 +77,8 @@ def power_below(size: float) -> float:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _add_sketch(rows, columns, unit, constant, scaled, shifted, bits, out):  # type: ignore[no-untyped-def]
+def _add_sketch(rows, columns, unit, constant, buffers, out):  # type: ignore[no-untyped-def]
+    scaled, shifted, bits = buffers
     last = out.shape[1] - 1
     for i in range(rows.indptr.shape[0] - 1):
         multiply_row(rows, i, columns, scaled)
@@ -114,8 +115,8 @@ def add_sketch(
     columns = basis.columns
     scaled = aligned((columns.table.shape[1],), np.float64)
     shifted = np.empty(out.shape[1])
-    numbers = (2.0**exponent, float(constant))
-    _add_sketch(rows, columns, *numbers, scaled, shifted, shifted.view(np.int64), out)
+    buffers = scaled, shifted, shifted.view(np.int64)  # the same bytes, as numbers and as integers
+    _add_sketch(rows, columns, 2.0**exponent, float(constant), buffers, out)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)

@@ -165,7 +165,7 @@ def line_up(blocks: Sequence[Moved], unit: float) -> Lined:
     sizes = frozen(reduce(np.add, [block.moves.sizes for block in blocks]), np.int64)
     values, indices, length = np.empty((3, start[-1]), np.int64)
     factors, extras = np.empty((2, start[-1]))
-    lined = Lined(values, indices, length, factors, extras, start, sizes)
+    lined = Lined(values, indices, length, factors, extras, start, sizes=sizes)
     filled = start[:-1].copy()
     for block in blocks:
         rows = block.rows

@@ -48,6 +48,14 @@ class Entries(NamedTuple):
     counts: LabelArray
 
 
+class Texts(NamedTuple):
+    """Texts one after the other, where each begins, and what each byte is as part of a word."""
+
+    text: AnyArray
+    starts: IntArray
+    table: AnyArray
+
+
 class Book(NamedTuple):
     """Distinct words: a table of their hashes, -1 where it is empty; hashes; bounds; characters."""
 
@@ -91,38 +99,53 @@ def _slot(book, code, first, last):  # type: ignore[no-untyped-def]
     return slot
 
 
+@inner(inline="always")
+def _copy_word(texts, at, stop, book, begin):  # type: ignore[no-untyped-def]
+    """Copy a word from `at` on to `begin`; return its end there, its hash, and what comes next."""
+    text, table = texts.text, texts.table
+    last = begin
+    code = _BEGIN
+    while at < stop and table[text[at]] != 0:
+        character = table[text[at]]
+        book.characters[last] = character
+        last += 1
+        code = (code ^ np.uint64(character)) * _FACTOR
+        at += 1
+    return last, code ^ (code >> _HALF), at + 1
+
+
+@inner(inline="always")
+def _number_of(book, code, begin, last, n_found):  # type: ignore[no-untyped-def]
+    """Return the number of a word, -1 where there is no place for it, and how many are known."""
+    slot = _slot(book, code, begin, last)
+    number = np.int64(book.slots[slot])
+    if number >= 0 or n_found == book.hashes.shape[0]:
+        return number, n_found
+    book.slots[slot] = n_found
+    book.hashes[n_found] = code
+    book.bounds[n_found + 1] = last
+    return n_found, n_found + 1
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _read(text, starts, table, book, first, n_found, numbers, ends):  # type: ignore[no-untyped-def]
-    """Give words of texts from `first` on their numbers, while the table has room for new ones.
+def _read(texts, book, first, n_found, numbers, ends):  # type: ignore[no-untyped-def]
+    """Give words of texts from `first` on their numbers, while the table has place for new ones.
 
     Returns how many texts are read, and how many words are known: some may be of the next text.
     """
     n_read = ends[first]
+    starts = texts.starts
     for row in range(first, starts.shape[0] - 1):
         at, stop = starts[row], starts[row + 1]
         while at < stop:
             begin = book.bounds[n_found]
-            last = begin
-            code = _BEGIN
-            while at < stop and table[text[at]] != 0:
-                character = table[text[at]]
-                book.characters[last] = character
-                last += 1
-                code = (code ^ np.uint64(character)) * _FACTOR
-                at += 1
-            at += 1
+            last, code, at = _copy_word(texts, at, stop, book, begin)
             if last - begin < 2:
                 continue
-            code ^= code >> _HALF
-            slot = _slot(book, code, begin, last)
-            if book.slots[slot] < 0:
-                if n_found == book.hashes.shape[0]:
-                    return row, n_found
-                book.slots[slot] = n_found
-                book.hashes[n_found] = code
-                n_found += 1
-                book.bounds[n_found] = last
-            numbers[n_read] = book.slots[slot]
+            number, n_found = _number_of(book, code, begin, last, n_found)
+            if number < 0:
+                return row, n_found
+            numbers[n_read] = number
             n_read += 1
         ends[row + 1] = n_read
     return starts.shape[0] - 1, n_found
@@ -166,7 +189,7 @@ def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
     -------
     Words
     """
-    text, starts, table = frozen(text, np.uint8), frozen(starts, np.int64), frozen(table, np.uint8)
+    texts = Texts(frozen(text, np.uint8), frozen(starts, np.int64), frozen(table, np.uint8))
     n_texts, n_bytes = len(starts) - 1, int(starts[-1] - starts[0])
     numbers = np.empty((n_bytes + n_texts) // 3 + 1, np.int32)
     ends = np.zeros(n_texts + 1, np.int64)
@@ -177,9 +200,7 @@ def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
     )  # fmt: skip
     row, n_found = 0, 0
     while True:
-        row, n_found = _read(
-            text, starts, table, book, np.int64(row), np.int64(n_found), numbers, ends
-        )
+        row, n_found = _read(texts, book, np.int64(row), np.int64(n_found), numbers, ends)
         if row == n_texts:
             break
         book = _with_room(book, n_found)

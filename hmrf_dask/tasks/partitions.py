@@ -293,7 +293,7 @@ class _Taken:
         self.n_moved += int(np.count_nonzero(labels != after))
         self.change += change
         model.distortion.add_moves(
-            self.sums, block, terms, model.weights, labels, after, model.exponent
+            self.sums, block, terms, model.weights, labels, after, exponent=model.exponent
         )
 
     def step(self, noted: bool) -> Step:
@@ -342,7 +342,7 @@ def total(
     for block, known, labels in zip(blocks, kept, run.read_group(files), strict=True):
         nowhere, terms = np.full(block.n_rows, -1, np.int32), terms_of(block, known, model)
         model.distortion.add_moves(
-            sums, block, terms, model.weights, nowhere, labels, model.exponent
+            sums, block, terms, model.weights, nowhere, labels, exponent=model.exponent
         )
     return sums if noted else sums.finish()
 
@@ -430,4 +430,6 @@ def seed_sums(
     if (shares != 1).any():
         terms = terms._replace(factor=terms.factor * shares, extra=terms.extra * shares)
     nowhere = np.full(len(rows), -1, np.int32)
-    return distortion.sum_moves(some, terms, weights, nowhere, labels, n_clusters, exponent)
+    return distortion.sum_moves(
+        some, terms, weights, nowhere, labels, n_clusters, exponent=exponent
+    )

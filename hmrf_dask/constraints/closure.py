@@ -67,14 +67,7 @@ def _matrix(n_nodes: int, pairs: LabelArray) -> sp.coo_array:
 def members_by_number(
     numbers: LabelArray | IntArray, n_numbers: int
 ) -> tuple[IntArray, LabelArray]:
-    """Return where the members of each number start, and the members, ascending in each.
-
-    Examples
-    --------
-    >>> starts, members = members_by_number(np.array([1, 0, 1]), 2)
-    >>> starts.tolist(), members.tolist()
-    ([0, 1, 3], [1, 0, 2])
-    """
+    """Return where the members of each number start, and the members, ascending in each."""
     starts = np.zeros(n_numbers + 1, np.int64)
     np.cumsum(np.bincount(numbers, minlength=n_numbers), out=starts[1:])
     return starts, np.argsort(numbers, kind="stable").astype(np.int32)

@@ -5,6 +5,13 @@ Equal to the same sweeps over all closure pairs, integer for integer.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from hmrf_dask.types import IntArray
+
+if TYPE_CHECKING:
+    from hmrf_dask.kernels.closure_tables import TableForm
+
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +33,7 @@ from hmrf_dask.types import AnyArray, LabelArray
 
 
 @inner(inline="always")
-def _write_dense(form, point, sign):  # type: ignore[no-untyped-def]
+def _write_dense(form: TableForm, point: int, sign: Any) -> None:
     """Write a row into the dense one (sign 1), or zeros over it (sign 0)."""
     rows, dense = form.rows, form.tables.buffers.dense
     for entry in range(rows.indptr[point], rows.indptr[point + 1]):
@@ -36,7 +43,9 @@ def _write_dense(form, point, sign):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _add_members(row, labels, form, group, point, terms):  # type: ignore[no-untyped-def]
+def _add_members(
+    row: IntArray, labels: LabelArray, form: TableForm, group: int, point: int, terms: Any
+) -> None:
     """Add what the closure of the point in the dense row with the members of a group costs.
 
     `terms` are the weight of a pair and what φ is taken from: 0 for must-links, φ_max for rivals.
@@ -55,7 +64,7 @@ def _add_members(row, labels, form, group, point, terms):  # type: ignore[no-unt
 
 
 @inner(inline="always")
-def _add_owner(row, form, rival, point, weight):  # type: ignore[no-untyped-def]
+def _add_owner(row: IntArray, form: TableForm, rival: Any, point: int, weight: Any) -> None:
     """Add what a point's closure with a large rival costs, from the sums it keeps of itself."""
     rows, owners, slots = form.rows, form.tables.owners, form.tables.slots
     mine = owners.owner[rival]
@@ -74,7 +83,9 @@ def _add_owner(row, form, rival, point, weight):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _add_partners(row, labels, form, group, point, end):  # type: ignore[no-untyped-def]
+def _add_partners(
+    row: IntArray, labels: LabelArray, form: TableForm, group: int, point: int, end: int
+) -> None:
     """Add what the closure costs a point: inside its group and with its rivals up to `end`."""
     closure = form.closure
     _write_dense(form, point, 1)
@@ -92,7 +103,7 @@ def _add_partners(row, labels, form, group, point, end):  # type: ignore[no-unty
 
 
 @inner(inline="always")
-def _add_dot(row, rows, point, sums, first, place):  # type: ignore[no-untyped-def]
+def _add_dot(row: IntArray, rows: Any, point: int, sums: Any, first: Any, place: Any) -> None:
     """Add q_i · sums by cluster; `place` says where the row's features stand from `first` on."""
     for entry in range(rows.indptr[point], rows.indptr[point + 1]):
         value = np.int64(rows.values[entry])
@@ -102,7 +113,7 @@ def _add_dot(row, rows, point, sums, first, place):  # type: ignore[no-untyped-d
 
 
 @inner()
-def add_closure(row, labels, form, group, point):  # type: ignore[no-untyped-def]
+def add_closure(row: IntArray, labels: LabelArray, form: TableForm, group: int, point: int) -> None:
     """Add what the closure makes each cluster cost for a point."""
     rows, closure, tables = form.rows, form.closure, form.tables
     slot = tables.slots.slot[group]
@@ -117,7 +128,7 @@ def add_closure(row, labels, form, group, point):  # type: ignore[no-untyped-def
 
 
 @inner(inline="always")
-def _own_part(labels, form, group, point):  # type: ignore[no-untyped-def]
+def _own_part(labels: LabelArray, form: TableForm, group: int, point: int) -> None:
     """Write into `part` what the closure inside the point's own group makes each cluster cost."""
     rows, closure, tables = form.rows, form.closure, form.tables
     part, change = tables.buffers.part, tables.change
@@ -136,7 +147,9 @@ def _own_part(labels, form, group, point):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _add_member(labels, problem, of, buffers, point):  # type: ignore[no-untyped-def]
+def _add_member(
+    labels: LabelArray, problem: ProblemArrays, of: LabelArray, buffers: Any, point: int
+) -> None:
     """Add a member, whose `row` and `part` are worked out, to the `energies` of its group.
 
     Its row holds its pairs inside the group too: they are taken out of it, and put back for "all
@@ -162,7 +175,7 @@ def _add_member(labels, problem, of, buffers, point):  # type: ignore[no-untyped
 
 
 @inner(inline="always")
-def group_energies(labels, problem, form, group):  # type: ignore[no-untyped-def]
+def group_energies(labels: LabelArray, problem: ProblemArrays, form: TableForm, group: int) -> None:
     """Write the K + 1 `energies` of a group, doubled: a pair inside it counts at each of its ends.
 
     Energy h is that with all members at h, the last one that of the present.
@@ -205,7 +218,7 @@ def _start_clock(n: int, n_groups: int) -> _Clock:
 
 
 @inner()
-def _tick(clock, form, group):  # type: ignore[no-untyped-def]
+def _tick(clock: _Clock, form: TableForm, group: int) -> None:
     """Note that a member of a group moves: its closure and that of its rivals change."""
     tables = form.tables
     clock.now[0] += 1
@@ -219,7 +232,7 @@ def _tick(clock, form, group):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _last_change(clock, form, group):  # type: ignore[no-untyped-def]
+def _last_change(clock: _Clock, form: TableForm, group: int) -> Any:
     """Return when what the closure makes the points of a group cost changed last."""
     closure = form.closure
     last = clock.table_changed[group]
@@ -230,7 +243,7 @@ def _last_change(clock, form, group):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _wake_neighbours(clock, problem, of, point):  # type: ignore[no-untyped-def]
+def _wake_neighbours(clock: _Clock, problem: ProblemArrays, of: LabelArray, point: int) -> None:
     for edge in range(problem.start[point], problem.start[point + 1]):
         neighbour = problem.neighbour[edge]
         clock.checked[neighbour] = -1
@@ -238,7 +251,7 @@ def _wake_neighbours(clock, problem, of, point):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def fill_tables(labels, form):  # type: ignore[no-untyped-def]
+def fill_tables(labels: LabelArray, form: TableForm) -> None:
     """Count all points in, in tables that are empty."""
     grouping, slot = form.grouping, form.tables.slots.slot
     for group in range(slot.shape[0]):
@@ -252,7 +265,9 @@ def fill_tables(labels, form):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _sweep_points(labels, problem, form, clock):  # type: ignore[no-untyped-def]
+def _sweep_points(
+    labels: LabelArray, problem: ProblemArrays, form: TableForm, clock: _Clock
+) -> Any:
     of, row = form.grouping.of, form.tables.buffers.row
     moves = 0
     for point in range(labels.shape[0]):
@@ -275,7 +290,9 @@ def _sweep_points(labels, problem, form, clock):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _move_group(labels, problem, form, clock, group, new):  # type: ignore[no-untyped-def]
+def _move_group(
+    labels: LabelArray, problem: ProblemArrays, form: TableForm, clock: _Clock, group: int, new: Any
+) -> None:
     grouping = form.grouping
     _tick(clock, form, group)
     summed = form.tables.slots.slot[group] >= 0
@@ -300,7 +317,7 @@ def _move_group(labels, problem, form, clock, group, new):  # type: ignore[no-un
 
 
 @inner(inline="always")
-def _pass_groups(labels, problem, form, clock):  # type: ignore[no-untyped-def]
+def _pass_groups(labels: LabelArray, problem: ProblemArrays, form: TableForm, clock: _Clock) -> Any:
     start, energies = form.grouping.start, form.tables.buffers.energies
     moves = 0
     for group in range(start.shape[0] - 1):
@@ -319,7 +336,9 @@ def _pass_groups(labels, problem, form, clock):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _run(labels, problem, form, clock):  # type: ignore[no-untyped-def]
+def _run(
+    labels: LabelArray, problem: ProblemArrays, form: TableForm, clock: _Clock
+) -> tuple[Any, ...]:
     fill_tables(labels, form)
     points = 0
     groups = 0

@@ -14,13 +14,13 @@ reads the rows of small rivals one by one, and the sums that large ones keep of 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.compiled import find, frozen, inner, njit
 from hmrf_dask.kernels.problem import Grouping
-from hmrf_dask.types import AnyArray, BoolArray, IntArray
+from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 LARGE_GROUP = 64  # a group of more members keeps sums over itself that its rivals read
 # A group has a table when it would have to read more rows than this, one by one, for a point.
@@ -305,7 +305,9 @@ def make_closure(
 
 
 @inner(inline="always")
-def _list_new(rows, point, group, stamp, feature, place):  # type: ignore[no-untyped-def]
+def _list_new(
+    rows: QuantisedRows, point: int, group: int, stamp: LabelArray, feature: Any, place: LabelArray
+) -> Any:
     """List the features of a row that its group had not yet, from `place` on; return the next."""
     for entry in range(rows.indptr[point], rows.indptr[point + 1]):
         if stamp[rows.indices[entry]] != group:
@@ -317,7 +319,7 @@ def _list_new(rows, point, group, stamp, feature, place):  # type: ignore[no-unt
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _collect(rows, grouping, slots, stamp):  # type: ignore[no-untyped-def]
+def _collect(rows: QuantisedRows, grouping: Grouping, slots: Slots, stamp: LabelArray) -> None:
     """List the features of each slot as they come, or count them where the list is empty."""
     for group in range(slots.slot.shape[0]):
         if slots.slot[group] < 0:
@@ -331,7 +333,9 @@ def _collect(rows, grouping, slots, stamp):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _number(rows, grouping, slots, stamp, place):  # type: ignore[no-untyped-def]
+def _number(
+    rows: QuantisedRows, grouping: Grouping, slots: Slots, stamp: LabelArray, place: LabelArray
+) -> None:
     """Write where every entry stands among the features of its group."""
     for group in range(slots.slot.shape[0]):
         if slots.slot[group] < 0:
@@ -346,7 +350,7 @@ def _number(rows, grouping, slots, stamp, place):  # type: ignore[no-untyped-def
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _own_phi(rows, closure, itself):  # type: ignore[no-untyped-def]
+def _own_phi(rows: QuantisedRows, closure: Closure, itself: IntArray) -> None:
     """Write φ_ii of every row."""
     for point in range(itself.shape[0]):
         square = np.int64(0)
@@ -428,7 +432,7 @@ def build_tables(
 
 
 @inner()
-def put_point(form, group, point, cluster, sign):  # type: ignore[no-untyped-def]
+def put_point(form: TableForm, group: int, point: int, cluster: int, sign: int) -> None:
     """Count a point in (sign 1) or out (sign -1) at a cluster of every table it counts in.
 
     Of its own group's, where the group is closed and has one, and of its rivals'.
@@ -458,7 +462,7 @@ def put_point(form, group, point, cluster, sign):  # type: ignore[no-untyped-def
 
 
 @inner(inline="always")
-def _put_into_owner(form, mine, point, cluster, sign):  # type: ignore[no-untyped-def]
+def _put_into_owner(form: TableForm, mine: Any, point: int, cluster: int, sign: int) -> None:
     """Count a point in or out of the sums its group keeps over itself."""
     rows, owners = form.rows, form.tables.owners
     owners.counts[mine, cluster] += sign
@@ -471,7 +475,7 @@ def _put_into_owner(form, mine, point, cluster, sign):  # type: ignore[no-untype
 
 
 @inner(inline="always")
-def empty_change(tables, group):  # type: ignore[no-untyped-def]
+def empty_change(tables: Any, group: int) -> None:
     """Make the change of a group with a table one of nothing."""
     slot, start = tables.slots.slot[group], tables.slots.feature_start
     tables.change.block[: start[slot + 1] - start[slot]] = 0
@@ -480,7 +484,7 @@ def empty_change(tables, group):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def add_row(form, point, cluster, sign):  # type: ignore[no-untyped-def]
+def add_row(form: TableForm, point: int, cluster: int, sign: int) -> None:
     """Count a member in (sign 1) or out (sign -1) at a cluster of the change."""
     rows, change = form.rows, form.tables.change
     change.members[cluster] += sign
@@ -492,7 +496,7 @@ def add_row(form, point, cluster, sign):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def gather(labels, form, group):  # type: ignore[no-untyped-def]
+def gather(labels: LabelArray, form: TableForm, group: int) -> None:
     """Make all members of a group at their clusters the change."""
     empty_change(form.tables, group)
     for at in range(form.grouping.start[group], form.grouping.start[group + 1]):
@@ -501,7 +505,7 @@ def gather(labels, form, group):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def spread_change(form, group):  # type: ignore[no-untyped-def]
+def spread_change(form: TableForm, group: int) -> None:
     """Add the change of the members of a group with a table wherever it counts.
 
     To its own table, must-links: −w (n A_i + Σ A − κ q_i·S). To a rival's:
@@ -528,7 +532,7 @@ def spread_change(form, group):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _spread_sums(tables, mine, theirs, factor):  # type: ignore[no-untyped-def]
+def _spread_sums(tables: Any, mine: Any, theirs: Any, factor: Any) -> None:
     """Add the block over the features `theirs` to a table, walking the shorter list of features."""
     change, slots = tables.change, tables.slots
     first = slots.feature_start[mine]
@@ -544,7 +548,7 @@ def _spread_sums(tables, mine, theirs, factor):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _spread_to_owner(tables, mine, width):  # type: ignore[no-untyped-def]
+def _spread_to_owner(tables: Any, mine: Any, width: Any) -> None:
     """Add the change to the sums a group keeps over itself."""
     change, owners = tables.change, tables.owners
     first = owners.start[mine]

@@ -221,13 +221,13 @@ def frozen_terms(terms: Terms) -> Terms:
 
 
 @inner(inline="always")
-def of_row(term, i):  # type: ignore[no-untyped-def]
+def of_row(term: Any, i: Any) -> Any:
     """Return the number of a row, or the one that all rows share."""
     return term[min(i, term.shape[0] - 1)]
 
 
 @inner()
-def find(values, value):  # type: ignore[no-untyped-def]
+def find(values: LabelArray, value: int) -> int:
     """Return where `value` stands in sorted `values`, -1 when it does not."""
     low = 0
     high = values.shape[0]

@@ -122,7 +122,7 @@ class _Buffers(NamedTuple):
 
 # Whole vectors, those beyond the clusters too; nothing that overflowed comes here.
 @inner(fastmath={"nnan", "nsz", "contract"})
-def _to_steps(scores, least, per_step, row):  # type: ignore[no-untyped-def]
+def _to_steps(scores: RowArray, least: float, per_step: float, row: LabelArray) -> None:
     """Write scores above the least of them in whole steps."""
     for h in range(row.shape[0]):
         steps = (scores[h] - least) * per_step
@@ -130,7 +130,7 @@ def _to_steps(scores, least, per_step, row):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _add_pairs(row, totals, pairs, point):  # type: ignore[no-untyped-def]
+def _add_pairs(row: LabelArray, totals: IntArray, pairs: PointPairs, point: int) -> Any:
     """Write the costs of all clusters, pairs counted; return the least."""
     for h in range(row.shape[0]):
         totals[h] = np.int64(row[h]) << pairs.shift
@@ -143,7 +143,7 @@ def _add_pairs(row, totals, pairs, point):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _count_within(totals, limit):  # type: ignore[no-untyped-def]
+def _count_within(totals: IntArray, limit: Any) -> Any:
     within = 0
     for h in range(totals.shape[0]):
         within += totals[h] <= limit
@@ -151,7 +151,7 @@ def _count_within(totals, limit):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _broken(pairs, point):  # type: ignore[no-untyped-def]
+def _broken(pairs: PointPairs, point: int) -> Any:
     """Return how many pairs the label of a point breaks."""
     present = pairs.labels[point]
     count = 0
@@ -161,7 +161,9 @@ def _broken(pairs, point):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _gain(row, present, margin, totals, least, shift):  # type: ignore[no-untyped-def]
+def _gain(
+    row: LabelArray, present: Any, margin: Any, totals: IntArray, least: Any, shift: Any
+) -> Any:
     """Return what a row gains by its best move; -1 where that must be measured."""
     limit = least + (margin << shift)
     if _count_within(totals, limit) > 1:
@@ -171,7 +173,9 @@ def _gain(row, present, margin, totals, least, shift):  # type: ignore[no-untype
 
 
 @inner(inline="always")
-def _list_near(out, place, i, present, totals, limit):  # type: ignore[no-untyped-def]
+def _list_near(
+    out: ApproximateCosts, place: Any, i: Any, present: Any, totals: IntArray, limit: Any
+) -> Any:
     """List the distances of a row that must be measured from `place` on; return the next."""
     out.near_row[place], out.near_cluster[place] = i, present
     place += 1
@@ -183,7 +187,7 @@ def _list_near(out, place, i, present, totals, limit):  # type: ignore[no-untype
 
 
 @inner(inline="always")
-def _judge(pairs, i, buffers, out, place):  # type: ignore[no-untyped-def]
+def _judge(pairs: PointPairs, i: Any, buffers: _Buffers, out: ApproximateCosts, place: Any) -> Any:
     """Write the gain of a row with a label, or list what of it must be measured."""
     row, totals, margin, point = buffers.row, buffers.totals, out.margins[i], pairs.first + i
     present = np.int64(pairs.labels[point])
@@ -202,7 +206,14 @@ def _judge(pairs, i, buffers, out, place):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _approximate(rows, steps, pairs, buffers, begin, out):  # type: ignore[no-untyped-def]
+def _approximate(
+    rows: RowArrays,
+    steps: _Steps,
+    pairs: PointPairs,
+    buffers: _Buffers,
+    begin: int,
+    out: ApproximateCosts,
+) -> tuple[Any, ...]:
     """Go through rows from `begin` on; return where to go on, and how many distances are near.
 
     The first row that may list more distances than there are places is left for the next call.
@@ -280,7 +291,9 @@ def approximate_costs(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _take_measured(approximate, distances, per_step, pairs, totals):  # type: ignore[no-untyped-def]
+def _take_measured(
+    approximate: Any, distances: Any, per_step: Any, pairs: PointPairs, totals: IntArray
+) -> None:
     near_row, near_cluster = approximate.near_row, approximate.near_cluster
     first = 0
     while first < near_row.shape[0]:
@@ -308,7 +321,9 @@ def take_measured(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _gains(costs, rows, pairs, totals, gains):  # type: ignore[no-untyped-def]
+def _gains(
+    costs: LabelArray, rows: IntArray, pairs: PointPairs, totals: IntArray, gains: IntArray
+) -> None:
     for i in rows:
         point = pairs.first + i
         least = _add_pairs(costs[i], totals, pairs, point)

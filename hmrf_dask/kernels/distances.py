@@ -115,7 +115,7 @@ class Table(Sized):
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _moments(rows, weights, out):  # type: ignore[no-untyped-def]
+def _moments(rows: RowArrays, weights: FloatArray, out: FloatArray) -> None:
     for i in range(rows.indptr.shape[0] - 1):
         start = rows.indptr[i]
         squares = 0.0
@@ -144,7 +144,7 @@ def moments(rows: RowArrays, weights: FloatArray) -> FloatArray:
 
 
 @inner(inline="always")
-def _size(row, features, dense, weights, p):  # type: ignore[no-untyped-def]
+def _size(row: Any, features: Any, dense: Any, weights: FloatArray, p: Any) -> Any:
     """Return a x² and |x| of an entry."""
     x = np.float64(row[p])
     weight = weights[p] if dense else weights[np.uint32(features[p])]
@@ -152,7 +152,7 @@ def _size(row, features, dense, weights, p):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _sizes(rows, weights, out):  # type: ignore[no-untyped-def]
+def _sizes(rows: RowArrays, weights: FloatArray, out: FloatArray) -> None:
     values, indices, dense = rows.values, rows.indices, rows.dense
     for i in range(out.shape[1]):
         start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
@@ -184,7 +184,9 @@ def sizes(rows: RowArrays, weights: FloatArray) -> FloatArray:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _centred(rows, weights, weight_sum, means, out):  # type: ignore[no-untyped-def]
+def _centred(
+    rows: RowArrays, weights: FloatArray, weight_sum: float, means: FloatArray, out: FloatArray
+) -> None:
     for i in range(out.shape[0]):
         start, stop = rows.indptr[i], rows.indptr[i + 1]
         squares = 0.0
@@ -216,7 +218,7 @@ class Operands(NamedTuple):
 
 
 @inner(inline="always")
-def _finish(total, read, i, h):  # type: ignore[no-untyped-def]
+def _finish(total: Any, read: Operands, i: int, h: int) -> Any:
     """Return the distance that the sum over the row's entries makes."""
     rows, terms, table = read
     offset = of_row(terms.offset, i)
@@ -229,7 +231,7 @@ def _finish(total, read, i, h):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def distance(read, i, h):  # type: ignore[no-untyped-def]
+def distance(read: Operands, i: int, h: int) -> Any:
     """Return D(i, h) in float64, summed over the row's entries in their order."""
     rows, _, table = read
     start = rows.indptr[i]
@@ -252,7 +254,7 @@ def distance(read, i, h):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _own(read, labels, order, out):  # type: ignore[no-untyped-def]
+def _own(read: Operands, labels: LabelArray, order: LabelArray, out: FloatArray) -> None:
     rows = read.rows
     if order.shape[0] == 0:
         for i in range(labels.shape[0]):
@@ -284,7 +286,9 @@ def own_distances(rows: RowArrays, terms: Terms, table: Table, labels: LabelArra
 
 
 @inner()
-def _all_squares(rows, weights, columns, i, sums):  # type: ignore[no-untyped-def]
+def _all_squares(
+    rows: RowArrays, weights: FloatArray, columns: FloatArray, i: int, sums: FloatArray
+) -> None:
     """Write the sums over the entries of one row, term by term those of `distance`."""
     start = rows.indptr[i]
     sums[:] = 0.0
@@ -303,7 +307,7 @@ def _all_squares(rows, weights, columns, i, sums):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _all(read, columns, sums, out):  # type: ignore[no-untyped-def]
+def _all(read: Operands, columns: Columns, sums: FloatArray, out: FloatArray) -> None:
     rows, table = read.rows, read.table
     for i in range(out.shape[0]):
         if table.squared:

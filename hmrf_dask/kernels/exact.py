@@ -34,7 +34,7 @@ def exact_zero() -> IntArray:
 
 
 @inner()
-def add_float(limbs, value):  # type: ignore[no-untyped-def]
+def add_float(limbs: IntArray, value: float) -> None:
     """Add one float64 to `limbs` without rounding."""
     if value == 0.0:
         return
@@ -56,7 +56,7 @@ def add_float(limbs, value):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def carry(limbs):  # type: ignore[no-untyped-def]
+def carry(limbs: IntArray) -> None:
     """Bring limbs into 0 .. 2**32 − 1 (the last keeps the sign): 2**31 such sums can be added."""
     for place in range(limbs.shape[0] - 1):
         limbs[place + 1] += limbs[place] >> 32
@@ -64,7 +64,7 @@ def carry(limbs):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _add_all(limbs, values):  # type: ignore[no-untyped-def]
+def _add_all(limbs: IntArray, values: FloatArray) -> None:
     for value in values:
         add_float(limbs, value)
     carry(limbs)
@@ -109,7 +109,7 @@ def exact_value(limbs: IntArray) -> float:
 
 
 @inner()
-def add_limbs(high, low, position, value):  # type: ignore[no-untyped-def]
+def add_limbs(high: IntArray, low: IntArray, position: int, value: int) -> None:
     """Add an int64 to the number at `position`; the low limb stays within its range."""
     total = low[position] + (value & MASK)
     high[position] += (value >> BITS) + (total >> BITS)
@@ -117,7 +117,7 @@ def add_limbs(high, low, position, value):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def best_limbs(high, low, base, count):  # type: ignore[no-untyped-def]
+def best_limbs(high: IntArray, low: IntArray, base: int, count: int) -> tuple[Any, ...]:
     """Return (target, gain high, gain low) of K alternatives from `base` on and then the present.
 
     The target is the lowest alternative among the cheapest; -1 with gain 0 when none is cheaper
@@ -153,10 +153,10 @@ if COMPILED:
     from numba.extending import intrinsic
 
     @intrinsic
-    def _multiply_add(typing, one, other, third):  # type: ignore[no-untyped-def]
+    def _multiply_add(typing: Any, one: Any, other: Any, third: Any) -> Any:
         """Return one · other + third, rounded once."""
 
-        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.fma(*arguments)
 
         number: Any = types.float64
@@ -167,7 +167,7 @@ else:
 
 
 @inner()
-def _add_product(whole, t, high, low, lane):  # type: ignore[no-untyped-def]
+def _add_product(whole: int, t: float, high: FloatArray, low: FloatArray, lane: int) -> None:
     """Add an integer times a float64 to a sum, and what is rounded off to its errors."""
     a = np.float64(whole)
     rest = np.float64(whole - np.int64(a))
@@ -181,7 +181,7 @@ def _add_product(whole, t, high, low, lane):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
-def _products(sums, table, features, out):  # type: ignore[no-untyped-def]
+def _products(sums: IntArray, table: FloatArray, features: FloatArray, out: FloatArray) -> None:
     """Write Σ_m S_hm T_hm / f_m of each cluster as `LANES` numbers and their errors."""
     n_features = table.shape[1]
     whole = n_features - n_features % LANES

@@ -15,7 +15,7 @@ other, each re-checked on the sums as they then stand.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def known_of(
 
 
 @inner()
-def worth_of(directional, square, count):  # type: ignore[no-untyped-def]
+def worth_of(directional: bool, square: float, count: int) -> Any:
     """Return ‖S‖ or ‖S‖²/n from ‖S‖², which rounding may take below zero."""
     square = max(square, 0.0)
     if directional:
@@ -109,7 +109,7 @@ def worth_of(directional, square, count):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _squares(sums, metric, unit, out):  # type: ignore[no-untyped-def]
+def _squares(sums: IntArray, metric: FloatArray, unit: float, out: FloatArray) -> None:
     for h in range(sums.shape[0]):
         total = 0.0
         for m in range(sums.shape[1]):
@@ -130,7 +130,15 @@ def cluster_sums(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _summands(rows, factor, extra, features, centred, unit, out):  # type: ignore[no-untyped-def]
+def _summands(
+    rows: RowArrays,
+    factor: FloatArray,
+    extra: FloatArray,
+    features: FloatArray,
+    centred: bool,
+    unit: float,
+    out: Summands,
+) -> None:
     start, column, entry = out
     filled = 0
     for i in range(factor.shape[0]):
@@ -163,7 +171,7 @@ def summands(
 
 
 @inner(inline="always")
-def _single_products(known, i, columns, products):  # type: ignore[no-untyped-def]
+def _single_products(known: Known, i: Any, columns: FloatArray, products: Any) -> Any:
     """Write z_i · S_h for every cluster; return ‖z_i‖²."""
     rows, metric, unit = known.rows, known.clusters.metric, known.clusters.unit
     for h in range(products.shape[0]):
@@ -181,7 +189,7 @@ def _single_products(known, i, columns, products):  # type: ignore[no-untyped-de
 
 
 @inner(inline="always")
-def _best_target(own, length, products, costs, clusters):  # type: ignore[no-untyped-def]
+def _best_target(own: Any, length: Any, products: Any, costs: Any, clusters: Any) -> Any:
     """Return the largest gain of one row above its threshold, and its target (0, own: none)."""
     squares, counts, directional = clusters.squares, clusters.counts, clusters.directional
     leaving = worth_of(directional, squares[own], counts[own]) - worth_of(
@@ -201,7 +209,7 @@ def _best_target(own, length, products, costs, clusters):  # type: ignore[no-unt
 
 
 @inner(inline="always")
-def _cost_pairs(known, i, costs):  # type: ignore[no-untyped-def]
+def _cost_pairs(known: Known, i: Any, costs: Any) -> None:
     """Write what the pairs of a row cost at each cluster."""
     pairs, labels = known.pairs, known.labels
     for h in range(costs.shape[0]):
@@ -211,7 +219,9 @@ def _cost_pairs(known, i, costs):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _single_gains(known, columns, skip, buffer, out):  # type: ignore[no-untyped-def]
+def _single_gains(
+    known: Known, columns: FloatArray, skip: BoolArray, buffer: FloatArray, out: Gains
+) -> None:
     products, costs = buffer[0], buffer[1]
     labels, clusters = known.labels, known.clusters
     for h in range(costs.shape[0]):
@@ -271,7 +281,7 @@ class _Buffers(NamedTuple):
 
 
 @inner(inline="always")
-def _load(rows, row, unit, buffers, n_touched):  # type: ignore[no-untyped-def]
+def _load(rows: Summands, row: Any, unit: Any, buffers: _Buffers, n_touched: Any) -> Any:
     """Add a row to the dense sum, remembering which columns it touches."""
     total, touched, marked = buffers.total, buffers.touched, buffers.marked
     for p in range(rows.start[row], rows.start[row + 1]):
@@ -285,7 +295,7 @@ def _load(rows, row, unit, buffers, n_touched):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _unload(clusters, h, buffers, n_touched):  # type: ignore[no-untyped-def]
+def _unload(clusters: Any, h: Any, buffers: _Buffers, n_touched: Any) -> Any:
     """Return z · S_h and ‖z‖² of the dense sum z, and clear it."""
     total, touched, marked = buffers.total, buffers.touched, buffers.marked
     product = 0.0
@@ -301,7 +311,9 @@ def _unload(clusters, h, buffers, n_touched):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _change_of(h, members, target, n_rows, known, buffers):  # type: ignore[no-untyped-def]
+def _change_of(
+    h: Any, members: LabelArray, target: int, n_rows: Any, known: Known, buffers: _Buffers
+) -> Any:
     """Return how the worth of one cluster changes: the target's by all that join it."""
     clusters, labels, places = known.clusters, known.labels, known.places
     joins = h == target
@@ -318,7 +330,7 @@ def _change_of(h, members, target, n_rows, known, buffers):  # type: ignore[no-u
 
 
 @inner()
-def _set_gain(members, target, known, buffers):  # type: ignore[no-untyped-def]
+def _set_gain(members: LabelArray, target: int, known: Known, buffers: _Buffers) -> tuple[Any, ...]:
     """Return (gain, threshold) of moving all `members` to `target`.
 
     The gain is −1 when the move would empty a cluster or move nobody.
@@ -350,7 +362,7 @@ def _set_gain(members, target, known, buffers):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _set_cost(members, target, known, chosen):  # type: ignore[no-untyped-def]
+def _set_cost(members: LabelArray, target: int, known: Known, chosen: Any) -> Any:
     """Return the change of the pair costs when all `members` go to `target`."""
     labels, places, pairs = known.labels, known.places, known.pairs
     change = 0.0
@@ -371,7 +383,7 @@ def _set_cost(members, target, known, chosen):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _move_set(members, target, known, state):  # type: ignore[no-untyped-def]
+def _move_set(members: LabelArray, target: int, known: Known, state: _State) -> None:
     rows, places = known.rows, known.places
     metric, unit = known.clusters.metric, known.clusters.unit
     labels, sums, squares, counts = state
@@ -399,7 +411,7 @@ def _move_set(members, target, known, state):  # type: ignore[no-untyped-def]
 
 # One kernel for two functions: it takes 0.4 s to compile.
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _vary(moves, known, buffers, state, out):  # type: ignore[no-untyped-def]
+def _vary(moves: SetMoves, known: Known, buffers: _Buffers, state: _State, out: Gains) -> None:
     """Find the best move of each set, to its own target or, where that is −1, to any cluster.
 
     Where there is a state each move is made before the next set is judged.

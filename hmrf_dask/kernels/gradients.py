@@ -10,6 +10,11 @@ the first part comes from the M-step sums, this module adds up the second.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hmrf_dask.kernels.sums import Lined
+
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,7 +35,7 @@ Compressed = tuple[AnyArray, AnyArray, AnyArray]
 
 
 @inner(inline="always")
-def _product(row, features, direction):  # type: ignore[no-untyped-def]
+def _product(row: FloatArray, features: Any, direction: Any) -> Any:
     """Return row · direction, as four sums at a time: one alone would wait for itself.
 
     No `features`: the row is dense.
@@ -54,7 +59,9 @@ def _product(row, features, direction):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _add_squares(row, features, factor, extra, coefficient, out):  # type: ignore[no-untyped-def]
+def _add_squares(
+    row: FloatArray, features: Any, factor: Any, extra: Any, coefficient: Any, out: Any
+) -> None:
     """Add c x (x + 2e) of each entry and c e², x scaled by the row's factor."""
     twice = 2.0 * extra
     if features.shape[0] == 0:
@@ -87,7 +94,9 @@ class Similarities(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def _squares_in_line(lined, similarities, unit, first, last, out):  # type: ignore[no-untyped-def]
+def _squares_in_line(
+    lined: Lined, similarities: Similarities, unit: float, first: int, last: int, out: IntArray
+) -> None:
     values, indices, length, factor, extra, start, _ = lined
     exact, shifts, overall, overall_extra, strength = similarities
     width = exact.shape[1]
@@ -150,7 +159,9 @@ def weighted_squares(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
-def _squares_by_length(sums, roots, row, lanes, out):  # type: ignore[no-untyped-def]
+def _squares_by_length(
+    sums: IntArray, roots: FloatArray, row: FloatArray, lanes: FloatArray, out: FloatArray
+) -> None:
     out[:] = 0.0
     for h in range(sums.shape[0]):
         whole, extra = sums[h], np.float64(sums[h, roots.shape[0]])
@@ -185,7 +196,7 @@ def squares_by_length(sums: IntArray, roots: FloatArray) -> FloatArray:
 
 
 @njit(nogil=True, cache=True)
-def _feature_squares(rows, units, out):  # type: ignore[no-untyped-def]
+def _feature_squares(rows: RowArrays, units: FloatArray, out: IntArray) -> None:
     for i in range(rows.indptr.shape[0] - 1):
         start = rows.indptr[i]
         for p in range(start, rows.indptr[i + 1]):
@@ -202,7 +213,9 @@ def feature_squares(rows: RowArrays, units: FloatArray) -> IntArray:
 
 
 @njit(nogil=True, cache=True)
-def _member_products(rows, roots, length, tables, start, member, out):  # type: ignore[no-untyped-def]
+def _member_products(
+    rows: Side, roots: FloatArray, length: Any, tables: Any, start: Any, member: Any, out: Any
+) -> None:
     values, indices, indptr = rows.values, rows.indices, rows.indptr
     others, features, others_start = tables
     scratch = np.zeros(roots.shape[0])
@@ -248,7 +261,9 @@ def member_products(
 
 
 @njit(nogil=True, cache=True)
-def _member_squares(rows, member, coefficients, units, out):  # type: ignore[no-untyped-def]
+def _member_squares(
+    rows: Side, member: Any, coefficients: Any, units: FloatArray, out: Any
+) -> None:
     values, indices, indptr = rows.values, rows.indices, rows.indptr
     last = out.shape[0] - 1
     for at in range(member.shape[0]):

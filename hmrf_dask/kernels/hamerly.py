@@ -86,7 +86,9 @@ class RowBounds:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, fastmath={"reassoc", "contract"})
-def _lengths_between(before, after, metric, out):  # type: ignore[no-untyped-def]
+def _lengths_between(
+    before: FloatArray, after: FloatArray, metric: FloatArray, out: FloatArray
+) -> None:
     for h in range(out.shape[0]):
         first, second = before[h], after[h]
         total = 0.0
@@ -125,7 +127,14 @@ def bound_losses(before: Table, after: Table) -> FloatArray:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _rows_to_compare(terms, slack, losses, gaps, labels, out):  # type: ignore[no-untyped-def]
+def _rows_to_compare(
+    terms: Terms,
+    slack: FloatArray,
+    losses: FloatArray,
+    gaps: RowArray,
+    labels: LabelArray,
+    out: LabelArray,
+) -> int:
     """Write labels to be changed and the rows to be compared; return how many these are."""
     after, todo = out[0], out[1]
     norm, shift = terms.norm, terms.shift

@@ -7,14 +7,14 @@ by (largest gain, lowest index); gains of groups are in two limbs.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.compiled import frozen, inner, njit
 from hmrf_dask.kernels.exact import BITS, MASK, add_limbs, best_limbs
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, fill_row
-from hmrf_dask.types import AnyArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 # A point with more neighbours than this (and than 4 K) keeps its cost row up to date: a star of m
 # leaves would otherwise read m neighbours m times. All kept rows together stay below 4 bytes a
@@ -73,7 +73,7 @@ def empty_heap(n: int, two_limbs: bool) -> Heap:
 
 
 @inner(inline="always")
-def _before(heap, item, rival):  # type: ignore[no-untyped-def]
+def _before(heap: Heap, item: int, rival: Any) -> Any:
     high, low = heap.high, heap.low
     if high[item] != high[rival]:
         return high[item] > high[rival]
@@ -83,7 +83,7 @@ def _before(heap, item, rival):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _sift_up(heap, place):  # type: ignore[no-untyped-def]
+def _sift_up(heap: Heap, place: Any) -> Any:
     item = heap.items[place]
     while place > 0:
         parent = (place - 1) >> 1
@@ -99,7 +99,7 @@ def _sift_up(heap, place):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _sift_down(heap, size, place):  # type: ignore[no-untyped-def]
+def _sift_down(heap: Heap, size: Any, place: Any) -> None:
     item = heap.items[place]
     while True:
         child = 2 * place + 1
@@ -118,7 +118,7 @@ def _sift_down(heap, size, place):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def place_item(heap, item):  # type: ignore[no-untyped-def]
+def place_item(heap: Heap, item: int) -> None:
     """Put an item whose gain has changed where it belongs: in, out or elsewhere."""
     place = np.int64(heap.position[item])
     last = heap.size[0]
@@ -166,7 +166,7 @@ def _hubs(problem: ProblemArrays) -> _Hubs:
 
 
 @inner()
-def _least(row):  # type: ignore[no-untyped-def]
+def _least(row: IntArray) -> Any:
     least = row[0]
     for h in range(1, row.shape[0]):
         least = min(least, row[h])
@@ -174,7 +174,7 @@ def _least(row):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _begin(labels, problem, known, hubs, heap):  # type: ignore[no-untyped-def]
+def _begin(labels: LabelArray, problem: ProblemArrays, known: Any, hubs: _Hubs, heap: Heap) -> None:
     """Put all points that gain into the heap; gains that are `known` stand in it already."""
     spare = hubs.rows[hubs.rows.shape[0] - 1]
     for point in range(problem.costs.shape[0]):
@@ -187,7 +187,9 @@ def _begin(labels, problem, known, hubs, heap):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _follow(labels, problem, hubs, heap, mover, old):  # type: ignore[no-untyped-def]
+def _follow(
+    labels: LabelArray, problem: ProblemArrays, hubs: _Hubs, heap: Heap, mover: Any, old: Any
+) -> None:
     """Bring the gains of a mover's neighbours up to date; it came from the cluster `old`."""
     first, n = problem.first, problem.costs.shape[0]
     new = labels[first + mover]
@@ -209,7 +211,9 @@ def _follow(labels, problem, hubs, heap, mover, old):  # type: ignore[no-untyped
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _move_points(labels, problem, known, hubs, heap):  # type: ignore[no-untyped-def]
+def _move_points(
+    labels: LabelArray, problem: ProblemArrays, known: bool, hubs: _Hubs, heap: Heap
+) -> int:
     """Move the best point, and settle its neighbours again, until none gains."""
     first = problem.first
     _begin(labels, problem, known, hubs, heap)
@@ -289,7 +293,14 @@ def empty_sums(n_groups: int, n_clusters: int) -> GroupSums:
 
 
 @inner()
-def add_member(sums, base, labels, problem, of, point):  # type: ignore[no-untyped-def]
+def add_member(
+    sums: GroupSums,
+    base: int,
+    labels: LabelArray,
+    problem: ProblemArrays,
+    of: LabelArray,
+    point: int,
+) -> None:
     """Add a local point's part to the K + 1 sums of its group, from `base` on.
 
     A pair inside the group counts at its lower end, so parts of several pieces add up.
@@ -367,7 +378,9 @@ def _search(problem: ProblemArrays, grouping: Grouping, may_move: LabelArray) ->
 
 
 @inner(inline="always")
-def _best_move(labels, problem, grouping, search, group):  # type: ignore[no-untyped-def]
+def _best_move(
+    labels: LabelArray, problem: ProblemArrays, grouping: Grouping, search: _Search, group: Any
+) -> Any:
     """Work out the best move of a group; return its gain."""
     sums = search.sums
     size = sums.row.shape[0] + 1
@@ -386,7 +399,7 @@ def _best_move(labels, problem, grouping, search, group):  # type: ignore[no-unt
 
 
 @inner(inline="always")
-def _carry(sums, base, old, new, label, cost):  # type: ignore[no-untyped-def]
+def _carry(sums: GroupSums, base: int, old: Any, new: Any, label: Any, cost: Any) -> None:
     """Carry into a large group that a neighbour of a member at `label` went from `old` to `new`."""
     last = base + sums.row.shape[0]
     add_limbs(sums.high, sums.low, base + old, -cost)
@@ -398,7 +411,9 @@ def _carry(sums, base, old, new, label, cost):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _queue_neighbours(labels, problem, search, point, old, new):  # type: ignore[no-untyped-def]
+def _queue_neighbours(
+    labels: LabelArray, problem: ProblemArrays, search: _Search, point: int, old: Any, new: Any
+) -> None:
     """Queue the groups next to a moved member and carry the change into large ones."""
     for edge in range(problem.start[point], problem.start[point + 1]):
         neighbour = problem.neighbour[edge] - problem.first
@@ -418,7 +433,9 @@ def _queue_neighbours(labels, problem, search, point, old, new):  # type: ignore
 
 
 @inner(inline="always")
-def _move(labels, problem, grouping, search, group):  # type: ignore[no-untyped-def]
+def _move(
+    labels: LabelArray, problem: ProblemArrays, grouping: Grouping, search: _Search, group: Any
+) -> None:
     """Move a group, and queue those next to it."""
     new = search.targets[group]
     for place in range(grouping.start[group], grouping.start[group + 1]):
@@ -435,7 +452,7 @@ def _move(labels, problem, grouping, search, group):  # type: ignore[no-untyped-
 
 
 @inner(inline="always")
-def _take_gain(heap, group, high, low):  # type: ignore[no-untyped-def]
+def _take_gain(heap: Heap, group: Any, high: Any, low: Any) -> None:
     if high != heap.high[group] or low != heap.low[group]:
         heap.high[group] = high
         heap.low[group] = low
@@ -443,7 +460,9 @@ def _take_gain(heap, group, high, low):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _move_groups(labels, problem, grouping, search, heap):  # type: ignore[no-untyped-def]
+def _move_groups(
+    labels: LabelArray, problem: ProblemArrays, grouping: Grouping, search: _Search, heap: Heap
+) -> int:
     """Move the best group, and look at those next to it again, until none gains."""
     # the kept sums are added up by points and not by groups: each reads its costs in one go
     for point in range(search.slot.shape[0]):
@@ -503,7 +522,14 @@ def move_groups(labels: LabelArray, problem: ProblemArrays, grouping: Grouping) 
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _gains_near(labels, before, problem, near, row, gains):  # type: ignore[no-untyped-def]
+def _gains_near(
+    labels: LabelArray,
+    before: LabelArray,
+    problem: ProblemArrays,
+    near: BoolArray,
+    row: IntArray,
+    gains: IntArray,
+) -> None:
     """Write the gains of all points after some have moved, when none had a gain before."""
     for point in range(problem.costs.shape[0]):
         if labels[point] != before[point]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from hmrf_dask.kernels import compiled
 from hmrf_dask.kernels.compiled import COMPILED, inner
+from hmrf_dask.types import LabelArray
 
 AHEAD = 2  # rows: one is on its way while one is worked on
 _LINE = 16  # numbers of four bytes in a line of the cache
@@ -23,8 +24,8 @@ def _make_prefetch() -> Any:
     from numba.extending import intrinsic
 
     @intrinsic
-    def hint_at(typing, array, index):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def hint_at(typing: Any, array: Any, index: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
             byte = ir.IntType(8).as_pointer()
             place = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
@@ -43,7 +44,7 @@ prefetch = _make_prefetch()
 
 
 @inner(inline="always")
-def prefetch_row(values, indices, indptr, row):  # type: ignore[no-untyped-def]
+def prefetch_row(values: Any, indices: Any, indptr: Any, row: Any) -> None:
     """Have the entries of a row fetched; changes nothing else."""
     first = indptr[row]
     sparse = indices.shape[0] > 0
@@ -67,11 +68,11 @@ def _make_view(name: str) -> Any:
     from numba.np.arrayobj import populate_array
 
     @intrinsic
-    def view(typing, address, length):  # type: ignore[no-untyped-def]
+    def view(typing: Any, address: Any, length: Any) -> Any:
         number = getattr(types, name)
         kind = types.Array(number, 1, "C")
 
-        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(kind)(context, builder)
             data = builder.inttoptr(arguments[0], array.data.type)
             width = context.get_constant(types.intp, number.bitwidth // 8)
@@ -88,7 +89,7 @@ floats, integers = _make_view("float32"), _make_view("int32")
 
 
 @inner(inline="always")
-def prefetch_at(values, indices, length):  # type: ignore[no-untyped-def]
+def prefetch_at(values: Any, indices: Any, length: Any) -> None:
     """Have the entries of a row fetched, by their addresses; no indices: 0."""
     stop = np.int64(length) + _LINE - 1
     stop = stop if stop < _MOST else np.int64(_MOST)
@@ -114,8 +115,10 @@ def _make_store() -> Any:
     from numba.extending import intrinsic
 
     @intrinsic
-    def store_line(typing, source, first, target, place):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def store_line(
+        typing: Any, source: LabelArray, first: Any, target: LabelArray, place: int
+    ) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             number = ir.IntType(32)
             line = ir.VectorType(number, _NUMBERS).as_pointer()
             pointers = []
@@ -138,7 +141,7 @@ _store_line = _make_store()
 
 
 @inner()
-def stream(source, n, target, place):  # type: ignore[no-untyped-def]
+def stream(source: LabelArray, n: int, target: LabelArray, place: int) -> None:
     """Copy n int32 numbers to `place` of a flat array; there a line must begin."""
     whole = n // _NUMBERS * _NUMBERS
     for first in range(0, whole, _NUMBERS):

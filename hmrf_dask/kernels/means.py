@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ UNIT = 2.0**-46  # a direction this near to length 1 is not scaled again
 
 
 @inner()
-def _fold(lanes):  # type: ignore[no-untyped-def]
+def _fold(lanes: FloatArray) -> Any:
     """Return the sum of all lanes, halves added to halves."""
     half = LANES // 2
     while half > 0:
@@ -26,7 +27,7 @@ def _fold(lanes):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def squared_length(row, lanes):  # type: ignore[no-untyped-def]
+def squared_length(row: FloatArray, lanes: FloatArray) -> Any:
     """Return Σ x², every 32nd feature in a sum of its own."""
     whole = row.shape[0] - row.shape[0] % LANES
     lanes[:] = 0.0
@@ -39,7 +40,9 @@ def squared_length(row, lanes):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
-def _directions(sums, roots, lanes, decided, out):  # type: ignore[no-untyped-def]
+def _directions(
+    sums: IntArray, roots: FloatArray, lanes: FloatArray, decided: BoolArray, out: FloatArray
+) -> None:
     n_features = out.shape[1]
     for h in range(out.shape[0]):
         row, target = sums[h], out[h]
@@ -63,7 +66,9 @@ def _directions(sums, roots, lanes, decided, out):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
-def _means(sums, counts, unit, smoothing, uniform, out):  # type: ignore[no-untyped-def]
+def _means(
+    sums: IntArray, counts: IntArray, unit: float, smoothing: float, uniform: float, out: FloatArray
+) -> None:
     drawn, whole = smoothing * uniform, 1.0 + smoothing
     for h in range(out.shape[0]):
         row, target = sums[h], out[h]
@@ -138,7 +143,9 @@ def means(
 
 
 @inner(inline="always")
-def _look_at(row, weights, m, lanes, most, lane):  # type: ignore[no-untyped-def]
+def _look_at(
+    row: FloatArray, weights: FloatArray, m: Any, lanes: FloatArray, most: FloatArray, lane: Any
+) -> None:
     x = row[m]
     weighted = x if weights.shape[0] == 0 else weights[m] * x
     lanes[lane] += weighted * x
@@ -147,7 +154,7 @@ def _look_at(row, weights, m, lanes, most, lane):  # type: ignore[no-untyped-def
 
 
 @inner()
-def _length(row, weights, lanes, most):  # type: ignore[no-untyped-def]
+def _length(row: FloatArray, weights: FloatArray, lanes: FloatArray, most: FloatArray) -> float:
     """Return ‖μ‖_A of a centroid; no `weights` are all 1. Its largest entries go into `most`."""
     whole = row.shape[0] - row.shape[0] % LANES
     lanes[:] = 0.0
@@ -161,7 +168,7 @@ def _length(row, weights, lanes, most):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _top(most):  # type: ignore[no-untyped-def]
+def _top(most: FloatArray) -> float:
     """Return the largest of all lanes."""
     top = 0.0
     for lane in range(LANES):
@@ -170,14 +177,27 @@ def _top(most):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _lengths(centroids, lanes, most, lengths, tops):  # type: ignore[no-untyped-def]
+def _lengths(
+    centroids: FloatArray,
+    lanes: FloatArray,
+    most: FloatArray,
+    lengths: FloatArray,
+    tops: FloatArray,
+) -> None:
     for h in range(lengths.shape[0]):
         lengths[h] = _length(centroids[h], centroids[h, :0], lanes, most)
         tops[h] = _top(most)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
-def _weigh(centroids, weights, lanes, most, tops, out):  # type: ignore[no-untyped-def]
+def _weigh(
+    centroids: FloatArray,
+    weights: FloatArray,
+    lanes: FloatArray,
+    most: FloatArray,
+    tops: FloatArray,
+    out: FloatArray,
+) -> None:
     """Write a∘μ/‖μ‖_A, nought without a direction, and its largest entry."""
     n_features = out.shape[1]
     whole = n_features - n_features % LANES

@@ -9,7 +9,7 @@ ICM, and taken only where it lowers the energy.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hmrf_dask.kernels.compiled import frozen, inner, njit
 from hmrf_dask.kernels.exact import add_limbs
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster
-from hmrf_dask.types import AnyArray, BoolArray, LabelArray
+from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 # Undamped passes: a tree of at most this diameter is exact. Loops begin to oscillate, and are
 # damped from then on. A component that stands still stays so, whatever shares its task.
@@ -52,7 +52,7 @@ def make_edges(start: AnyArray, neighbour: AnyArray, cost: AnyArray) -> Edges:
 
 
 @inner(inline="always")
-def _nearer(wanted, before, damped):  # type: ignore[no-untyped-def]
+def _nearer(wanted: Any, before: LabelArray, damped: Any) -> Any:
     """Return a message; of a damped one half of the way, rounded up so that it arrives."""
     step = wanted - before
     if damped:
@@ -61,7 +61,7 @@ def _nearer(wanted, before, damped):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _wanted(above, second, cost):  # type: ignore[no-untyped-def]
+def _wanted(above: Any, second: Any, cost: Any) -> Any:
     """Return what a cluster costs that lies `above` the sender's best one, which is at 0."""
     if cost < 0:
         return above if above < -cost else -cost
@@ -71,7 +71,7 @@ def _wanted(above, second, cost):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _two_least(belief, message):  # type: ignore[no-untyped-def]
+def _two_least(belief: Any, message: Any) -> Any:
     """Return the least and the second least of beliefs without what a message adds to them."""
     least = belief[0] - message[0]
     second = np.int64(2**62)
@@ -83,7 +83,7 @@ def _two_least(belief, message):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def exchange(edges, beliefs, messages, damped):  # type: ignore[no-untyped-def]
+def exchange(edges: Edges, beliefs: IntArray, messages: IntArray, damped: bool) -> int:
     """Renew every message from the beliefs of before; return how many numbers changed.
 
     `messages` are of shape (pairs, 2, K), first to second and back, each with least 0. Beliefs are
@@ -107,7 +107,9 @@ def exchange(edges, beliefs, messages, damped):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def believe(edges, costs, shift, messages, beliefs):  # type: ignore[no-untyped-def]
+def believe(
+    edges: Edges, costs: LabelArray, shift: int, messages: IntArray, beliefs: IntArray
+) -> None:
     """Write what each cluster costs a point and, by their messages, its neighbours."""
     for point in range(costs.shape[0]):
         for h in range(costs.shape[1]):
@@ -120,7 +122,7 @@ def believe(edges, costs, shift, messages, beliefs):  # type: ignore[no-untyped-
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def settle(beliefs, labels):  # type: ignore[no-untyped-def]
+def settle(beliefs: IntArray, labels: LabelArray) -> None:
     """Give each point its cheapest cluster: a tie goes to the present one, then to the lowest."""
     for point in range(labels.shape[0]):
         labels[point] = best_cluster(beliefs[point], labels[point])
@@ -159,7 +161,15 @@ def believed(labels: LabelArray, problem: ProblemArrays, edges: Edges) -> LabelA
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _add_changes(before, after, problem, edges, component, high, low):  # type: ignore[no-untyped-def]
+def _add_changes(
+    before: LabelArray,
+    after: LabelArray,
+    problem: ProblemArrays,
+    edges: Edges,
+    component: LabelArray,
+    high: IntArray,
+    low: IntArray,
+) -> None:
     """Add what new labels change of each component's energy."""
     costs = problem.costs
     for point in range(costs.shape[0]):

@@ -76,7 +76,7 @@ class ApproximateTable(NamedTuple):
 
 
 @inner()
-def _mean(line, lanes):  # type: ignore[no-untyped-def]
+def _mean(line: FloatArray, lanes: FloatArray) -> Any:
     """Return the mean, every 16th number in a sum of its own."""
     n_clusters = line.shape[0]
     whole = n_clusters - n_clusters % LANES
@@ -104,7 +104,9 @@ class _Source(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def _fill(source, begin, n_features, table, moments):  # type: ignore[no-untyped-def]
+def _fill(
+    source: _Source, begin: int, n_features: int, table: RowArray, moments: FloatArray
+) -> None:
     """Write features `begin` to `n_features` of a table, and into `moments` what it is like.
 
     That is, sums of squares of entries and of what is lost, times the features' `shares`, and the
@@ -242,8 +244,8 @@ def _least_lane(builder: Any, least: Any) -> Any:
 
 def _make_score() -> Any:
     @intrinsic
-    def score(typing, scores, bias, extra, scale, shift):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def score(typing: Any, scores: RowArray, bias: Any, extra: Any, scale: Any, shift: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             products, own, more = (
                 context.make_array(scores)(context, builder, argument) for argument in arguments[:3]
             )
@@ -270,8 +272,8 @@ def _make_score() -> Any:
 
 def _make_count_within() -> Any:
     @intrinsic
-    def count_within(typing, scores, limit):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def count_within(typing: Any, scores: RowArray, limit: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(scores)(context, builder, arguments[0])
             limits, bits = _spread(builder, arguments[1]), ir.IntType(LANES)
 
@@ -290,8 +292,8 @@ def _make_count_within() -> Any:
 
 def _make_least_beyond() -> Any:
     @intrinsic
-    def least_beyond(typing, scores, limit):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def least_beyond(typing: Any, scores: RowArray, limit: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(scores)(context, builder, arguments[0])
             limits = _spread(builder, arguments[1])
 
@@ -397,7 +399,7 @@ def rounding_slack(rows: RowArrays, terms: Terms, bounds: RoundingBounds) -> Flo
 
 
 @inner()
-def _first_within(scores, limit):  # type: ignore[no-untyped-def]
+def _first_within(scores: RowArray, limit: float) -> Any:
     h = np.int32(0)
     while not scores[h] <= limit:
         h += np.int32(1)
@@ -405,7 +407,9 @@ def _first_within(scores, limit):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _decide(read, scores, limit, i, current, change):  # type: ignore[no-untyped-def]
+def _decide(
+    read: Operands, scores: RowArray, limit: float, i: int, current: Any, change: IntArray
+) -> Any:
     """Return the nearest of the candidates: ties stay at `current`, then go to the lowest index.
 
     What a move changes is added to `change`, unless that has no limbs.
@@ -466,7 +470,14 @@ class Nearest(NamedTuple):
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _nearest(read, scoring, todo, labels, scores, out):  # type: ignore[no-untyped-def]
+def _nearest(
+    read: Operands,
+    scoring: Scoring,
+    todo: LabelArray,
+    labels: LabelArray,
+    scores: RowArray,
+    out: Nearest,
+) -> None:
     rows, columns, slack, change = read.rows, scoring.columns, scoring.slack, out.change
     bias, extra, scale, shift = scoring.bias, scoring.extra, scoring.scale, scoring.shift
     for t in range(todo.shape[0]):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -87,14 +87,14 @@ def _metric(form: int, weights: FloatArray) -> _Metric:
 
 
 @inner(inline="always")
-def _feature(rows, p, start, stop):  # type: ignore[no-untyped-def]
+def _feature(rows: Side, p: Any, start: Any, stop: Any) -> Any:
     if p >= stop:
         return np.int64(_NONE)
     return np.int64(p - start) if rows.dense else np.int64(rows.indices[p])
 
 
 @inner(inline="always")
-def _product(pairs, i, j, metric):  # type: ignore[no-untyped-def]
+def _product(pairs: RowPairs, i: Any, j: Any, metric: _Metric) -> Any:
     """Return z_i · z_j over the features both rows have, the centring corrected."""
     left, right = pairs.left, pairs.right
     p = p_start = left.indptr[i]
@@ -114,7 +114,7 @@ def _product(pairs, i, j, metric):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _to_middle(x, y):  # type: ignore[no-untyped-def]
+def _to_middle(x: Any, y: Any) -> Any:
     """Return x ln(2x/(x + y)) + y ln(2y/(x + y)), a feature's part of D_IM without its weight."""
     from_x = x * math.log(2.0 * x / (x + y)) if x > 0.0 else 0.0
     from_y = y * math.log(2.0 * y / (x + y)) if y > 0.0 else 0.0
@@ -122,7 +122,7 @@ def _to_middle(x, y):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _from_middle(x, y):  # type: ignore[no-untyped-def]
+def _from_middle(x: Any, y: Any) -> Any:
     """Return −x ln(x/(x + y)) − y ln(y/(x + y)), the complement in ln 2 (x + y)."""
     from_x = x * math.log(x / (x + y)) if x > 0.0 else 0.0
     from_y = y * math.log(y / (x + y)) if y > 0.0 else 0.0
@@ -130,7 +130,7 @@ def _from_middle(x, y):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _by_feature(pairs, i, j, metric):  # type: ignore[no-untyped-def]
+def _by_feature(pairs: RowPairs, i: Any, j: Any, metric: _Metric) -> Any:
     """Return φ and, of a divergence, its complement, summed over the features either row has."""
     left, right = pairs.left, pairs.right
     p = p_start = left.indptr[i]
@@ -157,7 +157,9 @@ def _by_feature(pairs, i, j, metric):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _values(metric, pairs, maximum, out, complement):  # type: ignore[no-untyped-def]
+def _values(
+    metric: _Metric, pairs: RowPairs, maximum: float, out: FloatArray, complement: FloatArray
+) -> None:
     for t in range(out.shape[0]):
         i, j = pairs.first[t], pairs.second[t]
         if metric.form == INNER:
@@ -187,7 +189,7 @@ class _Grid(NamedTuple):
 
 
 @inner(inline="always")
-def _quantise_row(rows, i, grid, extra, values):  # type: ignore[no-untyped-def]
+def _quantise_row(rows: Side, i: Any, grid: _Grid, extra: Any, values: Any) -> Any:
     """Write the entries of one row; return Σ q², or -1 where an entry does not fit into int32."""
     start, factor = rows.indptr[i], rows.factor[i]
     total = np.int64(0)
@@ -202,7 +204,7 @@ def _quantise_row(rows, i, grid, extra, values):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _quantise(rows, grid, squared, half, out):  # type: ignore[no-untyped-def]
+def _quantise(rows: Side, grid: _Grid, squared: bool, half: int, out: Quantised) -> None:
     for i in range(out.own.shape[0]):
         start, stop = rows.indptr[i], rows.indptr[i + 1]
         whole = stop - start == grid.features.shape[0]  # no zeros: centred here, entry by entry
@@ -248,7 +250,9 @@ def quantise(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _integers(pairs, q_left, q_right, kappa, out):  # type: ignore[no-untyped-def]
+def _integers(
+    pairs: RowPairs, q_left: Quantised, q_right: Quantised, kappa: int, out: IntArray
+) -> None:
     left, right = pairs.left, pairs.right
     for t in range(out.shape[0]):
         i, j = pairs.first[t], pairs.second[t]
@@ -278,7 +282,7 @@ def pair_integers(pairs: RowPairs, q_left: Quantised, q_right: Quantised, kappa:
 
 
 @inner(inline="always")
-def _turn(x, y, e, f, similarity):  # type: ignore[no-untyped-def]
+def _turn(x: Any, y: Any, e: Any, f: Any, similarity: Any) -> Any:
     """Return −∂φ/∂log a of a feature without a and without the parts all features share."""
     cross = x * y + (x * f + y * e)
     squares = x * (x + 2.0 * e) + y * (y + 2.0 * f)
@@ -286,7 +290,7 @@ def _turn(x, y, e, f, similarity):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _feature_change(metric, m, x, y, extras, violation):  # type: ignore[no-untyped-def]
+def _feature_change(metric: _Metric, m: Any, x: Any, y: Any, extras: Any, violation: Any) -> Any:
     """Return signed · dφ of feature m, where the rows have x and y.
 
     `violation` are the signed weight of the pair and its similarity.
@@ -304,7 +308,14 @@ def _feature_change(metric, m, x, y, extras, violation):  # type: ignore[no-unty
 
 
 @inner(inline="always")
-def _add_gradient(pairs, t, metric, signed, similarity, fixed):  # type: ignore[no-untyped-def]
+def _add_gradient(
+    pairs: RowPairs,
+    t: Any,
+    metric: _Metric,
+    signed: FloatArray,
+    similarity: Any,
+    fixed: _FixedPoint,
+) -> None:
     """Add signed · dφ of one pair to the sums of the features either row has."""
     left, right, i, j = pairs.left, pairs.right, pairs.first[t], pairs.second[t]
     p = p_start = left.indptr[i]
@@ -327,7 +338,7 @@ def _add_gradient(pairs, t, metric, signed, similarity, fixed):  # type: ignore[
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _gradient(pairs, metric, signed, fixed):  # type: ignore[no-untyped-def]
+def _gradient(pairs: RowPairs, metric: _Metric, signed: FloatArray, fixed: _FixedPoint) -> None:
     last = fixed.sums.shape[0] - 1
     for t in range(signed.shape[0]):
         if signed[t] == 0.0:
@@ -376,7 +387,9 @@ class _Sets(NamedTuple):
 
 
 @inner(inline="always")
-def _list_new(rows, point, number, seen, feature, place):  # type: ignore[no-untyped-def]
+def _list_new(
+    rows: Side, point: Any, number: Any, seen: IntArray, feature: LabelArray, place: Any
+) -> Any:
     """List the features of a row that its set had not yet, from `place` on; return the next."""
     first = rows.indptr[point]
     for p in range(first, rows.indptr[point + 1]):
@@ -390,7 +403,7 @@ def _list_new(rows, point, number, seen, feature, place):  # type: ignore[no-unt
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _collect(rows, sets, seen, begin, feature):  # type: ignore[no-untyped-def]
+def _collect(rows: Side, sets: _Sets, seen: IntArray, begin: IntArray, feature: LabelArray) -> None:
     """List the features of each set as they come, or count them where the list is empty."""
     for number in range(sets.start.shape[0] - 1):
         first = begin[number]
@@ -402,7 +415,7 @@ def _collect(rows, sets, seen, begin, feature):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _add_summand(rows, point, roots, total):  # type: ignore[no-untyped-def]
+def _add_summand(rows: Side, point: Any, roots: Any, total: FloatArray) -> Any:
     """Add z of a row; return z · z."""
     square = 0.0
     first = rows.indptr[point]
@@ -415,7 +428,9 @@ def _add_summand(rows, point, roots, total):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _sum_sets(rows, grid, squared, sets, sums, total):  # type: ignore[no-untyped-def]
+def _sum_sets(
+    rows: Side, grid: _Grid, squared: bool, sets: _Sets, sums: RowSums, total: FloatArray
+) -> None:
     for number in range(sets.start.shape[0] - 1):
         last = sums.start[number + 1] - 1
         for place in range(sums.start[number], last):
@@ -462,7 +477,7 @@ def sum_rows(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _products(sums, last, first, second, out):  # type: ignore[no-untyped-def]
+def _products(sums: RowSums, last: int, first: IntArray, second: IntArray, out: FloatArray) -> None:
     for t in range(first.shape[0]):
         short, long = first[t], second[t]
         if sums.start[short + 1] - sums.start[short] > sums.start[long + 1] - sums.start[long]:

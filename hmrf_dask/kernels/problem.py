@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.compiled import frozen, inner, njit
 from hmrf_dask.kernels.exact import add_limbs, join_limbs
-from hmrf_dask.types import AnyArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 
 class ProblemArrays(NamedTuple):
@@ -84,7 +84,14 @@ def make_grouping(of: AnyArray, start: AnyArray, member: AnyArray) -> Grouping:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _adjacency(first, second, cost, free, neighbour, costs):  # type: ignore[no-untyped-def]
+def _adjacency(
+    first: LabelArray,
+    second: LabelArray,
+    cost: IntArray,
+    free: IntArray,
+    neighbour: LabelArray,
+    costs: IntArray,
+) -> None:
     """Write the half-edges; `free` says where the next one of each point goes."""
     for edge in range(first.shape[0]):
         i = first[edge]
@@ -133,7 +140,7 @@ def adjacency(
 
 
 @inner()
-def fill_row(row, labels, problem, point):  # type: ignore[no-untyped-def]
+def fill_row(row: IntArray, labels: LabelArray, problem: ProblemArrays, point: int) -> None:
     """Write the costs of all clusters for a local point, given its neighbours' labels."""
     for h in range(row.shape[0]):
         row[h] = np.int64(problem.costs[point, h]) << problem.shift
@@ -142,7 +149,7 @@ def fill_row(row, labels, problem, point):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def best_cluster(row, present):  # type: ignore[no-untyped-def]
+def best_cluster(row: IntArray, present: int) -> int:
     """Return the cheapest cluster: a tie goes to the present one, then to the lowest."""
     least = row[present]
     for h in range(row.shape[0]):  # without branches: most often the present one is the cheapest
@@ -156,7 +163,7 @@ def best_cluster(row, present):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _energy(labels, problem, high, low):  # type: ignore[no-untyped-def]
+def _energy(labels: LabelArray, problem: ProblemArrays, high: IntArray, low: IntArray) -> None:
     for point in range(problem.costs.shape[0]):
         me = problem.first + point
         add_limbs(high, low, 0, np.int64(problem.costs[point, labels[me]]) << problem.shift)
@@ -218,12 +225,12 @@ def make_rivalry(
 
 
 @inner(inline="always")
-def _members(grouping, group):  # type: ignore[no-untyped-def]
+def _members(grouping: Grouping, group: Any) -> Any:
     return grouping.member[grouping.start[group] : grouping.start[group + 1]]
 
 
 @inner()
-def _add_rows(costs, members, first, total):  # type: ignore[no-untyped-def]
+def _add_rows(costs: LabelArray, members: LabelArray, first: int, total: IntArray) -> None:
     """Add the cost rows of members; `first` is the one of the first row."""
     for at in range(members.shape[0]):
         for h in range(total.shape[0]):
@@ -231,7 +238,7 @@ def _add_rows(costs, members, first, total):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _cheapest_free(total, taken, present):  # type: ignore[no-untyped-def]
+def _cheapest_free(total: Any, taken: AnyArray, present: int) -> Any:
     """Return the cheapest cluster that is not taken: a tie goes to `present`, then to the lowest.
 
     -1 where all are taken and `present` is negative.
@@ -244,7 +251,15 @@ def _cheapest_free(total, taken, present):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _place_apart(costs, rivalry, order, labels, total, taken, blocked):  # type: ignore[no-untyped-def]
+def _place_apart(
+    costs: LabelArray,
+    rivalry: Rivalry,
+    order: IntArray,
+    labels: LabelArray,
+    total: IntArray,
+    taken: AnyArray,
+    blocked: IntArray,
+) -> None:
     for t in range(order.shape[0]):
         g = order[t]
         if blocked[rivalry.component[g]] >= 0:
@@ -291,7 +306,9 @@ def place_apart(
 
 
 @inner(inline="always")
-def _add_point(total, labels, problem, unit, point):  # type: ignore[no-untyped-def]
+def _add_point(
+    total: Any, labels: LabelArray, problem: ProblemArrays, unit: Any, point: int
+) -> None:
     """Add what each cluster costs a point, with its pairs to points that have a label."""
     for h in range(total.shape[0]):
         total[h] += unit * problem.costs[point, h]
@@ -302,7 +319,14 @@ def _add_point(total, labels, problem, unit, point):  # type: ignore[no-untyped-
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _place_jointly(problem, unit, grouping, order, labels, total):  # type: ignore[no-untyped-def]
+def _place_jointly(
+    problem: ProblemArrays,
+    unit: float,
+    grouping: Grouping,
+    order: IntArray,
+    labels: LabelArray,
+    total: FloatArray,
+) -> None:
     for g in order:
         total[:] = 0.0
         members = _members(grouping, g)
@@ -337,7 +361,9 @@ def place_jointly(problem: ProblemArrays, grouping: Grouping) -> LabelArray:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _sums(costs, start, member, first, sums):  # type: ignore[no-untyped-def]
+def _sums(
+    costs: LabelArray, start: IntArray, member: LabelArray, first: int, sums: IntArray
+) -> None:
     for group in range(sums.shape[0]):
         _add_rows(costs, member[start[group] : start[group + 1]], first, sums[group])
 
@@ -358,7 +384,14 @@ def distortion_sums(costs: AnyArray, start: IntArray, member: LabelArray, first:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _place_nearest(costs, start, member, first, total, labels):  # type: ignore[no-untyped-def]
+def _place_nearest(
+    costs: LabelArray,
+    start: IntArray,
+    member: LabelArray,
+    first: int,
+    total: IntArray,
+    labels: LabelArray,
+) -> None:
     for group in range(start.shape[0] - 1):
         total[:] = 0
         members = member[start[group] : start[group + 1]]

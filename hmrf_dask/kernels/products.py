@@ -209,11 +209,13 @@ def _product(dense: bool) -> Any:
     """Return the function that multiplies a row with those columns that fit into registers."""
 
     @intrinsic
-    def product(typing, rows, columns, out, start, stop, column):  # type: ignore[no-untyped-def]
+    def product(
+        typing: Any, rows: Any, columns: Any, out: Any, start: Any, stop: Any, column: Any
+    ) -> Any:
         signature = types.void(rows, columns, out, types.int64, types.int64, types.int64)
         (values, indices, *_), (table, vectors) = rows.types, columns.types
 
-        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             rows, columns, sums, start, stop, column = arguments
             fields = ((rows, 0), (rows, 1), (columns, 0))
             read = [*(builder.extract_value(value, place) for value, place in fields), sums]
@@ -240,7 +242,7 @@ _dense_product: Any = _product(dense=True) if COMPILED else compiled.product(Tru
 
 
 @inner(inline="always")
-def multiply_row(rows, row, columns, out):  # type: ignore[no-untyped-def]
+def multiply_row(rows: Any, row: Any, columns: Any, out: Any) -> None:
     """Write the products of one row with all columns, float32 or float64 as `out` is."""
     start, stop = np.int64(rows.indptr[row]), np.int64(rows.indptr[row + 1])
     for column in range(0, columns.table.shape[1], LANES * len(columns.vectors)):
@@ -254,8 +256,8 @@ def _make_store() -> Any:
     """Return the function that stores a float64 in a table and tells what was stored."""
 
     @intrinsic
-    def store(typing, table, row, column, value):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def store(typing: Any, table: Any, row: Any, column: Any, value: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(table)(context, builder, arguments[0])
             width = builder.extract_value(array.shape, 1)
             at = builder.add(builder.mul(arguments[1], width), arguments[2])

@@ -6,6 +6,7 @@ No state is carried: a draw depends on its own counter alone, not on partitions,
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ _HALF = np.uint64(32)
 
 
 @inner()
-def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
+def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> tuple[Any, ...]:
     """Return the four words of Philox 4x32-10 for a counter and a key, all uint64 below 2**32."""
     for _ in range(10):
         left = np.uint64(0xD2511F53) * c0
@@ -33,7 +34,7 @@ def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _uniforms(keys, seed, place, counter, out):  # type: ignore[no-untyped-def]
+def _uniforms(keys: KeyArray, seed: Any, place: Any, counter: Any, out: FloatArray) -> None:
     for i in range(keys.shape[0]):
         words = philox(
             keys[i] & _WORD, keys[i] >> _HALF, counter, place, seed & _WORD, seed >> _HALF
@@ -44,7 +45,7 @@ def _uniforms(keys, seed, place, counter, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _exponentials(numbers):  # type: ignore[no-untyped-def]
+def _exponentials(numbers: FloatArray) -> None:
     for i in range(numbers.shape[0]):
         numbers[i] = -math.log(numbers[i])  # one by one: numpy's vectors may round otherwise
 

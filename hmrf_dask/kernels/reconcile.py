@@ -11,6 +11,11 @@ that also gains by a move. Groups wholly inside one piece need no sums to travel
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hmrf_dask.kernels.icm import GroupSums
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -47,7 +52,14 @@ def make_half_edges(first: int, start: AnyArray, neighbour: AnyArray) -> HalfEdg
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _propose(labels, problem, points, row, targets, gains):  # type: ignore[no-untyped-def]
+def _propose(
+    labels: LabelArray,
+    problem: ProblemArrays,
+    points: LabelArray,
+    row: IntArray,
+    targets: LabelArray,
+    gains: IntArray,
+) -> None:
     for place in range(points.shape[0]):
         fill_row(row, labels, problem, points[place])
         present = labels[problem.first + points[place]]
@@ -99,7 +111,9 @@ def merge_lists(parts: Sequence[tuple[LabelArray, AnyArray]]) -> tuple[LabelArra
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _winners(edges, gains, far_place, far_gain, wins):  # type: ignore[no-untyped-def]
+def _winners(
+    edges: HalfEdges, gains: IntArray, far_place: LabelArray, far_gain: IntArray, wins: BoolArray
+) -> None:
     n = gains.shape[0]
     for point in range(n):
         if not wins[point]:
@@ -136,7 +150,7 @@ def winners(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _add_neighbours(edges, moved, near):  # type: ignore[no-untyped-def]
+def _add_neighbours(edges: HalfEdges, moved: BoolArray, near: BoolArray) -> None:
     for point in range(near.shape[0]):
         for edge in range(edges.start[point], edges.start[point + 1]):
             near[point] |= moved[edges.neighbour[edge]]
@@ -186,7 +200,7 @@ class GroupMoves(NamedTuple):
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _parts(labels, problem, grouping, sums):  # type: ignore[no-untyped-def]
+def _parts(labels: LabelArray, problem: ProblemArrays, grouping: Grouping, sums: GroupSums) -> None:
     for group in range(grouping.start.shape[0] - 1):
         base = group * (sums.row.shape[0] + 1)
         for at in range(grouping.start[group], grouping.start[group + 1]):
@@ -247,7 +261,14 @@ def merge_parts(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _inside(labels, problem, grouping, sums, target, gains):  # type: ignore[no-untyped-def]
+def _inside(
+    labels: LabelArray,
+    problem: ProblemArrays,
+    grouping: Grouping,
+    sums: GroupSums,
+    target: LabelArray,
+    gains: IntArray,
+) -> None:
     for group in range(target.shape[0]):
         for h in range(sums.high.shape[0]):
             sums.high[h] = 0
@@ -272,7 +293,7 @@ def inside_proposals(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _choose(high, low, target, gains):  # type: ignore[no-untyped-def]
+def _choose(high: IntArray, low: IntArray, target: LabelArray, gains: IntArray) -> None:
     for place in range(high.shape[0]):
         best, gain, rest = best_limbs(high[place], low[place], 0, high.shape[1] - 1)
         target[place], gains[0, place], gains[1, place] = best, gain, rest
@@ -324,7 +345,7 @@ def merge_groups(lists: Sequence[GroupMoves], most: int) -> GroupMoves:
 
 
 @inner(inline="always")
-def _beats(moves, rival, mine):  # type: ignore[no-untyped-def]
+def _beats(moves: GroupMoves, rival: Any, mine: Any) -> Any:
     """Return whether a proposal goes before another one: larger gain, then lower group."""
     if moves.high[rival] != moves.high[mine]:
         return moves.high[rival] > moves.high[mine]
@@ -334,7 +355,7 @@ def _beats(moves, rival, mine):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _beaten(groups, edges, moves, beaten):  # type: ignore[no-untyped-def]
+def _beaten(groups: LabelArray, edges: HalfEdges, moves: GroupMoves, beaten: BoolArray) -> None:
     for point in range(edges.start.shape[0] - 1):
         group = groups[edges.first + point]
         mine = find(moves.group, group)

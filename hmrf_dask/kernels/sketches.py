@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,9 @@ def power_below(size: float) -> float:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _add_sketch(rows, columns, unit, constant, buffers, out):  # type: ignore[no-untyped-def]
+def _add_sketch(
+    rows: RowArrays, columns: Columns, unit: Any, constant: Any, buffers: Any, out: RowArray
+) -> None:
     scaled, shifted, bits = buffers
     last = out.shape[1] - 1
     for i in range(rows.indptr.shape[0] - 1):
@@ -120,7 +123,9 @@ def add_sketch(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _project(rows, columns, normalised, found, out):  # type: ignore[no-untyped-def]
+def _project(
+    rows: RowArrays, columns: Columns, normalised: bool, found: FloatArray, out: RowArray
+) -> None:
     for i in range(out.shape[0]):
         multiply_row(rows, i, columns, found)
         factor = 1.0

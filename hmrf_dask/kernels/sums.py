@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Moves(NamedTuple):
 
 
 @inner(inline="always")
-def _count(h, length, sign, moves):  # type: ignore[no-untyped-def]
+def _count(h: Any, length: Any, sign: Any, moves: Moves) -> None:
     """Count a row that comes or goes; below 0 is nowhere."""
     if h >= 0:
         moves.start[h + 1] += 1
@@ -46,14 +46,16 @@ def _count(h, length, sign, moves):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _place(h, row, moves, filled):  # type: ignore[no-untyped-def]
+def _place(h: Any, row: Any, moves: Moves, filled: IntArray) -> None:
     if h >= 0:
         moves.row[filled[h]] = row
         filled[h] += 1
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _by_cluster(indptr, before, after, filled, moves):  # type: ignore[no-untyped-def]
+def _by_cluster(
+    indptr: LabelArray, before: LabelArray, after: LabelArray, filled: IntArray, moves: Moves
+) -> None:
     start = moves.start
     for i in range(after.shape[0]):
         if before[i] != after[i]:
@@ -142,7 +144,9 @@ class Lined(NamedTuple):
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _line_up(moved, first_value, first_index, unit, filled, lined):  # type: ignore[no-untyped-def]
+def _line_up(
+    moved: Moved, first_value: int, first_index: int, unit: float, filled: IntArray, lined: Lined
+) -> None:
     """Put the rows of one block, whose values and indices begin there, where `filled` says."""
     indptr, moves = moved.rows.indptr, moved.moves
     for h in range(moves.start.shape[0] - 1):
@@ -200,7 +204,7 @@ def fixed_point_exponent(n_rows: int, bound: float) -> int:
 
 
 @inner(inline="always")
-def _add_row(lined, t, features, out):  # type: ignore[no-untyped-def]
+def _add_row(lined: Lined, t: Any, features: FloatArray, out: Any) -> None:
     """Add a row's rounded summands, its `extra` in the last column; no `features`: all 1.
 
     Unsigned indices spare the question whether one is counted from the end.
@@ -225,7 +229,7 @@ def _add_row(lined, t, features, out):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _prefetch(lined, t):  # type: ignore[no-untyped-def]
+def _prefetch(lined: Lined, t: Any) -> None:
     """Have the entries of the row fetched that comes a little after row t."""
     if t + AHEAD < lined.values.shape[0]:
         later = t + AHEAD
@@ -233,7 +237,9 @@ def _prefetch(lined, t):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _scatter(lined, features, aside, out, first, last):  # type: ignore[no-untyped-def]
+def _scatter(
+    lined: Lined, features: FloatArray, aside: IntArray, out: IntArray, first: int, last: int
+) -> None:
     columns = out.shape[1]
     for h in range(first, last):
         gathered = GATHERED * lined.sizes[h] >= columns  # spares a cache miss for each line
@@ -267,7 +273,9 @@ class Entries(NamedTuple):
 
 
 @inner(inline="always")
-def _write_row(lined, t, features, base, filled, out):  # type: ignore[no-untyped-def]
+def _write_row(
+    lined: Lined, t: Any, features: FloatArray, base: Any, filled: IntArray, out: Any
+) -> None:
     """Write a row's rounded summands as entries from `filled` on."""
     length, scaled, indices = lined.length[t], lined.factor[t], lined.indices[t]
     row, columns = floats(lined.values[t], length), integers(indices, length)
@@ -281,7 +289,7 @@ def _write_row(lined, t, features, base, filled, out):  # type: ignore[no-untype
 
 
 @inner(inline="always")
-def _write_sums(aside, base, filled, out):  # type: ignore[no-untyped-def]
+def _write_sums(aside: IntArray, base: Any, filled: IntArray, out: Any) -> Any:
     """Write what is not zero as entries and wipe it; return where they end, −1: they do not fit."""
     n_entries = 0
     places, values = out.places, out.values
@@ -298,7 +306,7 @@ def _write_sums(aside, base, filled, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _emit(lined, features, aside, out):  # type: ignore[no-untyped-def]
+def _emit(lined: Lined, features: FloatArray, aside: IntArray, out: Entries) -> int:
     columns, start, sizes = aside.shape[0], lined.start, lined.sizes
     filled = 0
     for h in range(start.shape[0] - 1):
@@ -375,16 +383,7 @@ class Sums(Sized):
         return _total(len(self.counts), self.n_columns, [self])
 
     def folded(self) -> tuple[IntArray, IntArray]:
-        """Return places and values of the sparse form, every place once, in order.
-
-        Examples
-        --------
-        >>> counts, places = np.zeros(2, np.int64), np.array([5, 1, 5])
-        >>> values = np.array([10, 20, 30])
-        >>> sums = Sums(np.zeros((0, 0), np.int64), places, values, counts, n_columns=3)
-        >>> [part.tolist() for part in sums.folded()]
-        [[1, 5], [20, 40]]
-        """
+        """Return places and values of the sparse form, every place once, in order."""
         order = np.argsort(self.places, kind="stable")
         places, values = self.places[order], self.values[order]
         first = np.flatnonzero(np.diff(places, prepend=-1))
@@ -394,7 +393,7 @@ class Sums(Sized):
 
 
 @njit(nogil=True, cache=True)
-def _add_entries(places, values, out):  # type: ignore[no-untyped-def]
+def _add_entries(places: IntArray, values: IntArray, out: IntArray) -> None:
     for t in range(places.shape[0]):
         out[places[t]] += values[t]
 

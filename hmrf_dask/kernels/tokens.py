@@ -7,12 +7,12 @@ one space between them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.compiled import frozen, inner, njit
-from hmrf_dask.types import AnyArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray
 
 _LEAST_SLOTS = 1 << 12
 _BEGIN, _FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
@@ -82,7 +82,7 @@ def character_table(*, lowercase: bool) -> AnyArray:
 
 
 @inner(inline="always")
-def _slot(book, code, first, last):  # type: ignore[no-untyped-def]
+def _slot(book: Any, code: Any, first: Any, last: Any) -> Any:
     """Return where a word is in the table or, if it is not there, where it belongs."""
     mask = np.uint64(book.slots.shape[0] - 1)
     slot = code & mask
@@ -100,7 +100,7 @@ def _slot(book, code, first, last):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _copy_word(texts, at, stop, book, begin):  # type: ignore[no-untyped-def]
+def _copy_word(texts: Any, at: Any, stop: Any, book: Any, begin: Any) -> Any:
     """Copy a word from `at` on to `begin`; return its end there, its hash, and what comes next."""
     text, table = texts.text, texts.table
     last = begin
@@ -115,7 +115,7 @@ def _copy_word(texts, at, stop, book, begin):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _number_of(book, code, begin, last, n_found):  # type: ignore[no-untyped-def]
+def _number_of(book: Any, code: Any, begin: Any, last: Any, n_found: int) -> Any:
     """Return the number of a word, -1 where there is no place for it, and how many are known."""
     slot = _slot(book, code, begin, last)
     number = np.int64(book.slots[slot])
@@ -128,7 +128,9 @@ def _number_of(book, code, begin, last, n_found):  # type: ignore[no-untyped-def
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _read(texts, book, first, n_found, numbers, ends):  # type: ignore[no-untyped-def]
+def _read(
+    texts: Any, book: Any, first: Any, n_found: int, numbers: Any, ends: Any
+) -> tuple[Any, ...]:
     """Give words of texts from `first` on their numbers, while the table has place for new ones.
 
     Returns how many texts are read, and how many words are known: some may be of the next text.
@@ -152,7 +154,7 @@ def _read(texts, book, first, n_found, numbers, ends):  # type: ignore[no-untype
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _enter(hashes, n_found, slots):  # type: ignore[no-untyped-def]
+def _enter(hashes: KeyArray, n_found: int, slots: LabelArray) -> None:
     """Put words, all distinct, into a larger table that is empty."""
     mask = np.uint64(slots.shape[0] - 1)
     for number in range(n_found):
@@ -209,7 +211,15 @@ def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _count(rows, terms, start, places, fill, indices, counts):  # type: ignore[no-untyped-def]
+def _count(
+    rows: LabelArray,
+    terms: LabelArray,
+    start: IntArray,
+    places: LabelArray,
+    fill: IntArray,
+    indices: LabelArray,
+    counts: LabelArray,
+) -> None:
     """Sort by term, then deal out to texts: both in one pass, without comparing."""
     for p in range(rows.shape[0]):
         places[start[terms[p]]] = rows[p]

@@ -248,7 +248,7 @@ def test_a_worker_gets_one_task_a_thread(process_client: Client) -> None:
     flow = DaskFlow()
     kept = flow.persist([flow.lazy(int, number) for number in range(12)])
     places = process_client.who_has(process_client.futures_of(kept))
-    groups = flow.neighbours(kept)
+    groups = flow.co_located(kept)
     assert sorted(number for group in groups for number in group) == list(range(12))
     assert len(groups) == len({places[one.key] for one in kept})
     for group in groups:

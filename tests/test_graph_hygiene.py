@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import numpy as np
@@ -135,6 +135,24 @@ def test_keys_are_never_used_twice(graphs: Graphs) -> None:
     planned = [flow.lazy(int, 1) for flow in (one, one, other)]
     planned += [flow.share(1) for flow in (one, one, other)]
     assert len({one.key for one in planned if isinstance(one, Planned)}) == 6
+
+
+class Operands(NamedTuple):
+    """Two lists of numbers."""
+
+    plus: list[Any]
+    minus: list[Any]
+
+
+def difference(operands: Operands) -> int:
+    return sum(operands.plus) - sum(operands.minus)
+
+
+def test_named_tuples_may_hold_lazy_values() -> None:
+    flow = DaskFlow()
+    seven, two = (flow.lazy(int, number) for number in (7, 2))
+    task = flow.lazy(difference, Operands([seven, 1], [two]))
+    assert flow.compute([task]) == [6]
 
 
 def test_values_of_this_process_are_no_tasks_on_threads() -> None:

@@ -84,7 +84,8 @@ def peak(work: Callable[[], Any]) -> int:
 
 def assign(bench: Bench) -> None:
     labels = bench.run.write_labels(0, "rows-00000", 0, np.full(ROWS, -2, np.int32))
-    partitions.assign([bench.rows()], [None], bench.model(), bench.run, 1, False, [labels])
+    rows = partitions.TaskSlice([bench.rows()], [None], [labels])
+    partitions.assign(rows, bench.model(), partitions.LabelStore(bench.run, 1, in_process=False))
 
 
 def vary(bench: Bench) -> None:

@@ -252,4 +252,4 @@ def test_a_task_gets_blocks_in_place_of_sources(tmp_path: Path) -> None:
     )
     np.testing.assert_array_equal(alone, sources[0].read().to_dense())
     assert several is InTurn
-    assert flow.neighbours(sources) == flow.neighbours(list(range(3)))
+    assert flow.co_located(sources) == flow.co_located(list(range(3)))

@@ -75,7 +75,7 @@ def test_facts_are_those_of_one_partition_however_tasks_take_them() -> None:
     )
     corpus = Corpus.from_rows(scipy.sparse.csr_array(rows), n_partitions=5)
     for groups in (None, [[0, 1], [2], [3, 4]], [[4, 2, 0, 1, 3]]):
-        facts = survey_of(corpus, groups=groups)
+        facts = survey_of(corpus, slices=groups)
         for name in ("n_rows", "content", "order", "largest_mass", "zero_rows"):
             assert getattr(facts, name) == getattr(whole, name), name
         assert np.array_equal(facts.minimum, whole.minimum)

@@ -39,13 +39,7 @@ def expectation(engine: Engine, state: State) -> tuple[State, int]:
         engine.problem.distortion.make_ready(state.model.table())
     model = engine.share_model(state.model)
     slices, _ = engine.slices(state)
-    free = [
-        flow.lazy(
-            partitions.assign, one.blocks, list(one.kept), model, engine.run, engine.number,
-            engine.in_process, list(one.files),
-        )
-        for one in slices
-    ]  # fmt: skip
+    free = [flow.lazy(partitions.assign, free, model, engine.store) for free in slices]
     return engine.finish(state, [*free, *_linked_steps(engine, state)])
 
 
@@ -54,14 +48,7 @@ def settle_linked(engine: Engine, state: State) -> tuple[State, int]:
     flow = engine.flow
     model = engine.share_model(state.model)
     slices, _ = engine.slices(state)
-    free = [
-        flow.lazy(
-            partitions.relabel, one.blocks, list(one.kept), model, engine.run, engine.number,
-            engine.in_process, list(one.files),
-            *(flow.lazy(partitions.labels_of, engine.run, file) for file in one.files),
-        )
-        for one in slices
-    ]  # fmt: skip
+    free = [flow.lazy(partitions.keep_labels, free, model, engine.store) for free in slices]
     return engine.finish(state, [*free, *_linked_steps(engine, state)])
 
 
@@ -70,16 +57,12 @@ def _linked_steps(engine: Engine, state: State) -> list[Lazy]:
     flow, problem = engine.flow, engine.problem
     model, pricing = engine.share_model(state.model), engine.price(state.model)
     known = engine.corpus_terms(state.model.weights).linked
+    _, slices = engine.slices(state)
     if problem.held:
         return [
-            flow.lazy(
-                partitions.relabel, [part.block], [terms], model, engine.run, engine.number,
-                engine.in_process, [file], held,
-            )
-            for part, terms, file, held in zip(
-                problem.linked, known, state.linked, problem.held, strict=True
-            )
-        ]  # fmt: skip
+            flow.lazy(partitions.relabel, rows, model, engine.store, [labels])
+            for rows, labels in zip(slices, problem.held, strict=True)
+        ]
     steps: list[Lazy] = []
     for number, plan in enumerate(problem.icm_problems):
         if plan.mode != "rounds" and len(plan.partitions) == 1 and not problem.settings.hard:
@@ -88,19 +71,15 @@ def _linked_steps(engine: Engine, state: State) -> list[Lazy]:
                 flow.lazy(
                     icm.settle_alone, plan.problem, pricing.problems[number],
                     problem.linked[part].block, known[part], model, pricing.scale, problem.potts,
-                    problem.closure_costs, engine.run, engine.number, engine.in_process,
-                    state.linked[part],
+                    problem.closure_costs, engine.store, state.linked[part],
                 )
             )  # fmt: skip
             continue
-        labels = _settled_partitions(engine, number, state)
+        settled = _settled_partitions(engine, number, state)
         steps += [
-            flow.lazy(
-                partitions.relabel, [problem.linked[part].block], [known[part]], model, engine.run,
-                engine.number, engine.in_process, [state.linked[part]], after,
-            )
-            for part, after in zip(plan.partitions, labels, strict=True)
-        ]  # fmt: skip
+            flow.lazy(partitions.relabel, slices[place], model, engine.store, [labels])
+            for place, labels in zip(plan.partitions, settled, strict=True)
+        ]
     return steps
 
 

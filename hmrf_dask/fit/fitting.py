@@ -179,7 +179,7 @@ def _look(
     if known_to_fit:
         corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
     # Whether a corpus of tasks fits is known after the survey; too large files are read each time.
-    slices = flow.neighbours(corpus.blocks) if known_to_fit or corpus.sources else None
+    slices = flow.co_located(corpus.blocks) if known_to_fit or corpus.sources else None
     reading = 0
     if corpus.sources and slices is not None:
         slices = preparation.cut_slices(slices, corpus.row_counts)
@@ -208,7 +208,7 @@ def _look(
     if facts.nbytes <= memory_of_all() // 2:
         kept = flow.persist(list(corpus.partitions))
         kept_corpus = replace(corpus, partitions=tuple(kept), sources=())
-        return replace(work, corpus=kept_corpus, slices=flow.neighbours(kept))
+        return replace(work, corpus=kept_corpus, slices=flow.co_located(kept))
     return work  # rows are read again in every pass, one partition a task
 
 

@@ -14,11 +14,12 @@ from hmrf_dask.kernels.gradients import squares_by_length, weighted_squares
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.first_centroids import Far, farthest, merge_farthest, move_rows
 from hmrf_dask.tasks.gradients import (
+    Overall,
     closure_part,
     explicit_part,
     feature_moments,
     noted_rows,
-    squares_of_group,
+    squares_of_slice,
 )
 from hmrf_dask.tasks.model import Model, State, WeightPrior, real_sums
 from hmrf_dask.tasks.partitions import add_limbs, labels_of
@@ -437,22 +438,21 @@ def _width(engine: Engine) -> FloatArray:
 
 
 def _squares(engine: Engine, state: State, overall: Model, exponent: int) -> IntArray:
-    """Return Σ c_i z_im²/a_m of all rows: by the driver where they are at hand, else by tasks."""
+    """Return Σ c_i z_im²/a_m of all rows: by the driver where it sees them, else by tasks."""
     flow, model, strength = engine.flow, state.model, state.prior.strength
     free, linked = engine.slices(state)
-    shared = engine.share_model(model)
-    groups = [
-        (one.blocks, list(one.kept), shared, engine.run, list(one.files))
-        for one in [*free, *linked]
-    ]
+    slices, shared = [*free, *linked], engine.share_model(model)
     if engine.in_process:
-        noted = flow.compute([flow.lazy(noted_rows, *group) for group in groups])
-        members = [one for some in noted for one in some]
+        noted = flow.compute([flow.lazy(noted_rows, rows, shared, engine.run) for rows in slices])
+        members = [rows for of_slice in noted for rows in of_slice]
         return weighted_squares(members, model.table(), overall.table(), strength, exponent)
-    others = (flow.share(overall), strength, exponent)
-    squares = [flow.lazy(squares_of_group, *group, *others) for group in groups]
-    found: IntArray = flow.compute([tree(flow, add_limbs, squares)])[0]
-    return found
+    one_cluster = Overall(flow.share(overall), strength)
+    squares = [
+        flow.lazy(squares_of_slice, rows, shared, engine.run, one_cluster, exponent)
+        for rows in slices
+    ]
+    total: IntArray = flow.compute([tree(flow, add_limbs, squares)])[0]
+    return total
 
 
 def weight_gradient(engine: Engine, state: State) -> FloatArray:

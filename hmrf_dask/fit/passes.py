@@ -15,7 +15,7 @@ from hmrf_dask.kernels.sums import add_sums, add_to, joined
 from hmrf_dask.linked.plan import Scale, make_scale
 from hmrf_dask.tasks import icm, partitions
 from hmrf_dask.tasks.model import Energy, Model, State, exact, gather_energy
-from hmrf_dask.tasks.partitions import LabelledPartition, add_limbs
+from hmrf_dask.tasks.partitions import LabelledPartition, LabelStore, TaskSlice, add_limbs
 from hmrf_dask.types import FloatArray, IntArray
 
 
@@ -36,20 +36,6 @@ class CorpusTerms:
     linked: tuple[Lazy, ...]
     offsets: int
     bound: float
-
-
-@dataclass(frozen=True)
-class TaskSlice:
-    """Parts that one task takes, and the terms of their rows."""
-
-    parts: tuple[LabelledPartition, ...]
-    kept: tuple[Lazy, ...]
-    files: tuple[LabelsFile, ...]
-
-    @property
-    def blocks(self) -> list[Lazy]:
-        """The rows of the parts."""
-        return [part.block for part in self.parts]
 
 
 def planned_terms(flow: Dataflow, problem: Problem, weights: FloatArray) -> list[Lazy]:
@@ -106,19 +92,19 @@ def compute_terms(
 def task_slices(
     problem: Problem, state: State, terms: Sequence[Lazy]
 ) -> tuple[list[TaskSlice], list[TaskSlice]]:
-    """Return the groups of free parts, and every linked part as one of its own."""
+    """Return the slices of free partitions, and each linked partition as one of its own."""
     n_free = len(problem.free)
     free = [
         TaskSlice(
-            tuple(problem.free[place] for place in places),
-            tuple(terms[place] for place in places),
-            tuple(state.free[place] for place in places),
+            [problem.free[place].block for place in places],
+            [terms[place] for place in places],
+            [state.free[place] for place in places],
         )
         for places in problem.slices
     ]
     linked = [
-        TaskSlice((part,), (known,), (file,))
-        for part, known, file in zip(problem.linked, terms[n_free:], state.linked, strict=True)
+        TaskSlice([partition.block], [known], [file])
+        for partition, known, file in zip(problem.linked, terms[n_free:], state.linked, strict=True)
     ]
     return free, linked
 
@@ -190,6 +176,11 @@ class Engine:
         """Whether all rows are in this process: then tasks only note those that move."""
         every = [*self.problem.free, *self.problem.linked]
         return self.flow.holds([partition.block for partition in every])
+
+    @property
+    def store(self) -> LabelStore:
+        """Where tasks read labels and write those of the present iteration."""
+        return LabelStore(self.run, self.number, self.in_process)
 
     def forget(self, weights: FloatArray) -> None:
         """Forget what is cached under weights that were rejected: the ones before are needed."""
@@ -311,10 +302,8 @@ class Engine:
         free, linked = self.slices(state)
         shared = self.share_model(model)
         limbs = [
-            flow.lazy(
-                partitions.measure, one.blocks, list(one.kept), shared, self.run, list(one.files)
-            )
-            for one in [*free, *linked]
+            flow.lazy(partitions.measure, task_slice, shared, self.run)
+            for task_slice in [*free, *linked]
         ]
         return exact_integer(flow.compute([tree(flow, add_limbs, limbs)])[0])
 
@@ -339,12 +328,9 @@ class Engine:
             terms = [*known.free, *known.linked]
         free, linked = task_slices(self.problem, state, terms)
         sums = [
-            flow.lazy(
-                partitions.total, one.blocks, list(one.kept), shared, self.run, self.in_process,
-                list(one.files),
-            )
-            for one in [*free, *linked]
-        ]  # fmt: skip
+            flow.lazy(partitions.total, task_slice, shared, self.store)
+            for task_slice in [*free, *linked]
+        ]
         wanted = sums if self.in_process else [tree(flow, add_sums, sums)]
         if known is None:
             found = self._compute_terms(weights, terms, wanted)[1]
@@ -365,10 +351,10 @@ class Engine:
         chosen = [*self.problem.slices, *((n_free + place,) for place in range(len(linked)))]
         steps = [
             self.flow.lazy(
-                partitions.relabel, one.blocks, list(one.kept), shared, self.run, self.number,
-                self.in_process, list(one.files), *(labels[place] for place in places),
+                partitions.relabel, task_slice, shared, self.store,
+                [labels[place] for place in places],
             )
-            for one, places in zip([*free, *linked], chosen, strict=True)
+            for task_slice, places in zip([*free, *linked], chosen, strict=True)
         ]  # fmt: skip
         return self.finish(state, steps)
 

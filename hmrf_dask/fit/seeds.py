@@ -20,7 +20,7 @@ from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import Pairs, describe_nodes
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import Sums, add_sums, fixed_point_exponent
-from hmrf_dask.tasks.partitions import seed_sums
+from hmrf_dask.tasks.partitions import LabelledSeeds, seed_sums
 from hmrf_dask.tasks.start_sample import fill_classes
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
@@ -200,10 +200,12 @@ def _total(engine: Engine, seeds: Seeds) -> tuple[IntArray, IntArray, int]:
         first, last = np.searchsorted(seeds.rows, [part.first_row, part.first_row + part.n_rows])
         if first < last:
             chosen = slice(first, last)
-            arrays = (seeds.rows[chosen] - part.first_row, seeds.labels[chosen])
-            shares = seeds.shares[chosen] // (CERTAIN // unit)
-            told = [share_array(flow, one) for one in (*arrays, shares)]
-            sums.append(flow.lazy(seed_sums, part.block, metric, *told, n_clusters, exponent))
+            own = LabelledSeeds(
+                share_array(flow, seeds.rows[chosen] - part.first_row),
+                share_array(flow, seeds.labels[chosen]),
+                share_array(flow, seeds.shares[chosen] // (CERTAIN // unit)),
+            )
+            sums.append(flow.lazy(seed_sums, part.block, metric, own, n_clusters, exponent))
     counts = np.zeros(n_clusters, np.int64)
     np.add.at(counts, seeds.labels, seeds.shares)
     if not sums:

@@ -49,7 +49,10 @@ class Dataflow(Protocol):
     """What the loop needs of a way to run functions."""
 
     def lazy(self, function: Callable[..., Any], *arguments: Any) -> Lazy:
-        """Return the result of function(*arguments), lazily."""
+        """Return the result of function(*arguments), lazily.
+
+        Arguments may be lazy, and may hold lazy values in lists, tuples and NamedTuples.
+        """
 
     def share(self, value: Any) -> Lazy:
         """Return `value` as a task result that survives the loss of any worker."""
@@ -63,8 +66,8 @@ class Dataflow(Protocol):
     def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
         """Return the values computed and kept where they were computed."""
 
-    def neighbours(self, values: Sequence[Lazy]) -> list[list[int]]:
-        """Return the numbers of kept values in groups: one task takes a group where it lies."""
+    def co_located(self, values: Sequence[Lazy]) -> list[list[int]]:
+        """Return the numbers of kept values in slices: one task takes a slice where it is."""
 
     def holds(self, values: Sequence[Lazy]) -> bool:
         """Return whether the values lie in this process, where any task can use them."""
@@ -132,8 +135,8 @@ class Inline:
         """Return the values."""
         return list(values)
 
-    def neighbours(self, values: Sequence[Any]) -> list[list[int]]:
-        """Return all in one group."""
+    def co_located(self, values: Sequence[Any]) -> list[list[int]]:
+        """Return all in one slice."""
         return [list(range(len(values)))]
 
     def holds(self, values: Sequence[Any]) -> bool:  # noqa: ARG002 - as `Dataflow` has it
@@ -281,11 +284,24 @@ def filled(arguments: Any, values: Sequence[Any]) -> Any:
         return values[arguments.number]
     if type(arguments) is BlockSource:
         return arguments.read()
-    if type(arguments) in (list, tuple):
-        if arguments and all(type(one) is BlockSource for one in arguments):
+    if _is_walked(arguments):
+        if arguments and all(type(argument) is BlockSource for argument in arguments):
             return InTurn(arguments)
-        return type(arguments)([filled(one, values) for one in arguments])
+        return _like(arguments, [filled(argument, values) for argument in arguments])
     return arguments
+
+
+def _is_walked(argument: Any) -> bool:
+    """Return whether an argument may hold values of tasks: lists, tuples, NamedTuples."""
+    return type(argument) in (list, tuple) or (
+        isinstance(argument, tuple) and hasattr(argument, "_fields")
+    )
+
+
+def _like(container: Any, values: list[Any]) -> Any:
+    """Return a list, tuple or NamedTuple of the type of another one."""
+    kind = type(container)
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
 def planned(value: Planned | Delayed) -> Planned:
@@ -420,12 +436,12 @@ class DaskFlow:
         """Wait for values that are on their way though nothing wants them any more."""
         self._sent.settle()
 
-    def neighbours(self, values: Sequence[Lazy]) -> list[list[int]]:
-        """Return a few groups a thread of those that lie on one worker, in their order."""
+    def co_located(self, values: Sequence[Lazy]) -> list[list[int]]:
+        """Return a few slices a thread, each of values on one worker, in their order."""
         return [
-            [int(number) for number in some]
+            [int(number) for number in part]
             for numbers, n_tasks in together(values)
-            for some in np.array_split(numbers, min(n_tasks, len(numbers)))
+            for part in np.array_split(numbers, min(n_tasks, len(numbers)))
         ]
 
     def holds(self, values: Sequence[Lazy]) -> bool:
@@ -473,8 +489,8 @@ class DaskFlow:
 
         if isinstance(argument, Known):
             return argument.value
-        if type(argument) in (list, tuple):
-            return type(argument)([self._split(one, needs) for one in argument])
+        if _is_walked(argument):
+            return _like(argument, [self._split(part, needs) for part in argument])
         if isinstance(argument, Planned) or is_dask_collection(argument):
             needs.append(planned(argument))
             return Slot(len(needs) - 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -24,10 +24,10 @@ from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.sums import Moved
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.files import Blocks, batches
+from hmrf_dask.rows.files import batches
 from hmrf_dask.tasks.icm import broken_closures, end_to_end, entries_of
 from hmrf_dask.tasks.model import Model
-from hmrf_dask.tasks.partitions import RowTerms, terms_of
+from hmrf_dask.tasks.partitions import TaskSlice, terms_of
 from hmrf_dask.types import FloatArray, IntArray
 
 TOGETHER = 2**22  # numbers of sums of partners that are held at a time
@@ -213,55 +213,47 @@ def _turning(tables: Tables, units: FloatArray) -> IntArray:
     return out + member_squares(tables.rows, tables.member, coefficients, scaled)
 
 
-def rows_of_group(
-    blocks: Blocks,
-    kept: Sequence[RowTerms | None],
-    model: Model,
-    run: CheckpointStore,
-    files: Sequence[LabelsFile],
+def rows_of_slice(
+    partitions: TaskSlice, model: Model, run: CheckpointStore
 ) -> Iterator[list[Moved]]:
-    """Yield the rows of some parts cluster by cluster, as many at a time as a task may hold."""
-    for places, some in batches(blocks):
-        labels = run.read_group([files[place] for place in places])
+    """Yield the rows of partitions cluster by cluster, as many at a time as a task may hold."""
+    for places, blocks in batches(partitions.blocks):
+        labels = run.read_group([partitions.files[place] for place in places])
         terms = [
-            terms_of(block, kept[place], model) for place, block in zip(places, some, strict=True)
+            terms_of(block, partitions.terms[place], model)
+            for place, block in zip(places, blocks, strict=True)
         ]
-        yield rows_by_cluster([block.arrays for block in some], terms, labels, model.n_clusters)
+        yield rows_by_cluster([block.arrays for block in blocks], terms, labels, model.n_clusters)
 
 
-def noted_rows(
-    blocks: Sequence[RowBlock],
-    kept: Sequence[RowTerms | None],
-    model: Model,
-    run: CheckpointStore,
-    files: Sequence[LabelsFile],
-) -> list[Moved]:
-    """Return the rows of some parts cluster by cluster: the driver has them, too."""
-    return [one for some in rows_of_group(blocks, kept, model, run, files) for one in some]
+def noted_rows(partitions: TaskSlice, model: Model, run: CheckpointStore) -> list[Moved]:
+    """Return the rows of some partitions cluster by cluster, for a driver that sees them too."""
+    return [rows for batch in rows_of_slice(partitions, model, run) for rows in batch]
 
 
-def squares_of_group(
-    blocks: Blocks,
-    kept: Sequence[RowTerms | None],
-    model: Model,
-    run: CheckpointStore,
-    files: Sequence[LabelsFile],
-    overall: Model,
-    strength: float,
-    exponent: int,
+class Overall(NamedTuple):
+    """The model of one cluster of all rows, and λ of the normaliser that compares with it."""
+
+    model: Model
+    strength: float
+
+
+def squares_of_slice(
+    partitions: TaskSlice, model: Model, run: CheckpointStore, overall: Overall, exponent: int
 ) -> IntArray:
-    """Return Σ c_i z_im²/a_m of some parts.
+    """Return Σ c_i z_im²/a_m of some partitions.
 
-    c_i is the similarity to the own centroid less `strength` times that to the global one.
+    c_i is the similarity to the own centroid less λ times that to the global one.
     """
-    found = np.zeros(len(model.weights) + 1, np.int64)
-    for some in rows_of_group(blocks, kept, model, run, files):
-        found += weighted_squares(some, model.table(), overall.table(), strength, exponent)
-    return found
+    squares = np.zeros(len(model.weights) + 1, np.int64)
+    table = overall.model.table()
+    for rows in rows_of_slice(partitions, model, run):
+        squares += weighted_squares(rows, model.table(), table, overall.strength, exponent)
+    return squares
 
 
 def feature_moments(block: RowBlock, model: Model, units: FloatArray) -> IntArray:
-    """Return Σ x² (or Σ x ln x − x) by feature of a part, in fixed point of these units."""
+    """Return Σ x² (or Σ x ln x − x) by feature of a partition, in fixed point of these units."""
     distortion = model.distortion
     if isinstance(distortion, IDivergence):
         return distortion.feature_entropies(block, units)

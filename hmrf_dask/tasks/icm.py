@@ -33,7 +33,7 @@ from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.linked.plan import Scale, cost_rows
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model, Penalties
-from hmrf_dask.tasks.partitions import RowTerms, Step, relabel
+from hmrf_dask.tasks.partitions import LabelStore, RowTerms, Step, TaskSlice, relabel
 from hmrf_dask.tasks.rounds import Piece
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
@@ -487,20 +487,18 @@ def settle_alone(
     scale: Scale,
     potts: bool,
     closure_costs: tuple[float, float],
-    run: CheckpointStore,
-    number: int,
-    noted: bool,
+    store: LabelStore,
     file: LabelsFile,
 ) -> Step:
     """Return the step of a linked partition that is a whole ICM problem: its costs never travel."""
     if problem.mode == "heap":
-        costs = linked_costs(block, kept, model, scale, problem, pairs, 0, run, [file])
+        costs = linked_costs(block, kept, model, scale, problem, pairs, 0, store.run, [file])
     else:
         costs = exact_linked_costs(block, model, scale)
     after = settle(
-        problem, pairs, [costs], [block], model, scale, potts, closure_costs, run, [file]
+        problem, pairs, [costs], [block], model, scale, potts, closure_costs, store.run, [file]
     )
-    return relabel([block], [kept], model, run, number, noted, [file], after)
+    return relabel(TaskSlice([block], [kept], [file]), model, store, [after])
 
 
 def part_labels(settled: LabelArray, first: int, last: int) -> LabelArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, RowArray
 
 @dataclass(frozen=True)
 class Facts:
-    """What one look at a partition tells; facts of partitions add up to those of the corpus."""
+    """What the survey of a partition finds; facts of partitions add up to the corpus's."""
 
     n_rows: int
     minimum: RowArray  # by feature
@@ -49,12 +49,12 @@ def survey_block(
     has_ids: bool,
     fingerprinted: bool = True,
 ) -> Facts:
-    """Return the facts of a partition; what is wrong with it comes back as words.
+    """Return the facts of a partition; what is wrong with it comes back as text.
 
     Without a fingerprint `content` and `order` are 0.
     """
-    found = survey(block)
-    finite = np.isfinite(found.mass)
+    measured = survey(block)
+    finite = np.isfinite(measured.mass)
     trouble = None
     try:
         if not finite.all():
@@ -62,35 +62,43 @@ def survey_block(
         distortion.check(block)
     except InvalidInputError as error:
         trouble = str(error)
-    zero = np.flatnonzero(found.mass == 0)
+    zero = np.flatnonzero(measured.mass == 0)
     content, order = fingerprint(block, first_row, with_ids=has_ids) if fingerprinted else (0, 0)
     return Facts(
-        block.n_rows, found.minimum, found.maximum,
-        exact_sum(np.where(finite, found.total, 0.0)), float(found.mass.max(initial=0.0)),
-        len(zero), tuple(block.ids[zero[:5]].tolist()), content, order,
-        len(block.values), block.nbytes, block.nbytes,
-        block.n_rows, trouble,
-    )  # fmt: skip
+        n_rows=block.n_rows,
+        minimum=measured.minimum,
+        maximum=measured.maximum,
+        mass=exact_sum(np.where(finite, measured.total, 0.0)),
+        largest_mass=float(measured.mass.max(initial=0.0)),
+        n_zero=len(zero),
+        zero_rows=tuple(block.ids[zero[:5]].tolist()),
+        content=content,
+        order=order,
+        n_values=len(block.values),
+        nbytes=block.nbytes,
+        largest_block=block.nbytes,
+        longest_block=block.n_rows,
+        trouble=trouble,
+    )
 
 
-def add_facts(parts: list[Facts]) -> Facts:
+def add_facts(partial: Sequence[Facts]) -> Facts:
     """Return the facts of several partitions together."""
-    troubles = [one.trouble for one in parts if one.trouble is not None]
     return Facts(
-        sum(one.n_rows for one in parts),
-        np.minimum.reduce([one.minimum for one in parts]),
-        np.maximum.reduce([one.maximum for one in parts]),
-        np.sum([one.mass for one in parts], axis=0, dtype=np.int64),
-        max(one.largest_mass for one in parts),
-        sum(one.n_zero for one in parts),
-        tuple(row for one in parts for row in one.zero_rows)[:5],
-        sum(one.content for one in parts) % 2**64,
-        sum(one.order for one in parts) % 2**64,
-        sum(one.n_values for one in parts),
-        sum(one.nbytes for one in parts),
-        max(one.largest_block for one in parts),
-        max(one.longest_block for one in parts),
-        troubles[0] if troubles else None,
+        n_rows=sum(facts.n_rows for facts in partial),
+        minimum=np.minimum.reduce([facts.minimum for facts in partial]),
+        maximum=np.maximum.reduce([facts.maximum for facts in partial]),
+        mass=np.sum([facts.mass for facts in partial], axis=0, dtype=np.int64),
+        largest_mass=max(facts.largest_mass for facts in partial),
+        n_zero=sum(facts.n_zero for facts in partial),
+        zero_rows=tuple(row for facts in partial for row in facts.zero_rows)[:5],
+        content=sum(facts.content for facts in partial) % 2**64,
+        order=sum(facts.order for facts in partial) % 2**64,
+        n_values=sum(facts.n_values for facts in partial),
+        nbytes=sum(facts.nbytes for facts in partial),
+        largest_block=max(facts.largest_block for facts in partial),
+        longest_block=max(facts.longest_block for facts in partial),
+        trouble=next((facts.trouble for facts in partial if facts.trouble is not None), None),
     )
 
 
@@ -101,12 +109,12 @@ def survey_slice(
     has_ids: bool,
     fingerprinted: bool,
 ) -> Facts:
-    """Return the facts of some partitions together, added as they come: they hold d numbers."""
-    looks = (
+    """Return the facts of some partitions together, added as they come: each holds d numbers."""
+    surveys = (
         survey_block(block, first, distortion, has_ids, fingerprinted)
         for block, first in zip(blocks, first_rows, strict=True)
     )
-    return reduce(lambda facts, look: add_facts([facts, look]), looks)
+    return reduce(lambda facts, more: add_facts([facts, more]), surveys)
 
 
 def find_ids(block: RowBlock, wanted: AnyArray) -> tuple[IntArray, IntArray]:
@@ -190,116 +198,152 @@ def row_terms(block: RowBlock, metric: tuple[Distortion, FloatArray]) -> RowTerm
 
 
 def offset_limbs(
-    block: RowBlock, kept: RowTerms | None, metric: tuple[Distortion, FloatArray]
+    block: RowBlock, cached: RowTerms | None, metric: tuple[Distortion, FloatArray]
 ) -> IntArray:
-    """Return the exact sum of the offsets of the rows of a part, of its linked ones too."""
-    terms = (row_terms(block, metric) if kept is None else kept).terms
+    """Return the exact sum of the offsets of the rows of a partition, linked ones too."""
+    terms = (row_terms(block, metric) if cached is None else cached).terms
     return exact_sum(np.broadcast_to(terms.offset, block.n_rows))
 
 
 def summand_bound(
-    block: RowBlock, kept: RowTerms | None, metric: tuple[Distortion, FloatArray]
+    block: RowBlock, cached: RowTerms | None, metric: tuple[Distortion, FloatArray]
 ) -> float | None:
-    """Return the bound on the entries of summands of the rows of a part."""
+    """Return the bound on the entries of summands of the rows of a partition."""
     distortion, weights = metric
-    terms = distortion.terms(block, weights) if kept is None else kept.terms
+    terms = distortion.terms(block, weights) if cached is None else cached.terms
     return distortion.summand_bound(terms, weights)
 
 
-def terms_of(block: RowBlock, kept: RowTerms | None, model: Model) -> Any:
-    """Return the terms of the rows of a part, made anew where none are kept."""
-    return model.distortion.terms(block, model.weights) if kept is None else kept.terms
+class TaskSlice(NamedTuple):
+    """The partitions of one task: in the driver lazy values, in the task what they hold.
+
+    Attributes
+    ----------
+    blocks : their rows
+    terms : the terms of their rows, None where these are not cached
+    files : their label files
+    """
+
+    blocks: Any  # Blocks; of the driver lazy ones
+    terms: Sequence[RowTerms | None]
+    files: Sequence[LabelsFile]
+
+    def labelled(
+        self, run: CheckpointStore
+    ) -> Iterator[tuple[RowBlock, RowTerms | None, LabelsFile, LabelArray]]:
+        """Yield the rows of each partition, their terms, its label file and the labels in it."""
+        by_file = run.read_group(self.files)
+        # not `yield from`: a zip whose tuples others hold keeps the first of them, and its block
+        for block, cached, file, labels in zip(  # noqa: UP028
+            self.blocks, self.terms, self.files, by_file, strict=True
+        ):
+            yield block, cached, file, labels
 
 
-def assign(
-    blocks: Blocks,
-    kept: Sequence[RowTerms | None],
-    model: Model,
-    run: CheckpointStore,
-    number: int,
-    noted: bool,
-    files: Sequence[LabelsFile],
-) -> Step:
+@dataclass(frozen=True)
+class LabelStore:
+    """Where the tasks of a pass read labels and write new ones.
+
+    Attributes
+    ----------
+    run : CheckpointStore
+    number : int
+        Of the iteration whose labels are written.
+    in_process : bool
+        Whether the driver sees the rows: then tasks only note those that move, for it to add up.
+    """
+
+    run: CheckpointStore
+    number: int
+    in_process: bool
+
+
+def terms_of(block: RowBlock, cached: RowTerms | None, model: Model) -> Any:
+    """Return the terms of the rows of a partition, made now where none are cached."""
+    return model.distortion.terms(block, model.weights) if cached is None else cached.terms
+
+
+def assign(partitions: TaskSlice, model: Model, store: LabelStore) -> Step:
     """Give every row that is not linked its nearest centroid."""
-    table, taken = model.table(), _Taken(model, run, number, lasting(blocks))
-    before = run.read_group(files)
-    for block, known, file, labels in zip(blocks, kept, files, before, strict=True):
-        terms = terms_of(block, known, model)
-        measured = not model.distortion.linear
-        bounds = None if known is None else known.bounds
-        after, change = model.distortion.nearest(
-            block, terms, table, labels, measured=measured, bounds=bounds, drift=model.drift
+    table, distortion = model.table(), model.distortion
+    moving = _Moving(model, store, lasting(partitions.blocks))
+    for block, cached, file, labels in partitions.labelled(store.run):
+        terms = terms_of(block, cached, model)
+        bounds = None if cached is None else cached.bounds
+        after, change = distortion.nearest(
+            block,
+            terms,
+            table,
+            labels,
+            measured=not distortion.linear,
+            bounds=bounds,
+            drift=model.drift,
         )
-        taken.add(block, terms, file, labels, after, change)
-    return taken.step(noted)
+        moving.add(block, terms, _Relabelled(file, labels, after), change)
+    return moving.step()
 
 
 def relabel(
-    blocks: Blocks,
-    kept: Sequence[RowTerms | None],
-    model: Model,
-    run: CheckpointStore,
-    number: int,
-    noted: bool,
-    files: Sequence[LabelsFile],
-    *afters: LabelArray,
+    partitions: TaskSlice, model: Model, store: LabelStore, new_labels: Sequence[LabelArray]
 ) -> Step:
-    """Give the rows the labels that ICM or first variation found.
-
-    These come as arguments of their own: Dask forgets a persisted value that is in a list.
-    """
-    taken = _Taken(model, run, number, lasting(blocks))
-    before = run.read_group(files)
-    for block, known, file, labels, after in zip(blocks, kept, files, before, afters, strict=True):
+    """Give the rows the labels that ICM or first variation found, partition by partition."""
+    moving = _Moving(model, store, lasting(partitions.blocks))
+    labelled = partitions.labelled(store.run)
+    for (block, cached, file, labels), after in zip(labelled, new_labels, strict=True):
         change = _change(block, model, labels, after)
-        taken.add(block, terms_of(block, known, model), file, labels, after, change)
-    return taken.step(noted)
+        moving.add(block, terms_of(block, cached, model), _Relabelled(file, labels, after), change)
+    return moving.step()
+
+
+def keep_labels(partitions: TaskSlice, model: Model, store: LabelStore) -> Step:
+    """Leave all rows of some partitions as they are."""
+    return relabel(partitions, model, store, store.run.read_group(partitions.files))
 
 
 def _change(block: RowBlock, model: Model, labels: LabelArray, after: LabelArray) -> IntArray:
-    """Return the exact change of Σ D of the rows that had a label; nought where sums tell it."""
+    """Return the exact change of Σ D of the rows that had a label; 0 where it follows from sums."""
     if model.distortion.linear:
         return exact_zero()
     moved = np.flatnonzero((labels != after) & (labels >= 0))
-    some, table = block.take(moved), model.table()
-    terms = model.distortion.terms(some, model.weights)
-    there = exact_sum(model.distortion.own_distances(some, terms, table, after[moved]))
-    here = exact_sum(model.distortion.own_distances(some, terms, table, labels[moved]))
+    rows, table = block.take(moved), model.table()
+    terms = model.distortion.terms(rows, model.weights)
+    there = exact_sum(model.distortion.own_distances(rows, terms, table, after[moved]))
+    here = exact_sum(model.distortion.own_distances(rows, terms, table, labels[moved]))
     return there - here
 
 
-class _Taken:
-    """The parts of a group that a task has dealt with so far."""
+class _Relabelled(NamedTuple):
+    """A label file, the labels in it and those that take their place."""
 
-    def __init__(self, model: Model, run: CheckpointStore, number: int, lasting: bool) -> None:
-        self.model, self.run, self.number = model, run, number
-        self.labels: list[Piece] = []
+    file: LabelsFile
+    before: LabelArray
+    after: LabelArray
+
+
+class _Moving:
+    """What the partitions of a slice that were dealt with so far give back."""
+
+    def __init__(self, model: Model, store: LabelStore, lasting: bool) -> None:
+        self.model, self.store = model, store
+        self.pieces: list[Piece] = []
         self.n_moved = 0
         self.change = exact_zero()
         self.sums = model.accumulator(lasting=lasting)
 
-    def add(
-        self,
-        block: RowBlock,
-        terms: Any,
-        file: LabelsFile,
-        labels: LabelArray,
-        after: LabelArray,
-        change: IntArray,
-    ) -> None:
-        """Keep the labels of one part, and what they change."""
-        model, kept = self.model, np.asarray(after, np.int32)
-        self.labels.append((file.part, file.first_row, kept))
-        self.n_moved += int(np.count_nonzero(labels != after))
+    def add(self, block: RowBlock, terms: Any, labels: _Relabelled, change: IntArray) -> None:
+        """Keep the labels of one partition, and what they change."""
+        model, (file, before, after) = self.model, labels
+        self.pieces.append((file.part, file.first_row, np.asarray(after, np.int32)))
+        self.n_moved += int(np.count_nonzero(before != after))
         self.change += change
         model.distortion.add_moves(
-            self.sums, block, terms, model.weights, labels, after, exponent=model.exponent
+            self.sums, block, terms, model.weights, before, after, exponent=model.exponent
         )
 
-    def step(self, noted: bool) -> Step:
-        """Return what they give back, rows that moved only `noted` or added up."""
-        sums = self.sums if noted else self.sums.finish()
-        files = self.run.write_group(self.number, self.labels)
+    def step(self) -> Step:
+        """Return it, moved rows only noted where the driver sees them, else added up."""
+        sums = self.sums if self.store.in_process else self.sums.finish()
+        files = self.store.run.write_group(self.store.number, self.pieces)
         return Step(files, self.n_moved, self.change, sums)
 
 
@@ -307,57 +351,44 @@ def merge_steps(steps: Sequence[Step]) -> Step:
     """Return several steps as one."""
     if len(steps) == 1:
         return steps[0]
-    sums = joined([one.sums for one in steps])
-    noted = any(isinstance(one.sums, Accumulator) for one in steps)
-    changes = [one.change for one in steps if one.change is not None]
+    sums = joined([step.sums for step in steps])
+    noted = any(isinstance(step.sums, Accumulator) for step in steps)
+    changes = [step.change for step in steps if step.change is not None]
     return Step(
-        tuple(file for one in steps for file in one.files),
-        sum(one.n_moved for one in steps),
+        tuple(file for step in steps for file in step.files),
+        sum(step.n_moved for step in steps),
         add_limbs(changes) if changes else None,
         sums if noted else sums.finish(),
     )
 
 
 def file_of(step: Step) -> LabelsFile:
-    """Return the label file of a step over one part."""
+    """Return the label file of a step over one partition."""
     (file,) = step.files
     return file
 
 
 def labels_of(run: CheckpointStore, file: LabelsFile) -> LabelArray:
-    """Return the labels of a part as they are."""
+    """Return the labels of a partition as they are."""
     return run.read_labels(file)
 
 
-def total(
-    blocks: Blocks,
-    kept: Sequence[RowTerms | None],
-    model: Model,
-    run: CheckpointStore,
-    noted: bool,
-    files: Sequence[LabelsFile],
-) -> Sums | Accumulator:
-    """Return the centroid sums of parts from nothing, rows only `noted` or added up."""
-    sums = model.accumulator(lasting=lasting(blocks))
-    for block, known, labels in zip(blocks, kept, run.read_group(files), strict=True):
-        nowhere, terms = np.full(block.n_rows, -1, np.int32), terms_of(block, known, model)
+def total(partitions: TaskSlice, model: Model, store: LabelStore) -> Sums | Accumulator:
+    """Return the centroid sums of partitions from nothing, rows noted or added up as in a step."""
+    sums = model.accumulator(lasting=lasting(partitions.blocks))
+    for block, cached, _, labels in partitions.labelled(store.run):
+        nowhere, terms = np.full(block.n_rows, -1, np.int32), terms_of(block, cached, model)
         model.distortion.add_moves(
             sums, block, terms, model.weights, nowhere, labels, exponent=model.exponent
         )
-    return sums if noted else sums.finish()
+    return sums if store.in_process else sums.finish()
 
 
-def measure(
-    blocks: Blocks,
-    kept: Sequence[RowTerms | None],
-    model: Model,
-    run: CheckpointStore,
-    files: Sequence[LabelsFile],
-) -> IntArray:
-    """Return Σ D exactly, every row computed anew."""
+def measure(partitions: TaskSlice, model: Model, run: CheckpointStore) -> IntArray:
+    """Return Σ D exactly, the distance of every row computed."""
     table, limbs = model.table(), [exact_zero()]
-    for block, known, labels in zip(blocks, kept, run.read_group(files), strict=True):
-        terms = terms_of(block, known, model)
+    for block, cached, _, labels in partitions.labelled(run):
+        terms = terms_of(block, cached, model)
         limbs.append(exact_sum(model.distortion.own_distances(block, terms, table, labels)))
     return add_limbs(limbs)
 
@@ -414,22 +445,28 @@ def first_labels(run: CheckpointStore, rows: RowRange, places: IntArray) -> Labe
     return run.write_labels(0, rows.name, rows.first_row, labels)
 
 
+class LabelledSeeds(NamedTuple):
+    """The seeds in a partition: their rows there, classes and whole shares."""
+
+    rows: IntArray
+    labels: LabelArray
+    shares: IntArray
+
+
 def seed_sums(
     block: RowBlock,
     metric: tuple[Distortion, FloatArray],
-    rows: IntArray,
-    labels: LabelArray,
-    shares: IntArray,
+    seeds: LabelledSeeds,
     n_clusters: int,
     exponent: int,
 ) -> Sums:
-    """Return the sums of the seeds of a part by class, each as often as its share says."""
+    """Return the sums of the seeds of a partition by class, each as often as its share says."""
     distortion, weights = metric
-    some = block.take(rows)
-    terms = distortion.terms(some, weights)
-    if (shares != 1).any():
-        terms = terms._replace(factor=terms.factor * shares, extra=terms.extra * shares)
-    nowhere = np.full(len(rows), -1, np.int32)
+    rows = block.take(seeds.rows)
+    terms = distortion.terms(rows, weights)
+    if (seeds.shares != 1).any():
+        terms = terms._replace(factor=terms.factor * seeds.shares, extra=terms.extra * seeds.shares)
+    nowhere = np.full(len(seeds.rows), -1, np.int32)
     return distortion.sum_moves(
-        some, terms, weights, nowhere, labels, n_clusters, exponent=exponent
+        rows, terms, weights, nowhere, seeds.labels, n_clusters, exponent=exponent
     )

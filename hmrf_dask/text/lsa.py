@@ -440,7 +440,7 @@ def _files_fit(corpus: Corpus, allowed: int) -> bool:
 
 
 def _grouped(flow: Dataflow, blocks: Sequence[Lazy]) -> list[list[Lazy]]:
-    return [[blocks[number] for number in some] for some in flow.neighbours(blocks)]
+    return [[blocks[number] for number in some] for some in flow.co_located(blocks)]
 
 
 def _look(flow: Dataflow, groups: Sequence[list[Lazy]]) -> Facts:

@@ -100,7 +100,7 @@ def bare_pass(corpus: Corpus) -> int:
     flow = DaskFlow()
     tasks = [
         flow.lazy(count_rows, [corpus.sources[number] for number in group])
-        for group in flow.neighbours(corpus.sources)
+        for group in flow.co_located(corpus.sources)
     ]
     return sum(flow.compute(tasks))
 

@@ -292,7 +292,7 @@ def empty_sums(n_groups: int, n_clusters: int) -> GroupSums:
     )
 
 
-@inner()
+@inner(inline="always")
 def add_member(
     sums: GroupSums,
     base: int,
@@ -415,17 +415,18 @@ def _queue_neighbours(
     labels: LabelArray, problem: ProblemArrays, search: _Search, point: int, old: Any, new: Any
 ) -> None:
     """Queue the groups next to a moved member and carry the change into large ones."""
+    sums, slot, first = search.sums, search.slot, problem.first
+    mine, size = slot[point], sums.row.shape[0] + 1
     for edge in range(problem.start[point], problem.start[point + 1]):
-        neighbour = problem.neighbour[edge] - problem.first
-        if neighbour < 0 or neighbour >= search.slot.shape[0]:
+        neighbour = problem.neighbour[edge]
+        if neighbour < first or neighbour - first >= slot.shape[0]:
             continue
-        group = np.int64(search.slot[neighbour])
-        if group < 0 or group == search.slot[point]:
+        group = np.int64(slot[neighbour - first])
+        if group < 0 or group == mine:
             continue
         if search.kept[group] >= 0:
-            base = np.int64(search.kept[group]) * (search.sums.row.shape[0] + 1)
-            label = labels[problem.neighbour[edge]]
-            _carry(search.sums, base, old, new, label, problem.cost[edge])
+            base = np.int64(search.kept[group]) * size
+            _carry(sums, base, old, new, labels[neighbour], problem.cost[edge])
         if not search.waiting[group]:
             search.waiting[group] = 1
             search.queue[search.n_queued[0]] = group

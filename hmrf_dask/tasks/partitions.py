@@ -214,6 +214,15 @@ def summand_bound(
     return distortion.summand_bound(terms, weights)
 
 
+class Labelled(NamedTuple):
+    """The rows of a partition, their terms if these are cached, its label file, its labels."""
+
+    block: RowBlock
+    terms: RowTerms | None
+    file: LabelsFile
+    labels: LabelArray
+
+
 class TaskSlice(NamedTuple):
     """The partitions of one task: in the driver lazy values, in the task what they hold.
 
@@ -228,16 +237,14 @@ class TaskSlice(NamedTuple):
     terms: Sequence[RowTerms | None]
     files: Sequence[LabelsFile]
 
-    def labelled(
-        self, run: CheckpointStore
-    ) -> Iterator[tuple[RowBlock, RowTerms | None, LabelsFile, LabelArray]]:
-        """Yield the rows of each partition, their terms, its label file and the labels in it."""
+    def labelled(self, run: CheckpointStore) -> Iterator[Labelled]:
+        """Yield the partitions with their labels; a block is held until the next one is there."""
         by_file = run.read_group(self.files)
-        # not `yield from`: a zip whose tuples others hold keeps the first of them, and its block
-        for block, cached, file, labels in zip(  # noqa: UP028
+        # unpacked: a zip keeps its first tuple, and the block in it, while others hold that tuple
+        for block, terms, file, labels in zip(
             self.blocks, self.terms, self.files, by_file, strict=True
         ):
-            yield block, cached, file, labels
+            yield Labelled(block, terms, file, labels)
 
 
 @dataclass(frozen=True)

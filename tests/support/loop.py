@@ -263,7 +263,6 @@ def check_steps(bench: Bench, **how: Any) -> list[str]:
 def check_local_optimum(bench: Bench, turn: Iteration) -> None:
     """After an E-step neither a row nor a component gains more than the integers misjudge."""
     state, _ = expectation(bench.engine, turn.state)
-    assert state.energy.total <= turn.state.energy.total
     problem, oracle = bench.problem, bench.oracle(state)
     labels, mu, weights = bench.labels(state), state.model.centroids, state.model.weights
     quantum = bench.engine.price(turn.state.model).scale.quantum
@@ -274,6 +273,8 @@ def check_local_optimum(bench: Bench, turn: Iteration) -> None:
             allowed[[i, j]] += quantum * cost
     allowed[np.unique(np.concatenate([problem.must, problem.cannot]))] += quantum
     size = 1.0 + np.abs(naive.distances(oracle.rows, mu, weights, problem.distortion)).max()
+    # Equal rows at equal distances may part by what float64 rounds: the loop undoes such a step.
+    assert state.energy.value - turn.state.energy.value <= 1e-12 * size
     allowed += 1e-12 * size
     alone = [[row] for row in range(len(problem.X))]
     gains = naive.move_decreases(oracle, labels, mu, weights, alone).max(axis=1)

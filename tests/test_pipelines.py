@@ -280,6 +280,13 @@ def test_links_on_the_pages_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_on_the_pages_are_there(page: Path) -> None:
+    named = re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text())
+    places = (ROOT, ROOT / "hmrf_dask", page.parent)
+    assert [name for name in named if not any((top / name).exists() for top in places)] == []
+
+
 def test_the_files_on_the_pages_can_be_read(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text() + (ROOT / "data_manifests" / "README.md").read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -62,15 +62,15 @@ class Cosine(TableDistortion):
         """Return the row terms: D = 1 − x·T/‖x‖_A."""
         squares, mass = distances.sizes(block.arrays, weights)
         inverse = np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
-        nought, one = np.zeros(1), np.ones(1)
+        zero, one = np.zeros(1), np.ones(1)
         return Terms(
             offset=one,
             scale=-inverse,
-            shift=nought,
+            shift=zero,
             norm=UNIT_NORM,
             mass=mass * inverse,
             factor=inverse,
-            extra=nought,
+            extra=zero,
             size=one,
         )
 
@@ -88,8 +88,8 @@ class Cosine(TableDistortion):
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘μ/‖μ‖_A."""
         linear, entry = means.weighted_directions(centroids, weights)
-        nought = np.zeros(len(centroids))
-        return Table(linear, nought, nought, entry, 1.0 + ROUNDED, metric_of(weights))
+        zero = np.zeros(len(centroids))
+        return Table(linear, zero, zero, entry, 1.0 + ROUNDED, metric_of(weights))
 
     def centroids(
         self,

@@ -50,16 +50,16 @@ class Euclidean(TableDistortion):
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms; the row's own square is no part of a score, it moves no minimum."""
         squares, _, plain, mass = distances.moments(block.arrays, weights)
-        one, nought = np.ones(1), np.zeros(1)
+        one, zero = np.ones(1), np.zeros(1)
         normaliser = -np.log(weights).sum()
         return Terms(
             offset=normaliser * one,
             scale=-2.0 * one,
-            shift=nought,
+            shift=zero,
             norm=2.0 * np.sqrt(plain),
             mass=2.0 * mass,
             factor=one,
-            extra=nought,
+            extra=zero,
             size=squares + abs(normaliser),
         )
 

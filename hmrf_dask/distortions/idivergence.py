@@ -121,15 +121,15 @@ class IDivergence(TableDistortion):
         arrays = (frozen(factor, np.float64), frozen(weights, np.float64))
         _entropies(block.arrays, *arrays, offset)
         _, _, plain, mass = distances.moments(block.arrays, weights)
-        nought = np.zeros(1)
+        zero = np.zeros(1)
         return Terms(
             offset=offset,
             scale=-factor,
-            shift=nought,
+            shift=zero,
             norm=np.sqrt(plain) * factor,
             mass=mass * factor,
             factor=factor,
-            extra=nought,
+            extra=zero,
             size=np.abs(offset),
         )
 

@@ -52,7 +52,7 @@ def keeps_centroid(state: State) -> BoolArray:
 
 
 def maximisation(engine: Engine, state: State, *, moved: int | None = None) -> State:
-    """Return the state at its optimal centroids, Σ D computed anew.
+    """Return the state at its optimal centroids, Σ D computed again.
 
     Where few rows `moved` centroids go so little that most rows need no comparison with them.
     """
@@ -374,7 +374,7 @@ def _entropy_weights(engine: Engine, state: State) -> FloatArray:
 def pair_statistics(engine: Engine, state: State) -> FloatArray:
     """Return what violated pairs add, shape (d,).
 
-    It is nought under Potts penalties, which no weight can change.
+    It is zero under Potts penalties, which no weight can change.
     """
     problem, flow, model = engine.problem, engine.flow, state.model
     if problem.potts or not problem.icm_problems:

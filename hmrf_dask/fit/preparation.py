@@ -295,7 +295,7 @@ def plan_tasks(
         TaskMemory("a task that adds up sums", ((f"{FAN + 1} of them", (FAN + 1) * dense),)),
     ]
     sample = start_sample_size(facts.n_rows, settings)
-    rows = (f"{sample} rows, thrice while they are put together", 3 * _share(facts, sample))
+    rows = (f"{sample} rows, three times while they are put together", 3 * _share(facts, sample))
     start = [rows, table, ("its sums", 7 * dense)]
     if refining:
         summands = ("its summands", _summands(facts, facts.longest_block))
@@ -342,7 +342,7 @@ def hashing_task(n_features: int, n_components: int) -> TaskMemory:
     parts = [(f"{FAN + 1} counts of {n_features} columns, twice", 16 * (FAN + 1) * n_features)]
     if n_components:
         size = 3 * 8 * n_components * n_features
-        parts.append((f"{n_components} components of them, thrice", size))
+        parts.append((f"{n_components} components of them, three times", size))
     return TaskMemory("a task that adds up hashed words", tuple(parts))
 
 

@@ -128,7 +128,7 @@ class Rounds:
     n_clusters: int
     budget: int
     rounds: int = ROUNDS
-    watch: Callable[[list[Lazy]], None] = field(default=lambda labels: None)
+    watch: Callable[[list[Lazy]], None] = field(default=lambda _labels: None)
     labels: list[Lazy] = field(default_factory=list)
     proposals: list[Lazy] = field(default_factory=list)
     summaries: list[tasks.Summary] = field(default_factory=list)

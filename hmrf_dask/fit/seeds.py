@@ -87,7 +87,7 @@ def widen(seeds: Seeds, pairs: Pairs, n_clusters: int) -> Seeds:
     groups, n_groups = pairs.graph.groups, pairs.graph.n_groups
     classes = np.full(n_groups, -1, np.int32)
     known = _labels_of(seeds, pairs.node_rows)
-    _check_must_links(seeds, pairs, known)
+    _check_must_links(pairs, known)
     classes[groups[known >= 0]] = known[known >= 0]
     _check_cannot_links(pairs, classes[groups])
     left = np.setdiff1d(np.arange(n_clusters), seeds.labels)
@@ -115,7 +115,7 @@ def _labels_of(seeds: Seeds, rows: IntArray) -> LabelArray:
     return np.where(known[place] == rows, labels[place], -1).astype(np.int32)
 
 
-def _check_must_links(seeds: Seeds, pairs: Pairs, known: LabelArray) -> None:
+def _check_must_links(pairs: Pairs, known: LabelArray) -> None:
     """Refuse two classes in one must-link group."""
     nodes = np.flatnonzero(known >= 0)
     nodes = nodes[np.lexsort((nodes, pairs.graph.groups[nodes]))]

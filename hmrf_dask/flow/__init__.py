@@ -1,3 +1,3 @@
-"""Clients, questions with deadlines, and waiting for tasks: all that is asked of a Dask cluster."""
+"""How tasks reach Dask, and all that is asked of a cluster, each with a deadline."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import FloatArray, IntArray
 
 LIMBS = 20
-BASE = 288  # numbers below 2**-236 count as nought: their last bits lie below 2**-BASE
+BASE = 288  # numbers below 2**-236 count as zero: their last bits lie below 2**-BASE
 LARGEST = 2.0**300  # of one number; up to 2**29 can be added before a carry
 _MANTISSA = 2.0**53
 BITS = 32

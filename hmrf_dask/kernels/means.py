@@ -84,7 +84,7 @@ def _means(
 
 
 def fill(out: FloatArray, decided: BoolArray, previous: FloatArray | None) -> FloatArray:
-    """Write what undecided clusters keep: their previous centroid, nought where there is none."""
+    """Write what undecided clusters keep: their previous centroid, zero where there is none."""
     open_clusters = np.flatnonzero(~decided)
     out[open_clusters] = 0.0 if previous is None else previous[open_clusters]
     return out
@@ -94,7 +94,7 @@ def directions(sums: IntArray, weights: FloatArray, previous: FloatArray | None)
     """Return the directions of sums (K, d + 1), the last column that of the means, ‖μ‖_A = 1.
 
     With √a∘(x − mean) summed up to S and the means to s: μ = (S + s √a) / ‖S + s √a‖ / √a. A
-    cluster whose sum is nought has none.
+    cluster whose sum is zero has none.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def _weigh(
     tops: FloatArray,
     out: FloatArray,
 ) -> None:
-    """Write a∘μ/‖μ‖_A, nought without a direction, and its largest entry."""
+    """Write a∘μ/‖μ‖_A, zero without a direction, and its largest entry."""
     n_features = out.shape[1]
     whole = n_features - n_features % LANES
     for h in range(out.shape[0]):
@@ -222,7 +222,7 @@ def _weigh(
 def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[FloatArray, float]:
     """Return a∘μ/‖μ‖_A and its largest entry: the centroids themselves where they are the same.
 
-    A centroid of length nought has no direction, and its row is nought.
+    A centroid of length zero has no direction, and its row is zero.
     """
     rows = frozen(centroids, np.float64)
     lengths, tops = np.empty((2, len(rows)))

@@ -35,7 +35,7 @@ if COMPILED:
 LANES = 16  # numbers in a vector of the generated code; a machine may take several steps for it
 FEW = 4  # vectors of sums so short that entries take turns at two chains of them
 LINE = 64  # bytes of a line of the cache
-LEAST_HALF = 2.0**-14  # nought stands for smaller ones, which have fewer digits
+LEAST_HALF = 2.0**-14  # zero stands for smaller ones, which have fewer digits
 AHEAD = 24  # entries between the fetch of a line of the table and its use
 
 
@@ -47,7 +47,7 @@ class Columns(NamedTuple):
     table : uint16, float32 or float64 array, shape (d, width)
         Aligned to lines; `width` is a multiple of all lanes of `vectors`.
     vectors : tuple
-        As many noughts as vectors stay in registers: its length is known when code is made.
+        As many zeros as vectors stay in registers: its length is known when code is made.
     """
 
     table: AnyArray
@@ -94,7 +94,7 @@ def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]
 
 
 def aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
-    """Return an array of noughts that begins at a line of the cache."""
+    """Return an array of zeros that begins at a line of the cache."""
     array = buffer(shape, dtype)
     array[...] = 0
     return array
@@ -267,10 +267,10 @@ def _make_store() -> Any:
             if table.dtype.bitwidth == 32:
                 builder.store(value, place)
                 return builder.fpext(value, real)
-            least, nought = ir.Constant(single, LEAST_HALF), ir.Constant(single, 0.0)
+            least, zero = ir.Constant(single, LEAST_HALF), ir.Constant(single, 0.0)
             negative = builder.fneg(value)
-            size = builder.select(builder.fcmp_ordered("<", value, nought), negative, value)
-            value = builder.select(builder.fcmp_ordered("<", size, least), nought, value)
+            size = builder.select(builder.fcmp_ordered("<", value, zero), negative, value)
+            value = builder.select(builder.fcmp_ordered("<", size, least), zero, value)
             half = builder.fptrunc(value, _REAL[16])
             builder.store(builder.bitcast(half, ir.IntType(16)), place)
             return builder.fpext(builder.fpext(half, single), real)

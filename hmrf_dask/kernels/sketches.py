@@ -50,7 +50,7 @@ class Basis(Sized):
 
     @property
     def columns(self) -> Columns:
-        """The vectors as `multiply_row` reads them, one column of noughts after them."""
+        """The vectors as `multiply_row` reads them, one column of zeros after them."""
         with self._lock:
             if self._columns is None:
                 n_features, n_columns = self.vectors.shape
@@ -67,7 +67,7 @@ def sketch_exponent(n_rows: int, bound: float) -> int:
 
 
 def power_below(size: float) -> float:
-    """Return the largest power of two that is not above `size`, 1 for nought.
+    """Return the largest power of two that is not above `size`, 1 for zero.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def _project(
 def project(rows: RowArrays, basis: Basis, *, normalised: bool) -> RowArray:
     """Return the products of rows with a basis, float32, shape (n_rows, n).
 
-    `normalised` ones have length 1, where they are not nought.
+    `normalised` ones have length 1, where they are not zero.
     """
     columns = basis.columns
     out = np.empty((rows.n_rows, basis.vectors.shape[1]), np.float32)

@@ -85,7 +85,7 @@ class CandidateRows:
         return self.centroids(*self.sums(np.zeros(self.block.n_rows, np.int64), 1))
 
     def distances(self, centroids: FloatArray) -> FloatArray:
-        """Return the distances of all rows to some centroids, none below nought."""
+        """Return the distances of all rows to some centroids, none below zero."""
         table = self.distortion.table(centroids, self.weights)
         found = self.distortion.distances(self.block, self.terms, table)
         return np.maximum(found, 0.0)

@@ -77,7 +77,7 @@ class Model(Sized):
     def moved_from(self, previous: Model) -> Model:
         """Return this model with how far its centroids are from a previous one's.
 
-        Rows are compared under models that follow one another so; any other change begins anew.
+        Rows are compared under models that follow one another so; any other change begins again.
         """
         losses = self.distortion.bound_losses(previous.table(), self.table())
         if losses is not None:

@@ -173,7 +173,7 @@ class Step(Sized):
 
     files: tuple[LabelsFile, ...]
     n_moved: int
-    change: IntArray | None  # exact change of Σ D, limbs; None where it is measured anew
+    change: IntArray | None  # exact change of Σ D, limbs; None where it is measured again
     sums: Sums | Accumulator  # change of the centroid sums
 
 

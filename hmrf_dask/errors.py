@@ -71,6 +71,10 @@ _MOST_MEANT = 1_000  # known names
 _UNKNOWN_STORE = "Protocol not known: "
 
 
+def _without_secrets(argument: object) -> object:
+    return without_secrets(argument) if isinstance(argument, str) else argument
+
+
 class HmrfError(Exception):
     """Base of all errors of this package; `exit_code` is what the command line ends with.
 
@@ -85,7 +89,7 @@ class HmrfError(Exception):
     exit_code = 1
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(without_secrets(one) if isinstance(one, str) else one for one in args))
+        super().__init__(*map(_without_secrets, args))
 
 
 class InvalidInputError(HmrfError, ValueError):
@@ -127,35 +131,16 @@ class ConflictError(InvalidInputError):
         super().__init__(message)
         self.witness = witness
 
-    def __reduce__(self) -> tuple[type[ConflictError], tuple[str, tuple[object, ...]]]:
-        """Keep the witness when the error crosses a process boundary."""
-        return type(self), (str(self), self.witness)
-
 
 class UnreadableFileError(InvalidInputError):
     """A file that was made of documents is missing or damaged: it can be made of them again.
 
-    Attributes
-    ----------
-    path : str
-        Of the file, as its store calls it.
-    what : str
-        What is wrong with it.
-
-    Examples
-    --------
-    >>> error = UnreadableFileError("it must be whole", "runs/a.json", "it is missing")
-    >>> error.path, error.what
-    ('runs/a.json', 'it is missing')
+    `path` is what its store calls it, `what` says what is wrong with it.
     """
 
     def __init__(self, message: str, path: str = "", what: str = "") -> None:
         super().__init__(message)
         self.path, self.what = path, what
-
-    def __reduce__(self) -> tuple[type[UnreadableFileError], tuple[str, str, str]]:
-        """Keep the path when the error crosses a process boundary."""
-        return type(self), (str(self), self.path, self.what)
 
 
 class InfeasibleError(InvalidInputError):
@@ -180,12 +165,6 @@ class InfeasibleError(InvalidInputError):
     def __init__(self, message: str, blocking: tuple[tuple[object, object], ...] = ()) -> None:
         super().__init__(message)
         self.blocking = blocking
-
-    def __reduce__(
-        self,
-    ) -> tuple[type[InfeasibleError], tuple[str, tuple[tuple[object, object], ...]]]:
-        """Keep the pairs when the error crosses a process boundary."""
-        return type(self), (str(self), self.blocking)
 
 
 class ConfigurationError(HmrfError, ValueError):
@@ -266,33 +245,18 @@ class HmrfWarning(UserWarning):
     """Something a person should know that does not stop the run."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(without_secrets(one) if isinstance(one, str) else one for one in args))
+        super().__init__(*map(_without_secrets, args))
 
 
 def lacks_credentials(error: BaseException) -> bool:
-    """Return whether a store was not even asked, for want of credentials: again is no help.
-
-    Examples
-    --------
-    >>> NoCredentialsError = type("NoCredentialsError", (Exception,), {})  # as botocore has it
-    >>> lacks_credentials(NoCredentialsError()), lacks_credentials(OSError())
-    (True, False)
-    """
+    """Return whether a store was not even asked, for want of credentials: again is no help."""
     return type(error).__name__ in _NO_CREDENTIALS
 
 
 def is_of_a_store(error: BaseException) -> bool:
-    """Return whether a file system or a store's library raised an error.
-
-    Examples
-    --------
-    >>> is_of_a_store(FileNotFoundError()), is_of_a_store(ValueError())
-    (True, False)
-    """
-    kinds = type(error).__mro__
-    return isinstance(error, OSError) or any(
-        kind.__module__.partition(".")[0] in _STORES for kind in kinds
-    )
+    """Return whether a file system or a store's library raised an error."""
+    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, OSError) or not libraries.isdisjoint(_STORES)
 
 
 def may_pass(error: BaseException) -> bool:

@@ -34,24 +34,12 @@ class Range(NamedTuple):
         return isinstance(self.most, int)
 
     def as_field(self) -> dict[str, Any]:
-        """Return how a field of a model says that it takes this number: no text, no true or false.
-
-        Examples
-        --------
-        >>> Range(1, 10).as_field()
-        {'strict': True, 'ge': 1, 'le': 10}
-        """
+        """Return how a field of a model takes this number: no text, no true or false."""
         finite = {} if self.whole else {"allow_inf_nan": False}
         return {"strict": True, "ge": self.least, "le": self.most, **finite}
 
     def problem_of_count(self, value: object) -> str:
-        """Return what is wrong with a whole number, "" if nothing is.
-
-        Examples
-        --------
-        >>> Range(1, 10).problem_of_count(0)
-        'must be an integer from 1 to 10'
-        """
+        """Return what is wrong with a whole number, "" if nothing is."""
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)  # numpy's are, too
         if is_whole and self.least <= value <= self.most:  # type: ignore[operator]  # of Integral
             return ""

@@ -37,23 +37,6 @@ REQUIRED: Final = object()
 class Parameter:
     """A parameter of some of the methods.
 
-    Attributes
-    ----------
-    name : str
-    values : tuple or Range
-        The values it may have; of a number the range.
-    default : bool, int, float, str or None
-    methods : tuple of str
-        The classes that take it.
-    help : str
-        What it is, in a sentence; class docstrings begin with it.
-    objects : str
-        What else it may be in Python alone.
-    defaults, choices : dict
-        By method, where they differ from `default` and `values`.
-    in_files : object
-        The default of job files and of the command line where it differs; `REQUIRED`: none.
-
     Examples
     --------
     >>> PARAMETERS["penalty"].values, PARAMETERS["penalty"].default
@@ -63,12 +46,12 @@ class Parameter:
     name: str
     values: Choices | Range
     default: Any
-    methods: tuple[str, ...]
-    help: str
-    objects: str = ""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    choices: Mapping[str, Choices] = field(default_factory=dict)
-    in_files: Any = None
+    methods: tuple[str, ...]  # the classes that take it
+    help: str  # in a sentence; class docstrings begin with it
+    objects: str = ""  # what else it may be, in Python alone
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # by method, where they differ
+    choices: Mapping[str, Choices] = field(default_factory=dict)  # as well, from `values`
+    in_files: Any = None  # the default of job files and the command line where it differs
 
     @property
     def is_cost(self) -> bool:
@@ -76,23 +59,11 @@ class Parameter:
         return self.values == RANGES["cost"]
 
     def default_of(self, method: str) -> Any:
-        """Return the default that the class of this name has.
-
-        Examples
-        --------
-        >>> PARAMETERS["init"].default_of("PCKMeans")
-        'neighborhoods'
-        """
+        """Return the default that the class of this name has."""
         return self.defaults.get(method, self.default)
 
     def choices_of(self, method: str) -> Choices:
-        """Return the values that the class of this name takes; () of a number.
-
-        Examples
-        --------
-        >>> PARAMETERS["init"].choices_of("KMeans")
-        ('k-means++', 'random')
-        """
+        """Return the values that the class of this name takes; () of a number."""
         return () if isinstance(self.values, Range) else self.choices.get(method, self.values)
 
     def problem(self, value: Any, method: str = "") -> str:

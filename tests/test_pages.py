@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hmrf_dask.cli.show import MOST, show_findings, show_inspection, show_report
+from hmrf_dask.cli.show import MOST, show
 from hmrf_dask.jobs.check import AnswerFindings, Findings
 from hmrf_dask.jobs.places import Report
 
@@ -51,7 +51,7 @@ def _report(output: str) -> Report:
 
 
 def test_a_run_is_explained_in_words(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
-    show_report(report)
+    show(report)
     page = capsys.readouterr().out
     for line in (
         "22 documents: 2 new, 3 changed, 1,300 gone; 1 vectorised, 1 record quarantined\n3",
@@ -77,14 +77,14 @@ def test_a_run_is_explained_in_words(report: Report, capsys: pytest.CaptureFixtu
 def test_no_share_of_new_words_where_none_are_new(
     changes: dict[str, Any], report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_report(replace(report, **changes))
+    show(replace(report, **changes))
     page = capsys.readouterr().out
     assert "30 terms, " in page
     assert "of the words in new files" not in page
 
 
 def test_a_first_run_reports_no_changes(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
-    show_report(replace(report, parent=None, clusters={"number": 4, "new": 4}))
+    show(replace(report, parent=None, clusters={"number": 4, "new": 4}))
     page = capsys.readouterr().out
     assert "4 clusters\n" in page
     assert "the last release" not in page
@@ -95,7 +95,7 @@ def test_of_many_clusters_the_largest_are_shown(
 ) -> None:
     rows = [{"cluster": n, "size": n, "top_words": None} for n in range(MOST + 3)]
     pq.write_table(pa.Table.from_pylist(rows), Path(report.output) / "clusters.parquet")
-    show_report(report)
+    show(report)
     page = capsys.readouterr().out
     assert "… 3 more in the clusters file" in page
     assert page.index(f"     {MOST + 2}  ") < page.index(f"     {MOST + 1}  ")
@@ -103,7 +103,7 @@ def test_of_many_clusters_the_largest_are_shown(
 
 def test_one_of_each_is_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
     record = {"file": "a.csv", "line": 3, "id": None, "reason": "no text", "raw": ""}
-    show_findings(
+    show(
         Findings(
             "one", None, 1, 10, {"csv": 1}, files_read=1, documents=1, bad_records=1,
             first_bad_records=[record], duplicate_ids=1, first_duplicate_ids=["'a' again"],
@@ -126,7 +126,7 @@ def test_an_output_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"documents": 30, "clusters": 3}
     release = {"number": 2, "run": "abc", "when": "today", "files": 2}
     release |= {"hashed": 1, "counts": counts}
-    show_inspection(
+    show(
         {"kind": "output", "place": "/out", "running": False, "release": release, "holder": None,
          "progress": None}
     )  # fmt: skip

@@ -24,7 +24,7 @@ from hmrf_dask.cli.group import (
     how_to_print,
     leave,
     one_line,
-    print_json,
+    print_result,
     where_to_run,
 )
 from hmrf_dask.cli.progress import shown_progress
@@ -55,12 +55,7 @@ def check(
 
     with shown_progress(quiet=quiet) as tell:
         findings = check_file(file, everything=everything, tell=tell)
-    if as_json:
-        print_json(findings)
-    elif not quiet:
-        from hmrf_dask.cli.show import show_findings
-
-        show_findings(findings)
+    print_result(findings, as_json=as_json, quiet=quiet)
     if quiet:
         for problem in findings.problems:
             click.echo(f"error: {one_line(problem)}", err=True)
@@ -86,12 +81,8 @@ def inspect(place: str, verify: bool, watch: bool, as_json: bool, quiet: bool) -
     while True:
         inspection = inspect_output(place, verify=verify)
         ended = not (watch and inspection["running"])
-        if as_json and ended:
-            print_json(inspection)
-        elif not (as_json or quiet):
-            from hmrf_dask.cli.show import show_inspection
-
-            show_inspection(inspection)
+        if ended or not as_json:
+            print_result(inspection, as_json=as_json, quiet=quiet)
         if ended:
             return
         time.sleep(2)
@@ -116,12 +107,7 @@ def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where
     refuse_memory(out, "--out")
     with shown_progress(quiet=quiet), connected_to(where):
         result = predict_files(model, rows, out)
-    if as_json:
-        print_json(result)
-    elif not quiet:
-        from hmrf_dask.cli.show import show_prediction
-
-        show_prediction(result)
+    print_result(result, as_json=as_json, quiet=quiet)
 
 
 @click.command(cls=HmrfCommand, short_help="Compare assignments with known classes.")
@@ -155,12 +141,7 @@ def evaluate(
         result = evaluate_files(
             assignments, truth, id_column=id_column, label_column=label_column, pairs=pairs
         )
-    if as_json:
-        print_json(result)
-    elif not quiet:
-        from hmrf_dask.cli.show import show_agreement
-
-        show_agreement(result)
+    print_result(result, as_json=as_json, quiet=quiet)
 
 
 @click.command(cls=HmrfCommand, short_help="Cluster docstrings that are installed.")
@@ -184,12 +165,7 @@ def demo(folder: str, fresh: bool, as_json: bool, quiet: bool, **where: Any) -> 
 
     with connected_to(where), shown_progress(quiet=True) if quiet else nullcontext():
         result = run_demo(folder, fresh=fresh, progress=say)
-    if as_json:
-        print_json(result)
-    elif not quiet:
-        from hmrf_dask.cli.show import show_demo
-
-        show_demo(result)
+    print_result(result, as_json=as_json, quiet=quiet)
 
 
 @click.command(cls=HmrfCommand)

@@ -67,16 +67,8 @@ def connected(
 ) -> Iterator[None]:
     """Run what is inside under one Dask scheduler; by default on all threads of this process.
 
-    At most one argument may be given.
-
-    Parameters
-    ----------
-    threads, processes : int, optional
-        How many threads of this process, or worker processes of one thread each on this machine.
-    scheduler, scheduler_file : str, optional
-        Address, or file with the address, of a running `dask scheduler`.
-    cluster : Cluster, optional
-        What a job file says.
+    At most one argument may be given: worker processes have a thread each, `scheduler_file` has the
+    address of a running `dask scheduler`, `cluster` is what a job file says.
 
     Examples
     --------

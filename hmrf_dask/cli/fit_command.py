@@ -14,7 +14,7 @@ from hmrf_dask.cli.group import (
     Whole,
     connected_to,
     how_to_print,
-    print_json,
+    print_result,
     where_to_run,
     with_options,
 )
@@ -73,10 +73,6 @@ def fit(
     fresh: bool,
     as_json: bool,
     quiet: bool,
-    threads: int | None,
-    processes: int | None,
-    scheduler: str | None,
-    scheduler_file: str | None,
     **parameters: Any,
 ) -> None:
     """Fit HMRF-KMeans on ROWS and write a cluster for every document.
@@ -90,20 +86,10 @@ def fit(
     from hmrf_dask.storage.addresses import refuse_memory
 
     refuse_memory(run_dir, "--run-dir")
+    where = {name: parameters.pop(name) for name in [*parameters] if name not in PARAMETERS}
     for name in parameters:
         if PARAMETERS[name].values == SWITCH:
             parameters[name] = ON_OFF[parameters[name]]
-    where = {
-        "threads": threads,
-        "processes": processes,
-        "scheduler": scheduler,
-        "scheduler_file": scheduler_file,
-    }
     with shown_progress(quiet=quiet) as tell, connected_to(where):
         result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell, **parameters)
-    if as_json:
-        print_json(result)
-    elif not quiet:
-        from hmrf_dask.cli.show import show_fit
-
-        show_fit(result)
+    print_result(result, as_json=as_json, quiet=quiet)

@@ -18,7 +18,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar
+from dataclasses import asdict
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
 
@@ -41,13 +42,7 @@ _SAME_SIGNAL = 1.0  # seconds: `timeout` sends its signal to a process, then to 
 
 
 class EndedBySignal(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came: what is open is closed on the way out, as after Ctrl-C.
-
-    Examples
-    --------
-    >>> EndedBySignal(signal.SIGTERM).exit_code
-    143
-    """
+    """SIGTERM or SIGHUP came: what is open is closed on the way out, as after Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -169,45 +164,38 @@ class HmrfGroup(click.Group):
     def _invoked(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except HmrfError as error:
-            click.echo(f"error: {one_line(error)}", err=True)
-            ctx.exit(error.exit_code)
-        except MemoryError as error:
-            click.echo(
-                f"error: there must be more memory for this, got {one_line(error) or 'no more'}; "
-                "ask for less (clusters, features, threads), or run it where there is more",
-                err=True,
-            )
-            ctx.exit(MemoryPlanError.exit_code)
-        except EndedBySignal as end:
-            _end_early(ctx, f"ended by {end.name}", end.exit_code)
-        except KeyboardInterrupt:
-            _end_early(ctx, "interrupted", INTERRUPTED)
         except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except click.ClickException as error:  # repeats what was given
             error.message = without_secrets(error.message)  # type: ignore[misc]
             raise
-        except Exception as error:  # noqa: BLE001 - the last that can put it in words
-            if is_of_a_store(error):
-                _end_for_want_of_a_store(ctx, error)
-            # A fault of ours: shown as Python would.
-            click.echo(without_secrets(traceback.format_exc()), err=True, nl=False)
-            ctx.exit(1)
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last that has words
+            words, exit_code = _ending(error, ctx.invoked_subcommand or "")
+            click.echo(words, err=True)
+            ctx.exit(exit_code)
 
 
-def _end_early(ctx: click.Context, how: str, exit_code: int) -> NoReturn:
-    next_step = AGAIN.get(ctx.invoked_subcommand or "", "run it again to have it all")
-    click.echo(f"{how}; {next_step}", err=True)
-    ctx.exit(exit_code)
-
-
-def _end_for_want_of_a_store(ctx: click.Context, error: Exception) -> NoReturn:
-    passing = may_pass(error)
-    advice = "run again later" if passing else "check the path, the rights and the settings"
-    words = without_secrets(one_line(in_words(error)))
-    click.echo(f"error: a store or the network failed, got {words}; {advice}", err=True)
-    ctx.exit(75 if passing else 78)
+def _ending(error: BaseException, command: str) -> tuple[str, int]:
+    """Return what a command says that ends by an error, and its exit code."""
+    if isinstance(error, HmrfError):
+        return f"error: {one_line(error)}", error.exit_code
+    if isinstance(error, MemoryError):
+        return (
+            f"error: there must be more memory for this, got {one_line(error) or 'no more'}; "
+            "ask for less (clusters, features, threads), or run it where there is more"
+        ), MemoryPlanError.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        next_step = AGAIN.get(command, "run it again to have it all")
+        if isinstance(error, EndedBySignal):
+            return f"ended by {error.name}; {next_step}", error.exit_code
+        return f"interrupted; {next_step}", INTERRUPTED
+    if is_of_a_store(error):
+        passing = may_pass(error)
+        advice = "run again later" if passing else "check the path, the rights and the settings"
+        words = without_secrets(one_line(in_words(error)))
+        return f"error: a store or the network failed, got {words}; {advice}", 75 if passing else 78
+    # A fault of ours: shown as Python would.
+    return without_secrets("".join(traceback.format_exception(error)).rstrip()), 1
 
 
 class HmrfCommand(click.Command):
@@ -227,12 +215,10 @@ class HmrfCommand(click.Command):
         for param in () if ctx.resilient_parsing else self.get_params(ctx):
             value = ctx.params.get(param.name or "")
             if isinstance(value, str) and not value.strip():
+                way_out = "; give it a value, or leave it out"
+                is_option = isinstance(param, click.Option)
                 raise click.BadParameter(
-                    "must not be empty; give it a value, or leave it out"
-                    if isinstance(param, click.Option)
-                    else "must not be empty",
-                    ctx,
-                    param,
+                    f"must not be empty{way_out if is_option else ''}", ctx, param
                 )
         return rest
 
@@ -255,22 +241,14 @@ def _warnings_as_lines(warned: dict[str, None], *, quiet: bool | None) -> Iterat
     with warnings.catch_warnings():
         show_as_python_does = warnings.showwarning
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
             if issubclass(category, HmrfWarning):
                 text = one_line(message)
                 if text not in warned:
                     warned[text] = None
                     click.echo(f"warning: {text}", err=True)
             else:
-                text = without_secrets(str(message))
-                show_as_python_does(text, category, filename, lineno, file, line)
+                show_as_python_does(without_secrets(str(message)), category, *rest, **more)
 
         warnings.showwarning = show
         if quiet:
@@ -291,13 +269,7 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Callable[P, R]], C
 
 
 class Place(click.ParamType[str]):
-    """A path or a URL, which carries no secret.
-
-    Examples
-    --------
-    >>> Place().convert("s3://bucket/rows.npz", None, None)
-    's3://bucket/rows.npz'
-    """
+    """A path or a URL, which carries no secret."""
 
     name = "text"
 
@@ -322,13 +294,7 @@ def _called(param: click.Parameter | None) -> str:
 
 
 class Whole(click.IntRange):
-    """A whole number, written in digits, in a range.
-
-    Examples
-    --------
-    >>> Whole(RANGES["threads"]).convert("12", None, None)
-    12
-    """
+    """A whole number, written in digits, in a range."""
 
     def __init__(self, numbers: Range) -> None:
         super().__init__(int(numbers.least), int(numbers.most))
@@ -381,13 +347,7 @@ how_to_print = with_options(
 
 
 def scheduler_option(where: dict[str, Any]) -> dict[str, Any]:
-    """Return the option that says where to run, if any; two are a mistake of usage.
-
-    Examples
-    --------
-    >>> scheduler_option({"threads": None, "processes": 2})
-    {'processes': 2}
-    """
+    """Return the option that says where to run, if any; two are a mistake of usage."""
     chosen = {name: value for name, value in where.items() if value is not None}
     if len(chosen) > 1:
         names = [f"--{name.replace('_', '-')}" for name in chosen]
@@ -397,16 +357,19 @@ def scheduler_option(where: dict[str, Any]) -> dict[str, Any]:
 
 def connected_to(where: dict[str, Any]) -> AbstractContextManager[None]:
     """Return a context in which Dask runs where the options say."""
-    chosen = scheduler_option(where)
+    chosen = scheduler_option(where)  # before anything is imported
     from hmrf_dask.cli.connect import connected
 
     return connected(**chosen)
 
 
-def print_json(result: Any) -> None:
-    """Print one JSON object: a dataclass's fields, or a dictionary, and the warnings."""
-    from dataclasses import asdict, is_dataclass
+def print_result(result: Any, *, as_json: bool, quiet: bool) -> None:
+    """Print a dataclass or a dictionary: as one JSON object with the warnings, or as a page."""
+    if as_json:
+        plain = result if isinstance(result, dict) else asdict(result)
+        warned = click.get_current_context().meta.get(WARNED, {})
+        click.echo(json.dumps({**plain, "warnings": list(warned)}))
+    elif not quiet:
+        from hmrf_dask.cli.show import show
 
-    plain = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
-    warned = click.get_current_context().meta.get(WARNED, {})
-    click.echo(json.dumps({**plain, "warnings": list(warned)}))
+        show(result)

@@ -27,13 +27,13 @@ def shown_progress(*, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]
     warnings are those of the command (`hmrf_dask.cli.group`).
     """
     if quiet:
-        with _logged(logging.ERROR, sys.stderr):
+        with _logged(logging.ERROR):
             yield nothing
     elif sys.stderr.isatty():
         with _bar() as tell:
             yield tell
     else:
-        with _logged(logging.INFO, sys.stderr):
+        with _logged(logging.INFO):
             yield _tell_steps
 
 
@@ -45,10 +45,10 @@ def _tell_steps(event: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _logged(level: int, stream: Any) -> Iterator[None]:
+def _logged(level: int) -> Iterator[None]:
     """Write what the package logs, one line each."""
     log = logging.getLogger("hmrf_dask")
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     before, propagate = log.level, log.propagate
     log.addHandler(handler)
@@ -77,26 +77,9 @@ def _bar() -> Iterator[Callable[[dict[str, Any]], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[eta]}"),
     )
-    with (
-        Progress(*columns, console=console, transient=True) as progress,
-        _logged(logging.WARNING, _Above(progress)),
-    ):
-        yield Bar(progress).tell
-
-
-class _Above:
-    """A stream whose lines appear above the bar."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-
-    def write(self, text: str) -> None:
-        """Print a line."""
-        if text.strip():
-            self.progress.console.print(text.rstrip(), markup=False)
-
-    def flush(self) -> None:
-        """Nothing waits."""
+    # While the bar is drawn rich puts a stream in the place of stderr whose lines appear above it.
+    with Progress(*columns, console=console, transient=True) as bar, _logged(logging.WARNING):
+        yield Bar(bar).tell
 
 
 class Bar:

@@ -12,7 +12,7 @@ from hmrf_dask.cli.group import (
     Place,
     Whole,
     how_to_print,
-    print_json,
+    print_result,
     scheduler_option,
     where_to_run,
 )
@@ -87,7 +87,7 @@ def run(
     if report is None and detach:
         detached = _detach(inputs, way)
         if as_json:
-            print_json(detached)
+            print_result(detached, as_json=True, quiet=quiet)
         elif not quiet:
             command = f"hmrf-dask inspect {detached['output']}"
             click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
@@ -97,12 +97,7 @@ def run(
 
         with shown_progress(quiet=quiet) as tell, _connected(inputs, way):
             report = run_job(inputs, tell=tell)
-    if as_json:
-        print_json(report)
-    elif not quiet:
-        from hmrf_dask.cli.show import show_report
-
-        show_report(report)
+    print_result(report, as_json=as_json, quiet=quiet)
 
 
 def _with_scheduler_file(job: Job, job_file: str) -> Job:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from textwrap import fill, indent
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+import click
 
+from hmrf_dask.cli.group import one_line
 from hmrf_dask.errors import counted, rows_moved
 
 if TYPE_CHECKING:
@@ -24,29 +24,59 @@ MOST = 20  # clusters shown
 WAITING = "of answers waiting for a document that is gone"
 
 
-def show_demo(result: DemoResult) -> None:
-    """Print clusters, agreement with the subpackages, violated pairs, files and next steps."""
-    console = Console(highlight=False)
-    console.print(
-        f"\n[bold]{result.n_documents} docstrings[/] of numpy, scipy and scikit-learn, "
+def show(result: Any) -> None:
+    """Print the page of what a command of `hmrf_dask.jobs` returned."""
+    for line in _PAGES[type(result).__name__](result):
+        click.echo(line)
+
+
+def _bold(text: str) -> str:
+    return click.style(text, bold=True)
+
+
+def _files(files: dict[str, str], folder: str = "") -> Iterator[str]:
+    yield _bold("Files")
+    for name, path in files.items():
+        yield f"  {name:12} {folder}{path}"
+
+
+def _wrapped(text: str) -> str:
+    return click.wrap_text(text, shutil.get_terminal_size().columns, "  ", "  ")
+
+
+def _cut_to_terminal(line: str) -> str:
+    return line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line
+
+
+def _demo(result: DemoResult) -> Iterator[str]:
+    yield (
+        f"\n{_bold(f'{result.n_documents} docstrings')} of numpy, scipy and scikit-learn, "
         f"{result.n_words} words, {result.n_answers} answers, {len(result.clusters)} clusters\n"
     )
-    console.print(_cluster_table(result), "")
-    console.print(_agreement_table(result), "")
-    console.print(_violations(result.violations, result.n_answers))
+    yield _bold("cluster      size  share  mostly                top words")
+    for cluster in result.clusters:
+        yield _cut_to_terminal(
+            f"{cluster.cluster:7} {cluster.size:9,} {cluster.share:6.0%}  {cluster.mostly:20}  "
+            f"{' '.join(cluster.top_words)}"
+        )
+    unasked = result.n_documents - result.n_asked_documents
+    everywhere, elsewhere = f"all {result.n_documents} documents", f"the {unasked} nobody was"
+    yield "\n" + _bold(f"NMI with the subpackages  {everywhere}  {elsewhere} asked about")
+    for title, of_all, of_unasked in (
+        ("without answers", result.nmi_without_answers, result.nmi_unasked_without_answers),
+        ("with answers", result.nmi_with_answers, result.nmi_unasked_with_answers),
+    ):
+        yield f"{title:24}  {of_all:<{len(everywhere)}.3f}  {of_unasked:.3f}"
+    yield "\n" + _violations(result.violations, result.n_answers)
     iterations = counted(result.n_iterations, "iteration")
-    console.print(f"{iterations} ({result.stop_reason}), {result.seconds:.1f} s\n")
-    _print_files(console, result.files)
-    rows, pairs = result.files["rows"], result.files["pairs"]
-    console.print("\n[bold]Next[/]")
-    console.print("  change an answer in the pairs and fit again:")
-    console.print(
-        f"    {_command()} fit {rows} --pairs {pairs} --n-clusters {len(result.clusters)} "
-        f"--random-state 0 --fresh --run-dir {result.files['run']}-mine",
-        soft_wrap=True,
-        markup=False,
+    yield f"{iterations} ({result.stop_reason}), {result.seconds:.1f} s\n"
+    yield from _files(result.files)
+    yield f"\n{_bold('Next')}\n  change an answer in the pairs and fit again:"
+    yield (
+        f"    {_command()} fit {result.files['rows']} --pairs {result.files['pairs']} --n-clusters "
+        f"{len(result.clusters)} --random-state 0 --fresh --run-dir {result.files['run']}-mine"
     )
-    console.print("  your own documents: the six lines of Python in README.md")
+    yield "  your own documents: the six lines of Python in README.md"
 
 
 def _command() -> str:
@@ -56,79 +86,34 @@ def _command() -> str:
     return "hmrf-dask" if on_path else str(called)
 
 
-def _cluster_table(result: DemoResult) -> Table:
-    table = Table("cluster", "size", "top words", "mostly", "share", box=None, pad_edge=False)
-    for summary in result.clusters:
-        table.add_row(
-            str(summary.cluster),
-            str(summary.size),
-            " ".join(summary.top_words),
-            summary.mostly,
-            f"{summary.share:.0%}",
-        )
-    table.columns[1].justify = table.columns[4].justify = "right"
-    return table
+def _fit(result: FitResult) -> Iterator[str]:
+    documents, clusters = counted(result.n_documents, "document"), len(result.sizes)
+    yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, sizes:"
+    yield _wrapped(" ".join(map(str, result.sizes)))
+    yield _violations(result.violations, result.n_pairs)
+    iterations = counted(result.n_iterations, "iteration")
+    yield f"J = {result.objective:.6g} after {iterations} ({result.stop_reason})"
+    yield from _files(result.files)
 
 
-def _agreement_table(result: DemoResult) -> Table:
-    unasked = result.n_documents - result.n_asked_documents
-    table = Table(
-        "NMI with the subpackages",
-        f"all {result.n_documents} documents",
-        f"the {unasked} nobody was asked about",
-        box=None,
-        pad_edge=False,
-    )
-    for title, everywhere, elsewhere in (
-        ("without answers", result.nmi_without_answers, result.nmi_unasked_without_answers),
-        ("with answers", result.nmi_with_answers, result.nmi_unasked_with_answers),
-    ):
-        table.add_row(title, f"{everywhere:.3f}", f"{elsewhere:.3f}")
-    return table
+def _prediction(result: Prediction) -> Iterator[str]:
+    documents, clusters = counted(result.n_documents, "document"), len(result.clusters)
+    yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, cluster: size"
+    yield _wrapped(", ".join(f"{one['cluster']}: {one['size']}" for one in result.clusters))
+    yield from _files(result.files)
 
 
-def show_fit(result: FitResult) -> None:
-    """Print the sizes of the clusters, how the fit ended, violated pairs and files."""
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{counted(result.n_documents, 'document')}[/] in "
-        f"{counted(len(result.sizes), 'cluster')}, sizes:"
-    )
-    console.print(indent(fill(" ".join(map(str, result.sizes)), console.width - 2), "  "))
-    console.print(_violations(result.violations, result.n_pairs))
-    console.print(
-        f"J = {result.objective:.6g} after {counted(result.n_iterations, 'iteration')} "
-        f"({result.stop_reason})"
-    )
-    _print_files(console, result.files)
-
-
-def show_prediction(result: Prediction) -> None:
-    """Print the clusters of new rows with their sizes, and where the assignments are."""
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{counted(result.n_documents, 'document')}[/] in "
-        f"{counted(len(result.clusters), 'cluster')}, cluster: size"
-    )
-    sizes = [f"{cluster['cluster']}: {cluster['size']}" for cluster in result.clusters]
-    console.print(indent(fill(", ".join(sizes), console.width - 2), "  "))
-    _print_files(console, result.files)
-
-
-def show_agreement(result: Agreement) -> None:
-    """Print how well assignments fit known classes."""
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{result.n_compared} of {result.n_documents} documents[/] have a known class"
-    )
-    console.print(f"NMI            {result.nmi:.4f}")
+def _agreement(result: Agreement) -> Iterator[str]:
+    compared = _bold(f"{result.n_compared} of {result.n_documents} documents")
+    yield f"{compared} have a known class"
+    yield f"NMI            {result.nmi:.4f}"
     if result.nmi_unasked is not None:
         unasked = counted(result.n_unasked or 0, "document")
-        console.print(f"  unasked      {result.nmi_unasked:.4f} ({unasked})")
-    console.print(f"pairwise F     {result.pairwise_f:.4f}")
-    console.print(f"adjusted Rand  {result.adjusted_rand:.4f}")
-    console.print(f"homogeneity    {result.homogeneity:.4f}")
-    console.print(f"completeness   {result.completeness:.4f}")
+        yield f"  unasked      {result.nmi_unasked:.4f} ({unasked})"
+    yield f"pairwise F     {result.pairwise_f:.4f}"
+    yield f"adjusted Rand  {result.adjusted_rand:.4f}"
+    yield f"homogeneity    {result.homogeneity:.4f}"
+    yield f"completeness   {result.completeness:.4f}"
 
 
 def _violations(violations: dict[str, int], n_pairs: int) -> str:
@@ -139,89 +124,64 @@ def _violations(violations: dict[str, int], n_pairs: int) -> str:
     )
 
 
-def _print_files(console: Console, files: dict[str, str]) -> None:
-    console.print("[bold]Files[/]")
-    for name, path in files.items():
-        console.print(f"  {name:12} {path}", soft_wrap=True, markup=False)
-
-
-def show_findings(findings: Findings) -> None:
-    """Print what was found: files, documents, bad records, answers, problems and remarks."""
-    console = Console(highlight=False, soft_wrap=True)
+def _findings(findings: Findings) -> Iterator[str]:
     kinds = ", ".join(f"{count} {kind}" for kind, count in findings.formats.items())
     size = f", {_size(findings.bytes)}" if findings.bytes else ""
-    console.print(f"[bold]{counted(findings.files, 'file')}[/] ({kinds}){size}")
+    yield f"{_bold(counted(findings.files, 'file'))} ({kinds}){size}"
     opened = f"a sample, {counted(findings.files_read, 'file')} opened"
-    how = "all read" if findings.complete else opened
-    console.print(f"[bold]{counted(findings.documents, 'document')}[/] ({how})")
-    _print_documents(console, findings)
-    for title, count, shown in (
-        (counted(findings.bad_records, "bad record"), findings.bad_records, _bad_records(findings)),
-        (
-            counted(findings.duplicate_ids, "id that comes twice", "ids that come twice"),
-            findings.duplicate_ids,
-            findings.first_duplicate_ids,
-        ),
-    ):
-        if count:
-            console.print(f"[bold]{title}[/]")
-            _print_lines(console, shown, count)
-    _print_answers(console, findings)
-    for title, lines in (("Problems", findings.problems), ("Remarks", findings.remarks)):
-        if lines:
-            console.print(f"[bold]{title}[/]")
-            _print_lines(console, lines, len(lines))
-    if findings.output is not None:
-        console.print(f"[bold]output[/] {findings.output}")
-    if not findings.problems:
-        console.print("nothing found that would stop a run")
-
-
-def _print_documents(console: Console, findings: Findings) -> None:
-    for document in findings.first_documents:
-        console.print(f"  {document['id']}  {document['text']}", markup=False)
-    if findings.lengths.get("longest"):
-        lengths = findings.lengths
-        ascii_share = (
-            f"{findings.ascii_share:.1%}" if findings.ascii_share < 0.9995 else "nearly all"
-        )
-        if findings.ascii_share in (0.0, 1.0):
-            ascii_share = "all" if findings.ascii_share else "none"
-        console.print(
-            f"texts have {lengths['shortest']} to {lengths['longest']} characters, half of them at "
-            f"most {lengths['median']:.0f}; {ascii_share} are ASCII only"
-            + (f"; language {findings.language}" if findings.language else "")
-        )
-    if findings.embedding_length:
-        console.print(f"embeddings have {counted(findings.embedding_length, 'number')}")
-    if findings.labels:
-        console.print(counted(findings.labels, "known class", "known classes"))
-
-
-def _bad_records(findings: Findings) -> list[str]:
-    lines = []
-    for record in findings.first_bad_records:
-        place = f", line {record['line']}" if record["line"] else ""
-        lines.append(f"{record['file']}{place}: {record['reason']}")
-    return lines
-
-
-def _print_answers(console: Console, findings: Findings) -> None:
-    answers = findings.answers
-    if answers is not None:
-        console.print(
-            f"[bold]{counted(answers.must_links + answers.cannot_links, 'answer')}[/] "
+    read = "all read" if findings.complete else opened
+    yield f"{_bold(counted(findings.documents, 'document'))} ({read})"
+    yield from _documents_found(findings)
+    bad, repeated = findings.bad_records, findings.duplicate_ids
+    yield from _section(counted(bad, "bad record"), _bad_records(findings), bad)
+    title = counted(repeated, "id that comes twice", "ids that come twice")
+    yield from _section(title, findings.first_duplicate_ids, repeated)
+    if answers := findings.answers:
+        yield (
+            f"{_bold(counted(answers.must_links + answers.cannot_links, 'answer'))} "
             f"({counted(answers.must_links, 'must-link')}, "
             f"{counted(answers.cannot_links, 'cannot-link')}) about "
             f"{counted(answers.documents, 'document')}, {answers.documents_found} of them read"
         )
+    yield from _section("Problems", findings.problems, len(findings.problems))
+    yield from _section("Remarks", findings.remarks, len(findings.remarks))
+    if findings.output is not None:
+        yield f"{_bold('output')} {findings.output}"
+    if not findings.problems:
+        yield "nothing found that would stop a run"
 
 
-def _print_lines(console: Console, lines: list[str], count: int) -> None:
-    for line in lines:
-        console.print(f"  {line}", markup=False)
-    if count > len(lines):
-        console.print(f"  … {count - len(lines)} more")
+def _section(title: str, lines: Iterable[str], count: int) -> Iterator[str]:
+    """Return a title, lines, and how many more there are; nothing of none."""
+    if count:
+        shown = [f"  {one_line(line)}" for line in lines]
+        yield from (_bold(title), *shown)
+        if count > len(shown):
+            yield f"  … {count - len(shown)} more"
+
+
+def _documents_found(findings: Findings) -> Iterator[str]:
+    for document in findings.first_documents:
+        yield f"  {one_line(document['id'])}  {one_line(document['text'])}"
+    if findings.lengths.get("longest"):
+        lengths, share = findings.lengths, findings.ascii_share
+        rounded = f"{share:.1%}" if share < 0.9995 else "nearly all"
+        only_ascii = {0.0: "none", 1.0: "all"}.get(share, rounded)
+        yield (
+            f"texts have {lengths['shortest']} to {lengths['longest']} characters, half of them at "
+            f"most {lengths['median']:.0f}; {only_ascii} are ASCII only"
+            + (f"; language {findings.language}" if findings.language else "")
+        )
+    if findings.embedding_length:
+        yield f"embeddings have {counted(findings.embedding_length, 'number')}"
+    if findings.labels:
+        yield counted(findings.labels, "known class", "known classes")
+
+
+def _bad_records(findings: Findings) -> Iterator[str]:
+    for record in findings.first_bad_records:
+        place = f", line {record['line']}" if record["line"] else ""
+        yield f"{record['file']}{place}: {record['reason']}"
 
 
 def _size(n_bytes: int) -> str:
@@ -229,49 +189,50 @@ def _size(n_bytes: int) -> str:
 
     Examples
     --------
-    >>> _size(1_500_000)
-    '1.5 MB'
+    >>> _size(999), _size(1_500_000)
+    ('999 bytes', '1.5 MB')
     """
-    size, unit = float(n_bytes), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{n_bytes} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
+        if n_bytes >= 1000**power:
+            return f"{n_bytes / 1000**power:.1f} {unit}"
+    return f"{n_bytes} bytes"
 
 
-def show_report(report: Report) -> None:
-    """Print what a run found, in words; of a run that had nothing to do only where it all is."""
-    console = Console(highlight=False)
-    console.print(f"[bold]{report.status}[/]: release {report.release}, run {report.run}")
+def _report(report: Report) -> Iterator[str]:
+    """Say what a run found; of a run that had nothing to do only where everything is."""
+    yield f"{_bold(report.status)}: release {report.release}, run {report.run}"
     if report.status != "up to date":
-        for line in _lines(report):
-            console.print(line, soft_wrap=True)
-        _print_clusters(console, report)
-    console.print("[bold]Files[/]")
-    for name, path in report.places.items():
-        console.print(f"  {name:12} {report.output}/{path}", soft_wrap=True, markup=False)
+        yield from _reported(report)
+        yield from _clusters(f"{report.output}/{report.places['clusters']}")
+    yield from _files(report.places, f"{report.output}/")
 
 
-def _lines(report: Report) -> list[str]:
-    lines = [
-        _documents(report),
-        _since(report.files, "file"),
-        _moved(report),
-        _words(report),
-        _answers(report),
-        _fit(report),
-        _clusters(report),
-        None if report.nmi is None else f"NMI with the known classes: {report.nmi:.3f}",
-    ]
-    return [line for line in lines if line]
-
-
-def _documents(report: Report) -> str:
-    documents = report.documents
+def _reported(report: Report) -> Iterator[str]:
+    documents, quarantined = report.documents, report.documents["quarantined"]
     line = f"{_since(documents, 'document')}; {documents['vectorised']:,} vectorised"
-    quarantined = documents["quarantined"]
-    return f"{line}, {counted(quarantined, 'record')} quarantined" if quarantined else line
+    yield f"{line}, {counted(quarantined, 'record')} quarantined" if quarantined else line
+    yield _since(report.files, "file")
+    if report.parent is not None and (report.mode != "predict" or documents["changed"]):
+        both = counted(documents["all"] - documents["new"], "document")
+        yield (
+            f"{documents['moved']:,} of the {both} that the last release had are in another "
+            f"cluster ({documents['moved_share']:.2%})"
+        )
+    if report.vocabulary:
+        yield _words(report)
+    if answers := "; ".join(_answers(report.answers)):
+        yield answers
+    if fit := report.fit:
+        yield (
+            f"J = {fit['J']:.6g} after {counted(fit['iterations'], 'iteration')} from a "
+            f"{report.start} start ({fit['stop_reason']})"
+        )
+    number, kinds = counted(report.clusters["number"], "cluster"), report.clusters
+    names = [name for name in ("kept", "split", "merged", "new", "vanished") if kinds.get(name)]
+    changes = ", ".join(f"{kinds[name]} {name}" for name in names)
+    yield number if report.parent is None else f"{number}: {changes}"
+    if report.nmi is not None:
+        yield f"NMI with the known classes: {report.nmi:.3f}"
 
 
 def _since(counts: dict[str, Any], what: str) -> str:
@@ -280,21 +241,8 @@ def _since(counts: dict[str, Any], what: str) -> str:
     return f"{counted(counts['all'], what)}: {since}"
 
 
-def _moved(report: Report) -> str | None:
-    documents = report.documents
-    if report.parent is None or (report.mode == "predict" and not documents["changed"]):
-        return None
-    both = counted(documents["all"] - documents["new"], "document")
-    return (
-        f"{documents['moved']:,} of the {both} that the last release had are in another cluster "
-        f"({documents['moved_share']:.2%})"
-    )
-
-
-def _words(report: Report) -> str | None:
+def _words(report: Report) -> str:
     words = report.vocabulary
-    if not words:
-        return None
     made = "made in this run" if words["refit"] else "unchanged"
     line = f"{counted(words['terms'], 'term')}, {made}"
     if words["refit"] or not report.files["new"] + report.files["changed"]:
@@ -305,97 +253,51 @@ def _words(report: Report) -> str | None:
     )
 
 
-def _answers(report: Report) -> str | None:
-    answers = report.answers
-    others = [
-        f"{counted(answers[name], 'line')} {words}"
-        for name, words in (("quarantined", "of answers quarantined"), ("waiting", WAITING))
-        if answers[name]
-    ]
-    if unused := answers["unused"]:
-        line = f"{counted(unused, 'new answer')} not used: they wait for the next fit"
-        return "; ".join([line, *others])
+def _answers(answers: dict[str, Any]) -> Iterator[str]:
     pairs, violated = answers["pairs"], answers["violated"]
-    if not any(pairs.values()):
-        return "; ".join(others) or None
-    line = (
-        f"violated: {violated['must']:,} of {counted(pairs['must'], 'must-link')}, "
-        f"{violated['cannot']:,} of {counted(pairs['cannot'], 'cannot-link')}"
-    )
-    return "; ".join([line, *others])
+    if answers["unused"]:
+        yield f"{counted(answers['unused'], 'new answer')} not used: they wait for the next fit"
+    elif any(pairs.values()):
+        yield (
+            f"violated: {violated['must']:,} of {counted(pairs['must'], 'must-link')}, "
+            f"{violated['cannot']:,} of {counted(pairs['cannot'], 'cannot-link')}"
+        )
+    for name, words in (("quarantined", "of answers quarantined"), ("waiting", WAITING)):
+        if answers[name]:
+            yield f"{counted(answers[name], 'line')} {words}"
 
 
-def _fit(report: Report) -> str | None:
-    fit = report.fit
-    if not fit:
-        return None
-    return (
-        f"J = {fit['J']:.6g} after {counted(fit['iterations'], 'iteration')} from a "
-        f"{report.start} start ({fit['stop_reason']})"
-    )
-
-
-def _clusters(report: Report) -> str:
-    clusters, number = report.clusters, counted(report.clusters["number"], "cluster")
-    if report.parent is None:
-        return number
-    kinds = ("kept", "split", "merged", "new", "vanished")
-    line = ", ".join(f"{clusters[kind]} {kind}" for kind in kinds if clusters.get(kind))
-    return f"{number}: {line}"
-
-
-def _print_clusters(console: Console, report: Report) -> None:
-    """Print the largest clusters, each with its size and its top words."""
+def _clusters(url: str) -> Iterator[str]:
+    """Return the largest clusters, each with its size and its top words."""
     from hmrf_dask.documents.streams import read_whole
-    from hmrf_dask.jobs.places import last_release
-    from hmrf_dask.releases.release import read_published
     from hmrf_dask.storage.parquet import decode_parquet
 
-    release, name = last_release(report.output), report.places["clusters"]
-    if release is not None and name in release.files:
-        data = read_published(report.output, release, name)
-    else:  # another run released since
-        data = read_whole(f"{report.output}/{name}", {})
-    clusters = decode_parquet(data).to_pylist()
+    clusters = decode_parquet(read_whole(url, {})).to_pylist()
     clusters.sort(key=lambda cluster: -cluster["size"])
-    console.print("[bold]cluster      size  top words[/]")
+    yield _bold("cluster      size  top words")
     for cluster in clusters[:MOST]:
-        line = (
-            f"{cluster['cluster']:7} {cluster['size']:9,}  {' '.join(cluster['top_words'] or ())}"
-        )
-        shown = line[: console.width] if console.is_terminal else line
-        console.print(shown, soft_wrap=True, markup=False)
+        words = " ".join(cluster["top_words"] or ())
+        yield _cut_to_terminal(f"{cluster['cluster']:7} {cluster['size']:9,}  {words}")
     if len(clusters) > MOST:
-        console.print(f"… {len(clusters) - MOST} more in the clusters file")
+        yield f"… {len(clusters) - MOST} more in the clusters file"
 
 
-def show_inspection(inspection: dict[str, Any]) -> None:
-    """Print what lies in an output or a run directory, and how far its run is."""
-    console = Console(highlight=False)
-    console.print(f"[bold]{inspection['kind']}[/] {inspection['place']}", soft_wrap=True)
-    release, holder = inspection.get("release"), inspection.get("holder")
-    if inspection["kind"] == "output":
-        console.print(_release(release), soft_wrap=True)
-        console.print(_holder(holder), soft_wrap=True)
-    elif inspection["kind"] == "job run":
-        _print_job_run(console, inspection)
-    elif not inspection["running"]:
-        console.print("the fit is done")
-    progress = None if inspection.get("report") else inspection["progress"]
-    if progress is not None:
-        for line in _progress(progress):
-            console.print(line, soft_wrap=True, markup=False)
-
-
-def _print_job_run(console: Console, inspection: dict[str, Any]) -> None:
-    """Print what the run of a job reported; one that did not end has no report."""
+def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
+    """Say what lies in an output or a run directory, and how far its run is."""
     from hmrf_dask.jobs.places import Report
 
-    if inspection["report"] is None:
-        console.print("it did not end, or has not yet: the output says whether it is at work")
-        return
-    for line in _lines(Report(**inspection["report"])):
-        console.print(line, soft_wrap=True)
+    kind, report = inspection["kind"], inspection.get("report")
+    yield f"{_bold(kind)} {inspection['place']}"
+    if kind == "output":
+        yield from (_release(inspection["release"]), _holder(inspection["holder"]))
+    elif report:
+        yield from _reported(Report(**report))
+    elif kind == "job run":
+        yield "it did not end, or has not yet: the output says whether it is at work"
+    elif not inspection["running"]:
+        yield "the fit is done"
+    if inspection["progress"] and not report:
+        yield from _progress(inspection["progress"])
 
 
 def _release(release: dict[str, Any] | None) -> str:
@@ -418,16 +320,24 @@ def _holder(holder: dict[str, Any] | None) -> str:
     )
 
 
-def _progress(progress: dict[str, Any]) -> list[str]:
-    lines = []
-    step, fit = progress.get("step"), progress.get("fit")
-    if step:
+def _progress(progress: dict[str, Any]) -> Iterator[str]:
+    if step := progress.get("step"):
         count = f" {step['done']} of {step['of']}" if step.get("of") else ""
-        lines.append(f"step: {step['step']}{count} (since {step['since']})")
-    if fit:
+        yield f"step: {step['step']}{count} (since {step['since']})"
+    if fit := progress.get("fit"):
         ended = f", {fit['stop']}" if fit["stop"] else ""
-        lines.append(
+        yield (
             f"fit: {fit['phase']} {fit['iteration']}, J {fit['J']:.6g}, "
             f"{rows_moved(fit['iteration'], fit['rows_moved'])}{ended}"
         )
-    return lines
+
+
+_PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
+    "Agreement": _agreement,
+    "DemoResult": _demo,
+    "Findings": _findings,
+    "FitResult": _fit,
+    "Prediction": _prediction,
+    "Report": _report,
+    "dict": _inspection,
+}

@@ -218,20 +218,8 @@ def ask(
 ) -> Any:
     """Return what `question` returns or awaits on the client's event loop.
 
-    Parameters
-    ----------
-    client : Client
-    what : str
-        Who is to do what, for errors: "the scheduler must say where values lie".
-    question : callable
-        Calls methods of the client, which return awaitables on its loop.
-    seconds : float, optional
-        The deadline; that of the configuration by default.
-
-    Raises
-    ------
-    SilentClusterError
-        After the deadline, or where the connection is gone.
+    It raises SilentClusterError after the deadline, that of the configuration by default, and where
+    the connection is gone. `what` says who must do what: "the scheduler must name its workers".
     """
     words = f"{what}, got no answer from {client_of(client)}"
     try:

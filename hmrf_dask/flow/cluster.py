@@ -7,10 +7,10 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import psutil
@@ -31,6 +31,9 @@ from hmrf_dask.flow.clients import (
 )
 from hmrf_dask.kernels.compiled import kernel_path, path_differences
 from hmrf_dask.storage.remote import signs_of_life
+
+if TYPE_CHECKING:
+    from hmrf_dask.checkpoints.directory import RunDirectory
 
 log = logging.getLogger("hmrf_dask")
 METRIC = "hmrf_life"
@@ -135,13 +138,7 @@ class WorkerState:
 
     @staticmethod
     def of(worker: Mapping[str, Any]) -> WorkerState:
-        """Return what the scheduler knows of a worker.
-
-        Examples
-        --------
-        >>> WorkerState.of({})
-        WorkerState(running=True, busy=False, transfers=0, last_seen=0.0, life=None, cpu=0.0)
-        """
+        """Return what the scheduler knows of a worker."""
         metrics = worker.get("metrics", {})
         counts = metrics.get("task_counts", {})
         return WorkerState(
@@ -173,20 +170,19 @@ class Watch:
         self._client = client
         self._keys = frozenset(map(str, keys))
         self._asked = list(keys)
-        self._began = self._progress = self._took_work = self._noticed = time.monotonic()
+        self._progress = self._took_work = self._noticed = self._answered = time.monotonic()
         self._done = 0
         self._transfers = -1
         self._statuses: dict[Any, Any] | None = None
         self._heard: dict[str, tuple[float, float]] = {}  # last_seen, and when that was new here
         self._lives: dict[tuple[str, str], tuple[float, float]] = {}  # life, and when it was new
         self._states: dict[str, WorkerState] = {}
-        self._answered = self._began
 
     def look(self, done: int) -> None:
         """Take notice of `done` futures and of the workers; raise when nothing progresses."""
         ended, self._done = done > self._done, done
         try:
-            found = workers_by_name(self._client, seconds=min(10.0, no_progress() / 10))
+            found = workers_by_name(self._client, seconds=_soon())
         except SilentClusterError:
             self._judge(ended)
             return
@@ -226,11 +222,15 @@ class Watch:
             self._took_work, self._transfers = now, transfers
         allowed = patience()
         if now - self._took_work > allowed and not self._silent(now):
-            raise ClusterError(_stalled(self.address, list(states), allowed))
+            raise ClusterError(
+                f"no worker of {self.address} took work for {allowed:g} s: {self._idle()}, and "
+                f"{AGAIN}"
+            )
 
     def _lives_go_on(self, now: float) -> bool:
         """Tell whether a task of ours works; where none runs, whether those before it do."""
-        heard = {name: one for name, one in self._states.items() if self._age(name, now) < _stale()}
+        silent = self._silent(now)
+        heard = {name: state for name, state in self._states.items() if name not in silent}
         pairs = [(name, key) for name, state in heard.items() for key in state.life or ()]
         ours = [pair for pair in pairs if pair[1] in self._keys]
         goes_on = False
@@ -241,37 +241,38 @@ class Watch:
                 self._lives[name, key] = life, now
                 goes_on |= not ours or (name, key) in ours
         self._lives = {pair: self._lives[pair] for pair in pairs}
-        untold = (one for one in heard.values() if one.life is None and one.busy)
-        return goes_on or any(one.cpu >= BUSY_CPU for one in untold)
+        return goes_on or any(
+            state.life is None and state.busy and state.cpu >= BUSY_CPU for state in heard.values()
+        )
 
     def _tasks_end(self) -> bool:
-        """Tell whether tasks changed their state since the last look."""
+        """Tell whether tasks changed their state since the last time."""
+        before, question = self._statuses, self._client.scheduler.get_task_status
         try:
-            found = ask(
+            self._statuses = ask(
                 self._client,
-                "the scheduler must tell of tasks",
-                lambda: self._client.scheduler.get_task_status(keys=self._asked),
-                seconds=min(10.0, no_progress() / 10),
+                "the scheduler must report the states of tasks",
+                lambda: question(keys=self._asked),
+                seconds=_soon(),
             )
         except SilentClusterError:
             return False
-        before, self._statuses = self._statuses, found
-        return before is not None and before != found
+        return before is not None and before != self._statuses
 
     def _age(self, name: str, now: float) -> float:
         return now - self._heard[name][1]
 
     def _silent(self, now: float) -> list[str]:
         """Return the workers whose heartbeats do not come."""
-        return [name for name in sorted(self._states) if self._age(name, now) >= _stale()]
+        stale = min(STALE, no_progress() / 2)
+        return [name for name in sorted(self._states) if self._age(name, now) >= stale]
 
     def _silence(self) -> str:
         """Return in words what does not move."""
         now = time.monotonic()
         if now - self._answered > max(POLL, no_progress() / 5):
             return f"its scheduler gave no answer for {now - self._answered:.0f} s (is it frozen?)"
-        silent = self._silent(now)
-        if silent:
+        if silent := self._silent(now):
             longest = max(self._age(name, now) for name in silent)
             names = ", ".join(silent[:3]) + (" and more" if len(silent) > 3 else "")
             return (
@@ -281,47 +282,36 @@ class Watch:
         waiting = [
             f"{key} on {name}"
             for name, state in self._states.items()
-            for key in state.life or ()
-            if key in self._keys
+            for key in self._keys.intersection(state.life or ())
         ]
         if waiting:
-            return (
-                f"{', '.join(waiting[:3])} runs but computes nothing (a store that does not "
-                "answer?)"
-            )
+            names = ", ".join(waiting[:3])
+            return f"{names} runs but computes nothing (a store that does not answer?)"
         busy = sum(state.busy for state in self._states.values())
         if busy:
             return f"{counted(busy, 'worker')} of {len(self._states)} at work, but no task ends"
-        return _trouble(list(self._states.values()))
+        return self._idle()
 
-
-def _stale() -> float:
-    """Return for how many seconds a worker's heartbeat may stay away."""
-    return min(STALE, no_progress() / 2)
-
-
-def _stalled(address: str, states: list[WorkerState], allowed: float) -> str:
-    return f"no worker of {address} took work for {allowed:g} s: {_trouble(states)}, and {AGAIN}"
-
-
-def _trouble(states: list[WorkerState]) -> str:
-    if not states:
-        return "there is none; start some"
-    paused = sum(not state.running for state in states)
-    if paused == len(states):
+    def _idle(self) -> str:
+        """Return in words why no worker takes work."""
+        number = len(self._states)
+        paused = sum(not state.running for state in self._states.values())
+        if not number:
+            return "there is none; start some"
+        if paused:
+            who, advice = f"{paused} of {number} workers", ", the others do nothing; give them"
+            if paused == number:
+                who, advice = f"all {number}", "; start more, or give them"
+            return f"{who} are paused for want of memory or closing{advice} more memory"
         return (
-            f"all {len(states)} are paused for want of memory or closing; start more, or give "
-            "them more memory"
+            f"{number} are there and do nothing; look at their logs (a value that cannot be "
+            "pickled stops them without an error)"
         )
-    if paused:
-        return (
-            f"{paused} of {len(states)} workers are paused for want of memory or closing, the "
-            "others do nothing; give them more memory"
-        )
-    return (
-        f"{len(states)} are there and do nothing; look at their logs (a value that cannot be "
-        "pickled stops them without an error)"
-    )
+
+
+def _soon() -> float:
+    """Return the seconds in which a scheduler that is watched must answer."""
+    return min(10.0, no_progress() / 10)
 
 
 def _explain(future: Any) -> None:
@@ -473,23 +463,16 @@ def machine_memory() -> int:
 # ---- workers
 
 
-class _Place(Protocol):
-    """A run directory, as far as workers are asked about it."""
-
-    def probe(self) -> str: ...
-
-    def check_probe(self, token: str) -> None: ...
-
-    def remove_probe(self, token: str) -> None: ...
-
-
-def check_workers(run: _Place) -> None:
+def check_workers(run: RunDirectory) -> None:
     """Raise before any work if a worker cannot see the run directory or computes other bits."""
     client = active_client()
     if client is None:
         return
-    with _probed(run) as token:
+    token = run.probe()
+    try:
         answers = _answers(client, run, token)
+    finally:
+        run.remove_probe(token)
     own = kernel_path()
     for worker, (trouble, path) in sorted(answers.items()):
         if trouble is not None:
@@ -498,7 +481,7 @@ def check_workers(run: _Place) -> None:
             raise ClusterError(other_path(f"worker {worker}", path, own))
 
 
-def _answers(client: Any, run: _Place, token: str) -> dict[str, Any]:
+def _answers(client: Any, run: RunDirectory, token: str) -> dict[str, Any]:
     """Return the answer of each worker, or say which of them gave none."""
     answers: dict[str, Any] = {}
 
@@ -525,16 +508,7 @@ def _answers(client: Any, run: _Place, token: str) -> dict[str, Any]:
     return answers
 
 
-@contextlib.contextmanager
-def _probed(run: _Place) -> Iterator[str]:
-    token = run.probe()
-    try:
-        yield token
-    finally:
-        run.remove_probe(token)
-
-
-def _worker_answer(run: _Place, token: str) -> tuple[str | None, dict[str, str]]:
+def _worker_answer(run: RunDirectory, token: str) -> tuple[str | None, dict[str, str]]:
     report_life()
     try:
         run.check_probe(token)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -45,36 +46,54 @@ SMALL = 4096  # bytes of an array that may travel as an argument
 Lazy = Any  # a Delayed under DaskFlow, the value itself under Inline
 
 
-class Dataflow(Protocol):
-    """What the loop needs of a way to run functions."""
+class Dataflow:
+    """What the loop needs of a way to run functions; here they run where they are called."""
 
     def lazy(self, function: Callable[..., Any], *arguments: Any) -> Lazy:
         """Return the result of function(*arguments), lazily.
 
         Arguments may be lazy, and may hold lazy values in lists, tuples and NamedTuples.
         """
+        return function(*arguments)
 
     def share(self, value: Any) -> Lazy:
         """Return `value` as a task result that survives the loss of any worker."""
+        return value
 
     def broadcast(self, value: Any) -> Lazy:
         """Return `value` as `share` does, to be sent to all workers at once."""
+        return self.share(value)
 
     def compute(self, values: Sequence[Lazy]) -> list[Any]:
         """Return the values."""
+        return list(values)
 
     def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
         """Return the values computed and kept where they were computed."""
+        return list(values)
 
     def co_located(self, values: Sequence[Lazy]) -> list[list[int]]:
         """Return the numbers of kept values in slices: one task takes a slice where it is."""
+        return [list(range(len(values)))]
 
-    def holds(self, values: Sequence[Lazy]) -> bool:
+    def holds(self, values: Sequence[Lazy]) -> bool:  # noqa: ARG002 - those of `DaskFlow` differ
         """Return whether the values lie in this process, where any task can use them."""
+        return True
 
     @property
     def shares_memory(self) -> bool:
         """Whether tasks see the very objects that they are given."""
+        return True
+
+
+class Inline(Dataflow):
+    """Runs functions where they are called.
+
+    Examples
+    --------
+    >>> Inline().lazy(max, 1, 2)
+    2
+    """
 
 
 def tree(
@@ -104,49 +123,6 @@ def tree(
 def share_array(flow: Dataflow, values: AnyArray) -> Lazy:
     """Return an array as a task result of its own, unless it is small enough for an argument."""
     return values if values.nbytes <= SMALL else flow.share(values)
-
-
-class Inline:
-    """Runs functions where they are called.
-
-    Examples
-    --------
-    >>> Inline().lazy(max, 1, 2)
-    2
-    """
-
-    def lazy(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return function(*arguments)."""
-        return function(*arguments)
-
-    def share(self, value: Any) -> Any:
-        """Return the value."""
-        return value
-
-    def broadcast(self, value: Any) -> Any:
-        """Return the value."""
-        return value
-
-    def compute(self, values: Sequence[Any]) -> list[Any]:
-        """Return the values."""
-        return list(values)
-
-    def persist(self, values: Sequence[Any]) -> list[Any]:
-        """Return the values."""
-        return list(values)
-
-    def co_located(self, values: Sequence[Any]) -> list[list[int]]:
-        """Return all in one slice."""
-        return [list(range(len(values)))]
-
-    def holds(self, values: Sequence[Any]) -> bool:  # noqa: ARG002 - as `Dataflow` has it
-        """Return whether the values lie in this process: they do."""
-        return True
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether tasks see the very objects that they are given: they do."""
-        return True
 
 
 log = logging.getLogger("hmrf_dask")
@@ -206,19 +182,11 @@ class Planned:
     """A task that was not run yet, or runs on workers: a Dask collection of one key.
 
     Delayed objects do the same, but the cost of a graph of theirs is that of a small corpus's pass.
-
-    Attributes
-    ----------
-    key : str
-    layer : dict
-        The task, and tasks of other collections that it needs, as Dask takes them.
-    needs : tuple of Planned
-        What else it needs; held, as Dask forgets a persisted value that nobody holds.
     """
 
     key: str
-    layer: Mapping[str, Any]
-    needs: tuple[Planned, ...] = ()
+    layer: Mapping[str, Any]  # the task, and what it needs of other collections, as Dask takes it
+    needs: tuple[Planned, ...] = ()  # held here: Dask forgets a kept value that nobody holds
 
     def __dask_graph__(self) -> dict[str, Any]:
         """Return all tasks."""
@@ -234,7 +202,7 @@ class Planned:
 
     def __dask_postcompute__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Say how to take the value out of the list of results."""
-        return _first, ()
+        return itemgetter(0), ()
 
     def __dask_postpersist__(self) -> tuple[Callable[..., Planned], tuple[Any, ...]]:
         """Say how to make this again of a graph that was run."""
@@ -242,30 +210,25 @@ class Planned:
 
     __dask_optimize__ = None  # every task is wanted, and as it is
 
-    @staticmethod
-    def __dask_scheduler__(*graph: Any, **options: Any) -> Any:
-        """Run a graph on threads where no scheduler is named."""
-        import dask.threaded
 
-        return dask.threaded.get(*graph, **options)
-
-
-def merged(values: Sequence[Planned]) -> dict[str, Any]:
-    """Return the tasks of several values and of all they need."""
-    graph: dict[str, Any] = {}
+def with_needs(tasks: Sequence[Planned]) -> Iterator[Planned]:
+    """Return tasks and all that they need, each once."""
     seen: set[str] = set()
-    waiting = list(values)
+    waiting = list(tasks)
     while waiting:
-        one = waiting.pop()
-        if one.key not in seen:
-            seen.add(one.key)
-            graph.update(one.layer)
-            waiting.extend(one.needs)
+        task = waiting.pop()
+        if task.key not in seen:
+            seen.add(task.key)
+            waiting.extend(task.needs)
+            yield task
+
+
+def merged(tasks: Sequence[Planned]) -> dict[str, Any]:
+    """Return the graph of several tasks and of all they need."""
+    graph: dict[str, Any] = {}
+    for task in with_needs(tasks):
+        graph.update(task.layer)
     return graph
-
-
-def _first(results: Sequence[Any]) -> Any:
-    return results[0]
 
 
 def _replanned(graph: Mapping[str, Any], key: str, **_renamed: Any) -> Planned:
@@ -337,26 +300,21 @@ class Sent:
     def settle(self) -> None:
         """Wait until all have arrived; what nobody wants any more leaves errors in logs if not."""
         _, late = wait(self._under_way, min(self._allowed, no_progress()))
-        for one in late:  # a worker that takes nothing: there is the way through the scheduler
-            one.cancel()
+        for sending in late:  # a worker takes nothing: there is the way through the scheduler
+            sending.cancel()
         self._under_way, self._allowed = [], 0.0
 
     def taken(self, tasks: Sequence[Planned]) -> dict[str, Any]:
         """Return what tasks need of them, by the key of the constant."""
         self.settle()
-        waiting, seen, found = list(tasks), set[str](), {}
-        while waiting:
-            one = waiting.pop()
-            if one.key in seen:
-                continue
-            seen.add(one.key)
-            waiting.extend(one.needs)
-            sent = self._futures.get(one)
-            arrived = sent is not None and sent.done() and not sent.cancelled()
-            future = sent.result() if sent is not None and arrived else None
-            if future is not None and future.status == "finished":
-                found[one.key] = future
-        return found
+        arrived = {}
+        for task in with_needs(tasks):
+            sending = self._futures.get(task)
+            if sending is not None and sending.done() and not sending.cancelled():
+                future = sending.result()
+                if future is not None and future.status == "finished":
+                    arrived[task.key] = future
+        return arrived
 
 
 async def _scatter(client: Any, key: str, value: Any) -> Any:
@@ -374,21 +332,14 @@ def fed(tasks: Sequence[Planned], sent: Mapping[str, Any]) -> list[Planned]:
     graph: dict[str, Any] = {future.key: future for future in sent.values()}
     for key, task in merged(tasks).items():
         if type(task) is tuple and isinstance(task[0], Guarded):
-            needs = (sent[one].key if one in sent else one for one in task[1:])
-            graph[key] = (task[0], *needs)
+            graph[key] = (task[0], *(sent[need].key if need in sent else need for need in task[1:]))
         elif key not in sent:
             graph[key] = task
-    return [Planned(one.key, graph) for one in tasks]
+    return [Planned(task.key, graph) for task in tasks]
 
 
-class DaskFlow:
-    """Runs functions as Dask tasks.
-
-    Attributes
-    ----------
-    computes, tasks : int
-        How many graphs were run and how many tasks were named so far.
-    """
+class DaskFlow(Dataflow):
+    """Runs functions as Dask tasks; counts the graphs that it ran and the tasks that it named."""
 
     def __init__(self) -> None:
         self.run = uuid.uuid4().hex[:8]
@@ -400,9 +351,9 @@ class DaskFlow:
     def lazy(self, function: Callable[..., Any], *arguments: Any) -> Planned:
         """Return a call to come; its key is new, as a key used again returns the old result."""
         needs: list[Planned] = []
-        template = tuple(self._split(one, needs) for one in arguments)
+        template = tuple(self._split(argument, needs) for argument in arguments)
         key = self._key(function.__name__.strip("_"))
-        task = (Guarded(function, template, self.path), *(one.key for one in needs))
+        task = (Guarded(function, template, self.path), *(need.key for need in needs))
         return Planned(key, {key: task}, tuple(needs))
 
     def share(self, value: Any) -> Planned | Known:
@@ -422,15 +373,15 @@ class DaskFlow:
 
     def compute(self, values: Sequence[Lazy]) -> list[Any]:
         """Return the values, computed in one graph."""
-        return [one.value if isinstance(one, Known) else one for one in self._run(values)]
+        return [value.value if isinstance(value, Known) else value for value in self._run(values)]
 
     def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
         """Return the values computed and kept; one that is lost is computed again."""
         client = active_client()
         if client is None:
-            return [one if isinstance(one, Known) else Known(one) for one in self._run(values)]
+            return [done if isinstance(done, Known) else Known(done) for done in self._run(values)]
         self.computes += 1
-        return _submitted(client, [planned(one) for one in values])
+        return _submitted(client, [planned(value) for value in values])
 
     def settle(self) -> None:
         """Wait for values that are on their way though nothing wants them any more."""
@@ -446,7 +397,7 @@ class DaskFlow:
 
     def holds(self, values: Sequence[Lazy]) -> bool:
         """Return whether the values are known here, and tasks run on threads of this process."""
-        return self.shares_memory and all(isinstance(one, Known) for one in values)
+        return self.shares_memory and all(isinstance(value, Known) for value in values)
 
     @property
     def shares_memory(self) -> bool:
@@ -459,15 +410,15 @@ class DaskFlow:
         from dask.base import get_scheduler
 
         self.computes += 1
-        wanted = [one if isinstance(one, Known) else planned(one) for one in values]
-        tasks = [one for one in wanted if isinstance(one, Planned)]
+        asked = [value if isinstance(value, Known) else planned(value) for value in values]
+        tasks = [value for value in asked if isinstance(value, Planned)]
         client = active_client()
         if client is None:
             run = get_scheduler(scheduler=known_scheduler()) or dask.threaded.get
-            results = iter(run(merged(tasks), [one.key for one in tasks]) if tasks else ())
+            results = iter(run(merged(tasks), [task.key for task in tasks]) if tasks else ())
         else:
             results = iter(self._run_on(client, tasks))
-        return [next(results) if isinstance(one, Planned) else one for one in wanted]
+        return [next(results) if isinstance(value, Planned) else value for value in asked]
 
     def _run_on(self, client: Any, tasks: Sequence[Planned]) -> list[Any]:
         """Return values computed on workers, from what was sent there or, where it is lost, not."""
@@ -498,7 +449,7 @@ class DaskFlow:
 
 
 def _gathered(client: Any, tasks: Sequence[Planned]) -> list[Any]:
-    futures = [one.layer[one.key] for one in _submitted(client, tasks)]
+    futures = [kept.layer[kept.key] for kept in _submitted(client, tasks)]
     return fetch(client, futures, direct=reaches_workers(client))
 
 

@@ -87,18 +87,16 @@ def ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
     handler = _Handler()
     _handlers.append(handler)
-    heard = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
-    for number in heard:
-        signal.signal(number, handler)
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:
         _handlers.remove(handler)
-        for number in heard:
-            signal.signal(number, before[number])
+        for number, former in before.items():
+            signal.signal(number, former)
         if handler.first is not None:
             logging.disable(logging.NOTSET)
 
@@ -275,22 +273,9 @@ class Place(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's
         """Return it, refused in words that do not show the secret."""
-        return plain_url(value, _called(param))
-
-
-class PlaceOfFile(click.Path):
-    """A path of a file that is there."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return it; click would repeat a secret."""
-        return super().convert(plain_url(value, _called(param)), param, ctx)
-
-
-def _called(param: click.Parameter | None) -> str:
-    """Return what a person calls an option or an argument."""
-    if param is None:
-        return "a path or URL"
-    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+        if isinstance(param, click.Option):
+            return plain_url(value, param.opts[0])
+        return plain_url(value, param.human_readable_name if param else "a path or URL")
 
 
 class Whole(click.IntRange):
@@ -336,7 +321,7 @@ where_to_run = with_options(
     ),
     click.option("--processes", type=Whole(RANGES["processes"]), help="Worker processes here."),
     click.option("--scheduler", metavar="ADDRESS", type=Place(), help="A running dask scheduler."),
-    click.option("--scheduler-file", type=PlaceOfFile(exists=True), help="File with it."),
+    click.option("--scheduler-file", type=click.Path(exists=True), help="File with it."),
 )
 how_to_print = with_options(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),

@@ -67,11 +67,11 @@ def run(
     a time writes an output; another one ends with exit code 75 and says who that is.
     """
     from hmrf_dask.jobs.inputs import gather, load_job
-    from hmrf_dask.jobs.run_job import report_if_done
-    from hmrf_dask.storage.addresses import refuse_memory
+    from hmrf_dask.jobs.run_job import report_if_done, run_job
+    from hmrf_dask.storage.addresses import absolute_url, refuse_memory
 
     way = scheduler_option(where)
-    changes: dict[str, Any] = {} if output is None else {"output": _from_here(output)}
+    changes: dict[str, Any] = {} if output is None else {"output": absolute_url(output)}
     if predict:
         changes["mode"] = "predict"
     job = load_job(job_file, changes)
@@ -93,8 +93,6 @@ def run(
             click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
         return
     if report is None:
-        from hmrf_dask.jobs.run_job import run_job
-
         with shown_progress(quiet=quiet) as tell, _connected(inputs, way):
             report = run_job(inputs, tell=tell)
     print_result(report, as_json=as_json, quiet=quiet)
@@ -131,10 +129,3 @@ def _detach(inputs: Inputs, way: dict[str, Any]) -> dict[str, str]:
     with _connected(inputs, way):
         key = submit(inputs)
     return {"status": "detached", "task": key, "output": inputs.output}
-
-
-def _from_here(output: str) -> str:
-    """Return an output as an absolute one: on the command line it is seen from the folder."""
-    from hmrf_dask.storage.addresses import absolute_url
-
-    return absolute_url(output)

@@ -13,8 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -41,28 +40,23 @@ def setting(name: str, default: Any) -> Any:
     return dask.config.get(f"hmrf.{name}", default)
 
 
-def known_scheduler() -> Any:
-    """Return a local scheduler where nothing else can be meant, None where Dask has to find out.
+def scheduler_in_use() -> Any:
+    """Return the function that Dask would run graphs with, or None for the default.
 
-    To look for a client it imports distributed, half a second, even where a local scheduler is
+    To look for a client Dask imports distributed, half a second, even where a local scheduler is
     named; without distributed there is none.
     """
     import dask
     import dask.threaded
-    from dask.base import named_schedulers
+    from dask.base import get_scheduler, named_schedulers
 
-    named = dask.config.get("scheduler", None)
+    named, known = dask.config.get("scheduler", None), None
     if isinstance(named, str):
-        return named_schedulers.get(named.lower())
-    return None if named or "distributed" in sys.modules else dask.threaded.get
-
-
-def scheduler_in_use() -> Any:
-    """Return the function that Dask would run graphs with, or None for the default."""
-    from dask.base import get_scheduler
-
+        known = named_schedulers.get(named.lower())
+    elif not named and "distributed" not in sys.modules:
+        known = dask.threaded.get
     try:
-        return get_scheduler(scheduler=known_scheduler())
+        return get_scheduler(scheduler=known)
     except RuntimeError as error:  # Dask's own refusal of an asynchronous client
         raise ConfigurationError(
             "the active Client must be a synchronous one, got Client(asynchronous=True), or a call "
@@ -250,17 +244,14 @@ def answer_of(future: Future[T], what: str, *, seconds: float | None = None) -> 
     """Return the result of a future; report every minute that it is waited for, and give up."""
     allowed = no_progress() if seconds is None else seconds
     began, every = time.monotonic(), notice_every()
+    waited = 0.0
     try:
-        while True:
-            waited = time.monotonic() - began
-            with contextlib.suppress(FutureTimeoutError):
-                return future.result(max(0.0, min(every, allowed - waited)))
-            if future.done():  # just now, or with a TimeoutError of its own
-                return future.result()
+        while not wait([future], max(0.0, min(every, allowed - waited))).done:
             waited = time.monotonic() - began
             if waited >= allowed:
                 raise SilentClusterError(f"{what} for {allowed:g} s; {_LOOK}, and {AGAIN}")
             log.warning("%s for %.0f s; giving up at %g s", what, waited, allowed)
+        return future.result()
     finally:
         future.cancel()
 

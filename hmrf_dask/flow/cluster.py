@@ -7,8 +7,9 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -57,36 +58,42 @@ def wait_for(client: Any, futures: Sequence[Any], keys: Collection[str] = ()) ->
     try:
         _wait(client, futures, keys or [future.key for future in futures])
     except BaseException:  # Ctrl-C in a notebook keeps the frame, and the frame keeps the futures
-        with contextlib.suppress(Exception):
-            ask(client, "tasks must be cancelled", lambda: client.cancel(list(futures)), seconds=3)
+        _cancel(client, futures)
         raise
+
+
+def _cancel(client: Any, futures: Sequence[Any]) -> None:
+    with contextlib.suppress(Exception):
+        ask(client, "tasks must be cancelled", lambda: client.cancel(list(futures)), seconds=3)
+
+
+@contextlib.contextmanager
+def _named_if_lost(what: str) -> Iterator[None]:
+    """Say in words what was lost where Dask says that it was cancelled."""
+    from distributed import CancelledError
+
+    try:
+        yield
+    except CancelledError as error:
+        raise LostWorkError(f"{what} ({error}); {AGAIN}") from error
 
 
 def futures_of(client: Any, kept: Sequence[Any]) -> list[Any]:
     """Return the futures of persisted collections, or say that what they hang on is lost."""
-    from distributed import CancelledError
-
-    try:
+    with _named_if_lost("tasks must stay until they are done, got them lost"):
         return list(client.futures_of(list(kept)))
-    except CancelledError as error:
-        raise LostWorkError(
-            f"tasks must stay until they are done, got them lost ({error}); {AGAIN}"
-        ) from error
 
 
 def fetch(client: Any, futures: Sequence[Any], *, direct: bool | None = None) -> list[Any]:
     """Return the results of futures that are done."""
-    from distributed import CancelledError
-
-    wanted = list(futures)
+    done = list(futures)
     try:
-        return list(ask(client, "results must come", lambda: client.gather(wanted, direct=direct)))
-    except CancelledError as error:
-        with contextlib.suppress(Exception):  # the same keys are run again: nothing old may answer
-            ask(client, "tasks must be cancelled", lambda: client.cancel(wanted), seconds=3)
-        raise LostWorkError(
-            f"results must stay until they are fetched, got them lost ({error}); {AGAIN}"
-        ) from error
+        with _named_if_lost("results must stay until they are fetched, got them lost"):
+            gather = partial(client.gather, done, direct=direct)
+            return list(ask(client, "results must come", gather))
+    except LostWorkError:  # the same keys are run again: nothing old may answer
+        _cancel(client, done)
+        raise
 
 
 def compute(*values: Any) -> tuple[Any, ...]:
@@ -95,28 +102,24 @@ def compute(*values: Any) -> tuple[Any, ...]:
 
     client = active_client()
     if client is None:
-        found: tuple[Any, ...] = dask_compute(*values)
-        return found
+        return tuple(dask_compute(*values))
     futures = client.compute(list(values), retries=setting("retries", 3))
     wait_for(client, futures)
     return tuple(fetch(client, futures))
 
 
 def _wait(client: Any, futures: Sequence[Any], keys: Collection[str]) -> None:
-    from distributed import CancelledError, wait
+    from distributed import wait
 
     watch = Watch(client, keys)
+    lost = f"the scheduler must stay, got {watch.address} gone, or the work cancelled"
     while not any(future.status == "error" for future in futures):
         try:
-            wait(futures, timeout=min(POLL, no_progress() / 10))
+            with _named_if_lost(lost):
+                wait(futures, timeout=min(POLL, no_progress() / 10))
             break
         except TimeoutError:
             watch.look(sum(future.done() for future in futures))
-        except CancelledError as error:
-            raise LostWorkError(
-                f"the scheduler must stay, got {watch.address} gone, or the work cancelled "
-                f"({error}); {AGAIN}"
-            ) from error
     for future in futures:
         if future.status == "error":
             _explain(future)

@@ -19,8 +19,8 @@ from hmrf_dask.flow.clients import (
     active_client,
     begin,
     in_this_process,
-    known_scheduler,
     no_progress,
+    scheduler_in_use,
     setting,
 )
 from hmrf_dask.flow.cluster import (
@@ -407,14 +407,13 @@ class DaskFlow(Dataflow):
     def _run(self, values: Sequence[Lazy]) -> list[Any]:
         """Return what is known already as it is, everything else computed."""
         import dask.threaded
-        from dask.base import get_scheduler
 
         self.computes += 1
         asked = [value if isinstance(value, Known) else planned(value) for value in values]
         tasks = [value for value in asked if isinstance(value, Planned)]
         client = active_client()
         if client is None:
-            run = get_scheduler(scheduler=known_scheduler()) or dask.threaded.get
+            run = scheduler_in_use() or dask.threaded.get
             results = iter(run(merged(tasks), [task.key for task in tasks]) if tasks else ())
         else:
             results = iter(self._run_on(client, tasks))

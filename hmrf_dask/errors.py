@@ -93,13 +93,7 @@ class HmrfError(Exception):
 
 
 class InvalidInputError(HmrfError, ValueError):
-    """The data, the ids or the pairs are not what they must be.
-
-    Examples
-    --------
-    >>> issubclass(InvalidInputError, ValueError), InvalidInputError.exit_code
-    (True, 65)
-    """
+    """The data, the ids or the pairs are not what they must be."""
 
     exit_code = 65
 
@@ -111,10 +105,7 @@ class InvalidTypeError(InvalidInputError, TypeError):
 class ConflictError(InvalidInputError):
     """A must-link path joins a pair that is cannot-linked.
 
-    Attributes
-    ----------
-    witness : tuple
-        The ids along the shortest must-link path; first and last are the cannot-linked pair.
+    `witness` are the ids along the shortest such path: first and last are the pair.
 
     Examples
     --------
@@ -146,11 +137,8 @@ class UnreadableFileError(InvalidInputError):
 class InfeasibleError(InvalidInputError):
     """Hard pairs leave some documents no cluster, in any of the orders that were tried.
 
-    Attributes
-    ----------
-    blocking : tuple of tuples
-        The cannot-linked ids that stand in the way: of each the first has no cluster left, the
-        second is in one of them.
+    `blocking` are the cannot-linked ids that stand in the way: of each pair the first has no
+    cluster left, the second is in one of them.
 
     Examples
     --------
@@ -186,13 +174,7 @@ class DistortionError(ConfigurationError, TypeError):
 
 
 class MemoryPlanError(HmrfError, MemoryError):
-    """The plan needs more memory than there is; the message shows the arithmetic.
-
-    Examples
-    --------
-    >>> issubclass(MemoryPlanError, MemoryError), MemoryPlanError.exit_code
-    (True, 78)
-    """
+    """The plan needs more memory than there is; the message shows the arithmetic."""
 
     exit_code = 78
 
@@ -214,13 +196,7 @@ class SourceError(HmrfError, OSError):
 
 
 class SourceUnavailableError(SourceError):
-    """The store does not answer now, or a file changed while it was read: trying again may help.
-
-    Examples
-    --------
-    >>> SourceError.exit_code, SourceUnavailableError.exit_code
-    (78, 75)
-    """
+    """The store does not answer now, or a file changed while it was read: trying again may help."""
 
     exit_code = 75
 

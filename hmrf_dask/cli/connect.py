@@ -13,7 +13,8 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from multiprocessing import resource_tracker
@@ -78,19 +79,19 @@ def connected(
     """
     silence_dask()
     with ExitStack() as stack:
-        if cluster is not None and cluster.cluster_class is not None:
-            stack.enter_context(_started(cluster))
-            yield
-            return
         if cluster is not None:
             threads, processes = cluster.local, cluster.processes
             scheduler, scheduler_file = cluster.address, cluster.scheduler_file
-        if threads is not None:
+        if cluster is not None and cluster.cluster_class is not None:
+            stack.enter_context(_started(cluster))
+        elif threads is not None:
             stack.enter_context(dask.config.set(scheduler="threads", num_workers=threads))
         elif processes is not None:
             _local_processes(stack, processes)
-        elif scheduler is not None or scheduler_file is not None:
-            _client(stack, scheduler, scheduler_file)
+        elif scheduler is not None:
+            _client(stack, scheduler)
+        elif scheduler_file is not None:
+            _client(stack, _address_in(scheduler_file))
         yield
 
 
@@ -126,45 +127,40 @@ def _local_processes(stack: ExitStack, n_workers: int) -> None:
             cluster = stack.enter_context(closed_in_time("a cluster of processes here", make))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    stack.enter_context(_client_of(cluster))
+    stack.enter_context(closed_in_time("a client", partial(Client, cluster)))
 
 
 @contextmanager
 def _started(asked: Cluster) -> Iterator[None]:
     """Start a cluster of an allowed class with its workers, and end it afterwards."""
-    assert asked.cluster_class is not None
-    assert asked.cluster_class in CLASSES  # nothing else is imported because a file says so
-    if asked.cluster_class == "distributed.LocalCluster":
+    name = asked.cluster_class or ""
+    assert name in CLASSES  # nothing else is imported because a file says so
+    if name == "distributed.LocalCluster":
         workers = asked.kwargs.get("n_workers")
         _refuse_too_many(max(asked.workers or 0, workers if isinstance(workers, int) else 0))
-    module, _, name = asked.cluster_class.rpartition(".")
-    system = name.removesuffix("Cluster").lower()
+    module, _, class_name = name.rpartition(".")
+    system = class_name.removesuffix("Cluster").lower()
     configured = dask.config.get(f"jobqueue.{system}.scheduler-options", {})
     try:
-        kind = getattr(import_module(module), name)
+        kind = getattr(import_module(module), class_name)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
-            f"cluster.class {asked.cluster_class} must be installed, got {error}; install "
+            f"cluster.class {name} must be installed, got {error}; install "
             f"{module.partition('.')[0].replace('_', '-')} where the job is started"
         ) from error
     with ExitStack() as stack:
         try:
-            arguments = arguments_of(asked.cluster_class, asked.kwargs, configured)
-            closing = closed_in_time(asked.cluster_class, partial(kind, **arguments))
-            cluster = stack.enter_context(closing)
+            make = partial(kind, **arguments_of(name, asked.kwargs, configured))
+            cluster = stack.enter_context(closed_in_time(name, make))
         except HmrfError:
             raise
         except Exception as error:  # of classes that are not ours
             raise _not_started(asked, error) from error
         if asked.workers is not None:
-            scaled = partial(cluster.scale, asked.workers)
-            within(f"{asked.cluster_class} must start workers, got nothing", scaled)
-        stack.enter_context(_client_of(cluster))
+            scale = partial(cluster.scale, asked.workers)
+            within(f"{name} must start workers, got nothing", scale)
+        stack.enter_context(closed_in_time("a client", partial(Client, cluster)))
         yield
-
-
-def _client_of(cluster: Any) -> AbstractContextManager[Client]:
-    return closed_in_time("a client", partial(Client, cluster))
 
 
 def _not_started(asked: Cluster, error: BaseException) -> ClusterError | ConfigurationError:
@@ -182,20 +178,19 @@ def _not_started(asked: Cluster, error: BaseException) -> ClusterError | Configu
     )
 
 
-def _client(stack: ExitStack, scheduler: str | None, scheduler_file: str | None) -> None:
-    if scheduler_file is not None:
-        _refuse_other_files(scheduler_file)
-    if scheduler is not None:
-        scheduler = plain_url(scheduler, "the scheduler's address")
+def _client(stack: ExitStack, scheduler: str) -> None:
+    scheduler = plain_url(scheduler, "the scheduler's address")
+    named = scheduler if "://" in scheduler or ":" not in scheduler else f"tcp://{scheduler}"
     try:
-        if scheduler is not None:  # a Client with a wrong address stays Dask's default one
-            named = (
-                scheduler if "://" in scheduler or ":" not in scheduler else f"tcp://{scheduler}"
-            )
-            _check_address(named)
-        make = partial(Client, scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS)
-        who = f"a client of {scheduler or scheduler_file}"
-        client = stack.enter_context(closed_in_time(who, make, seconds=CONNECT_SECONDS + GRACE))
+        # A Client with a wrong address stays Dask's default one.
+        _, port = get_address_host_port(named, strict=True)
+        if not 0 < port < 2**16:
+            raise ValueError(f"the port must be from 1 to 65535, got {port}")
+        make = partial(Client, scheduler, timeout=CONNECT_SECONDS)
+        seconds = CONNECT_SECONDS + GRACE
+        client = stack.enter_context(
+            closed_in_time(f"a client of {scheduler}", make, seconds=seconds)
+        )
         # By name: Dask forgets a default client whose scheduler ends, and threads would go on here.
         stack.enter_context(dask.config.set(scheduler=client))
     except ValueError as error:
@@ -204,50 +199,30 @@ def _client(stack: ExitStack, scheduler: str | None, scheduler_file: str | None)
         ) from error
     except OSError as error:
         raise ClusterError(
-            f"no Dask scheduler answered at {scheduler or scheduler_file} within "
-            f"{CONNECT_SECONDS} s ({error}); start one, or check the address"
+            f"no Dask scheduler answered at {scheduler} within {CONNECT_SECONDS} s ({error}); "
+            "start one, or check the address"
         ) from error
 
 
-def _refuse_other_files(scheduler_file: str) -> None:
-    """Refuse a file that no `dask scheduler --scheduler-file` wrote: a Client only asserts."""
-    waited_until = time.monotonic() + CONNECT_SECONDS
-    while not Path(scheduler_file).exists():  # a Client would wait for ever
-        if time.monotonic() > waited_until:
+def _address_in(scheduler_file: str) -> str:
+    """Return the address that `dask scheduler --scheduler-file` wrote, or will write soon."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while not Path(scheduler_file).exists():
+        if time.monotonic() > deadline:
             raise ClusterError(
                 f"no scheduler file {scheduler_file!r} within {CONNECT_SECONDS} s; start a "
                 "scheduler with it, or check the path"
             )
         time.sleep(0.1)
     for _ in range(10):  # a scheduler that is just starting may have written half of it
-        if _names_a_scheduler(scheduler_file):
-            return
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            data = read_bounded(scheduler_file, most=SCHEDULER_FILE_BYTES)
+            return str(json.loads(data)["address"])
         time.sleep(0.1)
     raise ConfigurationError(
         f"a scheduler file must be what `dask scheduler --scheduler-file` wrote, "
         f"got {scheduler_file!r}; check the path, or give --scheduler ADDRESS"
     )
-
-
-def _names_a_scheduler(scheduler_file: str) -> bool:
-    """Return whether a file has the address of a scheduler; one with a secret is an error."""
-    try:
-        address = json.loads(read_bounded(scheduler_file, most=SCHEDULER_FILE_BYTES))["address"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return False
-    plain_url(str(address), f"the address in {scheduler_file}")
-    try:
-        _check_address(address)
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
-def _check_address(address: str) -> None:
-    """Raise ValueError unless it is one that a Client can try."""
-    _, port = get_address_host_port(address, strict=True)
-    if not 0 < port < 2**16:
-        raise ValueError(f"the port must be from 1 to 65535, got {port}")
 
 
 def submit(inputs: Inputs) -> str:
@@ -281,8 +256,6 @@ async def _taken(client: Any, key: str) -> None:
 
 def drive(inputs: Inputs) -> dict[str, Any]:
     """Run a job from inside a task."""
-    from dataclasses import asdict
-
     with worker_client():
         return asdict(_run_when_unlocked(inputs))
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hmrf_dask")
 METRIC = "hmrf_life"
-SIGN = 1.0  # seconds of processor time that a sign counts as
 POLL = 2.0  # seconds between two surveys of the workers while a graph runs
 STALE = 30.0  # seconds without a heartbeat after which a worker is not busy
 SHARE = 0.01  # of a core that a task takes at least while it computes
@@ -336,26 +335,21 @@ def _explain(future: Any) -> None:
 
 
 def report_life() -> None:
-    """Let the worker of this task, if there is one, tell of its tasks from now on."""
+    """Let the worker of this task, if any, report its tasks with each heartbeat from now on."""
     if "distributed" in sys.modules:
         from distributed import get_worker
 
         try:
-            watch_tasks_of(get_worker())
+            get_worker().metrics.setdefault(METRIC, _life_of_tasks)
         except ValueError:  # no task of a worker
             return
-
-
-def watch_tasks_of(worker: Any) -> None:
-    """Let a worker tell of its tasks with each heartbeat."""
-    worker.metrics.setdefault(METRIC, _life_of_tasks)
 
 
 def _life_of_tasks(worker: Any) -> dict[str, float]:
     """Return the life of each task that runs: processor seconds, and signs."""
     with worker.active_threads_lock:  # no thread ends meanwhile
         running = dict(worker.active_threads)
-        signs = SIGN * signs_of_life()
+        signs = signs_of_life()  # each counts as a second of processor time
         return {str(key): _processor_seconds(thread) + signs for thread, key in running.items()}
 
 
@@ -488,17 +482,15 @@ def _answers(client: Any, run: RunDirectory, token: str) -> dict[str, Any]:
     """Return the answer of each worker, or say which of them gave none."""
     answers: dict[str, Any] = {}
 
-    async def asked(worker: str) -> None:
+    async def ask_worker(worker: str) -> None:
         answers.update(await client.run(_worker_answer, run, token, workers=[worker]))
-
-    async def all_asked() -> list[BaseException | None]:
-        return await asyncio.gather(*map(asked, workers), return_exceptions=True)
 
     workers = list(workers_by_name(client))
     what = "every worker must answer before the start"
     errors: list[Any] = []
     with contextlib.suppress(SilentClusterError):
-        errors = ask(client, what, all_asked)
+        ask_all = partial(asyncio.gather, return_exceptions=True)
+        errors = ask(client, what, lambda: ask_all(*map(ask_worker, workers)))
     for error in errors:
         if error is not None and not isinstance(error, OSError):
             raise error

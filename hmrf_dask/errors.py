@@ -236,15 +236,7 @@ def is_of_a_store(error: BaseException) -> bool:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether trying again may help against what a store raised: exit code 75, else 78.
-
-    Examples
-    --------
-    >>> may_pass(TimeoutError()), may_pass(OSError(28, "No space left on device"))
-    (True, True)
-    >>> may_pass(OSError(30, "Read-only file system")), may_pass(FileNotFoundError("b"))
-    (False, False)
-    """
+    """Return whether trying again may help against what a store raised: exit code 75, else 78."""
     if type(error).__name__ == "ClientPayloadError":  # aiohttp: it ended early, and calls that 400
         return True
     answer = _answered(error) or _answered(error.__cause__)

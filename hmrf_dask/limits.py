@@ -17,13 +17,7 @@ LARGEST_INT32: Final = 2**31 - 1
 
 
 class Range(NamedTuple):
-    """The least and the most that a number may be.
-
-    Examples
-    --------
-    >>> Range(1, 10).whole, Range(0.0, 1.0).whole
-    (True, False)
-    """
+    """The least and the most that a number may be."""
 
     least: float
     most: float
@@ -99,35 +93,16 @@ CELLS_BYTES: Final = 2**28  # of Parquet: what rows read at once may come to at 
 
 
 def within(name: str) -> dict[str, Any]:
-    """Return how a field of a model says that it takes a number in the range of this name.
-
-    Examples
-    --------
-    >>> within("keep")
-    {'strict': True, 'ge': 1, 'le': 10000}
-    """
+    """Return how a field of a model says that it takes a number in the range of this name."""
     return RANGES[name].as_field()
 
 
 def problem_of_cost(cost: float) -> str:
-    """Return what is wrong with the cost of a pair, "" if nothing is; NaN is no cost.
-
-    Examples
-    --------
-    >>> problem_of_cost(1e308)
-    'must be 0, or from 1e-12 to 1e+12'
-    """
+    """Return what is wrong with the cost of a pair, "" if nothing is; NaN is no cost."""
     return "" if cost == 0 or LEAST_COST <= cost <= RANGES["cost"].most else COST_MUST_BE
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise ConfigurationError unless a number is an integer in the range of its name.
-
-    Examples
-    --------
-    >>> check_count("n_partitions", 0)
-    Traceback (most recent call last):
-    hmrf_dask.errors.ConfigurationError: n_partitions must be an integer from 1 to 1000000, got 0
-    """
+    """Raise ConfigurationError unless a number is an integer in the range of its name."""
     if problem := RANGES[name].problem_of_count(value):
         raise ConfigurationError(f"{name} {problem}, got {shortened(value)}")

@@ -35,13 +35,7 @@ REQUIRED: Final = object()
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of some of the methods.
-
-    Examples
-    --------
-    >>> PARAMETERS["penalty"].values, PARAMETERS["penalty"].default
-    (('distance', 'potts'), 'distance')
-    """
+    """A parameter of some of the methods."""
 
     name: str
     values: Choices | Range

@@ -20,7 +20,7 @@ AnyArray = npt.NDArray[Any]
 
 
 class Sized:
-    """A value whose size Python tells by the arrays in it: Dask places, moves and spills by that.
+    """A value whose size is that of the arrays in it: Dask places, moves and spills by that.
 
     Without this a dataclass of arrays counts as some fifty bytes.
     """

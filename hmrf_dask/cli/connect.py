@@ -78,20 +78,20 @@ def connected(
     2
     """
     silence_dask()
+    asked = cluster or Cluster.model_construct(
+        local=threads, processes=processes, address=scheduler, scheduler_file=scheduler_file
+    )
     with ExitStack() as stack:
-        if cluster is not None:
-            threads, processes = cluster.local, cluster.processes
-            scheduler, scheduler_file = cluster.address, cluster.scheduler_file
-        if cluster is not None and cluster.cluster_class is not None:
-            stack.enter_context(_started(cluster))
-        elif threads is not None:
-            stack.enter_context(dask.config.set(scheduler="threads", num_workers=threads))
-        elif processes is not None:
-            _local_processes(stack, processes)
-        elif scheduler is not None:
-            _client(stack, scheduler)
-        elif scheduler_file is not None:
-            _client(stack, _address_in(scheduler_file))
+        if asked.cluster_class is not None:
+            stack.enter_context(_started(asked, asked.cluster_class))
+        if asked.local is not None:
+            stack.enter_context(dask.config.set(scheduler="threads", num_workers=asked.local))
+        if asked.processes is not None:
+            _local_processes(stack, asked.processes)
+        if asked.scheduler_file is not None:
+            _client(stack, _address_in(asked.scheduler_file))
+        if asked.address is not None:
+            _client(stack, asked.address)
         yield
 
 
@@ -131,9 +131,8 @@ def _local_processes(stack: ExitStack, n_workers: int) -> None:
 
 
 @contextmanager
-def _started(asked: Cluster) -> Iterator[None]:
+def _started(asked: Cluster, name: str) -> Iterator[None]:
     """Start a cluster of an allowed class with its workers, and end it afterwards."""
-    name = asked.cluster_class or ""
     assert name in CLASSES  # nothing else is imported because a file says so
     if name == "distributed.LocalCluster":
         workers = asked.kwargs.get("n_workers")

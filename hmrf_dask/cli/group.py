@@ -5,7 +5,6 @@ What all commands share: errors and warnings as lines, where the work runs, how 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -17,9 +16,9 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -34,6 +33,9 @@ from hmrf_dask.errors import (
 from hmrf_dask.limits import RANGES, Range, problem_of_cost
 from hmrf_dask.redaction import logs_without_secrets, shortened, without_secrets
 from hmrf_dask.storage.addresses import plain_url
+
+if TYPE_CHECKING:
+    from hmrf_dask.jobs.job_file import Cluster
 
 INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 UNREAD = 141  # and one whose reader went away, such as `head`
@@ -78,7 +80,7 @@ class _Handler:
 _handlers: list[_Handler] = []
 
 
-@contextlib.contextmanager
+@contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Raise EndedBySignal inside when SIGTERM or SIGHUP comes; a second one ends at once.
 
@@ -101,7 +103,7 @@ def ended_by_signals() -> Iterator[None]:
             logging.disable(logging.NOTSET)
 
 
-@contextlib.contextmanager
+@contextmanager
 def finished_first() -> Iterator[None]:
     """Let a signal that comes inside end the command only after it: half of it would be left."""
     for handler in _handlers:
@@ -116,7 +118,7 @@ def finished_first() -> Iterator[None]:
 
 def forget_stdout() -> None:
     """Write nothing more to a pipe that nobody reads, not even when Python ends."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -125,13 +127,12 @@ def forget_stdout() -> None:
 def leave(code: int) -> NoReturn:
     """End the process at once: threads that still compute would be waited for."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 WARNED = "hmrf_dask.warned"  # in the context of a command: its warnings, each text once
 # What to do after Ctrl-C or a signal; the other commands leave nothing half done that a second one
@@ -255,10 +256,10 @@ def _warnings_as_lines(warned: dict[str, None], *, quiet: bool | None) -> Iterat
         yield
 
 
-def with_options(*options: Callable[[Any], Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return a decorator that adds options in the order in which `--help` is to show them."""
 
-    def add(command: Callable[P, R]) -> Callable[P, R]:
+    def add(command: F) -> F:
         for option in reversed(options):
             command = option(command)
         return command
@@ -292,13 +293,7 @@ class Whole(click.IntRange):
 
 
 class Cost(click.ParamType[float]):
-    """What a broken pair costs.
-
-    Examples
-    --------
-    >>> Cost().convert("0.5", None, None)
-    0.5
-    """
+    """What a broken pair costs."""
 
     name = "number"
 
@@ -340,12 +335,14 @@ def scheduler_option(where: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def connected_to(where: dict[str, Any]) -> AbstractContextManager[None]:
-    """Return a context in which Dask runs where the options say."""
+def connected_to(
+    where: dict[str, Any], cluster: Cluster | None = None
+) -> AbstractContextManager[None]:
+    """Return a context in which Dask runs where the options say, or else the job file."""
     chosen = scheduler_option(where)  # before anything is imported
     from hmrf_dask.cli.connect import connected
 
-    return connected(**chosen)
+    return connected(**(chosen or {"cluster": cluster}))
 
 
 def print_result(result: Any, *, as_json: bool, quiet: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ from hmrf_dask.cli.group import (
     HmrfCommand,
     Place,
     Whole,
+    connected_to,
     how_to_print,
     print_result,
     scheduler_option,
@@ -93,7 +93,7 @@ def run(
             click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
         return
     if report is None:
-        with shown_progress(quiet=quiet) as tell, _connected(inputs, way):
+        with shown_progress(quiet=quiet) as tell, connected_to(way, inputs.job.cluster):
             report = run_job(inputs, tell=tell)
     print_result(report, as_json=as_json, quiet=quiet)
 
@@ -110,13 +110,6 @@ def _with_scheduler_file(job: Job, job_file: str) -> Job:
     return job.model_copy(update={"cluster": cluster})
 
 
-def _connected(inputs: Inputs, way: dict[str, Any]) -> AbstractContextManager[None]:
-    """Return a context in which Dask runs where the options say, or else the job file."""
-    from hmrf_dask.cli.connect import connected
-
-    return connected(**way) if way else connected(cluster=inputs.job.cluster)
-
-
 def _detach(inputs: Inputs, way: dict[str, Any]) -> dict[str, str]:
     cluster = inputs.job.cluster
     if not (cluster.stays and not way) and not way.keys() & {"scheduler", "scheduler_file"}:
@@ -126,6 +119,6 @@ def _detach(inputs: Inputs, way: dict[str, Any]) -> dict[str, str]:
         )
     from hmrf_dask.cli.connect import submit
 
-    with _connected(inputs, way):
+    with connected_to(way, cluster):
         key = submit(inputs)
     return {"status": "detached", "task": key, "output": inputs.output}

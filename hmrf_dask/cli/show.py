@@ -185,13 +185,7 @@ def _bad_records(findings: Findings) -> Iterator[str]:
 
 
 def _size(n_bytes: int) -> str:
-    """Return a number of bytes as people write it.
-
-    Examples
-    --------
-    >>> _size(999), _size(1_500_000)
-    ('999 bytes', '1.5 MB')
-    """
+    """Return a number of bytes as people write it."""
     for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
         if n_bytes >= 1000**power:
             return f"{n_bytes / 1000**power:.1f} {unit}"
@@ -290,12 +284,12 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     yield f"{_bold(kind)} {inspection['place']}"
     if kind == "output":
         yield from (_release(inspection["release"]), _holder(inspection["holder"]))
-    elif report:
-        yield from _reported(Report(**report))
-    elif kind == "job run":
-        yield "it did not end, or has not yet: the output says whether it is at work"
-    elif not inspection["running"]:
+    if kind == "run" and not inspection["running"]:
         yield "the fit is done"
+    if kind == "job run" and not report:
+        yield "it did not end, or has not yet: the output says whether it is at work"
+    if report:
+        yield from _reported(Report(**report))
     if inspection["progress"] and not report:
         yield from _progress(inspection["progress"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import multiprocessing
@@ -14,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -28,13 +27,7 @@ _REPORTED: WeakSet[Any] = WeakSet()
 
 
 def setting(name: str, default: Any) -> Any:
-    """Return a setting of the `hmrf` section of Dask's configuration.
-
-    Examples
-    --------
-    >>> setting("no-such-setting", 7)
-    7
-    """
+    """Return a setting of the `hmrf` section of Dask's configuration."""
     import dask
 
     return dask.config.get(f"hmrf.{name}", default)
@@ -154,7 +147,7 @@ def leave_the_pool() -> None:
 
     if not getattr(thread_state, "proceed", False):  # no pool's thread, or it has left before
         return
-    with contextlib.suppress(ValueError, AttributeError):  # the thread of no task
+    with suppress(ValueError, AttributeError):  # the thread of no task
         get_worker()
         secede()
 
@@ -263,11 +256,6 @@ def within(what: str, function: Callable[[], T], *, seconds: float | None = None
     """Return function(), called on a thread that is left behind after the deadline.
 
     For calls that wait inside of Dask's own classes: starting and closing clusters.
-
-    Examples
-    --------
-    >>> within("the answer must come", lambda: 7, seconds=60)
-    7
     """
     future: Future[T] = Future()
 
@@ -280,9 +268,6 @@ def within(what: str, function: Callable[[], T], *, seconds: float | None = None
     future.set_running_or_notify_cancel()
     threading.Thread(target=call, name="hmrf-within", daemon=True).start()
     return answer_of(future, what, seconds=seconds)
-
-
-_LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application")
 
 
 @contextmanager
@@ -310,6 +295,9 @@ def _close(what: str, made: Any) -> None:
         log.debug("%s was left behind: %s", what, error)
 
 
+_LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application")
+
+
 def silence_dask() -> None:
     """Let Dask's own loggers write nothing, here and in processes that are started from here.
 
@@ -321,5 +309,5 @@ def silence_dask() -> None:
         return
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
     os.environ.setdefault("DASK_LOGGING__ASYNCIO", "critical")
-    for name in (*_LOGGERS, "asyncio"):
+    for name in ("asyncio", *_LOGGERS):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import psutil
 
 from hmrf_dask.errors import ClusterError, HmrfError, RunDirectoryError, counted
@@ -62,11 +64,11 @@ def wait_for(client: Any, futures: Sequence[Any], keys: Collection[str] = ()) ->
 
 
 def _cancel(client: Any, futures: Sequence[Any]) -> None:
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         ask(client, "tasks must be cancelled", lambda: client.cancel(list(futures)), seconds=3)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _named_if_lost(what: str) -> Iterator[None]:
     """Say in words what was lost where Dask says that it was cancelled."""
     from distributed import CancelledError
@@ -379,7 +381,7 @@ def reaches_workers(client: Any) -> bool:
     if not addresses or addresses[0] == greeted:
         return False
     # Behind a gateway, or just gone: another one may answer.
-    with contextlib.suppress(SilentClusterError):
+    with suppress(SilentClusterError):
         ask(
             client,
             f"worker {addresses[0]} must answer",
@@ -391,26 +393,31 @@ def reaches_workers(client: Any) -> bool:
     return reached
 
 
-def together(values: Sequence[Any]) -> list[tuple[list[int], int]]:
-    """Return the numbers of persisted values by the worker that has them, and how many tasks.
+def slices_of(values: Sequence[Any]) -> list[list[int]]:
+    """Return the numbers of persisted values in slices, a few a thread, each on one worker.
 
     A worker gets one task a thread: one that waits there is stolen, and drags its rows along. Rows
     that each task reads for itself are in one place: everywhere.
     """
-    client = active_client()
+    client, everywhere = active_client(), range(len(values))
     if client is None:
-        return [(list(range(len(values))), TASKS * local_threads())]
-    threads = {name: int(one["nthreads"]) for name, one in workers_by_name(client).items()}
+        return _split(everywhere, TASKS * local_threads())
+    threads = {name: int(worker["nthreads"]) for name, worker in workers_by_name(client).items()}
     if not any(hasattr(value, "key") for value in values):
-        return [(list(range(len(values))), TASKS * max(1, sum(threads.values())))]
+        return _split(everywhere, TASKS * max(1, sum(threads.values())))
     kept = futures_of(client, values)
     places = ask(client, "the scheduler must say where values lie", lambda: client.who_has(kept))
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for number, value in enumerate(values):
         holders = sorted(set(places.get(value.key, ())) & threads.keys())
-        least = min(holders or threads, key=lambda one: len(found.get(one, ())), default="")
-        found.setdefault(least, []).append(number)
-    return [(numbers, threads.get(name, 1)) for name, numbers in sorted(found.items())]
+        least = min(holders or threads, key=lambda name: len(numbers.get(name, ())), default="")
+        numbers.setdefault(least, []).append(number)
+    by_worker = [_split(numbers[name], threads.get(name, 1)) for name in sorted(numbers)]
+    return list(chain.from_iterable(by_worker))
+
+
+def _split(numbers: Sequence[int], n_parts: int) -> list[list[int]]:
+    return [part.tolist() for part in np.array_split(numbers, min(n_parts, len(numbers)))]
 
 
 # ---- memory
@@ -452,7 +459,7 @@ def machine_memory() -> int:
     """Return the memory of this machine, or what its container may have of it."""
     limits = [int(psutil.virtual_memory().total)]
     for file in CONTAINER_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+        with suppress(OSError, ValueError):  # no such file, or "max"
             limits.append(int(Path(file).read_text()))
     return min(limit for limit in limits if limit > 0)
 
@@ -488,7 +495,7 @@ def _answers(client: Any, run: RunDirectory, token: str) -> dict[str, Any]:
     workers = list(workers_by_name(client))
     what = "every worker must answer before the start"
     errors: list[Any] = []
-    with contextlib.suppress(SilentClusterError):
+    with suppress(SilentClusterError):
         ask_all = partial(asyncio.gather, return_exceptions=True)
         errors = ask(client, what, lambda: ask_all(*map(ask_worker, workers)))
     for error in errors:

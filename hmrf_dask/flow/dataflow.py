@@ -12,8 +12,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from hmrf_dask.errors import ClusterError
 from hmrf_dask.flow.clients import (
     active_client,
@@ -31,7 +29,7 @@ from hmrf_dask.flow.cluster import (
     other_path,
     reaches_workers,
     report_life,
-    together,
+    slices_of,
     wait_for,
 )
 from hmrf_dask.kernels.compiled import kernel_path
@@ -87,13 +85,7 @@ class Dataflow:
 
 
 class Inline(Dataflow):
-    """Runs functions where they are called.
-
-    Examples
-    --------
-    >>> Inline().lazy(max, 1, 2)
-    2
-    """
+    """Runs functions where they are called."""
 
 
 def tree(
@@ -111,12 +103,8 @@ def tree(
     """
     level = list(parts)
     while len(level) > 1:
-        level = [
-            flow.lazy(combine, level[first : first + fan])
-            if len(level[first : first + fan]) > 1
-            else level[first]
-            for first in range(0, len(level), fan)
-        ]
+        nodes = [level[first : first + fan] for first in range(0, len(level), fan)]
+        level = [flow.lazy(combine, node) if len(node) > 1 else node[0] for node in nodes]
     return level[0]
 
 
@@ -373,39 +361,6 @@ class DaskFlow(Dataflow):
 
     def compute(self, values: Sequence[Lazy]) -> list[Any]:
         """Return the values, computed in one graph."""
-        return [value.value if isinstance(value, Known) else value for value in self._run(values)]
-
-    def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
-        """Return the values computed and kept; one that is lost is computed again."""
-        client = active_client()
-        if client is None:
-            return [done if isinstance(done, Known) else Known(done) for done in self._run(values)]
-        self.computes += 1
-        return _submitted(client, [planned(value) for value in values])
-
-    def settle(self) -> None:
-        """Wait for values that are on their way though nothing wants them any more."""
-        self._sent.settle()
-
-    def co_located(self, values: Sequence[Lazy]) -> list[list[int]]:
-        """Return a few slices a thread, each of values on one worker, in their order."""
-        return [
-            [int(number) for number in part]
-            for numbers, n_tasks in together(values)
-            for part in np.array_split(numbers, min(n_tasks, len(numbers)))
-        ]
-
-    def holds(self, values: Sequence[Lazy]) -> bool:
-        """Return whether the values are known here, and tasks run on threads of this process."""
-        return self.shares_memory and all(isinstance(value, Known) for value in values)
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether tasks see the very objects that they are given, on threads of this process."""
-        return in_this_process()
-
-    def _run(self, values: Sequence[Lazy]) -> list[Any]:
-        """Return what is known already as it is, everything else computed."""
         import dask.threaded
 
         self.computes += 1
@@ -417,7 +372,32 @@ class DaskFlow(Dataflow):
             results = iter(run(merged(tasks), [task.key for task in tasks]) if tasks else ())
         else:
             results = iter(self._run_on(client, tasks))
-        return [next(results) if isinstance(value, Planned) else value for value in asked]
+        return [value.value if isinstance(value, Known) else next(results) for value in asked]
+
+    def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
+        """Return the values computed and kept; one that is lost is computed again."""
+        client = active_client()
+        if client is None:
+            return [Known(value) for value in self.compute(values)]
+        self.computes += 1
+        return _submitted(client, [planned(value) for value in values])
+
+    def settle(self) -> None:
+        """Wait for values that are on their way though nothing wants them any more."""
+        self._sent.settle()
+
+    def co_located(self, values: Sequence[Lazy]) -> list[list[int]]:
+        """Return a few slices a thread, each of values on one worker, in their order."""
+        return slices_of(values)
+
+    def holds(self, values: Sequence[Lazy]) -> bool:
+        """Return whether the values are known here, and tasks run on threads of this process."""
+        return self.shares_memory and all(isinstance(value, Known) for value in values)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether tasks see the very objects that they are given, on threads of this process."""
+        return in_this_process()
 
     def _run_on(self, client: Any, tasks: Sequence[Planned]) -> list[Any]:
         """Return values computed on workers, from what was sent there or, where it is lost, not."""

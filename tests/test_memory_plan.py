@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import dask
@@ -19,8 +18,7 @@ from hmrf_dask.fit import preparation
 from hmrf_dask.fit import preparation as fit_preparation
 from hmrf_dask.fit.preparation import TaskMemory, check_memory, plan_tasks
 from hmrf_dask.fit.starts import run_candidate
-from hmrf_dask.flow.dataflow import FAN, Inline
-from hmrf_dask.kernels.exact import exact_integer
+from hmrf_dask.flow.dataflow import FAN
 from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks import partitions
@@ -179,21 +177,3 @@ def test_a_start_that_is_not_refined_is_planned_without_summands(
     counted = {task.name: {name for name, _ in task.parts} for task in plan}
     assert ("its summands" in counted["a start"]) == refining_starts
     assert "its summands" in counted["a task of first variation"]
-
-
-def test_facts_do_not_depend_on_partitions() -> None:
-    X, _ = planted_text(200, 50, 3, 0)
-    flow, distortion = Inline(), make_distortion("cosine")
-    cuts = [0, 0, 70, 71, 200]
-    surveys = [
-        flow.lazy(tasks_partitions.survey_block, RowBlock.from_scipy(X[a:b]), a, distortion, False)
-        for a, b in pairwise(cuts)
-    ]
-    cut = tasks_partitions.add_facts(surveys)
-    whole = tasks_partitions.survey_block(RowBlock.from_scipy(X), 0, distortion, has_ids=False)
-    for name in ("n_rows", "n_values", "content", "order", "largest_mass", "n_zero"):
-        assert getattr(cut, name) == getattr(whole, name), name
-    for name in ("minimum", "maximum"):
-        assert np.array_equal(getattr(cut, name), getattr(whole, name)), name
-    assert exact_integer(cut.mass) == exact_integer(whole.mass)
-    assert (cut.longest_block, whole.longest_block) == (129, 200)

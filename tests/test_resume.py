@@ -140,15 +140,6 @@ def test_a_finished_run_returns_at_once(
     assert [event["event"] for event in events_of(run_dir)][-2:] == ["stop", "resume"]
 
 
-def test_a_finished_run_under_other_partitions(
-    undisturbed: dict[str, tuple[Result, str]], tmp_path: Path
-) -> None:
-    wanted, finished = undisturbed["kl"]
-    run_dir = str(shutil.copytree(finished, tmp_path / "run"))
-    assert fit(make_case("kl"), 7, run_dir=run_dir) == the_same_as(wanted)
-    assert fit(make_case("kl"), 3, run_dir=run_dir) == the_same_as(wanted)
-
-
 # --- damage
 
 

@@ -54,7 +54,7 @@ def test_scikit_learn_finds_nothing_wrong(
 
 
 BEYOND = "its y has more classes than the n_clusters that it sets"
-NO_SEEDS = "it fits without y, which tells the seeds"
+NO_SEEDS = "it fits without y, which names the seeds"
 
 
 def seeds_it_does_not_give(estimator: BaseEstimator) -> dict[str, str]:

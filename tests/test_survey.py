@@ -73,15 +73,16 @@ def test_facts_are_those_of_one_partition_however_tasks_take_them() -> None:
     whole = survey_tasks.survey_block(
         RowBlock.from_array(rows), 0, make_distortion("cosine"), False
     )
-    corpus = Corpus.from_rows(scipy.sparse.csr_array(rows), n_partitions=5)
-    for groups in (None, [[0, 1], [2], [3, 4]], [[4, 2, 0, 1, 3]]):
+    corpus = Corpus.from_rows(scipy.sparse.csr_array(rows)).with_partitions([0, 0, 8, 9, 24, 40])
+    for groups in (None, [[0, 1], [2], [3, 4]], [[3, 1, 0, 2, 4]]):
         facts = survey_of(corpus, slices=groups)
-        for name in ("n_rows", "content", "order", "largest_mass", "zero_rows"):
+        for name in ("n_rows", "content", "order", "largest_mass", "n_zero", "zero_rows"):
             assert getattr(facts, name) == getattr(whole, name), name
         assert np.array_equal(facts.minimum, whole.minimum)
         assert np.array_equal(facts.maximum, whole.maximum)
         assert exact_integer(facts.mass) == exact_integer(whole.mass)
-        assert facts.longest_block == 8
+        assert (facts.longest_block, whole.longest_block) == (16, 40)
+        assert facts.n_values == np.count_nonzero(rows.astype(np.float32))
 
 
 def survey_of(corpus: Corpus, **options: Any) -> survey_tasks.Facts:

@@ -83,37 +83,11 @@ class the_same_as:  # noqa: N801 - reads as a word of a sentence
         return replace(other, labels=self.wanted.labels) == self.wanted
 
 
-# --- every boundary, in this process
+# --- what was finished, in this process
 
 
 class Stopped(BaseException):
     """Stands for Ctrl-C."""
-
-
-@pytest.mark.parametrize("name", ["cosine", "kl", "euclidean"])
-def test_stopped_after_every_commit(
-    name: str,
-    undisturbed: dict[str, tuple[Result, str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    wanted, finished = undisturbed[name]
-    run_dir, keep = str(tmp_path / "run"), RunDirectory.commit
-
-    def stop_after(run: RunDirectory, *arguments: Any) -> None:
-        keep(run, *arguments)
-        raise Stopped
-
-    n_commits = len(phases_of(finished))
-    with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "commit", stop_after)
-        for number in range(n_commits):  # each attempt gets one commit further
-            with pytest.raises(Stopped):
-                fit(make_case(name), 1 + number % 3, run_dir=run_dir)
-            assert len(phases_of(run_dir)) == number + 1
-    assert fit(make_case(name), 2, run_dir=run_dir) == the_same_as(wanted)
-    assert len(phases_of(run_dir)) == n_commits
-    assert final(run_dir) == final(finished)
 
 
 def final(run_dir: str) -> Any:

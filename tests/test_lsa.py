@@ -290,16 +290,6 @@ def test_rows_come_back_as_they_came(tmp_path: Path) -> None:
     assert digest(fitted(str(tmp_path / "rows"))) == digest(model)
 
 
-def test_files_that_do_not_fit_are_read_in_every_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hmrf_dask.text import lsa
-
-    Corpus.from_rows(TEXT, n_partitions=4).to_parquet(str(tmp_path / "rows"))
-    monkeypatch.setattr(lsa, "memory_of_all", lambda: 0)
-    assert digest(fitted(str(tmp_path / "rows"))) == digest(fitted(TEXT))
-
-
 def test_clusters_of_a_lazy_corpus() -> None:
     corpus = Corpus.from_rows(TEXT, n_partitions=3)
     model = fitted(corpus)

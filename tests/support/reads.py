@@ -14,12 +14,14 @@ import pytest
 from hmrf_dask.fit import fitting
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource
+from hmrf_dask.text import lsa
 
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every corpus of files one that does not fit."""
-    monkeypatch.setattr(fitting, "memory_of_all", lambda: 2**10)
+    for module in (fitting, lsa):
+        monkeypatch.setattr(module, "memory_of_all", lambda: 2**10)
 
 
 @dataclass

@@ -1,10 +1,8 @@
-"""The protocol of a distortion: what the loop asks of one.
+"""What the loop asks of a distortion, and the form that all built-in ones share.
 
 A distortion is a small immutable object. `bind` ties it to the facts of a corpus (domain check,
 φ_max); every other method is a pure function of its arguments. Weights are always a float64 array
 (d,), centroids a float64 array (K, d) in the space of the rows.
-
-The form all built-in distortions share: linear or squared in the row, one set of kernels.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from hmrf_dask.kernels import distances, exact, hamerly, pairs, sums
-from hmrf_dask.kernels import nearest as kernels_nearest
+from hmrf_dask.kernels import distances, exact, hamerly, pairs
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import Table
@@ -31,13 +28,6 @@ from hmrf_dask.types import FloatArray, IntArray, LabelArray
 class Extent:
     """Facts of a whole corpus, the same for any partitioning.
 
-    Attributes
-    ----------
-    n_rows, n_features : int
-    minimum, maximum : float64 arrays, shape (d,), zeros of sparse rows included
-    mean_mass : float, the mean over rows of Σ_m x_m
-    largest_mass : float, the largest Σ_m |x_m| of a row
-
     Examples
     --------
     >>> lowest, highest = np.array([-3.0, 0.0]), np.array([1.0, 2.0])
@@ -48,10 +38,10 @@ class Extent:
 
     n_rows: int
     n_features: int
-    minimum: FloatArray
+    minimum: FloatArray  # shape (d,), zeros of sparse rows included, as in `maximum`
     maximum: FloatArray
-    mean_mass: float
-    largest_mass: float
+    mean_mass: float  # over rows, of Σ_m x_m
+    largest_mass: float  # the largest Σ_m |x_m| of a row
 
     @property
     def signed(self) -> bool:
@@ -82,7 +72,7 @@ class Distortion(ABC):
     smoothing_schedule : tuple of float or None
         Start, factor and floor of α (eq. 16).
     keeps_terms : bool
-        Whether the terms of rows are small beside the rows, so that they are made once.
+        Whether the terms of rows are small next to the rows, so that they are made once.
     linear : bool
         Whether Σ D follows from the exact sums (`closed_distances`), and no row is read for it.
     common_offset : float or None
@@ -195,18 +185,6 @@ class Distortion(ABC):
         """Return all distances, shape (n_rows, K), the same bits as `own_distances`."""
 
     @abstractmethod
-    def sum_moves(
-        self,
-        block: RowBlock,
-        terms: Any,
-        weights: FloatArray,
-        before: LabelArray,
-        after: LabelArray,
-        n_clusters: int,
-        exponent: int,
-    ) -> Sums:
-        """Return what rows add to new clusters and take from old ones (labels < 0: nowhere)."""
-
     def add_moves(
         self,
         accumulator: Accumulator,
@@ -217,9 +195,22 @@ class Distortion(ABC):
         after: LabelArray,
         exponent: int,
     ) -> None:
-        """Add the same to those of other blocks."""
-        ends = (before, after, accumulator.n_clusters, exponent)
-        accumulator.join(self.sum_moves(block, terms, weights, *ends))
+        """Add what rows add to new clusters and take from old ones (labels < 0: nowhere)."""
+
+    def sum_moves(
+        self,
+        block: RowBlock,
+        terms: Any,
+        weights: FloatArray,
+        before: LabelArray,
+        after: LabelArray,
+        n_clusters: int,
+        exponent: int,
+    ) -> Sums:
+        """Return the same of one block alone."""
+        sums = Accumulator(n_clusters, block.n_features + 1)
+        self.add_moves(sums, block, terms, weights, before, after, exponent=exponent)
+        return sums.finish()
 
     def closed_distances(
         self, table: Any, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
@@ -293,7 +284,7 @@ class TableDistortion(Distortion):
 
     def make_ready(self, table: Table) -> None:
         """See `Distortion.make_ready`."""
-        kernels_nearest.approximate_table(table)
+        nearest_rows.approximate_table(table)
 
     def nearest(
         self,
@@ -324,20 +315,6 @@ class TableDistortion(Distortion):
     def distances(self, block: RowBlock, terms: Terms, table: Table) -> FloatArray:
         """See `Distortion.distances`."""
         return distances.all_distances(block.arrays, terms, table)
-
-    def sum_moves(
-        self,
-        block: RowBlock,
-        terms: Terms,
-        weights: FloatArray,
-        before: LabelArray,
-        after: LabelArray,
-        n_clusters: int,
-        exponent: int,
-    ) -> Sums:
-        """See `Distortion.sum_moves`."""
-        rows = (block.arrays, terms, self.features(weights))
-        return sums.sum_moves(*rows, before, after, n_clusters, exponent)
 
     def add_moves(
         self,
@@ -379,7 +356,7 @@ class TableDistortion(Distortion):
         return pairs.row_pairs(here, there, first, second)
 
     def quantise(self, block: RowBlock, weights: FloatArray, bits: int) -> Quantised:
-        """Return the rows in integers, the common ground of explicit pairs and closure tables."""
+        """Return the rows in integers, as explicit pairs and closure tables both take them."""
         rows = pairs.side(block.arrays, self.terms(block, weights))
         squared = self.form == pairs.SQUARED
         return pairs.quantise(

@@ -17,7 +17,7 @@ from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds
-from hmrf_dask.kernels.sums import Sums, sum_moves
+from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
@@ -114,7 +114,7 @@ class OwnDistortion(Distortion):
         alone = self._matrix(rows[:1], np.repeat(centre, n_clusters, axis=0))
         if not np.allclose(matrix[:1], alone):
             self._refuse(
-                "distance_matrix must give a row the same numbers whatever rows are beside it, got "
+                "distance_matrix must give a row the same numbers whatever rows come with it, got "
                 f"{matrix[0, 0]:g} among {block.n_rows} rows and {alone[0, 0]:g} alone"
             )
 
@@ -135,7 +135,7 @@ class OwnDistortion(Distortion):
                 )
 
     def _refuse(self, what: str) -> NoReturn:
-        raise DistortionError(f"{self.name}: {what}; mend {type(self).__name__}")
+        raise DistortionError(f"{self.name}: {what}; correct {type(self).__name__}")
 
     def _numbers(self, method: str, found: Any, shape: tuple[int, ...]) -> FloatArray:
         """Return what a method of the user returned, or refuse it."""
@@ -228,22 +228,22 @@ class OwnDistortion(Distortion):
         """See `Distortion.distances`."""
         return self._matrix(terms, table)
 
-    def sum_moves(
+    def add_moves(
         self,
+        accumulator: Accumulator,
         block: RowBlock,
         terms: Any,
         weights: FloatArray,
         before: LabelArray,
         after: LabelArray,
-        n_clusters: int,
         exponent: int,
-    ) -> Sums:
-        """See `Distortion.sum_moves`."""
-        rows = self._summand_block(terms)
-        zero = np.zeros(1)
-        plain = Terms(*[zero] * len(Terms._fields))._replace(factor=np.ones(1))
-        factors = np.ones(block.n_features)
-        return sum_moves(rows.arrays, plain, factors, before, after, n_clusters, exponent=exponent)
+    ) -> None:
+        """See `Distortion.add_moves`."""
+        rows = self._summand_block(terms).arrays
+        plain = Terms(*[np.zeros(1)] * len(Terms._fields))._replace(factor=np.ones(1))
+        own = Accumulator(accumulator.n_clusters, block.n_features + 1)
+        own.add(rows, plain, np.ones(block.n_features), before, after, exponent)
+        accumulator.join(own.finish())  # the summands were made here: they are not held
 
     def centroids(
         self,

@@ -19,13 +19,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
-from hmrf_dask.errors import DistortionError
+from hmrf_dask.errors import DistortionError, InvalidInputError
 from hmrf_dask.estimators.files import SavedModel, save_model
 from hmrf_dask.estimators.inputs import (
     GivenRows,
     as_constraints,
     draw_seed,
     given_centroids,
+    given_seeds,
     is_lazy,
     make_settings,
     without_costs,
@@ -40,7 +41,6 @@ from hmrf_dask.estimators.prediction import (
 from hmrf_dask.fit.fitting import Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
 from hmrf_dask.fit.preparation import check_memory, table_task
-from hmrf_dask.fit.seeds import Seeds
 from hmrf_dask.parameters import PARAMETERS
 
 POSITIVE_ONLY = ("i-divergence", "kl")
@@ -72,6 +72,7 @@ class HMRFEstimator(
     _method: str  # the name of the estimator in the table of parameters
     _fixed: Mapping[str, Any] = {}  # settings that make the method what it is
     _priced = True  # whether costs given with pairs count
+    _fixed_seeds: bool | None = None  # whether seeds keep their labels; None: `y` is ignored
     _progress: Progress = staticmethod(unwatched)  # called with the record of every commit
 
     def fit(
@@ -89,11 +90,15 @@ class HMRFEstimator(
         ----------
         X : sparse matrix or array, array-like, dask array, Corpus, or path of a corpus
             Rows are documents, columns features, shape (n_samples, n_features).
-        y : Ignored
-            For scikit-learn's sake.
+        y : array-like or dask array, shape (n_samples,) or (n_samples, n_clusters), optional
+            For `SeededKMeans` and `ConstrainedKMeans` the class of each row, -1 where it is
+            unknown; or soft seeds, for `SeededKMeans` only: a probability for each class, all 0
+            where nothing is known, dense or sparse. All others ignore it.
         must_link, cannot_link : array-like of int, shape (m, 2), optional
             Pairs of row numbers of X that belong together, or do not; of document ids (str) where
-            X is a Corpus that has some. Or one `Constraints`, as `must_link`.
+            X is a Corpus that has some. Or one `Constraints`, as `must_link`. Where `y` counts they
+            are seeds: rows must-linked to a seed are of its class; other must-link groups, the
+            largest first, are the seeds of classes that have none. Later on they are only counted.
         run_dir : str or path, optional
             Folder or URL where every iteration is committed; a fit that was stopped resumes from
             there to the same bits. Without it a temporary one lives as long as `labels_` need it.
@@ -111,6 +116,11 @@ class HMRFEstimator(
         >>> model.fit(rows, must_link=[(0, 3)]).violations_
         {'must_link': 0, 'cannot_link': 0}
         """
+        if self._fixed_seeds is not None and y is None and must_link is None:
+            raise InvalidInputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: give "
+                "the classes of some rows, or must_link; without seeds use KMeans"
+            )
         distortion = make_distortion(self.distortion)
         parameters = self.get_params(deep=False)
         values = {name: parameters[name] for name in parameters if name in PARAMETERS}
@@ -121,8 +131,10 @@ class HMRFEstimator(
             constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
         check_memory([table_task(settings.n_clusters, corpus.n_features)])
-        seeds = self._seeds(y, corpus.n_rows, settings.n_clusters, distortion)
-        first = given_centroids(self.init, distortion, settings.n_clusters, corpus.n_features)
+        seeds, n_clusters, fixed = None, settings.n_clusters, self._fixed_seeds
+        if fixed is not None:
+            seeds = given_seeds(y, corpus.n_rows, n_clusters, distortion, fixed=fixed)
+        first = given_centroids(self.init, distortion, n_clusters, corpus.n_features)
         fitted = fit_corpus(
             corpus, constraints, settings, distortion, given=first, seeds=seeds, run_dir=run_dir,
             progress=self._progress,
@@ -130,10 +142,6 @@ class HMRFEstimator(
         self._take(fitted)
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
         return self
-
-    def _seeds(self, y: Any, n_rows: int, n_clusters: int, distortion: Distortion) -> Seeds | None:
-        """Return what `y` says of the rows' classes: for most estimators nothing."""
-        return None
 
     def _seed(self, run_dir: str | os.PathLike[str] | None) -> int:
         """Return the seed; without a `random_state` the one that the run there recorded."""
@@ -178,20 +186,13 @@ class HMRFEstimator(
     def predictor(self) -> Predictor:
         """Return the fitted model as far as new rows need it, for `estimators.prediction`."""
         check_is_fitted(self)
-        weights, smoothing = self.feature_weights_, self.smoothing_
-        return Predictor(self._distortion, self.cluster_centers_, weights, smoothing)
+        metric = (self.feature_weights_, self.smoothing_)
+        return Predictor(self._distortion, self.cluster_centers_, *metric)
 
     def predict(self, X: Any) -> Any:
-        """Return the nearest cluster of each row under the learned metric.
+        """Return the nearest cluster of each row under the learned metric: int32 of `cluster_ids_`.
 
-        Parameters
-        ----------
-        X : as for `fit`
-
-        Returns
-        -------
-        labels : ndarray of int32, shape (n_samples,)
-            Of `cluster_ids_`. A dask array, not computed yet, for a dask array, a Corpus or a path.
+        A dask array, not computed yet, for a dask array, a Corpus or a path.
 
         Examples
         --------
@@ -207,17 +208,10 @@ class HMRFEstimator(
         return predict_rows(self.predictor(), corpus, self.cluster_ids_, lazy=is_lazy(X))
 
     def transform(self, X: Any) -> Any:
-        """Return the distance of each row to each cluster under the learned metric.
+        """Return the distances of rows to clusters, shape (n_samples, n_clusters).
 
-        Parameters
-        ----------
-        X : as for `fit`
-
-        Returns
-        -------
-        distances : ndarray of float64, shape (n_samples, n_clusters)
-            Columns are positions, as rows of `cluster_centers_` are; `cluster_ids_` names them. A
-            dask array, not computed yet, for a dask array, a Corpus or a path.
+        Columns are positions, as rows of `cluster_centers_` are; `cluster_ids_` names them. A dask
+        array, not computed yet, for a dask array, a Corpus or a path.
 
         Examples
         --------
@@ -234,12 +228,6 @@ class HMRFEstimator(
     def score(self, X: Any, y: Any = None) -> float:
         """Return minus the sum of the distances of rows to their nearest clusters.
 
-        Parameters
-        ----------
-        X : as for `fit`
-        y : Ignored
-            For scikit-learn's sake.
-
         Examples
         --------
         >>> import numpy as np
@@ -255,12 +243,8 @@ class HMRFEstimator(
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
 
-        `labels_` are not part of it: they belong to the rows.
-
-        Parameters
-        ----------
-        path : str or path
-            A new folder or one that `save` wrote, local or an fsspec URL.
+        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_` are not part
+        of it: they belong to the rows.
 
         Examples
         --------

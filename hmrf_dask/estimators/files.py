@@ -29,28 +29,14 @@ _MARK = FORMAT.rpartition("v")[0].encode()
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes
-    ----------
-    kind : str
-        Name of the estimator's class.
-    parameters : dict
-        For its constructor.
-    predictor : Predictor
-    summary : dict
-        Fitted attributes that are JSON, without their last underscore.
-    feature_names : list of str or None
-    cluster_ids : list of int
-        What each cluster is called, by position.
-    """
-
-    kind: str
-    parameters: dict[str, Any]
+    kind: str  # name of the estimator's class
+    parameters: dict[str, Any]  # for its constructor
     predictor: Predictor
-    summary: dict[str, Any]
+    summary: dict[str, Any]  # fitted attributes that are JSON, without their last underscore
     feature_names: list[str] | None
-    cluster_ids: list[int]
+    cluster_ids: list[int]  # what each cluster is called, by position
 
 
 @dataclass(frozen=True)

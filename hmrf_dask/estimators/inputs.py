@@ -33,10 +33,7 @@ ROUNDING = 1e-6  # by how much probabilities of a row may miss the sum of 1
 
 
 class Labelled(NamedTuple):
-    """The labelled rows of `y`: how many rows there are; row, class and probability of each label.
-
-    A task of each chunk of a dask array returns one.
-    """
+    """The labels in `y`: how many rows it has; row, class and probability of each label."""
 
     n_rows: int
     rows: IntArray
@@ -49,20 +46,7 @@ def make_settings(
 ) -> Settings:
     """Return the settings that an estimator's parameters mean; `random_state` is a seed by now.
 
-    Parameters
-    ----------
-    parameters : mapping
-        Those of the estimator that are in the table.
-    fixed : mapping
-        Settings that make the method what it is.
-    distortion : Distortion
-    method : str
-        The name that the estimator has in the table.
-
-    Raises
-    ------
-    ConfigurationError
-        A parameter has a value that cannot be used, or that does not go with the distortion.
+    The `method` is the estimator's name in the table of parameters, `fixed` what makes it this one.
     """
     values = {name: _plain(value) for name, value in parameters.items()}
     for name, value in values.items():
@@ -205,9 +189,13 @@ def is_lazy(X: Any) -> bool:
 
 
 class GivenRows:
-    """What estimators share: X as a corpus, and the number of its features."""
+    """What estimators share: parameters as given, X as a corpus, the number of its features."""
 
     n_features_in_: int
+
+    def _keep(self, arguments: dict[str, Any]) -> None:
+        """Set the parameters: all that a constructor got, each under its name, as it is."""
+        vars(self).update({name: arguments[name] for name in arguments if name != "self"})
 
     def _corpus(self, X: Any, *, fitting: bool) -> Corpus:
         """Return X as a corpus; matrices go through scikit-learn's own validation first.
@@ -251,16 +239,7 @@ class GivenRows:
 def given_seeds(
     y: Any, n_rows: int, n_clusters: int, distortion: Distortion, *, fixed: bool
 ) -> Seeds:
-    """Return the seeds that `y` means; refuse what cannot be one, naming rows.
-
-    Parameters
-    ----------
-    y : array-like or dask array, shape (n_rows,) or (n_rows, n_clusters), or None
-        Classes, -1 where unlabelled; or the probability of each class, zero where unlabelled.
-    n_rows, n_clusters : int
-    distortion : Distortion
-    fixed : bool
-        Whether seeds keep their labels.
+    """Return the seeds that `y` means, see `HMRFKMeans.fit`; refuse what is none, naming rows.
 
     Examples
     --------

@@ -75,10 +75,7 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         normalize: bool = False,
         random_state: Any = None,
     ) -> None:
-        self.n_components = n_components
-        self.n_iter = n_iter
-        self.normalize = normalize
-        self.random_state = random_state
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the components of the rows of X.

@@ -23,7 +23,8 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.flow.dataflow import FAN, Dataflow, task_memory, tree
 from hmrf_dask.kernels.sketches import Basis
-from hmrf_dask.rows.files import BlockFile, BlockSource, write_block
+from hmrf_dask.rows.encoding import BlockFile
+from hmrf_dask.rows.files import BlockSource, write_block
 from hmrf_dask.text.counts import Texts, TextSettings, count_texts, stray_stop_words
 from hmrf_dask.text.files import (
     ROWS,

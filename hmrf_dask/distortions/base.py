@@ -55,42 +55,24 @@ class Extent:
 
 
 class Distortion(ABC):
-    """What the loop asks of a distortion.
-
-    Attributes
-    ----------
-    default_learning : bool
-        Whether `learn_weights="auto"` learns.
-    learning : str or None
-        The rule by which weights can be learned, None: not at all.
-    refinement : str or None
-        The closed form of first variation, None: there is none.
-    closure_form : bool
-        Whether closures cost counts and sums, not pairs.
-    zero_rows : {"ordinary", "undecided"}
-        Whether a row of zeros has a nearest centroid, or is as far from all.
-    smoothing_schedule : tuple of float or None
-        Start, factor and floor of α (eq. 16).
-    keeps_terms : bool
-        Whether the terms of rows are small next to the rows, so that they are made once.
-    linear : bool
-        Whether Σ D follows from the exact sums (`closed_distances`), and no row is read for it.
-    common_offset : float or None
-        The offset that the distances of all rows share, None: each row has its own.
-    unit_rows : bool
-        Whether rows are scaled to length 1, so that distances of any row reach the span.
-    """
+    """What the loop asks of a distortion."""
 
     name: ClassVar[str]
-    default_learning: ClassVar[bool] = False
+    default_learning: ClassVar[bool] = False  # whether `learn_weights="auto"` learns
+    # The rule by which weights can be learned; None: not at all.
     learning: ClassVar[Literal["gradient", "variance", "entropy"] | None] = None
+    # The closed form of first variation; None: there is none.
     refinement: ClassVar[Literal["directional", "euclidean"] | None] = None
-    closure_form: ClassVar[bool] = False
+    closure_form: ClassVar[bool] = False  # whether closures cost counts and sums, not pairs
+    # Whether a row of zeros has a nearest centroid, or is as far from all.
     zero_rows: ClassVar[Literal["ordinary", "undecided"]] = "ordinary"
+    # Start, factor and floor of α (eq. 16).
     smoothing_schedule: ClassVar[tuple[float, float, float] | None] = None
-    keeps_terms: ClassVar[bool] = False
+    keeps_terms: ClassVar[bool] = False  # whether terms are small next to rows, and made once
+    # Whether Σ D follows from the exact sums (`closed_distances`), and no row is read for it.
     linear: ClassVar[bool] = False
-    common_offset: ClassVar[float | None] = None
+    common_offset: ClassVar[float | None] = None  # of the distances of all rows; None: each its own
+    # Whether rows are scaled to length 1, so that distances of any row reach the span.
     unit_rows: ClassVar[bool] = False
 
     @property

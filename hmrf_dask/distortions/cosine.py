@@ -18,13 +18,7 @@ UNIT_NORM = np.full(1, 1.0 + ROUNDED)
 
 
 def metric_of(weights: FloatArray) -> FloatArray:
-    """Return the weights that norms are taken in, none where all are 1.
-
-    Examples
-    --------
-    >>> metric_of(np.ones(2)).tolist(), metric_of(np.array([1.0, 2.0])).tolist()
-    ([], [1.0, 2.0])
-    """
+    """Return the weights that norms are taken in, none where all are 1."""
     return weights[:0] if (weights == 1.0).all() else weights
 
 
@@ -75,14 +69,7 @@ class Cosine(TableDistortion):
         )
 
     def least_distances(self, terms: Terms) -> FloatArray:
-        """Return 0, and 1 for rows without a direction.
-
-        Examples
-        --------
-        >>> block = RowBlock.from_array(np.array([[3.0, 4.0], [0.0, 0.0]]))
-        >>> Cosine().least_distances(Cosine().terms(block, np.ones(2))).tolist()
-        [0.0, 1.0]
-        """
+        """Return 0, and 1 for rows without a direction."""
         return np.where(terms.factor > 0, 0.0, 1.0)
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:

@@ -77,7 +77,7 @@ class Distortion(ABC):
 
     @property
     def identity(self) -> str:
-        """What tells this distortion from every other one: a run is resumed with no other."""
+        """What no other distortion has: a run is resumed with no other."""
         return self.name
 
     @property
@@ -348,20 +348,6 @@ class TableDistortion(Distortion):
     def radius(self, weights: FloatArray) -> float:
         """Return the length by which rows are scaled before they are quantised."""
         return 1.0
-
-    def pair_gradient(
-        self,
-        left: RowBlock,
-        right: RowBlock,
-        first: LabelArray,
-        second: LabelArray,
-        signed: FloatArray,
-        weights: FloatArray,
-        units: FloatArray,
-    ) -> IntArray:
-        """Return Σ signed · dφ by feature in fixed point; see `kernels.pairs.pair_gradient`."""
-        chosen = self.row_pairs(left, right, first, second, weights)
-        return pairs.pair_gradient(self.form, chosen, signed, weights, units)
 
     def closed_distances(
         self, table: Table, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int

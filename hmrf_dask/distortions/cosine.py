@@ -13,7 +13,7 @@ from hmrf_dask.kernels.distances import Table
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
-ROUNDED = 2.0**-30  # leaves room for what was rounded
+ROUNDED = 2.0**-30  # more than was rounded off
 UNIT_NORM = np.full(1, 1.0 + ROUNDED)
 
 

@@ -19,7 +19,7 @@ from hmrf_dask.types import FloatArray, IntArray
 # A centroid entry below it is taken as this: ln 0 has no value, smoothing keeps real entries far
 # above.
 LEAST = 1e-300
-ROUNDED = 2.0**-20  # leaves room for what was rounded
+ROUNDED = 2.0**-20  # more than was rounded off
 
 
 @njit(nogil=True, cache=True)

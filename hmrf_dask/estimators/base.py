@@ -33,10 +33,10 @@ from hmrf_dask.estimators.inputs import (
 )
 from hmrf_dask.estimators.prediction import (
     Predictor,
-    labels_of_fit,
     predict_rows,
     score_rows,
     transform_rows,
+    whole,
 )
 from hmrf_dask.fit.fitting import Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
@@ -102,10 +102,6 @@ class HMRFEstimator(
         run_dir : str or path, optional
             Folder or URL where every iteration is committed; a fit that was stopped resumes from
             there to the same bits. Without it a temporary one lives as long as `labels_` need it.
-
-        Returns
-        -------
-        self
 
         Examples
         --------
@@ -179,7 +175,8 @@ class HMRFEstimator(
             # `run` itself stands in the graph of lazy labels; the copy must not keep it alive.
             weakref.finalize(run, copy(run).remove)
         self._run = run if scratch and lazy else None
-        self.labels_ = labels_of_fit(fitted.labels(), fitted.problem, lazy=lazy)
+        counts = tuple(part.n_rows for part in fitted.problem.free)
+        self.labels_ = whole(fitted.labels(), counts, (), np.dtype(np.int32), lazy)
         if scratch and not lazy:
             run.remove()
 
@@ -203,9 +200,8 @@ class HMRFEstimator(
         >>> (model.predict([[9, 1], [2, 8]]) == model.labels_[[0, 2]]).tolist()
         [True, True]
         """
-        check_is_fitted(self)
-        corpus = self._corpus(X, fitting=False)
-        return predict_rows(self.predictor(), corpus, self.cluster_ids_, lazy=is_lazy(X))
+        predictor, corpus = self.predictor(), self._corpus(X, fitting=False)
+        return predict_rows(predictor, corpus, self.cluster_ids_, lazy=is_lazy(X))
 
     def transform(self, X: Any) -> Any:
         """Return the distances of rows to clusters, shape (n_samples, n_clusters).
@@ -222,7 +218,6 @@ class HMRFEstimator(
         >>> (model.transform(rows).argmin(axis=1) == model.labels_).all()
         np.True_
         """
-        check_is_fitted(self)
         return transform_rows(self.predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -237,7 +232,6 @@ class HMRFEstimator(
         >>> round(model.score(rows), 6)
         -0.01
         """
-        check_is_fitted(self)
         return score_rows(self.predictor(), self._corpus(X, fitting=False))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -257,12 +251,12 @@ class HMRFEstimator(
         >>> again.objective_ == model.objective_
         True
         """
-        check_is_fitted(self)
+        predictor = self.predictor()
         names = getattr(self, "feature_names_in_", None)
         summary = {name: getattr(self, f"{name}_") for name in SUMMARY}
         summary["objective_history"] = self.objective_history_.tolist()
         model = SavedModel(
-            type(self).__name__, self._saved_parameters(), self.predictor(), summary,
+            type(self).__name__, self._saved_parameters(), predictor, summary,
             None if names is None else list(names), self.cluster_ids_.tolist(),
         )  # fmt: skip
         save_model(model, path)

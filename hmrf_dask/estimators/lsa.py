@@ -78,18 +78,9 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self._keep(locals())
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the components of the rows of X.
+        """Find the components of the rows of X, shape (n_samples, n_features).
 
-        Parameters
-        ----------
-        X : sparse matrix or array, array-like, dask array, Corpus, or path of a corpus
-            Shape (n_samples, n_features).
-        y : Ignored
-            For scikit-learn's sake.
-
-        Returns
-        -------
-        self
+        X is a sparse matrix or array, array-like, a dask array, a Corpus, or the path of a corpus.
 
         Examples
         --------
@@ -119,17 +110,10 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             )
 
     def transform(self, X: Any) -> Any:
-        """Return the rows of X in the space of the components.
+        """Return the rows of X in the space of the components: float32, (n_samples, n_components).
 
-        Parameters
-        ----------
-        X : as for `fit`
-
-        Returns
-        -------
-        rows : ndarray of float32, shape (n_samples, n_components)
-            For a dask array a dask array of the same row chunks, for a Corpus or a path a Corpus of
-            the same ids and partitions; neither is computed yet.
+        For a dask array a dask array of the same row chunks, for a Corpus or a path a Corpus of the
+        same ids and partitions; neither is computed yet.
 
         Examples
         --------

@@ -12,7 +12,6 @@ import numpy as np
 from hmrf_dask.corpus.partitioned import Corpus, lazy_array
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.preparation import TaskMemory, check_memory, reading_task, table_task
-from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.kernels.distances import UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_value
@@ -97,12 +96,6 @@ def score_rows(predictor: Predictor, corpus: Corpus) -> float:
     flow = DaskFlow()
     limbs = over_partitions(flow, score_of, predictor, corpus)
     return -exact_value(flow.compute([tree(flow, add_limbs, limbs)])[0])
-
-
-def labels_of_fit(parts: list[Lazy], problem: Problem, *, lazy: bool) -> Any:
-    """Return the labels that a fit left in its run: int32, shape (n_rows,)."""
-    counts = tuple(part.n_rows for part in problem.free)
-    return whole(parts, counts, (), np.dtype(np.int32), lazy)
 
 
 def over_partitions(

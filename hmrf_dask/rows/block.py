@@ -153,16 +153,16 @@ class RowBlock(Sized):
         [2, 0, 2]
         """
         chosen = np.asarray(positions, dtype=np.intp)
-        lengths = np.diff(self.indptr)[chosen].astype(np.int64)
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        require_int32(int(ends[-1]), "the number of values of the rows taken")
-        ids, keys, indptr = self.ids[chosen], self.keys[chosen], ends.astype(np.int32)
-        if self.is_dense:  # without a list of entries, which would be four times the rows
-            values = self.to_dense()[chosen].reshape(-1)
-            return RowBlock(values, self.indices, indptr, ids, keys, self.n_features)
-        entries = np.arange(ends[-1]) + np.repeat(self.indptr[:-1][chosen] - ends[:-1], lengths)
-        taken = self.values[entries], self.indices[entries]
-        return RowBlock(*taken, indptr, ids, keys, self.n_features)
+        n_values = int(np.diff(self.indptr)[chosen].sum(dtype=np.int64))
+        require_int32(n_values, "the number of values of the rows taken")
+        if self.is_dense:
+            values, indices = self.to_dense()[chosen].reshape(-1), self.indices
+            indptr = np.arange(len(chosen) + 1, dtype=np.int32) * np.int32(self.n_features)
+        else:
+            taken = self.to_scipy()[chosen]
+            values, indices, indptr = taken.data, taken.indices, taken.indptr
+        ids, keys = self.ids[chosen], self.keys[chosen]
+        return RowBlock(values, indices, indptr, ids, keys, self.n_features)
 
     @staticmethod
     def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:

@@ -110,16 +110,15 @@ def decode_block(
     Parameters
     ----------
     content : bytes
-        Those of the file.
     path : str
-        What to call it in errors.
+        What to call the file in errors.
     stated : BlockFile
         What the manifest says that it holds.
     n_features : int
     known : bool
         Whether this process has read it before and found it sound: then pages are checked by their
         checksums alone. Else the whole file was hashed just now, and what only a writer can have
-        got wrong is looked for; 5 % of the time.
+        got wrong is searched for; 5 % of the time.
     ids_only : bool
         Whether to leave all rows empty, which takes a twentieth of the time.
     """

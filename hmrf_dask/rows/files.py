@@ -62,13 +62,7 @@ class BlockSource:
     ids_only: bool = False
 
     def read(self) -> RowBlock:
-        """Return the block; its bytes must be those that were written.
-
-        Raises
-        ------
-        InvalidInputError
-            The file is missing, damaged, or not a block of this corpus; the message names it.
-        """
+        """Return the block; a file is refused whose bytes are not those that were written."""
         return self.decode(self.fetch())
 
     def fetch(self) -> Fetched:
@@ -155,7 +149,7 @@ def write_block(
     name = f"part-{part:05d}-{digest[:16]}.parquet"
     with explained(url, f"write {name}"):
         filesystem, folder = open_files(url, storage_options)
-        _make_folder(filesystem, folder)
+        make_place(filesystem, folder)
         _put(filesystem, f"{folder}/{name}", content)
     id_bytes = block.ids.nbytes - 8 * block.n_rows if block.ids.dtype.kind == "U" else 0
     facts = (block.n_rows, len(block.values), block.is_dense)
@@ -176,20 +170,14 @@ def _last_change(path: str, file: BlockFile) -> int:
 
 
 def write_manifest(manifest: Manifest, url: str, storage_options: StorageOptions = None) -> None:
-    """Make the files a corpus, in one exclusive create; the same manifest again is no error.
-
-    Raises
-    ------
-    InvalidInputError
-        The folder holds another corpus already, or the files are partly dense, partly sparse.
-    """
+    """Make the files a corpus, in one exclusive create; the same manifest again is no error."""
     if manifest.is_dense and any(f.n_values and not f.is_dense for f in manifest.files):
         raise InvalidInputError("rows must be all sparse or all dense, got both; convert one kind")
     described = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     content = json.dumps(described, indent=1).encode()
     with explained(url, f"write {MANIFEST_NAME}"):
         filesystem, folder = open_files(url, storage_options)
-        _make_folder(filesystem, folder)
+        make_place(filesystem, folder)
         try:
             _put(filesystem, f"{folder}/{MANIFEST_NAME}", content, exclusive=True)
         except FileExistsError:
@@ -201,13 +189,7 @@ def write_manifest(manifest: Manifest, url: str, storage_options: StorageOptions
 
 
 def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
-    """Read which files make the corpus.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no manifest, or it is not one of this format and version.
-    """
+    """Return which files make the corpus; refuse a folder without a manifest of this version."""
     with explained(url, f"read {MANIFEST_NAME}"):
         filesystem, folder = open_files(url, storage_options)
         path = f"{folder}/{MANIFEST_NAME}"
@@ -231,7 +213,8 @@ def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
         ) from error
 
 
-def _make_folder(filesystem: Any, folder: str) -> None:
+def make_place(filesystem: Any, folder: str) -> None:
+    """Make a folder, and those above it, where it is not there."""
     if isinstance(filesystem, LocalFileSystem):
         make_folders(folder)
     else:

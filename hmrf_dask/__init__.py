@@ -36,8 +36,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Constraints": "constraints", "Corpus": "corpus", "OwnDistortion": "distortions",
-    "LSA": "estimators.lsa",
+    "Constraints": "constraints", "Corpus": "corpus.partitioned", "LSA": "estimators.lsa",
+    "OwnDistortion": "distortions",
 }  # fmt: skip
 
 

@@ -233,8 +233,8 @@ def test_a_folder_is_a_corpus_only_with_its_manifest(block, tmp_path, place):
         store.read_manifest(url)
     written = write([block, block.rows(0, 0)], url, has_ids=True)
     assert store.read_manifest(url) == written
-    assert written.row_counts == (40, 0)
-    assert not written.is_dense
+    assert [file.n_rows for file in written.files] == [40, 0]
+    assert not written.files[0].is_dense
     assert written.files[0] == file  # a retry gives the same file
     filesystem, folder = fsspec.core.url_to_fs(url)
     names = {Path(name).name for name in filesystem.ls(folder, detail=False)}
@@ -268,7 +268,7 @@ def test_a_writer_that_is_stopped_leaves_no_half_file(block, tmp_path, monkeypat
 
 def test_damaged_manifests_are_named(tmp_path):
     manifest = write([RowBlock.from_array(np.eye(2))], str(tmp_path), has_ids=False)
-    assert manifest.is_dense
+    assert manifest.files[0].is_dense
     path = tmp_path / "blocks.json"
     good = json.loads(path.read_text())
     outside = {**good, "files": [{**good["files"][0], "name": "../part.parquet"}]}

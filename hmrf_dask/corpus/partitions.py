@@ -191,5 +191,12 @@ def repeated_keys(parts: list[KeyArray]) -> KeyArray:
 
 
 def ids_with_keys(block: RowBlock, keys: KeyArray) -> dict[str | int, int]:
-    """Return how many rows have each id whose key is among `keys`."""
+    """Return how many rows have each id whose key is among `keys`.
+
+    Examples
+    --------
+    >>> block = RowBlock.from_array(np.eye(3), ids=[7, 8, 7])
+    >>> ids_with_keys(block, np.array([7], np.uint64))
+    {7: 2}
+    """
     return dict(Counter(block.ids[np.isin(block.keys, keys)].tolist()))

@@ -69,7 +69,14 @@ class Cosine(TableDistortion):
         )
 
     def least_distances(self, terms: Terms) -> FloatArray:
-        """Return 0, and 1 for rows without a direction."""
+        """Return 0, and 1 for rows without a direction.
+
+        Examples
+        --------
+        >>> block = RowBlock.from_array(np.array([[3.0, 4.0], [0.0, 0.0]]))
+        >>> Cosine().least_distances(Cosine().terms(block, np.ones(2))).tolist()
+        [0.0, 1.0]
+        """
         return np.where(terms.factor > 0, 0.0, 1.0)
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:

@@ -94,7 +94,16 @@ class Euclidean(TableDistortion):
         return means.means(sums, exponent, counts, previous)
 
     def maximum(self, weights: FloatArray) -> float:
-        """Return φ_max = Σ a (max − min)², over the corpus's bounding box."""
+        """Return φ_max = Σ a (max − min)², over the corpus's bounding box.
+
+        Examples
+        --------
+        >>> from hmrf_dask.distortions.base import Extent
+        >>> highest = np.array([3.0, 4.0])
+        >>> corpus = Extent(2, 2, np.zeros(2), highest, mean_mass=3.5, largest_mass=7.0)
+        >>> Euclidean().bind(corpus).maximum(np.ones(2))
+        25.0
+        """
         width = self.corpus.maximum - self.corpus.minimum
         return float((weights * width * width).sum())
 

@@ -93,9 +93,10 @@ def given_centroids(
     """
     if isinstance(init, str):
         return None
+    expected = (n_clusters, n_features)
     shape = getattr(init, "shape", None)
-    if isinstance(shape, tuple) and shape != (n_clusters, n_features):  # before it is copied
-        raise _other_shape(shape, n_clusters, n_features)
+    if isinstance(shape, tuple) and shape != expected:  # before it is copied
+        raise _other_shape(shape, expected)
     try:
         if isinstance(init, np.ma.MaskedArray):
             raise TypeError("a mask would be lost")
@@ -104,10 +105,9 @@ def given_centroids(
     except (TypeError, ValueError, OverflowError) as error:
         problem = PARAMETERS["init"].problem(None)
         raise ConfigurationError(f"init {problem} of numbers, got {shortened(init)}") from error
-    if centroids.shape != (n_clusters, n_features):
-        raise _other_shape(centroids.shape, n_clusters, n_features)
-    if not np.isfinite(centroids).all():
-        raise _other_shape(centroids.shape, n_clusters, n_features, " with NaN or infinity")
+    finite = bool(np.isfinite(centroids).all())
+    if centroids.shape != expected or not finite:
+        raise _other_shape(centroids.shape, expected, "" if finite else " with NaN or infinity")
     try:
         for first in range(0, n_clusters, CHECKED):
             rows = centroids[first : first + CHECKED]
@@ -120,11 +120,11 @@ def given_centroids(
 
 
 def _other_shape(
-    shape: tuple[int, ...], n_clusters: int, n_features: int, more: str = ""
+    shape: tuple[int, ...], expected: tuple[int, int], more: str = ""
 ) -> ConfigurationError:
     return ConfigurationError(
-        f"init must be a finite array of shape ({n_clusters}, {n_features}), one row for each "
-        f"cluster and one column for each feature, got shape {shape}{more}"
+        f"init must be a finite array of shape {expected}, one row for each cluster and one column "
+        f"for each feature, got shape {shape}{more}"
     )
 
 

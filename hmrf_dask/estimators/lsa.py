@@ -88,7 +88,12 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         >>> LSA(1, random_state=0).fit([[3.0, 0.0], [0.0, 2.0]]).components_.round(6).tolist()
         [[1.0, 0.0]]
         """
-        self._check_parameters()
+        check_count("n_components", self.n_components)
+        check_count("n_iter", self.n_iter)
+        if not isinstance(self.normalize, bool):
+            raise ConfigurationError(
+                f"normalize must be one of True, False, got {shortened(self.normalize)}"
+            )
         seed = draw_seed(self.random_state)
         corpus = self._corpus(X, fitting=True)
         factors = decompose(DaskFlow(), corpus, int(self.n_components), int(self.n_iter), seed)
@@ -100,14 +105,6 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.seed_ = seed
         self._n_features_out = len(factors.components)
         return self
-
-    def _check_parameters(self) -> None:
-        check_count("n_components", self.n_components)
-        check_count("n_iter", self.n_iter)
-        if not isinstance(self.normalize, bool):
-            raise ConfigurationError(
-                f"normalize must be one of True, False, got {shortened(self.normalize)}"
-            )
 
     def transform(self, X: Any) -> Any:
         """Return the rows of X in the space of the components: float32, (n_samples, n_components).

@@ -66,7 +66,13 @@ def _added(places: IntArray, counts: IntArray, length: int) -> IntArray:
 
 
 def tabulate(truth: AnyArray, labels: AnyArray) -> Contingency:
-    """Return the table of rows that are here."""
+    """Return the table of rows that are here.
+
+    Examples
+    --------
+    >>> tabulate(np.array(["a", "b", "b"]), np.array([0, 0, 1])).to_array().tolist()
+    [[1, 0], [1, 1]]
+    """
     classes, rows = _values(truth, "truth")
     clusters, columns = _values(labels, "labels")
     return _folded(classes, clusters, rows, columns, np.ones(len(rows), np.int64))

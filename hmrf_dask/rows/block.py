@@ -137,7 +137,13 @@ class RowBlock(Sized):
         return RowBlock(values, empty, indptr, row_ids, hash_ids(row_ids), int(n_features))
 
     def rows(self, start: int, stop: int) -> RowBlock:
-        """Return rows start..stop-1 as views into this block's memory."""
+        """Return rows start..stop-1 as views into this block's memory.
+
+        Examples
+        --------
+        >>> RowBlock.from_array(np.eye(3)).rows(1, 3).ids.tolist()
+        [1, 2]
+        """
         first, last = self.indptr[start], self.indptr[stop]
         indices = self.indices if self.is_dense else self.indices[first:last]
         indptr = self.indptr[start : stop + 1] - first
@@ -192,7 +198,13 @@ class RowBlock(Sized):
         )
 
     def to_scipy(self) -> scipy.sparse.csr_array:
-        """Return the rows as a float32 `csr_array`, which shares the memory of a sparse block."""
+        """Return the rows as a float32 `csr_array`, which shares the memory of a sparse block.
+
+        Examples
+        --------
+        >>> RowBlock.from_array(np.eye(2)).to_scipy().shape
+        (2, 2)
+        """
         shape = (self.n_rows, self.n_features)
         if self.is_dense:
             return scipy.sparse.csr_array(self.values.reshape(shape))

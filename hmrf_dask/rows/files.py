@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -17,12 +17,12 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import LARGEST_INT32
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.encoding import (
     FORMAT,
     VERSION,
     BlockFile,
+    Count,
     decode_block,
     differs,
     encode_block,
@@ -116,28 +116,11 @@ class BlockSource:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The files of a corpus, in row order, and what holds for all of them.
+    """The files of a corpus, in row order, and what holds for all of them."""
 
-    Examples
-    --------
-    >>> file = BlockFile("part-0.parquet", 2, 6, is_dense=True, n_bytes=99, sha256="")
-    >>> Manifest(3, False, (file, file)).row_counts
-    (2, 2)
-    """
-
-    n_features: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INT32)]
+    n_features: Count
     has_ids: bool
     files: tuple[BlockFile, ...]
-
-    @property
-    def row_counts(self) -> tuple[int, ...]:
-        """Number of rows of each file."""
-        return tuple(file.n_rows for file in self.files)
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the rows are dense."""
-        return any(file.is_dense for file in self.files)
 
 
 def write_block(
@@ -171,7 +154,7 @@ def _last_change(path: str, file: BlockFile) -> int:
 
 def write_manifest(manifest: Manifest, url: str, storage_options: StorageOptions = None) -> None:
     """Make the files a corpus, in one exclusive create; the same manifest again is no error."""
-    if manifest.is_dense and any(f.n_values and not f.is_dense for f in manifest.files):
+    if len({file.is_dense for file in manifest.files if file.n_values}) > 1:
         raise InvalidInputError("rows must be all sparse or all dense, got both; convert one kind")
     described = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     content = json.dumps(described, indent=1).encode()
@@ -222,10 +205,7 @@ def make_place(filesystem: Any, folder: str) -> None:
 
 
 def _put(filesystem: Any, path: str, content: bytes, *, exclusive: bool = False) -> None:
-    """Write whole bytes, so that a reader sees all of them or none.
-
-    If `exclusive`, FileExistsError where another was first.
-    """
+    """Write whole bytes: readers see all or none. `exclusive`: FileExistsError if one is there."""
     if not isinstance(filesystem, LocalFileSystem):
         filesystem.pipe_file(path, content, **({"mode": "create"} if exclusive else {}))
         return

@@ -72,12 +72,12 @@ def delayed_chunks(array: Any) -> list[Any]:
     layer = f"chunks-{uuid4().hex}"
     graph = HighLevelGraph.from_collections(layer, dict(optimized.__dask_graph__()), ())
 
-    def wrap(keys: Any) -> Any:
+    def _tasks(keys: Any) -> Any:
         if isinstance(keys, list):
-            return [wrap(key) for key in keys]
+            return [_tasks(key) for key in keys]
         return Delayed(keys, graph, layer=layer)
 
-    chunks: list[Any] = wrap(optimized.__dask_keys__())
+    chunks: list[Any] = _tasks(optimized.__dask_keys__())
     return chunks
 
 

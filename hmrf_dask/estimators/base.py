@@ -71,7 +71,6 @@ class HMRFEstimator(
     random_state: Any
     _method: str  # the name of the estimator in the table of parameters
     _fixed: Mapping[str, Any] = {}  # settings that make the method what it is
-    _priced = True  # whether costs given with pairs count
     _fixed_seeds: bool | None = None  # whether seeds keep their labels; None: `y` is ignored
     _progress: Progress = staticmethod(unwatched)  # called with the record of every commit
 
@@ -123,7 +122,7 @@ class HMRFEstimator(
         values["random_state"] = self._seed(run_dir)
         settings = make_settings(values, self._fixed, distortion, self._method)
         constraints = as_constraints(must_link, cannot_link)
-        if not self._priced:
+        if "must_link_cost" in self._fixed:
             constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
         check_memory([table_task(settings.n_clusters, corpus.n_features)])

@@ -11,7 +11,7 @@ from hmrf_dask.errors import HmrfError, InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.files import load_model, not_as_saved
 
-# Pairs that cost nothing, and are neither closed nor thinned out.
+# Pairs that cost nothing, whatever was given with them, and are neither closed nor thinned out.
 FREE_PAIRS = {"penalty": "potts", "must_link_cost": 0.0, "cannot_link_cost": 0.0}
 GIVEN_PAIRS = {"closure": False, "on_conflict": "raise"}
 
@@ -289,7 +289,6 @@ class COPKMeans(HMRFEstimator):
 
     _method = "COPKMeans"
     _fixed = MappingProxyType({"hard": True, **FREE_PAIRS, **GIVEN_PAIRS})
-    _priced = False
 
     def __init__(
         self,
@@ -333,7 +332,6 @@ class SeededKMeans(HMRFEstimator):
     init = "seeds"
     _method = "SeededKMeans"
     _fixed = MappingProxyType({"init": "seeds", **FREE_PAIRS, **GIVEN_PAIRS})
-    _priced = False
     _fixed_seeds = False
 
     def __init__(

@@ -1,15 +1,14 @@
-"""CSV, documents or anything else; quoted cells may hold line ends.
+"""CSV, whose quoted cells may hold line ends, and tables: small files that are read whole.
 
-Rows of a small CSV, JSONL or Parquet file that is read whole, by the names of its columns.
-
-Answers and known classes are read this way; errors name the file and the line.
+Answers and known classes are tables in CSV, JSONL or Parquet; errors name the file and the line.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -42,23 +41,9 @@ _DELIMITERS = ",;\t"  # which of them a spreadsheet writes depends on its langua
 class CsvTable:
     r"""Rows of a CSV file, as lists of cells; one that is quoted wrongly does not touch the others.
 
-    Parameters
-    ----------
-    file : WatchedFile
-    dialect : Dialect
-    longest : int
-        Characters of a line and of a cell.
-    compression, encoding : str
-
-    Attributes
-    ----------
-    names : list of str
-        Of the columns: those of the header, or 1, 2, 3 …
-
-    Raises
-    ------
-    DamagedFile
-        There is no header that can be read. The iterator raises it where the rows break off.
+    A line and a cell have at most `longest` characters. `names` of columns are those of the header,
+    or 1, 2, 3 … DamagedFile says that there is no header that can be read; the iterator raises it
+    where the rows break off.
 
     Examples
     --------
@@ -132,14 +117,8 @@ class CsvTable:
         return BadRecord(row.line, reason, excerpt(self._between.join(row.values)))
 
 
-def not_text(encoding: str) -> str:
-    """Return what is wrong with a row of bytes that are not in the encoding.
-
-    Examples
-    --------
-    >>> not_text("latin-1")
-    'must be text in latin-1, got other bytes'
-    """
+def _not_text(encoding: str) -> str:
+    """Return what is wrong with a row of bytes that are not in the encoding."""
     if encoding.lower() in _UTF_8:
         return "must be UTF-8 text, got other bytes (spreadsheets: save as CSV UTF-8)"
     return f"must be text in {encoding}, got other bytes"
@@ -150,28 +129,24 @@ def read_csv(
 ) -> Iterator[Record | BadRecord]:
     """Yield the documents of a CSV file, as the Table Dialect of the manifest has it."""
     table = CsvTable(file, source.dialect, columns.max_bytes, source.compression, source.encoding)
-    problem = missing_columns(columns, table.names) if table.names else ""
+    names = table.names
+    problem = missing_columns(columns, names) if names else ""
     if problem:
         raise DamagedFile(1, problem)
-    take = _taker(columns, table, not_text(source.encoding))
-    for row in table:
-        yield row if isinstance(row, BadRecord) else (table.bad(row) or take(row))
-
-
-def _taker(columns: Columns, table: CsvTable, not_text: str) -> Callable[[Row], Record | BadRecord]:
-    names = table.names
     places = [names.index(name) if name in names else None for name in columns.in_order]
-
-    def take(row: Row) -> Record | BadRecord:
+    for row in table:
+        bad = row if isinstance(row, BadRecord) else table.bad(row)
+        if bad:
+            yield bad
+            continue
         values = [None if place is None else row.values[place] for place in places]
         if not all(value is None or is_text(value) for value in values):
-            return table.refused(row, not_text)
+            yield table.refused(row, _not_text(source.encoding))
+            continue
         id_, text, time, label, embedding = values
         # An empty cell is how CSV says that there is nothing.
         numbers = _numbers(embedding) if embedding else None
-        return Record(row.line, id_, text, time or None, label or None, numbers)
-
-    return take
+        yield Record(row.line, id_, text, time or None, label or None, numbers)
 
 
 def _numbers(cell: str) -> list[float] | str:
@@ -182,14 +157,8 @@ def _numbers(cell: str) -> list[float] | str:
         return cell
 
 
-def delimiter_of(data: bytes) -> str:
-    r"""Return what separates the cells of a CSV file: the commonest in its first line.
-
-    Examples
-    --------
-    >>> delimiter_of(b"a;b;kind;what, if anything\n1;2;must;")
-    ';'
-    """
+def _delimiter_of(data: bytes) -> str:
+    """Return what separates the cells of a CSV file: the commonest in its first line."""
     header = data[:_HEADER_BYTES].replace(b"\r", b"\n").partition(b"\n")[0].decode("latin-1")
     return max(_DELIMITERS, key=header.count)
 
@@ -237,13 +206,7 @@ _BATCH_ROWS = 10_000
 
 
 class TableRow(NamedTuple):
-    """The values of a line or row, with the names of their columns.
-
-    Examples
-    --------
-    >>> TableRow(2, ("a", "b"), ("x", None)).refused("no kind")
-    BadRecord(line=2, reason='no kind', raw='x,')
-    """
+    """The values of a line or row, with the names of their columns."""
 
     line: int
     names: tuple[str, ...]
@@ -259,19 +222,10 @@ class TableRow(NamedTuple):
 
 
 class TableFile(NamedTuple):
-    """The rows of a file.
+    """The rows of a file."""
 
-    Attributes
-    ----------
-    unit : {"line", "row"}
-        What is counted.
-    names : tuple of str or None
-        Of the columns; None where each row has its own (JSONL).
-    rows : iterator
-    """
-
-    unit: str
-    names: tuple[str, ...] | None
+    unit: str  # what is counted: "line" or "row"
+    names: tuple[str, ...] | None  # of the columns; None where each row has its own (JSONL)
     rows: Iterator[TableRow | BadRecord]
 
 
@@ -292,20 +246,9 @@ def ending_of(address: str, what: str) -> str:
 
 
 def read_table(data: bytes, address: str, most: int | None = None) -> TableFile:
-    """Return the rows in the bytes of a file.
+    """Return the rows in the bytes of a file, at `most` so many; its name has one of `ENDINGS`.
 
-    Parameters
-    ----------
-    data : bytes
-    address : str
-        Its name, which has one of `ENDINGS`.
-    most : int, optional
-        How many rows it may have.
-
-    Raises
-    ------
-    InvalidInputError
-        It cannot be read; the rows raise it where they break off.
+    InvalidInputError says that it cannot be read; the rows raise it where they break off.
 
     Examples
     --------
@@ -319,15 +262,12 @@ def read_table(data: bytes, address: str, most: int | None = None) -> TableFile:
     _refuse_many(data.count(b"\n"), "lines", most, address)
     file = WatchedFile(io.BytesIO(data), address)
     if ending == ".jsonl":
-        return TableFile("line", None, _named(_jsonl_rows(file), address))
-    try:
-        table = CsvTable(file, Dialect(delimiter=delimiter_of(data)), LONGEST)
+        return TableFile("line", None, _jsonl_rows(file, address))
+    with _located(address):
+        table = CsvTable(file, Dialect(delimiter=_delimiter_of(data)), LONGEST)
         if not is_text("".join(table.names)):
-            raise DamagedFile(1, not_text("utf-8"))
-    except DamagedFile as error:
-        raise InvalidInputError(f"{address}, line {error.line}: {error.reason}") from error
-    names = tuple(table.names)
-    return TableFile("line", names, _named(_csv_rows(table, names), address))
+            raise DamagedFile(1, _not_text("utf-8"))
+    return TableFile("line", tuple(table.names), _csv_rows(table, address))
 
 
 def _refuse_many(number: int, what: str, most: int | None, address: str) -> None:
@@ -338,34 +278,34 @@ def _refuse_many(number: int, what: str, most: int | None, address: str) -> None
         )
 
 
-def _named(rows: Iterator[TableRow | BadRecord], address: str) -> Iterator[TableRow | BadRecord]:
-    """Yield rows; where they break off, the error names the file."""
+@contextmanager
+def _located(address: str) -> Iterator[None]:
+    """Let the error name the file where it breaks off."""
     try:
-        yield from rows
+        yield
     except DamagedFile as error:
         raise InvalidInputError(f"{address}, line {error.line}: {error.reason}") from error
 
 
-def _jsonl_rows(file: WatchedFile) -> Iterator[TableRow | BadRecord]:
-    for row in read_objects(file, any_object, LONGEST):
-        if isinstance(row, BadRecord):
-            yield row
-        else:
-            yield TableRow(row.line, tuple(row.values), [*row.values.values()], row.raw)
+def _jsonl_rows(file: WatchedFile, address: str) -> Iterator[TableRow | BadRecord]:
+    with _located(address):
+        for row in read_objects(file, any_object, LONGEST):
+            if isinstance(row, BadRecord):
+                yield row
+            else:
+                yield TableRow(row.line, tuple(row.values), [*row.values.values()], row.raw)
 
 
-def _csv_rows(table: CsvTable, names: tuple[str, ...]) -> Iterator[TableRow | BadRecord]:
-    for row in table:
-        if isinstance(row, BadRecord):
-            yield row
-        elif any(row.values):  # spreadsheets write rows that were emptied as ",,,"
-            yield _checked(row, table, names)
-
-
-def _checked(row: Row, table: CsvTable, names: tuple[str, ...]) -> TableRow | BadRecord:
-    if not is_text("".join(row.values)):
-        return table.refused(row, not_text("utf-8"))
-    return table.bad(row) or TableRow(row.line, names, row.values)
+def _csv_rows(table: CsvTable, address: str) -> Iterator[TableRow | BadRecord]:
+    names = tuple(table.names)
+    with _located(address):
+        for row in table:
+            if isinstance(row, BadRecord):
+                yield row
+            elif not is_text("".join(row.values)):
+                yield table.refused(row, _not_text("utf-8"))
+            elif any(row.values):  # spreadsheets write rows that were emptied as ",,,"
+                yield table.bad(row) or TableRow(row.line, names, row.values)
 
 
 def _read_parquet(data: bytes, address: str, most: int | None) -> TableFile:

@@ -45,16 +45,13 @@ def read_parquet(
         opened, at_once = True, _rows_at_once(table, names, rows, size)
         at_once = max(1, min(at_once, CELLS_BYTES // max(1, _largest_cell(file, table, names))))
         for batch in table.iter_batches(at_once, groups, columns=names) if groups else ():
-            yield from map(_as_record, rows_of(batch, columns.in_order, line))
+            for row in rows_of(batch, columns.in_order, line):
+                yield row if isinstance(row, BadRecord) else Record(row.line, *row.values)
             line += len(batch)
     except (pa.ArrowException, OSError, EOFError, DamagedFile) as error:
         if not opened and source.span and source.span[0] and not file.failure:
             return  # the first segment reports it, once
         raise error if isinstance(error, DamagedFile) else damage(file, line, error) from error
-
-
-def _as_record(row: Row | BadRecord) -> Record | BadRecord:
-    return row if isinstance(row, BadRecord) else Record(row.line, *row.values)
 
 
 def rows_of(
@@ -134,17 +131,15 @@ def _values(column: pa.Array) -> list[Any]:
         kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         # Arrays, not lists of Python numbers: an embedding has hundreds.
-        return [None if row is None else row for row in map(_row, column)]
+        return [
+            row.values.to_numpy(zero_copy_only=False) if row.is_valid else None for row in column
+        ]
     if pa.types.is_temporal(kind):  # Python's own dates end in 9999 and at microseconds
         column = column.cast(pa.string())
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
         return [_decoded(value) for value in column]
-
-
-def _row(value: pa.ListScalar) -> Any:
-    return value.values.to_numpy(zero_copy_only=False) if value.is_valid else None
 
 
 def _decoded(value: pa.Scalar) -> Any:

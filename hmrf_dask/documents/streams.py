@@ -24,19 +24,11 @@ _SAME_PROTOCOL = {"s3a": "s3", "gcs": "gs"}
 
 def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, with the options it knows, and the path in it."""
-    return open_files(url, known_options(url, options), listed=True)
+    return open_files(url, _known_options(url, options), listed=True)
 
 
-def known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the store of a URL knows.
-
-    Examples
-    --------
-    >>> known_options("gs://bucket/a", {"anon": True, "profile": "research"})
-    {'token': 'anon'}
-    >>> known_options("a.csv", {"anon": True})
-    {}
-    """
+def _known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the store of a URL knows; of Google's in the words of gcsfs."""
     protocol = url.partition("://")[0] if "://" in url else ""
     known = _KNOWN_OPTIONS.get(_SAME_PROTOCOL.get(protocol, protocol), set())
     chosen = {key: value for key, value in options.items() if key in known and value is not None}
@@ -53,8 +45,8 @@ def etag_of(files: Any, path: str, info: Mapping[str, Any]) -> str:
     >>> etag_of(None, "a.csv", {"ETag": '"9f86d0"', "size": 4})
     '9f86d0'
     """
-    for listed in (info, None):
-        known = files.info(path) if listed is None else listed
+    for known in (info, None):
+        known = files.info(path) if known is None else known
         for key in ("ETag", "etag", "generation"):
             if known.get(key):
                 return str(known[key]).strip('"')
@@ -75,7 +67,7 @@ def state_of(url: str, options: Mapping[str, Any]) -> tuple[int, str]:
 def read_whole(url: str, options: Mapping[str, Any], most: int = WHOLE_FILE_BYTES) -> bytes:
     """Return the bytes of a small file; see `read_bounded`."""
     with explained(url, "read it"):
-        return read_bounded(url, known_options(url, options), most, listed=True)
+        return read_bounded(url, _known_options(url, options), most, listed=True)
 
 
 class _Stream(io.RawIOBase):
@@ -148,12 +140,10 @@ class WatchedFile(_Stream):
 
 def open_file(url: str, options: Mapping[str, Any]) -> BinaryIO:
     """Open a file of any store for reading."""
-    opened: BinaryIO
     if is_local(url):
-        opened = open_regular(local_path(url))
-    else:
-        files, path = filesystem(url, options)
-        opened = files.open(path, "rb", block_size=BLOCK_BYTES)
+        return open_regular(local_path(url))
+    files, path = filesystem(url, options)
+    opened: BinaryIO = files.open(path, "rb", block_size=BLOCK_BYTES)
     return opened
 
 

@@ -75,7 +75,7 @@ def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
         shown = "; ".join(f"{table.unit} {bad.line}: {bad.reason}" for bad in table.bad[:SHOWN])
         more = f"; … ({len(table.bad)} in all)" if len(table.bad) > SHOWN else ""
         raise InvalidInputError(f"{address}, {shown}{more}")
-    rows = list(table.labels.found.values())
+    rows = list(table.labels.values())
     ends = zip(table.first, table.second, table.must, strict=True)
     before = {said(first, second, must=must) for first, second, must in ends}
     for kind, partner, row in class_links(rows, before):
@@ -119,7 +119,7 @@ def parse_lines(data: bytes, address: str) -> PairLines:
         weights=np.array(table.weights, np.float64),
         lines=np.array(table.lines, np.int64),
         notes=notes,
-        labels=[row._replace(document=name) for name, row in table.labels.found.items()],
+        labels=[row._replace(document=name) for name, row in table.labels.items()],
         bad=table.bad,
     )
 
@@ -138,7 +138,7 @@ def _read_table(data: bytes, address: str) -> AnswerTable:
         raise InvalidInputError(f"{place}: {columns}; give the file such a header")
     for row in file.rows:
         table.take(row)
-    refuse_many(len(table.labels.classes), address)
+    refuse_many(len(table.classes), address)
     return table
 
 

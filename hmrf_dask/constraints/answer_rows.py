@@ -180,38 +180,6 @@ class Labelled(NamedTuple):
     notes: Notes | None = None
 
 
-class LabelRows:
-    """Takes documents and their classes; a class has the same name in all files.
-
-    Examples
-    --------
-    >>> rows = LabelRows()
-    >>> rows.add("a", "sport", 2, None), rows.add("a", "sport", 3, None)
-    ('', '')
-    >>> rows.add("a", "politics", 4, None)
-    "a document must have one class, got 'politics' here and 'sport' in line 2"
-    """
-
-    def __init__(self) -> None:
-        self.classes: set[str] = set()
-        self.found: dict[str, Labelled] = {}  # by the id as text, in the order of lines
-
-    def add(self, document: Any, label: Any, line: int, notes: Notes | None) -> str:
-        """Add a document and its class; return what is wrong with them, "" if nothing is."""
-        if label in ("", None) or label != label:  # a document without a class says nothing
-            return ""
-        problem = _label_problem(document, label)
-        if problem:
-            return problem
-        # 1, 1.0 and their texts are one class, as tables with gaps write it.
-        name = re.sub(r"^(-?\d+)\.0+$", r"\1", str(label))
-        self.classes.add(name)
-        before = self.found.setdefault(str(document), Labelled(document, name, line, notes))
-        return (
-            "" if before.label == name else two_classes(name, before.label, f"line {before.line}")
-        )
-
-
 def _label_problem(document: Any, label: Any) -> str:
     if not _is_plain(label, str | int | float):
         return f"label must be a text or a number, got {label!r:.80}"
@@ -334,7 +302,9 @@ class AnswerTable:
     lines: list[int] = field(default_factory=list)
     notes: list[Notes | None] = field(default_factory=list)
     bad: list[BadRecord] = field(default_factory=list)
-    labels: LabelRows = field(default_factory=LabelRows)
+    classes: set[str] = field(default_factory=set)
+    # Documents and their classes by the id as text, in the order of lines.
+    labels: dict[str, Labelled] = field(default_factory=dict)
 
     def take(self, row: TableRow | BadRecord) -> None:
         """Take a row of the file in: a pair, a document and its class, or neither."""
@@ -352,7 +322,7 @@ class AnswerTable:
             return problem
         if len(columns.places) == len(LABELS):
             document, label = columns.values(row.values)
-            return self.labels.add(document, label, row.line, notes)
+            return self._take_label(document, label, row.line, notes)
         first, second, written_kind, weight = columns.values(row.values)
         kind = kind_of(written_kind)
         if kind is None:
@@ -362,6 +332,19 @@ class AnswerTable:
             cost = math.nan if weight in ("", None) else float(weight)
             self.add((first, second), row.line, must=kind == MUST, weight=cost, notes=notes)
         return problem
+
+    def _take_label(self, document: Any, label: Any, line: int, notes: Notes | None) -> str:
+        if label in ("", None) or label != label:  # a document without a class says nothing
+            return ""
+        if problem := _label_problem(document, label):
+            return problem
+        # 1, 1.0 and their texts are one class in all files, as tables with gaps write it.
+        name = re.sub(r"^(-?\d+)\.0+$", r"\1", str(label))
+        self.classes.add(name)
+        before = self.labels.setdefault(str(document), Labelled(document, name, line, notes))
+        if before.label == name:
+            return ""
+        return two_classes(name, before.label, f"line {before.line}")
 
     def add(
         self,

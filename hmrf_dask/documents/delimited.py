@@ -135,18 +135,21 @@ def read_csv(
         raise DamagedFile(1, problem)
     places = [names.index(name) if name in names else None for name in columns.in_order]
     for row in table:
-        bad = row if isinstance(row, BadRecord) else table.bad(row)
-        if bad:
+        if isinstance(row, BadRecord):
+            yield row
+        elif bad := table.bad(row):
             yield bad
-            continue
-        values = [None if place is None else row.values[place] for place in places]
-        if not all(value is None or is_text(value) for value in values):
-            yield table.refused(row, _not_text(source.encoding))
-            continue
-        id_, text, time, label, embedding = values
-        # An empty cell is how CSV says that there is nothing.
-        numbers = _numbers(embedding) if embedding else None
-        yield Record(row.line, id_, text, time or None, label or None, numbers)
+        else:
+            values = [None if place is None else row.values[place] for place in places]
+            readable = all(value is None or is_text(value) for value in values)
+            refused = None if readable else table.refused(row, _not_text(source.encoding))
+            yield refused or _record(row.line, *values)
+
+
+def _record(line: int, id_: Any, text: Any, time: Any, label: Any, embedding: Any) -> Record:
+    """Return a document; an empty cell is how CSV says that there is nothing."""
+    numbers = _numbers(embedding) if embedding else None
+    return Record(line, id_, text, time or None, label or None, numbers)
 
 
 def _numbers(cell: str) -> list[float] | str:
@@ -262,12 +265,12 @@ def read_table(data: bytes, address: str, most: int | None = None) -> TableFile:
     _refuse_many(data.count(b"\n"), "lines", most, address)
     file = WatchedFile(io.BytesIO(data), address)
     if ending == ".jsonl":
-        return TableFile("line", None, _jsonl_rows(file, address))
+        return TableFile("line", None, _named(_jsonl_rows(file), address))
     with _located(address):
         table = CsvTable(file, Dialect(delimiter=_delimiter_of(data)), LONGEST)
         if not is_text("".join(table.names)):
             raise DamagedFile(1, _not_text("utf-8"))
-    return TableFile("line", tuple(table.names), _csv_rows(table, address))
+    return TableFile("line", tuple(table.names), _named(_csv_rows(table), address))
 
 
 def _refuse_many(number: int, what: str, most: int | None, address: str) -> None:
@@ -287,25 +290,28 @@ def _located(address: str) -> Iterator[None]:
         raise InvalidInputError(f"{address}, line {error.line}: {error.reason}") from error
 
 
-def _jsonl_rows(file: WatchedFile, address: str) -> Iterator[TableRow | BadRecord]:
+def _named(rows: Iterator[TableRow | BadRecord], address: str) -> Iterator[TableRow | BadRecord]:
     with _located(address):
-        for row in read_objects(file, any_object, LONGEST):
-            if isinstance(row, BadRecord):
-                yield row
-            else:
-                yield TableRow(row.line, tuple(row.values), [*row.values.values()], row.raw)
+        yield from rows
 
 
-def _csv_rows(table: CsvTable, address: str) -> Iterator[TableRow | BadRecord]:
+def _jsonl_rows(file: WatchedFile) -> Iterator[TableRow | BadRecord]:
+    for row in read_objects(file, any_object, LONGEST):
+        if isinstance(row, BadRecord):
+            yield row
+        else:
+            yield TableRow(row.line, tuple(row.values), [*row.values.values()], row.raw)
+
+
+def _csv_rows(table: CsvTable) -> Iterator[TableRow | BadRecord]:
     names = tuple(table.names)
-    with _located(address):
-        for row in table:
-            if isinstance(row, BadRecord):
-                yield row
-            elif not is_text("".join(row.values)):
-                yield table.refused(row, _not_text("utf-8"))
-            elif any(row.values):  # spreadsheets write rows that were emptied as ",,,"
-                yield table.bad(row) or TableRow(row.line, names, row.values)
+    for row in table:
+        if isinstance(row, BadRecord):
+            yield row
+        elif not is_text("".join(row.values)):
+            yield table.refused(row, _not_text("utf-8"))
+        elif any(row.values):  # spreadsheets write rows that were emptied as ",,,"
+            yield table.bad(row) or TableRow(row.line, names, row.values)
 
 
 def _read_parquet(data: bytes, address: str, most: int | None) -> TableFile:

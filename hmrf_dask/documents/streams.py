@@ -45,8 +45,8 @@ def etag_of(files: Any, path: str, info: Mapping[str, Any]) -> str:
     >>> etag_of(None, "a.csv", {"ETag": '"9f86d0"', "size": 4})
     '9f86d0'
     """
-    for known in (info, None):
-        known = files.info(path) if known is None else known
+    for listed in (info, None):
+        known = files.info(path) if listed is None else listed
         for key in ("ETag", "etag", "generation"):
             if known.get(key):
                 return str(known[key]).strip('"')

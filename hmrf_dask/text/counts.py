@@ -330,7 +330,7 @@ def _words(texts: Sequence[str], settings: TextSettings) -> Occurrences:
     if not stop_words:
         return Occurrences(rows, read.numbers, terms)
     stopped = pc.is_in(terms, value_set=pa.array(sorted(stop_words), pa.large_string()))
-    kept = ~np.asarray(stopped.to_pylist(), np.bool_)[read.numbers]
+    kept = ~stopped.to_numpy(zero_copy_only=False)[read.numbers]
     return Occurrences(rows[kept], read.numbers[kept], terms)
 
 

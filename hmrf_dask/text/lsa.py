@@ -304,23 +304,18 @@ class Rows:
 
         It takes one pass for each strip.
         """
-        scaling = scaling_of(self.facts, self.shape[0])
+        flow, scaling = self.flow, scaling_of(self.facts, self.shape[0])
         unit = 2.0**-scaling.exponent
         n_features, n_columns = vectors.shape
         products: FloatArray = np.empty((n_features, n_columns))
         totals: FloatArray = np.zeros(n_features)
         for first, last in strips(n_features, n_columns, task_memory()):
-            sums = self._sums(np.ascontiguousarray(vectors[:, first:last]), scaling)
+            basis = flow.broadcast(Basis(np.ascontiguousarray(vectors[:, first:last])))
+            parts = [flow.lazy(_sketch_slice, blocks, basis, scaling) for blocks in self.slices]
+            sums: IntArray = flow.compute([tree(flow, _add_sketches, parts)])[0]
             np.multiply(sums[:, :-1], unit, out=products[:, first:last])
             np.multiply(sums[:, -1], unit / scaling.constant, out=totals)
         return products, totals
-
-    def _sums(self, vectors: FloatArray, scaling: Scaling) -> IntArray:
-        flow = self.flow
-        basis = flow.broadcast(Basis(vectors))
-        parts = [flow.lazy(_sketch_slice, blocks, basis, scaling) for blocks in self.slices]
-        sums: IntArray = flow.compute([tree(flow, _add_sketches, parts)])[0]
-        return sums
 
 
 def _lay_rows(flow: Dataflow, corpus: Corpus) -> Rows:

@@ -18,7 +18,7 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
 from hmrf_dask.text.counts import Counted, TextSettings
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray, Sized
+from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray, Sized
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,16 +146,8 @@ class Vocabulary(Sized):
             columns = pc.index_in(terms, value_set=self.terms)
             return as_numpy(pc.fill_null(columns, -1), np.int32)
         buckets = _buckets_of(terms, self.settings.n_features)
-        return np.where(self._used[buckets], buckets, np.int32(-1))
-
-    @cached_property
-    def _used(self) -> BoolArray:
-        return np.asarray(self.terms.is_valid().to_pylist(), np.bool_)
-
-    def __getstate__(self) -> dict[str, object]:
-        """Leave behind what is made again sooner than it travels."""
-        names = self.__dataclass_fields__
-        return {name: value for name, value in self.__dict__.items() if name in names}
+        used = self.terms.is_valid().to_numpy(zero_copy_only=False)
+        return np.where(used[buckets], buckets, np.int32(-1))
 
 
 def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabulary:

@@ -17,6 +17,7 @@ import numpy as np
 
 from hmrf_dask.constraints.answer_rows import (
     PAIR,
+    Answer,
     AnswerTable,
     Labelled,
     class_links,
@@ -76,16 +77,14 @@ def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
         more = f"; … ({len(table.bad)} in all)" if len(table.bad) > SHOWN else ""
         raise InvalidInputError(f"{address}, {shown}{more}")
     rows = list(table.labels.values())
-    ends = zip(table.first, table.second, table.must, strict=True)
-    before = {said(first, second, must=must) for first, second, must in ends}
+    before = {said(*pair.ends, must=pair.must) for pair in table.pairs}
     for kind, partner, row in class_links(rows, before):
-        table.add((partner, rows[row].document), rows[row].line, must=kind)
-    if not table.lines:
+        table.pairs.append(Answer((partner, rows[row].document), kind, rows[row].line))
+    if not table.pairs:
         return Constraints(ids=ids)
-    text = _ending(address) == ".csv"
-    pairs = _pairs(table.first, table.second)
-    pairs = _as_integers(pairs, table, required=not ids, text=text)
-    must, weights = np.array(table.must), np.array(table.weights)
+    pairs = _as_integers(table, required=not ids, text=_ending(address) == ".csv")
+    must = np.array([pair.must for pair in table.pairs])
+    weights = np.array([pair.weight for pair in table.pairs])
     try:
         return Constraints(
             pairs[must],
@@ -110,14 +109,15 @@ def parse_lines(data: bytes, address: str) -> PairLines:
     ([['x', 'y']], [True], [])
     """
     table = _read_table(data, address)
-    # Text before there is an array: one of whole numbers makes those from 2**63 on floats.
-    notes = np.empty(len(table.notes), object)
-    notes[:] = table.notes
+    pairs = table.pairs
+    notes = np.empty(len(pairs), object)
+    notes[:] = [pair.notes for pair in pairs]
     return PairLines(
-        pairs=_pairs(list(map(str, table.first)), list(map(str, table.second))),
-        must=np.array(table.must, np.bool_),
-        weights=np.array(table.weights, np.float64),
-        lines=np.array(table.lines, np.int64),
+        # Text before there is an array: one of whole numbers makes those from 2**63 on floats.
+        pairs=_as_array([tuple(map(str, pair.ends)) for pair in pairs]),
+        must=np.array([pair.must for pair in pairs], np.bool_),
+        weights=np.array([pair.weight for pair in pairs], np.float64),
+        lines=np.array([pair.line for pair in pairs], np.int64),
         notes=notes,
         labels=[row._replace(document=name) for name, row in table.labels.items()],
         bad=table.bad,
@@ -146,13 +146,14 @@ def _ending(address: str) -> str:
     return ending_of(address, "a pair file")
 
 
-def _pairs(first: list[Any], second: list[Any]) -> AnyArray:
-    return np.array([first, second], dtype=object).T.reshape(-1, 2)
+def _as_array(ends: list[tuple[Any, ...]]) -> AnyArray:
+    return np.array(ends, dtype=object).reshape(-1, 2)
 
 
-def _as_integers(pairs: AnyArray, table: AnswerTable, *, required: bool, text: bool) -> AnyArray:
-    """Return integers where all ids are; refuse text where row numbers are needed."""
-    if not len(pairs) or not (required or text):
+def _as_integers(table: AnswerTable, *, required: bool, text: bool) -> AnyArray:
+    """Return the pairs, as integers where all ids are; refuse text where row numbers are needed."""
+    pairs = _as_array([pair.ends for pair in table.pairs])
+    if not (required or text):
         return pairs
     try:
         numbers = pairs.astype(np.int64)
@@ -164,7 +165,7 @@ def _as_integers(pairs: AnyArray, table: AnswerTable, *, required: bool, text: b
         return pairs
     bad = next(row for row, pair in enumerate(pairs) if not all(map(_is_integer, pair)))
     raise InvalidInputError(
-        f"{table.path}, {table.unit} {table.lines[bad]}: a and b must be row numbers, "
+        f"{table.path}, {table.unit} {table.pairs[bad].line}: a and b must be row numbers, "
         f"got {pairs[bad, 0]!r}, {pairs[bad, 1]!r}; document ids need rows that have ids"
     )
 

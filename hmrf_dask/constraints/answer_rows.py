@@ -280,27 +280,32 @@ def _pair_problem(first: Any, second: Any, weight: Any) -> str:
     return f"weight {problem}, got {weight!r:.80}" if problem else ""
 
 
+class Answer(NamedTuple):
+    """A pair as it stands in a file, and the line that says so."""
+
+    ends: tuple[Any, Any]
+    must: bool
+    line: int
+    weight: float = math.nan  # where none is given
+    notes: Notes | None = None
+
+
 @dataclass(slots=True)
 class AnswerTable:
-    """The answers of a file, column by column, and the lines that are none.
+    """The answers of a file, and the lines that are none.
 
     Examples
     --------
     >>> table = AnswerTable("pairs.csv")
     >>> table.take(TableRow(2, ("a", "b", "kind"), ("1", "2", "same")))
     >>> table.take(TableRow(3, ("a", "b", "kind"), ("1", "1", "same")))
-    >>> table.must, table.bad[0].reason
-    ([True], "a and b must be two different documents, got '1' twice")
+    >>> table.pairs[0].must, table.bad[0].reason
+    (True, "a and b must be two different documents, got '1' twice")
     """
 
     path: str
     unit: str = "line"
-    first: list[Any] = field(default_factory=list)  # ids as they stand in the file
-    second: list[Any] = field(default_factory=list)
-    must: list[bool] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)  # NaN where none is given
-    lines: list[int] = field(default_factory=list)
-    notes: list[Notes | None] = field(default_factory=list)
+    pairs: list[Answer] = field(default_factory=list)
     bad: list[BadRecord] = field(default_factory=list)
     classes: set[str] = field(default_factory=set)
     # Documents and their classes by the id as text, in the order of lines.
@@ -330,7 +335,7 @@ class AnswerTable:
         problem = _pair_problem(first, second, weight)
         if not problem:
             cost = math.nan if weight in ("", None) else float(weight)
-            self.add((first, second), row.line, must=kind == MUST, weight=cost, notes=notes)
+            self.pairs.append(Answer((first, second), kind == MUST, row.line, cost, notes))
         return problem
 
     def _take_label(self, document: Any, label: Any, line: int, notes: Notes | None) -> str:
@@ -345,23 +350,6 @@ class AnswerTable:
         if before.label == name:
             return ""
         return two_classes(name, before.label, f"line {before.line}")
-
-    def add(
-        self,
-        ends: tuple[Any, Any],
-        line: int,
-        *,
-        must: bool,
-        weight: float = math.nan,
-        notes: Notes | None = None,
-    ) -> None:
-        """Append a pair."""
-        self.first.append(ends[0])
-        self.second.append(ends[1])
-        self.must.append(must)
-        self.weights.append(weight)
-        self.lines.append(line)
-        self.notes.append(notes)
 
     def _refuse(self, bad: BadRecord) -> None:
         """Note a line that is no answer; so many of them are another kind of file."""

@@ -192,8 +192,8 @@ def witnesses(
     if not len(contradictions):
         return ()
     search = BreadthFirst(adjacency(n_nodes, must))
-    wanted = contradictions[: 1 if on_conflict == "raise" else N_WITNESSES].tolist()
-    paths = tuple(tuple(map(names, search.path(*pair))) for pair in wanted)
+    shown = contradictions[: 1 if on_conflict == "raise" else N_WITNESSES].tolist()
+    paths = tuple(tuple(map(names, search.path(*pair))) for pair in shown)
     if on_conflict == "raise":
         raise ConflictError(_conflict_message(paths[0], len(contradictions) - 1), paths[0])
     return paths
@@ -320,16 +320,8 @@ def build_graph(
     """Work out groups, components, contradictions and the form of every component's closure.
 
     Time and memory are linear in the pairs, except that a component with at most
-    max(2048, 64 × its pairs) closure pairs has them written out.
-
-    Parameters
-    ----------
-    n_nodes : int
-        Constrained documents; node order is id order.
-    must, cannot : CostedPairs
-    rules : ClosureRules
-    names : callable
-        Document name of a node, for errors and `conflicts`.
+    max(2048, 64 × its pairs) closure pairs has them written out. Nodes are the constrained
+    documents in the order of their ids; errors and `conflicts` give their `names`.
 
     Raises
     ------

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from hmrf_dask.redaction import shortened
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Constraints:
     """Must-links and cannot-links, each with an optional cost: canonical and immutable.
 
@@ -52,15 +53,6 @@ class Constraints:
     >>> pairs.must_link.tolist()
     [['a', 'b']]
     """
-
-    __slots__ = (
-        "by_id",
-        "cannot_link_costs",
-        "cannot_nodes",
-        "documents",
-        "must_link_costs",
-        "must_nodes",
-    )
 
     documents: AnyArray
     must_nodes: LabelArray

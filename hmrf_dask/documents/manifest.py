@@ -26,6 +26,7 @@ from hmrf_dask.documents.yaml_files import (
     Words,
     parse_yaml,
     refuse_other_kind,
+    refusing,
     validated,
 )
 from hmrf_dask.errors import ConfigurationError
@@ -49,13 +50,6 @@ def _checked_url(url: str) -> str:
     if problem := store_problem(url):
         raise ValueError(problem)
     return url
-
-
-def _checked_link(link: str) -> str:
-    """Refuse a link for people that holds a secret."""
-    if problem := link_problem(link):
-        raise ValueError(problem)
-    return link
 
 
 def _checked_column(name: str) -> str:
@@ -119,7 +113,7 @@ Some = (AfterValidator(_some), Field(json_schema_extra={"minItems": 1}))
 Urls = Annotated[tuple[Url, ...], Field(max_length=LIST_ITEMS), BeforeValidator(_as_list), *Some]
 Hash = Annotated[str, Field(max_length=200), AfterValidator(_checked_hash)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
-Link = Annotated[Words, AfterValidator(_checked_link)]
+Link = Annotated[Words, refusing(link_problem)]
 Column = Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(_checked_column)]
 
 

@@ -15,11 +15,9 @@ from hmrf_dask.storage.whole_files import is_local, local_path, open_regular, re
 
 BLOCK_BYTES = 4 * 2**20
 # Options that a store's file system knows, by protocol; others have none.
-_KNOWN_OPTIONS = {
-    "s3": {"profile", "endpoint_url", "anon", "requester_pays"},
-    "gs": {"project", "endpoint_url", "anon", "requester_pays"},
-}
-_SAME_PROTOCOL = {"s3a": "s3", "gcs": "gs"}
+_S3 = {"profile", "endpoint_url", "anon", "requester_pays"}
+_GOOGLE = {"project", "endpoint_url", "anon", "requester_pays"}
+_KNOWN_OPTIONS = {"s3": _S3, "s3a": _S3, "gs": _GOOGLE, "gcs": _GOOGLE}
 
 
 def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -30,9 +28,9 @@ def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 def _known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the store of a URL knows; of Google's in the words of gcsfs."""
     protocol = url.partition("://")[0] if "://" in url else ""
-    known = _KNOWN_OPTIONS.get(_SAME_PROTOCOL.get(protocol, protocol), set())
+    known = _KNOWN_OPTIONS.get(protocol, set())
     chosen = {key: value for key, value in options.items() if key in known and value is not None}
-    if protocol in ("gs", "gcs") and chosen.pop("anon", False):
+    if known is _GOOGLE and chosen.pop("anon", False):
         chosen["token"] = "anon"
     return chosen
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Final, TypeVar
@@ -156,17 +156,19 @@ _MUST_BE: Final = {
 _KINDS: Final = {"job": ("manifest", "run"), "manifest": ("resources", "check")}
 
 
-def _checked_place(text: str) -> str:
-    """Refuse a path or URL that may carry a secret, or reach out to where nobody expects it."""
-    if problem := store_problem(text):
-        raise ValueError(problem)
-    return text
+def refusing(problem_of: Callable[[str], str]) -> AfterValidator:
+    """Return what refuses a text with a problem, such as a secret in it."""
+
+    def checked(text: str) -> str:
+        if problem := problem_of(text):
+            raise ValueError(problem)
+        return text
+
+    return AfterValidator(checked)
 
 
 Words = Annotated[str, Field(max_length=10_000)]
-Place = Annotated[
-    str, Field(min_length=1, max_length=PATH_CHARACTERS), AfterValidator(_checked_place)
-]
+Place = Annotated[str, Field(min_length=1, max_length=PATH_CHARACTERS), refusing(store_problem)]
 
 
 def parse_yaml(data: bytes, name: str) -> dict[str, Any]:

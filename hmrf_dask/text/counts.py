@@ -32,7 +32,6 @@ Columns = Annotated[int, Field(**within("columns"))]
 Length = Annotated[int, Field(**within("ngram"))]
 Share = Annotated[float, Field(**within("share"))]
 Word = Annotated[str, Field(max_length=1_000)]
-STOP_WORD_LANGUAGES = ("english",)
 
 
 class TextSettings(BaseModel):
@@ -69,11 +68,10 @@ class TextSettings(BaseModel):
         """Refuse a language without a list; words are composed as texts are, sorted and unique."""
         if isinstance(value, tuple):
             return tuple(sorted({unicodedata.normalize("NFC", word) for word in value}))
-        if value is not None and value not in STOP_WORD_LANGUAGES:
+        if value not in (None, "english"):
             raise ValueError(
-                f"must be a language with a list of stop words (there is: "
-                f"{', '.join(STOP_WORD_LANGUAGES)}) or a list of words, got {value!r}; give the "
-                "words themselves"
+                "must be a language with a list of stop words (there is: english) or a list of "
+                f"words, got {value!r}; give the words themselves"
             )
         return value
 
@@ -308,7 +306,7 @@ def stray_stop_words(settings: TextSettings) -> list[str]:
 
 
 @lru_cache(maxsize=8)
-def _found_words(settings: TextSettings) -> Callable[[str], str]:
+def _words_of(settings: TextSettings) -> Callable[[str], str]:
     """Return what puts the words of a text that is not ASCII between single spaces."""
     vectoriser = _vectoriser(settings)
     prepare, find = vectoriser.build_preprocessor(), vectoriser.build_tokenizer()
@@ -317,8 +315,8 @@ def _found_words(settings: TextSettings) -> Callable[[str], str]:
 
 def _words(texts: Sequence[str], settings: TextSettings) -> Occurrences:
     """Return the words of texts without stop words, in the order of the texts."""
-    found = _found_words(settings)
-    plain = pa.array([t if t.isascii() else found(t) for t in texts], pa.large_string())
+    words_of = _words_of(settings)
+    plain = pa.array([t if t.isascii() else words_of(t) for t in texts], pa.large_string())
     _, offsets, content = plain.buffers()
     starts = np.frombuffer(offsets, np.int64, len(plain) + 1)
     characters = np.frombuffer(b"" if content is None else content, np.uint8)

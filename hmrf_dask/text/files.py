@@ -31,7 +31,7 @@ from hmrf_dask.text.counts import (
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.types import IntArray
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 VERSION = 2
 COUNTS, VOCABULARIES, ROWS = "counts", "vocabularies", "rows"
 COUNTED, _STATE = "counts.json", "vocabulary.json"
@@ -264,7 +264,7 @@ def read_record(storage: Storage, name: str, form: type[Form]) -> Form | None:
         refuse_file(f"{storage.url}/{name}", f"it holds {content}")
 
 
-def or_damage(read: Callable[[], Found]) -> tuple[Found | None, str]:
+def value_or_damage(read: Callable[[], Value]) -> tuple[Value | None, str]:
     """Return what is read, and what is wrong with the file where that is damaged."""
     try:
         return read(), ""

@@ -29,13 +29,13 @@ from hmrf_dask.text.files import (
     CountedBatch,
     CountedSource,
     Place,
-    or_damage,
     read_counted,
     read_record,
     read_source,
     read_terms,
     save_vocabulary,
     tell_remade,
+    value_or_damage,
     write_counted,
     write_record,
     write_source,
@@ -128,7 +128,7 @@ def counts_key(key: str, settings: TextSettings) -> str:
 def _count_source(source: TextSource, settings: TextSettings, place: Place) -> CountedSource:
     """Return the counted texts of a source, counted now if they are not there yet."""
     storage, key = place.storage, counts_key(source.key, settings)
-    known, damage = or_damage(lambda: read_source(storage, key))
+    known, damage = value_or_damage(lambda: read_source(storage, key))
     if known is not None:
         return known
     batches: list[CountedBatch] = []
@@ -219,32 +219,27 @@ def rows_of(
     read = flow.compute([flow.lazy(_read_rows, folder, width, place) for folder in folders])
     tell_remade([damage for _, damage in read if damage])
     rows = {folder: written for folder, (written, _) in zip(folders, read, strict=True) if written}
-    missing = [pair for pair in zip(folders, counted, strict=True) if pair[0] not in rows]
-    shared = flow.broadcast(vocabulary)
-    blocks = [
-        [
-            flow.lazy(_rows_of_batch, folder, number, batch, shared, place)
-            for number, batch in enumerate(source.batches)
-        ]
-        for folder, source in missing
-    ]
-    written = [
-        flow.lazy(_end_rows, folder, of_batches, width, place)
-        for (folder, _), of_batches in zip(missing, blocks, strict=True)
-    ]
-    made = flow.compute(written) if written else []
-    rows |= {folder: of_source for (folder, _), of_source in zip(missing, made, strict=True)}
+    shared, made = flow.broadcast(vocabulary), {}
+    for folder, source in zip(folders, counted, strict=True):
+        if folder not in rows:
+            blocks = [
+                flow.lazy(_rows_of_batch, folder, number, batch, shared, place)
+                for number, batch in enumerate(source.batches)
+            ]
+            made[folder] = flow.lazy(_end_rows, folder, blocks, width, place)
+    if made:
+        rows |= zip(made, flow.compute(list(made.values())), strict=True)
     return [rows[folder] for folder in folders]
 
 
 def _read_rows(folder: str, n_features: int, place: Place) -> tuple[SourceRows | None, str]:
     """Return the rows of a source if they are written, and what is wrong with their record."""
-    storage = place.storage
-    record, damage = or_damage(lambda: read_record(storage, f"{folder}/{WRITTEN}", _RowsRecord))
+    storage, name = place.storage, f"{folder}/{WRITTEN}"
+    record, damage = value_or_damage(lambda: read_record(storage, name, _RowsRecord))
     if record is None:
         return None, damage
-    rows = SourceRows(f"{storage.url}/{folder}", record.files, n_features, record.coverage)
-    return rows, ""
+    url = f"{storage.url}/{folder}"
+    return SourceRows(url, record.files, n_features, record.coverage), ""
 
 
 def _rows_of_batch(

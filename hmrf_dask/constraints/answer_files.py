@@ -77,9 +77,9 @@ def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
         more = f"; … ({len(table.bad)} in all)" if len(table.bad) > SHOWN else ""
         raise InvalidInputError(f"{address}, {shown}{more}")
     rows = list(table.labels.values())
-    before = {said(*pair.ends, must=pair.must) for pair in table.pairs}
+    before = {said(pair.first, pair.second, must=pair.must) for pair in table.pairs}
     for kind, partner, row in class_links(rows, before):
-        table.pairs.append(Answer((partner, rows[row].document), kind, rows[row].line))
+        table.pairs.append(Answer(partner, rows[row].document, kind, rows[row].line))
     if not table.pairs:
         return Constraints(ids=ids)
     pairs = _as_integers(table, required=not ids, text=_ending(address) == ".csv")
@@ -114,7 +114,7 @@ def parse_lines(data: bytes, address: str) -> PairLines:
     notes[:] = [pair.notes for pair in pairs]
     return PairLines(
         # Text before there is an array: one of whole numbers makes those from 2**63 on floats.
-        pairs=_as_array([tuple(map(str, pair.ends)) for pair in pairs]),
+        pairs=_as_array([str(pair.first) for pair in pairs], [str(pair.second) for pair in pairs]),
         must=np.array([pair.must for pair in pairs], np.bool_),
         weights=np.array([pair.weight for pair in pairs], np.float64),
         lines=np.array([pair.line for pair in pairs], np.int64),
@@ -146,13 +146,13 @@ def _ending(address: str) -> str:
     return ending_of(address, "a pair file")
 
 
-def _as_array(ends: list[tuple[Any, ...]]) -> AnyArray:
-    return np.array(ends, dtype=object).reshape(-1, 2)
+def _as_array(first: list[Any], second: list[Any]) -> AnyArray:
+    return np.array([first, second], dtype=object).T.reshape(-1, 2)
 
 
 def _as_integers(table: AnswerTable, *, required: bool, text: bool) -> AnyArray:
     """Return the pairs, as integers where all ids are; refuse text where row numbers are needed."""
-    pairs = _as_array([pair.ends for pair in table.pairs])
+    pairs = _as_array([pair.first for pair in table.pairs], [pair.second for pair in table.pairs])
     if not (required or text):
         return pairs
     try:

@@ -39,10 +39,6 @@ class Columns(NamedTuple):
     places: tuple[int, ...]  # of a, b, kind and weight (-1: there is none), or of id and label
     notes: tuple[tuple[str, int], ...]  # name and place of each other column
 
-    def values(self, row: Sequence[Any]) -> list[Any]:
-        """Return a, b, kind and weight (None where there is none), or id and label."""
-        return [row[place] if place >= 0 else None for place in self.places]
-
     def notes_of(self, row: Sequence[Any]) -> tuple[Notes | None, str]:
         """Return the notes of a row, None if it has none, and what is wrong with them, or ""."""
         notes: Notes = {}
@@ -283,7 +279,8 @@ def _pair_problem(first: Any, second: Any, weight: Any) -> str:
 class Answer(NamedTuple):
     """A pair as it stands in a file, and the line that says so."""
 
-    ends: tuple[Any, Any]
+    first: Any
+    second: Any
     must: bool
     line: int
     weight: float = math.nan  # where none is given
@@ -325,17 +322,18 @@ class AnswerTable:
         notes, problem = columns.notes_of(row.values) if columns.notes else (None, "")
         if problem:
             return problem
-        if len(columns.places) == len(LABELS):
-            document, label = columns.values(row.values)
+        values = [row.values[place] if place >= 0 else None for place in columns.places]
+        if len(values) == len(LABELS):
+            document, label = values
             return self._take_label(document, label, row.line, notes)
-        first, second, written_kind, weight = columns.values(row.values)
+        first, second, written_kind, weight = values
         kind = kind_of(written_kind)
         if kind is None:
             return f"kind must be {_KINDS}, got {written_kind!r:.80}"
         problem = _pair_problem(first, second, weight)
         if not problem:
             cost = math.nan if weight in ("", None) else float(weight)
-            self.pairs.append(Answer((first, second), kind == MUST, row.line, cost, notes))
+            self.pairs.append(Answer(first, second, kind == MUST, row.line, cost, notes))
         return problem
 
     def _take_label(self, document: Any, label: Any, line: int, notes: Notes | None) -> str:

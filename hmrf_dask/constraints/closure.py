@@ -19,26 +19,6 @@ from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, Sized
 
 
-class Adjacency(NamedTuple):
-    """Neighbours of every node, ascending: those of node i at starts[i]..starts[i + 1]."""
-
-    starts: IntArray
-    neighbours: LabelArray
-
-
-def adjacency(n_nodes: int, pairs: LabelArray) -> Adjacency:
-    """Return the neighbours of every node, both ways, each once.
-
-    Examples
-    --------
-    >>> adjacency(3, np.array([[0, 2], [1, 2]], np.int32))
-    Adjacency(starts=array([0, 1, 2, 4]), neighbours=array([2, 2, 0, 1], dtype=int32))
-    """
-    graph = _matrix(n_nodes, np.concatenate([pairs, pairs[:, ::-1]])).tocsr()
-    graph.sort_indices()
-    return Adjacency(graph.indptr.astype(np.int64), graph.indices.astype(np.int32, copy=False))
-
-
 def connected_numbers(n_nodes: int, pairs: LabelArray) -> LabelArray:
     """Return the connected part of every node, parts numbered by their lowest node.
 
@@ -72,18 +52,20 @@ def members_by_number(
 
 
 class BreadthFirst:
-    """Breadth-first searches over one graph, neighbours in index order.
+    """Breadth-first searches over one graph of pairs, neighbours in index order.
 
     Examples
     --------
-    >>> search = BreadthFirst(adjacency(4, np.array([[0, 1], [1, 2], [2, 3]], np.int32)))
+    >>> search = BreadthFirst(4, np.array([[0, 1], [1, 2], [2, 3]], np.int32))
     >>> search.order(1).tolist(), search.path(0, 3)
     ([1, 0, 2, 3], [0, 1, 2, 3])
     """
 
-    def __init__(self, graph: Adjacency) -> None:
-        self._graph = graph
-        n_nodes = len(graph.starts) - 1
+    def __init__(self, n_nodes: int, pairs: LabelArray) -> None:
+        graph = _matrix(n_nodes, np.concatenate([pairs, pairs[:, ::-1]])).tocsr()
+        graph.sort_indices()
+        self._starts = graph.indptr.astype(np.int64)
+        self._neighbours = graph.indices.astype(np.int32, copy=False)
         self._parent = np.full(n_nodes, -1, np.int32)
         self._queue = np.empty(n_nodes, np.int32)
 
@@ -103,7 +85,8 @@ class BreadthFirst:
         return path[::-1]
 
     def _run(self, source: int, target: int) -> LabelArray:
-        n_reached = _search(*self._graph, source, target, self._parent, self._queue)
+        graph = self._starts, self._neighbours
+        n_reached = _search(*graph, source, target, self._parent, self._queue)
         return self._queue[:n_reached].copy()
 
 
@@ -116,7 +99,10 @@ def _search(
     parent: LabelArray,
     queue: LabelArray,
 ) -> int:
-    """Fill `queue` and `parent` from `source`, up to `target`; return how many were met."""
+    """Fill `queue` and `parent` from `source`, up to `target`; return how many were met.
+
+    Neighbours of node i are at starts[i]..starts[i + 1].
+    """
     parent[source] = source
     queue[0] = source
     head = 0
@@ -191,7 +177,7 @@ def witnesses(
     """
     if not len(contradictions):
         return ()
-    search = BreadthFirst(adjacency(n_nodes, must))
+    search = BreadthFirst(n_nodes, must)
     shown = contradictions[: 1 if on_conflict == "raise" else N_WITNESSES].tolist()
     paths = tuple(tuple(map(names, search.path(*pair))) for pair in shown)
     if on_conflict == "raise":

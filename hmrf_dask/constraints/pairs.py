@@ -254,7 +254,7 @@ def canonical_pairs(
         )
     alone = np.flatnonzero(lower == higher)
     if len(alone):
-        shown = _listed(np.unique(lower[alone]), names)
+        shown = _listed(np.unique(lower[alone]), lambda node: repr(names(node)))
         raise InvalidInputError(
             f"{kind} pairs must join two different documents, got pairs of a document with "
             f"itself: {shown}: remove them"
@@ -283,10 +283,10 @@ def _refuse_two_costs(
     if not len(clash):
         return
 
-    def pair(key: int) -> object:
+    def pair(key: int) -> str:
         values = sorted(set(np.nan_to_num(costs[keys == key], nan=-1.0).tolist()))
         shown = " and ".join("the estimator's" if cost < 0 else f"{cost:g}" for cost in values)
-        return _Verbatim(f"{names(key // n_nodes)!r}, {names(key % n_nodes)!r} ({shown})")
+        return f"{names(key // n_nodes)!r}, {names(key % n_nodes)!r} ({shown})"
 
     raise InvalidInputError(
         f"a {kind} pair must have one cost, got two different ones for {_listed(clash, pair)}: "
@@ -294,19 +294,9 @@ def _refuse_two_costs(
     )
 
 
-class _Verbatim:
-    """Text that errors show without quotes."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def _listed(offenders: IntArray, names: Callable[[int], object]) -> str:
+def _listed(offenders: IntArray, text_of: Callable[[int], str]) -> str:
     """Name up to five offenders and say how many there are in all."""
-    shown = ", ".join(repr(names(int(node))) for node in offenders[:SHOWN])
+    shown = ", ".join(map(text_of, offenders[:SHOWN].tolist()))
     return f"{shown}, … ({len(offenders)} in all)" if len(offenders) > SHOWN else shown
 
 
@@ -382,7 +372,7 @@ def _as_costs(value: object, n_pairs: int, kind: str) -> FloatArray:
     out_of_range = (costs < LEAST_COST) | (costs > RANGES["cost"].most)
     bad = np.flatnonzero(out_of_range & (costs != 0))
     if len(bad):
-        shown = _listed(bad, lambda row: _Verbatim(f"{costs[row]:g} for pair {row}"))
+        shown = _listed(bad, lambda row: f"{costs[row]:g} for pair {row}")
         raise InvalidInputError(
             f"{kind}_costs {COST_MUST_BE} (NaN for the estimator's), got {shown}"
         )

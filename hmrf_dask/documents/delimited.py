@@ -63,11 +63,20 @@ class CsvTable:
     ) -> None:
         if csv.field_size_limit() < longest:  # it is the process's, so it only ever grows
             csv.field_size_limit(min(longest, _MOST_CELLS))
-        self._lines = _Lines(decompressed(file, compression), file, encoding, longest)
-        self._parsed = csv.reader(
-            self._lines, delimiter=dialect.delimiter, quotechar=dialect.quoteChar, strict=True
+        text = io.TextIOWrapper(
+            io.BufferedReader(decompressed(file, compression), 2**18),
+            encoding="utf-8-sig" if encoding.lower() in _UTF_8 else encoding,
+            errors="surrogateescape",
+            newline="",
         )
+        self._line, self._first_line = 0, ""  # number of the last one, and that of a row
         self._between = dialect.delimiter
+        self._parsed = csv.reader(
+            self._lines(text, file, longest),
+            delimiter=dialect.delimiter,
+            quotechar=dialect.quoteChar,
+            strict=True,
+        )
         self._first: list[Row | BadRecord] = []
         header = next(self._rows(), None)
         if isinstance(header, BadRecord):
@@ -84,11 +93,29 @@ class CsvTable:
         """Yield the rows after the header; `line` is the line where a row begins."""
         return chain(self._first, self._rows())
 
-    def _rows(self) -> Iterator[Row | BadRecord]:
-        lines = self._lines
+    def _lines(self, text: io.TextIOWrapper, file: WatchedFile, longest: int) -> Iterator[str]:
+        """Yield lines as csv.reader takes them; no line is read further than `longest`."""
+        nothing = Nothing(longest)
         while True:
-            begins = lines.number + 1
-            lines.first = ""
+            try:
+                line = text.readline(longest + 1)
+            except Exception as error:
+                raise damage(file, self._line + 1, error) from error
+            if not line:
+                return
+            self._line += 1
+            if line.isspace():
+                nothing.add(len(line), 1, self._line)
+            else:
+                nothing.clear()
+            if len(line) > longest:
+                raise DamagedFile(self._line, f"a line longer than {longest} characters")
+            self._first_line = self._first_line or line
+            yield line
+
+    def _rows(self) -> Iterator[Row | BadRecord]:
+        while True:
+            begins, self._first_line = self._line + 1, ""
             try:
                 cells = next(self._parsed)
             except StopIteration:
@@ -98,8 +125,8 @@ class CsvTable:
                     # What an open quote swallowed cannot be distinguished from a long text.
                     problem = "a cell that is too long, or a quote left open"
                     raise DamagedFile(begins, problem) from None
-                reason = f"not CSV: {error}, in lines {begins} to {lines.number}"
-                yield BadRecord(begins, reason, excerpt(lines.first))
+                reason = f"not CSV: {error}, in lines {begins} to {self._line}"
+                yield BadRecord(begins, reason, excerpt(self._first_line))
             else:
                 if cells:
                     yield Row(begins, cells)
@@ -164,43 +191,6 @@ def _delimiter_of(data: bytes) -> str:
     """Return what separates the cells of a CSV file: the commonest in its first line."""
     header = data[:_HEADER_BYTES].replace(b"\r", b"\n").partition(b"\n")[0].decode("latin-1")
     return max(_DELIMITERS, key=header.count)
-
-
-class _Lines:
-    """The lines of a text, as csv.reader takes them; no line is read further than `longest`."""
-
-    def __init__(self, stream: Any, file: WatchedFile, encoding: str, longest: int) -> None:
-        self._file = file
-        self._longest = longest
-        self._nothing = Nothing(longest)
-        self.number = 0
-        self.first = ""  # line of a row
-        self._text = io.TextIOWrapper(
-            io.BufferedReader(stream, 2**18),
-            encoding="utf-8-sig" if encoding.lower() in _UTF_8 else encoding,
-            errors="surrogateescape",
-            newline="",
-        )
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        try:
-            line = self._text.readline(self._longest + 1)
-        except Exception as error:
-            raise damage(self._file, self.number + 1, error) from error
-        if not line:
-            raise StopIteration
-        self.number += 1
-        if line.isspace():
-            self._nothing.add(len(line), 1, self.number)
-        else:
-            self._nothing.clear()
-        if len(line) > self._longest:
-            raise DamagedFile(self.number, f"a line longer than {self._longest} characters")
-        self.first = self.first or line
-        return line
 
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -308,10 +298,10 @@ def _csv_rows(table: CsvTable) -> Iterator[TableRow | BadRecord]:
     for row in table:
         if isinstance(row, BadRecord):
             yield row
-        elif not is_text("".join(row.values)):
-            yield table.refused(row, _not_text("utf-8"))
         elif any(row.values):  # spreadsheets write rows that were emptied as ",,,"
-            yield table.bad(row) or TableRow(row.line, names, row.values)
+            readable = is_text("".join(row.values))
+            bad = table.bad(row) if readable else table.refused(row, _not_text("utf-8"))
+            yield bad or TableRow(row.line, names, row.values)
 
 
 def _read_parquet(data: bytes, address: str, most: int | None) -> TableFile:

@@ -160,6 +160,7 @@ def refusing(problem_of: Callable[[str], str]) -> AfterValidator:
     """Return what refuses a text with a problem, such as a secret in it."""
 
     def checked(text: str) -> str:
+        """Return a text without a problem."""
         if problem := problem_of(text):
             raise ValueError(problem)
         return text

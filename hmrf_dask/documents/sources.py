@@ -129,6 +129,7 @@ _FORMATS = {
 }
 _COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
 _MAGIC = re.compile(r"[*?[]")
+_USUAL = Dialect()
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Source:
     format: str = ""  # empty while files are listed
     compression: str = "none"
     encoding: str = "utf-8"
-    dialect: Dialect = field(default_factory=lambda: Dialect())
+    dialect: Dialect = _USUAL
     hash: str | None = None  # what the content must have, as ``algorithm:hexadecimal``
     document_id: str = ""  # of a text file: its path below the folder or the fixed part of the glob
     options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
@@ -171,8 +172,9 @@ def list_sources(manifest: Manifest, base: str) -> list[Source]:
     """
     sources: dict[str, Source] = {}
     for resource in manifest.resources:
-        for file in _files_of(resource, resource.name, base, manifest, resource.format):
-            source = _source(resource, file)
+        options = _options(manifest, resource)
+        for file in _files_of(resource, resource.name, base, options, resource.format):
+            source = _source(resource, file, options)
             if source.path in sources:
                 raise ConfigurationError(
                     f"resources: {source.path} must be in one of them, got it in two; narrow a path"
@@ -186,19 +188,27 @@ def list_answers(manifest: Manifest, base: str) -> list[Source]:
     answers = manifest.answers
     if answers is None:
         return []
-    sources = []
-    for file in _files_of(answers, "answers", base, manifest, "csv"):
+    options, sources = _options(manifest, answers), list[Source]()
+    for file in _files_of(answers, "answers", base, options, "csv"):
         kind = os.path.splitext(file.path)[1].lower().lstrip(".")
         if kind not in ("csv", "jsonl", "parquet"):
             raise ConfigurationError(
                 f"answers: a file must be named .csv, .jsonl or .parquet, got {file.path}; "
                 "rename it"
             )
-        sources.append(replace(file, format=kind, document_id=""))
+        shared = tuple(options.items())
+        sources.append(
+            replace(file, format=kind, hash=answers.hash, document_id="", options=shared)
+        )
     return sorted(sources, key=lambda source: source.path)
 
 
-def _source(resource: Resource, file: Source) -> Source:
+def _options(manifest: Manifest, files: Resource | Answers) -> dict[str, Any]:
+    """Return the options of a resource, else those of the manifest."""
+    return (files.storage_options or manifest.storage_options).model_dump(exclude_none=True)
+
+
+def _source(resource: Resource, file: Source, options: Mapping[str, Any]) -> Source:
     compression, kind, ending = _kind_of(resource, file.path)
     dialect = resource.dialect
     if ending == ".tsv" and "delimiter" not in dialect.model_fields_set:
@@ -209,7 +219,9 @@ def _source(resource: Resource, file: Source) -> Source:
         compression=compression,
         encoding=resource.encoding,
         dialect=dialect,
+        hash=resource.hash,
         document_id=file.document_id if kind == "text" else "",
+        options=tuple(options.items()),
     )
 
 
@@ -236,10 +248,9 @@ def _kind_of(resource: Resource, path: str) -> tuple[str, str, str]:
 
 
 def _files_of(
-    files: Resource | Answers, name: str, base: str, manifest: Manifest, kind: str | None
+    files: Resource | Answers, name: str, base: str, options: Mapping[str, Any], kind: str | None
 ) -> list[Source]:
     """Return the files of a resource, each once; size and hash are of a single one."""
-    options = (files.storage_options or manifest.storage_options).model_dump(exclude_none=True)
     listed: dict[str, Source] = {}
     for pattern in files.path:
         matching = _matching(pattern, base, options, kind)
@@ -260,8 +271,7 @@ def _files_of(
                 f"{file.path}: must have {files.bytes} bytes (so the manifest says), got "
                 f"{file.size}; fetch the file again or correct the manifest"
             )
-    shared = tuple(options.items())
-    return [replace(file, hash=files.hash, options=shared) for file in listed.values()]
+    return list(listed.values())
 
 
 def _matching(

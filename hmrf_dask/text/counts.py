@@ -103,21 +103,13 @@ class TextSettings(BaseModel):
         return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def _without_nulls(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
 _NUMBERS = pa.list_(pa.field("element", pa.int32(), nullable=False))
-_ROWS = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("indices", _NUMBERS, nullable=False),
-        pa.field("counts", _NUMBERS, nullable=False),
-    ]
-)
-_TERMS = pa.schema(
-    [
-        pa.field("term", pa.large_string(), nullable=False),
-        pa.field("documents", pa.int64(), nullable=False),
-        pa.field("occurrences", pa.int64(), nullable=False),
-    ]
-)
+_ROWS = _without_nulls(id=pa.string(), indices=_NUMBERS, counts=_NUMBERS)
+_TERMS = _without_nulls(term=pa.large_string(), documents=pa.int64(), occurrences=pa.int64())
 _ENCODINGS = {
     "id": "DELTA_LENGTH_BYTE_ARRAY",
     "indices.list.element": "DELTA_BINARY_PACKED",

@@ -285,7 +285,7 @@ def _matching(
         # Only what the manifest says is a pattern, the folder it lies in may be called anything.
         address, fixed = f"{glob.escape(base)}/{pattern}", f"{base}/{pattern}"
     else:
-        address = fixed = local_path(pattern) if is_local(pattern) else pattern
+        address = fixed = pattern = local_path(pattern) if is_local(pattern) else pattern
     if is_local(address):
         return _local(address, fixed, pattern, base if relative else None, kind)
     return _remote(address, fixed, pattern, options, kind)

@@ -12,12 +12,11 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import numpy as np
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
@@ -32,7 +31,6 @@ from hmrf_dask.storage import sealed
 from hmrf_dask.storage.remote import open_files
 from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
 from hmrf_dask.storage.whole_files import open_regular
-from hmrf_dask.types import LabelArray
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.temporary")
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -491,29 +489,3 @@ def read_sealed(storage: Storage, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return sealed.unseal(data, f"{storage.url}/{name}")
-
-
-class LastRead(threading.local):
-    """The labels file that a thread read last: parts that share one are asked for one by one.
-
-    Its name holds a hash of its content, so what is kept cannot be another.
-
-    Examples
-    --------
-    >>> last = LastRead()
-    >>> last.put("labels-1", np.arange(2, dtype=np.int32))
-    >>> last.get("labels-1"), last.get("labels-2")
-    (array([0, 1], dtype=int32), None)
-    """
-
-    def __init__(self) -> None:
-        self._key: Hashable = None
-        self._labels = np.empty(0, np.int32)
-
-    def get(self, key: Hashable) -> LabelArray | None:
-        """Return the labels, None where they are not those kept."""
-        return self._labels if key == self._key else None
-
-    def put(self, key: Hashable, labels: LabelArray) -> None:
-        """Keep labels in the place of the last ones."""
-        self._key, self._labels = key, labels

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hmrf_dask.errors import HmrfWarning
@@ -16,7 +16,6 @@ from hmrf_dask.storage import sealed
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import (
     LocalStorage,
-    ObjectStorage,
     Storage,
     read_sealed,
     refuse_if_lost,
@@ -140,37 +139,10 @@ def remove_files(storage: Storage, folder: str, forms: re.Pattern[str]) -> Remov
     """
     if isinstance(storage, LocalStorage):
         return _remove_local(storage.url, folder, forms)
-    names = list(names_below(storage, folder))
+    names = list(storage.names_below(folder))
     own = [name for name in names if is_own(name, forms)]
     storage.delete(own)
     return Removal(len(own), sorted(set(names) - set(own)))
-
-
-def names_below(storage: Storage, folder: str = "") -> Iterator[str]:
-    """Yield the names of all files below a folder, and of links: none is followed.
-
-    Examples
-    --------
-    >>> from hmrf_dask.storage.stores import open_storage
-    >>> store = open_storage("memory://example-below", {}, durable=False)
-    >>> store.write("runs/a/run.json", b"")
-    >>> list(names_below(store))
-    ['runs/a/run.json']
-    >>> store.delete(["runs/a/run.json"])
-    """
-    if isinstance(storage, ObjectStorage):
-        root = f"{storage.root}/{folder}".rstrip("/")
-        for path in storage.files.find(root):
-            yield str(path).removeprefix(str(storage.root)).lstrip("/")
-    elif isinstance(storage, LocalStorage):
-        yield from _local_names_below(storage.url, folder)
-
-
-def _local_names_below(root: str, folder: str) -> Iterator[str]:
-    for inside, folders, names in os.walk(os.path.join(root, folder)):
-        links = [name for name in folders if os.path.islink(os.path.join(inside, name))]
-        for name in (*links, *names):
-            yield os.path.relpath(os.path.join(inside, name), root)
 
 
 def _remove_local(root: str, folder: str, forms: re.Pattern[str]) -> Removal:

@@ -393,7 +393,7 @@ def _folders(files: Iterable[str]) -> list[str]:
 def _committed(storage: Storage, made: Release) -> Release:
     """Return the release that has this number now: this one, or the same from before a kill."""
     log = release_log(storage)
-    if not log.create(made.number, _encoded(made), after=_folders(made.files)):
+    if not log.claim(made.number, _encoded(made), after=_folders(made.files)):
         found = read_release(storage, made.number)
         if (found.run, found.parent, found.files) != (made.run, made.parent, made.files):
             raise HeldError(

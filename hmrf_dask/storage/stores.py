@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import inspect
 import os
@@ -14,19 +13,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from hmrf_dask.errors import (
-    HmrfError,
-    RunDirectoryError,
-    in_words,
-    may_pass,
-)
+from hmrf_dask.errors import HmrfError, RunDirectoryError, in_words, may_pass
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.remote import open_files
 from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
@@ -38,13 +32,14 @@ _memory_lock = threading.Lock()
 
 
 class Storage(Protocol):
-    """Six operations on names such as ``commits/00012.json`` below one root."""
+    """What can be done with names such as ``commits/00012.json`` below one root."""
 
     url: str
     batches_events: bool
 
     def make_root(self) -> None:
-        """Create the root where there is one to create."""
+        """Create the root; object stores have no folders."""
+        return
 
     def read(self, name: str) -> bytes:
         """Return a whole file; FileNotFoundError when there is none."""
@@ -63,6 +58,9 @@ class Storage(Protocol):
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of each file directly inside `folder`, by name; one listing."""
+
+    def names_below(self, folder: str = "") -> Iterator[str]:
+        """Yield the names of all files below a folder, and of links: none is followed."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, those already gone included, and folders that became empty."""
@@ -86,18 +84,12 @@ def open_storage(url: str, options: Mapping[str, Any], durable: bool) -> Storage
 
 
 def temporary_target(name: str) -> str | None:
-    """Return the file a killed writer's temporary `name` was meant to become, else None.
-
-    Examples
-    --------
-    >>> temporary_target(f".run.json.{'0' * 32}.temporary"), temporary_target("run.json")
-    ('run.json', None)
-    """
+    """Return the file a killed writer's temporary `name` was meant to become, else None."""
     match = _TEMPORARY.fullmatch(name)
     return match[1] if match else None
 
 
-@contextlib.contextmanager
+@contextmanager
 def _changing(url: str, action: str, passing: type[OSError] = RunDirectoryError) -> Iterator[None]:
     """Do as `_explained` does, unless the folder is another's now."""
     refuse_if_lost(url)
@@ -105,7 +97,7 @@ def _changing(url: str, action: str, passing: type[OSError] = RunDirectoryError)
         yield
 
 
-@contextlib.contextmanager
+@contextmanager
 def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError) -> Iterator[None]:
     """Turn what a file system raises into words, but for `passing`, which the caller expects."""
     try:
@@ -114,18 +106,14 @@ def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError
         raise
     except Exception as error:  # botocore, aiohttp and others share no base but this one
         kind = RunUnavailableError if may_pass(error) else RunDirectoryError
-        raise kind(_unusable(url, action, error)) from error
+        raise kind(
+            f"{url} must be a place that can be read and written, got {in_words(error)} "
+            f"(cannot {action} on host {socket.gethostname()}); give another place, or repair this "
+            "one and run again"
+        ) from error
 
 
-def _unusable(url: str, action: str, error: BaseException) -> str:
-    return (
-        f"{url} must be a place that can be read and written, got {in_words(error)} "
-        f"(cannot {action} on host {socket.gethostname()}); give another place, or repair this one "
-        "and run again"
-    )
-
-
-class LocalStorage:
+class LocalStorage(Storage):
     """A folder. `durable` waits for the disk; without it files are whole, but may be lost."""
 
     batches_events = False
@@ -153,7 +141,7 @@ class LocalStorage:
         """Put a finished file in place, unless an equal one is there."""
         # Not rewritten when equal (on NFS a replaced file breaks its readers), but read:
         # a file that was damaged is healed by the iteration that runs again.
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             if self.read(name) == data:
                 return
         with _changing(self.url, f"write {name}"):
@@ -162,7 +150,7 @@ class LocalStorage:
                 refuse_if_lost(self.url)  # the disk may have taken long, or this process stopped
                 os.replace(temporary, self._path(name))
             except BaseException:
-                with contextlib.suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
                     os.unlink(temporary)
                 raise
 
@@ -198,7 +186,7 @@ class LocalStorage:
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder."""
-        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
+        with _explained(self.url, f"list {folder}"), suppress(FileNotFoundError):
             return os.listdir(self._path(folder))
         return []
 
@@ -207,6 +195,13 @@ class LocalStorage:
         with _explained(self.url, f"list {folder}"):
             sizes = {name: self._size(f"{folder}/{name}") for name in self.names(folder)}
         return {name: size for name, size in sizes.items() if size is not None}
+
+    def names_below(self, folder: str = "") -> Iterator[str]:
+        """Yield the names of all files and links below a folder."""
+        for inside, folders, names in os.walk(os.path.join(self.url, folder)):
+            links = [name for name in folders if os.path.islink(os.path.join(inside, name))]
+            for name in (*links, *names):
+                yield os.path.relpath(os.path.join(inside, name), self.url)
 
     def _size(self, name: str) -> int | None:
         """Return the bytes of a file; None of a link to nothing, of a folder, of what just went."""
@@ -218,18 +213,17 @@ class LocalStorage:
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files and the folders that became empty; nothing that lies behind a link."""
-        folders: dict[str, bool] = {}
+        behind_link: dict[str, bool] = {}  # by folder
         with _changing(self.url, "remove old files"):
             for name in names:
                 folder = os.path.dirname(name)
-                if folder not in folders:
-                    folders[folder] = self._is_behind_link(folder)
-                if folders[folder]:
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._path(name))
-            for folder in folders:
-                with contextlib.suppress(OSError):  # still holds something, or gone
+                if folder not in behind_link:
+                    behind_link[folder] = self._is_behind_link(folder)
+                if not behind_link[folder]:
+                    with suppress(FileNotFoundError):
+                        os.unlink(self._path(name))
+            for folder in behind_link:
+                with suppress(OSError):  # still holds something, or gone
                     os.rmdir(self._path(folder))
 
     def settle(self, folders: Iterable[str]) -> None:
@@ -260,7 +254,13 @@ class LocalStorage:
         try:
             descriptor = open_file(path, flags)
         except FileNotFoundError:
-            self._make_folder(folder)
+            # Never the root: a scratch folder that was removed must not come back half.
+            if not os.path.isdir(self.url):
+                raise RunDirectoryError(
+                    f"{self.url} must be there while the run lasts, got none on host "
+                    f"{socket.gethostname()}; use a folder that every worker shares"
+                ) from None
+            make_folders(self._path(folder))
             descriptor = open_file(path, flags)
         try:
             rest = memoryview(data)
@@ -274,18 +274,6 @@ class LocalStorage:
             os.close(descriptor)
         return path
 
-    def _make_folder(self, folder: str) -> None:
-        # Never the root: a scratch folder that was removed must not come back half.
-        if not os.path.isdir(self.url):
-            raise RunDirectoryError(
-                f"{self.url} must be there while the run lasts, got none on host "
-                f"{socket.gethostname()}; use a folder that every worker shares"
-            )
-        above = os.path.dirname(folder)
-        if above:
-            self._make_folder(above)
-        make_folder(self._path(folder))
-
     def _sync(self, descriptor: int, folders: Iterable[str]) -> None:
         """Sync a file and folders in parallel: a disk waits as long for one as for several."""
         if self.durable:
@@ -295,7 +283,7 @@ class LocalStorage:
                 settled.result()
 
 
-class ObjectStorage:
+class ObjectStorage(Storage):
     """An object store behind fsspec: puts are atomic, `mode="create"` is exclusive."""
 
     batches_events = True
@@ -309,9 +297,6 @@ class ObjectStorage:
                 f"{url} must be a folder or an object store that can create a file exclusively, "
                 f"got {type(self.files).__name__}, which cannot; use s3:// or gs://"
             )
-
-    def make_root(self) -> None:
-        """Nothing: object stores have no folders."""
 
     def read(self, name: str) -> bytes:
         """Return a whole object; FileNotFoundError when there is none."""
@@ -329,7 +314,7 @@ class ObjectStorage:
         # In memory fsspec checks and then writes; the lock makes that one step.
         lock = _memory_lock if isinstance(self.files, MemoryFileSystem) else None
         changing = _changing(self.url, f"create {name}", FileExistsError)
-        with changing, lock or contextlib.nullcontext():
+        with changing, lock or nullcontext():
             self.files.pipe_file(self._path(name), data, mode="create")
 
     def append(self, name: str, data: bytes) -> None:
@@ -339,33 +324,37 @@ class ObjectStorage:
 
     def names(self, folder: str) -> list[str]:
         """Return the last parts of the names below a prefix."""
-        path = self._path(folder)
-        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
-            return [
-                str(n).rstrip("/").rpartition("/")[2] for n in self.files.ls(path, detail=False)
-            ]
-        return []
+        return [name for name, _ in self._listed(folder)]
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of the objects below a prefix."""
-        path = self._path(folder)
-        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
-            return {
-                str(one["name"]).rpartition("/")[2]: int(one["size"] or 0)
-                for one in self.files.ls(path, detail=True)
-                if one["type"] == "file"
-            }
-        return {}
+        return {
+            name: int(info["size"] or 0)
+            for name, info in self._listed(folder)
+            if info["type"] == "file"
+        }
+
+    def names_below(self, folder: str = "") -> Iterator[str]:
+        """Yield the names of all objects below a prefix."""
+        for path in self.files.find(self._path(folder)):
+            yield str(path).removeprefix(str(self.root)).lstrip("/")
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects."""
         paths = [self._path(name) for name in names]
-        with _changing(self.url, "remove old files"), contextlib.suppress(FileNotFoundError):
+        with _changing(self.url, "remove old files"), suppress(FileNotFoundError):
             if paths:
                 self.files.rm(paths)
 
     def settle(self, folders: Iterable[str]) -> None:
         """Nothing: a put that returned is kept."""
+
+    def _listed(self, folder: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the last part of each name below a prefix, and what the store says of it."""
+        with _explained(self.url, f"list {folder}"), suppress(FileNotFoundError):
+            listed = self.files.ls(self._path(folder), detail=True)
+            return [(str(info["name"]).rstrip("/").rpartition("/")[2], info) for info in listed]
+        return []
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else str(self.root)
@@ -399,7 +388,7 @@ def open_file(path: str, flags: int) -> int:
 
 def make_folder(path: str) -> None:
     """Make a folder, as the one above says, unless it is there."""
-    with contextlib.suppress(FileExistsError):
+    with suppress(FileExistsError):
         os.mkdir(path, PRIVATE_FOLDER if is_private(os.path.dirname(path)) else 0o777)
 
 
@@ -415,18 +404,7 @@ _CHECKS: dict[str, Callable[[], None]] = {}
 
 @contextmanager
 def fenced(url: str, check: Callable[[], None]) -> Iterator[None]:
-    """Have `check` called before every change below a folder; it raises where that is refused.
-
-    Examples
-    --------
-    >>> def check():
-    ...     raise PermissionError("the output is another's")
-    >>> with fenced("/out", check):
-    ...     refuse_if_lost("/out/runs")
-    Traceback (most recent call last):
-        ...
-    PermissionError: the output is another's
-    """
+    """Have `check` called before every change below a folder; it raises where that is refused."""
     _CHECKS[url] = check
     try:
         yield
@@ -454,16 +432,7 @@ def read_named(storage: Storage, name: str) -> bytes:
 
 
 def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
-    """Return a file that must be there and have this checksum, or raise DamagedFileError.
-
-    Examples
-    --------
-    >>> store = open_storage("memory://example-checked", {}, durable=False)
-    >>> store.write("a.npz", b"rows")
-    >>> read_checked(store, "a.npz", sealed.digest(b"rows"))
-    b'rows'
-    >>> store.delete(["a.npz"])
-    """
+    """Return a file that must be there and have this checksum, or raise DamagedFileError."""
     data = read_named(storage, name)
     if sealed.digest(data) != sha256:
         raise DamagedFileError(
@@ -474,16 +443,7 @@ def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
 
 
 def read_sealed(storage: Storage, name: str) -> dict[str, Any] | None:
-    """Return the content of sealed JSON, None if there is no such file.
-
-    Examples
-    --------
-    >>> store = open_storage("memory://example-sealed", {}, durable=False)
-    >>> store.write("run.json", sealed.seal({"K": 3}))
-    >>> read_sealed(store, "run.json"), read_sealed(store, "FINAL.json")
-    ({'K': 3}, None)
-    >>> store.delete(["run.json"])
-    """
+    """Return the content of sealed JSON, None if there is no such file."""
     try:
         data = storage.read(name)
     except FileNotFoundError:

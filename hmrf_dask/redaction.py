@@ -128,16 +128,8 @@ def shortened(value: object, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-def masked_rest(scheme: str, rest: str) -> str:
-    """Return what follows the scheme of a URL without user part, query and fragment.
-
-    Examples
-    --------
-    >>> masked_rest("https", "me:hunter2@example.org/a?sig=9f")
-    '…@example.org/a?…'
-    >>> masked_rest("s3", "bucket/part-?.jsonl")
-    'bucket/part-?.jsonl'
-    """
+def _masked_rest(scheme: str, rest: str) -> str:
+    """Return what follows the scheme of a URL without user part, query and fragment."""
     ends = r"[/\\?#]" if scheme in ("", "file", "local") else r"[/?#]"
     authority = re.split(ends, rest, maxsplit=1)[0]
     if _AT.search(authority) or (_COLON.search(authority) and _AT.search(rest)):
@@ -157,7 +149,7 @@ def _masked_url(found: re.Match[str]) -> str:
         end = rest[len(rest.rstrip(_CLOSING)) :]
         rest = rest[: len(rest) - len(end)]
     name = scheme.rstrip("/\\").rstrip(":").rpartition(":")[2].lower()
-    return f"{quote}{scheme}{masked_rest(name, rest)}{end}{quote}"
+    return f"{quote}{scheme}{_masked_rest(name, rest)}{end}{quote}"
 
 
 def _masked_value(found: re.Match[str]) -> str:

@@ -144,22 +144,16 @@ class LocalStorage(Storage):
         with suppress(FileNotFoundError):
             if self.read(name) == data:
                 return
-        with _changing(self.url, f"write {name}"):
-            temporary = self._write_temporary(name, data)
-            try:
-                refuse_if_lost(self.url)  # the disk may have taken long, or this process stopped
-                os.replace(temporary, self._path(name))
-            except BaseException:
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary)
-                raise
+        with _changing(self.url, f"write {name}"), self._temporary(name, data) as temporary:
+            refuse_if_lost(self.url)  # the disk may have taken long, or this process stopped
+            os.replace(temporary, self._path(name))
 
     def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
         """Link a finished file to a name that must be new."""
-        with _changing(self.url, f"create {name}", FileExistsError):
-            temporary = self._write_temporary(name, data, after)
+        changing = _changing(self.url, f"create {name}", FileExistsError)
+        with changing, self._temporary(name, data, after) as temporary:
+            refuse_if_lost(self.url)
             try:
-                refuse_if_lost(self.url)
                 # A link appears whole and never replaces; O_EXCL would show a file being written.
                 os.link(temporary, self._path(name))
             except OSError as error:
@@ -169,8 +163,7 @@ class LocalStorage(Storage):
                     f"{self.url} must be on a file system with hard links (a commit is one), got "
                     "one without; give another folder or the URL of an object store"
                 ) from error
-            finally:
-                os.unlink(temporary)
+            os.unlink(temporary)
         folder = os.path.dirname(name)
         self.settle([folder, os.path.dirname(folder)])
 
@@ -192,9 +185,12 @@ class LocalStorage(Storage):
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of the files in a folder."""
+        statuses = {}
         with _explained(self.url, f"list {folder}"):
-            sizes = {name: self._size(f"{folder}/{name}") for name in self.names(folder)}
-        return {name: size for name, size in sizes.items() if size is not None}
+            for name in self.names(folder):
+                with suppress(FileNotFoundError):  # a link to nothing, or what just went
+                    statuses[name] = os.stat(f"{self._path(folder)}/{name}")
+        return {name: s.st_size for name, s in statuses.items() if stat.S_ISREG(s.st_mode)}
 
     def names_below(self, folder: str = "") -> Iterator[str]:
         """Yield the names of all files and links below a folder."""
@@ -202,14 +198,6 @@ class LocalStorage(Storage):
             links = [name for name in folders if os.path.islink(os.path.join(inside, name))]
             for name in (*links, *names):
                 yield os.path.relpath(os.path.join(inside, name), self.url)
-
-    def _size(self, name: str) -> int | None:
-        """Return the bytes of a file; None of a link to nothing, of a folder, of what just went."""
-        try:
-            status = os.stat(self._path(name.lstrip("/")))
-        except FileNotFoundError:
-            return None
-        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files and the folders that became empty; nothing that lies behind a link."""
@@ -246,8 +234,9 @@ class LocalStorage(Storage):
         above = (self._path("/".join(parts[:n])) for n in range(1, len(parts) + 1))
         return any(map(os.path.islink, above))
 
-    def _write_temporary(self, name: str, data: bytes, after: Iterable[str] = ()) -> str:
-        """Write a file without a name of its own, while the folders `after` are settled."""
+    @contextmanager
+    def _temporary(self, name: str, data: bytes, after: Iterable[str] = ()) -> Iterator[str]:
+        """Give a whole file without a name of its own, once the folders `after` are settled."""
         folder, base = os.path.split(name)
         path = f"{self._path(folder)}/.{base}.{uuid.uuid4().hex}.temporary"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -263,16 +252,18 @@ class LocalStorage(Storage):
             make_folders(self._path(folder))
             descriptor = open_file(path, flags)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            self._sync(descriptor, after)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                self._sync(descriptor, after)
+            finally:
+                os.close(descriptor)
+            yield path
         except BaseException:
-            os.unlink(path)  # a full disk must not be filled further
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # a full disk must not be filled further
             raise
-        finally:
-            os.close(descriptor)
-        return path
 
     def _sync(self, descriptor: int, folders: Iterable[str]) -> None:
         """Sync a file and folders in parallel: a disk waits as long for one as for several."""
@@ -361,7 +352,7 @@ class ObjectStorage(Storage):
 
 
 def _creates_exclusively(files: AbstractFileSystem) -> bool:
-    """Tell whether the file system has a `pipe_file` of its own that knows `mode`."""
+    """Return whether the file system has a `pipe_file` of its own that knows `mode`."""
     if isinstance(files, AsyncFileSystem):
         return "mode" in inspect.signature(files._pipe_file).parameters
     # The inherited one asks whether the file exists and then writes: two writers both win.

@@ -142,8 +142,8 @@ def _masked_rest(scheme: str, rest: str) -> str:
     return rest
 
 
-def _masked_url(found: re.Match[str]) -> str:
-    quote, scheme, rest = found["quote"], found["scheme"], found["rest"]
+def _masked_url(match: re.Match[str]) -> str:
+    quote, scheme, rest = match["quote"], match["scheme"], match["rest"]
     end = ""
     if not quote:  # punctuation of the sentence around it
         end = rest[len(rest.rstrip(_CLOSING)) :]
@@ -152,13 +152,13 @@ def _masked_url(found: re.Match[str]) -> str:
     return f"{quote}{scheme}{_masked_rest(name, rest)}{end}{quote}"
 
 
-def _masked_value(found: re.Match[str]) -> str:
-    name = re.sub(r"[^\w.-]", "", found["name"])
-    assigned = "=" in found["name"]
+def _masked_value(match: re.Match[str]) -> str:
+    name = re.sub(r"[^\w.-]", "", match["name"])
+    assigned = "=" in match["name"]
     if not is_secret_name(name) or (assigned and name.lower() in _NOT_ASSIGNED):
-        return found[0]
-    quote = found["value"][0] if found["value"][0] in "'\"" else ""
-    return f"{found['name']}{quote}{HIDDEN}{quote}"
+        return match[0]
+    quote = match["value"][0] if match["value"][0] in "'\"" else ""
+    return f"{match['name']}{quote}{HIDDEN}{quote}"
 
 
 @contextmanager

@@ -182,9 +182,9 @@ def read_commit(data: bytes, name: str) -> Commit:
     >>> read_commit(sealed.seal(commit_content(commit, "me")), "commits/00003.json") == commit
     True
     """
-    found = unseal_as(_Written, data, name)
-    files = tuple(LabelsFile(*entry) for entry in found.files)
-    return Commit(found.number, found.record, *found.state, files)
+    written = unseal_as(_Written, data, name)
+    files = tuple(LabelsFile(*entry) for entry in written.files)
+    return Commit(written.number, written.record, *written.state, files)
 
 
 _PART = re.compile(r"[a-z0-9][a-z0-9_-]*")

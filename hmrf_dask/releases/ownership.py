@@ -46,21 +46,19 @@ def clean(hold: OutputLock, keep: int = 2, *, also: int | None = None) -> list[s
     hold.check()
     _drop_halves(storage)
     numbers = release_log(storage).numbers()
-    readable = (found for one in numbers if (found := read_if_whole(storage, one)) is not None)
-    newest = list(islice(readable, max(keep, 1)))
-    older = [] if len(newest) < keep else [one for one in numbers if one < newest[-1].number]
-    others = {also, _pointed_at(storage)} & set(older)
-    newest += filter(None, (read_if_whole(storage, one) for one in others if one is not None))
+    releases = filter(None, (read_if_whole(storage, number) for number in numbers))
+    newest = list(islice(releases, max(keep, 1)))
+    older = [] if len(newest) < keep else [n for n in numbers if n < newest[-1].number]
+    held = {also, _pointed_at(storage)} & set(older)
     kept = {hold.holder.run}
-    for earlier in newest:
+    for release in (*newest, *filter(None, (read_if_whole(storage, n) for n in held if n))):
         # A release may name files of the runs before it.
-        kept |= {earlier.run, *(_run_of(name) for name in earlier.files)}
-    own = {_run_of(name) for name in recorded(storage)}
-    retired = [one for one in older if one not in others]
+        kept |= {release.run, *(_run_of(name) for name in release.files)}
+    retired = [number for number in older if number not in held]
     # A version that recorded nothing made the runs of its releases.
-    own |= set(_retire(storage, retired))
+    own = {_run_of(name) for name in recorded(storage)} | set(_retire(storage, retired))
     if newest:
-        _forget(storage, [one for one in retired if one <= newest[0].number - HISTORY])
+        _forget(storage, [number for number in retired if number <= newest[0].number - HISTORY])
     if not is_within(storage, RUNS):
         return []
     old = sorted(set(storage.names(RUNS)) & own - kept)

@@ -287,15 +287,15 @@ def _sizes_of_all(
 
 def _sizes_in(storage: Storage, files: Iterable[str]) -> dict[str, int]:
     """Return the sizes of files that are there, by one listing of each folder."""
-    wanted = set(files)
-    folders = sorted({os.path.dirname(name) for name in wanted})
+    files = set(files)
+    folders = sorted({os.path.dirname(name) for name in files})
     with ThreadPoolExecutor(_READERS) as pool:
         listed = list(pool.map(storage.sizes, folders))
     return {
         name: size
         for folder, sizes in zip(folders, listed, strict=True)
         for base, size in sizes.items()
-        if (name := f"{folder}/{base}" if folder else base) in wanted
+        if (name := f"{folder}/{base}" if folder else base) in files
     }
 
 

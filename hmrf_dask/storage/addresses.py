@@ -46,6 +46,7 @@ class _Parts(NamedTuple):
 
     @property
     def is_url(self) -> bool:
+        """Whether it has a scheme and slashes behind it."""
         return bool(self.scheme and self.slashes)
 
 

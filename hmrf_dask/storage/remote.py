@@ -55,14 +55,14 @@ def seconds_of(name: str, default: str, *, least: float) -> float:
     import dask.config  # here, because local files need it not
     from dask.utils import parse_timedelta
 
-    given = dask.config.get(f"hmrf.{name}", default)
+    setting = dask.config.get(f"hmrf.{name}", default)
     try:
-        seconds = float(parse_timedelta(given, default="s"))
+        seconds = float(parse_timedelta(setting, default="s"))
     except (ValueError, LookupError, OverflowError, TypeError, AttributeError):
         seconds = math.nan
     if not least <= seconds <= LONGEST:
         raise ConfigurationError(
-            f"hmrf.{name} must be a time from {least:g} s to {LONGEST:g} s, got {given!r}; write "
+            f"hmrf.{name} must be a time from {least:g} s to {LONGEST:g} s, got {setting!r}; write "
             f"such as {default!r}"
         )
     return seconds

@@ -113,8 +113,8 @@ def unseal_as(form: type[Form], data: bytes, name: str, written_as: str | None =
     must be `written_as`, where that is given.
     """
     content = unseal(data, name)
-    if written_as is not None and (found := content.pop("format", None)) != written_as:
-        raise DamagedFileError(_damaged(name, f"the format {found!r:.80}, not {written_as}"))
+    if written_as is not None and (written := content.pop("format", None)) != written_as:
+        raise DamagedFileError(_damaged(name, f"the format {written!r:.80}, not {written_as}"))
     return typed(form, content, name)
 
 

@@ -207,9 +207,10 @@ class LocalStorage(Storage):
                 folder = os.path.dirname(name)
                 if folder not in behind_link:
                     behind_link[folder] = self._is_behind_link(folder)
-                if not behind_link[folder]:
-                    with suppress(FileNotFoundError):
-                        os.unlink(self._path(name))
+                if behind_link[folder]:
+                    continue
+                with suppress(FileNotFoundError):
+                    os.unlink(self._path(name))
             for folder in behind_link:
                 with suppress(OSError):  # still holds something, or gone
                     os.rmdir(self._path(folder))

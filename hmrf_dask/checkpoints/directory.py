@@ -436,15 +436,12 @@ def _refuse_strangers(storage: Storage) -> None:
 
 def _begin(storage: Storage, data: bytes) -> bool:
     """Create run.json; False if another process was faster."""
-    try:
-        storage.create(NAME, data)
-    except FileExistsError:
-        return False
     # Some S3 look-alikes ignore the condition: better found out now than by two writers.
-    try:
-        storage.create(NAME, data)
-    except FileExistsError:
-        return True
+    for attempt in (1, 2):
+        try:
+            storage.create(NAME, data)
+        except FileExistsError:
+            return attempt == 2
     raise RunDirectoryError(
         f"a run directory must be on a store that can create a file exclusively, got "
         f"{storage.url}, which replaced one; use a newer server or a shared folder"

@@ -322,8 +322,8 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
     log, token = ExclusiveLog(storage, LOCK_FOLDER), uuid.uuid4().hex
     while True:
         number, last = _newest(storage)
-        sign = None if last is None else _last_words(storage, last)
-        if last is not None and sign is None:
+        sign = _last_words(storage, last) if last else None
+        if last and sign is None:
             age = max(0.0, time.time() - _sign_of(storage, last)["time"])
             raise HeldError(
                 f"an output must have one run at a time, got {storage.url} held by "
@@ -341,7 +341,7 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
         )
         if not log.claim(own.number, own.sealed()):
             continue
-        woke = last is not None and _sign_of(storage, last) != sign
+        woke = last and _sign_of(storage, last) != sign
         if not woke and log.newest() <= own.number:
             _forget(storage, own.number - _KEPT)
             return own

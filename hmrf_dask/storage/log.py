@@ -29,13 +29,7 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its file: ``00012.json``, or ``00012.r1.json`` of a later generation.
-
-        Examples
-        --------
-        >>> Entry(12).name, Entry(12, generation=1).name
-        ('00012.json', '00012.r1.json')
-        """
+        """The name of its file: ``00012.json``, or ``00012.r1.json`` of a later generation."""
         suffix = f".r{self.generation}" if self.generation else ""
         return f"{padded(self.number)}{suffix}.json"
 

@@ -378,17 +378,12 @@ def open_file(path: str, flags: int) -> int:
     return os.open(path, flags, PRIVATE_FILE if is_private(os.path.dirname(path)) else 0o666)
 
 
-def make_folder(path: str) -> None:
-    """Make a folder, as the one above says, unless it is there."""
-    with suppress(FileExistsError):
-        os.mkdir(path, PRIVATE_FOLDER if is_private(os.path.dirname(path)) else 0o777)
-
-
 def make_folders(path: str) -> None:
-    """Make a folder and those above it."""
+    """Make a folder and those above it, each as the one above it says, unless they are there."""
     if path and not os.path.isdir(path):
         make_folders(os.path.dirname(path))
-        make_folder(path)
+        with suppress(FileExistsError):
+            os.mkdir(path, PRIVATE_FOLDER if is_private(os.path.dirname(path)) else 0o777)
 
 
 _CHECKS: dict[str, Callable[[], None]] = {}

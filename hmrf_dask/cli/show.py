@@ -348,12 +348,13 @@ def _print_clusters(console: Console, report: Report) -> None:
     """Print the largest clusters, each with its size and its top words."""
     from hmrf_dask.documents.streams import read_whole
     from hmrf_dask.jobs.places import last_release
-    from hmrf_dask.releases.release import read_published
+    from hmrf_dask.releases.lock import open_output
+    from hmrf_dask.releases.release import read_file
     from hmrf_dask.storage.parquet import decode_parquet
 
     release, name = last_release(report.output), report.places["clusters"]
     if release is not None and name in release.files:
-        data = read_published(report.output, release, name)
+        data = read_file(open_output(report.output), name, release.files[name])
     else:  # another run released since
         data = read_whole(f"{report.output}/{name}", {})
     clusters = decode_parquet(data).to_pylist()

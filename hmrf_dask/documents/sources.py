@@ -28,9 +28,8 @@ from hmrf_dask.documents.streams import BLOCK_BYTES, WatchedFile, etag_of, files
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.limits import MOST_FILES
 from hmrf_dask.redaction import GLOB_STORES
-from hmrf_dask.storage.addresses import store_problem
+from hmrf_dask.storage.addresses import is_local, local_path, store_problem
 from hmrf_dask.storage.remote import explained
-from hmrf_dask.storage.whole_files import is_local, local_path
 
 SEGMENT_BYTES = 64 * 2**20
 

@@ -10,8 +10,9 @@ from typing import Any, BinaryIO
 
 from hmrf_dask.errors import SourceError
 from hmrf_dask.limits import MOST_RATIO, RATIO_FREE_BYTES, WHOLE_FILE_BYTES
+from hmrf_dask.storage.addresses import is_local, local_path
 from hmrf_dask.storage.remote import alive, explained, open_files
-from hmrf_dask.storage.whole_files import is_local, local_path, open_regular, read_bounded
+from hmrf_dask.storage.whole_files import open_regular, read_bounded
 
 BLOCK_BYTES = 4 * 2**20
 # Options that a store's file system knows, by protocol; others have none.

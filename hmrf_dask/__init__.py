@@ -35,8 +35,10 @@ __all__ = [
     "load",
 ]
 
-# Where a name is defined; the others are estimators.
-_HOMES = {"Constraints": "constraints", "Corpus": "corpus", "OwnDistortion": "distortions"}
+_HOMES = {
+    "Constraints": "constraints", "Corpus": "corpus.partitioned", "LSA": "estimators.lsa",
+    "OwnDistortion": "distortions",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -45,7 +47,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'hmrf_dask' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"hmrf_dask.{_HOMES.get(name, 'estimators')}"), name)
+    return getattr(import_module(f"hmrf_dask.{_HOMES.get(name, 'estimators.classes')}"), name)
 
 
 def __dir__() -> list[str]:

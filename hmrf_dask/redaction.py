@@ -128,16 +128,8 @@ def shortened(value: object, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-def masked_rest(scheme: str, rest: str) -> str:
-    """Return what follows the scheme of a URL without user part, query and fragment.
-
-    Examples
-    --------
-    >>> masked_rest("https", "me:hunter2@example.org/a?sig=9f")
-    '…@example.org/a?…'
-    >>> masked_rest("s3", "bucket/part-?.jsonl")
-    'bucket/part-?.jsonl'
-    """
+def _masked_rest(scheme: str, rest: str) -> str:
+    """Return what follows the scheme of a URL without user part, query and fragment."""
     ends = r"[/\\?#]" if scheme in ("", "file", "local") else r"[/?#]"
     authority = re.split(ends, rest, maxsplit=1)[0]
     if _AT.search(authority) or (_COLON.search(authority) and _AT.search(rest)):
@@ -150,23 +142,23 @@ def masked_rest(scheme: str, rest: str) -> str:
     return rest
 
 
-def _masked_url(found: re.Match[str]) -> str:
-    quote, scheme, rest = found["quote"], found["scheme"], found["rest"]
+def _masked_url(match: re.Match[str]) -> str:
+    quote, scheme, rest = match["quote"], match["scheme"], match["rest"]
     end = ""
     if not quote:  # punctuation of the sentence around it
         end = rest[len(rest.rstrip(_CLOSING)) :]
         rest = rest[: len(rest) - len(end)]
     name = scheme.rstrip("/\\").rstrip(":").rpartition(":")[2].lower()
-    return f"{quote}{scheme}{masked_rest(name, rest)}{end}{quote}"
+    return f"{quote}{scheme}{_masked_rest(name, rest)}{end}{quote}"
 
 
-def _masked_value(found: re.Match[str]) -> str:
-    name = re.sub(r"[^\w.-]", "", found["name"])
-    assigned = "=" in found["name"]
+def _masked_value(match: re.Match[str]) -> str:
+    name = re.sub(r"[^\w.-]", "", match["name"])
+    assigned = "=" in match["name"]
     if not is_secret_name(name) or (assigned and name.lower() in _NOT_ASSIGNED):
-        return found[0]
-    quote = found["value"][0] if found["value"][0] in "'\"" else ""
-    return f"{found['name']}{quote}{HIDDEN}{quote}"
+        return match[0]
+    quote = match["value"][0] if match["value"][0] in "'\"" else ""
+    return f"{match['name']}{quote}{HIDDEN}{quote}"
 
 
 @contextmanager

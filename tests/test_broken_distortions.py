@@ -77,7 +77,7 @@ BROKEN: dict[str, tuple[dict[str, Callable[..., Any]], str]] = {
     ),
     "rows that look at each other": (
         {"distance_matrix": lambda right, rows: right - right.mean()},
-        r"distance_matrix must give a row the same numbers whatever rows are beside it, got ",
+        r"distance_matrix must give a row the same numbers whatever rows come with it, got ",
     ),
     "pairs of another shape": (
         {"pair_distances": lambda right, rows: right[:, None]},
@@ -129,7 +129,7 @@ BROKEN: dict[str, tuple[dict[str, Callable[..., Any]], str]] = {
 @pytest.mark.parametrize("kind", BROKEN)
 def test_an_own_distortion_that_breaks_the_protocol(form: str, kind: str) -> None:
     wrong, words = BROKEN[kind]
-    with pytest.raises(DistortionError, match=f"^manhattan: {words}.*; mend Manhattan$"):
+    with pytest.raises(DistortionError, match=f"^manhattan: {words}.*; correct Manhattan$"):
         HMRFKMeans(2, distortion=Manhattan(**wrong)).fit(FORMS[form](good()), must_link=[(0, 1)])
 
 

@@ -26,7 +26,7 @@ from hmrf_dask.cli.connect import connected
 from hmrf_dask.constraints import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfError, HmrfWarning, SourceError
-from hmrf_dask.estimators import HMRFKMeans, load
+from hmrf_dask.estimators.classes import HMRFKMeans, load
 from hmrf_dask.releases.release import latest
 
 CANARY = "CANARY-5ecret"

@@ -18,7 +18,8 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.places import Report, assignment_files, model_folder
-from hmrf_dask.rows.files import BlockFile, Manifest, write_manifest
+from hmrf_dask.rows.encoding import BlockFile
+from hmrf_dask.rows.files import Manifest, write_manifest
 from hmrf_dask.storage.sealed import unseal
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import assigned, run

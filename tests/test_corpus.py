@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from hmrf_dask.corpus import partitioned
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus, find_duplicate_ids
-from hmrf_dask.corpus.partitions import count_rows
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.rows.block import RowBlock, fingerprint
 
 SPARSE_CHUNKS = (scipy.sparse.csr_matrix, scipy.sparse.csr_array, scipy.sparse.coo_array)
@@ -47,6 +47,13 @@ class CountingCompute:
 
 def never(*_):
     raise AssertionError("nothing may be computed here")
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    compute = CountingCompute()
+    monkeypatch.setattr(partitioned, "compute", compute)
+    return compute
 
 
 def blocks_of(corpus):
@@ -113,12 +120,11 @@ def test_no_rows_and_no_features(dense):
 @pytest.mark.parametrize("make", [*SPARSE_CHUNKS, np.asarray])
 @pytest.mark.parametrize("chunks", [(4, 7), (10, 3), ((0, 1, 9), (2, 5))])
 @pytest.mark.parametrize("unknown", [False, True])
-def test_dask_arrays(dense, make, chunks, unknown):
+def test_dask_arrays(dense, make, chunks, unknown, counting):
     array = dask.array.from_array(dense, chunks=chunks).map_blocks(make, dtype=float)
-    counting = CountingCompute()
     if unknown:
         array._chunks = tuple(tuple(np.nan for _ in axis) for axis in array.chunks)
-    corpus = Corpus.from_dask(array, NAMES, compute=counting)
+    corpus = Corpus.from_dask(array, NAMES)
     assert counting.n_calls == int(unknown)
     assert_holds(corpus, dense, NAMES)
 
@@ -141,10 +147,11 @@ def test_dask_array_under_query_planning(dense):
 
 
 @pytest.mark.parametrize("ids_chunks", [4, 10, (3, 3, 4)])
-def test_ids_may_be_a_dask_array_of_any_known_chunks(dense, ids_chunks):
+def test_ids_may_be_a_dask_array_of_any_known_chunks(dense, ids_chunks, counting):
     ids = dask.array.from_array(np.array(NAMES, dtype=object), chunks=ids_chunks)
     array = dask.array.from_array(dense, chunks=(4, 7))
-    assert_holds(Corpus.from_dask(array, ids, compute=never), dense, NAMES)
+    assert_holds(Corpus.from_dask(array, ids), dense, NAMES)
+    assert counting.n_calls == 0
 
 
 def test_ids_of_unknown_chunks_must_match_in_number(dense):
@@ -189,13 +196,13 @@ def test_chunks_that_are_no_matrices_are_named(dense):
         blocks_of(Corpus.from_dask(words))
 
 
-def test_delayed_parts_are_renumbered_or_keep_their_ids(dense):
+def test_delayed_parts_are_renumbered_or_keep_their_ids(dense, counting):
     sparse = scipy.sparse.csr_array(dense)
     parts = [delayed(RowBlock.from_scipy)(sparse[a : a + 5], NAMES[a : a + 5]) for a in (0, 5)]
-    counting = CountingCompute()
-    assert_holds(Corpus.from_delayed(parts, 7, compute=counting), dense, NAMES)
+    assert_holds(Corpus.from_delayed(parts, 7), dense, NAMES)
     assert counting.n_calls == 1
-    assert_holds(Corpus.from_delayed(parts, 7, [5, 5], has_ids=False, compute=never), dense)
+    assert_holds(Corpus.from_delayed(parts, 7, [5, 5], has_ids=False), dense)
+    assert counting.n_calls == 1
     wrong = Corpus.from_delayed(parts, 7, [5, 4])
     with pytest.raises(InvalidInputError, match="partition 1 must have 4 rows of 7 features"):
         blocks_of(wrong)
@@ -312,15 +319,15 @@ def test_duplicate_ids_are_found_across_partitions_and_buckets(monkeypatch):
     ids = [f"doc-{i}" for i in range(40)]
     rows = np.ones((40, 2))
     corpus = Corpus.from_rows(rows, ids, n_partitions=5)
-    assert find_duplicate_ids(corpus) == []
-    assert find_duplicate_ids(Corpus.from_rows(rows), compute=never) == []
+    assert find_duplicate_ids(corpus, DaskFlow()) == []
+    assert find_duplicate_ids(Corpus.from_rows(rows), None) == []
     monkeypatch.setattr(partitioned, "_KEYS_PER_BUCKET", 7)
     ids[3] = ids[30]
     ids[20] = ids[21]
-    assert find_duplicate_ids(Corpus.from_rows(rows, ids, 5)) == ["doc-21", "doc-30"]
+    assert find_duplicate_ids(Corpus.from_rows(rows, ids, 5), DaskFlow()) == ["doc-21", "doc-30"]
     numbers = np.arange(40)
     numbers[39] = 0
-    assert find_duplicate_ids(Corpus.from_rows(rows, numbers, 3)) == [0]
+    assert find_duplicate_ids(Corpus.from_rows(rows, numbers, 3), DaskFlow()) == [0]
 
 
 def test_ids_that_only_share_a_key_are_no_duplicates():
@@ -335,23 +342,23 @@ def test_ids_that_only_share_a_key_are_no_duplicates():
         1,
     )
     clashing = Corpus.from_delayed([delayed(clash, traverse=False)], 1, [4])
-    assert find_duplicate_ids(clashing) == ["c"]
+    assert find_duplicate_ids(clashing, DaskFlow()) == ["c"]
 
 
 def test_only_a_few_ids_come_back_when_all_are_alike():
     returned = []
 
-    def spying(*collections):
-        results = dask.compute(*collections)
-        returned.append(results)
-        return results
+    class Spying(DaskFlow):
+        def compute(self, values):
+            returned.append(super().compute(values))
+            return returned[-1]
 
     corpus = Corpus.from_rows(np.ones((600, 1)), [f"{i % 100}" for i in range(600)], 4)
-    assert len(find_duplicate_ids(corpus, compute=spying)) == 10
+    assert len(find_duplicate_ids(corpus, Spying())) == 10
     assert max(len(part) for results in returned for part in results) <= 10
 
 
-def test_rows_of_the_client_are_sent_once_each_as_a_task_of_its_own(dense):
+def test_rows_of_the_client_are_sent_once_each_as_a_task_of_its_own(dense, monkeypatch):
     corpus = Corpus.from_rows(scipy.sparse.csr_array(dense), n_partitions=3)
     sent = []
 
@@ -359,12 +366,14 @@ def test_rows_of_the_client_are_sent_once_each_as_a_task_of_its_own(dense):
         sent.append(part.key)
         return dask.persist(part)
 
-    placed = corpus.persist(persist=spying)
+    monkeypatch.setattr("dask.base.persist", spying)
+    placed = corpus.persist()
     assert sent == [part.key for part in corpus.partitions]
     assert len(set(sent)) == 3
     assert not placed.in_client
     assert_holds(placed, dense)
-    assert placed.persist(persist=never) is placed
+    assert placed.persist() is placed
+    assert len(sent) == 3
     for part in corpus.partitions:
         assert len(part.__dask_graph__()) == 1
 
@@ -382,9 +391,9 @@ def test_rows_sent_to_a_cluster_are_recomputed_there_and_never_sent_again():
         placed = corpus.persist()
         del corpus
         wait(futures_of(placed.partitions))
-        counts = [delayed(count_rows)(part) for part in placed.partitions]
+        counts = [part.n_rows for part in placed.partitions]
         assert dask.compute(*counts) == (1, 1, 1)
         (holder, *_) = client.who_has(futures_of(placed.partitions)[:1]).popitem()[1]
         client.retire_workers([holder], close_workers=True)
-        again = [delayed(count_rows)(part) for part in placed.partitions]
+        again = [part.n_rows for part in placed.partitions]
         assert dask.compute(*again) == (1, 1, 1)

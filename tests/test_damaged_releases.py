@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import damages, latest
 from tests.support.job_corpus import JobCorpus
 
@@ -67,7 +68,7 @@ def advised(error: str) -> list[str]:
 def check_whole(corpus: JobCorpus) -> int:
     release = latest(corpus.folder / "out")
     assert release is not None
-    assert damages(corpus.folder / "out", release) == []
+    assert damages(open_output(corpus.folder / "out"), release) == []
     return release.number
 
 

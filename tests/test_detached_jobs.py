@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from hmrf_dask.releases.lock import holder_of
+from hmrf_dask.releases.lock import holder_of, open_output
 from hmrf_dask.releases.release import damages, latest
 from tests.support.job_corpus import JobCorpus
 
@@ -49,7 +49,7 @@ def test_a_detached_run_commits_without_its_client(
     assert "detached as task hmrf-run-" in started.stderr
     output = str(tmp_path / "out")
     release = until(lambda: latest(output))
-    assert damages(output, release) == []
+    assert damages(open_output(output), release) == []
     inspected = json.loads(hmrf("inspect", output, "--json").stdout)
     assert inspected["release"]["counts"]["documents"] == 60
 
@@ -68,7 +68,7 @@ def test_a_detached_run_continues_when_its_worker_dies(tmp_path: Path) -> None:
             assert holder.process.pid in client.run(os.getpid).values()
         os.kill(holder.process.pid, signal.SIGKILL)
         release = until(lambda: latest(output))
-    assert damages(output, release) == []
+    assert damages(open_output(output), release) == []
 
 
 def test_detaching_needs_a_scheduler_that_stays(tmp_path: Path) -> None:

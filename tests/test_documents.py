@@ -375,6 +375,21 @@ def test_tables_in_other_encodings_and_dialects(folder: Folder) -> None:
         assert (batch.ids, batch.texts) == (["a", "b"], ["Größe; 1", "x"])
 
 
+def test_a_row_that_is_not_in_the_encoding(folder: Folder) -> None:
+    batch = folder.one("a.csv", b"id,text\na,b\nc,\xff\n", encoding="ascii")
+    assert rejects_of(batch) == [(3, None, "must be text in ascii, got other bytes")]
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.jsonl"])
+def test_a_file_of_line_ends_is_left_where_nobody_expects_records(
+    folder: Folder, name: str
+) -> None:
+    batch = folder.one(name, b"id,text\n" * (name == "d.csv") + b"\n" * 2**20)
+    (reject,) = batch.rejects
+    assert reject.reason.endswith(" lines without a record before it; cut them out")
+    assert reject.whole_rest
+
+
 @pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
 def test_a_table_without_the_columns(folder: Folder, name: str) -> None:
     batch = folder.one(name, FORMS[name]([{"key": "a", "texts": "b"}]), {"id": "key"})

@@ -36,7 +36,7 @@ def leave(place: Place, **changes: Any) -> holding.Holder:
     storage = storage_of(place)
     process = replace(this_process(), **changes)
     number = ExclusiveLog(storage, holding.LOCK_FOLDER).newest() + 1
-    other = holding.Holder(number, "other", process, holding._now(), 60.0, 0.02, "token")
+    other = holding.Holder(number, "other", process, holding.now(), 60.0, 0.02, "token")
     storage.create(f"holders/{number:05d}.json", other.sealed())
     return other
 

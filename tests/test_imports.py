@@ -18,8 +18,9 @@ NAMED = 'import dask\ndask.config.set(scheduler="threads")\n' + FIT
 READ = """
 import numpy as np
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.encoding import decode_block, encode_block
-decode_block(encode_block(RowBlock.from_array(np.eye(3))), "a")
+from hmrf_dask.rows.encoding import BlockFile, decode_block, encode_block
+data = encode_block(RowBlock.from_array(np.eye(3)))
+decode_block(data, "a", BlockFile("a", 3, 9, True, n_bytes=len(data), sha256=""), n_features=3)
 """
 
 # The kernels, the tasks and the loop know nothing of Dask: a candidate is a whole fit without it.

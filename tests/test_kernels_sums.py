@@ -484,9 +484,10 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             assert not few.is_dense
             few.to_dense()
             distortion.pair_values(block, block, ends, ends, weights)
-            distortion.pair_gradient(
-                block, block, ends, ends, signed, weights, np.full(len(weights) + 1, 2.0**40)
-            )
+            pairs.pair_gradient(
+                distortion.form, distortion.row_pairs(block, block, ends, ends, weights), signed,
+                weights, np.full(len(weights) + 1, 2.0**40),
+            )  # fmt: skip
             table = distortion.table(np.ones((2, 4)), weights)
             members = rows_by_cluster([block.arrays], [terms], [labels], 2)
             weighted_squares(members, table, table, 1.0, 40)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.releases import lineage as lineage_module
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.storage.sealed import DamagedFileError
 
@@ -28,9 +29,9 @@ def traced(
     rows, columns = array.nonzero()
     sizes = array.sum(axis=0) + added
     old = np.sort(before.ids)[rows]
-    return trace(
-        before, old, columns, array[rows, columns], sizes.tolist(), least_share=least_share
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lineage_module, "LEAST_SHARE", least_share)
+        return trace(before, old, columns, array[rows, columns], sizes.tolist())
 
 
 def kinds(lineage: Lineage) -> dict[int, str]:
@@ -134,8 +135,6 @@ def test_a_lineage_is_read_as_it_was_written() -> None:
 
 def test_what_cannot_be() -> None:
     one = np.array([1])
-    with pytest.raises(ConfigurationError, match="least_share must be above 0"):
-        trace(first_lineage([1]), one, one, one, [1, 1], least_share=0.0)
     with pytest.raises(InvalidInputError, match=r"old clusters must be those .* \[1\]"):
         trace(first_lineage([1]), one, one, one, [1, 1])
 

@@ -20,8 +20,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> ExclusiveLog:
 
 def test_a_number_is_of_whoever_made_it_first(log: ExclusiveLog) -> None:
     assert log.newest() == 0
-    assert log.create(7, b"mine")
-    assert not log.create(7, b"mine")
+    assert log.claim(7, b"mine")
     assert log.claim(7, b"mine")  # a second try of the same request
     assert not log.claim(7, b"another's")
     assert log.claim(100_000, b"mine")

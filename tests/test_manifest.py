@@ -229,6 +229,17 @@ def test_texts_are_called_by_their_path_below_the_folder(tmp_path: Path) -> None
         assert [s.document_id for s in sources] == ["_c.md", "a.txt", "b/a.txt"]
 
 
+@pytest.mark.parametrize("spelling", ["~/texts/**/*.txt", "file://{home}/texts/**/*.txt"])
+def test_documents_of_a_glob_are_called_by_their_path_below_it_in_any_spelling(
+    spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    put(tmp_path, "texts/a.txt", "texts/b/a.txt")
+    manifest = manifest_of(resources=[{"name": "r", "path": spelling.format(home=tmp_path)}])
+    sources = list_sources(manifest, str(tmp_path))
+    assert [source.document_id for source in sources] == ["a.txt", "b/a.txt"]
+
+
 @pytest.mark.parametrize("kind", ["memory", "s3"])
 def test_objects_of_a_store(kind: str, request: pytest.FixtureRequest) -> None:
     options = {} if kind == "memory" else request.getfixturevalue("s3_options")

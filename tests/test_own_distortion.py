@@ -114,7 +114,7 @@ def test_sparse_rows_reach_own_code_as_they_are() -> None:
 
 def test_an_error_of_own_code_names_the_kind_of_rows() -> None:
     rows = sp.csr_array(histograms(2)[0])
-    with pytest.raises(DistortionError, match=r"take rows as csr_array, got .*; mend Hellinger"):
+    with pytest.raises(DistortionError, match=r"take rows as csr_array, got .*; correct Hellinger"):
         HMRFKMeans(3, distortion=Hellinger(), random_state=0).fit(rows)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hmrf_dask.errors import HeldError
 from hmrf_dask.releases import lock, ownership
-from hmrf_dask.releases.lock import held
+from hmrf_dask.releases.lock import held, open_output
 from hmrf_dask.releases.own_files import record
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import (
@@ -23,7 +23,7 @@ from hmrf_dask.releases.release import (
     hashed,
     latest,
     publish,
-    read_published,
+    read_file,
 )
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import LocalStorage, Storage, open_storage
@@ -55,9 +55,9 @@ def release(place: Place, run_id: str, *, keep: int | None = None, **changes: An
             "previous": latest(url, options),
             "contents": Contents(files, {"a.jsonl": [1, "x"]}, {"documents": 3}, "m"),
         } | changes
-        made = publish(url, hold, storage_options=options, **asked)
+        made = publish(hold, **asked)
         if keep is not None:
-            clean(url, hold, keep, options)
+            clean(hold, keep)
         return made
 
 
@@ -65,9 +65,9 @@ def check_whole(output: str) -> str:
     """Assert that the newest release is whole, and return its run."""
     found = latest(output)
     assert found is not None
-    assert damages(output, found) == []
+    assert damages(open_output(output), found) == []
     for name in found.files:
-        assert read_published(output, found, name) == content_of(name)
+        assert read_file(open_output(output), name, found.files[name]) == content_of(name)
     return found.run
 
 
@@ -85,18 +85,17 @@ def test_what_was_published_is_read(place: Place) -> None:
     assert (second.number, second.parent) == (2, "one")
     assert json.loads(storage_of(place).read("LATEST")) == {"release": 2, "run": "two"}
     name = "runs/two/run.json"
-    assert read_published(url, second, name, options) == content_of(name)
-    assert hashed(url, [name], options) == {name: sha256_of(name)}
-    assert damages(url, second, options) == []
+    assert read_file(storage_of(place), name, second.files[name]) == content_of(name)
+    assert hashed(storage_of(place), [name]) == {name: sha256_of(name)}
+    assert damages(storage_of(place), second) == []
 
 
 def test_damage_is_named(place: Place) -> None:
-    url, options = place
     found = release(place, "one")
     storage = storage_of(place)
     storage.write("runs/one/run.json", b"other")
     storage.delete(["runs/one/assignments/part-00000-of-00001.parquet"])
-    problems = damages(url, found, options)
+    problems = damages(storage, found)
     assert len(problems) == 2
     assert (
         "runs/one/assignments/part-00000-of-00001.parquet must be as it was published"
@@ -106,7 +105,7 @@ def test_damage_is_named(place: Place) -> None:
     assert "runs/one/run.json" in problems[1]
     assert "got 5 bytes" in problems[1]
     with pytest.raises(DamagedFileError, match=r"runs/one/run.json .*5 bytes"):
-        read_published(url, found, "runs/one/run.json", options)
+        read_file(storage, "runs/one/run.json", found.files["runs/one/run.json"])
 
 
 def test_a_damaged_release_is_named(tmp_path: Path) -> None:
@@ -156,20 +155,16 @@ def test_a_run_that_was_skipped_publishes_nothing(place: Place) -> None:
     asked: dict[str, Any] = {"contents": Contents(files, [], {}, "m")}
     with held(url, "late", storage_options=options) as hold:
         # The number is the fence where a check came too early.
-        release_of_other = {"run_id": "other", "previous": None, "storage_options": options}
-        publish(url, hold, **release_of_other, **asked)
+        publish(hold, run_id="other", previous=None, **asked)
         with pytest.raises(HeldError, match="release 1 of run other") as caught:
-            publish(url, hold, run_id="late", previous=None, storage_options=options, **asked)
+            publish(hold, run_id="late", previous=None, **asked)
         assert caught.value.exit_code == 75
         storage_of(place).write("holders/00001.done", b"")
         with (
             held(url, "next", storage_options=options),
             pytest.raises(HeldError, match=r"took over .*run next "),
         ):
-            publish(
-                url, hold, run_id="late", previous=latest(url, options), storage_options=options,
-                **asked,
-            )  # fmt: skip
+            publish(hold, run_id="late", previous=latest(url, options), **asked)
     found = latest(url, options)
     assert found is not None
     assert found.number == 1
@@ -202,7 +197,7 @@ def test_old_runs_go_and_what_is_named_stays(place: Place) -> None:
     assert release(place, e, previous=latest(url, options)).number == 5
     storage.write("LATEST", f'{{"release": 3, "run": "{c}"}}'.encode())
     with held(url, e, storage_options=options) as hold:
-        assert clean(url, hold, 1, options) == [d]
+        assert clean(hold, 1) == [d]
     assert sorted(storage.names("runs")) == [c, e]
 
 
@@ -249,9 +244,9 @@ def test_cleaning_leaves_the_run_in_progress(tmp_path: Path) -> None:
     record(storage, now, [f"runs/{now}"])
     write_files(storage, now)
     with held(str(tmp_path), now) as hold:
-        assert clean(str(tmp_path), hold) == []
+        assert clean(hold) == []
     with held(str(tmp_path), "later") as hold:
-        assert clean(str(tmp_path), hold) == [now]
+        assert clean(hold) == [now]
     assert not (tmp_path / "runs" / now).exists()
 
 
@@ -269,9 +264,9 @@ def test_a_folder_that_stays_fails_nothing(
     with held(str(tmp_path), c) as hold:
         with monkeypatch.context() as patch:
             patch.setattr(os, "unlink", refuse)
-            assert clean(str(tmp_path), hold) == []
+            assert clean(hold) == []
         assert f"runs/{a} could not be removed (not yours)" in caplog.text
-        assert clean(str(tmp_path), hold) == [a]
+        assert clean(hold) == [a]
 
 
 class Killed(BaseException):

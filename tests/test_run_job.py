@@ -17,7 +17,7 @@ from hmrf_dask.errors import ConfigurationError, HeldError, HmrfWarning, Invalid
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import Report, model_folder
 from hmrf_dask.jobs.run_job import report_if_done
-from hmrf_dask.releases.lock import held
+from hmrf_dask.releases.lock import held, open_output
 from hmrf_dask.releases.release import damages, latest
 from hmrf_dask.storage.sealed import RunUnavailableError
 from tests.support.job_corpus import JobCorpus, lines
@@ -51,7 +51,7 @@ def test_a_first_run_gives_every_document_a_cluster(corpus: JobCorpus) -> None:
     assert report.answers == {"violated": {"must": 0, "cannot": 0}, **nothing}
     release = latest(report.output)
     assert release is not None
-    assert damages(report.output, release) == []
+    assert damages(open_output(report.output), release) == []
     clusters = pq.read_table(Path(report.output) / report.places["clusters"]).to_pylist()
     assert sum(one["size"] for one in clusters) == 120
     assert {one["top_words"][0] for one in clusters} <= set(corpus.documents[0]["text"].split()) | {

@@ -27,8 +27,6 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.sealed import DamagedFileError
 from tests.support.stores import (
-    CONFIG,
-    FINGERPRINT,
     Place,
     check_whole,
     events,
@@ -187,7 +185,7 @@ def test_a_commit_of_files_that_no_parts_share_is_read(tmp_path: Path) -> None:
 def test_labels_are_written_and_read_without_pandas(tmp_path: Path) -> None:
     program = (
         "import sys, numpy as np\n"
-        "from hmrf_dask.checkpoints import RunDirectory\n"
+        "from hmrf_dask.checkpoints.directory import RunDirectory\n"
         "run = RunDirectory.scratch(sys.argv[1])\n"
         "files = run.write_group(0, [('rows-00000', 0, np.arange(9, dtype=np.int32))])\n"
         "assert run.read_labels(files[0])[8] == 8\n"
@@ -474,13 +472,13 @@ def test_a_run_is_small_and_absolute_when_pickled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = RunDirectory.open("run", config=CONFIG, fingerprint=FINGERPRINT)
+    run = opener(("run", {}))()
     for number in range(3):
         iterate(run, number)
     assert len(pickle.dumps(run)) < 500
     monkeypatch.chdir("/")
     check_whole(pickle.loads(pickle.dumps(run)), 2)
-    check_whole(RunDirectory.open(f"file://{run.url}", config=CONFIG, fingerprint=FINGERPRINT), 2)
+    check_whole(opener((f"file://{run.url}", {}))(), 2)
 
 
 def test_without_durability_nothing_waits_for_the_disk(

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.storage.remote import _patient_s3, pieces_received
+from hmrf_dask.storage.remote import _patient_s3, signs_of_life
 from hmrf_dask.storage.sealed import RunUnavailableError
 from hmrf_dask.storage.stores import open_storage
 from tests.support.faulty_s3 import FaultyS3, faulty_s3
@@ -84,9 +84,9 @@ def test_an_object_that_does_not_come_whole_is_given_up_in_time(
     with dask.config.set({"hmrf.store-timeout": "12 s"}):  # a connection may be silent for 1 s
         storage = open_storage(f"s3://runs/{uuid.uuid4().hex}", {}, durable=True)
         storage.write("rows", bytes(600))
-        before = pieces_received()
+        before = signs_of_life()
         assert storage.read("rows") == bytes(600)
-        assert pieces_received() == before + 1
+        assert signs_of_life() == before + 1
     server.body = body
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
     words = pytest.raises(RunUnavailableError, match=r"sent .* bytes|not completed|Read timeout")

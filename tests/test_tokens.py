@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import settings as with_settings
@@ -106,14 +105,6 @@ def test_texts_without_words(kind: Any, texts: list[str]) -> None:
     assert found.n_texts == len(texts)
     if kind == "words":
         assert (found.indptr.tolist(), found.terms.to_pylist()) == ([0] * (len(texts) + 1), [])
-
-
-def test_texts_may_be_an_arrow_array() -> None:
-    texts = ["To be", "or not to bé"]
-    given = pa.array(["before", *texts])[1:]
-    found, expected = (count_texts(one, TextSettings()) for one in (given, texts))
-    assert found.terms.equals(expected.terms)
-    assert found.counts.tolist() == expected.counts.tolist()
 
 
 def test_accents_are_composed_before_words_are_found() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import re
 import shutil
 import socket
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,17 +18,14 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-import numpy.typing as npt
-
 from hmrf_dask.checkpoints import records
-from hmrf_dask.checkpoints.records import Arrays, Commit, Labels, LabelsFile, Piece
+from hmrf_dask.checkpoints.records import Arrays, CheckpointStore, Commit, LabelsFile, Piece
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.log import Entry, ExclusiveLog, padded
 from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
 from hmrf_dask.storage.stores import (
-    LastRead,
     Storage,
     open_storage,
     read_checked,
@@ -36,10 +33,14 @@ from hmrf_dask.storage.stores import (
     read_sealed,
     temporary_target,
 )
+from hmrf_dask.storage.whole_files import decode_npz
+from hmrf_dask.types import AnyArray, LabelArray
 
-_NUMBER = re.compile(r"\.?(\d{5,})\b")
-# Of labels and state below their folders: other files there are not the run's.
-_OWN = re.compile(r"[a-z-]+\d*-[0-9a-f]{16}\.parquet|\d{5,}-[0-9a-f]{16}\.npz")
+# Of labels, state and commits, with their iteration: other files there are not the run's.
+_OWN = re.compile(
+    r"labels/(?P<labels>\d{5,})/[a-z-]+\d*-[0-9a-f]{16}\.parquet"
+    r"|state/(?P<state>\d{5,})-[0-9a-f]{16}\.npz|commits/(?P<commits>\d{5,})(?:\.r\d+)?\.json"
+)
 _READERS = 8
 
 
@@ -61,13 +62,21 @@ class CommitLog:
 
         Every file that it names is on the disk before.
         """
+        number = commit.number
         data = sealed.seal(records.commit_content(commit, uuid.uuid4().hex))
         # Names last once their folders are settled, which is left to here, once for all of them.
         named = (commit.state_name, *(file.name for file in commit.files))
         folders = {os.path.dirname(name) for name in named}
-        above = {os.path.dirname(folder) for folder in folders}
-        self._create(commit.number, data, sorted(folders | above, reverse=True))
-        self.head = commit
+        after = sorted(folders | {os.path.dirname(folder) for folder in folders}, reverse=True)
+        for generation in itertools.count():
+            if self._log.claim(number, data, generation=generation, after=after):
+                self.head = commit
+                return
+            if not self._is_damaged(Entry(number, generation)):
+                raise RunUnavailableError(
+                    f"a run must have one writer, got another run writing {self.storage.url} (it "
+                    f"made commit {number} first); let it finish, or stop it and resume"
+                )
 
     def latest(self) -> Commit | None:
         """Return the highest commit whose every file is there and unchanged.
@@ -102,22 +111,11 @@ class CommitLog:
         oldest = min(commit.number for commit in kept)
         self.storage.delete(name for name in self._older(oldest) if name not in named)
 
-    def _create(self, number: int, data: bytes, after: Sequence[str]) -> None:
-        for generation in itertools.count():
-            if self._log.claim(number, data, generation=generation, after=after):
-                return
-            if self._is_damaged(Entry(number, generation)):
-                continue
-            raise RunUnavailableError(
-                f"a run must have one writer, got another run writing {self.storage.url} (it made "
-                f"commit {number} first); let it finish, or stop it and resume"
-            )
-
     def _is_damaged(self, entry: Entry) -> bool:
         if entry.name in self.rejected:
             return True
         try:
-            sealed.unseal(read_named(self.storage, self._log.path(*entry)), entry.name)
+            self._read(entry)
         except DamagedFileError:
             return True
         return False
@@ -150,42 +148,30 @@ class CommitLog:
 
     def _older(self, oldest: int) -> Iterator[str]:
         """Give labels, state and killed writers' temporaries of iterations before `oldest`."""
-        for folder in self.storage.names("labels"):
-            if _number(folder) < oldest:
-                for name in filter(_is_own, self.storage.names(f"labels/{folder}")):
-                    yield f"labels/{folder}/{name}"
-        for name in filter(_is_own, self.storage.names("state")):
-            if _number(name) < oldest:
-                yield f"state/{name}"
-        for name in self.storage.names("commits"):
-            if temporary_target(name) is not None and _number(name) < oldest:
-                yield f"commits/{name}"
+        numbers = filter(re.compile(r"\d{5,}").fullmatch, self.storage.names("labels"))
+        labels = [f"labels/{number}" for number in numbers if int(number) < oldest]
+        for folder in (*labels, "state", "commits"):
+            for base in self.storage.names(folder):
+                meant = temporary_target(base)
+                own = _OWN.fullmatch(f"{folder}/{meant or base}")
+                if own is None or int(own[folder.partition("/")[0]]) >= oldest:
+                    continue
+                if meant is not None or folder != "commits":
+                    yield f"{folder}/{base}"
 
 
-def _is_own(name: str) -> bool:
-    return _OWN.fullmatch(temporary_target(name) or name) is not None
-
-
-def _number(name: str) -> float:
-    """Return the iteration a file belongs to; infinity if the file is not of a run."""
-    match = _NUMBER.match(name)
-    return int(match[1]) if match else math.inf
-
-
-_READ = LastRead()
+_last_read = threading.local()  # parts that share a file are asked for one by one
 _SCRATCH = "hmrf-"
 
 
 @dataclass(frozen=True, eq=False)
-class RunDirectory:
+class RunDirectory(CheckpointStore):
     """The files of one run, below a local folder or a URL; small and picklable.
 
     Attributes
     ----------
     url : str
         Absolute path or URL.
-    storage_options : dict
-        For fsspec; without credentials.
     durable : bool
         Wait for the disk at every write.
     keep : int
@@ -217,36 +203,6 @@ class RunDirectory:
         return CommitLog(self._storage)
 
     @classmethod
-    def open(
-        cls,
-        url: str | os.PathLike[str],
-        *,
-        config: Mapping[str, Any],
-        fingerprint: str,
-        resume: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> RunDirectory:
-        """Begin a run in a new or empty directory, or go on with the same run.
-
-        Parameters
-        ----------
-        url : str or path
-            A folder, or the URL of an object store that every worker can reach.
-        config : mapping
-            All that decides the result: parameters, seed, versions, kernel path and instruction
-            set. JSON values. Any difference to the run found there is refused.
-        fingerprint : str
-            Of the input.
-        resume : bool
-            False refuses a directory that already holds a run (nothing is ever deleted here).
-        storage_options : mapping, optional
-            For fsspec. Name a profile; credentials are refused.
-        """
-        run = cls.at(url, storage_options)
-        run.begin(config=config, fingerprint=fingerprint, resume=resume)
-        return run
-
-    @classmethod
     def at(
         cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> RunDirectory:
@@ -262,24 +218,48 @@ class RunDirectory:
         return cls(absolute_url(url), options)
 
     def begin(self, *, config: Mapping[str, Any], fingerprint: str, resume: bool = True) -> None:
-        """Begin the run here, or go on with the same one; see `open`."""
+        """Begin the run in a new or empty directory, or go on with the same run.
+
+        Parameters
+        ----------
+        config : mapping
+            All that decides the result: parameters, seed, versions, kernel path and instruction
+            set. JSON values. Any difference to the run found there is refused.
+        fingerprint : str
+            Of the input.
+        resume : bool
+            False refuses a directory that already holds a run (nothing is ever deleted here).
+        """
         self._storage.make_root()
-        begin_or_join(self._storage, config, fingerprint, resume)
+        asked = {"format": FORMAT, "fingerprint": fingerprint, "config": config}
+        there = read_sealed(self._storage, NAME)
+        if there is None:
+            _refuse_strangers(self._storage)
+            if _begin(self._storage, sealed.seal(asked)):
+                return
+            there = read_sealed(self._storage, NAME)
+        if not resume:
+            raise RunDirectoryError(
+                f"a run directory must be new or empty to begin afresh, got {self.url} with a run "
+                "in it; give another one, or resume"
+            )
+        if lines := sealed.differences(there, sealed.round_trip(asked)):
+            raise RunDirectoryError(
+                f"a run directory must hold the same run, got {self.url} with another one "
+                f"({'; '.join(lines)}); ask for what its run.json has, or start again without this "
+                "folder (remove it, or give another one; with hmrf-dask fit: --fresh)"
+            )
 
     def recorded_config(self) -> dict[str, Any] | None:
         """Return the config of the run that lies here, None where there is none."""
-        found = read_sealed(self._storage, NAME)
-        return None if found is None else dict(found["config"])
+        there = read_sealed(self._storage, NAME)
+        return None if there is None else dict(there["config"])
 
     @classmethod
     def scratch(cls, folder: str | None = None) -> RunDirectory:
         """Make a local run in a new temporary directory: no waiting for the disk, keeps one.
 
-        Parameters
-        ----------
-        folder : str, optional
-            Where to make it; the system's temporary directory by default. Its owner calls
-            `remove`.
+        It lies in `folder`, or where the system has such; its owner calls `remove`.
 
         Examples
         --------
@@ -305,40 +285,8 @@ class RunDirectory:
             )
         shutil.rmtree(self.url, ignore_errors=True)
 
-    def write_labels(self, number: int, part: str, first_row: int, labels: Labels) -> LabelsFile:
-        """Write the labels of one part of iteration `number`; called by tasks.
-
-        Parameters
-        ----------
-        number : int
-            Of the commit that will name the file.
-        part : str
-            ``rows-00007`` for labels by row of the corpus, ``linked-00002`` for linked rows.
-        first_row : int
-            Of the rows whose labels these are.
-        labels : int32 array of shape (n_rows,)
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> run = RunDirectory.scratch()
-        >>> file = run.write_labels(1, "rows-00000", 0, np.arange(3, dtype=np.int32))
-        >>> run.read_labels(file).tolist()
-        [0, 1, 2]
-        >>> run.remove()
-        """
-        return self.write_group(number, [(part, first_row, labels)])[0]
-
     def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
-        """Write the labels of several parts into one file; called by tasks.
-
-        Parameters
-        ----------
-        number : int
-            Of the commit that will name the file.
-        pieces : sequence of (part, first_row, labels)
-            As `write_labels` takes them.
-        """
+        """Write the labels of several parts of iteration `number` into one file; for tasks."""
         for piece in pieces:
             records.check_labels(*piece)
         data = records.encode_labels(pieces)
@@ -351,52 +299,21 @@ class RunDirectory:
             for (part, first_row, labels), start in zip(pieces, starts, strict=False)
         )
 
-    def read_labels(self, file: LabelsFile) -> Labels:
+    def read_labels(self, file: LabelsFile) -> LabelArray:
         """Return the labels of one part (read-only), or raise DamagedFileError naming the file."""
-        whole = _READ.get((self.url, file.name, file.sha256))
-        if whole is None:
-            data = read_checked(self._storage, file.name, file.sha256)
-            whole = records.decode_labels(data)
-            _READ.put((self.url, file.name, file.sha256), whole)
+        key = (self.url, file.name, file.sha256)
+        last, whole = getattr(_last_read, "file", (None, None))
+        if whole is None or last != key:
+            whole = records.decode_labels(read_checked(self._storage, file.name, file.sha256))
+            _last_read.file = key, whole
         return whole[file.start : file.start + file.n_rows]
-
-    def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
-        """Return the labels of several parts (read-only)."""
-        return [self.read_labels(file) for file in files]
-
-    def read_label_range(
-        self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
-    ) -> Labels:
-        """Return the labels of rows `first_row` to `last_row` (exclusive) under any partitioning.
-
-        Parameters
-        ----------
-        files : sequence of LabelsFile
-            Of one commit; only those that overlap the range are read.
-        prefix : str
-            Only files whose part begins with it count.
-        """
-        return records.read_range(self.read_group, files, first_row, last_row, prefix)
 
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
     ) -> Commit:
-        """Make iteration `number` visible in one step.
+        """Make iteration `number` visible in one step; RunUnavailableError if another writer did.
 
-        Parameters
-        ----------
-        number : int
-            One more than the last commit's, through all phases.
-        record : dict
-            JSON values (phase, start, iteration, α, J, …), finite; floats come back bit for bit.
-        state : mapping of name to array
-        files : sequence of LabelsFile
-            As `write_labels` returned them.
-
-        Raises
-        ------
-        RunUnavailableError
-            Another process made this commit; it goes on with the run.
+        Events that wait are written, too.
         """
         payload = records.encode_state(state)
         sha256 = sealed.digest(payload)
@@ -419,10 +336,10 @@ class RunDirectory:
                 self.event({"event": "commit-rejected", "commit": name, "reason": reason})
         return commit
 
-    def load_state(self, commit: Commit) -> dict[str, npt.NDArray[Any]]:
+    def load_state(self, commit: Commit) -> dict[str, AnyArray]:
         """Return the arrays of a commit, or raise DamagedFileError naming the file."""
         data = read_checked(self._storage, commit.state_name, commit.state_sha256)
-        return records.decode_state(data, f"{self.url}/{commit.state_name}")
+        return decode_npz(data, f"{self.url}/{commit.state_name}")
 
     def clean(self, keep: int | None = None) -> None:
         """Remove labels and state of old iterations, those of killed attempts included.
@@ -451,14 +368,7 @@ class RunDirectory:
             self._waiting.clear()
 
     def probe(self) -> str:
-        """Write a file for every worker to find, and return its token for `check_probe`.
-
-        Examples
-        --------
-        >>> run = RunDirectory.scratch()
-        >>> run.check_probe(run.probe())
-        >>> run.remove()
-        """
+        """Write a file for every worker to find, and return its token for `check_probe`."""
         token = uuid.uuid4().hex
         self._storage.make_root()
         self._storage.write(f"probe/{token}", token.encode())
@@ -484,26 +394,17 @@ class RunDirectory:
         self._storage.delete([f"probe/{token}"])
 
     def finalise(self, record: dict[str, Any]) -> None:
-        """Write ``FINAL.json``: the run is done. The same record again changes nothing.
-
-        Examples
-        --------
-        >>> run = RunDirectory.scratch()
-        >>> run.finalise({"stop": "converged"})
-        >>> run.final()
-        {'stop': 'converged'}
-        >>> run.remove()
-        """
+        """Write ``FINAL.json``: the run is done. The same record again changes nothing."""
         self.flush_events()
         data = sealed.seal(record)
         try:
             self._storage.create("FINAL.json", data)
         except FileExistsError:
-            found = self.final()
-            if found is None:  # damaged
+            there = self.final()
+            if there is None:  # damaged
                 self._storage.write("FINAL.json", data)
                 self._storage.settle([""])
-            elif found != sealed.round_trip(record):
+            elif there != sealed.round_trip(record):
                 raise RunDirectoryError(
                     f"a run must end once, got another end in {self.url}/FINAL.json; "
                     "use the result that is there or give another folder"
@@ -522,45 +423,9 @@ FORMAT = 1
 NAME = "run.json"
 
 
-def begin_or_join(
-    storage: Storage, config: Mapping[str, Any], fingerprint: str, resume: bool
-) -> None:
-    """Write run.json into a new directory, or refuse one that is not this very run.
-
-    Examples
-    --------
-    >>> from hmrf_dask.storage.stores import open_storage
-    >>> store = open_storage("memory://example-begin", {}, durable=False)
-    >>> begin_or_join(store, {"n_clusters": 3}, "9f", resume=True)
-    >>> store.names("")
-    ['run.json']
-    >>> store.delete([NAME])
-    """
-    asked = {"format": FORMAT, "fingerprint": fingerprint, "config": config}
-    found = read_sealed(storage, NAME)
-    if found is None:
-        _refuse_strangers(storage)
-        if _begin(storage, sealed.seal(asked)):
-            return
-        found = read_sealed(storage, NAME)
-    if not resume:
-        raise RunDirectoryError(
-            f"a run directory must be new or empty to begin afresh, got {storage.url} with a run "
-            "in it; give another one, or resume"
-        )
-    lines = sealed.differences(found, sealed.round_trip(asked))
-    if lines:
-        raise RunDirectoryError(
-            f"a run directory must hold the same run, got {storage.url} with another one "
-            f"({'; '.join(lines)}); ask for what its run.json has, or start again without this "
-            "folder (remove it, or give another one; with hmrf-dask fit: --fresh)"
-        )
-
-
 def _refuse_strangers(storage: Storage) -> None:
     # A probe is what a client leaves that is killed while it asks its workers.
-    found = [name for name in storage.names("") if name != "probe"]
-    names = [name for name in found if temporary_target(name) is None]
+    names = {name for name in storage.names("") if temporary_target(name) is None} - {"probe"}
     # run.json: another process has made it since it was read, and may have gone further.
     if names and NAME not in names:
         raise RunDirectoryError(
@@ -571,15 +436,12 @@ def _refuse_strangers(storage: Storage) -> None:
 
 def _begin(storage: Storage, data: bytes) -> bool:
     """Create run.json; False if another process was faster."""
-    try:
-        storage.create(NAME, data)
-    except FileExistsError:
-        return False
     # Some S3 look-alikes ignore the condition: better found out now than by two writers.
-    try:
-        storage.create(NAME, data)
-    except FileExistsError:
-        return True
+    for attempt in (1, 2):
+        try:
+            storage.create(NAME, data)
+        except FileExistsError:
+            return attempt == 2
     raise RunDirectoryError(
         f"a run directory must be on a store that can create a file exclusively, got "
         f"{storage.url}, which replaced one; use a newer server or a shared folder"

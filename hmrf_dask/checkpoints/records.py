@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO, Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,16 +17,10 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, unseal_as
-from hmrf_dask.storage.whole_files import decode_npz
-from hmrf_dask.types import Sized
+from hmrf_dask.types import AnyArray, LabelArray, Sized
 
-Labels = npt.NDArray[np.int32]
-
-
-Arrays = Mapping[str, npt.NDArray[Any]]
-
-
-Piece = tuple[str, int, Labels]  # a part, its first row, its labels
+Arrays = Mapping[str, AnyArray]
+Piece = tuple[str, int, LabelArray]  # a part, its first row, its labels
 
 
 @dataclass(frozen=True)
@@ -38,12 +31,10 @@ class LabelsFile(Sized):
     ----------
     name : str
         Path inside the run directory; it holds a hash of the content.
-    sha256 : str
-        Of the whole file, hexadecimal.
     first_row, n_rows : int
         For parts ``rows-…`` row numbers of the corpus, so any partitioning can read them.
     part : str
-        Which part of the run wrote it, such as ``rows-00007`` or ``linked-00002``.
+        Such as ``rows-00007``, labels by row of the corpus, or ``linked-00002``, of linked rows.
     start : int
         Where they begin in the file, which several parts may share.
     """
@@ -70,32 +61,82 @@ class Commit:
 class CheckpointStore(Protocol):
     """What the loop needs of a place that keeps its iterations."""
 
-    def write_labels(self, number: int, part: str, first_row: int, labels: Labels) -> LabelsFile:
-        """Keep the labels of one part; the same content twice is kept once."""
-
     def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
-        """Keep the labels of several parts, which one task has."""
+        """Keep the labels of several parts, which one task has; what is equal is kept once."""
 
-    def read_labels(self, file: LabelsFile) -> Labels:
+    def write_labels(
+        self, number: int, part: str, first_row: int, labels: LabelArray
+    ) -> LabelsFile:
+        """Keep the labels of one part of iteration `number`; called by tasks.
+
+        Examples
+        --------
+        >>> run = MemoryRun()
+        >>> file = run.write_labels(1, "rows-00000", 0, np.arange(3, dtype=np.int32))
+        >>> run.read_labels(file).tolist()
+        [0, 1, 2]
+        """
+        return self.write_group(number, [(part, first_row, labels)])[0]
+
+    def read_labels(self, file: LabelsFile) -> LabelArray:
         """Return the labels of one part, read-only."""
 
-    def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
+    def read_group(self, files: Sequence[LabelsFile]) -> list[LabelArray]:
         """Return the labels of several parts, read-only; what they share is read once."""
+        return [self.read_labels(file) for file in files]
 
     def read_label_range(
         self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
-    ) -> Labels:
-        """Return the labels of rows `first_row` to `last_row` (exclusive), read-only."""
+    ) -> LabelArray:
+        """Return the labels of rows `first_row` to `last_row` (exclusive), read-only.
+
+        Only `files` of one commit that overlap the range and whose part begins with `prefix` are
+        read, under whatever partitioning they were written.
+
+        Examples
+        --------
+        >>> run = MemoryRun()
+        >>> pieces = [("rows-0", 0, np.zeros(3, np.int32)), ("rows-1", 3, np.ones(2, np.int32))]
+        >>> run.read_label_range(run.write_group(1, pieces), 1, 5).tolist()
+        [0, 0, 1, 1]
+        """
+        chosen: list[tuple[LabelsFile, slice]] = []
+        reached = first_row
+        parts = (f for f in files if f.part.startswith(prefix) and f.n_rows)
+        for file in sorted(parts, key=lambda file: file.first_row):
+            if file.first_row + file.n_rows <= first_row or file.first_row >= last_row:
+                continue
+            if max(file.first_row, first_row) != reached:
+                break
+            chosen.append((file, slice(reached - file.first_row, last_row - file.first_row)))
+            reached = min(file.first_row + file.n_rows, last_row)
+        else:
+            if reached >= last_row:
+                whole = self.read_group([file for file, _ in chosen])
+                pieces = zip(whole, chosen, strict=True)
+                return _joined([labels[place] for labels, (_, place) in pieces])
+        raise DamagedFileError(
+            f"the {prefix}… files of a commit must hold every row from {first_row} to "
+            f"{last_row - 1} once, got none or two for row {reached}; resume with the same corpus"
+        )
 
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
     ) -> Commit:
-        """Make one iteration visible, whole or not at all."""
+        """Make iteration `number` visible in one step, whole or not at all.
+
+        Parameters
+        ----------
+        number : int
+            One more than the last commit's, through all phases.
+        record : dict
+            JSON values (phase, start, iteration, α, J, …), finite; floats come back bit for bit.
+        """
 
     def latest(self) -> Commit | None:
         """Return the highest valid commit."""
 
-    def load_state(self, commit: Commit) -> dict[str, npt.NDArray[Any]]:
+    def load_state(self, commit: Commit) -> dict[str, AnyArray]:
         """Return the arrays of a commit."""
 
     def clean(self, keep: int | None = None) -> None:
@@ -112,19 +153,12 @@ class CheckpointStore(Protocol):
 
 
 def commit_content(commit: Commit, writer: str) -> dict[str, Any]:
-    """Return what the JSON of a commit holds; `writer` distinguishes this write from any other.
-
-    Examples
-    --------
-    >>> commit_content(Commit(3, {"J": 0.5}, "state/00003.npz", "9f", ()), "me")["state"]
-    ['state/00003.npz', '9f']
-    """
-    files = [[f.name, f.sha256, f.first_row, f.n_rows, f.part, f.start] for f in commit.files]
+    """Return what the JSON of a commit holds; `writer` distinguishes this write from any other."""
     return {
         "number": commit.number,
         "record": commit.record,
         "state": [commit.state_name, commit.state_sha256],
-        "files": files,
+        "files": [astuple(file) for file in commit.files],
         "writer": writer,
     }
 
@@ -148,26 +182,17 @@ def read_commit(data: bytes, name: str) -> Commit:
     >>> read_commit(sealed.seal(commit_content(commit, "me")), "commits/00003.json") == commit
     True
     """
-    found = unseal_as(_Written, data, name)
-    files = tuple(LabelsFile(*entry) for entry in found.files)
-    return Commit(found.number, found.record, *found.state, files)
+    written = unseal_as(_Written, data, name)
+    files = tuple(LabelsFile(*entry) for entry in written.files)
+    return Commit(written.number, written.record, *written.state, files)
 
 
 _PART = re.compile(r"[a-z0-9][a-z0-9_-]*")
 LABEL = "label"
 
 
-def check_labels(part: str, first_row: int, labels: Labels) -> None:
-    """Refuse what cannot be kept as the labels of a part.
-
-    Examples
-    --------
-    >>> check_labels("rows-00007", 0, np.zeros(3, np.int32))
-    >>> check_labels("Rows", 0, np.zeros(3, np.int32))  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.errors.InvalidInputError: part must be lower-case letters, digits, - and _, ...
-    """
+def check_labels(part: str, first_row: int, labels: LabelArray) -> None:
+    """Refuse what cannot be kept as the labels of a part."""
     if not _PART.fullmatch(part):
         raise InvalidInputError(
             f"part must be lower-case letters, digits, - and _, got {part!r}; name it rows-00007"
@@ -207,91 +232,38 @@ def encode_labels(pieces: Sequence[Piece]) -> bytes:
     )
 
 
-def decode_labels(data: bytes) -> Labels:
+def decode_labels(data: bytes) -> LabelArray:
     """Return the labels of a file, read-only."""
     file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
     chunks = file.read(columns=[LABEL], use_threads=False).column(0).chunks
-    # Arrow's own way imports pandas, 0.7 s and 35 MiB of every worker
-    return _joined([_labels(chunk) for chunk in chunks])
-
-
-def _labels(chunk: pa.Array) -> Labels:
-    """Return the labels of an Arrow array, sharing its memory."""
-    if not len(chunk):
-        return np.empty(0, np.int32)
-    return np.frombuffer(chunk.buffers()[1], np.int32, len(chunk), 4 * chunk.offset)
-
-
-def encode_state(state: Arrays) -> bytes:
-    """Return an uncompressed npz of `state`: numpy.savez, but with any key and never a pickle.
-
-    Examples
-    --------
-    >>> decode_state(encode_state({"centroids": np.eye(2)}), "00003.npz")["centroids"].tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
-    sink = io.BytesIO()
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(state):
-            # A ZipInfo without a date keeps the clock out of the bytes.
-            entry = zipfile.ZipInfo(f"{name}.npy")
-            with archive.open(entry, "w", force_zip64=True) as member:
-                _write_array(member, name, np.asarray(state[name], order="C"))
-    return sink.getvalue()
-
-
-def _write_array(member: IO[bytes], name: str, values: npt.NDArray[Any]) -> None:
-    try:
-        np.lib.format.write_array(member, values, allow_pickle=False)
-    except ValueError as error:
-        raise InvalidInputError(
-            f"state must hold plain arrays, got {name!r} of {values.dtype}; "
-            "put text and nested values in the record"
-        ) from error
-
-
-def decode_state(data: bytes, name: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of an npz, or raise DamagedFileError naming the file."""
-    return decode_npz(data, name)
-
-
-def read_range(
-    read: Callable[[Sequence[LabelsFile]], Sequence[Labels]],
-    files: Sequence[LabelsFile],
-    first_row: int,
-    last_row: int,
-    prefix: str,
-) -> Labels:
-    """Return rows `first_row` to `last_row` (exclusive) from the files that overlap them.
-
-    Examples
-    --------
-    >>> run = MemoryRun()
-    >>> pieces = [("rows-0", 0, np.zeros(3, np.int32)), ("rows-1", 3, np.ones(2, np.int32))]
-    >>> read_range(run.read_group, run.write_group(1, pieces), 2, 4, "rows-").tolist()
-    [0, 1]
-    """
-    chosen: list[tuple[LabelsFile, slice]] = []
-    reached = first_row
-    parts = (f for f in files if f.part.startswith(prefix) and f.n_rows)
-    for file in sorted(parts, key=lambda file: file.first_row):
-        if file.first_row + file.n_rows <= first_row or file.first_row >= last_row:
-            continue
-        if max(file.first_row, first_row) != reached:
-            break
-        chosen.append((file, slice(reached - file.first_row, last_row - file.first_row)))
-        reached = min(file.first_row + file.n_rows, last_row)
-    else:
-        if reached >= last_row:
-            found = read([file for file, _ in chosen])
-            return _joined([one[place] for one, (_, place) in zip(found, chosen, strict=True)])
-    raise DamagedFileError(
-        f"the {prefix}… files of a commit must hold every row from {first_row} to "
-        f"{last_row - 1} once, got none or two for row {reached}; resume with the same corpus"
+    # Arrow's own way imports pandas, 0.7 s and 35 MiB of every worker.
+    return _joined(
+        [
+            np.frombuffer(chunk.buffers()[1], np.int32, len(chunk), 4 * chunk.offset)
+            for chunk in chunks
+            if len(chunk)
+        ]
     )
 
 
-def _joined(pieces: list[Labels]) -> Labels:
+def encode_state(state: Arrays) -> bytes:
+    """Return an uncompressed npz of `state`: numpy.savez, but with any key and never a pickle."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(state):
+            values = np.asarray(state[name], order="C")
+            if values.dtype.hasobject:
+                raise InvalidInputError(
+                    f"state must hold plain arrays, got {name!r} of {values.dtype}; "
+                    "put text and nested values in the record"
+                )
+            # A ZipInfo without a date keeps the clock out of the bytes.
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, values, allow_pickle=False)
+    return sink.getvalue()
+
+
+def _joined(pieces: list[LabelArray]) -> LabelArray:
     rows = pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, np.int32), *pieces])
     rows.setflags(write=False)
     return rows
@@ -301,39 +273,32 @@ def _joined(pieces: list[Labels]) -> Labels:
 class HeldLabels(LabelsFile):
     """Labels that are their own file."""
 
-    labels: Labels = field(default_factory=lambda: np.empty(0, np.int32), repr=False, compare=False)
+    labels: LabelArray = field(
+        default_factory=lambda: np.empty(0, np.int32), repr=False, compare=False
+    )
 
 
-class MemoryRun:
+class MemoryRun(CheckpointStore):
     """The same surface as RunDirectory without files; only the last commit is kept."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self._last: Commit | None = None
-        self._state: dict[str, npt.NDArray[Any]] = {}
+        self._state: Arrays = {}
         self._final: dict[str, Any] | None = None
 
-    def write_labels(self, number: int, part: str, first_row: int, labels: Labels) -> LabelsFile:
-        """Return a reference that holds a copy of the labels (its sha256 is empty).
-
-        Examples
-        --------
-        >>> run = MemoryRun()
-        >>> file = run.write_labels(1, "rows-00000", 0, np.arange(3, dtype=np.int32))
-        >>> run.read_labels(file).tolist()
-        [0, 1, 2]
-        """
-        check_labels(part, first_row, labels)
-        held = labels.copy()
-        held.setflags(write=False)
-        name = f"labels/{number:05d}/{part}"
-        return HeldLabels(name, "", first_row, len(labels), part, labels=held)
-
     def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
-        """Return a reference for every part."""
-        return tuple(self.write_labels(number, *piece) for piece in pieces)
+        """Return a reference to every part that holds a copy of its labels, and no sha256."""
+        files = []
+        for part, first_row, labels in pieces:
+            check_labels(part, first_row, labels)
+            held = labels.copy()
+            held.setflags(write=False)
+            name = f"labels/{number:05d}/{part}"
+            files.append(HeldLabels(name, "", first_row, len(labels), part, labels=held))
+        return tuple(files)
 
-    def read_labels(self, file: LabelsFile) -> Labels:
+    def read_labels(self, file: LabelsFile) -> LabelArray:
         """Return the labels that `file` holds, read-only."""
         if not isinstance(file, HeldLabels):
             raise RunDirectoryError(
@@ -341,24 +306,6 @@ class MemoryRun:
                 "the RunDirectory that wrote it"
             )
         return file.labels
-
-    def read_group(self, files: Sequence[LabelsFile]) -> list[Labels]:
-        """Return the labels that the files hold, read-only."""
-        return [self.read_labels(file) for file in files]
-
-    def read_label_range(
-        self, files: Sequence[LabelsFile], first_row: int, last_row: int, prefix: str = "rows-"
-    ) -> Labels:
-        """Return the labels of rows `first_row` to `last_row` (exclusive), read-only.
-
-        Examples
-        --------
-        >>> run = MemoryRun()
-        >>> pieces = [("rows-0", 0, np.zeros(3, np.int32)), ("rows-1", 3, np.ones(2, np.int32))]
-        >>> run.read_label_range(run.write_group(1, pieces), 1, 5).tolist()
-        [0, 0, 1, 1]
-        """
-        return read_range(self.read_group, files, first_row, last_row, prefix)
 
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]
@@ -389,7 +336,7 @@ class MemoryRun:
         """Return the last commit."""
         return self._last
 
-    def load_state(self, commit: Commit) -> dict[str, npt.NDArray[Any]]:
+    def load_state(self, commit: Commit) -> dict[str, AnyArray]:
         """Return copies of the arrays of the last commit; older ones are gone."""
         if commit is not self._last:
             raise RunDirectoryError(
@@ -408,27 +355,11 @@ class MemoryRun:
         """Nothing: events never wait."""
 
     def event(self, record: dict[str, Any]) -> None:
-        """Add to `events`.
-
-        Examples
-        --------
-        >>> run = MemoryRun()
-        >>> run.event({"event": "resumed"})
-        >>> run.events
-        [{'event': 'resumed'}]
-        """
+        """Add to `events`."""
         self.events.append(sealed.round_trip(record))
 
     def finalise(self, record: dict[str, Any]) -> None:
-        """Keep the record that says the run is done.
-
-        Examples
-        --------
-        >>> run = MemoryRun()
-        >>> run.finalise({"stop": "converged"})
-        >>> run.final()
-        {'stop': 'converged'}
-        """
+        """Keep the record that says the run is done."""
         self._final = sealed.round_trip(record)
 
     def final(self) -> dict[str, Any] | None:

@@ -17,10 +17,12 @@ import numpy as np
 
 from hmrf_dask.constraints.answer_rows import (
     PAIR,
+    Answer,
     AnswerTable,
     Labelled,
     class_links,
     columns_of,
+    refuse_many,
     said,
 )
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
@@ -37,29 +39,14 @@ from hmrf_dask.types import AnyArray
 
 @dataclass(frozen=True)
 class PairLines:
-    """The pairs of a file as they stand there, and the lines that are none.
+    """The pairs of a file as they stand there, and the lines that are none."""
 
-    Attributes
-    ----------
-    pairs : object array, shape (m, 2)
-        Ids as text.
-    must : bool array, shape (m,)
-    weights : float64 array, shape (m,)
-        NaN where none is given.
-    lines : int array, shape (m,)
-    notes : object array, shape (m,)
-        What other columns hold, by their names; None where they hold nothing.
-    labels : list of Labelled
-        Documents and their classes, which are no pairs yet.
-    bad : list of BadRecord
-    """
-
-    pairs: AnyArray
+    pairs: AnyArray  # ids as text, objects of shape (m, 2)
     must: AnyArray
-    weights: AnyArray
+    weights: AnyArray  # NaN where none is given
     lines: AnyArray
-    notes: AnyArray
-    labels: list[Labelled]
+    notes: AnyArray  # what other columns hold, by their names; None where they hold nothing
+    labels: list[Labelled]  # documents and their classes, which are no pairs yet
     bad: list[BadRecord]
 
 
@@ -67,7 +54,12 @@ def read_pairs(path: str | os.PathLike[str], *, ids: bool = True) -> Constraints
     """Read a pair file; see `hmrf_dask.constraints.pairs.Constraints.from_file`."""
     address = os.fspath(path)
     _ending(address)
-    return parse_pairs(_read(address), address, ids=ids)
+    with explained(address, "read the pairs"):
+        try:
+            data = read_bounded(address, most=ANSWER_BYTES)
+        except FileNotFoundError as error:
+            raise InvalidInputError(f"there is no pair file {address!r}: check the path") from error
+    return parse_pairs(data, address, ids=ids)
 
 
 def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
@@ -84,12 +76,15 @@ def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
         shown = "; ".join(f"{table.unit} {bad.line}: {bad.reason}" for bad in table.bad[:SHOWN])
         more = f"; … ({len(table.bad)} in all)" if len(table.bad) > SHOWN else ""
         raise InvalidInputError(f"{address}, {shown}{more}")
-    _add_classes(table)
-    if not table.lines:
+    rows = list(table.labels.values())
+    before = {said(pair.first, pair.second, must=pair.must) for pair in table.pairs}
+    for kind, partner, row in class_links(rows, before):
+        table.pairs.append(Answer(partner, rows[row].document, kind, rows[row].line))
+    if not table.pairs:
         return Constraints(ids=ids)
-    text = _ending(address) == ".csv"
-    pairs = _as_integers(_pairs(table), table, required=not ids, text=text)
-    must, weights = np.array(table.must), np.array(table.weights)
+    pairs = _as_integers(table, required=not ids, text=_ending(address) == ".csv")
+    must = np.array([pair.must for pair in table.pairs])
+    weights = np.array([pair.weight for pair in table.pairs])
     try:
         return Constraints(
             pairs[must],
@@ -105,10 +100,7 @@ def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
 def parse_lines(data: bytes, address: str) -> PairLines:
     """Return the pairs in the bytes of a pair file, and the lines that are none.
 
-    Raises
-    ------
-    InvalidInputError
-        It is no pair file at all: its columns are others, or it cannot be read.
+    InvalidInputError says that it is no pair file at all.
 
     Examples
     --------
@@ -117,28 +109,19 @@ def parse_lines(data: bytes, address: str) -> PairLines:
     ([['x', 'y']], [True], [])
     """
     table = _read_table(data, address)
-    # Text before there is an array: one of whole numbers makes those from 2**63 on floats.
-    ends = [list(map(str, table.first)), list(map(str, table.second))]
-    notes = np.empty(len(table.notes), object)
-    notes[:] = table.notes
+    pairs = table.pairs
+    notes = np.empty(len(pairs), object)
+    notes[:] = [pair.notes for pair in pairs]
     return PairLines(
-        pairs=np.array(ends, dtype=object).T.reshape(-1, 2),
-        must=np.array(table.must, np.bool_),
-        weights=np.array(table.weights, np.float64),
-        lines=np.array(table.lines, np.int64),
+        # Text before there is an array: one of whole numbers makes those from 2**63 on floats.
+        pairs=_as_array([str(pair.first) for pair in pairs], [str(pair.second) for pair in pairs]),
+        must=np.array([pair.must for pair in pairs], np.bool_),
+        weights=np.array([pair.weight for pair in pairs], np.float64),
+        lines=np.array([pair.line for pair in pairs], np.int64),
         notes=notes,
-        labels=[row._replace(document=name) for name, row in table.labels.found.items()],
+        labels=[row._replace(document=name) for name, row in table.labels.items()],
         bad=table.bad,
     )
-
-
-def _add_classes(table: AnswerTable) -> None:
-    """Append the pairs that follow from known classes."""
-    rows = list(table.labels.found.values())
-    ends = zip(table.first, table.second, table.must, strict=True)
-    before = {said(first, second, must=must) for first, second, must in ends}
-    for must, partner, row in class_links(rows, before):
-        table.add((partner, rows[row].document), rows[row].line, must=must)
 
 
 def _read_table(data: bytes, address: str) -> AnswerTable:
@@ -155,7 +138,7 @@ def _read_table(data: bytes, address: str) -> AnswerTable:
         raise InvalidInputError(f"{place}: {columns}; give the file such a header")
     for row in file.rows:
         table.take(row)
-    table.labels.refuse_many(address)
+    refuse_many(len(table.classes), address)
     return table
 
 
@@ -163,21 +146,14 @@ def _ending(address: str) -> str:
     return ending_of(address, "a pair file")
 
 
-def _read(address: str) -> bytes:
-    with explained(address, "read the pairs"):
-        try:
-            return read_bounded(address, most=ANSWER_BYTES)
-        except FileNotFoundError as error:
-            raise InvalidInputError(f"there is no pair file {address!r}: check the path") from error
+def _as_array(first: list[Any], second: list[Any]) -> AnyArray:
+    return np.array([first, second], dtype=object).T.reshape(-1, 2)
 
 
-def _pairs(table: AnswerTable) -> AnyArray:
-    return np.array([table.first, table.second], dtype=object).T.reshape(-1, 2)
-
-
-def _as_integers(pairs: AnyArray, table: AnswerTable, *, required: bool, text: bool) -> AnyArray:
-    """Return integers where all ids are; refuse text where row numbers are needed."""
-    if not len(pairs) or not (required or text):
+def _as_integers(table: AnswerTable, *, required: bool, text: bool) -> AnyArray:
+    """Return the pairs, as integers where all ids are; refuse text where row numbers are needed."""
+    pairs = _as_array([pair.first for pair in table.pairs], [pair.second for pair in table.pairs])
+    if not (required or text):
         return pairs
     try:
         numbers = pairs.astype(np.int64)
@@ -189,7 +165,7 @@ def _as_integers(pairs: AnyArray, table: AnswerTable, *, required: bool, text: b
         return pairs
     bad = next(row for row, pair in enumerate(pairs) if not all(map(_is_integer, pair)))
     raise InvalidInputError(
-        f"{table.path}, {table.unit} {table.lines[bad]}: a and b must be row numbers, "
+        f"{table.path}, {table.unit} {table.pairs[bad].line}: a and b must be row numbers, "
         f"got {pairs[bad, 0]!r}, {pairs[bad, 1]!r}; document ids need rows that have ids"
     )
 

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -34,60 +34,22 @@ Notes = dict[str, Any]  # plain values by the name of their column
 
 
 class Columns(NamedTuple):
-    """Where the values of a row are.
+    """Where the values of a row are."""
 
-    Attributes
-    ----------
-    places : tuple of int
-        Of a, b, kind and weight (-1: there is no weight), or of id and label.
-    notes : tuple of (str, int)
-        Name and place of each other column.
-
-    Examples
-    --------
-    >>> columns = columns_of(("A", "b", "kind", "comment"))
-    >>> columns.values(["1", "2", "same", "sure"])
-    ['1', '2', 'same', None]
-    """
-
-    places: tuple[int, ...]
-    notes: tuple[tuple[str, int], ...]
-
-    @property
-    def labelled(self) -> bool:
-        """Whether rows are documents and their classes.
-
-        Examples
-        --------
-        >>> columns_of(("id", "label")).labelled, columns_of(("a", "b", "kind")).labelled
-        (True, False)
-        """
-        return len(self.places) == len(LABELS)
-
-    def values(self, row: Sequence[Any]) -> list[Any]:
-        """Return a, b, kind and weight (None where there is none), or id and label."""
-        return [row[place] if place >= 0 else None for place in self.places]
+    places: tuple[int, ...]  # of a, b, kind and weight (-1: there is none), or of id and label
+    notes: tuple[tuple[str, int], ...]  # name and place of each other column
 
     def notes_of(self, row: Sequence[Any]) -> tuple[Notes | None, str]:
-        """Return the notes of a row, None if it has none, and what is wrong with them, or "".
-
-        Examples
-        --------
-        >>> columns_of(("a", "b", "kind", "trust")).notes_of(["1", "2", "same", "0.9"])
-        ({'trust': 0.9}, '')
-        >>> columns_of(("a", "b", "kind", "trust")).notes_of(["1", "2", "same", "sure"])
-        (None, "trust must be a number from 0 to 1, got 'sure'")
-        """
+        """Return the notes of a row, None if it has none, and what is wrong with them, or ""."""
         notes: Notes = {}
         for name, place in self.notes:
             value = row[place]
             if value is None or value == "" or value != value:
                 continue
-            reason = _problem(name, value)
-            if reason:
-                return None, reason
+            if problem := _problem_of_note(name, value):
+                return None, problem
             try:
-                notes[name] = _plain(name, value)
+                notes[name] = float(value) if name == "trust" else _plain(value)
             except RecursionError:
                 return None, f"{name} must be a plain value, got one that is nested too deeply"
         return notes or None, ""
@@ -97,11 +59,7 @@ class Columns(NamedTuple):
 def columns_of(header: tuple[str, ...], *, suggest: bool = True) -> Columns | str:
     """Return where the values are by the names of the columns, or what is wrong with these.
 
-    Parameters
-    ----------
-    header : tuple of str
-    suggest : bool
-        Whether a wrong name is compared with those known, which takes a while.
+    To `suggest` what a wrong name may mean takes a while.
 
     Examples
     --------
@@ -139,48 +97,37 @@ def _near(names: Sequence[str], missing: Sequence[str], cutoff: float = 0.6) -> 
     return next(filter(None, (meant(name, missing, cutoff) for name in names[:MOST_COMPARED])), "")
 
 
-def _problem(name: str, value: Any) -> str:
-    """Return what is wrong with a note, nothing if it may be there."""
+def _problem_of_note(name: str, value: Any) -> str:
+    """Return what is wrong with a note, "" if nothing is."""
     if name == "trust" and not 0 <= _number(value) <= 1:
         return f"trust must be a number from 0 to 1, got {value!r:.80}"
-    if name == "time" and not _is_time(value):
+    is_finite = isinstance(value, float) and math.isfinite(value)
+    if name == "time" and not (_is_plain(value, str | int | date) or is_finite):
         return f"time must be a text, a number or a timestamp, got {value!r:.80}"
-    if name in ("annotator", "comment") and (
-        isinstance(value, bool) or not isinstance(value, str | int)
-    ):
+    if name in ("annotator", "comment") and not _is_plain(value, str | int):
         return f"{name} must be a text or a whole number, got {value!r:.80}"
     return ""
 
 
-def _is_time(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, str | int | date) or (
-        isinstance(value, float) and math.isfinite(value)
-    )
+def _is_plain(value: Any, kinds: Any) -> bool:
+    """Return whether a value is of one of these kinds, and neither true nor false."""
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _number(value: Any) -> float:
     """Return a number, NaN for what is none."""
-    if isinstance(value, bool):
-        return math.nan
     try:
-        return float(value)
+        return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
-def _plain(name: str, value: Any) -> Any:
-    """Return a note as JSON has it."""
-    if name == "trust":
-        return float(value)
-    if isinstance(value, date | datetime):
+def _plain(value: Any) -> Any:
+    """Return a note as JSON has it; a number that is not finite becomes its name."""
+    if isinstance(value, date):
         return value.isoformat()
-    return value if isinstance(value, str | int) else _as_json(value)
-
-
-def _as_json(value: Any) -> Any:
-    """Return what JSON knows of a value; a number that is not finite becomes its name."""
+    if isinstance(value, str | int):
+        return value
     return json.loads(json.dumps(value, default=str), parse_constant=str)
 
 
@@ -196,6 +143,7 @@ _BY_SPELLING: Final = {
     word.replace("-", ""): kind for kind, words in KNOWN.items() for word in words
 }
 _BY_SPELLING.update({"1.0": MUST, "0.0": CANNOT})  # a column of numbers that had gaps
+_KINDS: Final = " or ".join(f"{words[0]} ({', '.join(words[1:])})" for words in KNOWN.values())
 
 
 def kind_of(value: Any) -> str | None:
@@ -215,12 +163,6 @@ def kind_of(value: Any) -> str | None:
     return None
 
 
-def unknown_kind(value: Any) -> str:
-    """Return what is wrong with a kind that is none of those known."""
-    known = " or ".join(f"{words[0]} ({', '.join(words[1:])})" for words in KNOWN.values())
-    return f"kind must be {known}, got {value!r:.80}"
-
-
 MOST_CLASSES = 500  # each two of them are a cannot-link
 Said = tuple[bool, str, str]  # whether it is a must-link, and its documents, sorted
 
@@ -234,69 +176,18 @@ class Labelled(NamedTuple):
     notes: Notes | None = None
 
 
-class LabelRows:
-    """Takes documents and their classes; a class has the same name in all files.
-
-    Attributes
-    ----------
-    found : dict of str to Labelled
-        By the id as text, in the order of lines.
-
-    Examples
-    --------
-    >>> rows = LabelRows()
-    >>> rows.add("a", "sport", 2, None), rows.add("a", "sport", 3, None)
-    ('', '')
-    >>> rows.add("a", "politics", 4, None)
-    "a document must have one class, got 'politics' here and 'sport' in line 2"
-    """
-
-    def __init__(self) -> None:
-        self._labels: set[str] = set()
-        self.found: dict[str, Labelled] = {}
-
-    def add(self, document: Any, label: Any, line: int, notes: Notes | None) -> str:
-        """Add a document and its class; return what is wrong with them, "" if nothing is."""
-        if label in ("", None) or label != label:  # a document without a class says nothing
-            return ""
-        problem = _label_problem(document, label)
-        if problem:
-            return problem
-        name = _name_of(label)
-        self._labels.add(name)
-        before = self.found.setdefault(str(document), Labelled(document, name, line, notes))
-        return (
-            "" if before.label == name else two_classes(name, before.label, f"line {before.line}")
-        )
-
-    def refuse_many(self, where: str) -> None:
-        """Refuse more classes than anybody has; see `refuse_many`."""
-        refuse_many(len(self._labels), where)
-
-
 def _label_problem(document: Any, label: Any) -> str:
-    if isinstance(label, bool) or not isinstance(label, str | int | float):
+    if not _is_plain(label, str | int | float):
         return f"label must be a text or a number, got {label!r:.80}"
-    if isinstance(document, bool) or not isinstance(document, str | int) or document == "":
+    if not _is_plain(document, str | int) or document == "":
         return f"id must be a text or a whole number, got {document!r:.80}"
     if len(str(label)) > MOST_CHARACTERS:
         return f"label must have at most {MOST_CHARACTERS:,} characters, got {len(str(label)):,}"
-    return id_problem(document)
-
-
-def _name_of(label: str | int | float) -> str:
-    """Return a class as text: 1, 1.0 and their texts are one, as tables with gaps write it."""
-    return re.sub(r"^(-?\d+)\.0+$", r"\1", str(label))
+    return _problem_of_id(document)
 
 
 def two_classes(here: str, there: str, place: str) -> str:
-    """Return what is wrong with a second class of a document.
-
-    Examples
-    --------
-    >>> two_classes("sport", "politics", "line 3")
-    "a document must have one class, got 'sport' here and 'politics' in line 3"
-    """
+    """Return what is wrong with a second class of a document."""
     return f"a document must have one class, got {here!r:.80} here and {there!r:.80} in {place}"
 
 
@@ -317,14 +208,8 @@ def refuse_many(n_classes: int, where: str) -> None:
         )
 
 
-def id_problem(document: str | int) -> str:
-    """Return why arrays of text cannot hold an id as it is, nothing if they can.
-
-    Examples
-    --------
-    >>> id_problem("a"), id_problem("a" * 5000)
-    ('', 'an id must have at most 4,096 characters, got 5,000')
-    """
+def _problem_of_id(document: str | int) -> str:
+    """Return why arrays of text cannot hold an id as it is, "" if they can."""
     text = str(document)
     if len(text) > MOST_CHARACTERS:
         return f"an id must have at most {MOST_CHARACTERS:,} characters, got {len(text):,}"
@@ -336,13 +221,7 @@ def id_problem(document: str | int) -> str:
 
 
 def said(first: object, second: object, *, must: bool) -> Said:
-    """Return what a pair says, whichever of its documents comes first.
-
-    Examples
-    --------
-    >>> said("b", "a", must=True) == said("a", "b", must=True)
-    True
-    """
+    """Return what a pair says, whichever of its documents comes first."""
     lower, higher = sorted((str(first), str(second)))
     return must, lower, higher
 
@@ -350,24 +229,11 @@ def said(first: object, second: object, *, must: bool) -> Said:
 def class_links(
     rows: Sequence[Labelled], before: Collection[Said]
 ) -> Iterator[tuple[bool, Any, int]]:
-    """Yield pairs that say what classes say, as few as say all of it.
+    """Yield pairs that say what classes say, as few as say all of it: kind, partner, row.
 
     A class is a chain of must-links; its first document is cannot-linked to that of each other.
-
-    Parameters
-    ----------
-    rows : sequence of Labelled
-        Each document once.
-    before : set
-        Pairs that are said already, maybe with a weight of their own: these are left out.
-
-    Yields
-    ------
-    must : bool
-    partner : str or int
-        The document that it goes with.
-    row : int
-        Which row said it.
+    `rows` have each document once; pairs that are said `before`, maybe with a weight of their own,
+    are left out. A pair is of the document of a row, by its number, and of its partner.
 
     Examples
     --------
@@ -392,11 +258,10 @@ def _pair_problem(first: Any, second: Any, weight: Any) -> str:
     if first in ("", None) or second in ("", None):
         return "a and b must name two documents, got an empty one"
     for document in (first, second):
-        if isinstance(document, bool) or not isinstance(document, str | int):
+        if not _is_plain(document, str | int):
             return f"a and b must be ids, text or whole numbers, got {document!r:.80}"
-    reason = id_problem(first) or id_problem(second)
-    if reason:
-        return reason
+    if problem := _problem_of_id(first) or _problem_of_id(second):
+        return problem
     if str(first) == str(second):
         return f"a and b must be two different documents, got {first!r:.80} twice"
     if weight in ("", None):
@@ -411,43 +276,37 @@ def _pair_problem(first: Any, second: Any, weight: Any) -> str:
     return f"weight {problem}, got {weight!r:.80}" if problem else ""
 
 
+class Answer(NamedTuple):
+    """A pair as it stands in a file, and the line that says so."""
+
+    first: Any
+    second: Any
+    must: bool
+    line: int
+    weight: float = math.nan  # where none is given
+    notes: Notes | None = None
+
+
 @dataclass(slots=True)
 class AnswerTable:
-    """The answers of a file, column by column, and the lines that are none.
-
-    Attributes
-    ----------
-    path : str
-    unit : {"line", "row"}
-    first, second : list
-        Ids as they stand in the file.
-    must : list of bool
-    weights : list of float
-        NaN where none is given.
-    lines : list of int
-    notes : list of dict or None
-    bad : list of BadRecord
-    labels : LabelRows
+    """The answers of a file, and the lines that are none.
 
     Examples
     --------
     >>> table = AnswerTable("pairs.csv")
     >>> table.take(TableRow(2, ("a", "b", "kind"), ("1", "2", "same")))
     >>> table.take(TableRow(3, ("a", "b", "kind"), ("1", "1", "same")))
-    >>> table.must, table.bad[0].reason
-    ([True], "a and b must be two different documents, got '1' twice")
+    >>> table.pairs[0].must, table.bad[0].reason
+    (True, "a and b must be two different documents, got '1' twice")
     """
 
     path: str
     unit: str = "line"
-    first: list[Any] = field(default_factory=list)
-    second: list[Any] = field(default_factory=list)
-    must: list[bool] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    notes: list[Notes | None] = field(default_factory=list)
+    pairs: list[Answer] = field(default_factory=list)
     bad: list[BadRecord] = field(default_factory=list)
-    labels: LabelRows = field(default_factory=LabelRows)
+    classes: set[str] = field(default_factory=set)
+    # Documents and their classes by the id as text, in the order of lines.
+    labels: dict[str, Labelled] = field(default_factory=dict)
 
     def take(self, row: TableRow | BadRecord) -> None:
         """Take a row of the file in: a pair, a document and its class, or neither."""
@@ -455,8 +314,7 @@ class AnswerTable:
             self._refuse(row)
             return
         columns = columns_of(row.names, suggest=len(self.bad) < SUGGESTED)
-        problem = columns if isinstance(columns, str) else self._take(row, columns)
-        if problem:
+        if problem := columns if isinstance(columns, str) else self._take(row, columns):
             self._refuse(row.refused(problem))
 
     def _take(self, row: TableRow, columns: Columns) -> str:
@@ -464,35 +322,32 @@ class AnswerTable:
         notes, problem = columns.notes_of(row.values) if columns.notes else (None, "")
         if problem:
             return problem
-        if columns.labelled:
-            document, label = columns.values(row.values)
-            return self.labels.add(document, label, row.line, notes)
-        first, second, written_kind, weight = columns.values(row.values)
+        values = [row.values[place] if place >= 0 else None for place in columns.places]
+        if len(values) == len(LABELS):
+            document, label = values
+            return self._take_label(document, label, row.line, notes)
+        first, second, written_kind, weight = values
         kind = kind_of(written_kind)
         if kind is None:
-            return unknown_kind(written_kind)
+            return f"kind must be {_KINDS}, got {written_kind!r:.80}"
         problem = _pair_problem(first, second, weight)
         if not problem:
             cost = math.nan if weight in ("", None) else float(weight)
-            self.add((first, second), row.line, must=kind == MUST, weight=cost, notes=notes)
+            self.pairs.append(Answer(first, second, kind == MUST, row.line, cost, notes))
         return problem
 
-    def add(
-        self,
-        ends: tuple[Any, Any],
-        line: int,
-        *,
-        must: bool,
-        weight: float = math.nan,
-        notes: Notes | None = None,
-    ) -> None:
-        """Append a pair."""
-        self.first.append(ends[0])
-        self.second.append(ends[1])
-        self.must.append(must)
-        self.weights.append(weight)
-        self.lines.append(line)
-        self.notes.append(notes)
+    def _take_label(self, document: Any, label: Any, line: int, notes: Notes | None) -> str:
+        if label in ("", None) or label != label:  # a document without a class says nothing
+            return ""
+        if problem := _label_problem(document, label):
+            return problem
+        # 1, 1.0 and their texts are one class in all files, as tables with gaps write it.
+        name = re.sub(r"^(-?\d+)\.0+$", r"\1", str(label))
+        self.classes.add(name)
+        before = self.labels.setdefault(str(document), Labelled(document, name, line, notes))
+        if before.label == name:
+            return ""
+        return two_classes(name, before.label, f"line {before.line}")
 
     def _refuse(self, bad: BadRecord) -> None:
         """Note a line that is no answer; so many of them are another kind of file."""

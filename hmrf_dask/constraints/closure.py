@@ -1,8 +1,6 @@
-"""Graphs of pairs: connected parts, breadth-first order, shortest paths, pairs of a closure.
+"""Closure of the given pairs without blow-up: groups, components, contradictions with their paths.
 
-Contradictions: cannot-links that a must-link path joins, each with its shortest path.
-
-Closure of the given pairs without blow-up: groups, components, contradictions with witness.
+A contradiction is a cannot-link that a must-link path joins.
 """
 
 from __future__ import annotations
@@ -19,26 +17,6 @@ from hmrf_dask.constraints.pairs import canonical_pairs, freeze_arrays
 from hmrf_dask.errors import ConflictError, InvalidInputError
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, Sized
-
-
-class Adjacency(NamedTuple):
-    """Neighbours of every node, ascending: those of node i at starts[i]..starts[i + 1]."""
-
-    starts: IntArray
-    neighbours: LabelArray
-
-
-def adjacency(n_nodes: int, pairs: LabelArray) -> Adjacency:
-    """Return the neighbours of every node, both ways, each once.
-
-    Examples
-    --------
-    >>> adjacency(3, np.array([[0, 2], [1, 2]], np.int32))
-    Adjacency(starts=array([0, 1, 2, 4]), neighbours=array([2, 2, 0, 1], dtype=int32))
-    """
-    graph = _matrix(n_nodes, np.concatenate([pairs, pairs[:, ::-1]])).tocsr()
-    graph.sort_indices()
-    return Adjacency(graph.indptr.astype(np.int64), graph.indices.astype(np.int32, copy=False))
 
 
 def connected_numbers(n_nodes: int, pairs: LabelArray) -> LabelArray:
@@ -74,18 +52,20 @@ def members_by_number(
 
 
 class BreadthFirst:
-    """Breadth-first searches over one graph, neighbours in index order.
+    """Breadth-first searches over one graph of pairs, neighbours in index order.
 
     Examples
     --------
-    >>> search = BreadthFirst(adjacency(4, np.array([[0, 1], [1, 2], [2, 3]], np.int32)))
+    >>> search = BreadthFirst(4, np.array([[0, 1], [1, 2], [2, 3]], np.int32))
     >>> search.order(1).tolist(), search.path(0, 3)
     ([1, 0, 2, 3], [0, 1, 2, 3])
     """
 
-    def __init__(self, graph: Adjacency) -> None:
-        self._graph = graph
-        n_nodes = len(graph.starts) - 1
+    def __init__(self, n_nodes: int, pairs: LabelArray) -> None:
+        graph = _matrix(n_nodes, np.concatenate([pairs, pairs[:, ::-1]])).tocsr()
+        graph.sort_indices()
+        self._starts = graph.indptr.astype(np.int64)
+        self._neighbours = graph.indices.astype(np.int32, copy=False)
         self._parent = np.full(n_nodes, -1, np.int32)
         self._queue = np.empty(n_nodes, np.int32)
 
@@ -105,7 +85,8 @@ class BreadthFirst:
         return path[::-1]
 
     def _run(self, source: int, target: int) -> LabelArray:
-        n_reached = _search(*self._graph, source, target, self._parent, self._queue)
+        graph = self._starts, self._neighbours
+        n_reached = _search(*graph, source, target, self._parent, self._queue)
         return self._queue[:n_reached].copy()
 
 
@@ -118,7 +99,10 @@ def _search(
     parent: LabelArray,
     queue: LabelArray,
 ) -> int:
-    """Fill `queue` and `parent` from `source`, up to `target`; return how many were met."""
+    """Fill `queue` and `parent` from `source`, up to `target`; return how many were met.
+
+    Neighbours of node i are at starts[i]..starts[i + 1].
+    """
     parent[source] = source
     queue[0] = source
     head = 0
@@ -127,38 +111,21 @@ def _search(
         node = queue[head]
         head += 1
         for place in range(starts[node], starts[node + 1]):
-            other = neighbours[place]
-            if parent[other] < 0:
-                parent[other] = node
-                queue[tail] = other
+            neighbour = neighbours[place]
+            if parent[neighbour] < 0:
+                parent[neighbour] = node
+                queue[tail] = neighbour
                 tail += 1
-                if other == target:
+                if neighbour == target:
                     return tail
     return tail
-
-
-def pair_keys_within(
-    starts: IntArray, members: LabelArray, groups: LabelArray, n_nodes: int
-) -> IntArray:
-    """Return lower × n_nodes + higher for all pairs of members of the same group, unsorted.
-
-    Examples
-    --------
-    >>> starts, members = members_by_number(np.zeros(3, np.int32), 1)
-    >>> keys = pair_keys_within(starts, members, np.array([0], np.int32), 10)
-    >>> keys.tolist()
-    [1, 2, 12]
-    """
-    sizes = starts[groups + 1] - starts[groups]
-    keys = np.empty(int((sizes * (sizes - 1) // 2).sum()), np.int64)
-    _write_within(starts, members, groups, n_nodes, keys)
-    return keys
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _write_within(
     starts: IntArray, members: LabelArray, groups: LabelArray, n_nodes: int, keys: IntArray
 ) -> None:
+    """Write lower × n_nodes + higher for all pairs of members of the same group, unsorted."""
     place = 0
     for group in groups:
         for first in range(starts[group], starts[group + 1]):
@@ -168,33 +135,16 @@ def _write_within(
                 place += 1
 
 
-def pair_keys_across(
-    starts: IntArray, members: LabelArray, rivals: LabelArray, n_nodes: int
-) -> IntArray:
-    """Return lower × n_nodes + higher for all pairs across two rival groups, unsorted.
-
-    Examples
-    --------
-    >>> starts, members = members_by_number(np.array([0, 0, 1], np.int32), 2)
-    >>> keys = pair_keys_across(starts, members, np.array([[0, 1]], np.int32), 10)
-    >>> keys.tolist()
-    [2, 12]
-    """
-    sizes = starts[rivals + 1] - starts[rivals]
-    keys = np.empty(int((sizes[:, 0] * sizes[:, 1]).sum()), np.int64)
-    _write_across(starts, members, rivals, n_nodes, keys)
-    return keys
-
-
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _write_across(
     starts: IntArray, members: LabelArray, rivals: LabelArray, n_nodes: int, keys: IntArray
 ) -> None:
+    """Write lower × n_nodes + higher for all pairs across two rival groups, unsorted."""
     place = 0
     for number in range(rivals.shape[0]):
-        one, other = rivals[number, 0], rivals[number, 1]
-        for first in range(starts[one], starts[one + 1]):
-            for second in range(starts[other], starts[other + 1]):
+        group, rival = rivals[number, 0], rivals[number, 1]
+        for first in range(starts[group], starts[group + 1]):
+            for second in range(starts[rival], starts[rival + 1]):
                 here, there = np.int64(members[first]), np.int64(members[second])
                 keys[place] = here * n_nodes + there if here < there else there * n_nodes + here
                 place += 1
@@ -214,28 +164,10 @@ def witnesses(
     names: Names,
     on_conflict: OnConflict,
 ) -> tuple[tuple[object, ...], ...]:
-    """Return the shortest must-link paths of the first contradictions, or refuse with the first.
+    """Return the names along the shortest must-link path of each of the first contradictions.
 
-    Parameters
-    ----------
-    n_nodes : int
-    must : ndarray of shape (m, 2), int32
-        Must-links.
-    contradictions : ndarray of shape (k, 2), int32
-        Cannot-links inside must-link groups, lowest first.
-    names : callable
-        Document name of a node.
-    on_conflict : {"raise", "keep", "drop"}
-
-    Returns
-    -------
-    tuple of tuples
-        Document names along each path: of several shortest ones, the lowest.
-
-    Raises
-    ------
-    ConflictError
-        There is a contradiction and `on_conflict` is ``"raise"``.
+    These are cannot-links inside must-link groups, lowest first. Of several shortest paths it is
+    the lowest. ConflictError says the first one where `on_conflict` is ``"raise"``.
 
     Examples
     --------
@@ -245,9 +177,9 @@ def witnesses(
     """
     if not len(contradictions):
         return ()
-    search = BreadthFirst(adjacency(n_nodes, must))
-    wanted = contradictions[: 1 if on_conflict == "raise" else N_WITNESSES].tolist()
-    paths = tuple(tuple(map(names, search.path(*pair))) for pair in wanted)
+    search = BreadthFirst(n_nodes, must)
+    shown = contradictions[: 1 if on_conflict == "raise" else N_WITNESSES].tolist()
+    paths = tuple(tuple(map(names, search.path(*pair))) for pair in shown)
     if on_conflict == "raise":
         raise ConflictError(_conflict_message(paths[0], len(contradictions) - 1), paths[0])
     return paths
@@ -282,53 +214,24 @@ class ConstraintGraph(Sized):
     costs), plus `must_link_cost` for every pair inside a table group, plus `cannot_link_cost` for
     every pair across two rival groups. In components in table form the explicit pairs are
     differences, given cost minus closure cost, and may be negative.
-
-    Attributes
-    ----------
-    groups : ndarray of shape (n,), int32
-        Must-link group of each node, numbered by lowest member.
-    components : ndarray of shape (n,), int32
-        Component over must- and cannot-links together, numbered by lowest member.
-    group_components : ndarray of shape (n_groups,), int32
-        Component of each group.
-    must_pairs, cannot_pairs : ndarray of shape (m, 2), int32
-        Explicit pairs of nodes, lower first, sorted.
-    must_pair_costs, cannot_pair_costs : ndarray of shape (m,), float64
-        What violating each explicit pair costs.
-    table_components : ndarray of shape (n_components,), bool
-        Whether a component is in table form.
-    table_groups : ndarray of shape (n_groups,), bool
-        Whether a group's closure is kept as a table (a contradictory group has no closure).
-    rivals : ndarray of shape (r, 2), int32
-        Cannot-linked group pairs in table form, lower first, sorted.
-    must_link_cost, cannot_link_cost : float
-        What violating one closure pair in table form costs.
-    contradictory_groups : ndarray of int32
-        Groups kept with a cannot-link inside: their closure is dropped.
-    dropped_pairs : ndarray of shape (k, 2), int32
-        Cannot-links dropped because they contradict must-links.
-    conflicts : tuple of tuples
-        Shortest must-link path, as document names, of the first 100 contradictions.
-    n_conflicts : int
-        Contradictions in all.
     """
 
-    groups: LabelArray
-    components: LabelArray
-    group_components: LabelArray
-    must_pairs: LabelArray
+    groups: LabelArray  # must-link group of each node, numbered by lowest member
+    components: LabelArray  # of each node, over both kinds of pairs, numbered by lowest member
+    group_components: LabelArray  # component of each group
+    must_pairs: LabelArray  # explicit pairs of nodes, shape (m, 2), lower first, sorted
     must_pair_costs: FloatArray
     cannot_pairs: LabelArray
     cannot_pair_costs: FloatArray
-    table_components: BoolArray
-    table_groups: BoolArray
-    rivals: LabelArray
-    must_link_cost: float
+    table_components: BoolArray  # which are in table form
+    table_groups: BoolArray  # whose closure is a table; a contradictory group has no closure
+    rivals: LabelArray  # cannot-linked groups in table form, shape (r, 2), lower first, sorted
+    must_link_cost: float  # of one closure pair in table form
     cannot_link_cost: float
-    contradictory_groups: LabelArray
-    dropped_pairs: LabelArray
-    conflicts: tuple[tuple[object, ...], ...]
-    n_conflicts: int
+    contradictory_groups: LabelArray  # with a cannot-link inside: their closure is dropped
+    dropped_pairs: LabelArray  # cannot-links that contradict must-links, shape (k, 2)
+    conflicts: tuple[tuple[object, ...], ...]  # shortest must-link paths of the first 100, in names
+    n_conflicts: int  # contradictions in all
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
@@ -351,22 +254,15 @@ class ConstraintGraph(Sized):
 
 
 class CostedPairs(NamedTuple):
-    """Pairs of nodes of one kind, and what violating them costs.
+    """Pairs of nodes of one kind, in any order and orientation, and what violating them costs.
 
-    Attributes
-    ----------
-    pairs : ndarray of shape (m, 2), integers
-        In any order and orientation.
-    costs : ndarray of shape (m,), float64, or None
-        NaN for the cost of a closure pair; None where all cost that. Costs are used as they come:
-        round them to the recorded quantum before, so that pair cost minus closure cost is exact.
-    closure_cost : float
-        What violating a closure pair of this kind costs: the estimator's cost.
+    Costs are used as they come: round them to the recorded quantum before, so that pair cost minus
+    closure cost is exact.
     """
 
-    pairs: IntArray | LabelArray
-    costs: FloatArray | None = None
-    closure_cost: float = 1.0
+    pairs: IntArray | LabelArray  # shape (m, 2)
+    costs: FloatArray | None = None  # NaN for the cost of a closure pair; None where all cost that
+    closure_cost: float = 1.0  # of a closure pair of this kind: the estimator's cost
 
 
 class _Ordered(NamedTuple):
@@ -376,26 +272,10 @@ class _Ordered(NamedTuple):
     costs: FloatArray
     closure_cost: float
 
-    def only(self, chosen: BoolArray) -> _Ordered:
-        """Return the chosen pairs."""
-        return _Ordered(self.pairs[chosen], self.costs[chosen], self.closure_cost)
-
 
 @dataclass(frozen=True, slots=True)
 class ClosureRules:
     """How pairs that follow from pairs are taken.
-
-    Attributes
-    ----------
-    closure : bool
-        False: the pairs themselves only, everywhere.
-    closure_form : bool
-        Whether the distortion can take closure penalties from tables.
-    on_conflict : {"raise", "keep", "drop"}
-        Refuse contradictions; keep them and drop the closure of their groups; or drop the
-        cannot-links that contradict.
-    pair_budget : int
-        Closure pairs allowed in total when `closure_form` is False.
 
     Examples
     --------
@@ -404,10 +284,10 @@ class ClosureRules:
     [[0, 1], [1, 2]]
     """
 
-    closure: bool = True
-    closure_form: bool = True
-    on_conflict: OnConflict = "raise"
-    pair_budget: int = PAIR_BUDGET
+    closure: bool = True  # False: the pairs themselves only, everywhere
+    closure_form: bool = True  # whether the distortion can take closure penalties from tables
+    on_conflict: OnConflict = "raise"  # keep: without the closure of the groups that contradict
+    pair_budget: int = PAIR_BUDGET  # closure pairs in total where there is no `closure_form`
 
 
 class _Forms(NamedTuple):
@@ -426,20 +306,8 @@ def build_graph(
     """Work out groups, components, contradictions and the form of every component's closure.
 
     Time and memory are linear in the pairs, except that a component with at most
-    max(2048, 64 × its pairs) closure pairs has them written out.
-
-    Parameters
-    ----------
-    n_nodes : int
-        Constrained documents; node order is id order.
-    must, cannot : CostedPairs
-    rules : ClosureRules
-    names : callable
-        Document name of a node.
-
-    Returns
-    -------
-    ConstraintGraph
+    max(2048, 64 × its pairs) closure pairs has them written out. Nodes are the constrained
+    documents in the order of their ids; errors and `conflicts` give their `names`.
 
     Raises
     ------
@@ -466,7 +334,7 @@ def build_graph(
     dropped, kept = contradictions[:0], contradictions
     if rules.on_conflict == "drop":
         dropped, kept = contradictions, contradictions[:0]
-        cannots = cannots.only(~inside)
+        cannots = cannots._replace(pairs=cannots.pairs[~inside], costs=cannots.costs[~inside])
     contradictory = np.unique(groups[kept[:, 0]])
     components = connected_numbers(n_nodes, np.concatenate([musts.pairs, cannots.pairs]))
     forms = _forms(groups, components, cannots.pairs, contradictory, rules.closure)
@@ -562,10 +430,12 @@ def _written_keys(forms: _Forms, in_table: BoolArray, n_nodes: int) -> tuple[Int
     """Return the closure pairs to write out, must and cannot, as lower × n_nodes + higher."""
     groups = np.flatnonzero(forms.closed & ~in_table).astype(np.int32)
     rivals = forms.rivals[~in_table[forms.rivals[:, 0]]]
-    return (
-        pair_keys_within(forms.starts, forms.members, groups, n_nodes),
-        pair_keys_across(forms.starts, forms.members, rivals, n_nodes),
-    )
+    sizes = np.diff(forms.starts)
+    within = np.empty((sizes[groups] * (sizes[groups] - 1) // 2).sum(), np.int64)
+    across = np.empty(sizes[rivals].prod(axis=1).sum(), np.int64)
+    _write_within(forms.starts, forms.members, groups, n_nodes, within)
+    _write_across(forms.starts, forms.members, rivals, n_nodes, across)
+    return within, across
 
 
 def _explicit(

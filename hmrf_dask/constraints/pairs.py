@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hmrf_dask.redaction import shortened
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Constraints:
     """Must-links and cannot-links, each with an optional cost: canonical and immutable.
 
@@ -52,15 +54,6 @@ class Constraints:
     [['a', 'b']]
     """
 
-    __slots__ = (
-        "by_id",
-        "cannot_link_costs",
-        "cannot_nodes",
-        "documents",
-        "must_link_costs",
-        "must_nodes",
-    )
-
     documents: AnyArray
     must_nodes: LabelArray
     cannot_nodes: LabelArray
@@ -77,21 +70,17 @@ class Constraints:
         cannot_link_costs: object = None,
         ids: bool = False,
     ) -> None:
-        must, cannot = as_pairs(must_link, "must_link"), as_pairs(cannot_link, "cannot_link")
-        costs = {
-            "must": as_costs(must_link_costs, len(must), "must_link"),
-            "cannot": as_costs(cannot_link_costs, len(cannot), "cannot_link"),
-        }
-        documents, must_codes, cannot_codes = encode(must, cannot)
-        codes = {"must": must_codes, "cannot": cannot_codes}
+        must, cannot = _as_pairs(must_link, "must_link"), _as_pairs(cannot_link, "cannot_link")
+        must_costs = _as_costs(must_link_costs, len(must), "must_link")
+        cannot_costs = _as_costs(cannot_link_costs, len(cannot), "cannot_link")
+        documents, must_codes, cannot_codes = _encode(must, cannot)
         values: dict[str, Any] = {"documents": documents}
-        for kind, kind_costs in costs.items():
+        for kind, codes, costs in (
+            ("must", must_codes, must_costs),
+            ("cannot", cannot_codes, cannot_costs),
+        ):
             values[f"{kind}_nodes"], values[f"{kind}_link_costs"] = canonical_pairs(
-                codes[kind],
-                kind_costs,
-                len(documents),
-                f"{kind}_link",
-                lambda node: documents[node].item(),
+                codes, costs, len(documents), f"{kind}_link", lambda node: documents[node].item()
             )
         for array in values.values():
             array.flags.writeable = False
@@ -105,14 +94,12 @@ class Constraints:
 
     def __reduce__(self) -> tuple[Callable[..., Constraints], tuple[Any, ...]]:
         """Rebuild through the constructor, so that the arrays stay read-only after pickling."""
-        parts = (
-            self.must_link,
-            self.cannot_link,
-            self.must_link_costs,
-            self.cannot_link_costs,
-            self.by_id,
-        )
-        return _rebuild, parts
+        costs = {
+            "must_link_costs": self.must_link_costs,
+            "cannot_link_costs": self.cannot_link_costs,
+        }
+        rebuild = partial(Constraints, **costs, ids=self.by_id)
+        return rebuild, (self.must_link, self.cannot_link)
 
     def __len__(self) -> int:
         """Count the pairs of both kinds."""
@@ -196,10 +183,6 @@ class Constraints:
         ids : bool, default=True
             Integers name document ids; False: row numbers.
 
-        Returns
-        -------
-        Constraints
-
         Notes
         -----
         A kind is must, must-link, same, 1, true or yes, or cannot, cannot-link, different, 0, false
@@ -241,14 +224,6 @@ class Constraints:
         write_pairs(self, path)
 
 
-def _rebuild(
-    must: object, cannot: object, must_costs: object, cannot_costs: object, ids: bool
-) -> Constraints:
-    return Constraints(
-        must, cannot, must_link_costs=must_costs, cannot_link_costs=cannot_costs, ids=ids
-    )
-
-
 SHOWN = 5  # how many offenders an error names
 
 
@@ -261,23 +236,8 @@ def canonical_pairs(
 ) -> tuple[LabelArray, FloatArray]:
     """Order pairs (lower, higher), sort them and fold repeats; refuse self-pairs and two costs.
 
-    Parameters
-    ----------
-    pairs : ndarray of shape (m, 2)
-        Node indexes in 0..n_nodes-1.
-    costs : ndarray of shape (m,), float64
-        NaN for the estimator's cost.
-    n_nodes : int
-        Number of nodes.
-    kind : str
-        What to call the pairs in an error, ``"must_link"`` or ``"cannot_link"``.
-    names : callable
-        Document name of a node, for errors.
-
-    Returns
-    -------
-    pairs : ndarray of shape (k, 2), int32
-    costs : ndarray of shape (k,), float64
+    Pairs are node indexes in 0..n_nodes-1, shape (m, 2); a cost of NaN is the estimator's. Errors
+    say `kind` of the pairs and the `names` of nodes.
 
     Examples
     --------
@@ -294,7 +254,7 @@ def canonical_pairs(
         )
     alone = np.flatnonzero(lower == higher)
     if len(alone):
-        shown = listed(np.unique(lower[alone]), names)
+        shown = _listed(np.unique(lower[alone]), lambda node: repr(names(node)))
         raise InvalidInputError(
             f"{kind} pairs must join two different documents, got pairs of a document with "
             f"itself: {shown}: remove them"
@@ -323,57 +283,36 @@ def _refuse_two_costs(
     if not len(clash):
         return
 
-    def pair(key: int) -> object:
+    def pair(key: int) -> str:
         values = sorted(set(np.nan_to_num(costs[keys == key], nan=-1.0).tolist()))
         shown = " and ".join("the estimator's" if cost < 0 else f"{cost:g}" for cost in values)
-        return Verbatim(f"{names(key // n_nodes)!r}, {names(key % n_nodes)!r} ({shown})")
+        return f"{names(key // n_nodes)!r}, {names(key % n_nodes)!r} ({shown})"
 
     raise InvalidInputError(
-        f"a {kind} pair must have one cost, got two different ones for {listed(clash, pair)}: "
+        f"a {kind} pair must have one cost, got two different ones for {_listed(clash, pair)}: "
         "keep one of them"
     )
 
 
-class Verbatim:
-    """Text that errors show without quotes."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def listed(offenders: IntArray, names: Callable[[int], object]) -> str:
-    """Name up to five offenders and say how many there are in all.
-
-    Examples
-    --------
-    >>> listed(np.arange(7), "abcdefg".__getitem__)
-    "'a', 'b', 'c', 'd', 'e', … (7 in all)"
-    """
-    shown = ", ".join(repr(names(int(node))) for node in offenders[:SHOWN])
+def _listed(offenders: IntArray, text_of: Callable[[int], str]) -> str:
+    """Name up to five offenders and say how many there are in all."""
+    shown = ", ".join(map(text_of, offenders[:SHOWN].tolist()))
     return f"{shown}, … ({len(offenders)} in all)" if len(offenders) > SHOWN else shown
 
 
-def as_pairs(value: object, kind: str) -> AnyArray:
-    """Return an (m, 2) array of int64 or strings; whatever is neither is refused.
-
-    Examples
-    --------
-    >>> as_pairs([("a", "b")], "must_link").tolist(), as_pairs(None, "must_link").shape
-    ([['a', 'b']], (0, 2))
-    >>> as_pairs([("a", 1)], "must_link")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.errors.InvalidInputError: must_link must name documents with integers only or ...
-    """
+def _as_pairs(value: object, kind: str) -> AnyArray:
+    """Return an (m, 2) array of int64 or strings; whatever is neither is refused."""
     if value is None:
         return np.empty((0, 2), np.int64)
     if isinstance(value, np.ma.MaskedArray):
         raise InvalidInputError(f"{kind} must not be masked, got a masked array; leave pairs out")
     # Lists go through objects: np.asarray([("a", 1)]) would silently write the integer as text.
-    array = value if isinstance(value, np.ndarray) else _as_objects(value, kind)
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=object)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{kind} must be an array of pairs of shape (m, 2), got rows of different lengths"
+        ) from error
     if array.size == 0 and array.shape in ((0,), (0, 2)):
         return np.empty((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2:
@@ -394,21 +333,12 @@ def as_pairs(value: object, kind: str) -> AnyArray:
     )
 
 
-def _as_objects(value: object, kind: str) -> AnyArray:
-    try:
-        return np.asarray(value, dtype=object)
-    except ValueError as error:
-        raise InvalidInputError(
-            f"{kind} must be an array of pairs of shape (m, 2), got rows of different lengths"
-        ) from error
-
-
 def _from_objects(array: AnyArray, kind: str) -> AnyArray:
     """Turn objects into strings when all are strings, into int64 when all are integers."""
     types = {type(value) for value in array.ravel()}
     if all(issubclass(value_type, str) for value_type in types):
         return array.astype(np.str_)
-    if all(map(_is_integer, types)):
+    if bool not in types and all(issubclass(each, int | np.integer) for each in types):
         try:
             return array.astype(np.int64)
         except OverflowError as error:
@@ -421,18 +351,8 @@ def _from_objects(array: AnyArray, kind: str) -> AnyArray:
     )
 
 
-def _is_integer(value_type: type) -> bool:
-    return issubclass(value_type, int | np.integer) and value_type is not bool
-
-
-def as_costs(value: object, n_pairs: int, kind: str) -> FloatArray:
-    """Return float64 costs, NaN where the estimator's cost is meant; -0.0 becomes 0.0.
-
-    Examples
-    --------
-    >>> as_costs([1, 0.5], 2, "must_link").tolist(), as_costs(None, 1, "must_link").tolist()
-    ([1.0, 0.5], [nan])
-    """
+def _as_costs(value: object, n_pairs: int, kind: str) -> FloatArray:
+    """Return float64 costs, NaN where the estimator's cost is meant; -0.0 becomes 0.0."""
     if value is None:
         return np.full(n_pairs, np.nan)
     try:
@@ -449,37 +369,18 @@ def as_costs(value: object, n_pairs: int, kind: str) -> FloatArray:
         raise InvalidInputError(
             f"{kind}_costs must have shape ({n_pairs},), one cost per pair, got shape {costs.shape}"
         )
-    refuse_bad_costs(costs, kind, lambda row: Verbatim(f"{costs[row]:g} for pair {row}"))
+    out_of_range = (costs < LEAST_COST) | (costs > RANGES["cost"].most)
+    bad = np.flatnonzero(out_of_range & (costs != 0))
+    if len(bad):
+        shown = _listed(bad, lambda row: f"{costs[row]:g} for pair {row}")
+        raise InvalidInputError(
+            f"{kind}_costs {COST_MUST_BE} (NaN for the estimator's), got {shown}"
+        )
     return costs + 0.0
 
 
-def refuse_bad_costs(costs: FloatArray, kind: str, names: Callable[[int], object]) -> None:
-    """Refuse costs out of range, naming their pairs (NaN is the estimator's cost).
-
-    Examples
-    --------
-    >>> refuse_bad_costs(np.array([1.0, -1.0]), "must_link", "ab".__getitem__)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.errors.InvalidInputError: must_link_costs must be 0, or from 1e-12 to 1e+12 ...
-    """
-    out = (costs < LEAST_COST) | (costs > RANGES["cost"].most)
-    bad = np.flatnonzero(out & (costs != 0))
-    if len(bad):
-        raise InvalidInputError(
-            f"{kind}_costs {COST_MUST_BE} (NaN for the estimator's), got {listed(bad, names)}"
-        )
-
-
-def encode(must: AnyArray, cannot: AnyArray) -> tuple[AnyArray, IntArray, IntArray]:
-    """Return the documents named, sorted, and both lists as positions in them.
-
-    Examples
-    --------
-    >>> documents, must, cannot = encode(np.array([["b", "a"]]), np.array([["c", "a"]]))
-    >>> documents.tolist(), must.tolist(), cannot.tolist()
-    (['a', 'b', 'c'], [[1, 0]], [[2, 0]])
-    """
+def _encode(must: AnyArray, cannot: AnyArray) -> tuple[AnyArray, IntArray, IntArray]:
+    """Return the documents named, sorted, and both lists as positions in them."""
     lists = [pairs for pairs in (must, cannot) if len(pairs)]
     if len({pairs.dtype.kind for pairs in lists}) > 1:
         raise InvalidInputError(

@@ -1,7 +1,4 @@
-"""Chunks of dask arrays as tasks, and tasks as one graph.
-
-Corpus: rows in partitions of a Dask graph, made from memory, dask arrays, Parquet or tasks.
-"""
+"""Corpus: rows in partitions of a Dask graph, made from memory, dask arrays, Parquet or tasks."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
+
+    from hmrf_dask.flow.dataflow import Dataflow
 
 import math
 import os
@@ -23,26 +22,25 @@ from uuid import uuid4
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 
 from hmrf_dask.corpus.partitions import (
     block_of_chunks,
     bounds_by_bytes,
     checked_block,
     chunk_shape,
-    count_rows,
     even_bounds,
     ids_with_keys,
-    is_sparse,
     join_rows,
     keys_in_bucket,
     one_width,
     overlaps,
     repeated_keys,
-    shortened,
     slice_block,
 )
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.flow.cluster import compute as compute_all
+from hmrf_dask.flow.cluster import compute
+from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import id_slices, require_matrix, sound_csr
 from hmrf_dask.rows.files import (
@@ -74,23 +72,13 @@ def delayed_chunks(array: Any) -> list[Any]:
     layer = f"chunks-{uuid4().hex}"
     graph = HighLevelGraph.from_collections(layer, dict(optimized.__dask_graph__()), ())
 
-    def wrap(keys: Any) -> Any:
-        return (
-            [wrap(key) for key in keys]
-            if isinstance(keys, list)
-            else Delayed(keys, graph, layer=layer)
-        )
+    def _tasks(keys: Any) -> Any:
+        if isinstance(keys, list):
+            return [_tasks(key) for key in keys]
+        return Delayed(keys, graph, layer=layer)
 
-    chunks: list[Any] = wrap(optimized.__dask_keys__())
+    chunks: list[Any] = _tasks(optimized.__dask_keys__())
     return chunks
-
-
-def merged_graph(parts: Sequence[Delayed]) -> dict[Any, Any]:
-    """Return the graphs of all parts as one."""
-    merged: dict[Any, Any] = {}
-    for part in parts:
-        merged.update(part.__dask_graph__())
-    return merged
 
 
 def lazy_array(
@@ -104,16 +92,16 @@ def lazy_array(
 
     Empty chunks are as good as any other. `meta` is an empty chunk where chunks are no ndarrays.
     """
+    from dask.array import Array
     from dask.delayed import delayed
     from dask.highlevelgraph import HighLevelGraph
 
     name = f"rows-{uuid4().hex}"
     keys = [(name, number, *(0 for _ in columns)) for number in range(len(parts))]
     named = [delayed(_same)(part, dask_key_name=key) for part, key in zip(parts, keys, strict=True)]
-    graph = HighLevelGraph.from_collections(name, merged_graph(named), dependencies=())
+    merged = {key: task for part in named for key, task in part.__dask_graph__().items()}
+    graph = HighLevelGraph.from_collections(name, merged, dependencies=())
     chunks = (tuple(row_counts), *((width,) for width in columns))
-    from dask.array import Array
-
     return Array(graph, name, chunks, dtype=dtype, meta=meta)
 
 
@@ -123,12 +111,10 @@ def _same(value: Any) -> Any:
 
 def ids_by_partition(ids: Any, row_counts: Sequence[int], offsets: Sequence[int]) -> list[Any]:
     """Return the ids of each partition: a task, or None where there are none."""
-    from dask.delayed import delayed
-
     if ids is None:
         return [None] * len(row_counts)
     if not is_dask_array(ids):
-        return [delayed(part, traverse=False) for part in id_slices(ids, offsets)]
+        return [_value(part) for part in id_slices(ids, offsets)]
     known = not any(math.isnan(n) for n in ids.chunks[0])
     if ids.ndim == 1 and known and ids.shape[0] == offsets[-1]:
         ids = ids.rechunk((tuple(row_counts),))
@@ -141,7 +127,19 @@ def ids_by_partition(ids: Any, row_counts: Sequence[int], offsets: Sequence[int]
     return delayed_chunks(ids)
 
 
-Compute = Callable[..., tuple[Any, ...]]
+def _lazy(function: Callable[..., Any], *arguments: Any) -> Any:
+    from dask.delayed import delayed
+
+    return delayed(function)(*arguments)
+
+
+def _value(value: Any) -> Any:
+    """Return a value as a task; Dask would look for collections in the rows."""
+    from dask.delayed import delayed
+
+    return delayed(value, traverse=False, pure=False)
+
+
 PARTITION_BYTES = 64 * 2**20
 
 
@@ -212,14 +210,7 @@ class Corpus:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Number of the first row of each partition, and at the end the number of rows.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> Corpus.from_rows(np.eye(5), n_partitions=2).offsets
-        (0, 2, 5)
-        """
+        """Number of the first row of each partition, and at the end the number of rows."""
         return tuple(int(n) for n in np.cumsum((0, *self.row_counts)))
 
     @property
@@ -247,23 +238,15 @@ class Corpus:
         partition_bytes : int
             Most bytes of values and feature numbers in one partition.
 
-        Returns
-        -------
-        Corpus
-
         Examples
         --------
-        >>> import numpy as np
-        >>> from hmrf_dask.corpus.partitioned import Corpus
         >>> Corpus.from_rows(np.eye(5), n_partitions=2).row_counts
         (2, 3)
         """
-        from dask.delayed import delayed
-
         require_matrix(X)
         if isinstance(X, np.ma.MaskedArray):
             raise InvalidInputError("rows must not be masked, got a masked array; fill it")
-        matrix = sound_csr(X) if is_sparse(X) else np.asarray(X)
+        matrix = sound_csr(X) if issparse(X) else np.asarray(X)
         n_rows, n_features = (int(n) for n in matrix.shape)
         if n_partitions is not None:
             bounds = even_bounds(n_rows, n_partitions)
@@ -274,12 +257,11 @@ class Corpus:
             slice_block(matrix, start, stop, None if named is None else named[i])
             for i, (start, stop) in enumerate(pairwise(bounds))
         ]
-        # traverse=False, or Dask would look for collections in the rows.
-        parts = tuple(delayed(block, traverse=False, pure=False) for block in blocks)
+        parts = tuple(map(_value, blocks))
         return Corpus(parts, n_features, tuple(b.n_rows for b in blocks), ids is not None, True)
 
     @staticmethod
-    def from_dask(array: Any, ids: Any = None, *, compute: Compute = compute_all) -> Corpus:
+    def from_dask(array: Any, ids: Any = None) -> Corpus:
         """Take the row chunks of a dask array as partitions.
 
         Parameters
@@ -288,27 +270,18 @@ class Corpus:
             Its chunks are scipy sparse of any format, or ndarrays. Chunks along the columns are
             put together. Where sizes are unknown the chunks are computed once, for their shapes.
         ids : dask array of the same row chunks, or array-like, of str or int, optional
-        compute : callable
-            Stands in for `dask.compute`.
-
-        Returns
-        -------
-        Corpus
 
         Examples
         --------
         >>> import dask.array as da
-        >>> from hmrf_dask import Corpus
         >>> Corpus.from_dask(da.ones((5, 3), chunks=(2, 3))).row_counts
         (2, 2, 1)
         """
-        from dask.delayed import delayed
-
         require_matrix(array)
         chunks = delayed_chunks(array)
         rows, columns = array.chunks
         if any(math.isnan(n) for n in (*rows, *columns)):
-            shapes = compute(*[delayed(chunk_shape)(row, i) for i, row in enumerate(chunks)])
+            shapes = compute(*[_lazy(chunk_shape, row, i) for i, row in enumerate(chunks)])
             rows, widths = zip(*shapes, strict=True)
         else:
             widths = (sum(columns),)
@@ -316,7 +289,7 @@ class Corpus:
         offsets = np.cumsum((0, *row_counts)).tolist()
         named = ids_by_partition(ids, row_counts, offsets)
         parts = tuple(
-            delayed(block_of_chunks)(row, named[i], offsets[i], (row_counts[i], n_features), i)
+            _lazy(block_of_chunks, row, named[i], offsets[i], (row_counts[i], n_features), i)
             for i, row in enumerate(chunks)
         )
         return Corpus(parts, n_features, row_counts, ids is not None)
@@ -328,29 +301,24 @@ class Corpus:
         row_counts: Sequence[int] | None = None,
         *,
         has_ids: bool = True,
-        compute: Compute = compute_all,
     ) -> Corpus:
         """Take tasks that give row blocks; without `row_counts` they are computed once.
 
         With `has_ids=False` the rows are numbered again, through all partitions.
         """
-        from dask.delayed import delayed
-
         parts = tuple(parts)
         if row_counts is None:
-            row_counts = compute(*[delayed(count_rows)(part) for part in parts])
+            row_counts = compute(*[part.n_rows for part in parts])
         offsets = np.cumsum((0, *row_counts)).tolist()
         checked = tuple(
-            delayed(checked_block)(
-                part, (row_counts[i], n_features), i, None if has_ids else offsets[i]
-            )
-            for i, part in enumerate(parts)
+            _lazy(checked_block, part, (n, n_features), i, None if has_ids else offsets[i])
+            for i, (part, n) in enumerate(zip(parts, row_counts, strict=True))
         )
         return Corpus(checked, n_features, tuple(int(n) for n in row_counts), has_ids)
 
     @staticmethod
     def from_parquet(url: str, storage_options: StorageOptions = None) -> Corpus:
-        """Open a folder that `to_parquet` or `store.blocks.write_blocks` wrote; one file, one task.
+        """Open a folder that `to_parquet` wrote; one file, one task.
 
         Credentials come from the environment or a profile named in `storage_options`: a key in
         there would travel with every task.
@@ -358,24 +326,17 @@ class Corpus:
         Examples
         --------
         >>> import tempfile
-        >>> import numpy as np
-        >>> from hmrf_dask import Corpus
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     written = Corpus.from_rows(np.eye(3)).to_parquet(folder)
         ...     Corpus.from_parquet(folder).to_dask_array(dense=True).compute().tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
         """
-        from dask.delayed import delayed
-
         manifest = read_manifest(url, storage_options)
-        width, counts = manifest.n_features, manifest.row_counts
-        sources = tuple(BlockSource(url, file, width, storage_options) for file in manifest.files)
-        parts = tuple(delayed(source.read, pure=False)() for source in sources)
-        return Corpus(parts, width, counts, manifest.has_ids, sources=sources)
+        width, options = manifest.n_features, storage_options
+        sources = [BlockSource(url, file, width, options) for file in manifest.files]
+        return corpus_of_files(sources, width, has_ids=manifest.has_ids)
 
-    def to_parquet(
-        self, url: str, storage_options: StorageOptions = None, *, compute: Compute = compute_all
-    ) -> Corpus:
+    def to_parquet(self, url: str, storage_options: StorageOptions = None) -> Corpus:
         """Write one file for each partition, then the manifest; return the corpus read from there.
 
         A retry adds no file. A folder that holds another corpus is refused.
@@ -383,40 +344,32 @@ class Corpus:
         Examples
         --------
         >>> import tempfile
-        >>> import numpy as np
-        >>> from hmrf_dask import Corpus
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     Corpus.from_rows(np.eye(3), n_partitions=3).to_parquet(folder).n_partitions
         3
         """
-        from dask.delayed import delayed
-
-        files = compute(
-            *[
-                delayed(write_block)(part, url, i, storage_options)
-                for i, part in enumerate(self.partitions)
-            ]
-        )
+        parts = enumerate(self.partitions)
+        files = compute(*[_lazy(write_block, part, url, i, storage_options) for i, part in parts])
         write_manifest(Manifest(self.n_features, self.has_ids, tuple(files)), url, storage_options)
         return Corpus.from_parquet(url, storage_options)
 
-    def persist(self, *, persist: Callable[..., tuple[Any, ...]] | None = None) -> Corpus:
+    def persist(self) -> Corpus:
         """Send rows that lie in this process to the scheduler, once; later graphs only name them.
 
         They stay recomputable there when a worker dies. Any other corpus is returned as it is.
         """
         import dask
-        from dask.base import persist as dask_persist
+        from dask.base import persist
 
         if not self.in_client:
             return self
-        if persist is None and "distributed" not in sys.modules:
+        if "distributed" not in sys.modules:
             return replace(self, in_client=False)  # nobody to send to; Dask would import it to ask
         parts: list[Delayed] = []
         # The rows have to travel this once, which is what Dask's warning is about.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
             for part in self.partitions:  # one message each, not one of the whole corpus
-                parts.extend((persist or dask_persist)(part))
+                parts.extend(persist(part))
         return replace(self, partitions=tuple(parts), in_client=False)
 
     def repartition(self, n_partitions: int) -> Corpus:
@@ -424,8 +377,6 @@ class Corpus:
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from hmrf_dask import Corpus
         >>> Corpus.from_rows(np.eye(5), n_partitions=1).repartition(2).row_counts
         (2, 3)
         """
@@ -436,8 +387,6 @@ class Corpus:
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from hmrf_dask import Corpus
         >>> Corpus.from_rows(np.eye(5)).with_partitions([0, 1, 5]).row_counts
         (1, 4)
         """
@@ -453,13 +402,11 @@ class Corpus:
         return replace(self, partitions=parts, row_counts=counts, sources=())
 
     def _rows_between(self, start: int, stop: int, offsets: Sequence[int]) -> Delayed:
-        from dask.delayed import delayed
-
         places, ranges = overlaps(start, stop, offsets)
         pieces = [self.partitions[place] for place in places]
         if ranges == [(0, self.row_counts[places[0]])]:
             return pieces[0]
-        joined: Delayed = delayed(join_rows)(pieces, ranges)
+        joined: Delayed = _lazy(join_rows, pieces, ranges)
         return joined
 
     def to_dask_array(self, *, dense: bool = False) -> Any:
@@ -469,13 +416,10 @@ class Corpus:
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from hmrf_dask import Corpus
         >>> Corpus.from_rows(np.eye(2)).to_dask_array(dense=True).compute().tolist()
         [[1.0, 0.0], [0.0, 1.0]]
         """
         import dask
-        from dask.delayed import delayed
 
         if dask.config.get("array.query-planning", None):
             raise ConfigurationError(
@@ -485,11 +429,11 @@ class Corpus:
         form = RowBlock.to_dense if dense else RowBlock.to_scipy
         empty = np.empty((0, self.n_features), np.float32)
         meta = empty if dense else scipy.sparse.csr_array(empty)
-        parts = [delayed(form)(part) for part in self.partitions]
+        parts = [_lazy(form, part) for part in self.partitions]
         return lazy_array(parts, self.row_counts, (self.n_features,), empty.dtype, meta)
 
 
-def as_corpus(X: Any, ids: Any = None, *, compute: Compute = compute_all) -> Corpus:
+def as_corpus(X: Any, ids: Any = None) -> Corpus:
     """Make a corpus of whatever holds rows.
 
     Parameters
@@ -497,12 +441,6 @@ def as_corpus(X: Any, ids: Any = None, *, compute: Compute = compute_all) -> Cor
     X : sparse matrix or array, ndarray, dask array, Corpus, or path of a folder of Parquet blocks
     ids : array-like of str or int, shape (n_rows,), optional
         Not for a Corpus or a path, which have their own.
-    compute : callable
-        Stands in for `dask.compute`.
-
-    Returns
-    -------
-    Corpus
     """
     if isinstance(X, Corpus | str | os.PathLike):
         if ids is not None:
@@ -511,8 +449,8 @@ def as_corpus(X: Any, ids: Any = None, *, compute: Compute = compute_all) -> Cor
             )
         return X if isinstance(X, Corpus) else Corpus.from_parquet(os.fspath(X))
     if is_dask_array(X):
-        return Corpus.from_dask(X, ids, compute=compute)
-    if isinstance(X, np.ndarray) or is_sparse(X):
+        return Corpus.from_dask(X, ids)
+    if isinstance(X, np.ndarray) or issparse(X):
         return Corpus.from_rows(X, ids)
     raise InvalidInputError(
         "rows must be a scipy sparse matrix or array, an ndarray, a dask array, a Corpus or the "
@@ -524,21 +462,7 @@ def as_corpus(X: Any, ids: Any = None, *, compute: Compute = compute_all) -> Cor
 def corpus_of_files(
     sources: Sequence[BlockSource], n_features: int, *, has_ids: bool = True
 ) -> Corpus:
-    """Return the rows of files, in their order; one file, one task.
-
-    Parameters
-    ----------
-    sources : sequence of BlockSource
-        At least one.
-    n_features : int
-        That of all.
-    has_ids : bool
-        Whether their ids are document ids.
-
-    Returns
-    -------
-    Corpus
-    """
+    """Return the rows of files, at least one, in their order; one file, one task."""
     from dask.delayed import delayed
 
     parts = tuple(delayed(source.read, pure=False)() for source in sources)
@@ -549,46 +473,23 @@ def corpus_of_files(
 _KEYS_PER_BUCKET = 2**25
 
 
-def _delayed_call(function: Callable[..., Any], *arguments: Any) -> Any:
-    from dask.delayed import delayed
-
-    return delayed(function)(*arguments)
-
-
-def find_duplicate_ids(
-    corpus: Corpus,
-    *,
-    blocks: Sequence[Any] | None = None,
-    lazy: Callable[..., Any] = _delayed_call,
-    compute: Compute = compute_all,
-) -> list[str | int]:
+def find_duplicate_ids(corpus: Corpus, flow: Dataflow) -> list[str | int]:
     """Return some of the ids that more than one row has, sorted; empty if there are none.
 
     Keys of ids are compared in buckets, in tasks; only ids whose keys collide come back here.
-
-    Parameters
-    ----------
-    corpus : Corpus
-    blocks : sequence, optional
-        What `lazy` takes for the partitions; without it these themselves.
-    lazy, compute : callable
-        What makes a task of a function and its arguments, and what runs tasks: Dask's own unless
-        the blocks are another dataflow's.
     """
     if not corpus.has_ids:
         return []
-    parts = corpus.partitions if blocks is None else blocks
-    n_buckets = max(1, math.ceil(corpus.n_rows / _KEYS_PER_BUCKET))
+    parts, n_buckets = corpus.named, max(1, math.ceil(corpus.n_rows / _KEYS_PER_BUCKET))
     buckets = [
-        [lazy(keys_in_bucket, part, bucket, n_buckets) for part in parts]
+        [flow.lazy(keys_in_bucket, part, bucket, n_buckets) for part in parts]
         for bucket in range(n_buckets)
     ]
-    repeated = np.concatenate(compute(*[lazy(repeated_keys, keys) for keys in buckets]))
+    repeated = np.concatenate(flow.compute([flow.lazy(repeated_keys, keys) for keys in buckets]))
     if not repeated.size:
         return []
     # Two ids may share a key, so the ids themselves decide.
-    found = compute(*[lazy(ids_with_keys, part, repeated) for part in parts])
     counts: Counter[str | int] = Counter()
-    for ids in found:
+    for ids in flow.compute([flow.lazy(ids_with_keys, part, repeated) for part in parts]):
         counts.update(ids)
     return sorted(id_ for id_, count in counts.items() if count > 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from scipy.sparse import issparse
 
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.limits import check_count
+from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import as_ids, hash_ids
 from hmrf_dask.types import AnyArray, KeyArray
@@ -49,8 +51,9 @@ def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
     """
     check_count("partition_bytes", partition_bytes)
     n_rows, n_features = matrix.shape
-    ends = matrix.indptr if is_sparse(matrix) else np.arange(n_rows + 1) * n_features
-    each = 8 if is_sparse(matrix) else 4  # bytes
+    dense = isinstance(matrix, np.ndarray)
+    ends = np.arange(n_rows + 1) * n_features if dense else matrix.indptr
+    each = 4 if dense else 8  # bytes
     n_entries = int(ends[-1]) - int(ends[0])
     wanted = max(1, min(PARTITIONS, n_rows // LEAST_ROWS, each * n_entries // LEAST_BYTES))
     bounds = [0]
@@ -64,26 +67,9 @@ def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
     return bounds
 
 
-def is_sparse(matrix: Any) -> bool:
-    """Whether it is a scipy sparse matrix or array.
-
-    Examples
-    --------
-    >>> is_sparse(scipy.sparse.eye_array(2)), is_sparse(np.eye(2))
-    (True, False)
-    """
-    return bool(scipy.sparse.issparse(matrix))
-
-
 def slice_block(matrix: Any, start: int, stop: int, ids: AnyArray | None) -> RowBlock:
-    """Return rows start..stop-1 of a CSR or dense matrix as a block that shares its memory.
-
-    Examples
-    --------
-    >>> slice_block(np.eye(3), 1, 3, None).ids.tolist()
-    [1, 2]
-    """
-    if not is_sparse(matrix):
+    """Return rows start..stop-1 of a CSR or dense matrix as a block that shares its memory."""
+    if isinstance(matrix, np.ndarray):
         return RowBlock.from_array(matrix[start:stop], ids, start)
     parts = (matrix.data, matrix.indices, matrix.indptr[start : stop + 1])
     return RowBlock.from_csr(*parts, int(matrix.shape[1]), ids, start)
@@ -97,7 +83,7 @@ def joined_chunks(chunks: list[Any], partition: int) -> Any:
     >>> joined_chunks([np.zeros((2, 1)), np.ones((2, 2))], partition=0).tolist()
     [[0.0, 1.0, 1.0], [0.0, 1.0, 1.0]]
     """
-    sparse = [is_sparse(chunk) for chunk in chunks]
+    sparse = [issparse(chunk) for chunk in chunks]
     plain = [isinstance(chunk, np.ndarray) for chunk in chunks]
     if not (all(sparse) or all(plain)) or len({chunk.shape[0] for chunk in chunks}) != 1:
         got = ", ".join(f"{type(c).__name__} {getattr(c, 'shape', '')}" for c in chunks)
@@ -111,13 +97,7 @@ def joined_chunks(chunks: list[Any], partition: int) -> Any:
 
 
 def chunk_shape(chunks: list[Any], partition: int) -> tuple[int, int]:
-    """Return the rows and features of chunks that lie side by side.
-
-    Examples
-    --------
-    >>> chunk_shape([np.zeros((2, 1)), np.ones((2, 2))], partition=0)
-    (2, 3)
-    """
+    """Return the rows and features of chunks that lie side by side."""
     n_rows, n_features = joined_chunks(chunks, partition).shape
     return n_rows, n_features
 
@@ -125,37 +105,20 @@ def chunk_shape(chunks: list[Any], partition: int) -> tuple[int, int]:
 def block_of_chunks(
     chunks: list[Any], ids: Any, first_row: int, shape: tuple[int, int], partition: int
 ) -> RowBlock:
-    """Return the block of chunks that lie side by side; errors name the partition.
-
-    Examples
-    --------
-    >>> block_of_chunks([np.eye(2)], None, 7, (2, 2), partition=1).ids.tolist()
-    [7, 8]
-    """
+    """Return the block of chunks that lie side by side; errors name the partition."""
     matrix = joined_chunks(chunks, partition)
     _require_shape(matrix.shape, shape, partition)
-    make = RowBlock.from_scipy if is_sparse(matrix) else RowBlock.from_array
+    make = RowBlock.from_scipy if issparse(matrix) else RowBlock.from_array
     try:
         return make(matrix, ids, first_row)
     except InvalidInputError as error:
         raise InvalidInputError(f"partition {partition}: {error}") from error
 
 
-def count_rows(block: RowBlock) -> int:
-    """Return the number of rows."""
-    return block.n_rows
-
-
 def checked_block(
     block: RowBlock, shape: tuple[int, int], partition: int, first_row: int | None
 ) -> RowBlock:
-    """Return a block that has the shape it must have, numbered again from `first_row`.
-
-    Examples
-    --------
-    >>> checked_block(RowBlock.from_array(np.eye(2)), (2, 2), 1, first_row=7).ids.tolist()
-    [7, 8]
-    """
+    """Return a block that has the shape it must have, numbered again from `first_row`."""
     _require_shape((block.n_rows, block.n_features), shape, partition)
     if first_row is None:
         return block
@@ -172,16 +135,7 @@ def _require_shape(got: tuple[int, ...], wanted: tuple[int, int], partition: int
 
 
 def one_width(widths: Sequence[float]) -> int:
-    """Return the number of features that all partitions must share.
-
-    Examples
-    --------
-    >>> one_width([3, 3])
-    3
-    >>> one_width([3, 4])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    hmrf_dask.errors.InvalidInputError: all partitions must have the same columns, got 3 ...
-    """
+    """Return the number of features that all partitions must share."""
     differing = [i for i, width in enumerate(widths) if width != widths[0]]
     if differing:
         raise InvalidInputError(
@@ -203,38 +157,23 @@ def overlaps(
     ([0, 1], [(1, 3), (0, 1)])
     """
     places, ranges = [], []
-    for place in range(max(0, bisect_right(offsets, start) - 1), len(offsets) - 1):
+    for place in range(max(0, bisect_right(offsets, start) - 1), bisect_left(offsets, stop)):
         first, last = max(start, offsets[place]), min(stop, offsets[place + 1])
         if first < last:
             places.append(place)
             ranges.append((first - offsets[place], last - offsets[place]))
-        if offsets[place] >= stop:
-            break
     return places or [0], ranges or [(0, 0)]
 
 
 def join_rows(blocks: list[RowBlock], ranges: list[tuple[int, int]]) -> RowBlock:
-    """Return one block of row ranges of several.
-
-    Examples
-    --------
-    >>> blocks = [RowBlock.from_array(np.eye(3)), RowBlock.from_array(np.eye(3), first_row=3)]
-    >>> join_rows(blocks, [(1, 3), (0, 1)]).ids.tolist()
-    [1, 2, 3]
-    """
+    """Return one block of row ranges of several."""
     # concatenate copies, so that a slice does not keep the whole block it came from alive.
     pairs = zip(blocks, ranges, strict=True)
     return RowBlock.concatenate([block.rows(start, stop) for block, (start, stop) in pairs])
 
 
 def keys_in_bucket(block: RowBlock, bucket: int, n_buckets: int) -> KeyArray:
-    """Return the keys that fall into one of some buckets.
-
-    Examples
-    --------
-    >>> keys_in_bucket(RowBlock.from_array(np.eye(3)), bucket=0, n_buckets=2).tolist()
-    [0, 2]
-    """
+    """Return the keys that fall into one of some buckets."""
     keys: KeyArray = block.keys[block.keys % np.uint64(n_buckets) == bucket]
     return keys
 
@@ -261,15 +200,3 @@ def ids_with_keys(block: RowBlock, keys: KeyArray) -> dict[str | int, int]:
     {7: 2}
     """
     return dict(Counter(block.ids[np.isin(block.keys, keys)].tolist()))
-
-
-def shortened(numbers: Sequence[int]) -> str:
-    """Return the first few numbers as text.
-
-    Examples
-    --------
-    >>> shortened([1, 2, 3])
-    '1, 2, 3'
-    """
-    shown = ", ".join(str(n) for n in numbers[:_SHOWN])
-    return shown if len(numbers) <= _SHOWN else f"{shown}, …"

@@ -1,10 +1,8 @@
-"""The protocol of a distortion: what the loop asks of one.
+"""What the loop asks of a distortion, and the form that all built-in ones share.
 
 A distortion is a small immutable object. `bind` ties it to the facts of a corpus (domain check,
 φ_max); every other method is a pure function of its arguments. Weights are always a float64 array
 (d,), centroids a float64 array (K, d) in the space of the rows.
-
-The form all built-in distortions share: linear or squared in the row, one set of kernels.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from hmrf_dask.kernels import distances, exact, hamerly, pairs, sums
-from hmrf_dask.kernels import nearest as kernels_nearest
+from hmrf_dask.kernels import distances, exact, hamerly, pairs
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import Table
@@ -31,13 +28,6 @@ from hmrf_dask.types import FloatArray, IntArray, LabelArray
 class Extent:
     """Facts of a whole corpus, the same for any partitioning.
 
-    Attributes
-    ----------
-    n_rows, n_features : int
-    minimum, maximum : float64 arrays, shape (d,), zeros of sparse rows included
-    mean_mass : float, the mean over rows of Σ_m x_m
-    largest_mass : float, the largest Σ_m |x_m| of a row
-
     Examples
     --------
     >>> lowest, highest = np.array([-3.0, 0.0]), np.array([1.0, 2.0])
@@ -48,10 +38,10 @@ class Extent:
 
     n_rows: int
     n_features: int
-    minimum: FloatArray
+    minimum: FloatArray  # shape (d,), zeros of sparse rows included, as in `maximum`
     maximum: FloatArray
-    mean_mass: float
-    largest_mass: float
+    mean_mass: float  # over rows, of Σ_m x_m
+    largest_mass: float  # the largest Σ_m |x_m| of a row
 
     @property
     def signed(self) -> bool:
@@ -65,47 +55,29 @@ class Extent:
 
 
 class Distortion(ABC):
-    """What the loop asks of a distortion.
-
-    Attributes
-    ----------
-    default_learning : bool
-        Whether `learn_weights="auto"` learns.
-    learning : str or None
-        The rule by which weights can be learned, None: not at all.
-    refinement : str or None
-        The closed form of first variation, None: there is none.
-    closure_form : bool
-        Whether closures cost counts and sums, not pairs.
-    zero_rows : {"ordinary", "undecided"}
-        Whether a row of zeros has a nearest centroid, or is as far from all.
-    smoothing_schedule : tuple of float or None
-        Start, factor and floor of α (eq. 16).
-    keeps_terms : bool
-        Whether the terms of rows are small beside the rows, so that they are made once.
-    linear : bool
-        Whether Σ D follows from the exact sums (`closed_distances`), and no row is read for it.
-    common_offset : float or None
-        The offset that the distances of all rows share, None: each row has its own.
-    unit_rows : bool
-        Whether rows are scaled to length 1, so that distances of any row reach the span.
-    """
+    """What the loop asks of a distortion."""
 
     name: ClassVar[str]
-    default_learning: ClassVar[bool] = False
+    default_learning: ClassVar[bool] = False  # whether `learn_weights="auto"` learns
+    # The rule by which weights can be learned; None: not at all.
     learning: ClassVar[Literal["gradient", "variance", "entropy"] | None] = None
+    # The closed form of first variation; None: there is none.
     refinement: ClassVar[Literal["directional", "euclidean"] | None] = None
-    closure_form: ClassVar[bool] = False
+    closure_form: ClassVar[bool] = False  # whether closures cost counts and sums, not pairs
+    # Whether a row of zeros has a nearest centroid, or is as far from all.
     zero_rows: ClassVar[Literal["ordinary", "undecided"]] = "ordinary"
+    # Start, factor and floor of α (eq. 16).
     smoothing_schedule: ClassVar[tuple[float, float, float] | None] = None
-    keeps_terms: ClassVar[bool] = False
+    keeps_terms: ClassVar[bool] = False  # whether terms are small next to rows, and made once
+    # Whether Σ D follows from the exact sums (`closed_distances`), and no row is read for it.
     linear: ClassVar[bool] = False
-    common_offset: ClassVar[float | None] = None
+    common_offset: ClassVar[float | None] = None  # of the distances of all rows; None: each its own
+    # Whether rows are scaled to length 1, so that distances of any row reach the span.
     unit_rows: ClassVar[bool] = False
 
     @property
     def identity(self) -> str:
-        """What tells this distortion from every other one: a run is resumed with no other."""
+        """What no other distortion has: a run is resumed with no other."""
         return self.name
 
     @property
@@ -195,18 +167,6 @@ class Distortion(ABC):
         """Return all distances, shape (n_rows, K), the same bits as `own_distances`."""
 
     @abstractmethod
-    def sum_moves(
-        self,
-        block: RowBlock,
-        terms: Any,
-        weights: FloatArray,
-        before: LabelArray,
-        after: LabelArray,
-        n_clusters: int,
-        exponent: int,
-    ) -> Sums:
-        """Return what rows add to new clusters and take from old ones (labels < 0: nowhere)."""
-
     def add_moves(
         self,
         accumulator: Accumulator,
@@ -217,9 +177,22 @@ class Distortion(ABC):
         after: LabelArray,
         exponent: int,
     ) -> None:
-        """Add the same to those of other blocks."""
-        ends = (before, after, accumulator.n_clusters, exponent)
-        accumulator.join(self.sum_moves(block, terms, weights, *ends))
+        """Add what rows add to new clusters and take from old ones (labels < 0: nowhere)."""
+
+    def sum_moves(
+        self,
+        block: RowBlock,
+        terms: Any,
+        weights: FloatArray,
+        before: LabelArray,
+        after: LabelArray,
+        n_clusters: int,
+        exponent: int,
+    ) -> Sums:
+        """Return the same of one block alone."""
+        sums = Accumulator(n_clusters, block.n_features + 1)
+        self.add_moves(sums, block, terms, weights, before, after, exponent=exponent)
+        return sums.finish()
 
     def closed_distances(
         self, table: Any, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
@@ -293,7 +266,7 @@ class TableDistortion(Distortion):
 
     def make_ready(self, table: Table) -> None:
         """See `Distortion.make_ready`."""
-        kernels_nearest.approximate_table(table)
+        nearest_rows.approximate_table(table)
 
     def nearest(
         self,
@@ -324,20 +297,6 @@ class TableDistortion(Distortion):
     def distances(self, block: RowBlock, terms: Terms, table: Table) -> FloatArray:
         """See `Distortion.distances`."""
         return distances.all_distances(block.arrays, terms, table)
-
-    def sum_moves(
-        self,
-        block: RowBlock,
-        terms: Terms,
-        weights: FloatArray,
-        before: LabelArray,
-        after: LabelArray,
-        n_clusters: int,
-        exponent: int,
-    ) -> Sums:
-        """See `Distortion.sum_moves`."""
-        rows = (block.arrays, terms, self.features(weights))
-        return sums.sum_moves(*rows, before, after, n_clusters, exponent)
 
     def add_moves(
         self,
@@ -379,7 +338,7 @@ class TableDistortion(Distortion):
         return pairs.row_pairs(here, there, first, second)
 
     def quantise(self, block: RowBlock, weights: FloatArray, bits: int) -> Quantised:
-        """Return the rows in integers, the common ground of explicit pairs and closure tables."""
+        """Return the rows in integers, as explicit pairs and closure tables both take them."""
         rows = pairs.side(block.arrays, self.terms(block, weights))
         squared = self.form == pairs.SQUARED
         return pairs.quantise(
@@ -389,20 +348,6 @@ class TableDistortion(Distortion):
     def radius(self, weights: FloatArray) -> float:
         """Return the length by which rows are scaled before they are quantised."""
         return 1.0
-
-    def pair_gradient(
-        self,
-        left: RowBlock,
-        right: RowBlock,
-        first: LabelArray,
-        second: LabelArray,
-        signed: FloatArray,
-        weights: FloatArray,
-        units: FloatArray,
-    ) -> IntArray:
-        """Return Σ signed · dφ by feature in fixed point; see `kernels.pairs.pair_gradient`."""
-        chosen = self.row_pairs(left, right, first, second, weights)
-        return pairs.pair_gradient(self.form, chosen, signed, weights, units)
 
     def closed_distances(
         self, table: Table, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int

@@ -18,7 +18,7 @@ from hmrf_dask.kernels.distances import Table
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
-ROUNDED = 2.0**-20  # leaves room for what was rounded
+ROUNDED = 2.0**-20  # more than was rounded off
 
 
 @dataclass(frozen=True)

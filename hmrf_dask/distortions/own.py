@@ -17,7 +17,7 @@ from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds
-from hmrf_dask.kernels.sums import Sums, sum_moves
+from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
@@ -75,8 +75,8 @@ class OwnDistortion(Distortion):
 
     def bind(self, extent: Extent) -> Self:
         """Return a copy that knows φ_max."""
-        found = self.largest_pair_distance(extent.minimum, extent.maximum)
-        largest = float(self._numbers("largest_pair_distance", found, ()))
+        given = self.largest_pair_distance(extent.minimum, extent.maximum)
+        largest = float(self._numbers("largest_pair_distance", given, ()))
         if largest < 0:
             self._refuse(f"largest_pair_distance must be >= 0, got {largest:g}")
         bound = copy(self)
@@ -87,8 +87,8 @@ class OwnDistortion(Distortion):
     def identity(self) -> str:
         """Class and attributes: two objects of other parameters are other distortions."""
         kind = type(self)
-        public = {name: one for name, one in vars(self).items() if not name.startswith("_")}
-        shown = ", ".join(f"{name}={_exactly(one)}" for name, one in sorted(public.items()))
+        public = sorted(item for item in vars(self).items() if not item[0].startswith("_"))
+        shown = ", ".join(f"{name}={_exactly(value)}" for name, value in public)
         return f"{self.name} ({kind.__module__}.{kind.__qualname__}({shown}))"
 
     def examine(self, block: RowBlock, n_clusters: int) -> None:
@@ -114,7 +114,7 @@ class OwnDistortion(Distortion):
         alone = self._matrix(rows[:1], np.repeat(centre, n_clusters, axis=0))
         if not np.allclose(matrix[:1], alone):
             self._refuse(
-                "distance_matrix must give a row the same numbers whatever rows are beside it, got "
+                "distance_matrix must give a row the same numbers whatever rows come with it, got "
                 f"{matrix[0, 0]:g} among {block.n_rows} rows and {alone[0, 0]:g} alone"
             )
 
@@ -135,14 +135,14 @@ class OwnDistortion(Distortion):
                 )
 
     def _refuse(self, what: str) -> NoReturn:
-        raise DistortionError(f"{self.name}: {what}; mend {type(self).__name__}")
+        raise DistortionError(f"{self.name}: {what}; correct {type(self).__name__}")
 
-    def _numbers(self, method: str, found: Any, shape: tuple[int, ...]) -> FloatArray:
+    def _numbers(self, method: str, returned: Any, shape: tuple[int, ...]) -> FloatArray:
         """Return what a method of the user returned, or refuse it."""
         try:
-            out = np.asarray(found, np.float64)
+            out = np.asarray(returned, np.float64)
         except (TypeError, ValueError):
-            self._refuse(f"{method} must return a numpy array, got {type(found).__name__}")
+            self._refuse(f"{method} must return a numpy array, got {type(returned).__name__}")
         finite = bool(np.isfinite(out).all())
         if out.shape != shape or not finite:
             self._refuse(
@@ -151,22 +151,20 @@ class OwnDistortion(Distortion):
             )
         return out
 
-    def _matrix(self, rows: Any, centroids: FloatArray) -> FloatArray:
-        shape = (rows.shape[0], len(centroids))
-        if not shape[0]:  # an empty partition has no kind, sparse or dense, to show a user's code
-            return np.zeros(shape)
-        return self._numbers("distance_matrix", self.distance_matrix(rows, centroids), shape)
-
-    def _pairs(self, rows: Any, others: Any) -> FloatArray:
-        shape = (rows.shape[0],)
+    def _called(self, method: str, shape: tuple[int, ...], *arguments: Any) -> FloatArray:
+        """Return what a method gives; empty rows have no kind to show a user's code."""
         if not shape[0]:
             return np.zeros(shape)
-        return self._numbers("pair_distances", self.pair_distances(rows, others), shape)
+        return self._numbers(method, getattr(self, method)(*arguments), shape)
+
+    def _matrix(self, rows: Any, centroids: FloatArray) -> FloatArray:
+        return self._called("distance_matrix", (rows.shape[0], len(centroids)), rows, centroids)
+
+    def _pairs(self, rows: Any, others: Any) -> FloatArray:
+        return self._called("pair_distances", (rows.shape[0],), rows, others)
 
     def _centres(self, means: FloatArray) -> FloatArray:
-        if not len(means):
-            return means
-        return self._numbers("centre", self.centre(means), means.shape)
+        return self._called("centre", means.shape, means)
 
     def summand_bound(self, terms: Any | None, weights: FloatArray) -> float | None:
         """Return the largest absolute summand of the rows."""
@@ -228,22 +226,22 @@ class OwnDistortion(Distortion):
         """See `Distortion.distances`."""
         return self._matrix(terms, table)
 
-    def sum_moves(
+    def add_moves(
         self,
+        accumulator: Accumulator,
         block: RowBlock,
         terms: Any,
         weights: FloatArray,
         before: LabelArray,
         after: LabelArray,
-        n_clusters: int,
         exponent: int,
-    ) -> Sums:
-        """See `Distortion.sum_moves`."""
-        rows = self._summand_block(terms)
-        zero = np.zeros(1)
-        plain = Terms(*[zero] * len(Terms._fields))._replace(factor=np.ones(1))
-        factors = np.ones(block.n_features)
-        return sum_moves(rows.arrays, plain, factors, before, after, n_clusters, exponent=exponent)
+    ) -> None:
+        """See `Distortion.add_moves`."""
+        rows = self._summand_block(terms).arrays
+        plain = Terms(*[np.zeros(1)] * len(Terms._fields))._replace(factor=np.ones(1))
+        own = Accumulator(accumulator.n_clusters, block.n_features + 1)
+        own.add(rows, plain, np.ones(block.n_features), before, after, exponent)
+        accumulator.join(own.finish())  # the summands were made here: they are not held
 
     def centroids(
         self,
@@ -255,10 +253,10 @@ class OwnDistortion(Distortion):
         previous: FloatArray | None,
     ) -> FloatArray:
         """See `Distortion.centroids`."""
-        found = means.means(sums, exponent, counts, previous)
+        out = means.means(sums, exponent, counts, previous)
         taken = counts > 0  # an empty cluster's mean is nothing to show a user's code
-        found[taken] = self._centres(found[taken])
-        return found
+        out[taken] = self._centres(out[taken])
+        return out
 
     def pair_values(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -47,32 +48,18 @@ _READERS: dict[str, Reader] = {
 class Reject:
     """A record that is no document, or a file that cannot be read from a line on.
 
-    Attributes
-    ----------
-    source : str
-        `Source.path`.
-    line : int
-        Of JSONL and CSV the line, of Parquet the row, from 1 on; 0 means the file as a whole.
-    id : str or None
-        Where it is known.
-    reason : str
-    raw : str
-        The first 200 characters of the record.
-    whole_rest : bool
-        Whether everything from `line` on is lost, not only this record.
-
     Examples
     --------
     >>> str(Reject("a.jsonl", 3, None, "not JSON", "{").as_error()).partition(";")[0]
     'a.jsonl, line 3: not JSON'
     """
 
-    source: str
-    line: int
-    id: str | None
+    source: str  # `Source.path`
+    line: int  # of JSONL and CSV the line, of Parquet the row, from 1 on; 0: the file as a whole
+    id: str | None  # where it is known
     reason: str
-    raw: str
-    whole_rest: bool = False
+    raw: str  # the first 200 characters of the record
+    whole_rest: bool = False  # whether everything from `line` on is lost, not only this record
 
     def as_error(self) -> InvalidInputError:
         """Return the error that `on_bad_record: stop` ends with."""
@@ -109,28 +96,17 @@ def decode_rejects(data: bytes) -> list[Reject]:
 class Batch:
     """Documents of one file, in its order, and the bad records that lie between them.
 
-    Attributes
-    ----------
-    ids, texts : list of str, shape (n,)
-        Integer ids are their decimal digits; texts are "" if there is no text column.
-    lines : list of int, shape (n,)
-        Where each begins: lines of JSONL and CSV, rows of Parquet, from 1 on.
-    rejects : list of Reject
-    extra : dict
-        "time" and "label" (list of str or None) if the manifest names such columns.
-    embeddings : float32 array, shape (n, d), or None
-    n_lines : int
-        Of the last batch of a segment of JSON Lines: how many lines the segment has. Its own
-        lines are counted from the beginning of the segment; see `documents.segments.lines_before`.
+    Lines of a segment of JSON Lines are counted from its beginning; see `sources.lines_before`.
     """
 
-    ids: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)  # integers are their decimal digits
+    texts: list[str] = field(default_factory=list)  # "" if there is no text column
+    lines: list[int] = field(default_factory=list)  # where each begins, rows of Parquet; from 1 on
     rejects: list[Reject] = field(default_factory=list)
+    # "time" and "label", if the manifest names such columns.
     extra: dict[str, list[str | None]] = field(default_factory=dict)
     embeddings: npt.NDArray[np.float32] | None = None
-    n_lines: int = 0
+    n_lines: int = 0  # of a segment of JSON Lines, in its last batch: how many lines it has
 
 
 def read_batches(
@@ -144,14 +120,7 @@ def read_batches(
 
     Which documents share a batch depends on the file and on the two limits alone. An empty file
     gives no batch. Ids that come twice in the file: the first stays, the others are rejects.
-
-    Parameters
-    ----------
-    source : Source
-    columns : Columns
-        `Manifest.documents`.
-    batch_rows, batch_bytes : int
-        A batch ends with the record that reaches one of them (bytes: characters of the texts).
+    A batch ends with the record that reaches one of the limits (bytes: characters of the texts).
 
     Raises
     ------
@@ -308,19 +277,13 @@ class _Builder:
             id_, text = batch.ids[position], batch.texts[position]
             self.reject(batch.lines[position], excerpt(id_), reason, excerpt(text))
         batch.rejects.sort(key=lambda reject: reject.line)
-        out = set(repeated)
-        kept = [position for position in range(len(batch.ids)) if position not in out]
-        batch.ids = [batch.ids[position] for position in kept]
-        batch.texts = [batch.texts[position] for position in kept]
-        batch.lines = [batch.lines[position] for position in kept]
-        batch.extra = {
-            name: [values[position] for position in kept] for name, values in batch.extra.items()
-        }
+        kept = np.ones(len(batch.ids), np.bool_)
+        kept[repeated] = False
+        columns: list[list[Any]] = [batch.ids, batch.texts, batch.lines, *batch.extra.values()]
+        for column in columns:
+            column[:] = compress(column, kept)
         if batch.embeddings is not None:
             batch.embeddings = batch.embeddings[kept]
-
-
-Keys = npt.NDArray[np.uint64]
 
 
 class SeenIds:
@@ -334,49 +297,21 @@ class SeenIds:
     """
 
     def __init__(self) -> None:
-        self._runs: list[Keys] = []  # each (n, 2), sorted by the first half
+        self._runs: list[npt.NDArray[np.bytes_]] = []
 
     def add(self, ids: list[str]) -> list[int]:
         """Take ids in and return the positions of those that were there before."""
         if not ids:
             return []
-        keys = _keys(ids)
-        repeated = set()
+        digests = b"".join([blake2b(id_.encode(), digest_size=16).digest() for id_ in ids])
+        hashes = np.frombuffer(digests, dtype="S16")
+        last, first = np.unique(hashes, return_index=True)
+        repeated = np.ones(len(ids), np.bool_)
+        repeated[first] = False
         for run in self._runs:
-            places = np.searchsorted(run[:, 0], keys[:, 0])
-            inside = np.minimum(places, len(run) - 1)
-            for position in np.flatnonzero(run[inside, 0] == keys[:, 0]).tolist():
-                if _holds(run, int(places[position]), keys[position]):
-                    repeated.add(position)
-        if len(set(ids)) < len(ids):
-            first: set[str] = set()
-            for position, id_ in enumerate(ids):
-                if id_ in first:
-                    repeated.add(position)
-                first.add(id_)
-        self._insert(keys)
-        return sorted(repeated)
-
-    def _insert(self, keys: Keys) -> None:
-        self._runs.append(_sorted(keys))
-        while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
-            last = self._runs.pop()
-            self._runs[-1] = _sorted(np.concatenate([self._runs[-1], last]))
-
-
-def _keys(ids: list[str]) -> Keys:
-    digests = b"".join([blake2b(id_.encode(), digest_size=16).digest() for id_ in ids])
-    return np.frombuffer(digests, dtype=np.uint64).reshape(-1, 2)
-
-
-def _sorted(keys: Keys) -> Keys:
-    return keys[np.argsort(keys[:, 0], kind="stable")]
-
-
-def _holds(run: Keys, place: int, key: Keys) -> bool:
-    """Return whether a run has a key, searching all whose first half is the same."""
-    while place < len(run) and run[place, 0] == key[0]:
-        if run[place, 1] == key[1]:
-            return True
-        place += 1
-    return False
+            places = np.minimum(np.searchsorted(run, hashes), len(run) - 1)
+            repeated |= run[places] == hashes
+        while self._runs and len(self._runs[-1]) <= 2 * len(last):
+            last = np.sort(np.concatenate([self._runs.pop(), last]), kind="stable")
+        self._runs.append(last)
+        return np.flatnonzero(repeated).tolist()

@@ -48,18 +48,12 @@ class Document(NamedTuple):
 
 
 def read_docstrings() -> list[Document]:
-    """Collect the docstrings of `SUBPACKAGES`, one document per distinct text, sorted by id.
-
-    Returns
-    -------
-    list of Document
-        In an order that depends on the installed versions alone.
-    """
+    """Collect the docstrings of `SUBPACKAGES`, one document per distinct text, sorted by id."""
     first_with_text: dict[str, Document] = {}
     modules = [(label, module) for label, names in SUBPACKAGES.items() for module in names]
     for label, module_name in modules:
         for name, docstring in _public_docstrings(importlib.import_module(module_name)):
-            text = plain_text(docstring)
+            text = _plain_text(docstring)
             if len(text) >= SHORTEST_TEXT:
                 document = Document(f"{module_name}.{name}", text, label)
                 first_with_text.setdefault(text, document)
@@ -86,14 +80,8 @@ def _own_docstring(name: str, documented: object) -> Iterator[tuple[str, str]]:
         yield name, inspect.cleandoc(docstring)
 
 
-def plain_text(docstring: str) -> str:
-    """Take out what would give the label away: example code, link targets, the path of a name.
-
-    Examples
-    --------
-    >>> plain_text("Like scipy.stats.norm, see `guide <stats_guide>`.")
-    'Like norm, see `guide `.'
-    """
+def _plain_text(docstring: str) -> str:
+    """Take out what would give the label away: example code, link targets, the path of a name."""
     without_code = _DOCTEST_LINE.sub("", docstring)
     return _DOTTED_NAME.sub("", _LINK_TARGET.sub("", without_code)).strip()
 

@@ -1,15 +1,14 @@
-"""CSV, documents or anything else; quoted cells may hold line ends.
+"""CSV, whose quoted cells may hold line ends, and tables: small files that are read whole.
 
-Rows of a small CSV, JSONL or Parquet file that is read whole, by the names of its columns.
-
-Answers and known classes are read this way; errors name the file and the line.
+Answers and known classes are tables in CSV, JSONL or Parquet; errors name the file and the line.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -42,23 +41,9 @@ _DELIMITERS = ",;\t"  # which of them a spreadsheet writes depends on its langua
 class CsvTable:
     r"""Rows of a CSV file, as lists of cells; one that is quoted wrongly does not touch the others.
 
-    Parameters
-    ----------
-    file : WatchedFile
-    dialect : Dialect
-    longest : int
-        Characters of a line and of a cell.
-    compression, encoding : str
-
-    Attributes
-    ----------
-    names : list of str
-        Of the columns: those of the header, or 1, 2, 3 …
-
-    Raises
-    ------
-    DamagedFile
-        There is no header that can be read. The iterator raises it where the rows break off.
+    A line and a cell have at most `longest` characters. `names` of columns are those of the header,
+    or 1, 2, 3 … DamagedFile says that there is no header that can be read; the iterator raises it
+    where the rows break off.
 
     Examples
     --------
@@ -78,11 +63,20 @@ class CsvTable:
     ) -> None:
         if csv.field_size_limit() < longest:  # it is the process's, so it only ever grows
             csv.field_size_limit(min(longest, _MOST_CELLS))
-        self._lines = _Lines(decompressed(file, compression), file, encoding, longest)
-        self._parsed = csv.reader(
-            self._lines, delimiter=dialect.delimiter, quotechar=dialect.quoteChar, strict=True
+        text = io.TextIOWrapper(
+            io.BufferedReader(decompressed(file, compression), 2**18),
+            encoding="utf-8-sig" if encoding.lower() in _UTF_8 else encoding,
+            errors="surrogateescape",
+            newline="",
         )
+        self._line, self._first_line = 0, ""  # number of the last one, and that of a row
         self._between = dialect.delimiter
+        self._parsed = csv.reader(
+            self._lines(text, file, longest),
+            delimiter=dialect.delimiter,
+            quotechar=dialect.quoteChar,
+            strict=True,
+        )
         self._first: list[Row | BadRecord] = []
         header = next(self._rows(), None)
         if isinstance(header, BadRecord):
@@ -99,11 +93,29 @@ class CsvTable:
         """Yield the rows after the header; `line` is the line where a row begins."""
         return chain(self._first, self._rows())
 
-    def _rows(self) -> Iterator[Row | BadRecord]:
-        lines = self._lines
+    def _lines(self, text: io.TextIOWrapper, file: WatchedFile, longest: int) -> Iterator[str]:
+        """Yield lines as csv.reader takes them; no line is read further than `longest`."""
+        nothing = Nothing(longest)
         while True:
-            begins = lines.number + 1
-            lines.first = ""
+            try:
+                line = text.readline(longest + 1)
+            except Exception as error:
+                raise damage(file, self._line + 1, error) from error
+            if not line:
+                return
+            self._line += 1
+            if line.isspace():
+                nothing.add(len(line), 1, self._line)
+            else:
+                nothing.clear()
+            if len(line) > longest:
+                raise DamagedFile(self._line, f"a line longer than {longest} characters")
+            self._first_line = self._first_line or line
+            yield line
+
+    def _rows(self) -> Iterator[Row | BadRecord]:
+        while True:
+            begins, self._first_line = self._line + 1, ""
             try:
                 cells = next(self._parsed)
             except StopIteration:
@@ -113,8 +125,8 @@ class CsvTable:
                     # What an open quote swallowed cannot be distinguished from a long text.
                     problem = "a cell that is too long, or a quote left open"
                     raise DamagedFile(begins, problem) from None
-                reason = f"not CSV: {error}, in lines {begins} to {lines.number}"
-                yield BadRecord(begins, reason, excerpt(lines.first))
+                reason = f"not CSV: {error}, in lines {begins} to {self._line}"
+                yield BadRecord(begins, reason, excerpt(self._first_line))
             else:
                 if cells:
                     yield Row(begins, cells)
@@ -132,14 +144,8 @@ class CsvTable:
         return BadRecord(row.line, reason, excerpt(self._between.join(row.values)))
 
 
-def not_text(encoding: str) -> str:
-    """Return what is wrong with a row of bytes that are not in the encoding.
-
-    Examples
-    --------
-    >>> not_text("latin-1")
-    'must be text in latin-1, got other bytes'
-    """
+def _not_text(encoding: str) -> str:
+    """Return what is wrong with a row of bytes that are not in the encoding."""
     if encoding.lower() in _UTF_8:
         return "must be UTF-8 text, got other bytes (spreadsheets: save as CSV UTF-8)"
     return f"must be text in {encoding}, got other bytes"
@@ -150,28 +156,27 @@ def read_csv(
 ) -> Iterator[Record | BadRecord]:
     """Yield the documents of a CSV file, as the Table Dialect of the manifest has it."""
     table = CsvTable(file, source.dialect, columns.max_bytes, source.compression, source.encoding)
-    problem = missing_columns(columns, table.names) if table.names else ""
+    names = table.names
+    problem = missing_columns(columns, names) if names else ""
     if problem:
         raise DamagedFile(1, problem)
-    take = _taker(columns, table, not_text(source.encoding))
-    for row in table:
-        yield row if isinstance(row, BadRecord) else (table.bad(row) or take(row))
-
-
-def _taker(columns: Columns, table: CsvTable, not_text: str) -> Callable[[Row], Record | BadRecord]:
-    names = table.names
     places = [names.index(name) if name in names else None for name in columns.in_order]
+    for row in table:
+        if isinstance(row, BadRecord):
+            yield row
+        elif bad := table.bad(row):
+            yield bad
+        else:
+            values = [None if place is None else row.values[place] for place in places]
+            readable = all(value is None or is_text(value) for value in values)
+            refused = None if readable else table.refused(row, _not_text(source.encoding))
+            yield refused or _record(row.line, *values)
 
-    def take(row: Row) -> Record | BadRecord:
-        values = [None if place is None else row.values[place] for place in places]
-        if not all(value is None or is_text(value) for value in values):
-            return table.refused(row, not_text)
-        id_, text, time, label, embedding = values
-        # An empty cell is how CSV says that there is nothing.
-        numbers = _numbers(embedding) if embedding else None
-        return Record(row.line, id_, text, time or None, label or None, numbers)
 
-    return take
+def _record(line: int, id_: Any, text: Any, time: Any, label: Any, embedding: Any) -> Record:
+    """Return a document; an empty cell is how CSV says that there is nothing."""
+    numbers = _numbers(embedding) if embedding else None
+    return Record(line, id_, text, time or None, label or None, numbers)
 
 
 def _numbers(cell: str) -> list[float] | str:
@@ -182,53 +187,10 @@ def _numbers(cell: str) -> list[float] | str:
         return cell
 
 
-def delimiter_of(data: bytes) -> str:
-    r"""Return what separates the cells of a CSV file: the commonest in its first line.
-
-    Examples
-    --------
-    >>> delimiter_of(b"a;b;kind;what, if anything\n1;2;must;")
-    ';'
-    """
+def _delimiter_of(data: bytes) -> str:
+    """Return what separates the cells of a CSV file: the commonest in its first line."""
     header = data[:_HEADER_BYTES].replace(b"\r", b"\n").partition(b"\n")[0].decode("latin-1")
     return max(_DELIMITERS, key=header.count)
-
-
-class _Lines:
-    """The lines of a text, as csv.reader takes them; no line is read further than `longest`."""
-
-    def __init__(self, stream: Any, file: WatchedFile, encoding: str, longest: int) -> None:
-        self._file = file
-        self._longest = longest
-        self._nothing = Nothing(longest)
-        self.number = 0
-        self.first = ""  # line of a row
-        self._text = io.TextIOWrapper(
-            io.BufferedReader(stream, 2**18),
-            encoding="utf-8-sig" if encoding.lower() in _UTF_8 else encoding,
-            errors="surrogateescape",
-            newline="",
-        )
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        try:
-            line = self._text.readline(self._longest + 1)
-        except Exception as error:
-            raise damage(self._file, self.number + 1, error) from error
-        if not line:
-            raise StopIteration
-        self.number += 1
-        if line.isspace():
-            self._nothing.add(len(line), 1, self.number)
-        else:
-            self._nothing.clear()
-        if len(line) > self._longest:
-            raise DamagedFile(self.number, f"a line longer than {self._longest} characters")
-        self.first = self.first or line
-        return line
 
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -237,13 +199,7 @@ _BATCH_ROWS = 10_000
 
 
 class TableRow(NamedTuple):
-    """The values of a line or row, with the names of their columns.
-
-    Examples
-    --------
-    >>> TableRow(2, ("a", "b"), ("x", None)).refused("no kind")
-    BadRecord(line=2, reason='no kind', raw='x,')
-    """
+    """The values of a line or row, with the names of their columns."""
 
     line: int
     names: tuple[str, ...]
@@ -259,19 +215,10 @@ class TableRow(NamedTuple):
 
 
 class TableFile(NamedTuple):
-    """The rows of a file.
+    """The rows of a file."""
 
-    Attributes
-    ----------
-    unit : {"line", "row"}
-        What is counted.
-    names : tuple of str or None
-        Of the columns; None where each row has its own (JSONL).
-    rows : iterator
-    """
-
-    unit: str
-    names: tuple[str, ...] | None
+    unit: str  # what is counted: "line" or "row"
+    names: tuple[str, ...] | None  # of the columns; None where each row has its own (JSONL)
     rows: Iterator[TableRow | BadRecord]
 
 
@@ -292,20 +239,9 @@ def ending_of(address: str, what: str) -> str:
 
 
 def read_table(data: bytes, address: str, most: int | None = None) -> TableFile:
-    """Return the rows in the bytes of a file.
+    """Return the rows in the bytes of a file, at `most` so many; its name has one of `ENDINGS`.
 
-    Parameters
-    ----------
-    data : bytes
-    address : str
-        Its name, which has one of `ENDINGS`.
-    most : int, optional
-        How many rows it may have.
-
-    Raises
-    ------
-    InvalidInputError
-        It cannot be read; the rows raise it where they break off.
+    InvalidInputError says that it cannot be read; the rows raise it where they break off.
 
     Examples
     --------
@@ -320,14 +256,11 @@ def read_table(data: bytes, address: str, most: int | None = None) -> TableFile:
     file = WatchedFile(io.BytesIO(data), address)
     if ending == ".jsonl":
         return TableFile("line", None, _named(_jsonl_rows(file), address))
-    try:
-        table = CsvTable(file, Dialect(delimiter=delimiter_of(data)), LONGEST)
+    with _located(address):
+        table = CsvTable(file, Dialect(delimiter=_delimiter_of(data)), LONGEST)
         if not is_text("".join(table.names)):
-            raise DamagedFile(1, not_text("utf-8"))
-    except DamagedFile as error:
-        raise InvalidInputError(f"{address}, line {error.line}: {error.reason}") from error
-    names = tuple(table.names)
-    return TableFile("line", names, _named(_csv_rows(table, names), address))
+            raise DamagedFile(1, _not_text("utf-8"))
+    return TableFile("line", tuple(table.names), _named(_csv_rows(table), address))
 
 
 def _refuse_many(number: int, what: str, most: int | None, address: str) -> None:
@@ -338,12 +271,18 @@ def _refuse_many(number: int, what: str, most: int | None, address: str) -> None
         )
 
 
-def _named(rows: Iterator[TableRow | BadRecord], address: str) -> Iterator[TableRow | BadRecord]:
-    """Yield rows; where they break off, the error names the file."""
+@contextmanager
+def _located(address: str) -> Iterator[None]:
+    """Let the error name the file where it breaks off."""
     try:
-        yield from rows
+        yield
     except DamagedFile as error:
         raise InvalidInputError(f"{address}, line {error.line}: {error.reason}") from error
+
+
+def _named(rows: Iterator[TableRow | BadRecord], address: str) -> Iterator[TableRow | BadRecord]:
+    with _located(address):
+        yield from rows
 
 
 def _jsonl_rows(file: WatchedFile) -> Iterator[TableRow | BadRecord]:
@@ -354,18 +293,15 @@ def _jsonl_rows(file: WatchedFile) -> Iterator[TableRow | BadRecord]:
             yield TableRow(row.line, tuple(row.values), [*row.values.values()], row.raw)
 
 
-def _csv_rows(table: CsvTable, names: tuple[str, ...]) -> Iterator[TableRow | BadRecord]:
+def _csv_rows(table: CsvTable) -> Iterator[TableRow | BadRecord]:
+    names = tuple(table.names)
     for row in table:
         if isinstance(row, BadRecord):
             yield row
         elif any(row.values):  # spreadsheets write rows that were emptied as ",,,"
-            yield _checked(row, table, names)
-
-
-def _checked(row: Row, table: CsvTable, names: tuple[str, ...]) -> TableRow | BadRecord:
-    if not is_text("".join(row.values)):
-        return table.refused(row, not_text("utf-8"))
-    return table.bad(row) or TableRow(row.line, names, row.values)
+            readable = is_text("".join(row.values))
+            bad = table.bad(row) if readable else table.refused(row, _not_text("utf-8"))
+            yield bad or TableRow(row.line, names, row.values)
 
 
 def _read_parquet(data: bytes, address: str, most: int | None) -> TableFile:

@@ -17,7 +17,6 @@ from pydantic import (
     ConfigDict,
     Field,
     StrictBool,
-    field_validator,
     model_validator,
 )
 
@@ -27,12 +26,14 @@ from hmrf_dask.documents.yaml_files import (
     Words,
     parse_yaml,
     refuse_other_kind,
+    refusing,
     validated,
 )
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
 from hmrf_dask.redaction import shortened, without_secrets
 from hmrf_dask.storage.addresses import link_problem, plain_url, refuse_credentials, store_problem
+from hmrf_dask.storage.whole_files import is_local, local_path
 
 SCHEMA = "hmrf-dask/manifest/v1"
 Format = Literal["jsonl", "parquet", "csv", "text", "builtin"]
@@ -51,13 +52,6 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _checked_link(link: str) -> str:
-    """Refuse a link for people that holds a secret."""
-    if problem := link_problem(link):
-        raise ValueError(problem)
-    return link
-
-
 def _checked_column(name: str) -> str:
     """Refuse a column whose name, repeated for each bad record, may be a secret."""
     if (plain := without_secrets(name)) != name:
@@ -71,6 +65,22 @@ def _checked_endpoint(url: str) -> str:
     if not url.lower().startswith(("http://", "https://")):
         raise ValueError(f"must begin with http:// or https://, got {shortened(url)}")
     return url
+
+
+def _checked_encoding(name: str) -> str:
+    """Refuse an encoding that Python does not know."""
+    try:
+        "".encode(name)
+    except (LookupError, ValueError):
+        raise ValueError(f"must be an encoding that Python knows, got {shortened(name)}") from None
+    return name
+
+
+def _checked_language(tag: str) -> str:
+    """Refuse what is no tag of BCP 47."""
+    if not re.fullmatch(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8}){0,9}", tag):
+        raise ValueError(f"must be a tag of BCP 47 such as en or pt-BR, got {shortened(tag)}")
+    return tag
 
 
 def _checked_hash(text: str) -> str:
@@ -97,27 +107,19 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Url = Annotated[
-    str,
-    Field(max_length=PATH_CHARACTERS),
-    AfterValidator(_checked_url),
-]
+Url = Annotated[str, Field(max_length=PATH_CHARACTERS), AfterValidator(_checked_url)]
 # Not min_length: pydantic reports it also where members have mistakes, and shows all of these.
 Some = (AfterValidator(_some), Field(json_schema_extra={"minItems": 1}))
 Urls = Annotated[tuple[Url, ...], Field(max_length=LIST_ITEMS), BeforeValidator(_as_list), *Some]
 Hash = Annotated[str, Field(max_length=200), AfterValidator(_checked_hash)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
-Link = Annotated[Words, AfterValidator(_checked_link)]
+Link = Annotated[Words, refusing(link_problem)]
 Column = Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(_checked_column)]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        populate_by_name=True,
-        coerce_numbers_to_str=False,
-        hide_input_in_errors=True,
+        extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True
     )
 
 
@@ -150,7 +152,7 @@ class StorageOptions(_Model):
     profile: Words | None = Field(
         default=None, description="Name of a profile in the AWS configuration."
     )
-    endpoint_url: str | None = Field(
+    endpoint_url: Annotated[str, AfterValidator(_checked_endpoint)] | None = Field(
         default=None, description="Of an object store other than the usual."
     )
     anon: StrictBool | None = Field(default=None, description="Read without credentials.")
@@ -166,11 +168,6 @@ class StorageOptions(_Model):
             except ConfigurationError as error:
                 raise ValueError(str(error).removeprefix("storage_options ")) from None
         return value
-
-    @field_validator("endpoint_url")
-    @classmethod
-    def _plain(cls, value: str | None) -> str | None:
-        return value if value is None else _checked_endpoint(value)
 
 
 class Columns(_Model):
@@ -192,13 +189,7 @@ class Columns(_Model):
 
     @property
     def in_order(self) -> tuple[str | None, ...]:
-        """Names of the columns of id, text, time, label and embedding; None for no such column.
-
-        Examples
-        --------
-        >>> Columns(id="key", text="body").in_order
-        ('key', 'body', None, None, None)
-        """
+        """Names of the columns of id, text, time, label and embedding; None for no such column."""
         return self.id, self.text, self.time, self.label, self.embedding
 
     @model_validator(mode="after")
@@ -257,19 +248,8 @@ class Resource(_Files):
     compression: Compression | None = Field(
         default=None, description="From the ending if not given."
     )
-    encoding: Annotated[str, Field(max_length=100)] = "utf-8"
+    encoding: Annotated[str, Field(max_length=100), AfterValidator(_checked_encoding)] = "utf-8"
     dialect: Dialect = Dialect()
-
-    @field_validator("encoding")
-    @classmethod
-    def _known_encoding(cls, value: str) -> str:
-        try:
-            "".encode(value)
-        except (LookupError, ValueError):
-            raise ValueError(
-                f"must be an encoding that Python knows, got {shortened(value)}"
-            ) from None
-        return value
 
     @model_validator(mode="after")
     def _encoding_fits(self) -> Resource:
@@ -298,18 +278,13 @@ class Manifest(_Model):
     keywords: tuple[Words, ...] = Field(default=(), max_length=LIST_ITEMS)
     licenses: tuple[License, ...] = Field(default=(), max_length=LIST_ITEMS)
     sources: tuple[Origin, ...] = Field(default=(), max_length=LIST_ITEMS)
-    language: Words | None = Field(default=None, description="BCP 47, such as en.")
+    language: Annotated[Words, AfterValidator(_checked_language)] | None = Field(
+        default=None, description="BCP 47, such as en."
+    )
     resources: Annotated[tuple[Resource, ...], Field(max_length=LIST_ITEMS), *Some]
     documents: Columns = Columns()
     answers: Answers | None = None
     storage_options: StorageOptions = StorageOptions()
-
-    @field_validator("language")
-    @classmethod
-    def _language_tag(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8}){0,9}", value):
-            raise ValueError(f"must be a tag of BCP 47 such as en or pt-BR, got {shortened(value)}")
-        return value
 
     @model_validator(mode="after")
     def _names_differ(self) -> Manifest:
@@ -325,12 +300,7 @@ def load_manifest(
 ) -> Manifest:
     """Read a manifest; every mistake in it is named in one ConfigurationError.
 
-    Parameters
-    ----------
-    url : str or path
-        A local path or an fsspec URL.
-    storage_options : dict, optional
-        How the store of the manifest itself is reached.
+    The `storage_options` say how the store of the manifest itself is reached.
     """
     address = plain_url(url, "a manifest")
     data = read_whole(address, storage_options or {}, YAML_BYTES)
@@ -348,10 +318,9 @@ def base_of(url: str | os.PathLike[str]) -> str:
     ('/data/news', 's3://bucket/news')
     """
     address = os.fspath(url)
-    if "://" in address and not address.startswith(("file://", "local://")):
-        return address.rpartition("/")[0]
-    plain = address.partition("://")[2] or address
-    return os.path.dirname(os.path.abspath(os.path.expanduser(plain)))
+    if is_local(address):
+        return os.path.dirname(local_path(address))
+    return address.rpartition("/")[0]
 
 
 def json_schema() -> dict[str, Any]:

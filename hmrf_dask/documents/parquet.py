@@ -42,19 +42,15 @@ def read_parquet(
             raise DamagedFile(0, problem)
         names = list(dict.fromkeys(name for name in columns.in_order if name is not None))
         groups, line = _row_groups(table, source.span)
-        opened, at_once = True, _rows_at_once(table, names, rows, size)
-        at_once = max(1, min(at_once, CELLS_BYTES // max(1, _largest_cell(file, table, names))))
+        opened, at_once = True, _rows_at_once(file, table, names, rows, size)
         for batch in table.iter_batches(at_once, groups, columns=names) if groups else ():
-            yield from map(_as_record, rows_of(batch, columns.in_order, line))
+            for row in rows_of(batch, columns.in_order, line):
+                yield row if isinstance(row, BadRecord) else Record(row.line, *row.values)
             line += len(batch)
     except (pa.ArrowException, OSError, EOFError, DamagedFile) as error:
         if not opened and source.span and source.span[0] and not file.failure:
             return  # the first segment reports it, once
         raise error if isinstance(error, DamagedFile) else damage(file, line, error) from error
-
-
-def _as_record(row: Row | BadRecord) -> Record | BadRecord:
-    return row if isinstance(row, BadRecord) else Record(row.line, *row.values)
 
 
 def rows_of(
@@ -85,28 +81,25 @@ def _row_groups(table: pq.ParquetFile, span: tuple[int, int] | None) -> tuple[li
     return groups, line
 
 
-def _rows_at_once(table: pq.ParquetFile, names: list[str], rows: int, size: int) -> int:
-    """Return how many rows of the heaviest row group make `size` bytes, at most `rows`."""
-    heaviest = 1.0
+def _rows_at_once(
+    file: WatchedFile, table: pq.ParquetFile, names: list[str], rows: int, size: int
+) -> int:
+    """Return how many rows of the heaviest row group make `size` bytes, at most `rows`.
+
+    Any number of rows can share one word of a dictionary, which may have that many bytes.
+    """
+    heaviest, largest_cell = 1.0, 1
     for number in range(table.num_row_groups):
         group = table.metadata.row_group(number)
-        columns = [group.column(place) for place in range(group.num_columns)]
-        wanted = [c for c in columns if c.path_in_schema.split(".")[0] in names]
-        total = sum(column.total_uncompressed_size for column in wanted)
+        columns = map(group.column, range(group.num_columns))
+        read = [column for column in columns if column.path_in_schema.split(".")[0] in names]
+        total = sum(column.total_uncompressed_size for column in read)
         heaviest = max(heaviest, total / max(group.num_rows, 1))
-    return max(1, min(rows, int(size / heaviest)))
-
-
-def _largest_cell(file: WatchedFile, table: pq.ParquetFile, names: list[str]) -> int:
-    """Return how many bytes one word of a dictionary may have: any number of rows can share it."""
-    largest = 0
-    for number in range(table.num_row_groups):
-        group = table.metadata.row_group(number)
-        for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema.split(".")[0] in names and column.has_dictionary_page:
+        for column in read:
+            if column.has_dictionary_page:
                 file.seek(column.dictionary_page_offset)
-                largest = max(largest, _page_bytes(file.read(_PAGE_HEADER)))
-    return largest
+                largest_cell = max(largest_cell, _page_bytes(file.read(_PAGE_HEADER)))
+    return max(1, min(rows, int(size / heaviest), CELLS_BYTES // largest_cell))
 
 
 def _page_bytes(header: bytes) -> int:
@@ -134,17 +127,15 @@ def _values(column: pa.Array) -> list[Any]:
         kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         # Arrays, not lists of Python numbers: an embedding has hundreds.
-        return [None if row is None else row for row in map(_row, column)]
+        return [
+            row.values.to_numpy(zero_copy_only=False) if row.is_valid else None for row in column
+        ]
     if pa.types.is_temporal(kind):  # Python's own dates end in 9999 and at microseconds
         column = column.cast(pa.string())
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
         return [_decoded(value) for value in column]
-
-
-def _row(value: pa.ListScalar) -> Any:
-    return value.values.to_numpy(zero_copy_only=False) if value.is_valid else None
 
 
 def _decoded(value: pa.Scalar) -> Any:

@@ -1,10 +1,7 @@
-"""What the values of a document must be, whatever the format they come from.
-
-Records of files: what every reader gives back, and files that are one document each.
+"""Records of files, whatever the format: what readers give back, and what a document must be.
 
 A reader of a format (`jsonl`, `delimited`, `parquet`) gives rows, bad records, and the place where
-a file breaks off. Documents are made from rows in the same modules; answers and known classes, by
-`table_files`, stand on the same readers.
+a file breaks off. Documents, answers and known classes are made from the same rows.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
     if type(id_) is not str:
         if id_ is None:
             return f"the id ({columns.id!r}) is missing"
-        return f"the id ({columns.id!r}) must be a text or an integer, got {json_type(id_)}"
+        return f"the id ({columns.id!r}) must be a text or an integer, got {_json_type(id_)}"
     if not id_ or id_.isspace():
         return f"the id ({columns.id!r}) is missing"
     if len(id_) > MOST_CHARACTERS:
@@ -52,7 +49,7 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
     if type(text) is not str:
         if text is None:
             return f"the text ({columns.text!r}) is missing"
-        return f"the text ({columns.text!r}) must be a text, got {json_type(text)}"
+        return f"the text ({columns.text!r}) must be a text, got {_json_type(text)}"
     limit = columns.max_bytes
     # A character has at most four bytes: most records need not be encoded to be known as short.
     if 4 * (len(id_) + len(text)) > limit and len(id_.encode()) + len(text.encode()) > limit:
@@ -77,13 +74,7 @@ def is_text(value: str) -> bool:
 
 
 def too_long(limit: int, way_out: str = RAISE_LIMIT) -> str:
-    """Return what is wrong with a record above a limit, `Columns.max_bytes` for documents.
-
-    Examples
-    --------
-    >>> too_long(1000)
-    'longer than 1000 bytes; raise documents.max_bytes or cut it'
-    """
+    """Return what is wrong with a record above a limit, `Columns.max_bytes` for documents."""
     return f"longer than {limit} bytes; {way_out}"
 
 
@@ -96,7 +87,7 @@ def problem_of_word(name: str, value: Any) -> str:
     ('', 'the label must be a text or a number, got a list with other things')
     """
     if isinstance(value, bool | bytes | list | dict | np.ndarray):
-        return f"the {name} must be a text or a number, got {json_type(value)}"
+        return f"the {name} must be a text or a number, got {_json_type(value)}"
     if isinstance(value, str) and len(value) > MOST_CHARACTERS:
         return f"the {name} must have at most {MOST_CHARACTERS} characters, got {len(value)}"
     return ""
@@ -115,7 +106,7 @@ def as_row(value: Any, width: int | None) -> tuple[npt.NDArray[np.float32], str]
     if value is None:
         return _NO_ROW, "the embedding is missing"
     if not _are_numbers(value):
-        return _NO_ROW, f"the embedding must be a list of numbers, got {json_type(value)}"
+        return _NO_ROW, f"the embedding must be a list of numbers, got {_json_type(value)}"
     try:
         with np.errstate(over="ignore"):
             row = np.asarray(value, np.float64).astype(np.float32)
@@ -135,14 +126,8 @@ def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(number) in (int, float) for number in value)
 
 
-def json_type(value: Any) -> str:
-    """Return the type of a value in the words of JSON.
-
-    Examples
-    --------
-    >>> json_type(True), json_type(0.5), json_type([])
-    ('true or false', 'a fraction', 'an empty list')
-    """
+def _json_type(value: Any) -> str:
+    """Return the type of a value in the words of JSON."""
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, list):
@@ -192,16 +177,7 @@ class DamagedFile(Exception):  # noqa: N818 (no error of the program: it becomes
 
 
 class Nothing:
-    """How much of a file was read since its last record: a stream of newlines must end.
-
-    Examples
-    --------
-    >>> nothing = Nothing(longest=100)
-    >>> nothing.add(10**9, 1, line=2)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.documents.records.DamagedFile: 1,000,000,000 bytes and 1 lines without a ...
-    """
+    """How much of a file was read since its last record: a stream of newlines must end."""
 
     def __init__(self, longest: int) -> None:
         self._most = BYTES_WITHOUT_RECORD + longest
@@ -250,13 +226,6 @@ def damage(file: WatchedFile, line: int, error: Exception) -> Exception:
     return file.failure or DamagedFile(line, f"damaged: {error}")
 
 
-def _way_out(names: list[str]) -> str:
-    """Return what to do about columns that are not there."""
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-        return "give the resource in the manifest a dialect with its delimiter"
-    return "correct documents: in the manifest, or the file"
-
-
 def missing_columns(columns: Columns, names: list[str]) -> str:
     """Return what is wrong with the columns of a table, "" if the wanted ones are there once.
 
@@ -267,13 +236,14 @@ def missing_columns(columns: Columns, names: list[str]) -> str:
     >>> missing_columns(Columns(), ["id", "txt"]).partition(";")[0]
     "no column 'text', got id, txt (did you mean 'txt'?)"
     """
-    for name in dict.fromkeys(name for name in columns.in_order if name is not None):
+    way_out = "correct documents: in the manifest, or the file"
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        way_out = "give the resource in the manifest a dialect with its delimiter"
+    for name in filter(None, columns.in_order):
         if names.count(name) != 1:
             count = "two columns" if name in names else "no column"
             shown = excerpt(", ".join(names[:20]))
-            return (
-                f"{count} {name!r}, got {shown}{meant(name, {*names} - {name})}; {_way_out(names)}"
-            )
+            return f"{count} {name!r}, got {shown}{meant(name, {*names} - {name})}; {way_out}"
     return ""
 
 

@@ -1,10 +1,8 @@
-"""Segments of one large file, each read by a task of its own.
+"""The files a manifest names, each with what shows whether it changed, and segments of large ones.
 
 JSON Lines are cut at bytes, and a line is of the segment it begins in; Parquet is cut between row
 groups. Where depends on the size of the file alone. What is compressed as a whole, and CSV, whose
 quoted cells may hold line ends, can only be read from the front.
-
-The files a manifest names, each with what shows whether it changed.
 """
 
 from __future__ import annotations
@@ -25,15 +23,13 @@ from hmrf_dask.documents.manifest import (
     Dialect,
     Manifest,
     Resource,
-    StorageOptions,
 )
 from hmrf_dask.documents.streams import BLOCK_BYTES, WatchedFile, etag_of, filesystem, open_file
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.limits import MOST_FILES
 from hmrf_dask.redaction import GLOB_STORES
-from hmrf_dask.storage.addresses import store_problem
+from hmrf_dask.storage.addresses import is_local, local_path, store_problem
 from hmrf_dask.storage.remote import explained
-from hmrf_dask.storage.whole_files import is_local, local_path
 
 SEGMENT_BYTES = 64 * 2**20
 
@@ -55,13 +51,7 @@ def segments_of(source: Source) -> list[Source]:
 
 
 def is_cut(source: Source) -> bool:
-    """Return whether a file is cut if it is large.
-
-    Examples
-    --------
-    >>> [is_cut(Source("a", "/a", 9, "1", kind)) for kind in ("jsonl", "parquet", "csv")]
-    [True, True, False]
-    """
+    """Return whether a file is cut if it is large."""
     return source.format == "parquet" or (source.format, source.compression) == ("jsonl", "none")
 
 
@@ -138,79 +128,39 @@ _FORMATS = {
 }
 _COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
 _MAGIC = re.compile(r"[*?[]")
+_USUAL = Dialect()
 
 
 @dataclass(frozen=True)
 class Source:
     """One file with documents, as tasks get it: plain values, picklable, nothing secret.
 
-    Attributes
-    ----------
-    path : str
-        Its name in ledgers and errors: relative to the manifest's folder where the manifest is
-        written so and local, else absolute or a URL. Stable when the folder moves.
-    url : str
-        Where it is read from: an absolute path or a URL.
-    size : int
-        In bytes, as stored.
-    etag : str
-        Changes with the content: mtime in nanoseconds (hexadecimal) of local files, the store's
-        etag of objects.
-    format, compression : str
-        "jsonl", "parquet", "csv", "text" or "builtin"; "none", "gz" or "zst".
-    hash : str or None
-        What the content must have, as ``algorithm:hexadecimal``.
-    document_id : str
-        Of a text file: its path below the folder or below the fixed part of the glob.
-    span : (int, int) or None
-        The segment of the file that this is: lines that begin in them, or row groups of
-        Parquet. None is the whole file; see `hmrf_dask.documents.sources`.
+    Its `path` names it in ledgers and errors: relative to the manifest's folder where the manifest
+    is written so and local, else absolute or a URL. It is stable when the folder moves.
     """
 
     path: str
-    url: str
-    size: int
-    etag: str
-    format: str
+    url: str  # where it is read from: an absolute path or a URL
+    size: int  # in bytes, as stored
+    etag: str  # changes with the content: mtime in hexadecimal nanoseconds, or the store's own
+    format: str = ""  # empty while files are listed
     compression: str = "none"
     encoding: str = "utf-8"
-    dialect: Dialect = field(default_factory=lambda: Dialect())
-    hash: str | None = None
-    document_id: str = ""
+    dialect: Dialect = _USUAL
+    hash: str | None = None  # what the content must have, as ``algorithm:hexadecimal``
+    document_id: str = ""  # of a text file: its path below the folder or the fixed part of the glob
     options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    # The segment that this is: lines that begin in it, or row groups. None is the whole file.
     span: tuple[int, int] | None = None
 
     @property
     def n_bytes(self) -> int:
-        """How much of the file this is.
-
-        Examples
-        --------
-        >>> Source("a", "/a", 100, "1", "jsonl", span=(20, 50)).n_bytes
-        30
-        """
+        """How much of the file this is."""
         return self.size if self.span is None else self.span[1] - self.span[0]
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """A file as the store lists it; `below` is its path below the fixed part of the pattern."""
-
-    path: str
-    url: str
-    size: int
-    etag: str
-    below: str
-
-
 def list_sources(manifest: Manifest, base: str) -> list[Source]:
-    """Return every file with documents, sorted by path.
-
-    Parameters
-    ----------
-    manifest : Manifest
-    base : str
-        The manifest's folder; see `hmrf_dask.documents.manifest.base_of`.
+    """Return every file with documents, sorted by path; `base` is the manifest's folder.
 
     Raises
     ------
@@ -237,8 +187,7 @@ def list_answers(manifest: Manifest, base: str) -> list[Source]:
     answers = manifest.answers
     if answers is None:
         return []
-    options = _options(manifest, answers)
-    sources = []
+    options, sources = _options(manifest, answers), list[Source]()
     for file in _files_of(answers, "answers", base, options, "csv"):
         kind = os.path.splitext(file.path)[1].lower().lstrip(".")
         if kind not in ("csv", "jsonl", "parquet"):
@@ -246,42 +195,31 @@ def list_answers(manifest: Manifest, base: str) -> list[Source]:
                 f"answers: a file must be named .csv, .jsonl or .parquet, got {file.path}; "
                 "rename it"
             )
+        shared = tuple(options.items())
         sources.append(
-            Source(
-                file.path,
-                file.url,
-                file.size,
-                file.etag,
-                kind,
-                hash=answers.hash,
-                options=tuple(options.items()),
-            )
+            replace(file, format=kind, hash=answers.hash, document_id="", options=shared)
         )
     return sorted(sources, key=lambda source: source.path)
 
 
 def _options(manifest: Manifest, files: Resource | Answers) -> dict[str, Any]:
     """Return the options of a resource, else those of the manifest."""
-    chosen: StorageOptions = files.storage_options or manifest.storage_options
-    return chosen.model_dump(exclude_none=True)
+    return (files.storage_options or manifest.storage_options).model_dump(exclude_none=True)
 
 
-def _source(resource: Resource, file: _Listed, options: Mapping[str, Any]) -> Source:
+def _source(resource: Resource, file: Source, options: Mapping[str, Any]) -> Source:
     compression, kind, ending = _kind_of(resource, file.path)
     dialect = resource.dialect
     if ending == ".tsv" and "delimiter" not in dialect.model_fields_set:
         dialect = dialect.model_copy(update={"delimiter": "\t"})
-    return Source(
-        file.path,
-        file.url,
-        file.size,
-        file.etag,
-        kind,
-        compression,
+    return replace(
+        file,
+        format=kind,
+        compression=compression,
         encoding=resource.encoding,
         dialect=dialect,
         hash=resource.hash,
-        document_id=file.below if kind == "text" else "",
+        document_id=file.document_id if kind == "text" else "",
         options=tuple(options.items()),
     )
 
@@ -310,9 +248,9 @@ def _kind_of(resource: Resource, path: str) -> tuple[str, str, str]:
 
 def _files_of(
     files: Resource | Answers, name: str, base: str, options: Mapping[str, Any], kind: str | None
-) -> list[_Listed]:
+) -> list[Source]:
     """Return the files of a resource, each once; size and hash are of a single one."""
-    listed: dict[str, _Listed] = {}
+    listed: dict[str, Source] = {}
     for pattern in files.path:
         matching = _matching(pattern, base, options, kind)
         if not matching:
@@ -337,15 +275,16 @@ def _files_of(
 
 def _matching(
     pattern: str, base: str, options: Mapping[str, Any], kind: str | None
-) -> list[_Listed]:
+) -> list[Source]:
+    """Return the files of a pattern as the store lists them; `document_id` is the path below it."""
     if pattern.startswith(BUILTIN):
-        return [_Listed(pattern, pattern, 0, builtin.version_of(pattern), "")]
+        return [Source(pattern, pattern, 0, builtin.version_of(pattern))]
     relative = is_relative(pattern)
     if relative:
         # Only what the manifest says is a pattern, the folder it lies in may be called anything.
         address, fixed = f"{glob.escape(base)}/{pattern}", f"{base}/{pattern}"
     else:
-        address = fixed = local_path(pattern) if is_local(pattern) else pattern
+        address = fixed = pattern = local_path(pattern) if is_local(pattern) else pattern
     if is_local(address):
         return _local(address, fixed, pattern, base if relative else None, kind)
     return _remote(address, fixed, pattern, options, kind)
@@ -363,21 +302,18 @@ def cut_at_magic(pattern: str) -> tuple[str, tuple[str, ...]]:
     --------
     >>> cut_at_magic("s3://bucket/2026-*/*.csv")
     ('s3://bucket', ('2026-*', '*.csv'))
-    >>> cut_at_magic("documents")
-    ('documents', ())
     """
     match = _MAGIC.search(pattern)
     if match is None:
         return pattern, ()
     folder = pattern[: match.start()].rpartition("/")[0]
-    return folder or pattern[: pattern.startswith("/")], tuple(
-        part for part in pattern[len(folder) :].split("/") if part
-    )
+    below = tuple(filter(None, pattern[len(folder) :].split("/")))
+    return folder or pattern[: pattern.startswith("/")], below
 
 
 def _local(
     address: str, fixed: str, pattern: str, base: str | None, kind: str | None
-) -> list[_Listed]:
+) -> list[Source]:
     with explained(pattern, "list it"):
         if _MAGIC.search(pattern):
             root = os.path.normpath(_fixed_part(fixed, pattern))
@@ -397,9 +333,8 @@ def _local(
                     "narrow the path"
                 )
             name = path if base is None else os.path.relpath(path, base)
-            etag = f"{state.st_mtime_ns:x}"
-            below = os.path.relpath(path, root)
-            listed.append(_Listed(name, path, state.st_size, etag, below))
+            etag, below = f"{state.st_mtime_ns:x}", os.path.relpath(path, root)
+            listed.append(Source(name, path, state.st_size, etag, document_id=below))
     return listed
 
 
@@ -420,7 +355,7 @@ def _walk(root: str) -> list[str]:
 
 def _remote(
     address: str, fixed: str, pattern: str, options: Mapping[str, Any], kind: str | None
-) -> list[_Listed]:
+) -> list[Source]:
     with explained(pattern, "list it"):
         files, path = filesystem(address, options)
         protocol = address.partition("://")[0]
@@ -445,18 +380,15 @@ def _remote(
                 raise ConfigurationError(f"{pattern}: what it lists {problem}")
             if info["size"] is None:  # pages do not say it
                 info = files.info(name)
+            size, etag = int(info["size"]), etag_of(files, name, info)
             below = name.removeprefix(root).lstrip("/")
-            listed.append(_Listed(url, url, int(info["size"]), etag_of(files, name, info), below))
+            listed.append(Source(url, url, size, etag, document_id=below))
     return listed
 
 
 def _fixed_part(address: str, pattern: str) -> str:
     """Return the folder that a pattern cannot leave: all before its first name with magic."""
-    before = address[: len(address) - len(pattern)]
-    match = _MAGIC.search(pattern)
-    assert match is not None
-    folder = pattern[: match.start()].rpartition("/")[0]
-    return f"{before}{folder}" or "/"
+    return address[: len(address) - len(pattern)] + cut_at_magic(pattern)[0]
 
 
 def _is_private(path: str, root: str, kind: str | None) -> bool:

@@ -10,37 +10,28 @@ from typing import Any, BinaryIO
 
 from hmrf_dask.errors import SourceError
 from hmrf_dask.limits import MOST_RATIO, RATIO_FREE_BYTES, WHOLE_FILE_BYTES
+from hmrf_dask.storage.addresses import is_local, local_path
 from hmrf_dask.storage.remote import alive, explained, open_files
-from hmrf_dask.storage.whole_files import is_local, local_path, open_regular, read_bounded
+from hmrf_dask.storage.whole_files import open_regular, read_bounded
 
 BLOCK_BYTES = 4 * 2**20
 # Options that a store's file system knows, by protocol; others have none.
-_KNOWN_OPTIONS = {
-    "s3": {"profile", "endpoint_url", "anon", "requester_pays"},
-    "gs": {"project", "endpoint_url", "anon", "requester_pays"},
-}
-_SAME_PROTOCOL = {"s3a": "s3", "gcs": "gs"}
+_S3 = {"profile", "endpoint_url", "anon", "requester_pays"}
+_GOOGLE = {"project", "endpoint_url", "anon", "requester_pays"}
+_KNOWN_OPTIONS = {"s3": _S3, "s3a": _S3, "gs": _GOOGLE, "gcs": _GOOGLE}
 
 
 def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, with the options it knows, and the path in it."""
-    return open_files(url, known_options(url, options), listed=True)
+    return open_files(url, _known_options(url, options), listed=True)
 
 
-def known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the store of a URL knows.
-
-    Examples
-    --------
-    >>> known_options("gs://bucket/a", {"anon": True, "profile": "research"})
-    {'token': 'anon'}
-    >>> known_options("a.csv", {"anon": True})
-    {}
-    """
+def _known_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the store of a URL knows; of Google's in the words of gcsfs."""
     protocol = url.partition("://")[0] if "://" in url else ""
-    known = _KNOWN_OPTIONS.get(_SAME_PROTOCOL.get(protocol, protocol), set())
+    known = _KNOWN_OPTIONS.get(protocol, set())
     chosen = {key: value for key, value in options.items() if key in known and value is not None}
-    if protocol in ("gs", "gcs") and chosen.pop("anon", False):
+    if known is _GOOGLE and chosen.pop("anon", False):
         chosen["token"] = "anon"
     return chosen
 
@@ -75,7 +66,7 @@ def state_of(url: str, options: Mapping[str, Any]) -> tuple[int, str]:
 def read_whole(url: str, options: Mapping[str, Any], most: int = WHOLE_FILE_BYTES) -> bytes:
     """Return the bytes of a small file; see `read_bounded`."""
     with explained(url, "read it"):
-        return read_bounded(url, known_options(url, options), most, listed=True)
+        return read_bounded(url, _known_options(url, options), most, listed=True)
 
 
 class _Stream(io.RawIOBase):
@@ -148,12 +139,10 @@ class WatchedFile(_Stream):
 
 def open_file(url: str, options: Mapping[str, Any]) -> BinaryIO:
     """Open a file of any store for reading."""
-    opened: BinaryIO
     if is_local(url):
-        opened = open_regular(local_path(url))
-    else:
-        files, path = filesystem(url, options)
-        opened = files.open(path, "rb", block_size=BLOCK_BYTES)
+        return open_regular(local_path(url))
+    files, path = filesystem(url, options)
+    opened: BinaryIO = files.open(path, "rb", block_size=BLOCK_BYTES)
     return opened
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Final, TypeVar
@@ -35,13 +35,7 @@ _PLAIN: Final = (
 
 
 def _read_plain(data: bytes, name: str) -> Any:
-    """Return what a YAML file holds; `name` is its path or URL, for errors.
-
-    Raises
-    ------
-    ConfigurationError
-        It is no YAML, not of plain values, or beyond the bounds of `hmrf_dask.limits`.
-    """
+    """Return what a YAML file of plain values holds, within the bounds of `hmrf_dask.limits`."""
     if len(data) > YAML_BYTES:
         raise ConfigurationError(f"{name} must have at most {YAML_BYTES:,} bytes, got more")
     try:
@@ -162,17 +156,20 @@ _MUST_BE: Final = {
 _KINDS: Final = {"job": ("manifest", "run"), "manifest": ("resources", "check")}
 
 
-def _checked_place(text: str) -> str:
-    """Refuse a path or URL that may carry a secret, or reach out to where nobody expects it."""
-    if problem := store_problem(text):
-        raise ValueError(problem)
-    return text
+def refusing(problem_of: Callable[[str], str]) -> AfterValidator:
+    """Return what refuses a text with a problem, such as a secret in it."""
+
+    def checked(text: str) -> str:
+        """Return a text without a problem."""
+        if problem := problem_of(text):
+            raise ValueError(problem)
+        return text
+
+    return AfterValidator(checked)
 
 
 Words = Annotated[str, Field(max_length=10_000)]
-Place = Annotated[
-    str, Field(min_length=1, max_length=PATH_CHARACTERS), AfterValidator(_checked_place)
-]
+Place = Annotated[str, Field(min_length=1, max_length=PATH_CHARACTERS), refusing(store_problem)]
 
 
 def parse_yaml(data: bytes, name: str) -> dict[str, Any]:
@@ -188,31 +185,18 @@ def parse_yaml(data: bytes, name: str) -> dict[str, Any]:
     hmrf_dask.errors.ConfigurationError: job.yaml must be a mapping of names to values, got ...
     """
     content = _read_plain(data, name)
-    if not isinstance(content, dict):
-        raise ConfigurationError(
-            f"{name} must be a mapping of names to values, got {_kind(content)}; see the README "
-            "for a manifest and a job file to begin with"
-        )
-    return content
-
-
-def _kind(value: Any) -> str:
-    """Return what a YAML file holds in the place of a mapping."""
-    if value is None:
-        return "an empty file"
-    return "a list" if isinstance(value, list) else f"the text {_short(value)}"
+    if isinstance(content, dict):
+        return content
+    kind = "a list" if isinstance(content, list) else f"the text {_short(content)}"
+    raise ConfigurationError(
+        f"{name} must be a mapping of names to values, got "
+        f"{'an empty file' if content is None else kind}; see the README for a manifest and a job "
+        "file to begin with"
+    )
 
 
 def refuse_other_kind(content: dict[str, Any], name: str, wanted: str) -> None:
     """Refuse a job where a manifest belongs, and the other way, with the command that takes it.
-
-    Parameters
-    ----------
-    content : dict
-        As `parse_yaml` gives it.
-    name : str
-        Path or URL of the file.
-    wanted : {"job", "manifest"}
 
     Examples
     --------
@@ -231,13 +215,7 @@ def refuse_other_kind(content: dict[str, Any], name: str, wanted: str) -> None:
 
 
 def is_kind(content: dict[str, Any], kind: str) -> bool:
-    """Return whether a file says that it is a job or a manifest, or has only the keys of one.
-
-    Examples
-    --------
-    >>> is_kind({"manifest": "news.yaml"}, "job"), is_kind({"resources": []}, "job")
-    (True, False)
-    """
+    """Return whether a file says that it is a job or a manifest, or has only the keys of one."""
     schema = str(content.get("$schema", ""))
     by_key = _KINDS[kind][0] in content and not any(
         key in content for name, (key, _) in _KINDS.items() if name != kind
@@ -256,15 +234,6 @@ def _manifest_of(content: dict[str, Any], name: str) -> str:
 
 def validated(model: type[M], content: dict[str, Any], name: str) -> M:
     """Return what a file says as the model has it; one error names every mistake by its path.
-
-    Parameters
-    ----------
-    model : type
-        A pydantic model.
-    content : dict
-        As `parse_yaml` gives it.
-    name : str
-        What to call the file in the error: its path or URL.
 
     Examples
     --------
@@ -343,19 +312,17 @@ def _words(mistake: Any, path: tuple[int | str, ...], model: type[BaseModel]) ->
         return "is missing"
     if mistake["type"] in ("value_error", "assertion_error"):
         return str(mistake["msg"].partition(" error, ")[2])
-    context = {key: _plain(value) for key, value in mistake.get("ctx", {}).items()}
     if mistake["type"] == "string_too_short":
         return "must not be empty"
+    context = {  # a limit as a person writes it: 1, not 1.0
+        key: int(value) if isinstance(value, float) and value.is_integer() else value
+        for key, value in mistake.get("ctx", {}).items()
+    }
     if context.get("pattern") == NAME_PATTERN:
         must = "lower-case letters, digits, '.', '_' and '-', a letter or digit first"
     else:
         must = _MUST_BE.get(mistake["type"], mistake["msg"]).format_map(context).replace("'", "")
     return f"must be {must}, got {_short(mistake['input'])}{_hint(mistake)}"
-
-
-def _plain(value: Any) -> Any:
-    """Return a limit as a person writes it: 1, not 1.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _hint(mistake: Any) -> str:
@@ -382,10 +349,11 @@ def _as_number(value: str) -> str:
 
 def _short(value: Any) -> str:
     """Return a value as YAML writes it, not too long."""
-    plain = {None: "nothing", True: "true", False: "false"}
     if isinstance(value, list | Mapping):  # nobody knows what is in there
         return "a list" if isinstance(value, list) else "a mapping"
-    return plain[value] if value is None or isinstance(value, bool) else shortened(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "nothing" if value is None else shortened(value)
 
 
 def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
@@ -393,13 +361,13 @@ def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     models = [model]
     for step in path:
         if isinstance(step, str):
-            inner = [
-                field.annotation
+            models = [
+                inner
                 for known in models
                 for name, field in known.model_fields.items()
                 if step in (name, field.alias)
+                for inner in _models_in(field.annotation)
             ]
-            models = [field for annotation in inner for field in _models_in(annotation)]
     names = [field.alias or name for known in models for name, field in known.model_fields.items()]
     return list(dict.fromkeys(names))
 

@@ -19,28 +19,28 @@ from sklearn.utils.validation import check_is_fitted
 
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
-from hmrf_dask.errors import DistortionError
+from hmrf_dask.errors import DistortionError, InvalidInputError
 from hmrf_dask.estimators.files import SavedModel, save_model
 from hmrf_dask.estimators.inputs import (
     GivenRows,
     as_constraints,
     draw_seed,
     given_centroids,
+    given_seeds,
     is_lazy,
     make_settings,
     without_costs,
 )
 from hmrf_dask.estimators.prediction import (
     Predictor,
-    labels_of_fit,
     predict_rows,
     score_rows,
     transform_rows,
+    whole,
 )
 from hmrf_dask.fit.fitting import Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
 from hmrf_dask.fit.preparation import check_memory, table_task
-from hmrf_dask.fit.seeds import Seeds
 from hmrf_dask.parameters import PARAMETERS
 
 POSITIVE_ONLY = ("i-divergence", "kl")
@@ -71,7 +71,7 @@ class HMRFEstimator(
     random_state: Any
     _method: str  # the name of the estimator in the table of parameters
     _fixed: Mapping[str, Any] = {}  # settings that make the method what it is
-    _priced = True  # whether costs given with pairs count
+    _fixed_seeds: bool | None = None  # whether seeds keep their labels; None: `y` is ignored
     _progress: Progress = staticmethod(unwatched)  # called with the record of every commit
 
     def fit(
@@ -89,18 +89,18 @@ class HMRFEstimator(
         ----------
         X : sparse matrix or array, array-like, dask array, Corpus, or path of a corpus
             Rows are documents, columns features, shape (n_samples, n_features).
-        y : Ignored
-            For scikit-learn's sake.
+        y : array-like or dask array, shape (n_samples,) or (n_samples, n_clusters), optional
+            For `SeededKMeans` and `ConstrainedKMeans` the class of each row, -1 where it is
+            unknown; or soft seeds, for `SeededKMeans` only: a probability for each class, all 0
+            where nothing is known, dense or sparse. All others ignore it.
         must_link, cannot_link : array-like of int, shape (m, 2), optional
             Pairs of row numbers of X that belong together, or do not; of document ids (str) where
-            X is a Corpus that has some. Or one `Constraints`, as `must_link`.
+            X is a Corpus that has some. Or one `Constraints`, as `must_link`. Where `y` counts they
+            are seeds: rows must-linked to a seed are of its class; other must-link groups, the
+            largest first, are the seeds of classes that have none. Later on they are only counted.
         run_dir : str or path, optional
             Folder or URL where every iteration is committed; a fit that was stopped resumes from
             there to the same bits. Without it a temporary one lives as long as `labels_` need it.
-
-        Returns
-        -------
-        self
 
         Examples
         --------
@@ -111,18 +111,25 @@ class HMRFEstimator(
         >>> model.fit(rows, must_link=[(0, 3)]).violations_
         {'must_link': 0, 'cannot_link': 0}
         """
+        if self._fixed_seeds is not None and y is None and must_link is None:
+            raise InvalidInputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: give "
+                "the classes of some rows, or must_link; without seeds use KMeans"
+            )
         distortion = make_distortion(self.distortion)
         parameters = self.get_params(deep=False)
         values = {name: parameters[name] for name in parameters if name in PARAMETERS}
         values["random_state"] = self._seed(run_dir)
         settings = make_settings(values, self._fixed, distortion, self._method)
         constraints = as_constraints(must_link, cannot_link)
-        if not self._priced:
+        if "must_link_cost" in self._fixed:
             constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
         check_memory([table_task(settings.n_clusters, corpus.n_features)])
-        seeds = self._seeds(y, corpus.n_rows, settings.n_clusters, distortion)
-        first = given_centroids(self.init, distortion, settings.n_clusters, corpus.n_features)
+        seeds, n_clusters, fixed = None, settings.n_clusters, self._fixed_seeds
+        if fixed is not None:
+            seeds = given_seeds(y, corpus.n_rows, n_clusters, distortion, fixed=fixed)
+        first = given_centroids(self.init, distortion, n_clusters, corpus.n_features)
         fitted = fit_corpus(
             corpus, constraints, settings, distortion, given=first, seeds=seeds, run_dir=run_dir,
             progress=self._progress,
@@ -130,10 +137,6 @@ class HMRFEstimator(
         self._take(fitted)
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
         return self
-
-    def _seeds(self, y: Any, n_rows: int, n_clusters: int, distortion: Distortion) -> Seeds | None:
-        """Return what `y` says of the rows' classes: for most estimators nothing."""
-        return None
 
     def _seed(self, run_dir: str | os.PathLike[str] | None) -> int:
         """Return the seed; without a `random_state` the one that the run there recorded."""
@@ -171,27 +174,21 @@ class HMRFEstimator(
             # `run` itself stands in the graph of lazy labels; the copy must not keep it alive.
             weakref.finalize(run, copy(run).remove)
         self._run = run if scratch and lazy else None
-        self.labels_ = labels_of_fit(fitted.labels(), fitted.problem, lazy=lazy)
+        counts = tuple(part.n_rows for part in fitted.problem.free)
+        self.labels_ = whole(fitted.labels(), counts, (), np.dtype(np.int32), lazy)
         if scratch and not lazy:
             run.remove()
 
     def predictor(self) -> Predictor:
         """Return the fitted model as far as new rows need it, for `estimators.prediction`."""
         check_is_fitted(self)
-        weights, smoothing = self.feature_weights_, self.smoothing_
-        return Predictor(self._distortion, self.cluster_centers_, weights, smoothing)
+        metric = (self.feature_weights_, self.smoothing_)
+        return Predictor(self._distortion, self.cluster_centers_, *metric)
 
     def predict(self, X: Any) -> Any:
-        """Return the nearest cluster of each row under the learned metric.
+        """Return the nearest cluster of each row under the learned metric: int32 of `cluster_ids_`.
 
-        Parameters
-        ----------
-        X : as for `fit`
-
-        Returns
-        -------
-        labels : ndarray of int32, shape (n_samples,)
-            Of `cluster_ids_`. A dask array, not computed yet, for a dask array, a Corpus or a path.
+        A dask array, not computed yet, for a dask array, a Corpus or a path.
 
         Examples
         --------
@@ -202,22 +199,14 @@ class HMRFEstimator(
         >>> (model.predict([[9, 1], [2, 8]]) == model.labels_[[0, 2]]).tolist()
         [True, True]
         """
-        check_is_fitted(self)
-        corpus = self._corpus(X, fitting=False)
-        return predict_rows(self.predictor(), corpus, self.cluster_ids_, lazy=is_lazy(X))
+        predictor, corpus = self.predictor(), self._corpus(X, fitting=False)
+        return predict_rows(predictor, corpus, self.cluster_ids_, lazy=is_lazy(X))
 
     def transform(self, X: Any) -> Any:
-        """Return the distance of each row to each cluster under the learned metric.
+        """Return the distances of rows to clusters, shape (n_samples, n_clusters).
 
-        Parameters
-        ----------
-        X : as for `fit`
-
-        Returns
-        -------
-        distances : ndarray of float64, shape (n_samples, n_clusters)
-            Columns are positions, as rows of `cluster_centers_` are; `cluster_ids_` names them. A
-            dask array, not computed yet, for a dask array, a Corpus or a path.
+        Columns are positions, as rows of `cluster_centers_` are; `cluster_ids_` names them. A dask
+        array, not computed yet, for a dask array, a Corpus or a path.
 
         Examples
         --------
@@ -228,17 +217,10 @@ class HMRFEstimator(
         >>> (model.transform(rows).argmin(axis=1) == model.labels_).all()
         np.True_
         """
-        check_is_fitted(self)
         return transform_rows(self.predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return minus the sum of the distances of rows to their nearest clusters.
-
-        Parameters
-        ----------
-        X : as for `fit`
-        y : Ignored
-            For scikit-learn's sake.
 
         Examples
         --------
@@ -249,18 +231,13 @@ class HMRFEstimator(
         >>> round(model.score(rows), 6)
         -0.01
         """
-        check_is_fitted(self)
         return score_rows(self.predictor(), self._corpus(X, fitting=False))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
 
-        `labels_` are not part of it: they belong to the rows.
-
-        Parameters
-        ----------
-        path : str or path
-            A new folder or one that `save` wrote, local or an fsspec URL.
+        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_` are not part
+        of it: they belong to the rows.
 
         Examples
         --------
@@ -273,12 +250,12 @@ class HMRFEstimator(
         >>> again.objective_ == model.objective_
         True
         """
-        check_is_fitted(self)
+        predictor = self.predictor()
         names = getattr(self, "feature_names_in_", None)
         summary = {name: getattr(self, f"{name}_") for name in SUMMARY}
         summary["objective_history"] = self.objective_history_.tolist()
         model = SavedModel(
-            type(self).__name__, self._saved_parameters(), self.predictor(), summary,
+            type(self).__name__, self._saved_parameters(), predictor, summary,
             None if names is None else list(names), self.cluster_ids_.tolist(),
         )  # fmt: skip
         save_model(model, path)

@@ -10,10 +10,8 @@ from hmrf_dask.distortions import Distortion
 from hmrf_dask.errors import HmrfError, InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.files import load_model, not_as_saved
-from hmrf_dask.estimators.inputs import given_seeds
-from hmrf_dask.fit.seeds import Seeds
 
-# Pairs that cost nothing, and are neither closed nor thinned out.
+# Pairs that cost nothing, whatever was given with them, and are neither closed nor thinned out.
 FREE_PAIRS = {"penalty": "potts", "must_link_cost": 0.0, "cannot_link_cost": 0.0}
 GIVEN_PAIRS = {"closure": False, "on_conflict": "raise"}
 
@@ -133,22 +131,7 @@ class HMRFKMeans(HMRFEstimator):
         max_iter: int = 100,
         random_state: Any = None,
     ) -> None:
-        self.n_clusters = n_clusters
-        self.distortion = distortion
-        self.learn_weights = learn_weights
-        self.penalty = penalty
-        self.must_link_cost = must_link_cost
-        self.cannot_link_cost = cannot_link_cost
-        self.init = init
-        self.fill = fill
-        self.inference = inference
-        self.refine = refine
-        self.weight_update = weight_update
-        self.closure = closure
-        self.on_conflict = on_conflict
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.random_state = random_state
+        self._keep(locals())
 
 
 class PCKMeans(HMRFEstimator):
@@ -197,19 +180,7 @@ class PCKMeans(HMRFEstimator):
         max_iter: int = 100,
         random_state: Any = None,
     ) -> None:
-        self.n_clusters = n_clusters
-        self.distortion = distortion
-        self.must_link_cost = must_link_cost
-        self.cannot_link_cost = cannot_link_cost
-        self.init = init
-        self.fill = fill
-        self.inference = inference
-        self.refine = refine
-        self.closure = closure
-        self.on_conflict = on_conflict
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.random_state = random_state
+        self._keep(locals())
 
 
 class MPCKMeans(HMRFEstimator):
@@ -249,20 +220,7 @@ class MPCKMeans(HMRFEstimator):
         max_iter: int = 100,
         random_state: Any = None,
     ) -> None:
-        self.n_clusters = n_clusters
-        self.learn_weights = learn_weights
-        self.penalty = penalty
-        self.must_link_cost = must_link_cost
-        self.cannot_link_cost = cannot_link_cost
-        self.init = init
-        self.fill = fill
-        self.inference = inference
-        self.refine = refine
-        self.closure = closure
-        self.on_conflict = on_conflict
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.random_state = random_state
+        self._keep(locals())
 
 
 class KMeans(HMRFEstimator):
@@ -294,26 +252,12 @@ class KMeans(HMRFEstimator):
         max_iter: int = 100,
         random_state: Any = None,
     ) -> None:
-        self.n_clusters = n_clusters
-        self.distortion = distortion
-        self.init = init
-        self.refine = refine
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.random_state = random_state
+        self._keep(locals())
 
     def fit(  # type: ignore[override]  # without pairs, so that nobody routes any to it
         self, X: Any, y: Any = None, *, run_dir: str | os.PathLike[str] | None = None
     ) -> Self:
-        """Cluster the rows of X; see `HMRFKMeans.fit`.
-
-        Examples
-        --------
-        >>> from hmrf_dask import KMeans
-        >>> rows = [[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]]
-        >>> KMeans(2, random_state=0).fit(rows).converged_
-        True
-        """
+        """Cluster the rows of X; see `HMRFKMeans.fit`."""
         return super().fit(X, y, run_dir=run_dir)
 
 
@@ -345,7 +289,6 @@ class COPKMeans(HMRFEstimator):
 
     _method = "COPKMeans"
     _fixed = MappingProxyType({"hard": True, **FREE_PAIRS, **GIVEN_PAIRS})
-    _priced = False
 
     def __init__(
         self,
@@ -360,15 +303,7 @@ class COPKMeans(HMRFEstimator):
         max_iter: int = 100,
         random_state: Any = None,
     ) -> None:
-        self.n_clusters = n_clusters
-        self.distortion = distortion
-        self.init = init
-        self.fill = fill
-        self.refine = refine
-        self.retries = retries
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.random_state = random_state
+        self._keep(locals())
 
 
 class SeededKMeans(HMRFEstimator):
@@ -397,7 +332,6 @@ class SeededKMeans(HMRFEstimator):
     init = "seeds"
     _method = "SeededKMeans"
     _fixed = MappingProxyType({"init": "seeds", **FREE_PAIRS, **GIVEN_PAIRS})
-    _priced = False
     _fixed_seeds = False
 
     def __init__(
@@ -410,52 +344,7 @@ class SeededKMeans(HMRFEstimator):
         max_iter: int = 100,
         random_state: Any = None,
     ) -> None:
-        self.n_clusters = n_clusters
-        self.distortion = distortion
-        self.fill = fill
-        self.refine = refine
-        self.max_iter = max_iter
-        self.random_state = random_state
-
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        must_link: Any = None,
-        cannot_link: Any = None,
-        run_dir: str | os.PathLike[str] | None = None,
-    ) -> Self:
-        """Cluster the rows of X, beginning with seeds.
-
-        Parameters
-        ----------
-        X : as for `HMRFKMeans.fit`
-        y : array-like or dask array, shape (n_samples,) or (n_samples, n_clusters), optional
-            The class of each row, -1 where it is unknown. Or soft seeds, for `SeededKMeans` only: a
-            probability for each class, all 0 where nothing is known; a dense or sparse matrix.
-        must_link, cannot_link : as for `HMRFKMeans.fit`, optional
-            Seeds as pairs: rows must-linked to a seed are of its class; other must-link groups, the
-            largest first, are the seeds of classes that have none. Later on pairs are only counted.
-        run_dir : as for `HMRFKMeans.fit`
-
-        Returns
-        -------
-        self
-
-        Examples
-        --------
-        >>> from hmrf_dask import SeededKMeans
-        >>> rows = [[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]]
-        >>> SeededKMeans(2, random_state=0).fit(rows, must_link=[(0, 1)]).labels_.tolist()
-        [0, 0, 1, 1]
-        """
-        if y is None and must_link is None:
-            raise InvalidInputError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None: give "
-                "the classes of some rows, or must_link; without seeds use KMeans"
-            )
-        return super().fit(X, y, must_link=must_link, cannot_link=cannot_link, run_dir=run_dir)
+        self._keep(locals())
 
     def fit_predict(self, X: Any, y: Any = None, **parameters: Any) -> Any:
         """Return `labels_` of `fit` with the same arguments; scikit-learn's own leaves out `y`.
@@ -468,9 +357,6 @@ class SeededKMeans(HMRFEstimator):
         [1, 1, 0, 0]
         """
         return self.fit(X, y, **parameters).labels_
-
-    def _seeds(self, y: Any, n_rows: int, n_clusters: int, distortion: Distortion) -> Seeds:
-        return given_seeds(y, n_rows, n_clusters, distortion, fixed=self._fixed_seeds)
 
     def __sklearn_tags__(self) -> Any:
         """Say that there must be seeds."""
@@ -505,16 +391,13 @@ ESTIMATORS: dict[str, type[HMRFEstimator]] = {kind.__name__: kind for kind in FA
 def load(path: str | os.PathLike[str]) -> HMRFEstimator:
     """Return the fitted model that `save` wrote: it predicts, transforms and scores.
 
+    It is of the class that was saved, without `labels_`, which belong to the rows it was fitted on.
+    The model of a job's release calls clusters by their ids (`cluster_ids_`).
+
     Parameters
     ----------
     path : str or path
         The folder, local or an fsspec URL.
-
-    Returns
-    -------
-    estimator
-        Of the class that was saved, without `labels_`, which belong to the rows it was fitted on.
-        The model of a job's release calls clusters by their ids (`cluster_ids_`).
 
     Examples
     --------

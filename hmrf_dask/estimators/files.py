@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from hmrf_dask.distortions import DISTORTIONS, Extent
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
+from hmrf_dask.rows.files import make_place
 from hmrf_dask.storage.remote import explained, open_files
 from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, digest, seal_for_people, unseal_as
-from hmrf_dask.storage.stores import LocalStorage, make_folders, refuse_if_lost
+from hmrf_dask.storage.stores import LocalStorage, refuse_if_lost
 from hmrf_dask.storage.whole_files import decode_npy, encode_npy
 from hmrf_dask.types import AnyArray
 
@@ -29,28 +30,14 @@ _MARK = FORMAT.rpartition("v")[0].encode()
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes
-    ----------
-    kind : str
-        Name of the estimator's class.
-    parameters : dict
-        For its constructor.
-    predictor : Predictor
-    summary : dict
-        Fitted attributes that are JSON, without their last underscore.
-    feature_names : list of str or None
-    cluster_ids : list of int
-        What each cluster is called, by position.
-    """
-
-    kind: str
-    parameters: dict[str, Any]
+    kind: str  # name of the estimator's class
+    parameters: dict[str, Any]  # for its constructor
     predictor: Predictor
-    summary: dict[str, Any]
+    summary: dict[str, Any]  # fitted attributes that are JSON, without their last underscore
     feature_names: list[str] | None
-    cluster_ids: list[int]
+    cluster_ids: list[int]  # what each cluster is called, by position
 
 
 @dataclass(frozen=True)
@@ -96,24 +83,20 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
     if not isinstance(parameters.get("init", ""), str):
         arrays["init"] = np.asarray(parameters.pop("init"))
     files = {f"{name}.npy": encode_npy(array) for name, array in arrays.items()}
-    record = {
-        "format": FORMAT,
-        "estimator": model.kind,
-        "parameters": parameters,
-        "distortion": distortion.name,
-        "smoothing": predictor.smoothing,
-        "corpus": {
-            "n_rows": extent.n_rows,
-            "n_features": extent.n_features,
-            "mean_mass": extent.mean_mass,
-            "largest_mass": extent.largest_mass,
-        },
-        "summary": model.summary,
-        "feature_names": model.feature_names,
-        "cluster_ids": model.cluster_ids,
-        "files": {name: digest(data) for name, data in files.items()},
-    }
-    _write(os.fspath(path), files, seal_for_people(record))
+    facts = _Facts(extent.n_rows, extent.n_features, extent.mean_mass, extent.largest_mass)
+    record = _Record(
+        estimator=model.kind,
+        parameters=parameters,
+        distortion=distortion.name,
+        smoothing=predictor.smoothing,
+        corpus=facts,
+        summary=model.summary,
+        feature_names=model.feature_names,
+        cluster_ids=model.cluster_ids,
+        files={name: digest(data) for name, data in files.items()},
+    )
+    sealed = seal_for_people({"format": FORMAT, **asdict(record)})
+    _write(os.fspath(path), files, sealed)
 
 
 def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
@@ -121,10 +104,7 @@ def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
     refuse_if_lost(path)
     with explained(path, "write the model"):
         filesystem, folder = open_files(path)
-        if isinstance(filesystem, LocalFileSystem):
-            make_folders(folder)
-        else:
-            filesystem.makedirs(folder, exist_ok=True)
+        make_place(filesystem, folder)
         _refuse_foreign(filesystem, folder, files)
         if not isinstance(filesystem, LocalFileSystem):
             for name, data in {**files, RECORD: record}.items():
@@ -207,28 +187,14 @@ def _model_of(record: _Record, arrays: dict[str, AnyArray]) -> SavedModel:
     facts, parameters = record.corpus, dict(record.parameters)
     if "init" in arrays:
         parameters["init"] = arrays["init"]
-    extent = Extent(
-        n_rows=facts.n_rows,
-        n_features=facts.n_features,
-        minimum=arrays["minimum"],
-        maximum=arrays["maximum"],
-        mean_mass=facts.mean_mass,
-        largest_mass=facts.largest_mass,
-    )
+    extent = Extent(**asdict(facts), minimum=arrays["minimum"], maximum=arrays["maximum"])
     distortion = DISTORTIONS[record.distortion]().bind(extent)
     predictor = Predictor(distortion, arrays["centroids"], arrays["weights"], record.smoothing)
-    return SavedModel(
-        record.estimator, parameters, predictor, record.summary, record.feature_names,
-        _ids_of(record, len(predictor.centroids)),
-    )  # fmt: skip
-
-
-def _ids_of(record: _Record, n_clusters: int) -> list[int]:
-    ids = record.cluster_ids
-    known = {cluster_id for cluster_id in ids if 0 <= cluster_id < 2**31}
-    if len(known) != n_clusters or len(ids) != n_clusters:
+    ids, n_clusters = record.cluster_ids, len(predictor.centroids)
+    if len(ids) != n_clusters or len({one for one in ids if 0 <= one < 2**31}) != n_clusters:
         raise ValueError(f"cluster_ids must be {n_clusters} different ids, got {ids}")
-    return ids
+    about = (record.estimator, parameters, predictor)
+    return SavedModel(*about, record.summary, record.feature_names, ids)
 
 
 def _read_record(filesystem: Any, folder: str) -> _Record:

@@ -33,10 +33,7 @@ ROUNDING = 1e-6  # by how much probabilities of a row may miss the sum of 1
 
 
 class Labelled(NamedTuple):
-    """The labelled rows of `y`: how many rows there are; row, class and probability of each label.
-
-    A task of each chunk of a dask array returns one.
-    """
+    """The labels in `y`: how many rows it has; row, class and probability of each label."""
 
     n_rows: int
     rows: IntArray
@@ -49,20 +46,7 @@ def make_settings(
 ) -> Settings:
     """Return the settings that an estimator's parameters mean; `random_state` is a seed by now.
 
-    Parameters
-    ----------
-    parameters : mapping
-        Those of the estimator that are in the table.
-    fixed : mapping
-        Settings that make the method what it is.
-    distortion : Distortion
-    method : str
-        The name that the estimator has in the table.
-
-    Raises
-    ------
-    ConfigurationError
-        A parameter has a value that cannot be used, or that does not go with the distortion.
+    The `method` is the estimator's name in the table of parameters, `fixed` what makes it this one.
     """
     values = {name: _plain(value) for name, value in parameters.items()}
     for name, value in values.items():
@@ -109,9 +93,10 @@ def given_centroids(
     """
     if isinstance(init, str):
         return None
+    expected = (n_clusters, n_features)
     shape = getattr(init, "shape", None)
-    if isinstance(shape, tuple) and shape != (n_clusters, n_features):  # before it is copied
-        raise _other_shape(shape, n_clusters, n_features)
+    if isinstance(shape, tuple) and shape != expected:  # before it is copied
+        raise _other_shape(shape, expected)
     try:
         if isinstance(init, np.ma.MaskedArray):
             raise TypeError("a mask would be lost")
@@ -120,10 +105,9 @@ def given_centroids(
     except (TypeError, ValueError, OverflowError) as error:
         problem = PARAMETERS["init"].problem(None)
         raise ConfigurationError(f"init {problem} of numbers, got {shortened(init)}") from error
-    if centroids.shape != (n_clusters, n_features):
-        raise _other_shape(centroids.shape, n_clusters, n_features)
-    if not np.isfinite(centroids).all():
-        raise _other_shape(centroids.shape, n_clusters, n_features, " with NaN or infinity")
+    finite = bool(np.isfinite(centroids).all())
+    if centroids.shape != expected or not finite:
+        raise _other_shape(centroids.shape, expected, "" if finite else " with NaN or infinity")
     try:
         for first in range(0, n_clusters, CHECKED):
             rows = centroids[first : first + CHECKED]
@@ -136,11 +120,11 @@ def given_centroids(
 
 
 def _other_shape(
-    shape: tuple[int, ...], n_clusters: int, n_features: int, more: str = ""
+    shape: tuple[int, ...], expected: tuple[int, int], more: str = ""
 ) -> ConfigurationError:
     return ConfigurationError(
-        f"init must be a finite array of shape ({n_clusters}, {n_features}), one row for each "
-        f"cluster and one column for each feature, got shape {shape}{more}"
+        f"init must be a finite array of shape {expected}, one row for each cluster and one column "
+        f"for each feature, got shape {shape}{more}"
     )
 
 
@@ -205,9 +189,13 @@ def is_lazy(X: Any) -> bool:
 
 
 class GivenRows:
-    """What estimators share: X as a corpus, and the number of its features."""
+    """What estimators share: parameters as given, X as a corpus, the number of its features."""
 
     n_features_in_: int
+
+    def _keep(self, arguments: dict[str, Any]) -> None:
+        """Set the parameters: all that a constructor got, each under its name, as it is."""
+        vars(self).update({name: arguments[name] for name in arguments if name != "self"})
 
     def _corpus(self, X: Any, *, fitting: bool) -> Corpus:
         """Return X as a corpus; matrices go through scikit-learn's own validation first.
@@ -251,16 +239,7 @@ class GivenRows:
 def given_seeds(
     y: Any, n_rows: int, n_clusters: int, distortion: Distortion, *, fixed: bool
 ) -> Seeds:
-    """Return the seeds that `y` means; refuse what cannot be one, naming rows.
-
-    Parameters
-    ----------
-    y : array-like or dask array, shape (n_rows,) or (n_rows, n_clusters), or None
-        Classes, -1 where unlabelled; or the probability of each class, zero where unlabelled.
-    n_rows, n_clusters : int
-    distortion : Distortion
-    fixed : bool
-        Whether seeds keep their labels.
+    """Return the seeds that `y` means, see `HMRFKMeans.fit`; refuse what is none, naming rows.
 
     Examples
     --------

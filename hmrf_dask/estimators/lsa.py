@@ -75,24 +75,12 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         normalize: bool = False,
         random_state: Any = None,
     ) -> None:
-        self.n_components = n_components
-        self.n_iter = n_iter
-        self.normalize = normalize
-        self.random_state = random_state
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the components of the rows of X.
+        """Find the components of the rows of X, shape (n_samples, n_features).
 
-        Parameters
-        ----------
-        X : sparse matrix or array, array-like, dask array, Corpus, or path of a corpus
-            Shape (n_samples, n_features).
-        y : Ignored
-            For scikit-learn's sake.
-
-        Returns
-        -------
-        self
+        X is a sparse matrix or array, array-like, a dask array, a Corpus, or the path of a corpus.
 
         Examples
         --------
@@ -100,7 +88,12 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         >>> LSA(1, random_state=0).fit([[3.0, 0.0], [0.0, 2.0]]).components_.round(6).tolist()
         [[1.0, 0.0]]
         """
-        self._check_parameters()
+        check_count("n_components", self.n_components)
+        check_count("n_iter", self.n_iter)
+        if not isinstance(self.normalize, bool):
+            raise ConfigurationError(
+                f"normalize must be one of True, False, got {shortened(self.normalize)}"
+            )
         seed = draw_seed(self.random_state)
         corpus = self._corpus(X, fitting=True)
         factors = decompose(DaskFlow(), corpus, int(self.n_components), int(self.n_iter), seed)
@@ -113,26 +106,11 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self._n_features_out = len(factors.components)
         return self
 
-    def _check_parameters(self) -> None:
-        check_count("n_components", self.n_components)
-        check_count("n_iter", self.n_iter)
-        if not isinstance(self.normalize, bool):
-            raise ConfigurationError(
-                f"normalize must be one of True, False, got {shortened(self.normalize)}"
-            )
-
     def transform(self, X: Any) -> Any:
-        """Return the rows of X in the space of the components.
+        """Return the rows of X in the space of the components: float32, (n_samples, n_components).
 
-        Parameters
-        ----------
-        X : as for `fit`
-
-        Returns
-        -------
-        rows : ndarray of float32, shape (n_samples, n_components)
-            For a dask array a dask array of the same row chunks, for a Corpus or a path a Corpus of
-            the same ids and partitions; neither is computed yet.
+        For a dask array a dask array of the same row chunks, for a Corpus or a path a Corpus of the
+        same ids and partitions; neither is computed yet.
 
         Examples
         --------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from hmrf_dask.corpus.partitioned import Corpus, lazy_array
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.preparation import TaskMemory, check_memory, reading_task, table_task
-from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.kernels.distances import UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_value
@@ -42,17 +42,7 @@ def table_of(predictor: Predictor) -> Any:
 
 
 def labels_of(block: RowBlock, predictor: Predictor, table: Any) -> LabelArray:
-    """Return the nearest cluster of each row; ties go to the lowest.
-
-    Examples
-    --------
-    >>> from hmrf_dask.distortions import make_distortion
-    >>> from hmrf_dask.rows.block import RowBlock
-    >>> predictor = Predictor(make_distortion("cosine"), np.eye(2), np.ones(2), smoothing=0.0)
-    >>> block = RowBlock.from_array(np.array([[0.1, 0.9], [5.0, 1.0]]))
-    >>> labels_of(block, predictor, table_of(predictor)).tolist()
-    [1, 0]
-    """
+    """Return the nearest cluster of each row; ties go to the lowest."""
     return _nearest(block, predictor, predictor.terms(block), table)
 
 
@@ -62,32 +52,12 @@ def _nearest(block: RowBlock, predictor: Predictor, terms: Any, table: Any) -> L
 
 
 def distances_of(block: RowBlock, predictor: Predictor, table: Any) -> FloatArray:
-    """Return the distance of each row to each cluster.
-
-    Examples
-    --------
-    >>> from hmrf_dask.distortions import make_distortion
-    >>> from hmrf_dask.rows.block import RowBlock
-    >>> predictor = Predictor(make_distortion("cosine"), np.eye(2), np.ones(2), smoothing=0.0)
-    >>> block = RowBlock.from_array(np.array([[0.0, 3.0]]))
-    >>> distances_of(block, predictor, table_of(predictor)).tolist()
-    [[1.0, 0.0]]
-    """
+    """Return the distance of each row to each cluster."""
     return predictor.distortion.distances(block, predictor.terms(block), table)
 
 
 def score_of(block: RowBlock, predictor: Predictor, table: Any) -> IntArray:
-    """Return the exact sum of distances to the nearest cluster, as limbs.
-
-    Examples
-    --------
-    >>> from hmrf_dask.distortions import make_distortion
-    >>> from hmrf_dask.rows.block import RowBlock
-    >>> predictor = Predictor(make_distortion("cosine"), np.eye(2), np.ones(2), smoothing=0.0)
-    >>> block = RowBlock.from_array(np.array([[3.0, 4.0]]))
-    >>> round(exact_value(score_of(block, predictor, table_of(predictor))), 6)
-    0.2
-    """
+    """Return the exact sum of distances to the nearest cluster, as limbs."""
     terms = predictor.terms(block)
     labels = _nearest(block, predictor, terms, table)
     return exact_sum(predictor.distortion.own_distances(block, terms, table, labels))
@@ -96,7 +66,7 @@ def score_of(block: RowBlock, predictor: Predictor, table: Any) -> IntArray:
 def predict_rows(predictor: Predictor, corpus: Corpus, ids: LabelArray, *, lazy: bool) -> Any:
     """Return the ids of the nearest clusters: int32, shape (n_rows,)."""
     flow = DaskFlow()
-    parts = [flow.lazy(named, labels, ids) for labels in lazy_labels(flow, predictor, corpus)]
+    parts = [flow.lazy(getitem, ids, labels) for labels in lazy_labels(flow, predictor, corpus)]
     return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy)
 
 
@@ -104,17 +74,6 @@ def nearest_rows(predictor: Predictor, corpus: Corpus) -> Any:
     """Return the positions of the nearest clusters: a dask array that is computed once."""
     parts = lazy_labels(DaskFlow(), predictor, corpus)
     return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy=True).persist()
-
-
-def named(labels: LabelArray, ids: LabelArray) -> LabelArray:
-    """Return what the clusters of rows are called.
-
-    Examples
-    --------
-    >>> named(np.array([1, 0, 1]), np.array([17, 4])).tolist()
-    [4, 17, 4]
-    """
-    return ids[labels]
 
 
 def lazy_labels(flow: DaskFlow, predictor: Predictor, corpus: Corpus) -> list[Lazy]:
@@ -137,12 +96,6 @@ def score_rows(predictor: Predictor, corpus: Corpus) -> float:
     flow = DaskFlow()
     limbs = over_partitions(flow, score_of, predictor, corpus)
     return -exact_value(flow.compute([tree(flow, add_limbs, limbs)])[0])
-
-
-def labels_of_fit(parts: list[Lazy], problem: Problem, *, lazy: bool) -> Any:
-    """Return the labels that a fit left in its run: int32, shape (n_rows,)."""
-    counts = tuple(part.n_rows for part in problem.free)
-    return whole(parts, counts, (), np.dtype(np.int32), lazy)
 
 
 def over_partitions(

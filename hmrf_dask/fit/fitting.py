@@ -295,14 +295,9 @@ def given_fingerprint(given: FloatArray) -> str:
     return hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()
 
 
-def _computed(flow: DaskFlow, *values: Lazy) -> tuple[Any, ...]:
-    return tuple(flow.compute(values))
-
-
 def _check_ids(flow: DaskFlow, corpus: Corpus) -> None:
     if corpus.has_ids:
-        run = partial(_computed, flow)
-        twice = find_duplicate_ids(corpus, blocks=corpus.named, lazy=flow.lazy, compute=run)
+        twice = find_duplicate_ids(corpus, flow)
         if twice:
             shown = ", ".join(repr(one) for one in twice[:5])
             raise InvalidInputError(

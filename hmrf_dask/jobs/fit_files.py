@@ -33,7 +33,7 @@ from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.places import model_folder, record_assignments
 from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
-from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, names_below, remove_files
+from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, remove_files
 from hmrf_dask.rows.canonical import sound_csr
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.remote import explained, open_files
@@ -302,7 +302,7 @@ def start_afresh(run_dir: str) -> None:
     """
     storage = open_storage(absolute_url(run_dir), {}, durable=True)
     with explained(run_dir, "start afresh"):
-        names = sorted(names_below(storage))
+        names = sorted(storage.names_below())
     if not names:
         return
     foreign = [name for name in names if not is_own(name, RUN_DIRECTORY)]

@@ -31,9 +31,8 @@ from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.own_files import FOLDERS
 from hmrf_dask.releases.ownership import Owner
-from hmrf_dask.storage.addresses import Location, absolute_url, plain_url
+from hmrf_dask.storage.addresses import Location, absolute_url, is_local, plain_url
 from hmrf_dask.storage.stores import open_storage
-from hmrf_dask.storage.whole_files import is_local
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ def _chosen(inputs: Inputs, chosen: int) -> Parent:
     if newest == chosen or last is None or last.run != run_id:
         passed_over = range(chosen + 1, newest + 1)
         run_id = _run_id(inputs, release, passed_over)
-    elif not damages(inputs.output, last):
+    elif not damages(storage, last):
         return Parent(last, newest + 1, run_id, done=True)
     return Parent(release, newest + 1, run_id, passed_over=passed_over)
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -201,9 +200,7 @@ def without_repeated(
         Whether documents are left out; else they are an error.
     """
     flow = DaskFlow()
-    repeated = find_duplicate_ids(
-        corpus, blocks=corpus.named, lazy=flow.lazy, compute=_computing(flow)
-    )
+    repeated = find_duplicate_ids(corpus, flow)
     if not repeated:
         return Unique(corpus, [])
     ids = np.sort(np.asarray(repeated, np.str_))
@@ -264,14 +261,6 @@ def _paths(home: Home, rows: IntArray) -> list[str]:
     """Return the file of each of some rows of a partition."""
     ends = np.cumsum([n for _, n in home])
     return [home[place][0] for place in np.searchsorted(ends, rows, side="right")]
-
-
-def _computing(flow: DaskFlow) -> Callable[..., tuple[Any, ...]]:
-    return partial(_computed, flow)
-
-
-def _computed(flow: DaskFlow, *values: Any) -> tuple[Any, ...]:
-    return tuple(flow.compute(values))
 
 
 def _without(flow: DaskFlow, corpus: Corpus, out: dict[int, list[int]], url: str) -> Corpus:

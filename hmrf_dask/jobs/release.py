@@ -59,7 +59,6 @@ from hmrf_dask.releases.release import (
     publish,
     read_file,
     read_if_whole,
-    read_published,
 )
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest
@@ -145,7 +144,7 @@ def _in_changed_files(run: JobRun, material: Material) -> list[bool]:
 def _last_lineage(run: JobRun) -> Lineage:
     assert run.previous is not None
     name = next(name for name in run.previous.files if name.endswith(f"/{LINEAGE}"))
-    found = Lineage.from_json(read_published(run.inputs.output, run.previous, name))
+    found = Lineage.from_json(read_file(run.place.storage, name, run.previous.files[name]))
     next_id = next_id_after(run.inputs.output, run.parent)
     return replace(found, next_id=max(found.next_id, next_id))
 
@@ -154,7 +153,7 @@ def _model_files(run: JobRun) -> Files:
     folder = f"{run.name}/{MODEL}"
     names = [f"{folder}/{name}" for name in sorted(run.place.storage.names(folder))]
     # Neither half a file, of an attempt that was killed while it wrote, nor what others put there.
-    return hashed(run.inputs.output, filter(OUTPUT.fullmatch, names))
+    return hashed(run.place.storage, filter(OUTPUT.fullmatch, names))
 
 
 def _written(run: JobRun, name: str, data: bytes) -> Files:
@@ -244,7 +243,7 @@ def _resized(run: JobRun, lineage: Lineage) -> bytes:
     """Return the clusters of the last release with the sizes they have now."""
     assert run.previous is not None
     name = next(name for name in run.previous.files if name.endswith(f"/{assignments.NAME}"))
-    table = decode_parquet(read_published(run.inputs.output, run.previous, name))
+    table = decode_parquet(read_file(run.place.storage, name, run.previous.files[name]))
     sizes = dict(zip(lineage.ids, lineage.sizes, strict=True))
     now = pa.array([sizes[one] for one in table["cluster"].to_pylist()], pa.int64())
     place = table.column_names.index("size")
@@ -281,7 +280,6 @@ def release(
         ledger = _ledger(run, material, results)
         counts = {"documents": report.documents["all"], "clusters": report.clusters["number"]}
         publish(
-            run.inputs.output,
             run.hold,
             run_id=run.run_id,
             previous=run.previous,
@@ -293,7 +291,7 @@ def release(
         sweep(run.inputs.output, run.run_id, [ledger, *before])
         # What a person went back to stays, so that the same command may be given again.
         also = run.inputs.from_release
-        clean(run.inputs.output, run.hold, keep=run.inputs.job.keep, also=also)
+        clean(run.hold, keep=run.inputs.job.keep, also=also)
     warn_of_rejects(run, report.documents["quarantined"], answers)
     return report
 

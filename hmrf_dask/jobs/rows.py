@@ -25,7 +25,8 @@ from hmrf_dask.releases import own_files
 from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
 from hmrf_dask.releases.release import DamagedReleaseError, Release, read_if_whole, release_log
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.files import BlockFile, number_of, write_block
+from hmrf_dask.rows.encoding import BlockFile
+from hmrf_dask.rows.files import number_of, write_block
 from hmrf_dask.storage.stores import Storage, open_storage
 from hmrf_dask.text.counts import TextSettings
 from hmrf_dask.text.files import (

@@ -60,11 +60,11 @@ from hmrf_dask.releases.release import (
     Release,
     check_files,
     hashed_in,
-    is_pointed_at,
+    pointed,
     pointer_damage,
     publish,
+    read_file,
     read_if_whole,
-    read_published,
     tonight,
 )
 from hmrf_dask.storage.sealed import RunUnavailableError
@@ -238,7 +238,8 @@ def report_if_done(inputs: Inputs) -> Report | None:
         return None
     if damage_of(inputs.output, release) is not None:
         return None
-    return report_of(release, inputs) if is_pointed_at(inputs.output, release) else None
+    named = pointed(storage)  # `publish` done again makes it name the release
+    return report_of(release, inputs) if named and named["release"] == release.number else None
 
 
 def report_of(release: Release, inputs: Inputs) -> Report:
@@ -248,7 +249,8 @@ def report_of(release: Release, inputs: Inputs) -> Report:
     with damage_explained(inputs.output, release):
         if damage := damage_of(inputs.output, release):
             raise DamagedReleaseError(damage)
-        data = read_published(inputs.output, release, f"runs/{release.run}/{NAME}")
+        name = f"runs/{release.run}/{NAME}"
+        data = read_file(open_output(inputs.output), name, release.files[name])
     return Report.from_json(data, inputs.output).up_to_date()
 
 
@@ -347,7 +349,7 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
             if found_again != parent:
                 continue
             if parent.release is not None and parent.done:
-                _point_at(inputs.output, hold, parent.release)
+                _point_at(hold, parent.release)
                 return report_of(parent.release, inputs)
             return _run_held(JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell)))
 
@@ -359,10 +361,9 @@ def _run_held(run: JobRun) -> Report:
         return repaired(partial(_work, run), run.place.storage, run.record_of)
 
 
-def _point_at(output: str, hold: OutputLock, release: Release) -> None:
+def _point_at(hold: OutputLock, release: Release) -> None:
     """Finish what a run did not that was killed after its commit."""
     publish(
-        output,
         hold,
         run_id=release.run,
         previous=release,
@@ -395,7 +396,7 @@ def _left_tidy(run: JobRun) -> Iterator[None]:
     """
     if run.inputs.from_release is None:  # else ids of what is skipped are still searched for
         also = None if run.previous is None else run.previous.number
-        clean(run.inputs.output, run.hold, keep=run.inputs.job.keep, also=also)
+        clean(run.hold, keep=run.inputs.job.keep, also=also)
     try:
         yield
     except TooManyRejectedError:

@@ -17,7 +17,6 @@ import numpy as np
 from hmrf_dask.constraints.closure import (
     BreadthFirst,
     ConstraintGraph,
-    adjacency,
     members_by_number,
 )
 from hmrf_dask.distortions.base import Distortion, TableDistortion
@@ -464,7 +463,7 @@ def _linked_order(graph: ConstraintGraph, section: IntArray, pieces: BoolArray) 
     if not pieces.any():
         return order
     pairs = np.concatenate([graph.must_pairs, graph.cannot_pairs])
-    search = BreadthFirst(adjacency(graph.n_nodes, pairs[pieces[graph.components[pairs[:, 0]]]]))
+    search = BreadthFirst(graph.n_nodes, pairs[pieces[graph.components[pairs[:, 0]]]])
     placed = place[order]
     for component in np.flatnonzero(pieces):
         first, last = np.searchsorted(placed, [rank[component], rank[component] + 1])

@@ -18,15 +18,6 @@ from hmrf_dask.types import AnyArray, IntArray, Sized
 class Contingency(Sized):
     """How many rows every class has in every cluster; only cells that have some are kept.
 
-    Attributes
-    ----------
-    classes, clusters : ndarrays
-        The values that occur, sorted.
-    rows, columns : int64 arrays
-        Places in `classes` and `clusters` of each cell.
-    counts : int64 array
-        The rows of each cell.
-
     Examples
     --------
     >>> table = contingency(["a", "a", "b"], [4, 4, 9])
@@ -34,11 +25,11 @@ class Contingency(Sized):
     (3, [2, 1], [2, 1])
     """
 
-    classes: AnyArray
+    classes: AnyArray  # the values that occur, sorted
     clusters: AnyArray
-    rows: IntArray
-    columns: IntArray
-    counts: IntArray
+    rows: IntArray  # the place in `classes` of each cell
+    columns: IntArray  # in `clusters`
+    counts: IntArray  # the rows of each cell
 
     @property
     def n_rows(self) -> int:
@@ -47,24 +38,12 @@ class Contingency(Sized):
 
     @property
     def class_sizes(self) -> IntArray:
-        """The rows of each class.
-
-        Examples
-        --------
-        >>> contingency(["a", "a", "b"], [4, 4, 9]).class_sizes.tolist()
-        [2, 1]
-        """
+        """The rows of each class."""
         return _added(self.rows, self.counts, len(self.classes))
 
     @property
     def cluster_sizes(self) -> IntArray:
-        """The rows of each cluster.
-
-        Examples
-        --------
-        >>> contingency(["a", "a", "b"], [4, 9, 9]).cluster_sizes.tolist()
-        [1, 2]
-        """
+        """The rows of each cluster."""
         return _added(self.columns, self.counts, len(self.clusters))
 
     def to_array(self) -> IntArray:
@@ -161,8 +140,7 @@ def contingency(truth: object, labels: object) -> Contingency:
     if classes.shape != clusters.shape:
         raise InvalidInputError(
             f"truth and labels must be of the same rows, got {classes.shape[0]} and "
-            f"{clusters.shape[0]}; "
-            "leave out the rows that only one of them has"
+            f"{clusters.shape[0]}; leave out the rows that only one of them has"
         )
     if not (is_dask_array(classes) or is_dask_array(clusters)):
         return tabulate(classes, clusters)

@@ -138,10 +138,7 @@ def adjusted_rand(truth: object, labels: object = None) -> float:
     (1.0, 0.0)
     """
     table = _table(truth, labels)
-    both, classes, clusters = (
-        pairs_within(sizes) for sizes in (table.counts, table.class_sizes, table.cluster_sizes)
-    )
-    every = pairs_within(np.array([table.n_rows]))
+    both, classes, clusters, every = _pairs_of(table)
     split, joined = classes - both, clusters - both
     if split == joined == 0:
         return 1.0
@@ -159,18 +156,20 @@ def pairs_within(sizes: IntArray) -> int:
     >>> pairs_within(np.array([3, 2]))
     4
     """
-    return sum(size * (size - 1) // 2 for size in sizes.tolist())
+    return sum(math.comb(size, 2) for size in sizes.tolist())
+
+
+def _pairs_of(table: Contingency) -> tuple[int, int, int, int]:
+    """Return the pairs of rows in one class and cluster, in one class, in one cluster, and all."""
+    sizes = (table.counts, table.class_sizes, table.cluster_sizes)
+    both, classes, clusters = map(pairs_within, sizes)
+    return both, classes, clusters, math.comb(table.n_rows, 2)
 
 
 class PairScores(NamedTuple):
     """Of the pairs in one cluster how many are of one class, and the other way round.
 
-    Attributes
-    ----------
-    precision, recall, f : float
-        0 where there is no pair to count.
-    n_pairs : int
-        How many pairs were judged.
+    Each is 0 where there is no pair to count; `n_pairs` were judged.
 
     Examples
     --------
@@ -202,12 +201,7 @@ def pairwise_scores(truth: object, labels: object, *, without: object = None) ->
     1.0
     """
     table = contingency(truth, labels)
-    both, classes, clusters, every = (
-        pairs_within(sizes)
-        for sizes in (
-            table.counts, table.class_sizes, table.cluster_sizes, np.array([table.n_rows]),
-        )
-    )  # fmt: skip
+    both, classes, clusters, every = _pairs_of(table)
     excluded = _pairs(without)
     if len(excluded):
         rows, places = np.unique(excluded, return_inverse=True)

@@ -9,19 +9,19 @@ id, and no id is ever given twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.storage.sealed import DamagedFileError, seal_for_people, unseal_as
 from hmrf_dask.types import AnyArray, IntArray
 
 FORMAT = "hmrf-dask/lineage/v2"
-LEAST_SHARE = 0.25
+LEAST_SHARE = 0.25  # of both clusters' common documents, for them to be the same
 _MOST = 0.5  # of the documents of a cluster
-_TOLD = 0.05  # smaller shares are not listed
+_LISTED = 0.05  # smaller shares are left out
 Kind = Literal["kept", "split", "new", "merged", "vanished"]
 
 
@@ -33,7 +33,6 @@ class Flow:
     ----------
     cluster : int
         Stable id of the other one.
-    documents : int
     share : float
         Of the documents of this cluster that both runs know.
     """
@@ -49,8 +48,6 @@ class Change:
 
     Attributes
     ----------
-    cluster : int
-        Stable id.
     kind : str
         "kept": a cluster of both runs. "split": a new one, at least half of it documents of one old
         one. "new": any other that is new. "merged": an old one that ended, at least half of its
@@ -100,13 +97,7 @@ class Lineage:
 
     @property
     def moved_share(self) -> float:
-        """Return `n_moved` as a share of `n_common`, 0 to 1; 0 where both runs share nothing.
-
-        Examples
-        --------
-        >>> carried_on(first_lineage([5, 3]), [5, 3], n_common=8, n_moved=2).moved_share
-        0.25
-        """
+        """Return `n_moved` as a share of `n_common`, 0 to 1; 0 where both runs share nothing."""
         return self.n_moved / self.n_common if self.n_common else 0.0
 
     def to_json(self) -> bytes:
@@ -123,13 +114,14 @@ class Lineage:
     @staticmethod
     def from_json(data: bytes, name: str = "lineage.json") -> Lineage:
         """Return what `to_json` wrote, or raise DamagedFileError naming the file."""
-        found = unseal_as(Lineage, data, name, FORMAT)
-        if len(found.ids) != len(found.sizes) or len(set(found.ids)) != len(found.ids):
+        lineage = unseal_as(Lineage, data, name, FORMAT)
+        n_ids, n_sizes = len(lineage.ids), len(lineage.sizes)
+        if n_ids != n_sizes or len(set(lineage.ids)) != n_ids:
             raise DamagedFileError(
                 f"{name} must have one size for each cluster, and each id once, got "
-                f"{len(found.sizes)} sizes for {len(found.ids)} ids"
+                f"{n_sizes} sizes for {n_ids} ids"
             )
-        return found
+        return lineage
 
 
 def first_lineage(sizes: Sequence[int], first_id: int = 0) -> Lineage:
@@ -142,31 +134,15 @@ def first_lineage(sizes: Sequence[int], first_id: int = 0) -> Lineage:
     >>> first_lineage([5, 3], first_id=7).ids
     (7, 8)
     """
-    given = tuple(int(size) for size in sizes)
-    ids = tuple(range(first_id, first_id + len(given)))
-    changes = tuple(Change(one, "new", 0, size) for one, size in zip(ids, given, strict=True))
-    return Lineage(
-        ids=ids,
-        sizes=given,
-        next_id=first_id + len(given),
-        changes=changes,
-        n_common=0,
-        n_gone=0,
-        n_added=sum(given),
-        n_moved=0,
-    )
+    nobody = Lineage((), (), first_id, (), n_common=0, n_gone=0, n_added=0, n_moved=0)
+    nothing = np.zeros(0, np.int64)
+    return trace(nobody, nothing, nothing, nothing, sizes)
 
 
 def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int, n_moved: int = 0) -> Lineage:
     """Return the lineage of a run under the same model: every cluster keeps its id.
 
-    Parameters
-    ----------
-    previous : Lineage
-    sizes : sequence of int
-        Documents of each label now.
-    n_common, n_moved : int
-        Documents that both runs know, and those of them that changed and went to another cluster.
+    Of the `n_common` documents that both runs know, `n_moved` changed and went to another cluster.
 
     Examples
     --------
@@ -174,32 +150,23 @@ def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int, n_moved: 
     >>> night.ids, night.n_added, [change.kind for change in night.changes]
     ((0, 1), 1, ['kept', 'kept'])
     """
-    given = tuple(int(size) for size in sizes)
-    each = sorted(zip(previous.ids, previous.sizes, given, strict=True))
-    changes = tuple(Change(one, "kept", before, after) for one, before, after in each)
-    gone, added = sum(previous.sizes) - n_common, sum(given) - n_common
-    return Lineage(
-        ids=previous.ids,
-        sizes=given,
-        next_id=previous.next_id,
-        changes=changes,
+    sizes = tuple(map(int, sizes))
+    each = sorted(zip(previous.ids, previous.sizes, sizes, strict=True))
+    return replace(
+        previous,
+        sizes=sizes,
+        changes=tuple(Change(cluster, "kept", before, after) for cluster, before, after in each),
         n_common=n_common,
-        n_gone=gone,
-        n_added=added,
+        n_gone=sum(previous.sizes) - n_common,
+        n_added=sum(sizes) - n_common,
         n_moved=n_moved,
     )
 
 
 def trace(
-    previous: Lineage,
-    old: AnyArray,
-    new: AnyArray,
-    counts: IntArray,
-    sizes: Sequence[int],
-    *,
-    least_share: float = LEAST_SHARE,
+    previous: Lineage, old: AnyArray, new: AnyArray, counts: IntArray, sizes: Sequence[int]
 ) -> Lineage:
-    """Return the stable ids of new clusters.
+    """Return the stable ids of new clusters: a function of the arguments, in any order of cells.
 
     Parameters
     ----------
@@ -211,13 +178,6 @@ def trace(
         How many documents each two share.
     sizes : sequence of int
         All documents of each new label.
-    least_share : float
-        The share of both clusters' common documents that two must have in common to be the same.
-
-    Returns
-    -------
-    Lineage
-        A function of the arguments alone; the order of the cells does not matter.
 
     Examples
     --------
@@ -226,30 +186,24 @@ def trace(
     >>> now.ids, now.next_id, [change.kind for change in now.changes]
     ((1, 0, 2), 3, ['kept', 'kept', 'new'])
     """
-    if not 0 < least_share <= 1:
-        raise ConfigurationError(
-            f"least_share must be above 0 and at most 1, got {least_share}; leave it out for "
-            f"{LEAST_SHARE}"
-        )
+    sizes = tuple(map(int, sizes))
     known = np.asarray(sorted(previous.ids), np.int64)
     table = _table(known, old, new, counts, len(sizes))
     ids = np.full(len(sizes), -1, np.int64)
-    rows, columns = _matched(table, least_share)
+    rows, columns = _matched(table)
     ids[columns] = known[rows]
     fresh = np.flatnonzero(ids < 0)
     ids[fresh] = previous.next_id + np.arange(len(fresh))
     n_common = int(table.sum())
-    stayed = int(table[rows, columns].sum())
-    given = tuple(int(size) for size in sizes)
     return Lineage(
         ids=tuple(ids.tolist()),
-        sizes=given,
+        sizes=sizes,
         next_id=previous.next_id + len(fresh),
-        changes=_changes(previous, known, table, ids, given),
+        changes=_changes(previous, known, table, ids, sizes),
         n_common=n_common,
         n_gone=sum(previous.sizes) - n_common,
-        n_added=sum(given) - n_common,
-        n_moved=n_common - stayed,
+        n_added=sum(sizes) - n_common,
+        n_moved=n_common - int(table[rows, columns].sum()),
     )
 
 
@@ -257,64 +211,44 @@ def _table(known: IntArray, old: AnyArray, new: AnyArray, counts: IntArray, n_ne
     """Return the shared documents as a sparse array, old clusters by id."""
     from scipy.sparse import coo_array  # not needed to find a release, which must be quick
 
-    rows = np.minimum(np.searchsorted(known, old), max(len(known) - 1, 0))
-    strange = np.unique(old[known[rows] != old]) if len(known) else np.unique(old)
+    strange = np.setdiff1d(old, known)
     if len(strange):
         raise InvalidInputError(
             f"old clusters must be those of the run before, got {strange[:5].tolist()} too; "
             "its lineage.json belongs to other assignments"
         )
-    table = coo_array((counts, (rows, new)), shape=(len(known), n_new), dtype=np.int64).tocsr()
-    table.sum_duplicates()
+    cells = (counts, (np.searchsorted(known, old), new))
+    table = coo_array(cells, shape=(len(known), n_new), dtype=np.int64).tocsr()
     table.eliminate_zeros()
     return table
 
 
-def _matched(table: Any, least_share: float) -> tuple[IntArray, IntArray]:
+def _matched(table: Any) -> tuple[IntArray, IntArray]:
     """Return places of old and new clusters that are the same."""
+    from scipy.optimize import linear_sum_assignment
     from scipy.sparse import coo_array
-
-    cells = table.tocoo()
-    before, after = table.sum(axis=1), table.sum(axis=0)
-    larger = np.maximum(before[cells.row], after[cells.col])
-    good = cells.data >= least_share * larger
-    places = (cells.row[good], cells.col[good])
-    allowed = coo_array((cells.data[good], places), table.shape).tocsr()
-    pairs = [
-        _best(allowed, rows, columns)
-        for rows, columns in _apart(allowed)
-        if len(rows) and len(columns)
-    ]
-    if not pairs:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    rows, columns = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
-    return rows, columns
-
-
-def _apart(allowed: Any) -> list[tuple[IntArray, IntArray]]:
-    """Return old and new clusters in groups that share nothing with other groups."""
-    from scipy.sparse import block_array, csr_array
     from scipy.sparse.csgraph import connected_components
 
-    # Few clusters can have a large share of the same documents, so groups are small where one
-    # matrix of all clusters would take minutes.
-    n_old, n_new = allowed.shape
-    none = (csr_array((n_old, n_old)), csr_array((n_new, n_new)))
-    graph = block_array([[none[0], allowed], [None, none[1]]])
+    cells, (n_old, n_new) = table.tocoo(), table.shape
+    larger = np.maximum(table.sum(axis=1)[cells.row], table.sum(axis=0)[cells.col])
+    good = cells.data >= LEAST_SHARE * larger
+    shared, old, new = cells.data[good], cells.row[good], cells.col[good]
+    allowed = coo_array((shared, (old, new)), table.shape).tocsr()
+    # Few clusters can have a large share of the same documents, so groups that share nothing with
+    # others are small, where one matrix of all clusters would take minutes.
+    graph = coo_array((shared, (old, n_old + new)), shape=(n_old + n_new,) * 2)
     n_groups, group = connected_components(graph, directed=False)
     order = np.argsort(group, kind="stable")
-    bounds = np.searchsorted(group[order], np.arange(1, n_groups))
-    return [(one[one < n_old], one[one >= n_old] - n_old) for one in np.split(order, bounds)]
-
-
-def _best(allowed: Any, rows: IntArray, columns: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the matching of one group with the most shared documents."""
-    from scipy.optimize import linear_sum_assignment
-
-    shared = allowed[rows][:, columns].toarray()
-    first, second = linear_sum_assignment(shared, maximize=True)
-    real = shared[first, second] > 0
-    return rows[first[real]], columns[second[real]]
+    pairs = [np.zeros((2, 0), np.int64)]
+    for members in np.split(order, np.searchsorted(group[order], np.arange(1, n_groups))):
+        rows, columns = members[members < n_old], members[members >= n_old] - n_old
+        if len(rows) and len(columns):
+            matrix = allowed[rows][:, columns].toarray()
+            first, second = linear_sum_assignment(matrix, maximize=True)
+            real = matrix[first, second] > 0
+            pairs.append(np.stack([rows[first[real]], columns[second[real]]]))
+    rows, columns = np.concatenate(pairs, axis=1)
+    return rows, columns
 
 
 def _changes(
@@ -350,8 +284,8 @@ def _flows(table: Any, names: IntArray, others: IntArray) -> dict[int, tuple[Flo
         total = int(counts.sum())
         order = np.lexsort((ends, -counts))
         flows[name] = tuple(
-            Flow(int(ends[one]), int(counts[one]), float(counts[one] / total))
-            for one in order
-            if counts[one] >= _TOLD * total
+            Flow(int(ends[at]), int(counts[at]), float(counts[at] / total))
+            for at in order
+            if counts[at] >= _LISTED * total
         )
     return flows

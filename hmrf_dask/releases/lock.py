@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from hmrf_dask.errors import HeldError, RunDirectoryError
-from hmrf_dask.storage import sealed as storage_sealed
+from hmrf_dask.storage import sealed
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.log import ExclusiveLog, padded
 from hmrf_dask.storage.remote import seconds_of
@@ -29,7 +29,7 @@ from hmrf_dask.storage.stores import Storage, fenced, open_storage, temporary_ta
 
 
 def open_output(
-    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Storage:
     """Return the store of an output, a folder or URL; its options must hold no secrets."""
     options = dict(storage_options or {})
@@ -50,11 +50,9 @@ class Process:
 
     Attributes
     ----------
-    host, user : str
     machine : str
         Where its number means something: this start of the machine, and the container
         where numbers begin again. Containers often share the name of their host.
-    pid : int
     started : float
         Seconds from the start of the machine to that of the process; a number that is used again
         has another.
@@ -79,10 +77,10 @@ def is_alive(process: Process) -> bool | None:
     if process.machine != _machine():
         return None
     try:
-        found = psutil.Process(process.pid)
-        if found.status() == psutil.STATUS_ZOMBIE:  # killed, but nobody asked how it ended
+        running = psutil.Process(process.pid)
+        if running.status() == psutil.STATUS_ZOMBIE:  # killed, but nobody asked how it ended
             return False
-        return abs(_started(found) - process.started) < 1.0
+        return abs(_started(running) - process.started) < 1.0
     except psutil.NoSuchProcess:
         return False
 
@@ -97,12 +95,8 @@ class Activity:
 
     A thread that waits for ever, for a lock or a disk that is gone, neither wakes nor computes, and
     neither does anything else in its process. A thread that waits for a cluster wakes to see how it
-    is, and one that waits for other threads has a process that computes.
-
-    Parameters
-    ----------
-    patience : float
-        Seconds in which some of this must be seen.
+    is, and one that waits for other threads has a process that computes. Some of this must be seen
+    within `patience` seconds.
     """
 
     def __init__(self, patience: float) -> None:
@@ -124,10 +118,10 @@ class Activity:
     def _measured(self) -> tuple[float, float]:
         """Return the seconds that the process computed, and how often the thread waited."""
         try:
-            found = _WAITED.search(self._status.read_text())
+            waited = _WAITED.search(self._status.read_text())
         except OSError:  # no Linux
-            found = None
-        return time.process_time(), float(found[1]) if found else 0.0
+            waited = None
+        return time.process_time(), float(waited[1]) if waited else 0.0
 
 
 def _started(process: psutil.Process) -> float:
@@ -165,15 +159,10 @@ class Holder:
     ----------
     number : int
         Of the file.
-    run : str
-        Id of the run.
-    process : Process
-    since : str
-        When it began, in ISO 8601, UTC.
     lease, beat : float
         Seconds without a sign after which it counts as gone, and between two signs.
     token : str
-        Tells this very attempt from any other.
+        Distinguishes this very attempt from any other.
     """
 
     number: int
@@ -186,7 +175,14 @@ class Holder:
 
     def sealed(self) -> bytes:
         """Return the content of its file."""
-        return storage_sealed.seal(asdict(self))
+        return sealed.seal(asdict(self))
+
+    def __str__(self) -> str:
+        process = self.process
+        return (
+            f"run {self.run} (process {process.pid} of {process.user} on host {process.host}, "
+            f"since {self.since})"
+        )
 
 
 class OutputLock:
@@ -194,7 +190,7 @@ class OutputLock:
 
     def __init__(self, storage: Storage, holder: Holder, activity: Activity) -> None:
         self.holder = holder
-        self._storage = storage
+        self.storage = storage
         self._activity = activity
         self._signed = seconds()
         self._loss = ""
@@ -203,15 +199,21 @@ class OutputLock:
 
     def check(self) -> None:
         """Raise HeldError where another run took the output over, as this one gave no sign."""
-        number = ExclusiveLog(self._storage, LOCK_FOLDER).newest()
+        number = ExclusiveLog(self.storage, LOCK_FOLDER).newest()
         if number > self.holder.number:
             self._loss = (
                 f"a run must give a sign every {self.holder.lease:.0f} s, got none of this one "
-                f"for longer, so another run took over {self._storage.url}: "
-                f"{_who(self._storage, number)}; let that one finish, then run again"
+                f"for longer, so another run took over {self.storage.url}: "
+                f"{self._successor(number)}; let that one finish, then run again"
             )
         if self._loss:
             raise HeldError(self._loss)
+
+    def _successor(self, number: int) -> str:
+        try:
+            return str(_read(self.storage, number))
+        except (FileNotFoundError, sealed.DamagedFileError):
+            return f"number {number} in {LOCK_FOLDER}"
 
     def check_if_late(self) -> None:
         """Do as `check` does, but ask the store only where others may have missed a sign."""
@@ -231,7 +233,7 @@ class OutputLock:
         if self._loss:
             return
         try:
-            self._storage.write(_name(self.holder.number, "done"), _now().encode())
+            self.storage.write(_name(self.holder.number, "done"), now().encode())
         except RunDirectoryError as error:  # what the run did or how it failed says more
             log.warning("the output could not be given free (%s); others wait a little", error)
 
@@ -251,12 +253,12 @@ class OutputLock:
         return seconds() - self._signed > min(2 * self.holder.beat, self.holder.lease / 2)
 
     def _sign(self) -> None:
-        late, now = self._is_late(), seconds()
+        late, began = self._is_late(), seconds()
         sign = json.dumps({"time": time.time(), "token": uuid.uuid4().hex})
-        self._storage.write(_name(self.holder.number, "beat"), sign.encode())
+        self.storage.write(_name(self.holder.number, "beat"), sign.encode())
         if late:  # whoever took over before the sign is seen now, whoever wants to later sees it
             self.check()
-        self._signed = now
+        self._signed = began
 
 
 @contextlib.contextmanager
@@ -265,7 +267,6 @@ def held(
     run_id: str,
     *,
     storage_options: Mapping[str, Any] | None = None,
-    lease: float | None = None,
     beat: float | None = None,
 ) -> Iterator[OutputLock]:
     """Hold an output while what is inside runs; it is given free however that ends.
@@ -280,9 +281,9 @@ def held(
         What is reported to others.
     storage_options : mapping, optional
         For fsspec, without credentials.
-    lease, beat : float, optional
-        Seconds without a sign after which others count this process as gone (`hmrf.lease`), and
-        between two signs (a sixth of them).
+    beat : float, optional
+        Seconds between two signs of life. Others count this process as gone after `hmrf.lease`
+        without one, by default six of them.
 
     Raises
     ------
@@ -291,7 +292,7 @@ def held(
     """
     storage = open_output(output, storage_options)
     storage.make_root()
-    lease = seconds_of("lease", LEASE, least=1.0) if lease is None else lease
+    lease = seconds_of("lease", LEASE, least=1.0)
     activity = Activity(seconds_of("hung-after", HUNG_AFTER, least=1.0))
     beat = lease / 6 if beat is None else beat
     hold = OutputLock(storage, _take(storage, run_id, lease, beat), activity)
@@ -299,23 +300,12 @@ def held(
         with fenced(storage.url, hold.check_if_late):
             hold.begin()
             yield hold
-    except HeldError:
-        raise
-    except Exception as error:  # files may be missing only because they are another's now
-        _explain_by_loss(hold, error)
+    except Exception:  # files may be missing only because they are another's now
+        with contextlib.suppress(RunDirectoryError):
+            hold.check()
         raise
     finally:
         hold.end()
-
-
-def _explain_by_loss(hold: OutputLock, error: Exception) -> None:
-    """Raise HeldError in place of an error of a run that was overtaken."""
-    try:
-        hold.check()
-    except HeldError as loss:
-        raise loss from error
-    except RunDirectoryError:
-        return
 
 
 def holder_of(
@@ -323,8 +313,8 @@ def holder_of(
 ) -> Holder | None:
     """Return who holds an output now, None where nobody does."""
     storage = open_output(output, storage_options)
-    _, holder = _newest(storage)
-    return holder if holder is not None and _last_words(storage, holder) is None else None
+    holder = _newest(storage)[1]
+    return None if holder is None or _last_words(storage, holder) else holder
 
 
 def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
@@ -332,25 +322,26 @@ def _take(storage: Storage, run_id: str, lease: float, beat: float) -> Holder:
     log, token = ExclusiveLog(storage, LOCK_FOLDER), uuid.uuid4().hex
     while True:
         number, last = _newest(storage)
-        sign = None if last is None else _last_words(storage, last)
-        if last is not None and sign is None:
+        sign = _last_words(storage, last) if last else None
+        if last and sign is None:
+            age = max(0.0, time.time() - _sign_of(storage, last)["time"])
             raise HeldError(
                 f"an output must have one run at a time, got {storage.url} held by "
-                f"{_named(last)}{_last_sign(storage, last)}; wait until it ends, or stop it, and "
-                "run again"
+                f"{last}, which gave its last sign {age:.0f} s ago; wait until it ends, or stop "
+                "it, and run again"
             )
         own = Holder(
             number=number + 1,
             run=run_id,
             process=this_process(),
-            since=_now(),
+            since=now(),
             lease=lease,
             beat=beat,
             token=token,
         )
         if not log.claim(own.number, own.sealed()):
             continue
-        woke = last is not None and _sign_of(storage, last) != sign
+        woke = last and _sign_of(storage, last) != sign
         if not woke and log.newest() <= own.number:
             _forget(storage, own.number - _KEPT)
             return own
@@ -370,7 +361,7 @@ def _newest(storage: Storage) -> tuple[int, Holder | None]:
             return number, None
         with contextlib.suppress(FileNotFoundError):
             return number, _read(storage, number)
-    raise storage_sealed.DamagedFileError(
+    raise sealed.DamagedFileError(
         f"{storage.url}/{_name(number, 'json')} must be as a run wrote it, got a link to nothing; "
         "where no run is at work, remove it and run again"
     )
@@ -406,42 +397,22 @@ def _sign_of(storage: Storage, holder: Holder) -> dict[str, Any]:
     return {"time": datetime.fromisoformat(holder.since).timestamp()}
 
 
-def _last_sign(storage: Storage, holder: Holder) -> str:
-    age = max(0.0, time.time() - _sign_of(storage, holder)["time"])
-    return f", which gave its last sign {age:.0f} s ago"
-
-
-def _who(storage: Storage, number: int) -> str:
-    try:
-        return _named(_read(storage, number))
-    except (FileNotFoundError, storage_sealed.DamagedFileError):
-        return f"number {number} in {LOCK_FOLDER}"
-
-
-def _named(holder: Holder) -> str:
-    process = holder.process
-    return (
-        f"run {holder.run} (process {process.pid} of {process.user} on host {process.host}, "
-        f"since {holder.since})"
-    )
-
-
 def _forget(storage: Storage, last: int) -> None:
     """Remove the files of holders up to number `last`, and halves that killed writers left."""
-    meant = {
-        name: _OF.fullmatch(temporary_target(name) or name) for name in storage.names(LOCK_FOLDER)
-    }
-    old = [name for name, found in meant.items() if found and int(found[1]) <= last]
-    storage.delete(f"{LOCK_FOLDER}/{name}" for name in old)
+    storage.delete(
+        f"{LOCK_FOLDER}/{name}"
+        for name in storage.names(LOCK_FOLDER)
+        if (own := _OF.fullmatch(temporary_target(name) or name)) and int(own[1]) <= last
+    )
 
 
 def _read(storage: Storage, number: int) -> Holder:
     name = _name(number, "json")
     try:
-        return storage_sealed.unseal_as(Holder, storage.read(name), f"{storage.url}/{name}")
-    except storage_sealed.DamagedFileError as error:
-        said = str(error).removesuffix(storage_sealed.RESTORE)
-        raise storage_sealed.DamagedFileError(
+        return sealed.unseal_as(Holder, storage.read(name), f"{storage.url}/{name}")
+    except sealed.DamagedFileError as error:
+        said = str(error).removesuffix(sealed.RESTORE)
+        raise sealed.DamagedFileError(
             f"{said}where no run is at work, remove the files of this number and run again"
         ) from error
 
@@ -450,5 +421,6 @@ def _name(number: int, kind: str) -> str:
     return f"{LOCK_FOLDER}/{padded(number)}.{kind}"
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time as records have it: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hmrf_dask.errors import HmrfWarning
@@ -16,7 +16,6 @@ from hmrf_dask.storage import sealed
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.storage.stores import (
     LocalStorage,
-    ObjectStorage,
     Storage,
     read_sealed,
     refuse_if_lost,
@@ -61,7 +60,7 @@ log = logging.getLogger("hmrf_dask")
 
 
 def is_own(name: str, forms: re.Pattern[str]) -> bool:
-    """Tell whether a name has one of some forms, or is what a killed writer left of such a file.
+    """Return whether a name has one of some forms, or is what a killed writer left of such a file.
 
     Examples
     --------
@@ -106,7 +105,7 @@ def remove_own(storage: Storage, folder: str) -> bool:
 
 
 def is_within(storage: Storage, folder: str) -> bool:
-    """Tell whether a folder lies in an output; one warning says so where a link leads out of it."""
+    """Return whether a folder lies in an output; one warning says where a link leads out of it."""
     if not (isinstance(storage, LocalStorage) and os.path.islink(f"{storage.url}/{folder}")):
         return True
     warnings.warn(
@@ -118,15 +117,9 @@ def is_within(storage: Storage, folder: str) -> bool:
 
 
 def remove_files(storage: Storage, folder: str, forms: re.Pattern[str]) -> Removal:
-    """Remove the files below a folder whose names have some forms, and folders left empty.
+    """Remove the files below a folder whose whole names have some forms, and folders left empty.
 
-    Parameters
-    ----------
-    storage : Storage
-    folder : str
-        Below the root; "" is the root itself, which stays.
-    forms : pattern
-        Of whole names below the root.
+    The folder "" is the root of the storage, which stays.
 
     Examples
     --------
@@ -140,37 +133,10 @@ def remove_files(storage: Storage, folder: str, forms: re.Pattern[str]) -> Remov
     """
     if isinstance(storage, LocalStorage):
         return _remove_local(storage.url, folder, forms)
-    names = list(names_below(storage, folder))
+    names = list(storage.names_below(folder))
     own = [name for name in names if is_own(name, forms)]
     storage.delete(own)
     return Removal(len(own), sorted(set(names) - set(own)))
-
-
-def names_below(storage: Storage, folder: str = "") -> Iterator[str]:
-    """Yield the names of all files below a folder, and of links: none is followed.
-
-    Examples
-    --------
-    >>> from hmrf_dask.storage.stores import open_storage
-    >>> store = open_storage("memory://example-below", {}, durable=False)
-    >>> store.write("runs/a/run.json", b"")
-    >>> list(names_below(store))
-    ['runs/a/run.json']
-    >>> store.delete(["runs/a/run.json"])
-    """
-    if isinstance(storage, ObjectStorage):
-        root = f"{storage.root}/{folder}".rstrip("/")
-        for path in storage.files.find(root):
-            yield str(path).removeprefix(str(storage.root)).lstrip("/")
-    elif isinstance(storage, LocalStorage):
-        yield from _local_names_below(storage.url, folder)
-
-
-def _local_names_below(root: str, folder: str) -> Iterator[str]:
-    for inside, folders, names in os.walk(os.path.join(root, folder)):
-        links = [name for name in folders if os.path.islink(os.path.join(inside, name))]
-        for name in (*links, *names):
-            yield os.path.relpath(os.path.join(inside, name), root)
 
 
 def _remove_local(root: str, folder: str, forms: re.Pattern[str]) -> Removal:
@@ -223,25 +189,7 @@ _NAMES = "names"
 
 
 def record(storage: Storage, run_id: str, names: Iterable[str]) -> None:
-    """Add names to what a run makes, before it does; whoever calls it holds the output.
-
-    Parameters
-    ----------
-    storage : Storage
-        Of the output.
-    run_id : str
-    names : iterable of str
-        Folders below the output, such as ``counts/0123…``.
-
-    Examples
-    --------
-    >>> from hmrf_dask.storage.stores import open_storage
-    >>> store, key = open_storage("memory://example-record", {}, durable=False), "0" * 24
-    >>> record(store, "a" * 16, [f"counts/{key}"])
-    >>> recorded(store) == {f"counts/{key}"}
-    True
-    >>> store.delete([f"{MADE_FOLDER}/{'a' * 16}.json"])
-    """
+    """Add folders to what a run makes, before it does; whoever calls it holds the output."""
     known = _read(storage, run_id)
     if new := set(names) - known:
         _write(storage, run_id, known | new)
@@ -256,26 +204,29 @@ def recorded(storage: Storage) -> set[str]:
 def bring_together(storage: Storage, run_id: str, names: Iterable[str]) -> None:
     """Let one record name what is there, in the place of all; its caller holds the output."""
     _write(storage, run_id, set(names))
-    others = (one for one in _runs(storage) if one != run_id)
-    storage.delete([f"{MADE_FOLDER}/{one}.json" for one in others])
+    storage.delete(_record_of(other) for other in _runs(storage) if other != run_id)
 
 
 def _runs(storage: Storage) -> list[str]:
-    return [found[1] for found in map(_RECORD.fullmatch, storage.names(MADE_FOLDER)) if found]
+    return [own[1] for own in map(_RECORD.fullmatch, storage.names(MADE_FOLDER)) if own]
+
+
+def _record_of(run_id: str) -> str:
+    return f"{MADE_FOLDER}/{run_id}.json"
 
 
 def _write(storage: Storage, run_id: str, names: set[str]) -> None:
-    storage.write(f"{MADE_FOLDER}/{run_id}.json", sealed.seal({_NAMES: sorted(names)}))
+    storage.write(_record_of(run_id), sealed.seal({_NAMES: sorted(names)}))
     storage.settle([MADE_FOLDER])
 
 
 def _read(storage: Storage, run_id: str) -> set[str]:
-    name = f"{MADE_FOLDER}/{run_id}.json"
     try:
-        return set((read_sealed(storage, name) or {_NAMES: []})[_NAMES])
+        return set((read_sealed(storage, _record_of(run_id)) or {_NAMES: []})[_NAMES])
     except DamagedFileError:
         warnings.warn(
-            f"{storage.url}/{name} is not as a run wrote it: folders that it named alone stay",
+            f"{storage.url}/{_record_of(run_id)} is not as a run wrote it: folders that it named "
+            "alone stay",
             HmrfWarning,
             stacklevel=2,
         )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 from hmrf_dask.errors import ConfigurationError, HmrfWarning
-from hmrf_dask.releases import lock, own_files, release
-from hmrf_dask.releases.lock import OutputLock, open_output
-from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
+from hmrf_dask.releases.lock import LOCK_FOLDER, OutputLock, now
+from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, recorded, remove_own
 from hmrf_dask.releases.own_files import MADE_FOLDER as MADE
 from hmrf_dask.releases.release import (
     LATEST,
@@ -32,55 +29,36 @@ from hmrf_dask.storage.stores import Storage, read_sealed, temporary_target
 _HELD = {
     "": re.compile(LATEST),
     RELEASES_FOLDER: re.compile("[0-9]{5,}[.]json"),
-    own_files.MADE_FOLDER: re.compile("[0-9a-f]{16}[.]json"),
+    MADE: re.compile("[0-9a-f]{16}[.]json"),
 }
 HISTORY = 100  # numbers; more files of releases would be listed at every start for ever
 
 
-def clean(
-    output: str | os.PathLike[str],
-    hold: OutputLock,
-    keep: int = 2,
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    also: int | None = None,
-) -> list[str]:
-    """Remove the folders of runs that none of the newest `keep` releases names.
+def clean(hold: OutputLock, keep: int = 2, *, also: int | None = None) -> list[str]:
+    """Remove folders of runs that none of the newest `keep` releases names; return those runs.
 
-    What LATEST names stays, and so does the run that holds the output. Runs that were killed and
-    given up go, if this output recorded them; no folder that another program made does. Older
-    release files stay without the names of files that are gone: they are the history of the
-    output, the last `HISTORY` numbers of it.
-
-    Parameters
-    ----------
-    also : int, optional
-        Another release that stays as it is: the one that a run continues.
-
-    Returns
-    -------
-    list of str
-        The runs whose folders are gone.
+    What LATEST names stays, and so do the run that holds the output and the release `also`, which
+    a run continues. Runs that were killed and given up go, if this output recorded them; no folder
+    that another program made does. Older release files stay without the names of files that are
+    gone: they are the history of the output, the last `HISTORY` numbers of it.
     """
-    storage = open_output(output, storage_options)
+    storage = hold.storage
     hold.check()
     _drop_halves(storage)
     numbers = release_log(storage).numbers()
-    readable = (found for one in numbers if (found := read_if_whole(storage, one)) is not None)
-    newest = list(islice(readable, max(keep, 1)))
-    older = [] if len(newest) < keep else [one for one in numbers if one < newest[-1].number]
-    others = {also, _pointed_at(storage)} & set(older)
-    newest += filter(None, (read_if_whole(storage, one) for one in others if one is not None))
+    releases = filter(None, (read_if_whole(storage, number) for number in numbers))
+    newest = list(islice(releases, max(keep, 1)))
+    older = [] if len(newest) < keep else [n for n in numbers if n < newest[-1].number]
+    held = {also, _pointed_at(storage)} & set(older)
     kept = {hold.holder.run}
-    for earlier in newest:
+    for release in (*newest, *filter(None, (read_if_whole(storage, n) for n in held if n))):
         # A release may name files of the runs before it.
-        kept |= {earlier.run, *(_run_of(name) for name in earlier.files)}
-    own = {_run_of(name) for name in own_files.recorded(storage)}
-    retired = [one for one in older if one not in others]
+        kept |= {release.run, *(_run_of(name) for name in release.files)}
+    retired = [number for number in older if number not in held]
     # A version that recorded nothing made the runs of its releases.
-    own |= set(_retire(storage, retired))
+    own = {_run_of(name) for name in recorded(storage)} | set(_retire(storage, retired))
     if newest:
-        _forget(storage, [one for one in retired if one <= newest[0].number - HISTORY])
+        _forget(storage, [number for number in retired if number <= newest[0].number - HISTORY])
     if not is_within(storage, RUNS):
         return []
     old = sorted(set(storage.names(RUNS)) & own - kept)
@@ -90,9 +68,11 @@ def clean(
 def _drop_halves(storage: Storage) -> None:
     """Remove halves of files that nobody else writes while this process holds the output."""
     for folder, forms in _HELD.items():
-        meant = {name: temporary_target(name) for name in storage.names(folder)}
-        halves = [name for name, one in meant.items() if one and forms.fullmatch(one)]
-        storage.delete(f"{folder}/{name}".lstrip("/") for name in halves)
+        storage.delete(
+            f"{folder}/{name}".lstrip("/")
+            for name in storage.names(folder)
+            if (meant := temporary_target(name)) and forms.fullmatch(meant)
+        )
 
 
 def _pointed_at(storage: Storage) -> int | None:
@@ -134,7 +114,7 @@ FORMAT = "hmrf-dask/output/v1"
 # Names that a run gives to what it writes into the root of an output.
 NAMES = (
     *("counts", "documents", "rows", "runs", "vocabularies"),
-    *(lock.LOCK_FOLDER, release.RELEASES_FOLDER, release.LATEST, MADE),
+    *(LOCK_FOLDER, RELEASES_FOLDER, LATEST, MADE),
 )
 
 
@@ -144,10 +124,8 @@ class Owner:
 
     Attributes
     ----------
-    job, manifest : str
-        Their names.
     since : str
-        When it began, in ISO 8601, UTC; "" of a job that asks.
+        When it began; "" of a job that asks.
     former : tuple of dict
         Owners that it was handed over from, the first one first.
     """
@@ -162,26 +140,17 @@ class Owner:
         return f"job {self.job!r} with manifest {self.manifest!r}"
 
     def is_same(self, other: Owner) -> bool:
-        """Tell whether another one is the same job."""
+        """Return whether another one is the same job."""
         return (self.job, self.manifest) == (other.job, other.manifest)
 
 
 def read_owner(storage: Storage) -> Owner | None:
-    """Return whose an output is, None where that is not recorded.
-
-    Raises
-    ------
-    DamagedFileError
-        output.json is none of a run's, or was changed.
-    """
+    """Return whose an output is, None where that is not recorded."""
     try:
-        found = read_sealed(storage, NAME)
-        if found is None:
-            return None
-        if found.pop("format", None) != FORMAT:
-            raise DamagedFileError(f"{NAME} must have the format {FORMAT}")
-        return Owner(**{**found, "former": tuple(found["former"])})
-    except (DamagedFileError, TypeError, KeyError) as error:
+        return sealed.unseal_as(Owner, storage.read(NAME), NAME, FORMAT)
+    except FileNotFoundError:
+        return None
+    except DamagedFileError as error:
         raise DamagedFileError(
             f"{storage.url}/{NAME} must be as a run wrote it, got something else; name another "
             "output, or, if this is one, remove the file and run again"
@@ -195,9 +164,7 @@ def refuse_other(storage: Storage, asks: Owner, *, hand_over: bool = False) -> N
     """
     owner = read_owner(storage)
     if owner is None:
-        if not any(
-            _are_sealed(storage, folder) for folder in (release.RELEASES_FOLDER, lock.LOCK_FOLDER)
-        ):
+        if not (_are_sealed(storage, RELEASES_FOLDER) or _are_sealed(storage, LOCK_FOLDER)):
             _refuse_strangers(storage)
     elif not (hand_over or owner.is_same(asks)):
         raise ConfigurationError(
@@ -215,14 +182,14 @@ def claim(storage: Storage, asks: Owner, *, hand_over: bool = False) -> None:
     if read_owner(storage) is not None:
         return
     storage.make_root()
-    if _are_sealed(storage, release.RELEASES_FOLDER):
+    if _are_sealed(storage, RELEASES_FOLDER):
         warnings.warn(
             f"{storage.url} has releases and no {NAME}: from now on it belongs to {asks}",
             HmrfWarning,
             stacklevel=2,
         )
     try:
-        storage.create(NAME, _sealed(Owner(asks.job, asks.manifest, _now())))
+        storage.create(NAME, _sealed(Owner(asks.job, asks.manifest, now())))
     except FileExistsError:  # another run was faster
         refuse_other(storage, asks, hand_over=hand_over)
 
@@ -233,8 +200,8 @@ def confirm(storage: Storage, asks: Owner, *, hand_over: bool = False) -> None:
     owner = read_owner(storage)
     if owner is None or owner.is_same(asks):
         return
-    before = {"job": owner.job, "manifest": owner.manifest, "since": owner.since, "until": _now()}
-    storage.write(NAME, _sealed(Owner(asks.job, asks.manifest, _now(), (*owner.former, before))))
+    before = {"job": owner.job, "manifest": owner.manifest, "since": owner.since, "until": now()}
+    storage.write(NAME, _sealed(Owner(asks.job, asks.manifest, now(), (*owner.former, before))))
     storage.settle([""])
 
 
@@ -243,31 +210,20 @@ def _sealed(owner: Owner) -> bytes:
 
 
 def _are_sealed(storage: Storage, folder: str) -> bool:
-    """Tell whether runs wrote the numbered files of a folder: then they are sealed."""
+    """Return whether runs wrote the numbered files of a folder: then they are sealed."""
     log = ExclusiveLog(storage, folder)
-    return any(_is_sealed(storage, log.path(number)) for number in log.numbers())
-
-
-def _is_sealed(storage: Storage, name: str) -> bool:
-    try:
-        return read_sealed(storage, name) is not None
-    except DamagedFileError:
-        return False
+    for number in log.numbers():
+        with suppress(DamagedFileError):
+            if read_sealed(storage, log.path(number)) is not None:
+                return True
+    return False
 
 
 def _refuse_strangers(storage: Storage) -> None:
     there = set(storage.names(""))
     if foreign := [name for name in NAMES if name in there]:
         raise ConfigurationError(
-            f"an output must be a folder without {_listed(foreign)}, or one that a run made, got "
-            f"{storage.url}, which has {'these' if len(foreign) > 1 else 'it'} and no {NAME}; name "
-            "another output, such as a new folder in it"
+            f"an output must be a folder without {', '.join(map(repr, foreign))}, or one that a "
+            f"run made, got {storage.url}, which has {'these' if len(foreign) > 1 else 'it'} and "
+            f"no {NAME}; name another output, such as a new folder in it"
         )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"{name!r}" for name in names)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from hmrf_dask.errors import HeldError
-from hmrf_dask.releases.lock import OutputLock, open_output
+from hmrf_dask.releases.lock import OutputLock, now, open_output
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.log import ExclusiveLog
 from hmrf_dask.storage.sealed import DamagedFileError
@@ -36,20 +37,14 @@ class Release:
 
     Attributes
     ----------
-    number : int
-    run : str
-        Id of the run that made it.
-    parent : str or None
-        Id of the run before it.
-    when : str
-        When it was published, in ISO 8601, UTC.
+    run, parent : str
+        Ids of the run that made it, and of the one before it.
     files : dict of str to str
         The sha256 of every file, by its name below the output.
     sizes : dict of str to int
         The bytes of every file.
     ledger : dict
         Which sources it was made of.
-    counts : dict
     model : str
         What distinguishes its model from any other.
     """
@@ -80,16 +75,7 @@ class _Written:
 
 
 class Contents(NamedTuple):
-    """What a run has to publish.
-
-    Attributes
-    ----------
-    files : mapping of str to str
-        The sha256 of all files of the release, by their names below the output.
-    ledger, counts : JSON values
-    model : str
-        What distinguishes its model from any other.
-    """
+    """What a run has to publish; see `Release`."""
 
     files: Mapping[str, str]
     ledger: Any
@@ -98,40 +84,30 @@ class Contents(NamedTuple):
 
 
 def publish(
-    output: str | os.PathLike[str],
     hold: OutputLock,
     *,
     run_id: str,
     previous: Release | None,
     contents: Contents,
     number: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
 ) -> Release:
-    """Make the files of a run the newest release.
+    """Make the files of a run, which are there, the newest release of the output that is held.
 
     Done again by a run that was killed in between, it changes nothing that is there.
 
     Parameters
     ----------
-    output : str or path
-    hold : Hold
-        That the caller holds the output.
-    run_id : str
     previous : Release or None
         The release that the run continued.
-    contents : Contents
-        Its files are there.
     number : int, optional
         Of the release, known when the run began; without it the one after `previous`.
-    storage_options : mapping, optional
-        For fsspec, without credentials.
 
     Raises
     ------
     HeldError
         Another run took the output over, or published meanwhile.
     """
-    storage = open_output(output, storage_options)
+    storage = hold.storage
     sizes = _sizes_of_all(storage, contents.files, previous)
     if number is None:
         number = 1 if previous is None else previous.number + 1
@@ -139,7 +115,7 @@ def publish(
         number=number,
         run=run_id,
         parent=None if previous is None else previous.run,
-        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        when=now(),
         files=dict(sorted(contents.files.items())),
         sizes=sizes,
         ledger=contents.ledger,
@@ -164,22 +140,10 @@ def latest(
     *,
     verify: bool = False,
 ) -> Release | None:
-    """Return the newest release, None where there is none yet.
+    """Return the newest release of a folder or URL, None where there is none yet.
 
-    Parameters
-    ----------
-    output : str or path
-        Folder or URL.
-    storage_options : mapping, optional
-        For fsspec, without credentials.
-    verify : bool
-        Whether every file that it names is read and hashed first.
-
-    Raises
-    ------
-    DamagedFileError
-        LATEST is not as it was written; DamagedReleaseError where that is a release, or, with
-        `verify`, one of its files.
+    Raise DamagedFileError if LATEST is not as it was written, DamagedReleaseError if that is a
+    release or, with `verify`, one of its files, which are all read and hashed then.
     """
     storage = open_output(output, storage_options)
     log, named = release_log(storage), pointed(storage)
@@ -187,29 +151,29 @@ def latest(
     if not number:
         return None
     try:
-        found = read_release(storage, number)
+        release = read_release(storage, number)
     except FileNotFoundError as error:
         raise DamagedReleaseError(
             f"{storage.url}/{log.path(number)} must be there, as LATEST names it, got none"
         ) from error
-    if named is not None and found.run != named["run"]:
+    if named is not None and release.run != named["run"]:
         raise DamagedFileError(
             f"{storage.url}/{LATEST} must name the run of its release, got {named['run']} and "
-            f"{found.run}; remove LATEST: the newest release is found without it"
+            f"{release.run}; remove LATEST: the newest release is found without it"
         )
     while True:  # the writer of the next one may have been killed before it replaced LATEST
         try:
-            found = read_release(storage, found.number + 1)
+            release = read_release(storage, release.number + 1)
         except FileNotFoundError:
             break
-    if not found.files:
+    if not release.files:
         raise DamagedReleaseError(
-            f"{storage.url} must have a release after {log.path(found.number)}, whose files were "
+            f"{storage.url} must have a release after {log.path(release.number)}, whose files were "
             "removed as those of an old one, got none"
         )
     if verify:
-        check_files(storage, found)
-    return found
+        check_files(storage, release)
+    return release
 
 
 def pointer_damage(storage: Storage) -> str | None:
@@ -219,50 +183,20 @@ def pointer_damage(storage: Storage) -> str | None:
     """
     try:
         named = pointed(storage)
-        found = None if named is None else read_if_whole(storage, named["release"])
-        if named is None or found is None or found.run == named["run"]:
-            return None
-        return f"{storage.url}/{LATEST} names another run than its release"
+        release = read_if_whole(storage, named["release"]) if named else None
+        if named and release and release.run != named["run"]:
+            return f"{storage.url}/{LATEST} names another run than its release"
+        return None
     except DamagedFileError as error:
         return str(error).partition(";")[0]
 
 
-def is_pointed_at(
-    output: str | os.PathLike[str],
-    release: Release,
-    storage_options: Mapping[str, Any] | None = None,
-) -> bool:
-    """Return whether LATEST names a release; `publish` done again makes it do so."""
-    named = pointed(open_output(output, storage_options))
-    return named is not None and named["release"] == release.number
-
-
-def hashed(
-    output: str | os.PathLike[str],
-    names: Iterable[str],
-    storage_options: Mapping[str, Any] | None = None,
-) -> dict[str, str]:
+def hashed(storage: Storage, names: Iterable[str]) -> dict[str, str]:
     """Return the sha256 of files that are in place, by their names below the output."""
-    storage, wanted = open_output(output, storage_options), list(names)
+    names = list(names)
     with ThreadPoolExecutor(_READERS) as pool:
-        digests = pool.map(lambda name: sealed.digest(storage.read(name)), wanted)
-        return dict(zip(wanted, digests, strict=True))
-
-
-def read_published(
-    output: str | os.PathLike[str],
-    release: Release,
-    name: str,
-    storage_options: Mapping[str, Any] | None = None,
-) -> bytes:
-    """Return a file of a release.
-
-    Raises
-    ------
-    DamagedReleaseError
-        It is missing, or other than what was published.
-    """
-    return read_file(open_output(output, storage_options), name, release.files[name])
+        digests = pool.map(lambda name: sealed.digest(storage.read(name)), names)
+        return dict(zip(names, digests, strict=True))
 
 
 def read_file(storage: Storage, name: str, sha256: str) -> bytes:
@@ -281,31 +215,29 @@ def read_file(storage: Storage, name: str, sha256: str) -> bytes:
 
 
 def damages(
-    output: str | os.PathLike[str],
+    storage: Storage,
     release: Release,
-    storage_options: Mapping[str, Any] | None = None,
+    hashed: Iterable[str] | None = None,
+    names: Iterable[str] | None = None,
 ) -> list[str]:
-    """Return what is wrong with the files of a release, in words; nothing if it is whole."""
-    return damages_in(open_output(output, storage_options), release, release.files, release.files)
+    """Return what is wrong with the files of a release, in words; nothing if it is whole.
 
+    The files `names` must be there and as long as they were, the files `hashed` hold the same
+    bytes; without them that is asked of all.
+    """
+    wrong = size_damages(storage, release, release.files if names is None else names)
 
-def damages_in(
-    storage: Storage, release: Release, names: Iterable[str], hashed: Iterable[str]
-) -> list[str]:
-    """Return what is wrong with the sizes of some files of a release, and the hashes of some."""
-    found = size_damages(storage, release, names)
-
-    def look(name: str) -> str | None:
+    def problem_of(name: str) -> str | None:
         try:
             read_file(storage, name, release.files[name])
         except DamagedReleaseError as error:
             return str(error)
         return None
 
+    hashed = [name for name in (release.files if hashed is None else hashed) if name not in wrong]
     # A few files at a time: never all of them in memory, yet not one slow reply after another.
     with ThreadPoolExecutor(_READERS) as pool:
-        wrong = pool.map(look, [name for name in hashed if name not in found])
-        return [*found.values(), *(one for one in wrong if one is not None)]
+        return [*wrong.values(), *filter(None, pool.map(problem_of, hashed))]
 
 
 def size_damages(storage: Storage, release: Release, names: Iterable[str]) -> dict[str, str]:
@@ -327,22 +259,8 @@ def check_files(
     hashed: Iterable[str] | None = None,
     names: Iterable[str] | None = None,
 ) -> None:
-    """Raise DamagedReleaseError where files of a release are damaged.
-
-    Parameters
-    ----------
-    storage : Storage
-    release : Release
-    hashed : iterable of str, optional
-        The files that are read and hashed; without it all.
-    names : iterable of str, optional
-        The files that are there and as long as they were; without it all.
-    """
-    files = release.files
-    wrong = damages_in(
-        storage, release, files if names is None else names, files if hashed is None else hashed
-    )
-    if wrong:
+    """Raise DamagedReleaseError where `damages` finds any."""
+    if wrong := damages(storage, release, hashed, names):
         more = f" (and {len(wrong) - 1} more of its files)" if len(wrong) > 1 else ""
         raise DamagedReleaseError(f"{wrong[0]}{more}")
 
@@ -360,24 +278,24 @@ def _sizes_of_all(
             f"all files of a release must lie in {storage.url} before it is published, got none of "
             f"{', '.join(missing[:5])} ({len(missing)} missing); run again"
         )
-    same = [] if previous is None else sorted(files.items() & previous.files.items())
-    if previous is not None and same:
-        for said in size_damages(storage, previous, [name for name, _ in same]).values():
-            raise DamagedReleaseError(said)
+    if previous is not None:
+        same = [name for name, _ in files.items() & previous.files.items()]
+        for problem in size_damages(storage, previous, same).values():
+            raise DamagedReleaseError(problem)
     return {name: there[name] for name in sorted(files)}
 
 
 def _sizes_in(storage: Storage, files: Iterable[str]) -> dict[str, int]:
     """Return the sizes of files that are there, by one listing of each folder."""
-    wanted = set(files)
-    folders = sorted({os.path.dirname(name) for name in wanted})
+    files = set(files)
+    folders = sorted({os.path.dirname(name) for name in files})
     with ThreadPoolExecutor(_READERS) as pool:
         listed = list(pool.map(storage.sizes, folders))
     return {
         name: size
         for folder, sizes in zip(folders, listed, strict=True)
         for base, size in sizes.items()
-        if (name := f"{folder}/{base}" if folder else base) in wanted
+        if (name := f"{folder}/{base}" if folder else base) in files
     }
 
 
@@ -393,15 +311,15 @@ def _folders(files: Iterable[str]) -> list[str]:
 def _committed(storage: Storage, made: Release) -> Release:
     """Return the release that has this number now: this one, or the same from before a kill."""
     log = release_log(storage)
-    if not log.create(made.number, _encoded(made), after=_folders(made.files)):
-        found = read_release(storage, made.number)
-        if (found.run, found.parent, found.files) != (made.run, made.parent, made.files):
+    if not log.claim(made.number, _encoded(made), after=_folders(made.files)):
+        there = read_release(storage, made.number)
+        if (there.run, there.parent, there.files) != (made.run, made.parent, made.files):
             raise HeldError(
                 "a run must publish after the release it began from, got release "
-                f"{made.number} of run {found.run} published in {storage.url} since "
-                f"({found.when}); run again to go on from it"
+                f"{made.number} of run {there.run} published in {storage.url} since "
+                f"({there.when}); run again to go on from it"
             )
-        return found
+        return there
     later = (number for number in log.numbers() if number > made.number)
     if newest := next((number for number in later if read_if_whole(storage, number)), 0):
         log.delete(made.number)  # of an old number, which was removed meanwhile
@@ -419,11 +337,10 @@ def pointed(storage: Storage) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     with suppress(ValueError, RecursionError):
-        found = json.loads(data)
-        if isinstance(found, dict):
-            number, run = found.get("release"), found.get("run")
-            if type(number) is int and 0 < number < _MOST and isinstance(run, str):
-                return {"release": number, "run": run}
+        match json.loads(data):
+            case {"release": number, "run": str(run)} if type(number) is int:
+                if 0 < number < _MOST:
+                    return {"release": number, "run": run}
     raise DamagedFileError(
         f"{storage.url}/{LATEST} must name a release and its run, got {data[:80]!r}; remove "
         "it: the newest release is found without it"
@@ -443,15 +360,15 @@ def read_release(storage: Storage, number: int) -> Release:
     log = release_log(storage)
     path = f"{storage.url}/{log.path(number)}"
     try:
-        found = sealed.unseal_as(_Written, log.read(number), path, FORMAT)
-        if found.number != number:
-            raise DamagedFileError(f"{path} must hold release {number}, got {found.number}")
+        written = sealed.unseal_as(_Written, log.read(number), path, FORMAT)
+        if written.number != number:
+            raise DamagedFileError(f"{path} must hold release {number}, got {written.number}")
     except DamagedFileError as error:
-        said = str(error).removesuffix(f"; {sealed.RESTORE}")  # not all that can be done
-        raise DamagedReleaseError(said) from error
-    files = {one: sha256 for one, (_, sha256) in found.files.items()}
-    sizes = {one: size for one, (size, _) in found.files.items()}
-    return Release(**{**vars(found), "files": files, "sizes": sizes})
+        text = str(error).removesuffix(f"; {sealed.RESTORE}")  # not all that can be done
+        raise DamagedReleaseError(text) from error
+    files = {name: sha256 for name, (_, sha256) in written.files.items()}
+    sizes = {name: size for name, (size, _) in written.files.items()}
+    return Release(**{**vars(written), "files": files, "sizes": sizes})
 
 
 def read_if_whole(storage: Storage, number: int) -> Release | None:
@@ -495,14 +412,9 @@ def small_of(sizes: Mapping[str, int]) -> list[str]:
     >>> small_of({"a": 3, "b": 2**30, "c": 1})
     ['c', 'a']
     """
-    chosen: list[str] = []
-    n_bytes = 0
-    for name in sorted(sizes, key=lambda one: (sizes[one], one))[:SMALL_FILES]:
-        n_bytes += sizes[name]
-        if n_bytes > SMALL_BYTES:
-            break
-        chosen.append(name)
-    return chosen
+    names = sorted(sizes, key=lambda name: (sizes[name], name))[:SMALL_FILES]
+    totals = accumulate(sizes[name] for name in names)
+    return [name for name, total in zip(names, totals, strict=True) if total <= SMALL_BYTES]
 
 
 def hashed_in(night: int, sizes: Mapping[str, int]) -> list[str]:
@@ -510,5 +422,5 @@ def hashed_in(night: int, sizes: Mapping[str, int]) -> list[str]:
     small = small_of(sizes)
     rest = sorted(sizes.keys() - set(small))
     n_bytes = sum(sizes[name] for name in rest)
-    n_shares = next((one for one in SHARES if n_bytes <= one * NIGHT_BYTES), SHARES[-1])
+    n_shares = next((n for n in SHARES if n_bytes <= n * NIGHT_BYTES), SHARES[-1])
     return small + [name for name in rest if crc32(name.encode()) % n_shares == night % n_shares]

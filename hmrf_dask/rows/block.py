@@ -1,7 +1,4 @@
-"""RowBlock: the rows of one partition, sparse or dense, with their ids, as every task sees them.
-
-What one pass over a block's entries finds: range by feature, sum and mass by row.
-"""
+"""RowBlock: the rows of one partition, sparse or dense, with their ids, as every task sees them."""
 
 from __future__ import annotations
 
@@ -36,22 +33,8 @@ class RowBlock(Sized):
 
     The arrays are read-only and aligned wherever the block comes from (the caller's matrix, a
     Parquet buffer, a network frame), so nobody writes into shared memory and a numba kernel is
-    compiled for one signature. `from_scipy`, `from_array` and `store.blocks` make blocks; the plain
+    compiled for one signature. `from_scipy`, `from_array` and `rows.files` make blocks; the plain
     constructor trusts its arguments.
-
-    Parameters
-    ----------
-    values : float32 array, shape (n_values,)
-        The non-zero entries row by row; of a dense block all entries, shape (n_rows * n_features,).
-    indices : int32 array, shape (n_values,) or (0,)
-        The feature of each value, ascending within a row; empty for dense rows.
-    indptr : int32 array, shape (n_rows + 1,)
-        Where each row begins in `values`.
-    ids : int64 or str array, shape (n_rows,)
-        Document ids, or row numbers where no ids were given.
-    keys : uint64 array, shape (n_rows,)
-        What random choices are keyed by: `hash_ids` of the ids.
-    n_features : int
 
     Examples
     --------
@@ -60,11 +43,11 @@ class RowBlock(Sized):
     (2, 2, True)
     """
 
-    values: RowArray
-    indices: LabelArray
-    indptr: LabelArray
-    ids: AnyArray
-    keys: KeyArray
+    values: RowArray  # the entries that are not zero, row by row; of a dense block all
+    indices: LabelArray  # the feature of each value, ascending within a row; empty for dense rows
+    indptr: LabelArray  # shape (n_rows + 1,): where each row begins in `values`
+    ids: AnyArray  # int64 or str: document ids, or row numbers where no ids were given
+    keys: KeyArray  # what random choices are keyed by: `hash_ids` of the ids
     n_features: int
 
     def __post_init__(self) -> None:
@@ -80,13 +63,7 @@ class RowBlock(Sized):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays.
-
-        Examples
-        --------
-        >>> RowBlock.from_array(np.eye(2)).nbytes
-        60
-        """
+        """Bytes of all arrays."""
         arrays = (self.values, self.indices, self.indptr, self.ids, self.keys)
         return sum(array.nbytes for array in arrays)
 
@@ -102,14 +79,7 @@ class RowBlock(Sized):
 
     @property
     def arrays(self) -> RowArrays:
-        """The rows as kernels read them.
-
-        Examples
-        --------
-        >>> rows = RowBlock.from_array(np.array([[1.0, 2.0]])).arrays
-        >>> rows.values.tolist(), rows.dense
-        ([1.0, 2.0], True)
-        """
+        """The rows as kernels read them."""
         return RowArrays(self.values, self.indices, self.indptr, self.is_dense, self.n_features)
 
     @staticmethod
@@ -118,22 +88,10 @@ class RowBlock(Sized):
 
         Duplicates are summed, explicit zeros (also values that are zero in float32) dropped. The
         matrix is never modified; where it is in the block's form already, its memory is shared.
-
-        Parameters
-        ----------
-        matrix : sparse matrix or sparse array, shape (n_rows, n_features)
-        ids : array-like of str or int, shape (n_rows,), optional
-        first_row : int
-            Number of the first row, the ids where `ids` is not given.
-
-        Returns
-        -------
-        RowBlock
+        Without `ids` these are the numbers of the rows, from `first_row` on.
 
         Examples
         --------
-        >>> import scipy.sparse
-        >>> from hmrf_dask.rows.block import RowBlock
         >>> block = RowBlock.from_scipy(scipy.sparse.coo_array([[0, 2], [3, 0]]), ids=["a", "b"])
         >>> block.indices, block.values
         (array([1, 0], dtype=int32), array([2., 3.], dtype=float32))
@@ -152,14 +110,7 @@ class RowBlock(Sized):
         ids: ArrayLike | None = None,
         first_row: int = 0,
     ) -> RowBlock:
-        """Make a block of the three arrays of a CSR matrix; see `from_scipy`.
-
-        Examples
-        --------
-        >>> values, indices, indptr = np.array([3, 2]), np.array([1, 0]), np.array([0, 2])
-        >>> RowBlock.from_csr(values, indices, indptr, n_features=2).values.tolist()
-        [2.0, 3.0]
-        """
+        """Make a block of the three arrays of a CSR matrix; see `from_scipy`."""
         values, indices, indptr = canonical_csr(values, indices, indptr, n_features)
         row_ids = as_ids(ids, len(indptr) - 1, first_row)
         narrow = (indices.astype(np.int32, copy=False), indptr.astype(np.int32, copy=False))
@@ -168,16 +119,6 @@ class RowBlock(Sized):
     @staticmethod
     def from_array(dense: Any, ids: ArrayLike | None = None, first_row: int = 0) -> RowBlock:
         """Make a block of dense rows; see `from_scipy` for ids, sharing and what is never modified.
-
-        Parameters
-        ----------
-        dense : array, shape (n_rows, n_features)
-        ids : array-like of str or int, shape (n_rows,), optional
-        first_row : int
-
-        Returns
-        -------
-        RowBlock
 
         Examples
         --------
@@ -218,16 +159,16 @@ class RowBlock(Sized):
         [2, 0, 2]
         """
         chosen = np.asarray(positions, dtype=np.intp)
-        lengths = np.diff(self.indptr)[chosen].astype(np.int64)
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        require_int32(int(ends[-1]), "the number of values of the rows taken")
-        ids, keys, indptr = self.ids[chosen], self.keys[chosen], ends.astype(np.int32)
-        if self.is_dense:  # without a list of entries, which would be four times the rows
-            values = self.to_dense()[chosen].reshape(-1)
-            return RowBlock(values, self.indices, indptr, ids, keys, self.n_features)
-        entries = np.arange(ends[-1]) + np.repeat(self.indptr[:-1][chosen] - ends[:-1], lengths)
-        taken = self.values[entries], self.indices[entries]
-        return RowBlock(*taken, indptr, ids, keys, self.n_features)
+        n_values = int(np.diff(self.indptr)[chosen].sum(dtype=np.int64))
+        require_int32(n_values, "the number of values of the rows taken")
+        if self.is_dense:
+            values, indices = self.to_dense()[chosen].reshape(-1), self.indices
+            indptr = np.arange(len(chosen) + 1, dtype=np.int32) * np.int32(self.n_features)
+        else:
+            taken = self.to_scipy()[chosen]
+            values, indices, indptr = taken.data, taken.indices, taken.indptr
+        ids, keys = self.ids[chosen], self.keys[chosen]
+        return RowBlock(values, indices, indptr, ids, keys, self.n_features)
 
     @staticmethod
     def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
@@ -311,20 +252,9 @@ def check_finite(block: RowBlock) -> None:
 def fingerprint(block: RowBlock, first_row: int, *, with_ids: bool = True) -> tuple[int, int]:
     """Return two sums mod 2**64 by which a changed corpus is known, whatever its partitioning.
 
-    Add the results of all blocks mod 2**64. Dense and sparse blocks of the same numbers agree.
-
-    Parameters
-    ----------
-    block : RowBlock
-    first_row : int
-        Number of the block's first row in the corpus.
-    with_ids : bool
-        Whether ids are content; False for a corpus whose ids are only row numbers.
-
-    Returns
-    -------
-    content_sum, order_sum : int
-        The same rows in another order keep `content_sum` and change `order_sum`.
+    The same rows in another order keep the first and change the second. Add the results of all
+    blocks mod 2**64, each with the number of its first row in the corpus. Dense and sparse blocks
+    of the same numbers agree. Ids that are only row numbers are no content.
 
     Examples
     --------
@@ -419,21 +349,16 @@ _ROWS_TRIED = 64  # before all entries are counted
 
 
 class Survey(NamedTuple):
-    """Facts of a block's rows and features.
+    """What one pass over the entries of a block finds.
 
-    Attributes
-    ----------
-    minimum, maximum : float32 arrays, shape (n_features,)
-        Zeros of sparse rows included; inf and -inf where there are no rows.
-    total, mass : float64 arrays, shape (n_rows,)
-        Σ x and Σ |x| of each row, added in the order of its entries. A mass of 0 is a row of zeros;
-        one that is not finite has an entry that is not, as float32 cannot overflow it.
+    A mass of 0 is a row of zeros; one that is not finite has an entry that is not, as float32
+    cannot overflow it.
     """
 
-    minimum: RowArray
+    minimum: RowArray  # by feature, zeros of sparse rows included; inf and -inf without rows
     maximum: RowArray
-    total: FloatArray
-    mass: FloatArray
+    total: FloatArray  # Σ x of each row, added in the order of its entries, as is the mass
+    mass: FloatArray  # Σ |x|
 
 
 def survey(block: RowBlock) -> Survey:
@@ -441,11 +366,8 @@ def survey(block: RowBlock) -> Survey:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from hmrf_dask.rows.block import RowBlock
-    >>> from hmrf_dask.rows.block import survey
-    >>> found = survey(RowBlock.from_array(np.array([[1.0, -2.0], [3.0, 0.0]])))
-    >>> found.minimum.tolist(), found.total.tolist(), found.mass.tolist()
+    >>> facts = survey(RowBlock.from_array(np.array([[1.0, -2.0], [3.0, 0.0]])))
+    >>> facts.minimum.tolist(), facts.total.tolist(), facts.mass.tolist()
     ([1.0, -2.0], [-1.0, 3.0], [3.0, 3.0])
     """
     ranges = _empty_ranges(block)
@@ -489,8 +411,7 @@ def _survey(
 ) -> None:
     for i in range(out.shape[1]):
         start = np.uint32(indptr[i])
-        total = 0.0
-        mass = 0.0
+        total = mass = 0.0
         for p in range(start, np.uint32(indptr[i + 1])):
             value = values[p]
             # Unsigned, or every access would ask whether to count from the end.
@@ -498,7 +419,7 @@ def _survey(
             x = np.float64(value)
             total += x
             mass += abs(x)
-            # No branches: least and greatest lie side by side in the cache.
+            # No branches; least and greatest are neighbours in the cache.
             ranges[m, 0] = min(ranges[m, 0], value)
             ranges[m, 1] = max(ranges[m, 1], value)
         out[0, i] = total

@@ -13,21 +13,12 @@ import scipy.sparse
 from numpy.typing import ArrayLike
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.limits import LARGEST_INT32
 from hmrf_dask.types import AnyArray, KeyArray, RowArray
 
 
 def as_ids(ids: ArrayLike | None, n_rows: int, first_row: int = 0) -> AnyArray:
     """Return ids as an int64 or str array; without ids the row numbers from `first_row` on.
-
-    Parameters
-    ----------
-    ids : array-like of str or int, shape (n_rows,), or None
-    n_rows : int
-    first_row : int
-
-    Returns
-    -------
-    int64 or str array, shape (n_rows,)
 
     Examples
     --------
@@ -36,12 +27,7 @@ def as_ids(ids: ArrayLike | None, n_rows: int, first_row: int = 0) -> AnyArray:
     """
     if ids is None:
         return np.arange(first_row, first_row + n_rows, dtype=np.int64)
-    array = ids if isinstance(ids, np.ndarray) else np.asarray(ids, dtype=object)
-    if array.shape != (n_rows,):
-        raise InvalidInputError(
-            f"ids must be one for each of the {n_rows} rows, got shape {array.shape}; "
-            "give a list or a 1-D array as long as the rows"
-        )
+    array = _one_each(ids, n_rows)
     if array.dtype.kind in "OT":
         array = _ids_of_objects(array.tolist(), first_row)
     if array.dtype.kind == "u" and np.any(array > np.iinfo(np.int64).max):
@@ -58,8 +44,6 @@ def hash_ids(ids: AnyArray) -> KeyArray:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from hmrf_dask.rows.canonical import hash_ids
     >>> hash_ids(np.array([7, 3]))
     array([7, 3], dtype=uint64)
     """
@@ -74,17 +58,27 @@ def hash_ids(ids: AnyArray) -> KeyArray:
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64, copy=False)
 
 
+def _one_each(ids: ArrayLike, n_rows: int) -> AnyArray:
+    array = ids if isinstance(ids, np.ndarray) else np.asarray(ids, dtype=object)
+    if array.shape != (n_rows,):
+        raise InvalidInputError(
+            f"ids must be one for each of the {n_rows} rows, got shape {array.shape}; "
+            "give a list or a 1-D array as long as the rows"
+        )
+    return array
+
+
 def _ids_of_objects(ids: list[Any], first_row: int) -> AnyArray:
-    wanted: tuple[type, ...] = (str,) if ids and isinstance(ids[0], str) else (int, np.integer)
+    kinds: tuple[type, ...] = (str,) if ids and isinstance(ids[0], str) else (int, np.integer)
     for position, id_ in enumerate(ids):
-        if not isinstance(id_, wanted) or isinstance(id_, bool):
+        if not isinstance(id_, kinds) or isinstance(id_, bool):
             raise InvalidInputError(
                 f"ids must be all strings or all integers, got {id_!r} in row "
                 f"{first_row + position}; convert them with astype(str)"
             )
         if isinstance(id_, str) and id_.endswith("\0"):
             raise InvalidInputError(f"ids must not end in a NUL character, got {id_!r}; fix it")
-    if wanted == (str,):
+    if kinds == (str,):
         return np.array(ids, dtype=np.str_)
     try:
         return np.array(ids, dtype=np.int64)
@@ -93,19 +87,14 @@ def _ids_of_objects(ids: list[Any], first_row: int) -> AnyArray:
 
 
 def id_slices(ids: ArrayLike, offsets: Sequence[int]) -> list[AnyArray]:
-    """Cut ids that lie in memory at the partitions' bounds.
+    """Cut ids in memory at the bounds of partitions.
 
     Examples
     --------
     >>> [part.tolist() for part in id_slices(["a", "b", "c"], [0, 2, 3])]
     [['a', 'b'], ['c']]
     """
-    array = ids if isinstance(ids, np.ndarray) else np.asarray(ids, dtype=object)
-    if array.shape != (offsets[-1],):
-        raise InvalidInputError(
-            f"ids must be one for each of the {offsets[-1]} rows, got shape {array.shape}; "
-            "give a list or a 1-D array as long as the rows"
-        )
+    array = _one_each(ids, offsets[-1])
     slices = [as_ids(array[start:stop], stop - start, start) for start, stop in pairwise(offsets)]
     if len({part.dtype.kind for part in slices if part.size}) > 1:
         raise InvalidInputError(
@@ -114,18 +103,8 @@ def id_slices(ids: ArrayLike, offsets: Sequence[int]) -> list[AnyArray]:
     return slices
 
 
-LARGEST_INT32 = int(np.iinfo(np.int32).max)
-
-
 def require_matrix(matrix: Any) -> None:
-    """Refuse what is not two-dimensional or not of real numbers, in scikit-learn's words.
-
-    Examples
-    --------
-    >>> require_matrix([[1.0]])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    hmrf_dask.errors.InvalidInputError: Expected 2D array, got list instead; give a matrix ...
-    """
+    """Refuse what is not two-dimensional or not of real numbers, in scikit-learn's words."""
     if not hasattr(matrix, "ndim") or not hasattr(matrix, "dtype"):
         raise InvalidInputError(
             f"Expected 2D array, got {type(matrix).__name__} instead; give a matrix or an array"
@@ -146,14 +125,7 @@ def require_matrix(matrix: Any) -> None:
 
 
 def require_numbers(dtype: Any) -> None:
-    """Refuse a type of values that are no real numbers: dates and texts can be cast to some.
-
-    Examples
-    --------
-    >>> require_numbers(np.dtype("datetime64[D]"))  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    hmrf_dask.errors.InvalidInputError: rows must be of real numbers, got dtype ...
-    """
+    """Refuse a type of values that are no real numbers: dates and texts can be cast to some."""
     if dtype.kind == "c":
         raise InvalidInputError("Complex data not supported: rows must be of real numbers")
     if dtype.kind not in "biuf":
@@ -218,8 +190,8 @@ def sound_csr(matrix: Any) -> Any:
     with contextlib.suppress(ValueError, TypeError, AttributeError, IndexError, OverflowError):
         if matrix.format == "dok":
             matrix = matrix.tocoo()
-        if _is_sound(matrix) and _is_sound(found := matrix.tocsr()):
-            return found
+        if _is_sound(matrix) and _is_sound(csr := matrix.tocsr()):
+            return csr
     raise InvalidInputError(
         f"the numbers of a {matrix.format.upper()} matrix must lie within its shape "
         f"{tuple(matrix.shape)} and its pointers must ascend, got others; rebuild it and call "
@@ -229,13 +201,14 @@ def sound_csr(matrix: Any) -> Any:
 
 def _is_sound(matrix: Any) -> bool:
     if matrix.ndim != 2:
-        return True  # the caller's look at shapes says so
+        return True  # the caller refuses it by its shape
     rows, columns = matrix.shape
     if min(rows, columns) < 0:
         return False
     if matrix.format == "coo":
         ends = zip(matrix.coords, (rows, columns), strict=True)
-        return all(_lie_below(one, size) and len(one) == len(matrix.data) for one, size in ends)
+        n_values = len(matrix.data)
+        return all(_lie_below(places, n) and len(places) == n_values for places, n in ends)
     if matrix.format not in ("csr", "csc", "bsr"):
         return True
     major, minor = (columns, rows) if matrix.format == "csc" else (rows, columns)
@@ -255,22 +228,14 @@ def _is_sound(matrix: Any) -> bool:
 
 
 def _lie_below(numbers: AnyArray, size: int) -> bool:
-    return numbers.dtype.kind in "iu" and (
-        not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < size)
-    )
+    whole = numbers.dtype.kind in "iu"
+    return whole and (not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < size))
 
 
 def is_csr(indices: AnyArray, indptr: AnyArray, n_features: int) -> bool:
     """Whether row pointers ascend over exactly these entries, and features lie in 0..n_features-1.
 
     What a kernel may read without leaving the arrays; it says nothing of the order within rows.
-
-    Examples
-    --------
-    >>> is_csr(np.array([0, 2]), np.array([0, 2]), n_features=3)
-    True
-    >>> is_csr(np.array([0, 3]), np.array([0, 2]), n_features=3)
-    False
     """
     if indptr[0] != 0 or indptr[-1] != len(indices) or np.any(indptr[1:] < indptr[:-1]):
         return False
@@ -295,14 +260,7 @@ def is_sorted(indices: AnyArray, indptr: AnyArray) -> bool:
 
 
 def require_int32(count: int, what: str) -> None:
-    """Refuse what one block's int32 row pointers and feature numbers cannot hold.
-
-    Examples
-    --------
-    >>> require_int32(2**31, "the number of features")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    hmrf_dask.errors.InvalidInputError: the number of features must be at most 2147483647 ...
-    """
+    """Refuse what one block's int32 row pointers and feature numbers cannot hold."""
     if count > LARGEST_INT32:
         raise InvalidInputError(
             f"{what} must be at most {LARGEST_INT32} (2**31 - 1), got {count}; use more partitions"

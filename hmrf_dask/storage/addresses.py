@@ -46,22 +46,15 @@ class _Parts(NamedTuple):
 
     @property
     def is_url(self) -> bool:
+        """Whether it has a scheme and slashes behind it."""
         return bool(self.scheme and self.slashes)
 
 
 def plain_url(address: str | os.PathLike[str], what: str) -> str:
     """Return a path or URL without the spaces around it; refuse one that may carry a secret.
 
-    Parameters
-    ----------
-    address : str or path
-    what : str
-        What to call it in the error: ``output``, ``--run-dir``.
-
-    Raises
-    ------
-    ConfigurationError
-        It has a user part, a query or a fragment, or chains stores. The error does not show it.
+    That is one with a user part, a query or a fragment, or that chains stores. The error calls it
+    `what`, such as ``output`` or ``--run-dir``, and does not show it.
 
     Examples
     --------
@@ -151,6 +144,8 @@ def store_problem(address: str) -> str:
     ''
     >>> store_problem("ssh://host/rows").partition(", got ")[2]
     "an unknown kind of store, 'ssh'; copy the files to one of these"
+    >>> store_problem("http://169.254.169.254/latest")
+    "must not be an address of a cloud's metadata, got 169.254.169.254; name a store"
     """
     if problem := url_problem(address):
         return problem
@@ -163,18 +158,12 @@ def store_problem(address: str) -> str:
             f"store, {parts.scheme!r}; copy the files to one of these"
         )
     if parts.scheme in ("http", "https"):
-        return host_problem(address)
+        return _host_problem(address)
     return ""
 
 
-def host_problem(address: str) -> str:
-    """Return why an address of the web may not be asked: machines have secrets there.
-
-    Examples
-    --------
-    >>> host_problem("http://169.254.169.254/latest")
-    "must not be an address of a cloud's metadata, got 169.254.169.254; name a store"
-    """
+def _host_problem(address: str) -> str:
+    """Return why an address of the web may not be asked: machines have secrets there."""
     authority = _parts(address).authority
     host = authority.strip("[]") if authority.endswith("]") else authority.rpartition(":")[0]
     host = (host or authority).strip("[]").rstrip(".").lower()
@@ -213,6 +202,23 @@ def refuse_credentials(options: Mapping[str, Any], path: str = "storage_options"
             raise ConfigurationError(f"{place}[{key!r}] {problem}")
 
 
+def is_local(url: str) -> bool:
+    """Return whether a path or URL means a file of this machine.
+
+    Examples
+    --------
+    >>> is_local("rows.csv"), is_local("file:///rows.csv"), is_local("s3://bucket/rows.csv")
+    (True, True, False)
+    """
+    protocol, separator, _ = url.partition("://")
+    return not separator or protocol.lower() in ("", *_LOCAL)
+
+
+def local_path(url: str) -> str:
+    """Return the absolute path of a local path or a file:// URL."""
+    return os.path.abspath(os.path.expanduser(url.partition("://")[2] or url))
+
+
 def absolute_url(url: str | os.PathLike[str], what: str = "a folder") -> str:
     """Return an absolute local path, or the URL of an object store: the same on every worker.
 
@@ -222,21 +228,20 @@ def absolute_url(url: str | os.PathLike[str], what: str = "a folder") -> str:
     ('/data/pairs', 's3://bucket/rows')
     """
     text = plain_url(url, what)
-    protocol, separator, path = text.partition("://")
-    if not separator or protocol.lower() in _LOCAL:
-        found = os.path.abspath(os.path.expanduser(path or text))
-    # fsspec expands these in names to delete.
-    elif any(character in path for character in "*?["):
+    protocol, _, path = text.partition("://")
+    if is_local(text):
+        absolute = local_path(text)
+    elif any(character in path for character in "*?["):  # fsspec expands these in names to delete
         raise ConfigurationError(
             f"{what} must be a plain URL without '*', '?' and '[', got {shown(text)}; rename it"
         )
     else:
-        found = f"{protocol.lower()}://{path.rstrip('/')}"
-    if found != found.strip():  # asked again, it would be another place
+        absolute = f"{protocol.lower()}://{path.rstrip('/')}"
+    if absolute != absolute.strip():  # asked again, it would be another place
         raise ConfigurationError(
             f"{what} must have a name without spaces at its end, got {shown(text)}; rename it"
         )
-    return found
+    return absolute
 
 
 def shown(address: str) -> str:
@@ -258,11 +263,10 @@ def shown(address: str) -> str:
 
 
 def _parts(text: str) -> _Parts:
-    found = _SCHEME.match(text.strip())
-    assert found is not None  # it matches everything
-    rest = found["rest"]
-    authority = re.split(r"[/\\?#]", rest, maxsplit=1)[0]
-    return _Parts((found["scheme"] or "").lower(), found["slashes"], authority, rest)
+    pieces = _SCHEME.match(text.strip())
+    assert pieces is not None  # it matches everything
+    authority = re.split(r"[/\\?#]", pieces["rest"], maxsplit=1)[0]
+    return _Parts((pieces["scheme"] or "").lower(), pieces["slashes"], authority, pieces["rest"])
 
 
 def _decodings(text: str) -> Iterator[str]:
@@ -288,41 +292,38 @@ def _has_user(parts: _Parts) -> bool:
 
 
 def _has_query(parts: _Parts) -> bool:
-    if _PARAMETER.search(parts.rest):
+    names = _PARAMETER_NAME.findall(parts.rest)
+    if _PARAMETER.search(parts.rest) or any(map(is_secret_name, names)):
         return True
-    if any(map(is_secret_name, _PARAMETER_NAME.findall(parts.rest))):
-        return True
-    if not parts.is_url:
-        return False
-    return "#" in parts.rest or ("?" in parts.rest and parts.scheme not in GLOB_STORES)
+    marks = "#" if parts.scheme in GLOB_STORES else "#?"
+    return parts.is_url and any(mark in parts.rest for mark in marks)
 
 
-def _leaves(found: Any, path: str, key: str = "") -> Iterator[tuple[str, str, Any]]:
+def _leaves(content: Any, path: str, key: str = "") -> Iterator[tuple[str, str, Any]]:
     """Yield every value in mappings and lists with its place and the key it stands behind."""
-    if isinstance(found, Mapping):
+    if isinstance(content, Mapping):
         inside = f"{path}[{key!r}]" if key else path
-        for name, value in found.items():
+        for name, value in content.items():
             yield from _leaves(value, inside, str(name))
-    elif isinstance(found, list | tuple | set | frozenset):
-        for value in found:
+    elif isinstance(content, list | tuple | set | frozenset):
+        for value in content:
             yield from _leaves(value, path, key)
     else:
-        yield path, key, found
+        yield path, key, content
 
 
 def _is_link_local(host: str) -> bool:
     try:
-        found = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         try:
-            found = ipaddress.ip_address(socket.inet_aton(host))  # 2852039166, 0xa9fea9fe
+            address = ipaddress.ip_address(socket.inet_aton(host))  # 2852039166, 0xa9fea9fe
         except (OSError, ValueError):
             return False
-    mapped = getattr(found, "ipv4_mapped", None) or found
+    mapped = getattr(address, "ipv4_mapped", None) or address
     return bool(mapped.is_link_local) or str(mapped) == "fd00:ec2::254"
 
 
-_LOCAL_PREFIX = ("", "file", "local")
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
 
 
@@ -336,11 +337,6 @@ class Location:
         The protocol of an object store; "" is this machine.
     parts : tuple of str
         The path from the root of the store. Of a local place without links, ``..`` and ``~``.
-
-    Examples
-    --------
-    >>> Location.of("gcs://bucket/a/b")
-    Location(store='gs', parts=('bucket', 'a', 'b'))
     """
 
     store: str
@@ -357,24 +353,16 @@ class Location:
         """
         text = os.fspath(place)
         protocol, separator, path = text.partition("://")
-        protocol = protocol.lower()
-        if not separator or protocol in _LOCAL_PREFIX:
-            path = os.path.realpath(os.path.expanduser(path if separator else text))
-            protocol = ""
-        parts = tuple(part for part in path.split("/") if part)
-        return cls(_SAME_STORE.get(protocol, protocol), parts)
+        store = _SAME_STORE.get(protocol.lower(), protocol.lower())
+        if is_local(text):
+            store, path = "", os.path.realpath(os.path.expanduser(path if separator else text))
+        return cls(store, tuple(part for part in path.split("/") if part))
 
     def holds(self, other: Location) -> bool:
-        """Tell whether another place is this one or lies in it.
+        """Return whether another place is this one or lies in it.
 
         A mount or a file system that ignores case gives a folder two names: folders of this
         machine are compared by what they are, too.
-
-        Examples
-        --------
-        >>> rows = Location.of("s3://bucket/rows")
-        >>> [rows.holds(Location.of(one)) for one in ("s3a://bucket/rows/a.csv", "s3://bucket/row")]
-        [True, False]
         """
         if self.store != other.store:
             return False
@@ -395,28 +383,14 @@ class Location:
 
 def _node_of(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def refuse_memory(place: str, what: str) -> None:
-    """Refuse a place in the memory of a process that ends with its command.
-
-    Parameters
-    ----------
-    place : str
-    what : str
-        What the place is called where it was given: ``output``, ``--run-dir``.
-
-    Examples
-    --------
-    >>> refuse_memory("memory://rows", "output")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.errors.ConfigurationError: output must be a place that outlasts the command, ...
-    """
+    """Refuse a place, called `what`, in the memory of a process that ends with its command."""
     if place.strip().lower().startswith("memory:"):
         raise ConfigurationError(
             f"{what} must be a place that outlasts the command, got {place}, which is the memory "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from hmrf_dask.errors import InvalidInputError
@@ -14,39 +15,21 @@ _NAME = re.compile(r"([0-9]{5}|[1-9][0-9]{5,8})(?:\.r([1-9][0-9]*))?\.json")
 
 
 def padded(number: int) -> str:
-    """Return a number as file names show it, or raise InvalidInputError where it is negative.
-
-    Examples
-    --------
-    >>> padded(7), padded(1234567)
-    ('00007', '1234567')
-    """
+    """Return a number as file names show it, or raise InvalidInputError where it is negative."""
     if number < 0:
         raise InvalidInputError(f"a number in file names must be 0 or more, got {number}")
     return f"{number:05d}"
 
 
 class Entry(NamedTuple):
-    """A number of a log; a later generation replaces one that is damaged.
-
-    Examples
-    --------
-    >>> Entry(12) < Entry(12, 1) < Entry(13)
-    True
-    """
+    """A number of a log; a later generation replaces one that is damaged."""
 
     number: int
     generation: int = 0
 
     @property
     def name(self) -> str:
-        """The name of its file: ``00012.json``, or ``00012.r1.json`` of a later generation.
-
-        Examples
-        --------
-        >>> Entry(12).name, Entry(12, generation=1).name
-        ('00012.json', '00012.r1.json')
-        """
+        """The name of its file: ``00012.json``, or ``00012.r1.json`` of a later generation."""
         suffix = f".r{self.generation}" if self.generation else ""
         return f"{padded(self.number)}{suffix}.json"
 
@@ -54,17 +37,11 @@ class Entry(NamedTuple):
 class ExclusiveLog:
     """The numbered files of a folder: of several writers of one number exactly one has it.
 
-    Parameters
-    ----------
-    storage : Storage
-    folder : str
-        Below the root of the storage.
-
     Examples
     --------
     >>> from hmrf_dask.storage.stores import open_storage
     >>> log = ExclusiveLog(open_storage("memory://example-log", {}, durable=False), "commits")
-    >>> log.create(1, b"mine"), log.create(1, b"theirs"), log.newest()
+    >>> log.claim(1, b"mine"), log.claim(1, b"theirs"), log.newest()
     (True, False, 1)
     >>> log.delete(1)
     """
@@ -94,29 +71,21 @@ class ExclusiveLog:
         """Return an entry as it is, or raise FileNotFoundError."""
         return self.storage.read(self.path(number, generation))
 
-    def create(
-        self, number: int, data: bytes, *, generation: int = 0, after: Iterable[str] = ()
-    ) -> bool:
-        """Make an entry, `after` folders are settled; return False where there is one."""
-        try:
-            self.storage.create(self.path(number, generation), data, after)
-        except FileExistsError:
-            return False
-        return True
-
     def claim(
         self, number: int, data: bytes, *, generation: int = 0, after: Iterable[str] = ()
     ) -> bool:
-        """Do as `create` does with data that nobody else writes; False where it is another's.
+        """Make an entry, `after` folders are settled; return False where it is another's.
 
-        A store may try a request again whose first reply was lost, and find the entry it made.
+        A store may try a request again whose first reply was lost, and find the entry it made: that
+        is one's own, if nobody else writes such data.
         """
-        if self.create(number, data, generation=generation, after=after):
-            return True
         try:
-            return self.read(number, generation) == data
-        except FileNotFoundError:
+            self.storage.create(self.path(number, generation), data, after)
+        except FileExistsError:
+            with suppress(FileNotFoundError):
+                return self.read(number, generation) == data
             return False
+        return True
 
     def delete(self, number: int) -> None:
         """Remove an entry, so that the number is free again."""

@@ -18,11 +18,7 @@ from hmrf_dask.limits import UNPACKED_BYTES
 def encode_parquet(table: pa.Table, **options: Any) -> bytes:
     """Return a table as the bytes of a Parquet file, whose pages have checksums.
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-    **options
-        Of `pyarrow.parquet.write_table`; without one for it the compression is zstd.
+    `options` are those of `pyarrow.parquet.write_table`; the compression is zstd by default.
 
     Examples
     --------
@@ -44,16 +40,8 @@ def decode_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Tabl
 def read_plain_table(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
     """Return columns of a Parquet file, all without names; page checksums are verified.
 
-    Raises
-    ------
-    ValueError
-        It would unpack to more than `UNPACKED_BYTES`, or a column holds lists or more.
-
-    Examples
-    --------
-    >>> data = encode_parquet(pa.table({"id": ["a", "b"], "label": [0, 1]}))
-    >>> read_plain_table(data, ["label"]).to_pydict()
-    {'label': [0, 1]}
+    Raise ValueError if it would unpack to more than `UNPACKED_BYTES`, lacks a column, or if one
+    holds lists or more.
     """
     schema = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
     wanted = [schema.field(name) for name in (columns or schema.names) if name in schema.names]

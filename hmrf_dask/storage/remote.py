@@ -51,24 +51,18 @@ def store_timeout() -> float:
 
 
 def seconds_of(name: str, default: str, *, least: float) -> float:
-    """Return a setting of the `hmrf` section of Dask's configuration, a time.
-
-    Examples
-    --------
-    >>> store_timeout() == seconds_of("store-timeout", TIMEOUT, least=1.0)
-    True
-    """
+    """Return a setting of the `hmrf` section of Dask's configuration, a time."""
     import dask.config  # here, because local files need it not
     from dask.utils import parse_timedelta
 
-    given = dask.config.get(f"hmrf.{name}", default)
+    setting = dask.config.get(f"hmrf.{name}", default)
     try:
-        seconds = float(parse_timedelta(given, default="s"))
+        seconds = float(parse_timedelta(setting, default="s"))
     except (ValueError, LookupError, OverflowError, TypeError, AttributeError):
         seconds = math.nan
     if not least <= seconds <= LONGEST:
         raise ConfigurationError(
-            f"hmrf.{name} must be a time from {least:g} s to {LONGEST:g} s, got {given!r}; write "
+            f"hmrf.{name} must be a time from {least:g} s to {LONGEST:g} s, got {setting!r}; write "
             f"such as {default!r}"
         )
     return seconds
@@ -77,16 +71,9 @@ def seconds_of(name: str, default: str, *, least: float) -> float:
 def open_files(
     url: str, options: Mapping[str, Any] | None = None, *, listed: bool = False
 ) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL, and the path in it.
+    """Return the fsspec file system of a path or URL, and the path in it.
 
-    Parameters
-    ----------
-    url : str
-        A path or a URL.
-    options : mapping, optional
-        For fsspec.
-    listed : bool
-        Whether it was checked before, or is the name of a file as its store lists it.
+    A `listed` one was checked before, or is the name of a file as its store lists it.
 
     Examples
     --------
@@ -150,8 +137,6 @@ class _Body:
     The library gives up on a silent connection alone: one byte now and then would do for ever.
     """
 
-    n_pieces = 0  # that came, of all bodies
-
     def __init__(self, body: Any, place: str) -> None:
         self._body = body
         self._place = place
@@ -179,7 +164,7 @@ class _Body:
                 f"{self._place} sent {len(piece)} bytes in {store_timeout():g} s "
                 f"(hmrf.store-timeout), not {_PIECE_BYTES >> 10} KiB"
             ) from error
-        _Body.n_pieces += 1
+        alive()  # a slow store does not hang
         return bytes(piece)
 
     def close(self) -> None:
@@ -187,19 +172,8 @@ class _Body:
         self._body.close()
 
 
-def pieces_received() -> int:
-    """Return how many pieces of objects came to this process: a slow store does not hang."""
-    return _Body.n_pieces
-
-
 async def answered(ask: Callable[[], Awaitable[Any]], place: str) -> Any:
-    """Return the answer to a request, made again while that may help and there is time.
-
-    Raises
-    ------
-    NoAnswerError
-        The time is over.
-    """
+    """Return the answer to a request, made again while that may help; NoAnswerError in the end."""
     longest, began, number = store_timeout(), time.monotonic(), 0
     while True:
         number += 1
@@ -212,8 +186,11 @@ async def answered(ask: Callable[[], Awaitable[Any]], place: str) -> Any:
                 raise
             spent = time.monotonic() - began
             pause = min(0.05 * 1.7**number, _LONGEST_PAUSE) * random.uniform(0.5, 1.5)
-            patience = longest / (_REFUSALS if _is_refusal(error) else 1)
-            if spent + pause >= patience:
+            no_server = (
+                isinstance(error, ConnectionRefusedError)
+                or "EndpointConnection" in type(error).__name__  # no such address
+            )
+            if spent + pause >= longest / (_REFUSALS if no_server else 1):
                 raise NoAnswerError(
                     f"no answer from {place} for {spent:.0f} s, in {number} attempts, the last "
                     f"time {in_words(error)} (hmrf.store-timeout is {longest:g} s)"
@@ -222,13 +199,8 @@ async def answered(ask: Callable[[], Awaitable[Any]], place: str) -> Any:
         await asyncio.sleep(pause)
 
 
-def _is_refusal(error: BaseException) -> bool:
-    """Tell whether there is no server at all, or no such address."""
-    return isinstance(error, ConnectionRefusedError) or "EndpointConnection" in type(error).__name__
-
-
 def _say(place: str, error: BaseException) -> None:
-    """Tell once a minute that a store does not answer."""
+    """Report once a minute that a store does not answer."""
     now = time.monotonic()
     if now - _said.get(place, -_SAID_EVERY) >= _SAID_EVERY:
         _said[place] = now
@@ -243,14 +215,6 @@ def explained(url: str, action: str, *passing: type[OSError]) -> Iterator[None]:
     """Turn what a file system raises into a SourceError, unavailable (75) if it may pass.
 
     The caller expects what is `passing`.
-
-    Examples
-    --------
-    >>> with explained("rows.csv", "read it"):  # doctest: +ELLIPSIS
-    ...     raise FileNotFoundError("rows.csv")
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.errors.SourceError: rows.csv: cannot read it: there is no such file or ...
     """
     try:
         yield
@@ -298,4 +262,4 @@ def alive() -> None:
 
 def signs_of_life() -> int:
     """Return how many signs there were in this process, pieces that stores sent among them."""
-    return _signs + pieces_received()
+    return _signs

@@ -62,13 +62,7 @@ def _plain(value: object) -> object:
 
 
 def round_trip(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `record` as a reader of its JSON will see it (tuples as lists, keys as text).
-
-    Examples
-    --------
-    >>> round_trip({"sizes": (3, 4), "by": {1: "a"}})
-    {'sizes': [3, 4], 'by': {'1': 'a'}}
-    """
+    """Return `record` as a reader of its JSON will see it (tuples as lists, keys as text)."""
     result: dict[str, Any] = json.loads(to_json(record))
     return result
 
@@ -91,13 +85,7 @@ def seal(content: Mapping[str, Any]) -> bytes:
 
 
 def seal_for_people(content: Mapping[str, Any]) -> bytes:
-    """Return `content` as indented JSON whose last key is its checksum; `unseal` reads it too.
-
-    Examples
-    --------
-    >>> unseal(seal_for_people({"sizes": [3, 4]}), "lineage.json")
-    {'sizes': [3, 4]}
-    """
+    """Return `content` as indented JSON whose last key is its checksum; `unseal` reads it too."""
     whole = {**content, "sha256": digest(to_json(content).encode())}
     return f"{json.dumps(whole, indent=1, default=_plain)}\n".encode()
 
@@ -115,43 +103,23 @@ def unseal(data: bytes, name: str) -> dict[str, Any]:
         ) from error
     if not whole:
         raise DamagedFileError(_damaged(name, "a record that does not match its checksum"))
-    found: dict[str, Any] = content
-    return found
+    return dict(content)
 
 
 def unseal_as(form: type[Form], data: bytes, name: str, written_as: str | None = None) -> Form:
-    """Return sealed JSON as the dataclass it was made of, every field of its own type.
+    """Return sealed JSON as the dataclass it was made of, or raise DamagedFileError.
 
-    Parameters
-    ----------
-    form : type
-        The dataclass; keys that it has not are left out.
-    data : bytes
-    name : str
-        Of the file, for errors.
-    written_as : str, optional
-        What its key `format` must be.
-
-    Raises
-    ------
-    DamagedFileError
-        It is damaged, of another format, or other keys were sealed.
+    Every field has its own type; keys that the dataclass has not are left out. The key `format`
+    must be `written_as`, where that is given.
     """
     content = unseal(data, name)
-    if written_as is not None and (found := content.pop("format", None)) != written_as:
-        raise DamagedFileError(_damaged(name, f"the format {found!r:.80}, not {written_as}"))
+    if written_as is not None and (written := content.pop("format", None)) != written_as:
+        raise DamagedFileError(_damaged(name, f"the format {written!r:.80}, not {written_as}"))
     return typed(form, content, name)
 
 
 def typed(form: type[Form], content: object, name: str) -> Form:
-    """Return JSON values as a dataclass, or raise DamagedFileError naming the file.
-
-    Examples
-    --------
-    >>> from hmrf_dask.releases.lineage import Flow
-    >>> typed(Flow, {"cluster": 3, "documents": 10, "share": 0.5}, "lineage.json")
-    Flow(cluster=3, documents=10, share=0.5)
-    """
+    """Return JSON values as a dataclass, or raise DamagedFileError naming the file."""
     from pydantic import TypeAdapter, ValidationError  # tasks that read no record need none of it
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import inspect
 import os
@@ -12,27 +11,20 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
-import numpy as np
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from hmrf_dask.errors import (
-    HmrfError,
-    RunDirectoryError,
-    in_words,
-    may_pass,
-)
+from hmrf_dask.errors import HmrfError, RunDirectoryError, in_words, may_pass
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.remote import open_files
 from hmrf_dask.storage.sealed import DamagedFileError, RunUnavailableError
 from hmrf_dask.storage.whole_files import open_regular
-from hmrf_dask.types import LabelArray
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.temporary")
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -40,13 +32,14 @@ _memory_lock = threading.Lock()
 
 
 class Storage(Protocol):
-    """Six operations on names such as ``commits/00012.json`` below one root."""
+    """What can be done with names such as ``commits/00012.json`` below one root."""
 
     url: str
     batches_events: bool
 
     def make_root(self) -> None:
-        """Create the root where there is one to create."""
+        """Create the root; object stores have no folders."""
+        return
 
     def read(self, name: str) -> bytes:
         """Return a whole file; FileNotFoundError when there is none."""
@@ -65,6 +58,9 @@ class Storage(Protocol):
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of each file directly inside `folder`, by name; one listing."""
+
+    def names_below(self, folder: str = "") -> Iterator[str]:
+        """Yield the names of all files below a folder, and of links: none is followed."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, those already gone included, and folders that became empty."""
@@ -88,18 +84,12 @@ def open_storage(url: str, options: Mapping[str, Any], durable: bool) -> Storage
 
 
 def temporary_target(name: str) -> str | None:
-    """Return the file a killed writer's temporary `name` was meant to become, else None.
-
-    Examples
-    --------
-    >>> temporary_target(f".run.json.{'0' * 32}.temporary"), temporary_target("run.json")
-    ('run.json', None)
-    """
+    """Return the file a killed writer's temporary `name` was meant to become, else None."""
     match = _TEMPORARY.fullmatch(name)
     return match[1] if match else None
 
 
-@contextlib.contextmanager
+@contextmanager
 def _changing(url: str, action: str, passing: type[OSError] = RunDirectoryError) -> Iterator[None]:
     """Do as `_explained` does, unless the folder is another's now."""
     refuse_if_lost(url)
@@ -107,7 +97,7 @@ def _changing(url: str, action: str, passing: type[OSError] = RunDirectoryError)
         yield
 
 
-@contextlib.contextmanager
+@contextmanager
 def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError) -> Iterator[None]:
     """Turn what a file system raises into words, but for `passing`, which the caller expects."""
     try:
@@ -116,18 +106,14 @@ def _explained(url: str, action: str, passing: type[OSError] = RunDirectoryError
         raise
     except Exception as error:  # botocore, aiohttp and others share no base but this one
         kind = RunUnavailableError if may_pass(error) else RunDirectoryError
-        raise kind(_unusable(url, action, error)) from error
+        raise kind(
+            f"{url} must be a place that can be read and written, got {in_words(error)} "
+            f"(cannot {action} on host {socket.gethostname()}); give another place, or repair this "
+            "one and run again"
+        ) from error
 
 
-def _unusable(url: str, action: str, error: BaseException) -> str:
-    return (
-        f"{url} must be a place that can be read and written, got {in_words(error)} "
-        f"(cannot {action} on host {socket.gethostname()}); give another place, or repair this one "
-        "and run again"
-    )
-
-
-class LocalStorage:
+class LocalStorage(Storage):
     """A folder. `durable` waits for the disk; without it files are whole, but may be lost."""
 
     batches_events = False
@@ -155,25 +141,19 @@ class LocalStorage:
         """Put a finished file in place, unless an equal one is there."""
         # Not rewritten when equal (on NFS a replaced file breaks its readers), but read:
         # a file that was damaged is healed by the iteration that runs again.
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             if self.read(name) == data:
                 return
-        with _changing(self.url, f"write {name}"):
-            temporary = self._write_temporary(name, data)
-            try:
-                refuse_if_lost(self.url)  # the disk may have taken long, or this process stopped
-                os.replace(temporary, self._path(name))
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
-                raise
+        with _changing(self.url, f"write {name}"), self._temporary(name, data) as temporary:
+            refuse_if_lost(self.url)  # the disk may have taken long, or this process stopped
+            os.replace(temporary, self._path(name))
 
     def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
         """Link a finished file to a name that must be new."""
-        with _changing(self.url, f"create {name}", FileExistsError):
-            temporary = self._write_temporary(name, data, after)
+        changing = _changing(self.url, f"create {name}", FileExistsError)
+        with changing, self._temporary(name, data, after) as temporary:
+            refuse_if_lost(self.url)
             try:
-                refuse_if_lost(self.url)
                 # A link appears whole and never replaces; O_EXCL would show a file being written.
                 os.link(temporary, self._path(name))
             except OSError as error:
@@ -183,8 +163,7 @@ class LocalStorage:
                     f"{self.url} must be on a file system with hard links (a commit is one), got "
                     "one without; give another folder or the URL of an object store"
                 ) from error
-            finally:
-                os.unlink(temporary)
+            os.unlink(temporary)
         folder = os.path.dirname(name)
         self.settle([folder, os.path.dirname(folder)])
 
@@ -200,38 +179,40 @@ class LocalStorage:
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder."""
-        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
+        with _explained(self.url, f"list {folder}"), suppress(FileNotFoundError):
             return os.listdir(self._path(folder))
         return []
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of the files in a folder."""
+        statuses = {}
         with _explained(self.url, f"list {folder}"):
-            sizes = {name: self._size(f"{folder}/{name}") for name in self.names(folder)}
-        return {name: size for name, size in sizes.items() if size is not None}
+            for name in self.names(folder):
+                with suppress(FileNotFoundError):  # a link to nothing, or what just went
+                    statuses[name] = os.stat(f"{self._path(folder)}/{name}")
+        return {name: s.st_size for name, s in statuses.items() if stat.S_ISREG(s.st_mode)}
 
-    def _size(self, name: str) -> int | None:
-        """Return the bytes of a file; None of a link to nothing, of a folder, of what just went."""
-        try:
-            status = os.stat(self._path(name.lstrip("/")))
-        except FileNotFoundError:
-            return None
-        return status.st_size if stat.S_ISREG(status.st_mode) else None
+    def names_below(self, folder: str = "") -> Iterator[str]:
+        """Yield the names of all files and links below a folder."""
+        for inside, folders, names in os.walk(os.path.join(self.url, folder)):
+            links = [name for name in folders if os.path.islink(os.path.join(inside, name))]
+            for name in (*links, *names):
+                yield os.path.relpath(os.path.join(inside, name), self.url)
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files and the folders that became empty; nothing that lies behind a link."""
-        folders: dict[str, bool] = {}
+        behind_link: dict[str, bool] = {}  # by folder
         with _changing(self.url, "remove old files"):
             for name in names:
                 folder = os.path.dirname(name)
-                if folder not in folders:
-                    folders[folder] = self._is_behind_link(folder)
-                if folders[folder]:
+                if folder not in behind_link:
+                    behind_link[folder] = self._is_behind_link(folder)
+                if behind_link[folder]:
                     continue
-                with contextlib.suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
                     os.unlink(self._path(name))
-            for folder in folders:
-                with contextlib.suppress(OSError):  # still holds something, or gone
+            for folder in behind_link:
+                with suppress(OSError):  # still holds something, or gone
                     os.rmdir(self._path(folder))
 
     def settle(self, folders: Iterable[str]) -> None:
@@ -254,39 +235,36 @@ class LocalStorage:
         above = (self._path("/".join(parts[:n])) for n in range(1, len(parts) + 1))
         return any(map(os.path.islink, above))
 
-    def _write_temporary(self, name: str, data: bytes, after: Iterable[str] = ()) -> str:
-        """Write a file without a name of its own, while the folders `after` are settled."""
+    @contextmanager
+    def _temporary(self, name: str, data: bytes, after: Iterable[str] = ()) -> Iterator[str]:
+        """Give a whole file without a name of its own, once the folders `after` are settled."""
         folder, base = os.path.split(name)
         path = f"{self._path(folder)}/.{base}.{uuid.uuid4().hex}.temporary"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
             descriptor = open_file(path, flags)
         except FileNotFoundError:
-            self._make_folder(folder)
+            # Never the root: a scratch folder that was removed must not come back half.
+            if not os.path.isdir(self.url):
+                raise RunDirectoryError(
+                    f"{self.url} must be there while the run lasts, got none on host "
+                    f"{socket.gethostname()}; use a folder that every worker shares"
+                ) from None
+            make_folders(self._path(folder))
             descriptor = open_file(path, flags)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            self._sync(descriptor, after)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                self._sync(descriptor, after)
+            finally:
+                os.close(descriptor)
+            yield path
         except BaseException:
-            os.unlink(path)  # a full disk must not be filled further
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # a full disk must not be filled further
             raise
-        finally:
-            os.close(descriptor)
-        return path
-
-    def _make_folder(self, folder: str) -> None:
-        # Never the root: a scratch folder that was removed must not come back half.
-        if not os.path.isdir(self.url):
-            raise RunDirectoryError(
-                f"{self.url} must be there while the run lasts, got none on host "
-                f"{socket.gethostname()}; use a folder that every worker shares"
-            )
-        above = os.path.dirname(folder)
-        if above:
-            self._make_folder(above)
-        make_folder(self._path(folder))
 
     def _sync(self, descriptor: int, folders: Iterable[str]) -> None:
         """Sync a file and folders in parallel: a disk waits as long for one as for several."""
@@ -297,7 +275,7 @@ class LocalStorage:
                 settled.result()
 
 
-class ObjectStorage:
+class ObjectStorage(Storage):
     """An object store behind fsspec: puts are atomic, `mode="create"` is exclusive."""
 
     batches_events = True
@@ -311,9 +289,6 @@ class ObjectStorage:
                 f"{url} must be a folder or an object store that can create a file exclusively, "
                 f"got {type(self.files).__name__}, which cannot; use s3:// or gs://"
             )
-
-    def make_root(self) -> None:
-        """Nothing: object stores have no folders."""
 
     def read(self, name: str) -> bytes:
         """Return a whole object; FileNotFoundError when there is none."""
@@ -331,7 +306,7 @@ class ObjectStorage:
         # In memory fsspec checks and then writes; the lock makes that one step.
         lock = _memory_lock if isinstance(self.files, MemoryFileSystem) else None
         changing = _changing(self.url, f"create {name}", FileExistsError)
-        with changing, lock or contextlib.nullcontext():
+        with changing, lock or nullcontext():
             self.files.pipe_file(self._path(name), data, mode="create")
 
     def append(self, name: str, data: bytes) -> None:
@@ -341,40 +316,44 @@ class ObjectStorage:
 
     def names(self, folder: str) -> list[str]:
         """Return the last parts of the names below a prefix."""
-        path = self._path(folder)
-        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
-            return [
-                str(n).rstrip("/").rpartition("/")[2] for n in self.files.ls(path, detail=False)
-            ]
-        return []
+        return [name for name, _ in self._listed(folder)]
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of the objects below a prefix."""
-        path = self._path(folder)
-        with _explained(self.url, f"list {folder}"), contextlib.suppress(FileNotFoundError):
-            return {
-                str(one["name"]).rpartition("/")[2]: int(one["size"] or 0)
-                for one in self.files.ls(path, detail=True)
-                if one["type"] == "file"
-            }
-        return {}
+        return {
+            name: int(info["size"] or 0)
+            for name, info in self._listed(folder)
+            if info["type"] == "file"
+        }
+
+    def names_below(self, folder: str = "") -> Iterator[str]:
+        """Yield the names of all objects below a prefix."""
+        for path in self.files.find(self._path(folder)):
+            yield str(path).removeprefix(str(self.root)).lstrip("/")
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects."""
         paths = [self._path(name) for name in names]
-        with _changing(self.url, "remove old files"), contextlib.suppress(FileNotFoundError):
+        with _changing(self.url, "remove old files"), suppress(FileNotFoundError):
             if paths:
                 self.files.rm(paths)
 
     def settle(self, folders: Iterable[str]) -> None:
         """Nothing: a put that returned is kept."""
 
+    def _listed(self, folder: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the last part of each name below a prefix, and what the store says of it."""
+        with _explained(self.url, f"list {folder}"), suppress(FileNotFoundError):
+            listed = self.files.ls(self._path(folder), detail=True)
+            return [(str(info["name"]).rstrip("/").rpartition("/")[2], info) for info in listed]
+        return []
+
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else str(self.root)
 
 
 def _creates_exclusively(files: AbstractFileSystem) -> bool:
-    """Tell whether the file system has a `pipe_file` of its own that knows `mode`."""
+    """Return whether the file system has a `pipe_file` of its own that knows `mode`."""
     if isinstance(files, AsyncFileSystem):
         return "mode" in inspect.signature(files._pipe_file).parameters
     # The inherited one asks whether the file exists and then writes: two writers both win.
@@ -399,17 +378,12 @@ def open_file(path: str, flags: int) -> int:
     return os.open(path, flags, PRIVATE_FILE if is_private(os.path.dirname(path)) else 0o666)
 
 
-def make_folder(path: str) -> None:
-    """Make a folder, as the one above says, unless it is there."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, PRIVATE_FOLDER if is_private(os.path.dirname(path)) else 0o777)
-
-
 def make_folders(path: str) -> None:
-    """Make a folder and those above it."""
+    """Make a folder and those above it, each as the one above it says, unless they are there."""
     if path and not os.path.isdir(path):
         make_folders(os.path.dirname(path))
-        make_folder(path)
+        with suppress(FileExistsError):
+            os.mkdir(path, PRIVATE_FOLDER if is_private(os.path.dirname(path)) else 0o777)
 
 
 _CHECKS: dict[str, Callable[[], None]] = {}
@@ -417,18 +391,7 @@ _CHECKS: dict[str, Callable[[], None]] = {}
 
 @contextmanager
 def fenced(url: str, check: Callable[[], None]) -> Iterator[None]:
-    """Have `check` called before every change below a folder; it raises where that is refused.
-
-    Examples
-    --------
-    >>> def check():
-    ...     raise PermissionError("the output is another's")
-    >>> with fenced("/out", check):
-    ...     refuse_if_lost("/out/runs")
-    Traceback (most recent call last):
-        ...
-    PermissionError: the output is another's
-    """
+    """Have `check` called before every change below a folder; it raises where that is refused."""
     _CHECKS[url] = check
     try:
         yield
@@ -456,16 +419,7 @@ def read_named(storage: Storage, name: str) -> bytes:
 
 
 def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
-    """Return a file that must be there and have this checksum, or raise DamagedFileError.
-
-    Examples
-    --------
-    >>> store = open_storage("memory://example-checked", {}, durable=False)
-    >>> store.write("a.npz", b"rows")
-    >>> read_checked(store, "a.npz", sealed.digest(b"rows"))
-    b'rows'
-    >>> store.delete(["a.npz"])
-    """
+    """Return a file that must be there and have this checksum, or raise DamagedFileError."""
     data = read_named(storage, name)
     if sealed.digest(data) != sha256:
         raise DamagedFileError(
@@ -476,44 +430,9 @@ def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
 
 
 def read_sealed(storage: Storage, name: str) -> dict[str, Any] | None:
-    """Return the content of sealed JSON, None if there is no such file.
-
-    Examples
-    --------
-    >>> store = open_storage("memory://example-sealed", {}, durable=False)
-    >>> store.write("run.json", sealed.seal({"K": 3}))
-    >>> read_sealed(store, "run.json"), read_sealed(store, "FINAL.json")
-    ({'K': 3}, None)
-    >>> store.delete(["run.json"])
-    """
+    """Return the content of sealed JSON, None if there is no such file."""
     try:
         data = storage.read(name)
     except FileNotFoundError:
         return None
     return sealed.unseal(data, f"{storage.url}/{name}")
-
-
-class LastRead(threading.local):
-    """The labels file that a thread read last: parts that share one are asked for one by one.
-
-    Its name holds a hash of its content, so what is kept cannot be another.
-
-    Examples
-    --------
-    >>> last = LastRead()
-    >>> last.put("labels-1", np.arange(2, dtype=np.int32))
-    >>> last.get("labels-1"), last.get("labels-2")
-    (array([0, 1], dtype=int32), None)
-    """
-
-    def __init__(self) -> None:
-        self._key: Hashable = None
-        self._labels = np.empty(0, np.int32)
-
-    def get(self, key: Hashable) -> LabelArray | None:
-        """Return the labels, None where they are not those kept."""
-        return self._labels if key == self._key else None
-
-    def put(self, key: Hashable, labels: LabelArray) -> None:
-        """Keep labels in the place of the last ones."""
-        self._key, self._labels = key, labels

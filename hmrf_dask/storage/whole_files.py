@@ -14,35 +14,12 @@ import numpy as np
 
 from hmrf_dask.errors import SourceError
 from hmrf_dask.limits import WHOLE_FILE_BYTES
+from hmrf_dask.storage.addresses import is_local, local_path
 from hmrf_dask.storage.remote import open_files
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.types import AnyArray
 
 CHUNK_BYTES: Final = 4 * 2**20
-_LOCAL: Final = ("", "file", "local")
-
-
-def is_local(url: str) -> bool:
-    """Tell whether a path or URL means a file of this machine.
-
-    Examples
-    --------
-    >>> is_local("rows.csv"), is_local("file:///rows.csv"), is_local("s3://bucket/rows.csv")
-    (True, True, False)
-    """
-    protocol, separator, _ = url.partition("://")
-    return not separator or protocol in _LOCAL
-
-
-def local_path(url: str) -> str:
-    """Return the absolute path of a local path or a file:// URL.
-
-    Examples
-    --------
-    >>> local_path("file:///data/rows.csv"), local_path("/data/./rows.csv")
-    ('/data/rows.csv', '/data/rows.csv')
-    """
-    return os.path.abspath(os.path.expanduser(url.partition("://")[2] or url))
 
 
 def read_bounded(
@@ -52,23 +29,9 @@ def read_bounded(
     *,
     listed: bool = False,
 ) -> bytes:
-    """Return the bytes of a small file; what a store raises is for `remote.explained`.
+    """Return the bytes of a file of at most `most` bytes, at a path or URL.
 
-    Parameters
-    ----------
-    url : str
-        A path or a URL.
-    options : mapping, optional
-        For fsspec.
-    most : int
-        How many bytes it may have.
-    listed : bool
-        See `remote.open_files`.
-
-    Raises
-    ------
-    SourceError
-        It has more, or is no file: a pipe or a device may never end.
+    `listed` is as in `remote.open_files`; what a store raises is for `remote.explained`.
     """
     if is_local(url):
         with open_regular(local_path(url)) as file:
@@ -99,15 +62,16 @@ def _refuse_more(size: int, url: str, most: int) -> None:
 
 def open_regular(path: str) -> BinaryIO:
     """Open a local file for reading; a pipe or a device, which may never end, is refused."""
-    opened: BinaryIO = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115
+    opened: BinaryIO = open(  # noqa: SIM115
+        path,
+        "rb",
+        buffering=0,
+        opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK),  # a pipe would wait
+    )
     if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
         opened.close()
         raise ValueError("it must be a file, not a pipe, a socket or a device")
     return opened
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
 
 
 _HEADERS = {
@@ -138,13 +102,7 @@ def decode_npy(data: bytes, name: str) -> AnyArray:
 
 
 def parse_npy(data: bytes) -> AnyArray:
-    """Return the array in the bytes of an .npy file, ValueError unless it is all of them.
-
-    Examples
-    --------
-    >>> parse_npy(encode_npy(np.eye(2))).tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
+    """Return the array in the bytes of an .npy file, ValueError unless it is all of them."""
     stream = io.BytesIO(data)
     shape, by_column, dtype = read_header(stream, len(data))
     array = np.empty(0, dtype)
@@ -156,16 +114,7 @@ def parse_npy(data: bytes) -> AnyArray:
 def read_header(stream: BinaryIO, n_bytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, whether columns come first, and type of an .npy file of so many bytes.
 
-    Raises
-    ------
-    ValueError
-        It has no such header, is of objects, or has not the bytes that it claims.
-
-    Examples
-    --------
-    >>> data = encode_npy(np.eye(2))
-    >>> read_header(io.BytesIO(data), len(data))
-    ((2, 2), False, dtype('float64'))
+    Raise ValueError if it has no such header, is of objects, or has not the bytes that it claims.
     """
     try:
         shape, by_column, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
@@ -174,29 +123,21 @@ def read_header(stream: BinaryIO, n_bytes: int) -> tuple[tuple[int, ...], bool, 
     if dtype.hasobject or not dtype.itemsize:
         raise ValueError(f"values of the type {dtype!r:.80}")
     claimed, there = math.prod(shape) * dtype.itemsize, n_bytes - stream.tell()
-    if any(isinstance(one, bool) or one < 0 for one in shape) or claimed != there:
+    if any(isinstance(size, bool) or size < 0 for size in shape) or claimed != there:
         raise ValueError(f"{there:,} bytes for an array of {dtype} of shape {shape}"[:200])
     return shape, by_column, dtype
 
 
 def decode_npz(data: bytes, name: str) -> dict[str, AnyArray]:
-    """Return the arrays of an uncompressed npz, or raise DamagedFileError naming the file.
-
-    Examples
-    --------
-    >>> buffer = io.BytesIO()
-    >>> np.savez(buffer, labels=np.arange(3))
-    >>> decode_npz(buffer.getvalue(), "state.npz")
-    {'labels': array([0, 1, 2])}
-    """
+    """Return the arrays of an uncompressed npz, or raise DamagedFileError naming the file."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
-            if any(one.file_size > len(data) for one in members):  # compressed, or it lies
+            if any(member.file_size > len(data) for member in members):  # compressed, or it lies
                 raise _damaged(name, "members that are larger than the file")
             return {
-                one.filename.removesuffix(".npy"): decode_npy(archive.read(one), name)
-                for one in members
+                member.filename.removesuffix(".npy"): decode_npy(archive.read(member), name)
+                for member in members
             }
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
         raise _damaged(name, f"no archive that can be read ({error})") from error

@@ -54,8 +54,10 @@ def explicit_part(
     cannot = block.kind == CANNOT
     signed = np.where(cannot, np.where(same, -cost, 0.0), np.where(same, 0.0, cost))
     chosen = np.flatnonzero(signed)
-    ends = (block.first[chosen], block.second[chosen], signed[chosen])
-    gradient = distortion.pair_gradient(left, right, *ends, model.weights, units[:-1])
+    ends, weights = (block.first[chosen], block.second[chosen]), model.weights
+    pairs = distortion.row_pairs(left, right, *ends, weights)
+    sizes = (signed[chosen], weights, units[:-1])
+    gradient = pair_kernels.pair_gradient(distortion.form, pairs, *sizes)
     return np.append(gradient, in_fixed_point(cost[cannot & same], units[-1]).sum())
 
 

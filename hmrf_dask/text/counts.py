@@ -1,7 +1,4 @@
-"""What is made of text, as a job file says it.
-
-Counts of terms in texts: scikit-learn's CountVectorizer bit for bit, in memory or Parquet.
-"""
+"""Counts of terms in texts: scikit-learn's CountVectorizer bit for bit, in memory or Parquet."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
+from itertools import chain
+from typing import Annotated, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -27,44 +25,20 @@ from hmrf_dask.kernels.tokens import character_table, count_entries, read_words
 from hmrf_dask.limits import LIST_ITEMS, within
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
 from hmrf_dask.storage.parquet import encode_parquet
-from hmrf_dask.types import AnyArray, IntArray, LabelArray, Sized
+from hmrf_dask.types import IntArray, LabelArray, Sized
 
 Count = Annotated[int, Field(**within("document_count"))]
 Columns = Annotated[int, Field(**within("columns"))]
 Length = Annotated[int, Field(**within("ngram"))]
 Share = Annotated[float, Field(**within("share"))]
 Word = Annotated[str, Field(max_length=1_000)]
-STOP_WORD_LANGUAGES = ("english",)
-# What a batch's counts depend on; everything else can change without reading a text again.
-_COUNTING = ("lowercase", "strip_accents", "stop_words", "ngram_range")
 
 
 class TextSettings(BaseModel):
-    """How texts become rows; names and meanings are scikit-learn's.
+    """How texts become rows, as a job file says it; names and meanings are scikit-learn's.
 
-    Attributes
-    ----------
-    kind : {"words", "characters", "hashing", "embeddings"}
-        Words, or n-grams of characters within words ("char_wb"), in an exact vocabulary; words
-        hashed into `n_features` columns, none with a sign; or a column of ready embeddings, which
-        this package takes as it is.
-    lowercase : bool
-    strip_accents : {"ascii", "unicode"}, optional
-    stop_words : "english" or list of str, optional
-        The English words are scikit-learn's. Those of other languages have to be given. For words.
-    ngram_range : (int, int)
-        Shortest and longest n-grams, of words or characters.
-    min_df, max_df : int or float
-        A whole number counts documents, a fraction is a share of them.
-    max_features : int, optional
-        Keep the terms that occur most often; of equal ones the first in alphabetical order.
-    n_features : int
-        Columns of hashed words.
-    sublinear_tf : bool
-        1 + ln count in the place of the count.
-    norm : {"l2", "l1"}, optional
-    lsa : int, optional
-        Components of latent semantic analysis of the rows.
+    `kind` is words, or n-grams of characters within words ("char_wb"), in an exact vocabulary;
+    words hashed into `n_features` columns, none with a sign; or a column of ready embeddings.
 
     Examples
     --------
@@ -77,15 +51,16 @@ class TextSettings(BaseModel):
     kind: Literal["words", "characters", "hashing", "embeddings"] = "words"
     lowercase: StrictBool = True
     strip_accents: Literal["ascii", "unicode"] | None = None
+    # For words. The English ones are scikit-learn's; those of other languages have to be given.
     stop_words: Word | Annotated[tuple[Word, ...], Field(max_length=LIST_ITEMS)] | None = None
     ngram_range: tuple[Length, Length] = (1, 1)
-    min_df: Count | Share = 1
+    min_df: Count | Share = 1  # a whole number counts documents, a fraction is a share of them
     max_df: Count | Share = 1.0
-    max_features: Columns | None = None
+    max_features: Columns | None = None  # the commonest; of equal ones the first in the alphabet
     n_features: Columns = 2**18
     sublinear_tf: StrictBool = False
     norm: Literal["l2", "l1"] | None = "l2"
-    lsa: Annotated[int, Field(**within("n_components"))] | None = None
+    lsa: Annotated[int, Field(**within("n_components"))] | None = None  # components
 
     @field_validator("stop_words")
     @classmethod
@@ -93,11 +68,10 @@ class TextSettings(BaseModel):
         """Refuse a language without a list; words are composed as texts are, sorted and unique."""
         if isinstance(value, tuple):
             return tuple(sorted({unicodedata.normalize("NFC", word) for word in value}))
-        if value is not None and value not in STOP_WORD_LANGUAGES:
+        if value not in (None, "english"):
             raise ValueError(
-                f"must be a language with a list of stop words (there is: "
-                f"{', '.join(STOP_WORD_LANGUAGES)}) or a list of words, got {value!r}; give the "
-                "words themselves"
+                "must be a language with a list of stop words (there is: english) or a list of "
+                f"words, got {value!r}; give the words themselves"
             )
         return value
 
@@ -122,39 +96,20 @@ class TextSettings(BaseModel):
 
     @property
     def counting_identity(self) -> str:
-        """What counts of a text depend on, hashed: equal where counts can be used again.
-
-        Examples
-        --------
-        >>> words, few = TextSettings(), TextSettings(max_features=10)
-        >>> words.counting_identity == few.counting_identity
-        True
-        >>> words.counting_identity == TextSettings(lowercase=False).counting_identity
-        False
-        """
+        """What counts of a text depend on, hashed: equal where counts can be used again."""
         unit = "characters" if self.kind == "characters" else "words"
-        return _hashed({"unit": unit, **self.model_dump(mode="json", include=set(_COUNTING))})
+        counting = {"lowercase", "strip_accents", "stop_words", "ngram_range"}
+        content = {"unit": unit, **self.model_dump(mode="json", include=counting)}
+        return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _hashed(value: dict[str, Any]) -> str:
-    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+def _without_nulls(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
 _NUMBERS = pa.list_(pa.field("element", pa.int32(), nullable=False))
-_ROWS = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("indices", _NUMBERS, nullable=False),
-        pa.field("counts", _NUMBERS, nullable=False),
-    ]
-)
-_TERMS = pa.schema(
-    [
-        pa.field("term", pa.large_string(), nullable=False),
-        pa.field("documents", pa.int64(), nullable=False),
-        pa.field("occurrences", pa.int64(), nullable=False),
-    ]
-)
+_ROWS = _without_nulls(id=pa.string(), indices=_NUMBERS, counts=_NUMBERS)
+_TERMS = _without_nulls(term=pa.large_string(), documents=pa.int64(), occurrences=pa.int64())
 _ENCODINGS = {
     "id": "DELTA_LENGTH_BYTE_ARRAY",
     "indices.list.element": "DELTA_BINARY_PACKED",
@@ -168,56 +123,26 @@ _ENCODINGS = {
 
 @dataclass(frozen=True, eq=False)
 class Counted(Sized):
-    """How often each text has each term of a batch.
-
-    Attributes
-    ----------
-    indptr : int32 array, shape (n_texts + 1,)
-    indices : int32 array, shape (n_entries,)
-        Ascending within a text.
-    counts : int32 array, shape (n_entries,)
-    terms : Arrow array of strings, shape (n_terms,)
-        Ascending, each of them in one text at least.
-    """
+    """How often each text has each term of a batch."""
 
     indptr: LabelArray
-    indices: LabelArray
+    indices: LabelArray  # ascending within a text
     counts: LabelArray
-    terms: pa.Array
+    terms: pa.Array  # strings, ascending, each of them in one text at least
 
     @property
     def n_texts(self) -> int:
-        """Number of texts.
-
-        Examples
-        --------
-        >>> count_texts(["a tree", "no tree"], TextSettings()).n_texts
-        2
-        """
+        """Number of texts."""
         return len(self.indptr) - 1
 
     @property
     def documents(self) -> IntArray:
-        """How many texts have each term.
-
-        Examples
-        --------
-        >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
-        >>> counted.terms.to_pylist(), counted.documents.tolist()
-        (['house', 'tree'], [1, 2])
-        """
+        """How many texts have each term."""
         return np.bincount(self.indices, minlength=len(self.terms)).astype(np.int64)
 
     @property
     def occurrences(self) -> IntArray:
-        """How often each term occurs.
-
-        Examples
-        --------
-        >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
-        >>> counted.terms.to_pylist(), counted.occurrences.tolist()
-        (['house', 'tree'], [1, 3])
-        """
+        """How often each term occurs."""
         totals = np.bincount(self.indices, self.counts, minlength=len(self.terms))
         return totals.astype(np.int64)  # exact: whole numbers below 2**53
 
@@ -245,28 +170,22 @@ def encode_rows(counted: Counted, ids: Sequence[str]) -> bytes:
 
 def encode_terms(counted: Counted) -> bytes:
     """Return a Parquet file of the terms, and of how many texts have each, how often."""
-    numbers = [as_arrow(one, pa.int64()) for one in (counted.documents, counted.occurrences)]
-    return encode_table(pa.Table.from_arrays([counted.terms, *numbers], schema=_TERMS))
+    documents, occurrences = counted.documents, counted.occurrences
+    columns = [counted.terms, as_arrow(documents, pa.int64()), as_arrow(occurrences, pa.int64())]
+    return encode_table(pa.Table.from_arrays(columns, schema=_TERMS))
 
 
 def decode_rows(content: bytes, terms: pa.Array, path: str) -> tuple[Counted, list[str]]:
-    """Return what `encode_rows` was given; arrays share the buffers of the reader.
-
-    Examples
-    --------
-    >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
-    >>> content = encode_rows(counted, ["a", "b"])
-    >>> decode_rows(content, counted.terms, "rows.parquet")[1]
-    ['a', 'b']
-    """
-    columns = decode_table(content, _ROWS, path)
-    indptr, indices = _flattened(columns[1])
-    same, counts = _flattened(columns[2])
+    """Return what `encode_rows` was given; arrays share the buffers of the reader."""
+    ids, *lists = decode_table(content, _ROWS, path)
+    (indptr, indices), (same, counts) = (
+        (as_numpy(column.offsets, np.int32), as_numpy(column.flatten(), np.int32))
+        for column in lists
+    )
     inside = not indices.size or (indices.min() >= 0 and indices.max() < len(terms))
     if not inside or not np.array_equal(indptr, same):
         refuse_file(path, f"its numbers of terms do not fit its counts or its {len(terms)} terms")
-    ids: list[str] = columns[0].to_pylist()
-    return Counted(indptr, indices, counts, terms), ids
+    return Counted(indptr, indices, counts, terms), ids.to_pylist()
 
 
 def decode_terms(content: bytes, path: str) -> tuple[pa.Array, IntArray, IntArray]:
@@ -312,27 +231,13 @@ def decode_table(content: bytes, schema: pa.Schema, path: str) -> list[pa.Array]
 
 
 def refuse_file(path: str, what: str) -> NoReturn:
-    """Raise UnreadableFileError that names a file and what is wrong with it.
-
-    Examples
-    --------
-    >>> refuse_file("counts/a.parquet", "it is missing")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    hmrf_dask.errors.UnreadableFileError: the file 'counts/a.parquet' must be as ...
-    """
+    """Raise UnreadableFileError that names a file and what is wrong with it."""
     raise UnreadableFileError(
         f"the file {path!r} must be as vectorising wrote it, but {what}; restore it, or remove "
         "its folder and run again",
         path,
         what,
     )
-
-
-def _flattened(lists: pa.Array) -> tuple[LabelArray, AnyArray]:
-    return as_numpy(lists.offsets, np.int32), as_numpy(lists.flatten(), np.int32)
-
-
-Texts: TypeAlias = Sequence[str] | pa.Array
 
 
 class Occurrences(NamedTuple):
@@ -343,44 +248,27 @@ class Occurrences(NamedTuple):
     terms: pa.Array
 
 
-def count_texts(texts: Texts, settings: TextSettings) -> Counted:
+def count_texts(texts: Sequence[str], settings: TextSettings) -> Counted:
     """Return how often each text has each term, and the terms of all in ascending order.
-
-    Parameters
-    ----------
-    texts : sequence of str or Arrow array of strings
-    settings : TextSettings
-
-    Returns
-    -------
-    Counted
 
     Examples
     --------
-    >>> found = count_texts(["to be or not to be", "be"], TextSettings())
-    >>> found.terms.to_pylist(), found.to_scipy().toarray().tolist()
+    >>> counted = count_texts(["to be or not to be", "be"], TextSettings())
+    >>> counted.terms.to_pylist(), counted.to_scipy().toarray().tolist()
     (['be', 'not', 'or', 'to'], [[2, 1, 1, 2], [1, 0, 0, 0]])
     """
-    given: Sequence[str] = texts.to_pylist() if isinstance(texts, pa.Array) else texts
     if settings.kind == "embeddings":
         raise ConfigurationError(
             "kind must be words, characters or hashing to count texts, got embeddings; give the "
             "column of embeddings to what makes rows"
         )
     if settings.kind == "characters":
-        return _count_characters(given, settings)
-    found = _words(given, settings)
-    return _counted(_grams(found, settings.ngram_range), len(given))
+        return _count_characters(texts, settings)
+    return _counted(_grams(_words(texts, settings), settings.ngram_range), len(texts))
 
 
-def counting_vectoriser(settings: TextSettings) -> CountVectorizer:
-    """Return the scikit-learn vectoriser whose matrix is made, of composed texts.
-
-    Examples
-    --------
-    >>> counting_vectoriser(TextSettings(ngram_range=(1, 2))).ngram_range
-    (1, 2)
-    """
+def _vectoriser(settings: TextSettings) -> CountVectorizer:
+    """Return the scikit-learn vectoriser whose matrix is made, of composed texts."""
     characters = settings.kind == "characters"
     stop_words = settings.stop_words
     return CountVectorizer(
@@ -400,57 +288,57 @@ def stray_stop_words(settings: TextSettings) -> list[str]:
     >>> stray_stop_words(TextSettings(stop_words=("don't", "the")))
     ['don']
     """
-    vectoriser = counting_vectoriser(settings)
+    vectoriser = _vectoriser(settings)
     words = vectoriser.get_stop_words() or frozenset()
     prepare, find = vectoriser.build_preprocessor(), vectoriser.build_tokenizer()
-    return sorted({one for word in words for one in find(prepare(word))} - words)
+    return sorted({part for word in words for part in find(prepare(word))} - words)
 
 
 # ---- words
 
 
 @lru_cache(maxsize=8)
-def _found_words(settings: TextSettings) -> Callable[[str], str]:
+def _words_of(settings: TextSettings) -> Callable[[str], str]:
     """Return what puts the words of a text that is not ASCII between single spaces."""
-    vectoriser = counting_vectoriser(settings)
+    vectoriser = _vectoriser(settings)
     prepare, find = vectoriser.build_preprocessor(), vectoriser.build_tokenizer()
     return lambda text: " ".join(find(prepare(unicodedata.normalize("NFC", text))))
 
 
 def _words(texts: Sequence[str], settings: TextSettings) -> Occurrences:
     """Return the words of texts without stop words, in the order of the texts."""
-    found = _found_words(settings)
-    plain = pa.array([t if t.isascii() else found(t) for t in texts], pa.large_string())
-    starts, characters = _buffers(plain)
+    words_of = _words_of(settings)
+    plain = pa.array([t if t.isascii() else words_of(t) for t in texts], pa.large_string())
+    _, offsets, content = plain.buffers()
+    starts = np.frombuffer(offsets, np.int64, len(plain) + 1)
+    characters = np.frombuffer(b"" if content is None else content, np.uint8)
     read = read_words(characters, starts, character_table(lowercase=settings.lowercase))
     rows = np.repeat(np.arange(len(texts), dtype=np.int32), np.diff(read.ends))
-    terms = _strings(read.characters, read.bounds)
-    stop_words = counting_vectoriser(settings).get_stop_words()
+    buffers = [None, pa.py_buffer(read.bounds), pa.py_buffer(read.characters)]
+    terms = pa.Array.from_buffers(pa.large_string(), len(read.bounds) - 1, buffers)
+    stop_words = _vectoriser(settings).get_stop_words()
     if not stop_words:
         return Occurrences(rows, read.numbers, terms)
     stopped = pc.is_in(terms, value_set=pa.array(sorted(stop_words), pa.large_string()))
-    kept = ~np.asarray(stopped.to_pylist(), np.bool_)[read.numbers]
+    kept = ~stopped.to_numpy(zero_copy_only=False)[read.numbers]
     return Occurrences(rows[kept], read.numbers[kept], terms)
 
 
 def _grams(words: Occurrences, ngram_range: tuple[int, int]) -> Occurrences:
     """Return the n-grams of words that follow one another in a text."""
     shortest, longest = ngram_range
-    found, grams = [], words
-    for length in range(1, longest + 1):
-        if length > 1:
-            grams = _longer(grams, words, length)
-        if length >= shortest:
-            found.append(grams)
-    if len(found) == 1:
-        return found[0]
-    firsts = np.cumsum([0, *(len(one.terms) for one in found[:-1])])
+    by_length = [words]
+    for length in range(2, longest + 1):
+        by_length.append(_longer(by_length[-1], words, length))
+    chosen = by_length[shortest - 1 :]
+    if len(chosen) == 1:
+        return chosen[0]
+    firsts = np.cumsum([0, *(len(grams.terms) for grams in chosen[:-1])], dtype=np.int32)
+    numbers = [grams.numbers + first for grams, first in zip(chosen, firsts, strict=True)]
     return Occurrences(
-        np.concatenate([one.rows for one in found]),
-        np.concatenate(
-            [one.numbers + np.int32(first) for one, first in zip(found, firsts, strict=True)]
-        ),
-        pa.concat_arrays([one.terms for one in found]),
+        np.concatenate([grams.rows for grams in chosen]),
+        np.concatenate(numbers),
+        pa.concat_arrays([grams.terms for grams in chosen]),
     )
 
 
@@ -483,7 +371,7 @@ def _longer(grams: Occurrences, words: Occurrences, length: int) -> Occurrences:
 
 def _count_characters(texts: Sequence[str], settings: TextSettings) -> Counted:
     """Return counts of n-grams within words: those of each distinct word, times its occurrences."""
-    prepare = counting_vectoriser(settings).build_preprocessor()
+    prepare = _vectoriser(settings).build_preprocessor()
     book: defaultdict[str, int] = defaultdict()
     book.default_factory = book.__len__
     numbers, lengths = [], []
@@ -511,9 +399,9 @@ def _grams_of_words(words: Sequence[str], settings: TextSettings) -> Occurrences
     ).build_analyzer()
     book: defaultdict[str, int] = defaultdict()
     book.default_factory = book.__len__
-    found = [[book[gram] for gram in analyse(word)] for word in words]
-    rows = np.repeat(np.arange(len(words), dtype=np.int32), [len(one) for one in found])
-    numbers = np.fromiter((number for one in found for number in one), np.int32, len(rows))
+    grams = [[book[gram] for gram in analyse(word)] for word in words]
+    rows = np.repeat(np.arange(len(words), dtype=np.int32), list(map(len, grams)))
+    numbers = np.fromiter(chain.from_iterable(grams), np.int32, len(rows))
     try:
         return Occurrences(rows, numbers, pa.array(list(book), pa.large_string()))
     except UnicodeEncodeError as error:
@@ -525,25 +413,14 @@ def _grams_of_words(words: Sequence[str], settings: TextSettings) -> Occurrences
 # ---- what both share
 
 
-def _counted(found: Occurrences, n_texts: int) -> Counted:
+def _counted(occurrences: Occurrences, n_texts: int) -> Counted:
     """Return the counts of occurrences, the terms that occur in ascending order."""
-    used = np.bincount(found.numbers, minlength=len(found.terms)) > 0
-    order = as_numpy(pc.sort_indices(found.terms), np.uint64).astype(np.int64)
+    rows, numbers, terms = occurrences
+    used = np.bincount(numbers, minlength=len(terms)) > 0
+    order = as_numpy(pc.sort_indices(terms), np.uint64).astype(np.int64)
     order = order[used[order]]
-    rank = np.zeros(len(found.terms), np.int32)
+    rank = np.zeros(len(terms), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
-    entries = count_entries(found.rows, rank[found.numbers], n_texts, len(order))
-    terms = found.terms.take(as_arrow(order, pa.int64()))
+    entries = count_entries(rows, rank[numbers], n_texts, len(order))
+    terms = terms.take(as_arrow(order, pa.int64()))
     return Counted(entries.indptr.astype(np.int32), entries.indices, entries.counts, terms)
-
-
-def _buffers(strings: pa.Array) -> tuple[IntArray, AnyArray]:
-    """Return where each string of a fresh array begins, and all characters."""
-    _, starts, characters = strings.buffers()
-    found = np.frombuffer(characters, np.uint8) if characters is not None else np.empty(0, np.uint8)
-    return np.frombuffer(starts, np.int64, len(strings) + 1), found
-
-
-def _strings(characters: AnyArray, bounds: IntArray) -> pa.Array:
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(characters)]
-    return pa.Array.from_buffers(pa.large_string(), len(bounds) - 1, buffers)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from hmrf_dask.text.counts import (
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.types import IntArray
 
+Value = TypeVar("Value")
 VERSION = 2
 COUNTS, VOCABULARIES, ROWS = "counts", "vocabularies", "rows"
 COUNTED, _STATE = "counts.json", "vocabulary.json"
@@ -39,17 +40,10 @@ _TERMS = pa.schema([pa.field("term", pa.large_string()), pa.field("idf", pa.floa
 
 @dataclass(frozen=True)
 class Place:
-    """An output folder: a local path or the URL of an object store; what tasks get.
-
-    Attributes
-    ----------
-    url : str
-    options : mapping
-        For fsspec, without credentials.
-    """
+    """An output folder: a local path or the URL of an object store; what tasks get."""
 
     url: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # for fsspec, without credentials
 
     def __post_init__(self) -> None:
         """Refuse secrets: it travels with every task."""
@@ -83,31 +77,21 @@ class CountedBatch:
 
 @dataclass(frozen=True)
 class CountedSource:
-    """The counted texts of one source.
+    """The counted texts of one source."""
 
-    Attributes
-    ----------
-    key : str
-        Names its folder: a hash of what the source is, and of how its texts were counted.
-    batches : tuple of CountedBatch
-    record : dict
-        What reading the source reported.
-    damage : str
-        What was wrong with the file that recorded it before; it was counted again.
-    """
-
-    key: str
+    key: str  # names its folder: a hash of what the source is, and of how its texts were counted
     batches: tuple[CountedBatch, ...]
-    record: dict[str, Any]
+    record: dict[str, Any]  # what reading the source reported
+    # What was wrong with the file that recorded it before; it was counted again.
     damage: str = field(default="", compare=False)
 
     @property
     def n_texts(self) -> int:
         """Number of texts."""
-        return sum(one.n_texts for one in self.batches)
+        return sum(batch.n_texts for batch in self.batches)
 
 
-def write_file(storage: Storage, folder: str, stem: str, content: bytes) -> File:
+def _write_file(storage: Storage, folder: str, stem: str, content: bytes) -> File:
     """Write a Parquet file under a name made of its content, so that a retry adds none."""
     digest = sha256(content).hexdigest()
     name = f"{folder}/{stem}-{digest[:16]}.parquet"
@@ -115,7 +99,7 @@ def write_file(storage: Storage, folder: str, stem: str, content: bytes) -> File
     return File(name, len(content), digest)
 
 
-def read_file(storage: Storage, file: File) -> bytes:
+def _read_file(storage: Storage, file: File) -> bytes:
     """Return the bytes of a file, which are those written."""
     path = f"{storage.url}/{file.name}"
     try:
@@ -136,8 +120,8 @@ def write_counted(
     """Write one batch of a source."""
     folder = f"{COUNTS}/{key}"
     return CountedBatch(
-        write_file(storage, folder, f"rows-{number:05d}", encode_rows(counted, ids)),
-        write_file(storage, folder, f"terms-{number:05d}", encode_terms(counted)),
+        _write_file(storage, folder, f"rows-{number:05d}", encode_rows(counted, ids)),
+        _write_file(storage, folder, f"terms-{number:05d}", encode_terms(counted)),
         counted.n_texts,
         len(counted.indices),
         len(counted.terms),
@@ -146,14 +130,13 @@ def write_counted(
 
 def read_counted(storage: Storage, batch: CountedBatch) -> tuple[Counted, list[str]]:
     """Return the counts of a batch, and the ids of its texts."""
-    terms = read_terms(storage, batch)[0]
-    content = read_file(storage, batch.rows)
+    terms, content = read_terms(storage, batch)[0], _read_file(storage, batch.rows)
     return decode_rows(content, terms, f"{storage.url}/{batch.rows.name}")
 
 
 def read_terms(storage: Storage, batch: CountedBatch) -> tuple[pa.Array, IntArray, IntArray]:
     """Return the terms of a batch, how many of its texts have each, and how often."""
-    return decode_terms(read_file(storage, batch.terms), f"{storage.url}/{batch.terms.name}")
+    return decode_terms(_read_file(storage, batch.terms), f"{storage.url}/{batch.terms.name}")
 
 
 @dataclass(frozen=True)
@@ -173,16 +156,8 @@ def write_source(storage: Storage, source: CountedSource) -> None:
 
 def read_source(storage: Storage, key: str) -> CountedSource | None:
     """Return what is known of a counted source, None where it is not counted yet."""
-    found = read_record(storage, f"{COUNTS}/{key}/{COUNTED}", _CountsRecord)
-    return None if found is None else CountedSource(found.key, found.batches, found.told)
-
-
-def source_or_damage(storage: Storage, key: str) -> tuple[CountedSource | None, str]:
-    """Return what is known of a counted source, and what is wrong with the file that has it."""
-    try:
-        return read_source(storage, key), ""
-    except UnreadableFileError as error:
-        return None, f"{error.path} {error.what}"
+    record = read_record(storage, f"{COUNTS}/{key}/{COUNTED}", _CountsRecord)
+    return None if record is None else CountedSource(record.key, record.batches, record.told)
 
 
 # ---- vocabularies
@@ -206,10 +181,13 @@ def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
     folder = f"{VOCABULARIES}/{identity}"
     idf = as_arrow(vocabulary.idf, pa.float32())
     table = pa.Table.from_arrays([vocabulary.terms, idf], schema=_TERMS)
-    files = {"terms": write_file(storage, folder, "terms", encode_table(table))}
+    files = {"terms": _write_file(storage, folder, "terms", encode_table(table))}
     if len(vocabulary.components):
-        table = _table_of_components(vocabulary)
-        files["components"] = write_file(storage, folder, "components", encode_table(table))
+        schema = _schema_of_components(vocabulary.n_terms)
+        values = as_arrow(vocabulary.components.ravel(), pa.float64())
+        column = pa.FixedSizeListArray.from_arrays(values, type=schema.field(0).type)
+        table = pa.Table.from_arrays([column], schema=schema)
+        files["components"] = _write_file(storage, folder, "components", encode_table(table))
     record = _VocabularyRecord(
         identity,
         vocabulary.settings.model_dump(mode="json"),
@@ -223,13 +201,7 @@ def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
 
 
 def load_vocabulary(identity: str, place: Place) -> Vocabulary:
-    """Return the vocabulary of this identity.
-
-    Raises
-    ------
-    UnreadableFileError
-        It is missing or damaged.
-    """
+    """Return the vocabulary of this identity; UnreadableFileError if it is missing or damaged."""
     storage, name = place.storage, f"{VOCABULARIES}/{identity}/{_STATE}"
     path = f"{storage.url}/{name}"
     record = read_record(storage, name, _VocabularyRecord)
@@ -237,14 +209,18 @@ def load_vocabulary(identity: str, place: Place) -> Vocabulary:
         refuse_file(path, "it is missing")
     if "terms" not in record.files:
         refuse_file(path, "it names no terms")
-    terms, idf = decode_table(read_file(storage, record.files["terms"]), _TERMS, path)
+    terms, idf = decode_table(_read_file(storage, record.files["terms"]), _TERMS, path)
     components = np.empty((0, len(idf)))
     if "components" in record.files:
         schema = _schema_of_components(len(idf))
-        (found,) = decode_table(read_file(storage, record.files["components"]), schema, path)
-        components = as_numpy(found.flatten(), np.float64).reshape(-1, len(idf))
+        (column,) = decode_table(_read_file(storage, record.files["components"]), schema, path)
+        components = as_numpy(column.flatten(), np.float64).reshape(-1, len(idf))
+    try:
+        settings = TextSettings.model_validate(record.settings)
+    except ValueError as error:
+        refuse_file(path, f"its settings are none ({error})")
     vocabulary = Vocabulary(
-        settings=_settings(record, path),
+        settings=settings,
         terms=terms,
         idf=as_numpy(idf, np.float32),
         n_documents=record.n_documents,
@@ -257,23 +233,9 @@ def load_vocabulary(identity: str, place: Place) -> Vocabulary:
     return vocabulary
 
 
-def _settings(record: _VocabularyRecord, path: str) -> TextSettings:
-    try:
-        return TextSettings.model_validate(record.settings)
-    except ValueError as error:
-        refuse_file(path, f"its settings are none ({error})")
-
-
 def _schema_of_components(n_terms: int) -> pa.Schema:
     numbers = pa.list_(pa.field("element", pa.float64(), nullable=False), n_terms)
     return pa.schema([pa.field("component", numbers, nullable=False)])
-
-
-def _table_of_components(vocabulary: Vocabulary) -> pa.Table:
-    schema = _schema_of_components(vocabulary.n_terms)
-    values = as_arrow(vocabulary.components.ravel(), pa.float64())
-    column = pa.FixedSizeListArray.from_arrays(values, type=schema.field(0).type)
-    return pa.Table.from_arrays([column], schema=schema)
 
 
 # ---- records
@@ -291,18 +253,23 @@ def write_record(storage: Storage, name: str, content: Mapping[str, Any]) -> Non
 def read_record(storage: Storage, name: str, form: type[Form]) -> Form | None:
     """Return what was written as a dataclass, None where nothing was.
 
-    Raises
-    ------
-    UnreadableFileError
-        It is damaged, or of a former version.
+    UnreadableFileError says that it is damaged, or of a former version.
     """
     try:
         return unseal_as(form, storage.read(name), name, _format_of(name))
     except FileNotFoundError:
         return None
     except DamagedFileError as error:
-        said = str(error).removesuffix(f"; {RESTORE}").partition(", got ")[2]
-        refuse_file(f"{storage.url}/{name}", f"it holds {said}")
+        content = str(error).removesuffix(f"; {RESTORE}").partition(", got ")[2]
+        refuse_file(f"{storage.url}/{name}", f"it holds {content}")
+
+
+def value_or_damage(read: Callable[[], Value]) -> tuple[Value | None, str]:
+    """Return what is read, and what is wrong with the file where that is damaged."""
+    try:
+        return read(), ""
+    except UnreadableFileError as error:
+        return None, f"{error.path} {error.what}"
 
 
 def tell_remade(damages: Sequence[str]) -> None:

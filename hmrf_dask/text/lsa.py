@@ -35,22 +35,15 @@ _one_thread = threading.Lock()
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The first singular vectors of the rows, largest values first.
+    """The first k singular vectors of the rows, largest values first.
 
-    Attributes
-    ----------
-    components : float64 array, shape (k, d)
-        Orthonormal, but for those beyond the rank of the rows, which are zero; the largest entry
-        of each, in size, is positive.
-    singular_values : float64 array, shape (k,)
-    variances : float64 array, shape (k,)
-        Of the rows along each component.
-    total_variance : float
+    Components are orthonormal, but for those beyond the rank of the rows, which are zero; the
+    largest entry of each, in size, is positive.
     """
 
-    components: FloatArray
+    components: FloatArray  # shape (k, d)
     singular_values: FloatArray
-    variances: FloatArray
+    variances: FloatArray  # of the rows along each component
     total_variance: float
 
 
@@ -59,15 +52,7 @@ def decompose(
 ) -> Decomposition:
     """Return the first `n_components` right singular vectors of a corpus.
 
-    Parameters
-    ----------
-    flow : Dataflow
-    corpus : Corpus
-    n_components : int
-        At most the number of features.
-    n_iter : int
-        Power iterations; passes over the rows are one more, and one look.
-    seed : int
+    Passes over the rows are one more than the `n_iter` power iterations, and one survey.
     """
     n_rows, n_features = corpus.shape
     if n_components > n_features:
@@ -82,8 +67,8 @@ def decompose(
         )
     n_columns = min(n_components + OVERSAMPLES, n_features)
     _refuse_large(n_features, n_columns)
-    rows = lay_rows(flow, corpus)
-    basis = random_basis(n_features, n_columns, seed)
+    rows = _lay_rows(flow, corpus)
+    basis = _random_basis(n_features, n_columns, seed)
     for _ in range(n_iter):
         basis = orthonormal(rows.sketch(basis)[0])
     return _decomposed(rows, basis, n_components)
@@ -100,15 +85,8 @@ def _refuse_large(n_features: int, n_columns: int) -> None:
         )
 
 
-def random_basis(n_features: int, n_columns: int, seed: int) -> FloatArray:
-    """Return random orthonormal vectors (d, n), keyed by the number of feature and column.
-
-    Examples
-    --------
-    >>> basis = random_basis(5, 2, seed=0)
-    >>> np.allclose(basis.T @ basis, np.eye(2))
-    True
-    """
+def _random_basis(n_features: int, n_columns: int, seed: int) -> FloatArray:
+    """Return random orthonormal vectors (d, n), keyed by the number of feature and column."""
     keys = np.arange(n_features, dtype=np.uint64)
     drawn = np.empty((n_features, n_columns))
     for column in range(n_columns):
@@ -141,7 +119,7 @@ def orthonormal(vectors: FloatArray) -> FloatArray:
     """
     with blas_on_one_thread():
         for _ in range(ROUNDS):
-            values, turns = eigenvectors(vectors.T @ vectors)
+            values, turns = _eigenvectors(vectors.T @ vectors)
             largest = float(values[0])
             if largest <= 0.0:
                 break
@@ -151,14 +129,8 @@ def orthonormal(vectors: FloatArray) -> FloatArray:
     return vectors
 
 
-def eigenvectors(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the eigenvalues of a symmetric matrix, largest first, and their vectors as columns.
-
-    Examples
-    --------
-    >>> eigenvectors(np.diag([1.0, 3.0, 2.0]))[0].tolist()
-    [3.0, 2.0, 1.0]
-    """
+def _eigenvectors(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the eigenvalues of a symmetric matrix, largest first, and their vectors as columns."""
     values, vectors = np.linalg.eigh(matrix)
     return values[::-1], vectors[:, ::-1]
 
@@ -170,9 +142,9 @@ def _decomposed(rows: Rows, basis: FloatArray, n_components: int) -> Decompositi
     """
     image, totals = rows.sketch(basis)
     with blas_on_one_thread():
-        values, turns = eigenvectors(basis.T @ image)
+        values, turns = _eigenvectors(basis.T @ image)
         image = image @ (turns * _inverse_roots(values))  # of Q from here on
-        squares, turns = eigenvectors(image.T @ image)
+        squares, turns = _eigenvectors(image.T @ image)
         turns = (turns * _inverse_roots(squares))[:, :n_components]
         components = _signed(turns.T @ image.T)
     squares, n_rows = np.maximum(squares[:n_components], 0.0), rows.shape[0]
@@ -202,23 +174,15 @@ def project_block(block: RowBlock, basis: Basis, normalised: bool) -> RowBlock:
     Examples
     --------
     >>> basis = Basis(np.array([[1.0], [0.0]]))
-    >>> block = RowBlock.from_array(np.eye(2), ids=["a", "b"])
-    >>> project_block(block, basis, normalised=False).ids.tolist()
-    ['a', 'b']
-    """
-    found = RowBlock.from_array(project_array(block, basis, normalised))
-    return replace(found, ids=block.ids, keys=block.keys)
-
-
-def project_array(block: RowBlock, basis: Basis, normalised: bool) -> RowArray:
-    """Return the rows of a partition in the space of the components.
-
-    Examples
-    --------
-    >>> basis = Basis(np.array([[1.0], [0.0]]))
-    >>> project_array(RowBlock.from_array(np.array([[3.0, 4.0]])), basis, normalised=False).tolist()
+    >>> block = RowBlock.from_array(np.array([[3.0, 4.0]]), ids=["a"])
+    >>> project_block(block, basis, normalised=False).to_dense().tolist()
     [[3.0]]
     """
+    rows = RowBlock.from_array(_project_array(block, basis, normalised))
+    return replace(rows, ids=block.ids, keys=block.keys)
+
+
+def _project_array(block: RowBlock, basis: Basis, normalised: bool) -> RowArray:
     check_finite(block)
     return project(block.arrays, basis, normalised=normalised)
 
@@ -228,7 +192,7 @@ def projected(
 ) -> list[Lazy]:
     """Return lazily the rows of every partition times the components, float32."""
     basis = flow.share(Basis(np.ascontiguousarray(components.T)))
-    function = project_block if as_blocks else project_array
+    function = project_block if as_blocks else _project_array
     return [flow.lazy(function, block, basis, normalised) for block in corpus.blocks]
 
 
@@ -237,22 +201,11 @@ ROUNDING = 1.0 + 2.0**-20  # bounds hold for computed lengths and bases
 
 @dataclass(frozen=True)
 class Facts:
-    """What a survey of rows finds.
+    """What a survey of rows finds."""
 
-    Attributes
-    ----------
-    largest : float
-        The largest |x| of an entry.
-    longest : float
-        The largest Σ x² of a row.
-    squares : int64 array
-        The exact Σ x² of all rows, as limbs.
-    nbytes : int
-    """
-
-    largest: float
-    longest: float
-    squares: IntArray
+    largest: float  # |x| of an entry
+    longest: float  # Σ x² of a row
+    squares: IntArray  # the exact Σ x² of all rows, as limbs
     nbytes: int
 
 
@@ -271,41 +224,26 @@ def survey_rows(block: RowBlock) -> Facts:
     return Facts(largest, float(squares.max(initial=0.0)), exact_sum(squares), block.nbytes)
 
 
-def add_facts(parts: Sequence[Facts]) -> Facts:
-    """Return the facts of several partitions together.
-
-    Examples
-    --------
-    >>> parts = [survey_rows(RowBlock.from_array(np.array([[size]]))) for size in (3.0, -4.0)]
-    >>> add_facts(parts).largest, add_facts(parts).longest
-    (4.0, 16.0)
-    """
+def _add_facts(parts: Sequence[Facts]) -> Facts:
     return Facts(
-        max(one.largest for one in parts),
-        max(one.longest for one in parts),
-        np.sum([one.squares for one in parts], axis=0, dtype=np.int64),
-        sum(one.nbytes for one in parts),
+        max(part.largest for part in parts),
+        max(part.longest for part in parts),
+        np.sum([part.squares for part in parts], axis=0, dtype=np.int64),
+        sum(part.nbytes for part in parts),
     )
 
 
-def survey_slice(blocks: Blocks) -> Facts:
+def _survey_slice(blocks: Blocks) -> Facts:
     """Return the facts of some partitions, which may be read one after the other."""
-    return add_facts([survey_rows(block) for block in blocks])
+    return _add_facts([survey_rows(block) for block in blocks])
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How products become integers.
-
-    Attributes
-    ----------
-    exponent : int
-    constant : float
-        What the sums of features are times, a power of two of about the longest row's length.
-    """
+    """How products become integers."""
 
     exponent: int
-    constant: float
+    constant: float  # times the sums of features: a power of two of about the longest row's length
 
 
 def scaling_of(facts: Facts, n_rows: int) -> Scaling:
@@ -314,7 +252,7 @@ def scaling_of(facts: Facts, n_rows: int) -> Scaling:
     return Scaling(sketch_exponent(n_rows, facts.largest * length), power_below(length))
 
 
-def sketch_some(blocks: Blocks, basis: Basis, scaling: Scaling) -> IntArray:
+def _sketch_slice(blocks: Blocks, basis: Basis, scaling: Scaling) -> IntArray:
     """Return Σ x yᵀ over the rows of some partitions, the sums of features last."""
     n_features, n_columns = basis.vectors.shape
     out = np.zeros((n_features, n_columns + 1), np.int64)
@@ -323,32 +261,18 @@ def sketch_some(blocks: Blocks, basis: Basis, scaling: Scaling) -> IntArray:
     return out
 
 
-def add_sketches(parts: Sequence[IntArray]) -> IntArray:
-    """Return the sum of partial sums.
-
-    Examples
-    --------
-    >>> add_sketches([np.array([1, 2]), np.array([3, 4]), np.array([5, 6])]).tolist()
-    [9, 12]
-    """
+def _add_sketches(parts: Sequence[IntArray]) -> IntArray:
     total = parts[0] + parts[1]
-    for one in parts[2:]:
-        total += one
+    for part in parts[2:]:
+        total += part
     return total
 
 
 def strips(n_features: int, n_columns: int, allowed: int) -> list[tuple[int, int]]:
     """Return ranges of columns whose sums a task can hold, as few as memory allows.
 
-    Raises
-    ------
-    MemoryPlanError
-        Not even one column fits.
-
     Examples
     --------
-    >>> strips(1000, 30, 2**30)
-    [(0, 30)]
     >>> strips(1000, 30, 2**20)
     [(0, 10), (10, 20), (20, 30)]
     """
@@ -368,82 +292,60 @@ def strips(n_features: int, n_columns: int, allowed: int) -> list[tuple[int, int
 
 @dataclass(frozen=True)
 class Rows:
-    """A corpus as passes go through it.
-
-    Attributes
-    ----------
-    flow : Dataflow
-    groups : lists of what a task takes for its partitions
-    facts : Facts
-    shape : number of rows and of features
-    """
+    """A corpus as passes go through it."""
 
     flow: Dataflow
-    groups: list[list[Lazy]]
+    slices: list[list[Lazy]]  # what a task takes for its partitions
     facts: Facts
     shape: tuple[int, int]
 
     def sketch(self, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return Xᵀ(X · V) for orthonormal vectors V, and Σ_i x_i, from one pass for each strip.
+        """Return Xᵀ(X · V), shape (d, n), for orthonormal vectors V, and Σ_i x_i, shape (d,).
 
-        Parameters
-        ----------
-        vectors : float64 array, shape (d, n)
-
-        Returns
-        -------
-        products : float64 array, shape (d, n)
-        totals : float64 array, shape (d,)
+        It takes one pass for each strip.
         """
-        scaling = scaling_of(self.facts, self.shape[0])
+        flow, scaling = self.flow, scaling_of(self.facts, self.shape[0])
         unit = 2.0**-scaling.exponent
         n_features, n_columns = vectors.shape
         products: FloatArray = np.empty((n_features, n_columns))
         totals: FloatArray = np.zeros(n_features)
         for first, last in strips(n_features, n_columns, task_memory()):
-            sums = self._sums(np.ascontiguousarray(vectors[:, first:last]), scaling)
+            basis = flow.broadcast(Basis(np.ascontiguousarray(vectors[:, first:last])))
+            parts = [flow.lazy(_sketch_slice, blocks, basis, scaling) for blocks in self.slices]
+            sums: IntArray = flow.compute([tree(flow, _add_sketches, parts)])[0]
             np.multiply(sums[:, :-1], unit, out=products[:, first:last])
             np.multiply(sums[:, -1], unit / scaling.constant, out=totals)
         return products, totals
 
-    def _sums(self, vectors: FloatArray, scaling: Scaling) -> IntArray:
-        flow = self.flow
-        basis = flow.broadcast(Basis(vectors))
-        parts = [flow.lazy(sketch_some, group, basis, scaling) for group in self.groups]
-        sums: IntArray = flow.compute([tree(flow, add_sketches, parts)])[0]
-        return sums
 
-
-def lay_rows(flow: Dataflow, corpus: Corpus) -> Rows:
-    """Look at every row once, and keep all where they were made if they fit into memory.
+def _lay_rows(flow: Dataflow, corpus: Corpus) -> Rows:
+    """Survey every row once, and keep all where they were made if they fit into memory.
 
     Rows of files that do not fit are read again in every pass, one partition after the other.
     """
     half = memory_of_all() // 2
-    known_to_fit = corpus.in_client or _files_fit(corpus, half)
+    sources = corpus.sources
+    files_fit = bool(sources) and sum(source.nbytes for source in sources) <= half
+    known_to_fit = corpus.in_client or files_fit
     corpus = corpus.persist()  # rows of this process travel once
     blocks: Sequence[Lazy] = corpus.blocks
     if known_to_fit:
         blocks = flow.persist(list(corpus.partitions))
     if known_to_fit or corpus.sources:
-        groups = _grouped(flow, blocks)
-        return Rows(flow, groups, _look(flow, groups), corpus.shape)
-    groups = [[block] for block in blocks]  # only a survey knows how large they are
-    facts = _look(flow, groups)
+        slices = _slices(flow, blocks)
+        return Rows(flow, slices, _survey(flow, slices), corpus.shape)
+    slices = [[block] for block in blocks]  # only a survey knows how large they are
+    facts = _survey(flow, slices)
     if facts.nbytes <= half:
-        groups = _grouped(flow, flow.persist(list(blocks)))
-    return Rows(flow, groups, facts, corpus.shape)
+        slices = _slices(flow, flow.persist(list(blocks)))
+    return Rows(flow, slices, facts, corpus.shape)
 
 
-def _files_fit(corpus: Corpus, allowed: int) -> bool:
-    return bool(corpus.sources) and sum(one.nbytes for one in corpus.sources) <= allowed
+def _slices(flow: Dataflow, blocks: Sequence[Lazy]) -> list[list[Lazy]]:
+    return [[blocks[number] for number in numbers] for numbers in flow.co_located(blocks)]
 
 
-def _grouped(flow: Dataflow, blocks: Sequence[Lazy]) -> list[list[Lazy]]:
-    return [[blocks[number] for number in some] for some in flow.co_located(blocks)]
-
-
-def _look(flow: Dataflow, groups: Sequence[list[Lazy]]) -> Facts:
-    surveys = [flow.lazy(survey_slice, group) for group in groups]
-    facts: Facts = flow.compute([tree(flow, add_facts, surveys)])[0]
+def _survey(flow: Dataflow, slices: Sequence[list[Lazy]]) -> Facts:
+    surveys = [flow.lazy(_survey_slice, blocks) for blocks in slices]
+    facts: Facts = flow.compute([tree(flow, _add_facts, surveys)])[0]
     return facts

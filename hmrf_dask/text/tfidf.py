@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
@@ -19,28 +18,18 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
 from hmrf_dask.text.counts import Counted, TextSettings
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray, Sized
+from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray, Sized
 
 
 @dataclass(frozen=True, eq=False)
 class Frequencies(Sized):
-    """In how many documents each term is, and how often; of several batches together by `merge`.
+    """In how many documents each term is, and how often; of several batches together by `merge`."""
 
-    Attributes
-    ----------
-    terms : Arrow array of strings
-        Ascending.
-    documents, occurrences : int64 arrays, shape (n_terms,)
-    n_documents : int
-    buckets : int64 array, shape (n_features,) or (0,)
-        How many documents have a word of each bucket, where words are hashed.
-    """
-
-    terms: pa.Array
+    terms: pa.Array  # strings, ascending
     documents: IntArray
     occurrences: IntArray
     n_documents: int
-    buckets: IntArray
+    buckets: IntArray  # how many documents have a word of each bucket, where words are hashed
 
     @staticmethod
     def of(counted: Counted, settings: TextSettings) -> Frequencies:
@@ -56,7 +45,7 @@ class Frequencies(Sized):
         """
         buckets = np.zeros(0, np.int64)
         if settings.kind == "hashing":
-            hashed = in_buckets(counted, settings.n_features)
+            hashed = _in_buckets(counted, settings.n_features)
             buckets = np.bincount(hashed.indices, minlength=settings.n_features).astype(np.int64)
         return Frequencies(
             counted.terms, counted.documents, counted.occurrences, counted.n_texts, buckets
@@ -64,13 +53,7 @@ class Frequencies(Sized):
 
     @staticmethod
     def none(settings: TextSettings) -> Frequencies:
-        """Return the frequencies of no documents.
-
-        Examples
-        --------
-        >>> Frequencies.none(TextSettings()).n_documents
-        0
-        """
+        """Return the frequencies of no documents."""
         nothing = np.zeros(0, np.int64)
         n_buckets = settings.n_features if settings.kind == "hashing" else 0
         terms = pa.array([], pa.large_string())
@@ -89,19 +72,19 @@ class Frequencies(Sized):
         >>> Frequencies.merge(parts).terms.to_pylist()
         ['house', 'tree']
         """
-        encoded = pa.concat_arrays([one.terms for one in parts]).dictionary_encode()
+        encoded = pa.concat_arrays([part.terms for part in parts]).dictionary_encode()
         terms = encoded.dictionary
         order = pc.sort_indices(terms)
         rank = np.empty(len(terms), np.int64)
         rank[as_numpy(order, np.uint64)] = np.arange(len(terms))
         places = rank[as_numpy(encoded.indices, np.int32)]
         totals = np.zeros((2, len(terms)), np.int64)
-        np.add.at(totals[0], places, np.concatenate([one.documents for one in parts]))
-        np.add.at(totals[1], places, np.concatenate([one.occurrences for one in parts]))
+        np.add.at(totals[0], places, np.concatenate([part.documents for part in parts]))
+        np.add.at(totals[1], places, np.concatenate([part.occurrences for part in parts]))
         buckets = parts[0].buckets.copy()
-        for one in parts[1:]:
-            buckets += one.buckets
-        n_documents = sum(one.n_documents for one in parts)
+        for part in parts[1:]:
+            buckets += part.buckets
+        n_documents = sum(part.n_documents for part in parts)
         return Frequencies(terms.take(order), totals[0], totals[1], n_documents, buckets)
 
 
@@ -109,28 +92,17 @@ class Frequencies(Sized):
 class Vocabulary(Sized):
     """All that texts need to become rows, fixed once: what later texts are held against.
 
-    Attributes
-    ----------
-    settings : TextSettings
-    terms : Arrow array of strings, shape (n_terms,)
-        Ascending. Where words are hashed, the word of each bucket that occurs most often, the first
-        in alphabetical order of several; null where there is none.
-    idf : float32 array, shape (n_terms,)
-    n_documents : int
-        Those it was made of.
-    n_known, n_occurrences : int
-        Occurrences in those documents of terms that are here, and of all.
-    components : float64 array, shape (n_components, n_terms) or (0, n_terms)
-        Of latent semantic analysis.
+    Where words are hashed, its terms are the words of each bucket that occur most often, the first
+    in alphabetical order of several; null where there is none.
     """
 
     settings: TextSettings
-    terms: pa.Array
+    terms: pa.Array  # strings, ascending
     idf: RowArray
-    n_documents: int
-    n_known: int
-    n_occurrences: int
-    components: FloatArray
+    n_documents: int  # it was made of
+    n_known: int  # occurrences in those documents of terms that are here
+    n_occurrences: int  # of all terms
+    components: FloatArray  # of LSA, shape (n_components, n_terms); n_components may be zero
 
     @property
     def n_terms(self) -> int:
@@ -144,16 +116,7 @@ class Vocabulary(Sized):
 
     @property
     def unknown_share(self) -> float:
-        """Share of occurrences left out where it was made: what later shares are held to.
-
-        Examples
-        --------
-        >>> from hmrf_dask.text.counts import count_texts
-        >>> settings = TextSettings(min_df=2)
-        >>> counted = count_texts(["tree house", "tree garden"], settings)
-        >>> make_vocabulary(Frequencies.of(counted, settings), settings).unknown_share
-        0.5
-        """
+        """Share of occurrences left out where it was made: what later shares are held to."""
         return 1.0 - self.n_known / self.n_occurrences if self.n_occurrences else 0.0
 
     @cached_property
@@ -180,19 +143,11 @@ class Vocabulary(Sized):
         array([ 1, -1], dtype=int32)
         """
         if self.settings.kind != "hashing":
-            found = pc.index_in(terms, value_set=self.terms)
-            return as_numpy(pc.fill_null(found, -1), np.int32)
-        buckets = buckets_of(terms, self.settings.n_features)
-        return np.where(self._used[buckets], buckets, np.int32(-1))
-
-    @cached_property
-    def _used(self) -> BoolArray:
-        return np.asarray(self.terms.is_valid().to_pylist(), np.bool_)
-
-    def __getstate__(self) -> dict[str, object]:
-        """Leave behind what is made again sooner than it travels."""
-        names = self.__dataclass_fields__
-        return {name: value for name, value in self.__dict__.items() if name in names}
+            columns = pc.index_in(terms, value_set=self.terms)
+            return as_numpy(pc.fill_null(columns, -1), np.int32)
+        buckets = _buckets_of(terms, self.settings.n_features)
+        used = self.terms.is_valid().to_numpy(zero_copy_only=False)
+        return np.where(used[buckets], buckets, np.int32(-1))
 
 
 def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabulary:
@@ -201,11 +156,6 @@ def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabul
     Terms, their order and their IDF are those of scikit-learn's TfidfVectorizer of float32, but for
     `max_features` where terms that occur equally often are on both sides of the cut: its choice is
     up to the processor, here the first in alphabetical order stay.
-
-    Raises
-    ------
-    InvalidInputError
-        No term is left.
 
     Examples
     --------
@@ -231,8 +181,11 @@ def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabul
             f"{settings.max_df} and stop_words {'given' if settings.stop_words else 'none'}; "
             "relax these settings"
         )
-    idf = _smooth_idf(documents, frequencies.n_documents)
-    components = np.empty((0, len(idf)))
+    # 1 + ln((1 + n) / (1 + df)), each step in float32 as in scikit-learn.
+    idf = np.full(len(documents), frequencies.n_documents + 1, np.float32)
+    idf /= documents.astype(np.float32) + np.float32(1)
+    np.log(idf, out=idf)
+    idf += np.float32(1)
     return Vocabulary(
         settings=settings,
         terms=terms,
@@ -240,17 +193,8 @@ def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabul
         n_documents=frequencies.n_documents,
         n_known=known,
         n_occurrences=total,
-        components=components,
+        components=np.empty((0, len(idf))),
     )
-
-
-def _smooth_idf(documents: IntArray, n_documents: int) -> RowArray:
-    """Return 1 + ln((1 + n) / (1 + df)), each step in float32 as in scikit-learn."""
-    idf = np.full(len(documents), n_documents + 1, np.float32)
-    idf /= documents.astype(np.float32) + np.float32(1)
-    np.log(idf, out=idf)
-    idf += np.float32(1)
-    return idf
 
 
 def _chosen(frequencies: Frequencies, settings: TextSettings) -> IntArray:
@@ -270,30 +214,17 @@ def _chosen(frequencies: Frequencies, settings: TextSettings) -> IntArray:
 # ---- hashing
 
 
-def buckets_of(terms: pa.Array, n_features: int) -> LabelArray:
-    """Return the column that scikit-learn's HashingVectorizer puts each term into.
-
-    Examples
-    --------
-    >>> buckets_of(pa.array(["tree", "house", "tree"]), n_features=100).tolist()
-    [17, 14, 17]
-    """
+def _buckets_of(terms: pa.Array, n_features: int) -> LabelArray:
+    """Return the column that scikit-learn's HashingVectorizer puts each term into."""
     hasher = FeatureHasher(n_features, input_type="string", alternate_sign=False)
     if not len(terms):
         return np.empty(0, np.int32)
     return np.asarray(hasher.transform([term] for term in terms.to_pylist()).indices, np.int32)
 
 
-def in_buckets(counted: Counted, n_features: int) -> scipy.sparse.csr_array:
-    """Return counts with a column for each bucket.
-
-    Examples
-    --------
-    >>> from hmrf_dask.text.counts import count_texts
-    >>> in_buckets(count_texts(["tree tree"], TextSettings()), n_features=4).toarray().tolist()
-    [[0, 2, 0, 0]]
-    """
-    indices = buckets_of(counted.terms, n_features)[counted.indices]
+def _in_buckets(counted: Counted, n_features: int) -> scipy.sparse.csr_array:
+    """Return counts with a column for each bucket."""
+    indices = _buckets_of(counted.terms, n_features)[counted.indices]
     shape = (counted.n_texts, n_features)
     arrays = counted.counts, indices, counted.indptr
     hashed = scipy.sparse.csr_array(arrays, shape=shape, copy=True)  # it is changed in place
@@ -304,9 +235,9 @@ def in_buckets(counted: Counted, n_features: int) -> scipy.sparse.csr_array:
 def _commonest(frequencies: Frequencies, n_features: int) -> pa.Array:
     """Return the term of each bucket that occurs most often, null where there is none."""
     order = np.argsort(-frequencies.occurrences, kind="stable")
-    buckets = buckets_of(frequencies.terms, n_features)[order]
+    buckets = _buckets_of(frequencies.terms, n_features)[order]
     used, first = np.unique(buckets, return_index=True)
-    places: list[int | None] = list(repeat(None, n_features))
+    places: list[int | None] = [None] * n_features
     for bucket, number in zip(used.tolist(), order[first].tolist(), strict=True):
         places[bucket] = number
     return frequencies.terms.take(pa.array(places, pa.int64()))
@@ -314,20 +245,12 @@ def _commonest(frequencies: Frequencies, n_features: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of some texts a vocabulary knows.
-
-    Attributes
-    ----------
-    n_texts, n_empty : int
-        Texts, and those of them without a known term: their rows are empty.
-    n_known, n_occurrences : int
-        Occurrences of terms it has, and of all.
-    """
+    """How much of some texts a vocabulary knows."""
 
     n_texts: int = 0
-    n_empty: int = 0
-    n_known: int = 0
-    n_occurrences: int = 0
+    n_empty: int = 0  # texts without a known term: their rows are empty
+    n_known: int = 0  # occurrences of terms it has
+    n_occurrences: int = 0  # of all terms
 
     @property
     def unknown_share(self) -> float:
@@ -352,12 +275,7 @@ class Coverage:
         >>> Coverage.total([Coverage(n_texts=2, n_empty=1), Coverage(n_texts=3)])
         Coverage(n_texts=5, n_empty=1, n_known=0, n_occurrences=0)
         """
-        return Coverage(
-            sum(one.n_texts for one in parts),
-            sum(one.n_empty for one in parts),
-            sum(one.n_known for one in parts),
-            sum(one.n_occurrences for one in parts),
-        )
+        return Coverage(*map(sum, zip(*map(astuple, parts), strict=True)))
 
 
 def to_rows(
@@ -365,19 +283,8 @@ def to_rows(
 ) -> tuple[RowBlock, Coverage]:
     """Return the TF-IDF rows of counted texts, and how much of them the vocabulary knows.
 
-    Equal to `TfidfVectorizer(dtype=np.float32).fit(texts it was made of).transform(texts)`.
-
-    Parameters
-    ----------
-    counted : Counted
-    vocabulary : Vocabulary
-        Its components play no part here.
-    ids : sequence of str
-        Of the texts.
-
-    Returns
-    -------
-    RowBlock, Coverage
+    Equal to `TfidfVectorizer(dtype=np.float32).fit(texts it was made of).transform(texts)`; the
+    components of the vocabulary play no part here.
 
     Examples
     --------
@@ -390,8 +297,8 @@ def to_rows(
     ([0, 2, 1], 3)
     """
     settings = vocabulary.settings
-    counts = known_counts(counted, vocabulary)
-    found = Coverage(
+    counts = _known_counts(counted, vocabulary)
+    coverage = Coverage(
         counted.n_texts,
         int((np.diff(counts.indptr) == 0).sum()),
         int(counts.data.sum(dtype=np.int64)),
@@ -405,21 +312,11 @@ def to_rows(
     if settings.norm is not None and rows.nnz:
         rows = normalize(rows, norm=settings.norm, copy=False)
     arrays = rows.data, rows.indices, rows.indptr
-    return RowBlock.from_csr(*arrays, vocabulary.n_terms, list(ids)), found
+    return RowBlock.from_csr(*arrays, vocabulary.n_terms, list(ids)), coverage
 
 
-def known_counts(counted: Counted, vocabulary: Vocabulary) -> scipy.sparse.csr_array:
-    """Return counts of the terms of a vocabulary, a column for each of them.
-
-    Examples
-    --------
-    >>> from hmrf_dask.text.counts import count_texts
-    >>> settings = TextSettings()
-    >>> frequencies = Frequencies.of(count_texts(["tree"], settings), settings)
-    >>> vocabulary = make_vocabulary(frequencies, settings)
-    >>> known_counts(count_texts(["a tree by a house"], settings), vocabulary).toarray().tolist()
-    [[1]]
-    """
+def _known_counts(counted: Counted, vocabulary: Vocabulary) -> scipy.sparse.csr_array:
+    """Return counts of the terms of a vocabulary, a column for each of them."""
     columns = vocabulary.places(counted.terms)[counted.indices]
     kept = columns >= 0
     before = np.concatenate([np.zeros(1, np.int32), np.cumsum(kept, dtype=np.int32)])
@@ -435,18 +332,8 @@ def known_counts(counted: Counted, vocabulary: Vocabulary) -> scipy.sparse.csr_a
 def top_words(centroids: FloatArray, vocabulary: Vocabulary, n_words: int = 10) -> list[list[str]]:
     """Return the heaviest terms of each centroid, heaviest first, equals in alphabetical order.
 
-    Parameters
-    ----------
-    centroids : float array, shape (n_clusters, n_features)
-        Of rows of this vocabulary. Where it has components, these lead back to terms.
-    vocabulary : Vocabulary
-        Where words are hashed a column is named after the commonest word in it.
-    n_words : int
-
-    Returns
-    -------
-    list of lists of str
-        Shorter where fewer terms have a positive weight.
+    Components lead back to terms; where words are hashed a column is named after the commonest
+    word in it. A list is shorter than `n_words` where fewer terms have a positive weight.
 
     Examples
     --------
@@ -457,17 +344,12 @@ def top_words(centroids: FloatArray, vocabulary: Vocabulary, n_words: int = 10) 
     [['tree', 'garden']]
     """
     components = vocabulary.components
-    found = []
+    words = []
     for centroid in np.asarray(centroids, np.float64):
         weights = centroid @ components if len(components) else centroid
-        heaviest = _heaviest(weights, n_words)
+        least = np.partition(weights, -n_words)[-n_words] if n_words < len(weights) else -np.inf
+        places = np.flatnonzero((weights >= least) & (weights > 0.0))
+        heaviest = places[np.argsort(-weights[places], kind="stable")][:n_words]
         terms = vocabulary.terms.take(as_arrow(heaviest, pa.int64())).to_pylist()
-        found.append([term for term in terms if term is not None])
-    return found
-
-
-def _heaviest(weights: FloatArray, n: int) -> IntArray:
-    """Return the places of the largest positive numbers, largest first, the first of equals."""
-    least = np.partition(weights, -n)[-n] if n < len(weights) else -np.inf
-    places = np.flatnonzero((weights >= least) & (weights > 0.0))
-    return places[np.argsort(-weights[places], kind="stable")][:n]
+        words.append([term for term in terms if term is not None])
+    return words

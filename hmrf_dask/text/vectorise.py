@@ -19,12 +19,12 @@ from hmrf_dask.errors import (
     HmrfWarning,
     InvalidInputError,
     MemoryPlanError,
-    UnreadableFileError,
 )
 from hmrf_dask.flow.dataflow import FAN, Dataflow, task_memory, tree
 from hmrf_dask.kernels.sketches import Basis
-from hmrf_dask.rows.files import BlockFile, BlockSource, write_block
-from hmrf_dask.text.counts import Texts, TextSettings, count_texts, stray_stop_words
+from hmrf_dask.rows.encoding import BlockFile
+from hmrf_dask.rows.files import BlockSource, write_block
+from hmrf_dask.text.counts import TextSettings, count_texts, stray_stop_words
 from hmrf_dask.text.files import (
     ROWS,
     CountedBatch,
@@ -32,10 +32,11 @@ from hmrf_dask.text.files import (
     Place,
     read_counted,
     read_record,
+    read_source,
     read_terms,
     save_vocabulary,
-    source_or_damage,
     tell_remade,
+    value_or_damage,
     write_counted,
     write_record,
     write_source,
@@ -43,7 +44,7 @@ from hmrf_dask.text.files import (
 from hmrf_dask.text.lsa import decompose, project_block
 from hmrf_dask.text.tfidf import Coverage, Frequencies, Vocabulary, make_vocabulary, to_rows
 
-LSA_ITERATIONS = 7
+LSA_ITERATIONS, LSA_SEED = 7, 0
 WRITTEN = "rows.json"
 
 
@@ -55,7 +56,7 @@ class TextBatch(Protocol):
         """One for each text."""
 
     @property
-    def texts(self) -> Texts:
+    def texts(self) -> Sequence[str]:
         """The texts, in the same order."""
 
 
@@ -75,18 +76,9 @@ class TextSource(Protocol):
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The rows of one source.
+    """The rows of one source."""
 
-    Attributes
-    ----------
-    url : str
-        Of the folder with the files.
-    files : tuple of BlockFile
-    n_features : int
-    coverage : Coverage
-    """
-
-    url: str
+    url: str  # of the folder with the files
     files: tuple[BlockFile, ...]
     n_features: int
     coverage: Coverage
@@ -123,35 +115,30 @@ def count_more(
     flow: Dataflow, sources: Sequence[TextSource], settings: TextSettings, place: Place
 ) -> list[CountedSource]:
     """Count further sources, after some went through `count_sources`, which checks the settings."""
-    found = flow.compute([flow.lazy(count_source, one, settings, place) for one in sources])
-    tell_remade([one.damage for one in found if one.damage])
-    return found
+    tasks = [flow.lazy(_count_source, source, settings, place) for source in sources]
+    counted: list[CountedSource] = flow.compute(tasks)
+    tell_remade([source.damage for source in counted if source.damage])
+    return counted
 
 
 def counts_key(key: str, settings: TextSettings) -> str:
-    """Return what the counts of a source of this key are found under.
-
-    Examples
-    --------
-    >>> counts_key("a.jsonl", TextSettings()) == counts_key("b.jsonl", TextSettings())
-    False
-    """
+    """Return what the counts of a source of this key are found under."""
     return sha256(f"{settings.counting_identity} {key}".encode()).hexdigest()[:24]
 
 
-def count_source(source: TextSource, settings: TextSettings, place: Place) -> CountedSource:
+def _count_source(source: TextSource, settings: TextSettings, place: Place) -> CountedSource:
     """Return the counted texts of a source, counted now if they are not there yet."""
     storage, key = place.storage, counts_key(source.key, settings)
-    known, damage = source_or_damage(storage, key)
+    known, damage = value_or_damage(lambda: read_source(storage, key))
     if known is not None:
         return known
     batches: list[CountedBatch] = []
     for batch in source.read():
         counted = count_texts(batch.texts, settings)
         batches.append(write_counted(storage, key, len(batches), counted, batch.ids))
-    found = CountedSource(key, tuple(batches), source.record(), damage)
-    write_source(storage, found)
-    return found
+    counts = CountedSource(key, tuple(batches), source.record(), damage)
+    write_source(storage, counts)
+    return counts
 
 
 # ---- the vocabulary
@@ -163,16 +150,13 @@ def fit_vocabulary(
     settings: TextSettings,
     place: Place,
     *,
-    seed: int = 0,
     before_written: Callable[[str], None] = lambda _identity: None,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources, with its components if asked for, and save it.
 
     Before anything is written below an identity, `before_written` is called with it.
     """
-    vocabulary = make_vocabulary_of(
-        flow, counted, settings, place, seed=seed, before_written=before_written
-    )
+    vocabulary = make_vocabulary_of(flow, counted, settings, place, before_written=before_written)
     before_written(vocabulary.identity)
     save_vocabulary(vocabulary, place)
     return vocabulary
@@ -184,7 +168,6 @@ def make_vocabulary_of(
     settings: TextSettings,
     place: Place,
     *,
-    seed: int = 0,
     before_written: Callable[[str], None] = lambda _identity: None,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources: the same counts give the same, to the bit."""
@@ -198,10 +181,9 @@ def make_vocabulary_of(
     vocabulary: Vocabulary = flow.compute([flow.lazy(make_vocabulary, whole, settings)])[0]
     if settings.lsa is not None:
         before_written(vocabulary.identity)
-        rows = rows_of(flow, counted, vocabulary, place)
-        corpus = corpus_of(rows, place.options)
-        found = decompose(flow, corpus, settings.lsa, LSA_ITERATIONS, seed)
-        vocabulary = replace(vocabulary, components=found.components)
+        corpus = corpus_of(rows_of(flow, counted, vocabulary, place), place.options)
+        factors = decompose(flow, corpus, settings.lsa, LSA_ITERATIONS, LSA_SEED)
+        vocabulary = replace(vocabulary, components=factors.components)
     return vocabulary
 
 
@@ -233,43 +215,32 @@ def rows_of(
 
     A batch is a task: the batches of one large source are weighed side by side.
     """
-    folders = [f"{ROWS}/{vocabulary.identity}/{one.key}" for one in counted]
+    folders = [f"{ROWS}/{vocabulary.identity}/{source.key}" for source in counted]
     width = vocabulary.n_features
-    read = flow.compute([flow.lazy(_rows_or_damage, one, width, place) for one in folders])
+    read = flow.compute([flow.lazy(_read_rows, folder, width, place) for folder in folders])
     tell_remade([damage for _, damage in read if damage])
-    rows = {folder: found for folder, (found, _) in zip(folders, read, strict=True) if found}
-    missing = [one for one in zip(folders, counted, strict=True) if one[0] not in rows]
-    shared = flow.broadcast(vocabulary)
-    blocks = [
-        [
-            flow.lazy(_rows_of_batch, folder, number, batch, shared, place)
-            for number, batch in enumerate(source.batches)
-        ]
-        for folder, source in missing
-    ]
-    written = [
-        flow.lazy(_end_rows, folder, some, width, place)
-        for (folder, _), some in zip(missing, blocks, strict=True)
-    ]
-    made = flow.compute(written) if written else []
-    rows |= {folder: found for (folder, _), found in zip(missing, made, strict=True)}
+    rows = {folder: written for folder, (written, _) in zip(folders, read, strict=True) if written}
+    shared, made = flow.broadcast(vocabulary), {}
+    for folder, source in zip(folders, counted, strict=True):
+        if folder not in rows:
+            blocks = [
+                flow.lazy(_rows_of_batch, folder, number, batch, shared, place)
+                for number, batch in enumerate(source.batches)
+            ]
+            made[folder] = flow.lazy(_end_rows, folder, blocks, width, place)
+    if made:
+        rows |= zip(made, flow.compute(list(made.values())), strict=True)
     return [rows[folder] for folder in folders]
 
 
-def read_rows(folder: str, n_features: int, place: Place) -> SourceRows | None:
-    """Return the rows of a source, None if they are not written yet."""
-    record = read_record(place.storage, f"{folder}/{WRITTEN}", _RowsRecord)
+def _read_rows(folder: str, n_features: int, place: Place) -> tuple[SourceRows | None, str]:
+    """Return the rows of a source if they are written, and what is wrong with their record."""
+    storage, name = place.storage, f"{folder}/{WRITTEN}"
+    record, damage = value_or_damage(lambda: read_record(storage, name, _RowsRecord))
     if record is None:
-        return None
-    return SourceRows(f"{place.storage.url}/{folder}", record.files, n_features, record.coverage)
-
-
-def _rows_or_damage(folder: str, n_features: int, place: Place) -> tuple[SourceRows | None, str]:
-    """Return the rows of a source, and what is wrong with the file that names them."""
-    try:
-        return read_rows(folder, n_features, place), ""
-    except UnreadableFileError as error:
-        return None, f"{error.path} {error.what}"
+        return None, damage
+    url = f"{storage.url}/{folder}"
+    return SourceRows(url, record.files, n_features, record.coverage), ""
 
 
 def _rows_of_batch(
@@ -289,18 +260,18 @@ def _end_rows(
 ) -> SourceRows:
     """Say that the rows of a source are written: what makes its files count."""
     blocks = tuple(block for block, _ in made)
-    coverage = Coverage.total([one for _, one in made])
-    written = asdict(_RowsRecord(blocks, coverage))
-    write_record(place.storage, f"{folder}/{WRITTEN}", written)
+    coverage = Coverage.total([of_batch for _, of_batch in made])
+    record = asdict(_RowsRecord(blocks, coverage))
+    write_record(place.storage, f"{folder}/{WRITTEN}", record)
     return SourceRows(f"{place.storage.url}/{folder}", blocks, n_features, coverage)
 
 
 def corpus_of(rows: Sequence[SourceRows], options: Mapping[str, Any]) -> Corpus:
     """Return the rows of several sources as one corpus, in their order; empty files left out."""
     sources = [
-        BlockSource(one.url, file, one.n_features, dict(options))
-        for one in rows
-        for file in one.files
+        BlockSource(source.url, file, source.n_features, dict(options))
+        for source in rows
+        for file in source.files
         if file.n_rows
     ]
     if not sources:

@@ -209,7 +209,7 @@ def _published(files: Any, name: str) -> dict[str, str]:
 
 def detached() -> Figures:
     """Submit to a scheduler and two workers of their own, and kill the client in the middle."""
-    from hmrf_dask.releases.lock import holder_of
+    from hmrf_dask.releases.lock import holder_of, open_output
     from hmrf_dask.releases.release import damages, latest
 
     with tempfile.TemporaryDirectory() as folder, _cluster(Path(folder)) as scheduler_file:
@@ -227,7 +227,7 @@ def detached() -> Figures:
             time.sleep(0.1)
         return {
             "seconds_after_the_kill": round(time.perf_counter() - began, 1),
-            "released": release is not None and not damages(output, release),
+            "released": release is not None and not damages(open_output(output), release),
             "documents": release.counts["documents"] if release is not None else 0,
         }
 

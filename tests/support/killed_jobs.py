@@ -23,6 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 from hmrf_dask.errors import HmrfError
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.run_job import run_job
+from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import damages, latest
 from hmrf_dask.rows import files as rows_files
 from hmrf_dask.storage.stores import LocalStorage
@@ -156,7 +157,7 @@ def _seen(output: str) -> dict[str, Any] | None:
     release = latest(output)
     if release is None:
         return None
-    assert damages(output, release) == []
+    assert damages(open_output(output), release) == []
     run = f"runs/{release.run}/run.json"  # its times differ
     files = {name: sha256 for name, sha256 in release.files.items() if name != run}
     return {"files": files, "counts": release.counts, "model": release.model}

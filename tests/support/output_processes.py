@@ -109,13 +109,12 @@ def publish_run(output: str, run_id: str) -> None:
             storage.write(name, content_of(name))
             files[name] = sha256_of(name)
         publish(
-            output,
             own,
             run_id=run_id,
             previous=latest(output),
             contents=Contents(files, [run_id], {"documents": 3}, "m"),
         )
-        clean(output, own, keep=2)
+        clean(own, keep=2)
 
 
 def content_of(name: str) -> bytes:

@@ -52,8 +52,9 @@ def opener(place: Place) -> Opener:
     url, options = place
 
     def open_run(**changed: Any) -> RunDirectory:
-        asked = {"config": CONFIG, "fingerprint": FINGERPRINT, **changed}
-        return RunDirectory.open(url, storage_options=options, **asked)
+        run = RunDirectory.at(url, options)
+        run.begin(**{"config": CONFIG, "fingerprint": FINGERPRINT, **changed})
+        return run
 
     return open_run
 

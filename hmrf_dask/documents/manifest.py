@@ -32,8 +32,14 @@ from hmrf_dask.documents.yaml_files import (
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
 from hmrf_dask.redaction import shortened, without_secrets
-from hmrf_dask.storage.addresses import link_problem, plain_url, refuse_credentials, store_problem
-from hmrf_dask.storage.whole_files import is_local, local_path
+from hmrf_dask.storage.addresses import (
+    is_local,
+    link_problem,
+    local_path,
+    plain_url,
+    refuse_credentials,
+    store_problem,
+)
 
 SCHEMA = "hmrf-dask/manifest/v1"
 Format = Literal["jsonl", "parquet", "csv", "text", "builtin"]

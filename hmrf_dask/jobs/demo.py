@@ -25,8 +25,9 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.builtin import SUBPACKAGES, Document, read_docstrings
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import HMRFKMeans
-from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, write_assignments
+from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.fit_files import start_afresh
+from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray

@@ -28,9 +28,9 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.estimators.classes import HMRFKMeans, load
 from hmrf_dask.flow.cluster import machine_memory
-from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, write_assignments
+from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
-from hmrf_dask.jobs.places import model_folder, record_assignments
+from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, model_folder, record_assignments
 from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, names_below, remove_files
@@ -179,7 +179,6 @@ def _matrix(kind: str, values: AnyArray, numbers: list[AnyArray], shape: tuple[i
     return sound_csr(make(parts, shape=shape))
 
 
-MODEL = "model"
 _ALL_BUT_RUN = re.compile(rf"(?!{RUN}$)(?:{RUN_DIRECTORY.pattern})")
 
 

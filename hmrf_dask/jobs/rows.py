@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any, NamedTuple
 
 from hmrf_dask.corpus.partitioned import Corpus
@@ -58,38 +59,26 @@ from hmrf_dask.text.vectorise import (
 SoFar = Callable[[int, int], None]
 Home = list[tuple[str, int]]  # files, and how many documents of each
 AT_ONCE = 512  # packs in one graph, whose end is reported
+NOTHING_COVERED = Coverage()
 log = logging.getLogger("hmrf_dask")
 
 
 @dataclass(frozen=True)
 class JobRows:
-    """The rows of a job.
+    """The rows and the record of each pack, and what its counts and rows are called.
 
-    Attributes
-    ----------
-    rows : tuple of SourceRows
-        Of each pack, in their order.
-    records : tuple of PackRecord
-        Of each pack.
-    keys : tuple of str
-        What each pack's counts and rows are called.
-    vocabulary : Vocabulary or None
-        None where rows are ready embeddings.
-    made_of : tuple of str
-        Keys of the packs that the vocabulary was made of.
-    refit : bool
-        Whether it was made now.
-    coverage : Coverage
-        How much of the new files the vocabulary of before knew, or this one where there was none.
+    The vocabulary, None where rows are ready embeddings, was made of the packs `made_of`, `refit`
+    says whether now. `coverage` is how much of the new files the vocabulary of before knew, or this
+    one where there was none.
     """
 
-    rows: tuple[SourceRows, ...]
-    records: tuple[PackRecord, ...]
-    keys: tuple[str, ...]
-    vocabulary: Vocabulary | None
-    made_of: tuple[str, ...]
-    refit: bool
-    coverage: Coverage
+    rows: Sequence[SourceRows]
+    records: Sequence[PackRecord]
+    keys: Sequence[str]
+    vocabulary: Vocabulary | None = None
+    made_of: Sequence[str] = ()
+    refit: bool = False
+    coverage: Coverage = NOTHING_COVERED
 
     def corpus(self, options: dict[str, Any]) -> Corpus:
         """Return all rows, one partition for each batch of a pack."""
@@ -152,19 +141,11 @@ def count_documents(
     return list(map(CountedPack, packs, counted, records))
 
 
-@dataclass(frozen=True)
-class Before:
-    """The vocabulary of the last release, and the keys of the packs that it was made of."""
-
-    vocabulary: Vocabulary
-    made_of: tuple[str, ...]
-
-
 def weigh_documents(
     packs: Sequence[CountedPack],
     new: Sequence[bool],
     text: Text,
-    before: Before | None,
+    before: tuple[Vocabulary, Sequence[str]] | None,
     place: Place,
     *,
     before_written: Callable[[str], None],
@@ -177,19 +158,20 @@ def weigh_documents(
     new : sequence of bool
         Which of them the last release was not made of.
     text : Text
-    before : Before, optional
-        None where there was none, or its settings were others.
+    before : (Vocabulary, sequence of str), optional
+        The vocabulary of the last release, and the keys of the packs that it was made of. None
+        where there was none, or its settings were others.
     place : Place
         The output.
     before_written : callable
         Called with the identity of a new vocabulary before it or rows in it are written.
     """
     flow, settings = DaskFlow(), settings_of(text)
-    counted, records = [one.counts for one in packs], tuple(one.record for one in packs)
-    keys = tuple(one.key for one in counted)
+    counted, records = [one.counts for one in packs], [one.record for one in packs]
+    keys, coverage = [one.key for one in counted], None
     if before is not None:
-        rows = rows_of(flow, counted, before.vocabulary, place)
-        known = set(before.made_of)
+        vocabulary, known = before[0], set(before[1])
+        rows = rows_of(flow, counted, vocabulary, place)
         # What takes the place of packs that it was made of, it was made of too.
         known |= {
             one.counts.key
@@ -197,37 +179,15 @@ def weigh_documents(
             if one.pack.origins
             and known.issuperset(counts_key(key, settings) for key in one.pack.origins)
         }
-        coverage = _covered(rows, new)
-        since = _covered(rows, [key not in known for key in keys])
-        if not _is_outdated(text, before.vocabulary, since):
-            made_of = tuple(key for key in keys if key in known)
-            return JobRows(
-                rows=tuple(rows),
-                records=records,
-                keys=keys,
-                vocabulary=before.vocabulary,
-                made_of=made_of,
-                refit=False,
-                coverage=coverage,
-            )
+        coverage = Coverage.total([one.coverage for one in compress(rows, new)])
+        since = [one.coverage for one, key in zip(rows, keys, strict=True) if key not in known]
+        if not _is_outdated(text, vocabulary, Coverage.total(since)):
+            made_of = [key for key in keys if key in known]
+            return JobRows(rows, records, keys, vocabulary, made_of, coverage=coverage)
     vocabulary = fit_vocabulary(flow, counted, settings, place, before_written=before_written)
     rows = rows_of(flow, counted, vocabulary, place)
-    if before is None:
-        coverage = _covered(rows, [True] * len(rows))
-    return JobRows(
-        rows=tuple(rows),
-        records=records,
-        keys=keys,
-        vocabulary=vocabulary,
-        made_of=keys,
-        refit=True,
-        coverage=coverage,
-    )
-
-
-def _covered(rows: Sequence[SourceRows], wanted: Sequence[bool]) -> Coverage:
-    some = [one.coverage for one, is_wanted in zip(rows, wanted, strict=True) if is_wanted]
-    return Coverage.total(some)
+    coverage = coverage or Coverage.total([one.coverage for one in rows])
+    return JobRows(rows, records, keys, vocabulary, keys, refit=True, coverage=coverage)
 
 
 def settings_of(text: Text) -> TextSettings:
@@ -266,13 +226,7 @@ FOLDER = f"{ROWS}/embeddings"
 
 
 def embed_documents(packs: Sequence[Pack], place: Place, so_far: SoFar) -> JobRows:
-    """Return the embeddings of all packs as rows; files that are done already are left.
-
-    Raises
-    ------
-    InvalidInputError
-        Files have embeddings of different lengths.
-    """
+    """Return the embeddings of all packs as rows; files that are done already are left."""
     flow, found = DaskFlow(), list[Embedded]()
     place.storage.make_root()
     for first in range(0, len(packs), AT_ONCE):
@@ -281,24 +235,15 @@ def embed_documents(packs: Sequence[Pack], place: Place, so_far: SoFar) -> JobRo
         made = flow.compute([flow.lazy(embed_source, one, place) for one in some])
         tell_remade([one.damage for one in made if one.damage])
         found += made
-    records = tuple(one.record for one in found)
+    records = [one.record for one in found]
     if any(one.stop for one in packs):  # it was read by a run that quarantined them
         refuse_rejects(records)
     widths = {one.rows.n_features: one.record.paths[0] for one in found if one.rows.files}
     if len(widths) > 1:
         refuse_widths(widths)
     width = max(widths, default=1)
-    rows = tuple(replace(one.rows, n_features=width) for one in found)  # an empty file has none
-    keys = tuple(record.key for record in records)
-    return JobRows(
-        rows=rows,
-        records=records,
-        keys=keys,
-        vocabulary=None,
-        made_of=(),
-        refit=False,
-        coverage=Coverage(),
-    )
+    rows = [replace(one.rows, n_features=width) for one in found]  # an empty file has none
+    return JobRows(rows, records, [record.key for record in records])
 
 
 @dataclass(frozen=True)
@@ -361,21 +306,9 @@ def check_vocabulary(storage: Storage, release: Release) -> None:
 def read_vocabulary(
     release: Release, place: Place, settings: TextSettings, *, needed: bool
 ) -> Vocabulary | None:
-    """Return the vocabulary of a release, None where it had none.
+    """Return the vocabulary of a release, None where it had none; made again if it is damaged.
 
-    Parameters
-    ----------
-    release : Release
-    place : Place
-    settings : TextSettings
-        Those of the job, with which it is made again.
-    needed : bool
-        Whether a run cannot do without: else one that is lost is a warning.
-
-    Raises
-    ------
-    DamagedReleaseError
-        It cannot be read, nor made again.
+    One that is lost is an error if it is `needed`, else a warning.
     """
     named = release.ledger[VOCABULARY]
     if named is None:

@@ -24,7 +24,6 @@ from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
     Answers,
     Given,
-    Split,
     read_answers,
     refuse_contradictions,
     refused,
@@ -50,7 +49,6 @@ from hmrf_dask.jobs.progress import Tell, Watch
 from hmrf_dask.jobs.quarantine import check_answers, check_records, is_too_much, without_repeated
 from hmrf_dask.jobs.rows import FOLDER as EMBEDDINGS
 from hmrf_dask.jobs.rows import (
-    Before,
     JobRows,
     count_documents,
     embed_documents,
@@ -64,6 +62,7 @@ from hmrf_dask.parameters import PARAMETERS, SEEDED
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.lock import OutputLock
 from hmrf_dask.releases.release import Release, read_file
+from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import make_folders
 from hmrf_dask.text.files import COUNTED, COUNTS, Place
 from hmrf_dask.text.tfidf import Vocabulary
@@ -82,19 +81,9 @@ def fit_job(
     first: FloatArray | None,
     tell: Tell,
 ) -> HMRFEstimator:
-    """Fit the method of a job.
+    """Fit the method of a job; `first` are the centroids of a warm start, (n_clusters, n_features).
 
-    Parameters
-    ----------
-    method : Method
-    corpus : Corpus
-    answers : Constraints, optional
-    run_dir : str
-        A fit that was killed resumes there.
-    first : array of shape (n_clusters, n_features), optional
-        Centroids to begin with; without them it is a cold start.
-    tell : callable
-        Called with the record of every commit.
+    A fit that was killed resumes in `run_dir`.
     """
     parameters = dict(method.parameters)
     if first is not None:
@@ -122,20 +111,11 @@ def fit_job(
 
 
 def warm_centroids(
-    method: Method,
-    last: HMRFEstimator,
-    before: Vocabulary | None,
-    now: Vocabulary | None,
+    method: Method, last: HMRFEstimator, before: Vocabulary | None, now: Vocabulary | None
 ) -> FloatArray | None:
     """Return the centroids of the last model as columns are now; None where they are of no use.
 
-    Parameters
-    ----------
-    method : Method
-        Of the fit to come.
-    last : HMRFEstimator
-    before, now : Vocabulary, optional
-        Of the rows of the last fit and of the fit to come; None where rows are ready embeddings.
+    Vocabularies are those of the last fit and of the one to come; None where rows are embeddings.
     """
     centroids = last.cluster_centers_
     distortion = method.value_of("distortion")
@@ -171,16 +151,7 @@ def _mapped(centroids: FloatArray, before: Vocabulary, now: Vocabulary) -> Float
 
 @dataclass(frozen=True)
 class JobRun:
-    """A run at work.
-
-    Attributes
-    ----------
-    inputs : Inputs
-    parent : Parent
-        The release that it continues.
-    hold : Hold
-    watch : Watch
-    """
+    """A run at work, and what follows from what it is made of and from the release before it."""
 
     inputs: Inputs
     parent: Parent
@@ -215,6 +186,18 @@ class JobRun:
     def place(self) -> Place:
         """The output, as tasks know it."""
         return Place(self.inputs.output)
+
+    def write(self, name: str, data: bytes) -> dict[str, str]:
+        """Write a file into the folder of the run; return its sha256 by its name in the output."""
+        name = f"{self.name}/{name}"
+        self.place.storage.write(name, data)
+        return {name: digest(data)}
+
+    def read_last(self, name: str) -> bytes:
+        """Return a file of the last release, by its name in the folder of a run; else nothing."""
+        files = {} if self.previous is None else self.previous.files
+        path = next((path for path in files if path.endswith(f"/{name}")), None)
+        return b"" if path is None else read_file(self.place.storage, path, files[path])
 
     def record_of(self, pack: str) -> str:
         """Return the file below the output that says that the documents of a pack were read."""
@@ -285,26 +268,13 @@ class JobRun:
 
 @dataclass(frozen=True)
 class Material:
-    """What a run works on.
-
-    Attributes
-    ----------
-    rows : JobRows
-    corpus : Corpus
-        Each id once.
-    names : tuple of str
-        A file name for each partition.
-    files : tuple of int
-        Which pack each partition comes from.
-    repeated : list of Reject
-        Documents left out, whose id another file has.
-    """
+    """What a run works on."""
 
     rows: JobRows
-    corpus: Corpus
-    names: tuple[str, ...]
-    files: tuple[int, ...]
-    repeated: list[Reject]
+    corpus: Corpus  # each id once
+    names: list[str]  # a file name for each partition
+    files: list[int]  # which pack each partition comes from
+    repeated: list[Reject]  # documents left out, whose id another file has
 
     def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[str]]:
         """Return the partitions of some packs, and their names; None where there are none."""
@@ -329,10 +299,7 @@ def look_at_answers(run: JobRun) -> Given:
     given = NOTHING_GIVEN
     with run.watch.step("read answers"), _stopping_fits(run):
         given = read_answers(run.inputs.answers)
-        if run.inputs.job.quarantines:
-            check_answers(run, given, given.rejects)
-        elif given.rejects:
-            raise _refused(run, given, given.rejects)
+        _refuse_rejects(run, given, given.rejects, given.rejects)
         if refuses_contradictions(run.inputs.job.method):
             refuse_contradictions(given, certain=_all_are_used(run))
     return given
@@ -351,7 +318,7 @@ def _stopping_fits(run: JobRun) -> Iterator[None]:
 
 def _all_are_used(run: JobRun) -> bool:
     """Return whether no answer may be left out for want of a document."""
-    return not (run.inputs.job.quarantines or run.previous is not None or run.parent.passed_over)
+    return not (run.inputs.job.quarantines or run.previous is not None or run.parent.skipped)
 
 
 def find_answers(run: JobRun, material: Material, given: Given) -> Answers:
@@ -360,12 +327,8 @@ def find_answers(run: JobRun, material: Material, given: Given) -> Answers:
 
 
 def unused_answers(run: JobRun, material: Material, given: Given) -> Answers:
-    """Return the answers of a prediction, and tell of those that wait for the next fit."""
-    assert run.previous is not None
-    files = run.previous.files
-    name = next((name for name in files if name.endswith(f"/{ANSWERS}")), None)
-    fitted = None if name is None else read_file(run.place.storage, name, files[name])
-    answers = _split(run, material, given).without_use(fitted)
+    """Return the answers of a prediction, and warn of those that wait for the next fit."""
+    answers = _split(run, material, given).without_use(run.read_last(ANSWERS))
     if answers.n_unused:
         warnings.warn(
             f"mode predict uses no answers: {counted(answers.n_unused, 'answer')} that the last "
@@ -376,29 +339,27 @@ def unused_answers(run: JobRun, material: Material, given: Given) -> Answers:
     return answers
 
 
-def _split(run: JobRun, material: Material, given: Given) -> Split:
+def _split(run: JobRun, material: Material, given: Given) -> Answers:
     """Return the answers by what is known of their documents; what is wrong with that is said."""
     with run.watch.step("look up answers"):
         find = partial(find_in, material.corpus)
-        split = split_answers(given, look_up(run.place, run.previous, given.named(), find))
+        answers = split_answers(given, look_up(run.place, run.previous, given.named(), find))
         with _stopping_fits(run):
-            _check_split(run, given, split)
-    return split
+            _refuse_rejects(run, given, answers.rejects, answers.unknown)
+            if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
+                refuse_contradictions(answers.known, certain=True)
+    return answers
 
 
-def _check_split(run: JobRun, given: Given, split: Split) -> None:
-    """Stop at answers that the job does not quarantine, and at contradictions among the others."""
+def _refuse_rejects(
+    run: JobRun, given: Given, rejects: Sequence[Reject], new: Sequence[Reject]
+) -> None:
+    """Stop at answers that the job does not quarantine, or at too many; `new` are those unsaid."""
     if run.inputs.job.quarantines:
-        check_answers(run, given, split.rejects)
-    elif split.unknown:
-        raise _refused(run, given, split.unknown)
-    if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
-        refuse_contradictions(split.known, certain=True)
-
-
-def _refused(run: JobRun, given: Given, rejects: Sequence[Reject]) -> InvalidInputError:
-    too_much = is_too_much(run.inputs.job, len(rejects), given.n_answers)
-    return refused(rejects, too_much=too_much)
+        check_answers(run, given, rejects)
+    elif new:
+        too_much = is_too_much(run.inputs.job, len(new), given.n_answers)
+        raise refused(new, too_much=too_much)
 
 
 def prepare(run: JobRun) -> Material:
@@ -406,7 +367,7 @@ def prepare(run: JobRun) -> Material:
     packs = _packs(run)
     rows = _rows(run, packs)
     with run.watch.step("look for ids that come twice"):
-        unique = without_repeated(
+        corpus, repeated = without_repeated(
             rows.corpus(dict(run.place.options)),
             rows.homes(),
             f"{run.folder}/rows",
@@ -414,10 +375,10 @@ def prepare(run: JobRun) -> Material:
             find_lines=partial(find_lines, packs, rows),
             quarantine=run.inputs.job.quarantines,
         )
-    if unique.rejects:
-        check_records(run, rows.records, unique.rejects)
-    _refuse_few(run, unique.corpus.n_rows)
-    return Material(rows, unique.corpus, tuple(rows.names()), tuple(rows.places()), unique.rejects)
+    if repeated:
+        check_records(run, rows.records, repeated)
+    _refuse_few(run, corpus.n_rows)
+    return Material(rows, corpus, rows.names(), rows.places(), repeated)
 
 
 def _refuse_few(run: JobRun, n_documents: int) -> None:
@@ -480,10 +441,10 @@ def _refuse_columns(run: JobRun, text: Text) -> None:
     check_memory(tasks)
 
 
-def _vocabulary_to_keep(run: JobRun, text: Text) -> Before | None:
+def _vocabulary_to_keep(run: JobRun, text: Text) -> tuple[Vocabulary, list[str]] | None:
     last = run.last_vocabulary
     if last is not None and run.previous is not None and last.settings == settings_of(text):
-        return Before(last, tuple(run.previous.ledger[MADE_OF]))
+        return last, run.previous.ledger[MADE_OF]
     if run.inputs.job.mode == "predict":
         got = "none that can be read" if last is None else "other text settings"
         raise ConfigurationError(
@@ -510,14 +471,3 @@ def fit_all(run: JobRun, material: Material, answers: Answers) -> tuple[HMRFEsti
             first=first, tell=run.watch.tell,
         )  # fmt: skip
     return model, "cold" if first is None else "warm"
-
-
-def fit_told(model: HMRFEstimator) -> dict[str, Any]:
-    """Return how a fit ended."""
-    return {
-        "J": float(model.objective_),
-        "iterations": int(model.n_iter_),
-        "converged": bool(model.converged_),
-        "stop_reason": str(model.stop_reason_),
-        "seed": int(model.seed_),
-    }

@@ -226,16 +226,13 @@ def way_out(*, too_much: bool) -> str:
     return "correct the answers, or leave such lines out by on_bad_record: quarantine"
 
 
-def refuses_contradictions(method: Method) -> bool:
-    """Return whether a fit stops at contradictions."""
-    return method.name != "KMeans" and method.value_of("on_conflict") == "raise"
-
-
-def refuse_contradictions(given: Given, *, certain: bool) -> None:
-    """Refuse must-links that lead from one end of a cannot-link to the other.
+def refuse_contradictions(given: Given, method: Method | None, *, certain: bool) -> None:
+    """Refuse must-links that lead from one end of a cannot-link to the other, if the method does.
 
     Where pairs may be left out yet for want of their documents that is not certain, and a warning.
     """
+    if method and (method.name == "KMeans" or method.value_of("on_conflict") != "raise"):
+        return
     given = given.with_classes()
     pairs = given.constraints()
     if pairs is None:
@@ -292,17 +289,6 @@ class Answers:
     def rejects(self) -> list[Reject]:
         """All lines that are rejected."""
         return [*self.given.rejects, *self.unknown]
-
-    def for_use(self) -> Answers:
-        """Return the answers of a fit."""
-        return replace(self, used=self.known.with_classes().constraints())
-
-    def without_use(self, fitted: bytes) -> Answers:
-        """Return answers of which none is used: those that the last fit had not are counted.
-
-        `fitted` are its pairs, as `encode_pairs` gives them, if it had any.
-        """
-        return replace(self, n_unused=_n_new(self.known, fitted))
 
     def notes(self) -> bytes:
         """Return the other columns of answers, a JSON line for each."""
@@ -363,8 +349,11 @@ def _noted(given: Given) -> Iterator[dict[str, Any]]:
                    "label": one.label, "notes": one.notes}  # fmt: skip
 
 
-def _n_new(given: Given, fitted: bytes) -> int:
-    """Return how many answers the last fit had not, by pair or by document of a known class."""
+def n_new(given: Given, fitted: bytes) -> int:
+    """Return how many answers the last fit had not, by pair or by document of a known class.
+
+    `fitted` are its pairs, as `encode_pairs` gives them, if it had any.
+    """
     before: set[Said] = set()
     documents: set[str] = set()
     if fitted:

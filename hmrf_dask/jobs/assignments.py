@@ -29,39 +29,19 @@ from hmrf_dask.tasks.partitions import find_ids, labels_at
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
 Places = tuple[IntArray, IntArray]  # which of the documents named, and their rows of a partition
-_NOWHERE = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-@dataclass(frozen=True)
-class Broken:
-    """The broken pairs of the documents that pairs name.
+def _violations(
+    flow: DaskFlow, corpus: Corpus, labels: Sequence[Lazy], constraints: Constraints | None
+) -> tuple[list[tuple[IntArray, IntArray]], dict[str, int]]:
+    """Return of each partition the rows that pairs name and how many of these are broken, and all.
 
-    `places` are those of each partition, `counts` the broken pairs of each document, and
-    `violations` all of them by kind.
+    A pair that names a document the corpus has not counts as kept. Labels come here of the
+    documents alone that are named.
     """
-
-    places: list[Places]
-    counts: IntArray
-    violations: dict[str, int]
-
-    def of_partition(self, number: int) -> Places:
-        """Return the named rows of a partition, and how many of the pairs of each are broken."""
-        if not self.places:
-            return _NOWHERE
-        documents, rows = self.places[number]
-        return rows, self.counts[documents]
-
-
-NO_PAIRS = Broken([], np.zeros(0, np.int32), {"must_link": 0, "cannot_link": 0})
-
-
-def count_violations(
-    flow: DaskFlow, corpus: Corpus, labels: Sequence[Lazy], constraints: Constraints
-) -> Broken:
-    """Return which pairs are broken; the labels of the documents they name alone come here.
-
-    A pair that names a document the corpus has not counts as kept.
-    """
+    if constraints is None:
+        none = np.zeros(0, np.int64)
+        return [(none, none)] * corpus.n_partitions, {"must_link": 0, "cannot_link": 0}
     places = _places(flow, corpus, constraints)
     used = [number for number, (documents, _) in enumerate(places) if len(documents)]
     found = flow.compute(
@@ -75,11 +55,9 @@ def count_violations(
     across = constraints.must_nodes[there[0] & (must[:, 0] != must[:, 1])]
     together = constraints.cannot_nodes[there[1] & (cannot[:, 0] == cannot[:, 1])]
     ends = np.concatenate([across.ravel(), together.ravel()])
-    return Broken(
-        places,
-        np.bincount(ends, minlength=len(known)).astype(np.int32),
-        {"must_link": len(across), "cannot_link": len(together)},
-    )
+    broken = np.bincount(ends, minlength=len(known))
+    by_kind = {"must_link": len(across), "cannot_link": len(together)}
+    return [(rows, broken[documents]) for documents, rows in places], by_kind
 
 
 def _places(flow: DaskFlow, corpus: Corpus, constraints: Constraints) -> list[Places]:
@@ -103,27 +81,16 @@ REPRESENTATIVES = 5  # documents nearest to a centroid that are listed for its c
 class Assigned(Sized):
     """What was written of some partitions, or of all.
 
-    Attributes
-    ----------
-    files : dict of str to str
-        The sha256 of every file, by its name below the folder.
-    sizes : int64 array, shape (K,)
-        Documents of each label.
-    distortions : int64 array, shape (K, LIMBS)
-        Exact sums of their distances to their own centroids.
-    labels, distances, ids : arrays, shape (n,)
-        The documents nearest to each centroid, by label, distance and id.
-    violations : dict of str to int
-        How many of the given pairs are broken, by kind.
+    `labels`, `distances` and `ids` are those of the documents nearest to each centroid, in order.
     """
 
-    files: dict[str, str]
-    sizes: IntArray
-    distortions: IntArray
+    files: dict[str, str]  # the sha256 of every file, by its name below the folder
+    sizes: IntArray  # documents of each label
+    distortions: IntArray  # (K, LIMBS), exact sums of their distances to their own centroids
     labels: LabelArray
     distances: FloatArray
     ids: AnyArray
-    violations: dict[str, int]
+    violations: dict[str, int]  # how many of the given pairs are broken, by kind
 
 
 @dataclass(frozen=True)
@@ -193,22 +160,20 @@ def write_assignments(
         found = lazy_labels(flow, predictor, corpus)
     else:
         found = list(labels.to_delayed().ravel())
-    pairs = NO_PAIRS if constraints is None else count_violations(flow, corpus, found, constraints)
+    broken, violations = _violations(flow, corpus, found, constraints)
     compared = over_partitions(flow, _compared, predictor, corpus, found)
     parts = [
         flow.lazy(
             _write_part, block, part, target, path,
-            *(share_array(flow, one) for one in pairs.of_partition(number)),
+            *(share_array(flow, one) for one in pairs),
         )
-        for number, (block, part, path) in enumerate(
-            zip(corpus.named, compared, paths, strict=True)
-        )
+        for block, part, path, pairs in zip(corpus.named, compared, paths, broken, strict=True)
     ]  # fmt: skip
     written: Assigned = flow.compute([tree(flow, _joined, parts)])[0]
     # Files of a former fit in other partitions; its documents would come twice.
     former = filter(ASSIGNMENTS.fullmatch, storage.names(ASSIGNMENTS_FOLDER))
     storage.delete({f"{ASSIGNMENTS_FOLDER}/{name}" for name in former} - set(paths))
-    return replace(written, violations=pairs.violations)
+    return replace(written, violations=violations)
 
 
 def _refuse_foreign(storage: Storage) -> None:
@@ -259,22 +224,19 @@ def _write_part(
     broken[rows] = violated
     constrained = np.zeros(block.n_rows, np.bool_)
     constrained[rows] = True
-    alone = len(called) == 1
-    margin = np.zeros(block.n_rows) if alone else compared.nearest - own
-    table = pa.table(
-        {
-            "doc_id": pa.array(block.ids.tolist(), _id_type(block.ids)),
-            "cluster": column(called[labels], pa.int32()),
-            "distortion": column(own, pa.float64()),
-            "runner_up": pa.nulls(len(own), pa.int32())
-            if alone
-            else column(called[runner_up], pa.int32()),
-            "margin": pa.nulls(len(own), pa.float64()) if alone else column(margin, pa.float64()),
-            "constrained": column(constrained, pa.bool_()),
-            "violated": column(broken, pa.int32()),
-        }
-    )
-    data = encode_parquet(table)
+    columns = {
+        "doc_id": pa.array(block.ids.tolist(), _id_type(block.ids)),
+        "cluster": column(called[labels], pa.int32()),
+        "distortion": column(own, pa.float64()),
+        "runner_up": column(called[runner_up], pa.int32()),
+        "margin": column(compared.nearest - own, pa.float64()),
+        "constrained": column(constrained, pa.bool_()),
+        "violated": column(broken, pa.int32()),
+    }
+    if len(called) == 1:  # no other cluster
+        columns["runner_up"] = pa.nulls(len(own), pa.int32())
+        columns["margin"] = pa.nulls(len(own), pa.float64())
+    data = encode_parquet(pa.table(columns))
     open_storage(target.url, {}, durable=True).write(path, data)
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], np.arange(1, len(called)))
@@ -367,18 +329,7 @@ def write_clusters(
 
     Columns: cluster; size; top_words (null without `words`); representatives, the ids of the
     documents nearest to the centroid; cohesion, the mean distance of its documents to it (null
-    where there are none).
-
-    Parameters
-    ----------
-    assigned : Assigned
-        What `write_assignments` returned.
-    model : HMRFEstimator
-        Fitted; its `cluster_ids_` are what clusters are called.
-    folder : str
-        Local folder or URL.
-    words : callable, optional
-        Gives the words of centroids, shape (K, n_features), one list for each.
+    where there are none). `words` gives those of centroids, (K, n_features), one list for each.
     """
     called, top_words = model.cluster_ids_, words(model.cluster_centers_) if words else None
     order = np.argsort(called, kind="stable").tolist()

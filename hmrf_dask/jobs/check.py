@@ -31,7 +31,6 @@ from hmrf_dask.jobs.answers import (
     put_together,
     refuse_contradictions,
     refused,
-    refuses_contradictions,
     shown_unknown,
     split_answers,
     way_out,
@@ -117,14 +116,14 @@ def judge_answers(
     if split is not None and split.waiting:
         some = counted(len(split.waiting), "answer")
         remarks.append(f"{some} will wait for documents that only former releases had")
-    if run is None or refuses_contradictions(run.job.method):
-        # A run leaves answers out for want of their documents, and goes by the others.
-        may_wait = run is not None and (run.last is not None or run.job.quarantines)
-        used = given if split is None or run is None else split.known
-        try:
-            refuse_contradictions(used, certain=split is not None or not may_wait)
-        except ConflictError as error:
-            problems.append(str(error))
+    # A run leaves answers out for want of their documents, and goes by the others.
+    may_wait = run is not None and (run.last is not None or run.job.quarantines)
+    used = given if split is None or run is None else split.known
+    method = None if job is None else job.method
+    try:
+        refuse_contradictions(used, method, certain=split is not None or not may_wait)
+    except ConflictError as error:
+        problems.append(str(error))
     if job is not None and job.mode == "predict":
         return [], [*(f"the next fit will stop: {one}" for one in problems), *remarks]
     return problems, remarks
@@ -209,20 +208,9 @@ def check_manifest(
 ) -> Findings:
     """Read a sample of the documents, and the answers, and say what is there.
 
-    Parameters
-    ----------
-    url : str
-        Of the manifest.
-    everything : bool
-        Read every document: then it is known whether answers name unknown ones.
-    sample : int
-        How many documents are read else, the first ones of files that are spread evenly.
-    tell : callable
-        Called with the progress.
-    more_answers : sequence of str
-        Paths or URLs of pair files in addition to those that the manifest names.
-    run : NextRun, optional
-        What is asked about; without it, what stops a job that does not say counts as a problem.
+    Only where every document is read it is known whether answers name unknown ones; a sample is the
+    first documents of files that are spread evenly. `more_answers` are pair files in addition to
+    those of the manifest. Without a run, what stops a job that does not say counts as a problem.
     """
     manifest, base = load_manifest(url), base_of(url)
     sources = list_sources(manifest, base)

@@ -43,12 +43,6 @@ class Documents:
     """Documents that answers name, or named: `ids`, sorted, each once, and what is known of them.
 
     The corpus has those `there`; of the others a former release had those `gone`.
-
-    Examples
-    --------
-    >>> ids, there, gone = np.array(["a", "b"]), np.array([True, False]), np.array([False, True])
-    >>> Documents(ids, there, gone).places(np.array(["b"], object))
-    array([1])
     """
 
     ids: AnyArray
@@ -235,10 +229,8 @@ def count_overlap(
     labels : dask array, shape (n_rows,), optional
         In the corpus's own chunks; without it all have label 0.
     n_clusters : int
-        How many labels there can be.
     names : sequence of str, optional
-        What `write_assignments` will be given: partitions are first compared with old files of
-        their names.
+        Those of `write_assignments`: partitions are first compared with old files of their names.
     changed : sequence of bool, optional
         Of each partition, whether its shared documents are counted in `n_changed`.
     """
@@ -325,8 +317,9 @@ def _join_rest(parts: Sequence[_Joined]) -> Contingency:
 
 def _split(joined: _Joined, n_buckets: int) -> list[_Joined]:
     """Return the documents without a partner in buckets by the hash of their id."""
+    none = tabulate(np.zeros(0, np.int64), np.zeros(0, np.int64))
     sides = [_split_table(one, n_buckets) for one in (joined.old, joined.new)]
-    return [replace(joined, old=old, new=new) for old, new in zip(*sides, strict=True)]
+    return [_Joined(none, old, new) for old, new in zip(*sides, strict=True)]
 
 
 def _split_table(table: pa.Table, n_buckets: int) -> list[pa.Table]:

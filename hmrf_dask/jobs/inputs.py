@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -162,26 +162,13 @@ def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
     depth = len(place.parts)
     if not pattern or own.parts[:depth] != place.parts:  # all files, or a folder with two names
         return True
-    reached = {0}  # segments that may come next
-    for part in own.parts[depth:]:
-        reached = {
-            number if "**" in pattern[number] else number + 1
-            for number in _passing(pattern, reached)
-            if "**" in pattern[number] or fnmatchcase(part, pattern[number])
-        }
-    return bool(_passing(pattern, reached))
-
-
-def _passing(pattern: Sequence[str], reached: Iterable[int]) -> set[int]:
-    """Return the segments that may come next; `**` may stand for no folder at all."""
-    found: set[int] = set()
-    for number in reached:
-        while number < len(pattern):
-            found.add(number)
-            if "**" not in pattern[number]:
-                break
-            number += 1
-    return found
+    below = own.parts[depth:]
+    for part, segment in zip(below, pattern, strict=False):
+        if "**" in segment:  # any folders
+            return True
+        if not fnmatchcase(part, segment):
+            return False
+    return len(pattern) > len(below)
 
 
 # What a job says that changes no result.
@@ -194,11 +181,6 @@ class AnswerFile:
 
     path: str
     data: bytes
-
-    @property
-    def digest(self) -> str:
-        """What identifies its content."""
-        return digest(self.data)
 
 
 @dataclass(frozen=True)
@@ -230,7 +212,7 @@ class Inputs:
                 "documents": columns.model_dump(mode="json", exclude_defaults=True),
                 "language": self.manifest.language,
                 "sources": [_seen(source) for source in self.sources],
-                "answers": sorted(one.digest for one in self.answers),
+                "answers": sorted(digest(file.data) for file in self.answers),
                 "report": FORMAT,  # one that another version wrote cannot be shown again
             }
         )

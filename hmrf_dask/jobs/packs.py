@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -175,14 +175,7 @@ class FileDocuments(NamedTuple):
 
 @dataclass(frozen=True)
 class PackRecord:
-    """What reading a pack reports; a part of counts.json or rows.json, whose files have its rows.
-
-    Examples
-    --------
-    >>> file = FileRecord("a.jsonl", "9f86", 0, None, 10)
-    >>> PackRecord("9f86", (file,), ((FileDocuments(0, 10),),), (), (None,)).n_documents
-    10
-    """
+    """What reading a pack reports: a part of the counts.json or rows.json that has its rows."""
 
     key: str
     files: tuple[FileRecord, ...]
@@ -368,8 +361,7 @@ class _Writer:
             for number, batch in parts
             if batch.embeddings is not None
         }
-        if len(widths) > 1:
-            refuse_widths(widths)
+        refuse_widths(widths)
 
     def _note(self, rejects: Sequence[Reject]) -> list[Reject]:
         """Count what is no document; return what is listed, of each file the first ones."""
@@ -416,8 +408,10 @@ def _concatenated(batches: Sequence[Batch]) -> Batch:
     return whole
 
 
-def refuse_widths(widths: Mapping[int, str]) -> NoReturn:
-    """Raise InvalidInputError that names a file with embeddings of each length."""
+def refuse_widths(widths: Mapping[int, str]) -> None:
+    """Refuse embeddings of several lengths, naming a file with each."""
+    if len(widths) < 2:
+        return
     shown = ", ".join(f"{width} in {path}" for width, path in sorted(widths.items()))
     raise InvalidInputError(
         f"embeddings must have the same length in all files, got {shown}; make those of other "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hmrf_dask.documents.sources import Source
-from hmrf_dask.errors import ConfigurationError, HmrfWarning
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, UnreadableFileError
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.places import ANSWERS, GONE, LINEAGE, MODEL, REJECTS
 from hmrf_dask.jobs.places import NAME as REPORT
@@ -255,13 +255,14 @@ def _way_out(storage: Storage, below: int | None) -> str:
 
 def _damaged(storage: Storage, release: Release) -> bool:
     """Return whether a run cannot go on from a release."""
-    from hmrf_dask.jobs.rows import check_vocabulary  # much is imported to read one
+    from hmrf_dask.text.files import Place, load_vocabulary  # much is imported to read one
 
     try:
         _check_ledger(release, storage.url)
         check_release(storage, release)
-        check_vocabulary(storage, release)
-    except DamagedFileError:
+        if (named := release.ledger[VOCABULARY]) is not None:
+            load_vocabulary(named, Place(storage.url))
+    except (DamagedFileError, UnreadableFileError):
         return True
     return False
 

@@ -205,10 +205,9 @@ def model_folder(place: str) -> str:
     if release is not None:
         folder = model_of(release.files)
         storage = open_storage(root, {}, durable=False)
-        of_model = {n: sha for n, sha in release.files.items() if n.startswith(f"{folder}/")}
         with explained_to_readers():
-            for name, sha256 in of_model.items():
-                read_file(storage, name, sha256)
+            for name in (name for name in release.files if name.startswith(f"{folder}/")):
+                read_file(storage, name, release.files[name])
         return f"{root}/{folder}"
     with explained(root, "read it"):
         filesystem, inside = open_files(root)

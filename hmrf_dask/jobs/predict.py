@@ -36,7 +36,10 @@ def origins_of(run: JobRun, material: Material) -> list[Origin | None]:
     other documents than it had then, though its files are the same: it is as good as new.
     """
     found = _last_origins(run, material)
-    then, now = _quarantined(run), Counter((one.source, one.id) for one in material.repeated)
+    last = decode_rejects(run.read_last(REPEATED))
+    then, now = (
+        Counter((one.source, one.id) for one in some) for some in (last, material.repeated)
+    )
     if not then and not now:
         return found
     moved = {one[0] for one in then.keys() | now.keys() if then[one] != now[one]}
@@ -52,11 +55,6 @@ def _last_origins(run: JobRun, material: Material) -> list[Origin | None]:
         then = {last.get(file.key, "") for file in record.files}
         found.append(None if "" in then else Origin(then))
     return found
-
-
-def _quarantined(run: JobRun) -> Counter[tuple[str, str | None]]:
-    """Return how many documents of a file and an id the last release quarantined."""
-    return Counter((one.source, one.id) for one in decode_rejects(run.read_last(REPEATED)))
 
 
 def _with_other_copies(

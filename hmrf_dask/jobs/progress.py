@@ -26,16 +26,10 @@ EVERY = 2.0  # seconds between two writes of how far a step is
 
 
 class Watch:
-    """The steps of a run.
-
-    Attributes
-    ----------
-    seconds : dict of str to float
-        How long each step took that is done.
-    """
+    """The steps of a run."""
 
     def __init__(self, storage: Storage, run: str, tell: Tell) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # by step that is done
         self.tell = tell
         self._storage = storage
         self._name = f"runs/{run}/{PROGRESS}"

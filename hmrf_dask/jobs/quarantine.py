@@ -167,20 +167,9 @@ def without_repeated(
 ) -> tuple[Corpus, list[Reject]]:
     """Return the corpus with each id once, and the documents left out, which else are an error.
 
-    Parameters
-    ----------
-    corpus : Corpus
-        Of files.
-    homes : sequence of lists
-        The files in each partition, and how many documents of each.
-    url : str
-        Folder for the rows of partitions that lose some.
-    first : callable
-        What files are put in order by: of documents with one id that of the first file stays.
-    find_lines : callable
-        Where documents are that an earlier part of the same file has too.
-    quarantine : bool
-        Whether documents are left out.
+    `homes` are the files in each partition, and how many documents of each. Of documents with one
+    id that of the `first` file stays. Rows of partitions that lose some are written below `url`.
+    `find_lines` says where documents are that an earlier part of the same file has too.
     """
     flow = DaskFlow()
     repeated = find_duplicate_ids(

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.constraints.answer_files import encode_pairs
-from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.dataflow import DaskFlow, tree
@@ -329,7 +328,10 @@ def _report(
             "unknown_share_then": vocabulary.unknown_share,
         },
         answers={
-            "pairs": _by_kind(answers.used),
+            "pairs": {
+                kind: 0 if answers.used is None else len(getattr(answers.used, f"{kind}_link"))
+                for kind in KINDS
+            },
             "violated": {kind: results.violations[f"{kind}_link"] for kind in KINDS},
             "quarantined": len(answers.rejects),
             "unknown": len(answers.unknown),
@@ -344,13 +346,6 @@ def _report(
             run, results, listed=bool(n_quarantined or answers.rejects or answers.waiting)
         ),
     )
-
-
-def _by_kind(pairs: Constraints | None) -> dict[str, int]:
-    """Return how many pairs of each kind there are."""
-    if pairs is None:
-        return dict.fromkeys(KINDS, 0)
-    return {kind: len(getattr(pairs, f"{kind}_link")) for kind in KINDS}
 
 
 def _n_vectorised(run: JobRun, rows: JobRows) -> int:

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple
 
-from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.jobs.inputs import DocumentSource
@@ -47,7 +46,6 @@ from hmrf_dask.text.tfidf import Coverage, Vocabulary
 from hmrf_dask.text.vectorise import (
     WRITTEN,
     SourceRows,
-    corpus_of,
     count_more,
     count_sources,
     counts_key,
@@ -79,10 +77,6 @@ class JobRows:
     made_of: Sequence[str] = ()
     refit: bool = False
     coverage: Coverage = NOTHING_COVERED
-
-    def corpus(self, options: dict[str, Any]) -> Corpus:
-        """Return all rows, one partition for each batch of a pack."""
-        return corpus_of(self.rows, options)
 
     def names(self) -> list[str]:
         """Return a file name for each partition of the corpus: the same pack, the same."""
@@ -152,19 +146,9 @@ def weigh_documents(
 ) -> JobRows:
     """Return the rows of counted packs, in the vocabulary of before or a new one.
 
-    Parameters
-    ----------
-    packs : sequence of CountedPack
-    new : sequence of bool
-        Which of them the last release was not made of.
-    text : Text
-    before : (Vocabulary, sequence of str), optional
-        The vocabulary of the last release, and the keys of the packs that it was made of. None
-        where there was none, or its settings were others.
-    place : Place
-        The output.
-    before_written : callable
-        Called with the identity of a new vocabulary before it or rows in it are written.
+    The last release was not made of the `new` ones; `before` are its vocabulary and the keys of the
+    packs that this was made of, if the settings are the same. `before_written` is called with the
+    identity of a new vocabulary before it or rows in it are written.
     """
     flow, settings = DaskFlow(), settings_of(text)
     counted, records = [one.counts for one in packs], [one.record for one in packs]
@@ -222,7 +206,7 @@ def find_lines(
     }
 
 
-FOLDER = f"{ROWS}/embeddings"
+EMBEDDINGS = f"{ROWS}/embeddings"
 
 
 def embed_documents(packs: Sequence[Pack], place: Place, so_far: SoFar) -> JobRows:
@@ -239,8 +223,7 @@ def embed_documents(packs: Sequence[Pack], place: Place, so_far: SoFar) -> JobRo
     if any(one.stop for one in packs):  # it was read by a run that quarantined them
         refuse_rejects(records)
     widths = {one.rows.n_features: one.record.paths[0] for one in found if one.rows.files}
-    if len(widths) > 1:
-        refuse_widths(widths)
+    refuse_widths(widths)
     width = max(widths, default=1)
     rows = [replace(one.rows, n_features=width) for one in found]  # an empty file has none
     return JobRows(rows, records, [record.key for record in records])
@@ -265,7 +248,7 @@ class Embedded(NamedTuple):
 
 def embed_source(source: Pack, place: Place) -> Embedded:
     """Return the rows of a pack, written now if they are not there yet."""
-    storage, folder = place.storage, f"{FOLDER}/{source.key}"
+    storage, folder = place.storage, f"{EMBEDDINGS}/{source.key}"
     url = f"{storage.url}/{folder}"
     written, damage = _record_or_damage(storage, folder)
     if written is None:
@@ -291,16 +274,6 @@ def _record_or_damage(storage: Storage, folder: str) -> tuple[_EmbeddingsRecord 
         return written, ""
     except UnreadableFileError as error:
         return None, f"{error.path} {error.what}"
-
-
-def check_vocabulary(storage: Storage, release: Release) -> None:
-    """Raise DamagedReleaseError where the vocabulary of a release cannot be read."""
-    named = release.ledger[VOCABULARY]
-    try:
-        if named is not None:
-            load_vocabulary(named, Place(storage.url))
-    except UnreadableFileError as error:
-        raise DamagedReleaseError(str(error)) from error
 
 
 def read_vocabulary(
@@ -349,7 +322,6 @@ def _made_again(
     return found
 
 
-EMBEDDINGS = "embeddings"
 _KEYED = (DOCUMENTS, COUNTS, VOCABULARIES)
 
 
@@ -372,7 +344,7 @@ def names_made(
         *(f"{DOCUMENTS}/{pack}" for pack in packs),
         *(f"{COUNTS}/{key}" for key in counts),
         *(f"{VOCABULARIES}/{one}" for one in named if one is not None),
-        *(f"{ROWS}/{EMBEDDINGS if one is None else one}" for one in named),
+        *(EMBEDDINGS if one is None else f"{ROWS}/{one}" for one in named),
     }
 
 
@@ -389,7 +361,7 @@ def sweep(output: str, run_id: str, ledgers: Iterable[dict[str, Any]]) -> None:
             remove_own(storage, name)
     for rows in sorted(_there(storage, ROWS) & (own | kept)) if is_within(storage, ROWS) else ():
         # Rows are called as the counts that they are made of; embeddings as their pack.
-        of = DOCUMENTS if rows.endswith(f"/{EMBEDDINGS}") else COUNTS
+        of = DOCUMENTS if rows == EMBEDDINGS else COUNTS
         for name in _there(storage, rows):
             key = name.rpartition("/")[2]
             if FOLDERS.fullmatch(name) and not (rows in kept and f"{of}/{key}" in kept):

@@ -43,7 +43,6 @@ from hmrf_dask.jobs.steps import (
     fit_all,
     look_at_answers,
     prepare,
-    unused_answers,
 )
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.lock import OutputLock, held, open_output
@@ -131,8 +130,7 @@ def remake_of(inputs: Inputs) -> tuple[Inputs, Parent, str] | None:
     None where it is whole, or cannot be made again.
     """
     last = None if inputs.from_release is not None else last_release(inputs.output)
-    damage = None if last is None else damage_of(inputs.output, last)
-    if last is None or damage is None:
+    if last is None or (damage := damage_of(inputs.output, last)) is None:
         return None
     then = _inputs_of(last, inputs)
     parent = None if then is None else parent_again(then, last)
@@ -308,13 +306,8 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
 
 def _point_at(output: str, hold: OutputLock, release: Release) -> None:
     """Finish what a run did not that was killed after its commit."""
-    publish(
-        output,
-        hold,
-        run_id=release.run,
-        previous=release,
-        contents=Contents(release.files, release.ledger, release.counts, release.model),
-    )
+    contents = Contents(release.files, release.ledger, release.counts, release.model)
+    publish(output, hold, run_id=release.run, previous=release, contents=contents)
 
 
 def _work(run: JobRun) -> Report:
@@ -323,11 +316,10 @@ def _work(run: JobRun) -> Report:
         given = look_at_answers(run)
         material = prepare(run)
         refuse_shrunk(run, material)
+        answers = find_answers(run, material, given)
         if run.inputs.job.mode == "predict":
             results = write_prediction(run, material)
-            answers = unused_answers(run, material, given)
         else:
-            answers = find_answers(run, material, given)
             model, start = fit_all(run, material, answers)
             results = write_fit(run, material, answers, model, start)
         return release(run, material, answers, results)

@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,10 +24,10 @@ from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
     Answers,
     Given,
+    n_new,
     read_answers,
     refuse_contradictions,
     refused,
-    refuses_contradictions,
     split_answers,
 )
 from hmrf_dask.jobs.former import find_in, look_up
@@ -47,8 +47,8 @@ from hmrf_dask.jobs.parent import (
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.progress import Tell, Watch
 from hmrf_dask.jobs.quarantine import check_answers, check_records, is_too_much, without_repeated
-from hmrf_dask.jobs.rows import FOLDER as EMBEDDINGS
 from hmrf_dask.jobs.rows import (
+    EMBEDDINGS,
     JobRows,
     count_documents,
     embed_documents,
@@ -66,7 +66,7 @@ from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import make_folders
 from hmrf_dask.text.files import COUNTED, COUNTS, Place
 from hmrf_dask.text.tfidf import Vocabulary
-from hmrf_dask.text.vectorise import WRITTEN, counts_key
+from hmrf_dask.text.vectorise import WRITTEN, corpus_of, counts_key
 from hmrf_dask.types import FloatArray
 
 log = logging.getLogger("hmrf_dask")
@@ -215,16 +215,12 @@ class JobRun:
         """The files of the last release."""
         return {} if self.previous is None else files_of(self.previous.ledger)
 
-    def turn(self, path: str) -> tuple[int, str]:
-        """Return what files are put in order by: of two documents with one id the first stays.
-
-        That is never the newer one, until the next fit goes by path alone.
-        """
-        return self.came.get(path, 0), path
-
     @cached_property
     def came(self) -> dict[str, int]:
-        """The releases that files came with since the last fit, by path; none for a fit."""
+        """The releases that files came with since the last fit, by path; none for a fit.
+
+        Of two documents with one id never the newer one stays, until a fit goes by path alone.
+        """
         if self.previous is None or self.inputs.job.mode == "fit":
             return {}
         last = self.previous.ledger.get(CAME, {})  # former versions kept none
@@ -300,8 +296,7 @@ def look_at_answers(run: JobRun) -> Given:
     with run.watch.step("read answers"), _stopping_fits(run):
         given = read_answers(run.inputs.answers)
         _refuse_rejects(run, given, given.rejects, given.rejects)
-        if refuses_contradictions(run.inputs.job.method):
-            refuse_contradictions(given, certain=_all_are_used(run))
+        refuse_contradictions(given, run.inputs.job.method, certain=_all_are_used(run))
     return given
 
 
@@ -322,13 +317,20 @@ def _all_are_used(run: JobRun) -> bool:
 
 
 def find_answers(run: JobRun, material: Material, given: Given) -> Answers:
-    """Return the pairs of documents that are there; others wait, or are rejected."""
-    return _split(run, material, given).for_use()
+    """Return the answers; those about documents that are not there wait, or are rejected.
 
-
-def unused_answers(run: JobRun, material: Material, given: Given) -> Answers:
-    """Return the answers of a prediction, and warn of those that wait for the next fit."""
-    answers = _split(run, material, given).without_use(run.read_last(ANSWERS))
+    A prediction uses none, and warns of those that wait for the next fit.
+    """
+    with run.watch.step("look up answers"):
+        find = partial(find_in, material.corpus)
+        answers = split_answers(given, look_up(run.place, run.previous, given.named(), find))
+        with _stopping_fits(run):
+            _refuse_rejects(run, given, answers.rejects, answers.unknown)
+            if not _all_are_used(run):
+                refuse_contradictions(answers.known, run.inputs.job.method, certain=True)
+    if run.inputs.job.mode == "fit":
+        return replace(answers, used=answers.known.with_classes().constraints())
+    answers = replace(answers, n_unused=n_new(answers.known, run.read_last(ANSWERS)))
     if answers.n_unused:
         warnings.warn(
             f"mode predict uses no answers: {counted(answers.n_unused, 'answer')} that the last "
@@ -336,18 +338,6 @@ def unused_answers(run: JobRun, material: Material, given: Given) -> Answers:
             HmrfWarning,
             stacklevel=2,
         )
-    return answers
-
-
-def _split(run: JobRun, material: Material, given: Given) -> Answers:
-    """Return the answers by what is known of their documents; what is wrong with that is said."""
-    with run.watch.step("look up answers"):
-        find = partial(find_in, material.corpus)
-        answers = split_answers(given, look_up(run.place, run.previous, given.named(), find))
-        with _stopping_fits(run):
-            _refuse_rejects(run, given, answers.rejects, answers.unknown)
-            if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
-                refuse_contradictions(answers.known, certain=True)
     return answers
 
 
@@ -368,10 +358,10 @@ def prepare(run: JobRun) -> Material:
     rows = _rows(run, packs)
     with run.watch.step("look for ids that come twice"):
         corpus, repeated = without_repeated(
-            rows.corpus(dict(run.place.options)),
+            corpus_of(rows.rows, run.place.options),
             rows.homes(),
             f"{run.folder}/rows",
-            first=run.turn,
+            first=lambda path: (run.came.get(path, 0), path),
             find_lines=partial(find_lines, packs, rows),
             quarantine=run.inputs.job.quarantines,
         )
@@ -434,10 +424,10 @@ def _rows(run: JobRun, packs: list[Pack]) -> JobRows:
 
 def _refuse_columns(run: JobRun, text: Text) -> None:
     """Refuse more columns than memory holds where they are known before any word is counted."""
-    job, columns = run.inputs.job, text.lsa or (text.n_features if text.kind == "hashing" else 0)
-    tasks = [hashing_task(text.n_features if text.kind == "hashing" else 0, text.lsa or 0)]
+    job, buckets = run.inputs.job, text.n_features if text.kind == "hashing" else 0
+    tasks = [hashing_task(buckets, text.lsa or 0)]
     if job.mode == "fit":
-        tasks.append(table_task(job.method.n_clusters, columns))
+        tasks.append(table_task(job.method.n_clusters, text.lsa or buckets))
     check_memory(tasks)
 
 

@@ -160,7 +160,7 @@ def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
 
 
 def _with_one_weight(given: Given) -> Given:
-    """Put aside lines that give a pair another weight than the line that names it first."""
+    """Reject lines that give a pair another weight than the line that names it first."""
     first: dict[Said, int] = {}
     good = np.ones(len(given.lines), np.bool_)
     for row, judged in enumerate(given.judged()):
@@ -178,7 +178,7 @@ def _with_one_weight(given: Given) -> Given:
 
 
 def _with_one_class(given: Given) -> Given:
-    """Put aside lines that give a document another class than the file that names it first."""
+    """Reject lines that give a document another class than the file that names it first."""
     first: dict[str, tuple[int, Labelled]] = {}
     for file, one in given.labels:
         there, before = first.setdefault(one.document, (file, one))

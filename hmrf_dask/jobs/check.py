@@ -53,7 +53,6 @@ from hmrf_dask.releases.ownership import Owner, refuse_other
 from hmrf_dask.releases.release import Release
 from hmrf_dask.storage.addresses import refuse_memory
 from hmrf_dask.text.files import Place
-from hmrf_dask.types import AnyArray, BoolArray
 
 SHOWN = 5
 
@@ -131,14 +130,11 @@ def judge_answers(
 
 def _look_up(given: Given, there: set[str], run: NextRun | None) -> Documents:
     """Return what is known of the documents that answers name."""
-
-    def find(ids: AnyArray) -> BoolArray:
-        return np.isin(ids, np.array(sorted(there), np.str_))
-
-    if run is not None and run.last is not None and not there.issuperset(given.named()):
-        return look_up(Place(run.output), run.last, given.named(), find)
-    ids = np.unique(np.array(given.named(), np.str_))
-    return Documents(ids, find(ids), np.zeros(len(ids), np.bool_))
+    known, named = np.array(sorted(there), np.str_), given.named()
+    if run is not None and run.last is not None and not there.issuperset(named):
+        return look_up(Place(run.output), run.last, named, lambda ids: np.isin(ids, known))
+    ids = np.unique(np.array(named, np.str_))
+    return Documents(ids, np.isin(ids, known), np.zeros(len(ids), np.bool_))
 
 
 def _refusal(given: Given, split: Answers | None, job: Job | None) -> str:

@@ -174,7 +174,7 @@ def _claim(folder: str) -> None:
 def _write_inputs(
     folder: str, documents: list[Document], rows: sp.csr_array, constraints: Constraints
 ) -> dict[str, str]:
-    """Write what the fit is made from, so that a reader can look at it and fit it again."""
+    """Write what the fit is made from, so that a reader can see it and fit it again."""
     # Other versions of the packages give other rows, and those a folder of their own.
     content = sha256(rows.indices.tobytes() + rows.data.tobytes()).hexdigest()[:8]
     files = {

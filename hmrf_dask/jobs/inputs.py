@@ -192,7 +192,7 @@ class Inputs:
     output: str  # an absolute path or a URL
     sources: tuple[Source, ...]  # the files with documents as they are now, sorted by path
     answers: tuple[AnswerFile, ...]
-    from_release: int | None = None  # the release to go on from, 0 for none; else the last one
+    from_release: int | None = None  # the release to continue, 0 for none; else the last one
     take_over: bool = False  # the output becomes this job's if it is another's
     allow_shrink: bool = False  # more than half of the last release's documents may be gone
 

@@ -65,7 +65,7 @@ class _Ledger:
 
 
 def last_release(output: str) -> Release | None:
-    """Return the last release of a job's output, with a ledger that a run can go on from."""
+    """Return the last release of a job's output, with a ledger that a run can continue."""
     release = latest(output)
     if release is not None:
         _check_ledger(release, output)
@@ -73,7 +73,7 @@ def last_release(output: str) -> Release | None:
 
 
 def _check_ledger(release: Release, output: str) -> None:
-    """Raise DamagedReleaseError where the ledger of a release is none that a run can go on from."""
+    """Raise DamagedReleaseError where a run cannot continue from the ledger of a release."""
     try:
         typed(_Ledger, release.ledger, f"the ledger of release {release.number} of {output}")
     except DamagedFileError as error:
@@ -254,7 +254,7 @@ def _way_out(storage: Storage, below: int | None) -> str:
 
 
 def _damaged(storage: Storage, release: Release) -> bool:
-    """Return whether a run cannot go on from a release."""
+    """Return whether a run cannot continue a release."""
     from hmrf_dask.text.files import Place, load_vocabulary  # much is imported to read one
 
     try:

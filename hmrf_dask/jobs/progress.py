@@ -18,7 +18,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def nothing(event: dict[str, Any]) -> None:
-    """Tell nobody."""
+    """Report to nobody."""
 
 
 PROGRESS = "progress.json"
@@ -37,16 +37,11 @@ class Watch:
 
     @contextmanager
     def step(self, words: str) -> Iterator[Callable[[int, int], None]]:
-        """Tell of a step as long as it goes on; what is given takes how much of it is done."""
+        """Report a step as long as it lasts; what is yielded takes how much of it is done."""
         began, since = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-        event = {"step": words, "done": 0, "of": 0}
         self._written = 0.0
-        self._note(event, since)
-
-        def so_far(done: int, of: int) -> None:
-            self._note({"step": words, "done": done, "of": of}, since)
-
-        yield so_far
+        self._note({"step": words, "done": 0, "of": 0}, since)
+        yield lambda done, of: self._note({"step": words, "done": done, "of": of}, since)
         self.seconds[words] = round(time.perf_counter() - began, 3)
 
     def _note(self, event: dict[str, Any], since: str) -> None:

@@ -41,7 +41,7 @@ from hmrf_dask.jobs.steps import (
     check_parent,
     find_answers,
     fit_all,
-    look_at_answers,
+    given_answers,
     prepare,
 )
 from hmrf_dask.releases import ownership
@@ -313,7 +313,7 @@ def _point_at(output: str, hold: OutputLock, release: Release) -> None:
 def _work(run: JobRun) -> Report:
     with damage_explained(run.inputs.output, run.previous):
         check_parent(run)
-        given = look_at_answers(run)
+        given = given_answers(run)
         material = prepare(run)
         refuse_shrunk(run, material)
         answers = find_answers(run, material, given)
@@ -329,7 +329,7 @@ def _work(run: JobRun) -> Report:
 def _left_tidy(run: JobRun) -> Iterator[None]:
     """Leave no folder of a run that nothing can resume: with these inputs it ends the same way.
 
-    Other errors, and kills, leave it: the same run again goes on there. So do not those of runs
+    Other errors, and kills, leave it: the same run again resumes there. So do not those of runs
     that ended before, as soon as another one begins.
     """
     if run.inputs.from_release is None:  # else ids of what is skipped are still searched for

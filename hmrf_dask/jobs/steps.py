@@ -290,7 +290,7 @@ def check_parent(run: JobRun) -> None:
             check_release(run.place.storage, run.previous, predicting=predicting)
 
 
-def look_at_answers(run: JobRun) -> Given:
+def given_answers(run: JobRun) -> Given:
     """Return the answers; what is wrong with them alone is said before any document is read."""
     given = NOTHING_GIVEN
     with run.watch.step("read answers"), _stopping_fits(run):

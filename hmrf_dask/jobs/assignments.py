@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,14 +21,17 @@ from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
 from hmrf_dask.kernels.exact import BASE, LIMBS, exact_integer, exact_sum
 from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
+from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.parquet import encode_parquet
+from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
 from hmrf_dask.tasks.partitions import find_ids, labels_at
+from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
+Files = dict[str, str]  # sha256 by name below the output
 Places = tuple[IntArray, IntArray]  # which of the documents named, and their rows of a partition
 
 
@@ -207,6 +211,27 @@ def paths_of(corpus: Corpus, names: Sequence[str] | None) -> list[str]:
             f"{len(names)} of which {len(set(names))} differ"
         )
     return [f"{ASSIGNMENTS_FOLDER}/{name}" for name in names]
+
+
+def table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa.Table:
+    """Return some files of assignments as one table."""
+    storage = place.storage
+    return pa.concat_tables(
+        [decode_parquet(read_file(storage, *file), columns) for file in sorted(files.items())]
+    )
+
+
+def by_key(files: Files) -> dict[str, Files]:
+    """Return files of assignments by what their rows are called."""
+    sorted_out: dict[str, Files] = defaultdict(dict)
+    for name, sha256 in files.items():
+        sorted_out[key_of(name)][name] = sha256
+    return sorted_out
+
+
+def key_of(name: str) -> str:
+    """Return what the rows of a file of assignments are called."""
+    return name.rpartition("/")[2].partition("-")[0]
 
 
 def _write_part(

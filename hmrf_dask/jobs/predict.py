@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from hmrf_dask.documents.batches import decode_rejects
 from hmrf_dask.flow.dataflow import DaskFlow, tree
+from hmrf_dask.jobs.assignments import Files, by_key, key_of, table_of
 from hmrf_dask.jobs.former import added
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, REPEATED, assignments_of
 from hmrf_dask.jobs.steps import JobRun, Material
@@ -22,9 +23,6 @@ from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import IntArray
-
-Files = dict[str, str]  # sha256 by name below the output
-
 
 Origin = frozenset[str]  # what the rows of a pack were called in the last release
 
@@ -126,7 +124,7 @@ def not_carried(run: JobRun, material: Material, origins: Sequence[Origin | None
     keys = material.rows.keys
     whole = {key for key, origin in zip(keys, origins, strict=True) if origin == Origin({key})}
     old = assignments_of(run.previous.files)
-    return {name: sha256 for name, sha256 in old.items() if _key_of(name) not in whole}
+    return {name: sha256 for name, sha256 in old.items() if key_of(name) not in whole}
 
 
 def _remaining(
@@ -152,30 +150,9 @@ def _write_rest(block: RowBlock, place: Place, last: Files, target: str) -> File
     return {target: digest(data)}
 
 
-def table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa.Table:
-    """Return some files of assignments as one table."""
-    storage = place.storage
-    return pa.concat_tables(
-        [decode_parquet(read_file(storage, *file), columns) for file in sorted(files.items())]
-    )
-
-
-def by_key(files: Files) -> dict[str, Files]:
-    """Return files of assignments by what their rows are called."""
-    sorted_out: dict[str, Files] = defaultdict(dict)
-    for name, sha256 in files.items():
-        sorted_out[_key_of(name)][name] = sha256
-    return sorted_out
-
-
 def _last_of(origin: Origin, there: Mapping[str, Files]) -> Files:
     """Return the last assignments of a pack."""
     return {name: sha256 for key in origin for name, sha256 in there.get(key, {}).items()}
-
-
-def _key_of(name: str) -> str:
-    """Return what the rows of a file of assignments are called."""
-    return name.rpartition("/")[2].partition("-")[0]
 
 
 def _sizes(run: JobRun, files: Files, lineage: Lineage) -> IntArray:

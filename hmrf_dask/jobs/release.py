@@ -18,7 +18,13 @@ from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.answers import Answers
-from hmrf_dask.jobs.assignments import write_assignments, write_clusters
+from hmrf_dask.jobs.assignments import (
+    Files,
+    by_key,
+    table_of,
+    write_assignments,
+    write_clusters,
+)
 from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
@@ -43,15 +49,7 @@ from hmrf_dask.jobs.places import (
     assignments_of,
     model_of,
 )
-from hmrf_dask.jobs.predict import (
-    Files,
-    Origin,
-    by_key,
-    carry,
-    not_carried,
-    origins_of,
-    table_of,
-)
+from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobRun, Material

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Iterator
 from copy import copy
@@ -18,15 +17,17 @@ import pytest
 
 from hmrf_dask import Constraints, HMRFKMeans, KMeans
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
+from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import assignments, former
 from hmrf_dask.jobs.assignments import write_assignments, write_clusters
-from hmrf_dask.jobs.former import OldAssignments, count_overlap
+from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.releases.lineage import first_lineage, trace
 from hmrf_dask.storage.sealed import DamagedFileError
+from hmrf_dask.text.files import Place
+from hmrf_dask.types import FloatArray
 from tests.support.fits import Case, text_case
 from tests.support.own_distortions import Hellinger
-from tests.support.stores import Place
+from tests.support.stores import Place as Address
 
 COLUMNS = ["doc_id", "cluster", "distortion", "runner_up", "margin", "constrained", "violated"]
 
@@ -209,8 +210,6 @@ def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> 
     for wrong in (["a"], ["a", "a"]):
         with pytest.raises(InvalidInputError, match="names must be one for each"):
             write_assignments(corpus, labels, model, str(tmp_path), names=wrong)
-    with pytest.raises(ConfigurationError, match="credential"):
-        write_assignments(corpus, labels, model, str(tmp_path), storage_options={"secret": "x"})
 
 
 def clusters_of(folder: Path) -> dict[str, list[Any]]:
@@ -222,6 +221,10 @@ def test_clusters(
 ) -> None:
     monkeypatch.setattr(assignments, "REPRESENTATIVES", 3)
     names = np.array([f"word{number}" for number in range(case.X.shape[1])])
+
+    def words(centroids: FloatArray) -> list[list[str]]:
+        return [names[np.argsort(-one)[:4]].tolist() for one in centroids]
+
     assert case.ids is not None
     ids = [17, 3, 40, 8]
     tables, bytes_ = [], set()
@@ -230,8 +233,7 @@ def test_clusters(
         labels = fitted_labels(model, corpus)
         folder = str(tmp_path / str(partitions))
         written = write_assignments(corpus, labels, model, folder)
-        asked = {"words": names, "n_words": 4}
-        (sha256,) = write_clusters(written, called(model, ids), folder, **asked).values()
+        (sha256,) = write_clusters(written, called(model, ids), folder, words=words).values()
         bytes_.add(sha256)
         tables.append(clusters_of(Path(folder)))
     assert len(bytes_) == 1
@@ -245,8 +247,7 @@ def test_clusters(
         assert table["representatives"][row] == [one for _, one in near]
         assert table["size"][row] == len(members)
         assert table["cohesion"][row] == pytest.approx(own.mean(), rel=1e-14)
-        centroid = model.cluster_centers_[label]
-        assert table["top_words"][row] == names[np.argsort(-centroid)[:4]].tolist()
+        assert table["top_words"][row] == words(model.cluster_centers_)[label]
 
 
 def test_clusters_without_words_and_without_documents(tmp_path: Path) -> None:
@@ -260,23 +261,22 @@ def test_clusters_without_words_and_without_documents(tmp_path: Path) -> None:
     assert sorted(table["size"]) == [0, 0, 1]
     assert [one for one in table["representatives"] if one] == [[0]]
     assert sorted(table["cohesion"], key=str) == [0.0, None, None]
-    write_clusters(
-        written, model, str(tmp_path), words=lambda rows: [["a", "b", "c"]] * len(rows), n_words=2
-    )
+    write_clusters(written, model, str(tmp_path), words=lambda rows: [["a", "b"]] * len(rows))
     assert clusters_of(tmp_path)["top_words"] == [["a", "b"]] * 3
-    with pytest.raises(InvalidInputError, match="words must name each of the 3 features"):
-        write_clusters(written, model, str(tmp_path), words=["a"])
 
 
-def test_any_store(case: Case, model: HMRFKMeans, place: Place) -> None:
+def test_any_store(
+    case: Case, model: HMRFKMeans, place: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, options = place
+    if options:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", options["endpoint_url"])
     corpus = case.corpus(3)
     labels = fitted_labels(model, corpus)
-    where: dict[str, Any] = {"storage_options": options}
-    old = write_assignments(corpus, labels, model, f"{url}/runs/a", **where)
-    assert write_clusters(old, model, f"{url}/runs/a", **where).keys() == {"clusters.parquet"}
+    old = write_assignments(corpus, labels, model, f"{url}/runs/a")
+    assert write_clusters(old, model, f"{url}/runs/a").keys() == {"clusters.parquet"}
     files = {f"runs/a/{name}": sha256 for name, sha256 in old.files.items()}
-    found = count_overlap(OldAssignments(url, files, options), corpus, labels, 4)
+    found = count_overlap(Place(url), files, corpus, labels, 4)
     lineage = trace(first_lineage(old.sizes.tolist()), *found[:4])
     assert (lineage.ids, lineage.n_moved) == ((0, 1, 2, 3), 0)
 
@@ -300,9 +300,8 @@ def test_overlap_is_the_count_of_shared_documents(
     changed = (labels[order] + (order % 5 == 0)) % 4
     names = [f"part-{number:05}-of-00003.parquet" for number in range(3)] + ["more"]
     found = count_overlap(
-        OldAssignments(
-            str(tmp_path), {f"runs/a/{name}": sha256 for name, sha256 in old.files.items()}
-        ),
+        Place(str(tmp_path)),
+        {f"runs/a/{name}": sha256 for name, sha256 in old.files.items()},
         newer,
         dask.array.from_array(changed.astype(np.int32), chunks=(newer.row_counts,)),
         4,
@@ -326,7 +325,7 @@ def test_old_assignments_that_changed_are_named(
     old = write_assignments(corpus, labels, model, str(tmp_path))
     (name,) = old.files
     with pytest.raises(DamagedFileError, match=f"{name} must be as it was published"):
-        count_overlap(OldAssignments(str(tmp_path), {name: "0" * 64}), corpus, labels, 4)
+        count_overlap(Place(str(tmp_path)), {name: "0" * 64}, corpus, labels, 4)
 
 
 def test_a_lost_file_of_old_assignments_leaves_the_others(
@@ -335,22 +334,12 @@ def test_a_lost_file_of_old_assignments_leaves_the_others(
     corpus = case.corpus(3)
     labels = fitted_labels(model, corpus)
     old = write_assignments(corpus, labels, model, str(tmp_path))
-    whole = count_overlap(OldAssignments(str(tmp_path), old.files), corpus, labels, 4)
+    whole = count_overlap(Place(str(tmp_path)), old.files, corpus, labels, 4)
     lost = dict.fromkeys(sorted(old.files)[:1], "0" * 64)
     with pytest.warns(HmrfWarning, match="1 of 3 files with the last assignments cannot be read"):
-        found = count_overlap(OldAssignments(str(tmp_path), old.files | lost), corpus, labels, 4)
+        found = count_overlap(Place(str(tmp_path)), old.files | lost, corpus, labels, 4)
     assert found.counts.sum() == corpus.n_rows - corpus.row_counts[0]
     assert found.sizes.tolist() == whole.sizes.tolist()
-
-
-def test_documents_that_travel_stay_aligned() -> None:
-    table = pa.table({"doc_id": ["a", "bcd", "e"], "cluster": pa.array([1, 2, 3], pa.int32())})
-    joined = former._join(table, table.slice(1))
-    sent = pickle.loads(pickle.dumps(joined))
-    assert sent.old.to_pydict() == {"doc_id": ["a"], "cluster": [1]}
-    assert sent.new.num_rows == 0
-    buffers = [one for column in sent.old for chunk in column.chunks for one in chunk.buffers()]
-    assert all(one.address % 8 == 0 for one in buffers if one is not None)
 
 
 @pytest.mark.cluster
@@ -367,5 +356,5 @@ def test_worker_processes_write_the_same_bytes(
     assert there.files == here.files
     assert there.distortions.tolist() == here.distortions.tolist()
     assert there.ids.tolist() == here.ids.tolist()
-    found = count_overlap(OldAssignments(str(tmp_path / "a"), there.files), corpus, given, 4)
+    found = count_overlap(Place(str(tmp_path / "a")), there.files, corpus, given, 4)
     assert sum(found.counts) == case.n_rows

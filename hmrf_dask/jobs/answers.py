@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs.inputs import AnswerFile
 from hmrf_dask.jobs.job_file import Method
+from hmrf_dask.jobs.places import ANSWERS
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -37,30 +38,16 @@ if TYPE_CHECKING:
 SHOWN = 5
 _NUMBER = re.compile(r"[0-9]+([.,][0-9]+)?([eE][+-]?[0-9]+)?")
 RAW = 200  # characters of a bad line that are kept
+_COLUMNS = ("pairs", "must", "weights", "lines", "notes")  # of `PairLines`, by pair
 
 
 @dataclass(frozen=True)
 class Given:
-    """Pairs as they stand in files.
+    """Pairs as they stand in files: of `PairLines` of several files one.
 
-    Attributes
-    ----------
-    paths : tuple of str
-    pairs : object array, shape (m, 2)
-        Ids as text.
-    must : bool array, shape (m,)
-    weights : float64 array, shape (m,)
-    files, lines : int arrays, shape (m,)
-        Where each stands: which of the paths, and the line.
-    notes : object array, shape (m,)
-        The other columns of each, None where that is nothing.
-    labels : list of (int, Labelled)
-        Documents of known classes, each once, and which of the paths names them: they are pairs
-        as soon as it is known which of them are there.
-    rejects : list of Reject
-        Lines that are no pairs, or judge a pair again in another way.
-    n_answers : int
-        How many lines say something, rejected ones among them.
+    `files`, like `lines`, says where each pair stands, as a number of `paths`. Documents of known
+    classes, `labels`, each once, with the number of their file, are pairs as soon as it is known
+    which of them are there.
     """
 
     paths: tuple[str, ...]
@@ -71,8 +58,8 @@ class Given:
     lines: IntArray
     notes: AnyArray
     labels: list[tuple[int, Labelled]]
-    rejects: list[Reject]
-    n_answers: int
+    rejects: list[Reject]  # lines that are no pairs, or judge a pair again in another way
+    n_answers: int  # lines that say something, rejected ones among them
 
     def place(self, row: int) -> tuple[str, int]:
         """Return file and line."""
@@ -89,15 +76,7 @@ class Given:
 
     def chosen(self, rows: BoolArray) -> Given:
         """Return some of the pairs, and all else."""
-        return replace(
-            self,
-            pairs=self.pairs[rows],
-            must=self.must[rows],
-            weights=self.weights[rows],
-            files=self.files[rows],
-            lines=self.lines[rows],
-            notes=self.notes[rows],
-        )
+        return replace(self, **{name: getattr(self, name)[rows] for name in ("files", *_COLUMNS)})
 
     def with_classes(self) -> Given:
         """Return the pairs that stand there and those that tell the classes."""
@@ -146,42 +125,8 @@ NOTHING_GIVEN = Given(
 )
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Pairs of documents that are there, and what is not used.
-
-    Attributes
-    ----------
-    used : Constraints or None
-    rejects : list of Reject
-        Lines that are quarantined.
-    waiting : list of Reject
-        Lines about a document that is gone, which a former release had.
-    n_unknown : int
-        How many of the rejects name a document that no release had.
-    n_unused : int
-        New pairs, and documents of known classes, that wait for the next fit.
-    notes, gone : bytes
-        Files of the release: other columns of answers, and the documents that are gone.
-    """
-
-    used: Constraints | None
-    rejects: list[Reject] = field(default_factory=list)
-    waiting: list[Reject] = field(default_factory=list)
-    n_unknown: int = 0
-    n_unused: int = 0
-    notes: bytes = b""
-    gone: bytes = b""
-
-
 def read_answers(files: Sequence[AnswerFile]) -> Given:
-    """Return the lines of all files; ids are text, as those of documents are.
-
-    Raises
-    ------
-    InvalidInputError
-        A file cannot be read at all; lines that are no answers are rejects.
-    """
+    """Return the lines of all files; ids are text, as those of documents are."""
     return put_together([(one.path, parse_lines(one.data, one.path)) for one in files])
 
 
@@ -205,12 +150,8 @@ def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
     labels = [(file, one) for file, lines in enumerate(read) for one in lines.labels]
     given = Given(
         paths=tuple(path for path, _ in files),
-        pairs=np.concatenate([one.pairs for one in read]),
-        must=np.concatenate([one.must for one in read]),
-        weights=np.concatenate([one.weights for one in read]),
         files=np.repeat(np.arange(len(read)), [len(one.lines) for one in read]),
-        lines=np.concatenate([one.lines for one in read]),
-        notes=np.concatenate([one.notes for one in read]),
+        **{name: np.concatenate([getattr(one, name) for one in read]) for name in _COLUMNS},
         labels=labels,
         rejects=rejects,
         n_answers=sum(len(one.lines) for one in read) + len(labels) + len(rejects),
@@ -219,7 +160,7 @@ def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
 
 
 def _with_one_weight(given: Given) -> Given:
-    """Put aside lines that give a pair another weight than the line that names it first."""
+    """Reject lines that give a pair another weight than the line that names it first."""
     first: dict[Said, int] = {}
     good = np.ones(len(given.lines), np.bool_)
     for row, judged in enumerate(given.judged()):
@@ -237,7 +178,7 @@ def _with_one_weight(given: Given) -> Given:
 
 
 def _with_one_class(given: Given) -> Given:
-    """Put aside lines that give a document another class than the file that names it first."""
+    """Reject lines that give a document another class than the file that names it first."""
     first: dict[str, tuple[int, Labelled]] = {}
     for file, one in given.labels:
         there, before = first.setdefault(one.document, (file, one))
@@ -267,12 +208,6 @@ def _labelled_reject(given: Given, file: int, one: Labelled, reason: str) -> Rej
 def refused(rejects: Sequence[Reject], *, too_much: bool) -> InvalidInputError:
     """Return the error that names the first lines that are no answers.
 
-    Parameters
-    ----------
-    rejects : sequence of Reject
-    too_much : bool
-        Whether they are more than a job would leave out.
-
     Examples
     --------
     >>> bad = [Reject("pairs.csv", 3, None, "a is empty", "")]
@@ -285,28 +220,19 @@ def refused(rejects: Sequence[Reject], *, too_much: bool) -> InvalidInputError:
 
 
 def way_out(*, too_much: bool) -> str:
-    """Return what to do about lines that are no answers.
-
-    Examples
-    --------
-    >>> way_out(too_much=False)
-    'correct the answers, or leave such lines out by on_bad_record: quarantine'
-    """
+    """Return what to do about lines that are no answers, or more than a job would leave out."""
     if too_much:
         return "correct the answers: quarantine does not leave so many out (max_rejected)"
     return "correct the answers, or leave such lines out by on_bad_record: quarantine"
 
 
-def refuses_contradictions(method: Method) -> bool:
-    """Return whether a fit stops at contradictions."""
-    return method.name != "KMeans" and method.value_of("on_conflict") == "raise"
-
-
-def refuse_contradictions(given: Given, *, certain: bool) -> None:
-    """Refuse must-links that lead from one end of a cannot-link to the other.
+def refuse_contradictions(given: Given, method: Method | None, *, certain: bool) -> None:
+    """Refuse must-links that lead from one end of a cannot-link to the other, if the method does.
 
     Where pairs may be left out yet for want of their documents that is not certain, and a warning.
     """
+    if method and (method.name == "KMeans" or method.value_of("on_conflict") != "raise"):
+        return
     given = given.with_classes()
     pairs = given.constraints()
     if pairs is None:
@@ -344,16 +270,11 @@ def _lines_of(given: Given, path: tuple[object, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Split:
-    """Answers by what is known of their documents.
+class Answers:
+    """Answers by what is known of their documents, and those `used`.
 
-    Attributes
-    ----------
-    given, known : Given
-        All, and those whose documents are there.
-    documents : Documents
-    waiting, unknown : list of Reject
-        Lines that name a document that is gone; those that name one that no release had.
+    Documents of `known` ones are there; `waiting` are lines that name one that is gone, `unknown`
+    those that name one that no release had.
     """
 
     given: Given
@@ -361,40 +282,20 @@ class Split:
     documents: Documents
     waiting: list[Reject]
     unknown: list[Reject]
+    used: Constraints | None = None
+    n_unused: int = 0  # new pairs, and documents of known classes, that wait for the next fit
 
     @property
     def rejects(self) -> list[Reject]:
         """All lines that are rejected."""
         return [*self.given.rejects, *self.unknown]
 
-    def for_use(self) -> Answers:
-        """Return the answers of a fit."""
-        return self._answers(self.known.with_classes().constraints())
-
-    def without_use(self, fitted: bytes | None) -> Answers:
-        """Return answers of which none is used: those that the last fit had not are counted.
-
-        Parameters
-        ----------
-        fitted : bytes, optional
-            The pairs of the last fit, as `encode_pairs` gives them.
-        """
-        return replace(self._answers(None), n_unused=_n_new(self.known, fitted), notes=b"")
-
-    def _answers(self, used: Constraints | None) -> Answers:
-        gone = self.documents.encode_gone() if self.documents.gone.any() else b""
-        return Answers(
-            used=used,
-            rejects=self.rejects,
-            waiting=self.waiting,
-            n_unknown=len(self.unknown),
-            n_unused=0,
-            notes=_notes(self.given),
-            gone=gone,
-        )
+    def notes(self) -> bytes:
+        """Return the other columns of answers, a JSON line for each."""
+        return encode_lines(_noted(self.given))
 
 
-def split_answers(given: Given, documents: Documents) -> Split:
+def split_answers(given: Given, documents: Documents) -> Answers:
     """Split answers by whether their documents are there, are gone, or never were."""
     ends = documents.places(given.pairs.ravel()).reshape(-1, 2)
     there, gone = documents.there[ends], documents.gone[ends]
@@ -416,7 +317,7 @@ def split_answers(given: Given, documents: Documents) -> Split:
         else:
             unknown.append(_labelled_reject(given, file, one, _unknown(name)))
     chosen = replace(given.chosen(known), labels=labels)
-    return Split(given, chosen, documents, waiting, unknown)
+    return Answers(given, chosen, documents, waiting, unknown)
 
 
 def _unknown(names: Sequence[str]) -> str:
@@ -424,13 +325,7 @@ def _unknown(names: Sequence[str]) -> str:
 
 
 def shown_unknown(names: Sequence[str]) -> str:
-    """Return ids that no document has, with what a spreadsheet may have done to them.
-
-    Examples
-    --------
-    >>> shown_unknown(["a", "b"])
-    "'a', 'b'"
-    """
+    """Return ids that no document has, with what a spreadsheet may have done to them."""
     shown = ", ".join(map(repr, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
     if any(_NUMBER.fullmatch(one) or one != one.strip() for one in names):
         shown += " (ids are compared character by character; spreadsheets drop leading zeros)"
@@ -439,11 +334,6 @@ def shown_unknown(names: Sequence[str]) -> str:
 
 def _gone(names: Sequence[str]) -> str:
     return f"waits for {' and '.join(map(repr, names))}: gone since a former release"
-
-
-def _notes(given: Given) -> bytes:
-    """Return the other columns of answers, a JSON line for each."""
-    return encode_lines(_noted(given))
 
 
 def _noted(given: Given) -> Iterator[dict[str, Any]]:
@@ -459,12 +349,15 @@ def _noted(given: Given) -> Iterator[dict[str, Any]]:
                    "label": one.label, "notes": one.notes}  # fmt: skip
 
 
-def _n_new(given: Given, fitted: bytes | None) -> int:
-    """Return how many answers the last fit had not, by pair or by document of a known class."""
+def n_new(given: Given, fitted: bytes) -> int:
+    """Return how many answers the last fit had not, by pair or by document of a known class.
+
+    `fitted` are its pairs, as `encode_pairs` gives them, if it had any.
+    """
     before: set[Said] = set()
     documents: set[str] = set()
-    if fitted is not None:
-        known = parse_pairs(fitted, "answers.parquet").as_text()
+    if fitted:
+        known = parse_pairs(fitted, ANSWERS).as_text()
         documents.update(known.documents.tolist())
         for must, pairs in ((True, known.must_link), (False, known.cannot_link)):
             before |= {said(*pair, must=must) for pair in pairs.tolist()}

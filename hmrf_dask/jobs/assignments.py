@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -17,63 +18,34 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
+from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
 from hmrf_dask.kernels.exact import BASE, LIMBS, exact_integer, exact_sum
 from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
+from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
-from hmrf_dask.storage.parquet import encode_parquet
+from hmrf_dask.storage.addresses import absolute_url
+from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
 from hmrf_dask.tasks.partitions import find_ids, labels_at
+from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
+Files = dict[str, str]  # sha256 by name below the output
 Places = tuple[IntArray, IntArray]  # which of the documents named, and their rows of a partition
-_NOWHERE = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-@dataclass(frozen=True)
-class Broken:
-    """The broken pairs of the documents that pairs name.
+def _violations(
+    flow: DaskFlow, corpus: Corpus, labels: Sequence[Lazy], constraints: Constraints | None
+) -> tuple[list[tuple[IntArray, IntArray]], dict[str, int]]:
+    """Return of each partition the rows that pairs name and how many of these are broken, and all.
 
-    Attributes
-    ----------
-    places : list of (documents, rows)
-        For each partition; empty where there are no pairs.
-    counts : int32 array, shape (n_documents,)
-        Broken pairs of each document.
-    violations : dict of str to int
-        Broken pairs by kind.
+    A pair that names a document the corpus has not counts as kept. Labels come here of the
+    documents alone that are named.
     """
-
-    places: list[Places]
-    counts: IntArray
-    violations: dict[str, int]
-
-    def of_partition(self, number: int) -> Places:
-        """Return the named rows of a partition, and how many of the pairs of each are broken."""
-        if not self.places:
-            return _NOWHERE
-        documents, rows = self.places[number]
-        return rows, self.counts[documents]
-
-
-NO_PAIRS = Broken([], np.zeros(0, np.int32), {"must_link": 0, "cannot_link": 0})
-
-
-def count_violations(
-    flow: DaskFlow, corpus: Corpus, labels: Sequence[Lazy], constraints: Constraints
-) -> Broken:
-    """Return which pairs are broken; the labels of the documents they name alone come here.
-
-    Parameters
-    ----------
-    flow : DaskFlow
-    corpus : Corpus
-    labels : sequence
-        Of each partition.
-    constraints : Constraints
-        A pair that names a document the corpus has not counts as kept.
-    """
+    if constraints is None:
+        none = np.zeros(0, np.int64)
+        return [(none, none)] * corpus.n_partitions, {"must_link": 0, "cannot_link": 0}
     places = _places(flow, corpus, constraints)
     used = [number for number, (documents, _) in enumerate(places) if len(documents)]
     found = flow.compute(
@@ -87,11 +59,9 @@ def count_violations(
     across = constraints.must_nodes[there[0] & (must[:, 0] != must[:, 1])]
     together = constraints.cannot_nodes[there[1] & (cannot[:, 0] == cannot[:, 1])]
     ends = np.concatenate([across.ravel(), together.ravel()])
-    return Broken(
-        places,
-        np.bincount(ends, minlength=len(known)).astype(np.int32),
-        {"must_link": len(across), "cannot_link": len(together)},
-    )
+    broken = np.bincount(ends, minlength=len(known))
+    by_kind = {"must_link": len(across), "cannot_link": len(together)}
+    return [(rows, broken[documents]) for documents, rows in places], by_kind
 
 
 def _places(flow: DaskFlow, corpus: Corpus, constraints: Constraints) -> list[Places]:
@@ -107,7 +77,6 @@ def _places(flow: DaskFlow, corpus: Corpus, constraints: Constraints) -> list[Pl
     ]
 
 
-ASSIGNMENTS_FOLDER = "assignments"
 _BATCH_BYTES = 2**26  # of the distances of some rows to all centroids
 REPRESENTATIVES = 5  # documents nearest to a centroid that are listed for its cluster
 
@@ -116,56 +85,33 @@ REPRESENTATIVES = 5  # documents nearest to a centroid that are listed for its c
 class Assigned(Sized):
     """What was written of some partitions, or of all.
 
-    Attributes
-    ----------
-    files : dict of str to str
-        The sha256 of every file, by its name below the folder.
-    sizes : int64 array, shape (K,)
-        Documents of each label.
-    distortions : int64 array, shape (K, LIMBS)
-        Exact sums of their distances to their own centroids.
-    labels, distances, ids : arrays, shape (n,)
-        The documents nearest to each centroid, by label, distance and id.
-    violations : dict of str to int
-        How many of the given pairs are broken, by kind.
+    `labels`, `distances` and `ids` are those of the documents nearest to each centroid, in order.
     """
 
-    files: dict[str, str]
-    sizes: IntArray
-    distortions: IntArray
+    files: dict[str, str]  # the sha256 of every file, by its name below the folder
+    sizes: IntArray  # documents of each label
+    distortions: IntArray  # (K, LIMBS), exact sums of their distances to their own centroids
     labels: LabelArray
     distances: FloatArray
     ids: AnyArray
-    violations: dict[str, int]
+    violations: dict[str, int]  # how many of the given pairs are broken, by kind
 
 
 @dataclass(frozen=True)
 class _Compared(Sized):
-    """Rows next to the clusters.
-
-    Attributes
-    ----------
-    labels : int32 array, shape (n,)
-    own : float64 array, shape (n,)
-        Distance to the own centroid.
-    runner_up : int32 array, shape (n,)
-        The nearest other cluster.
-    nearest : float64 array, shape (n,)
-        How far it is; infinity where there is none.
-    """
+    """Rows next to the clusters."""
 
     labels: LabelArray
-    own: FloatArray
-    runner_up: LabelArray
-    nearest: FloatArray
+    own: FloatArray  # distance to the own centroid
+    runner_up: LabelArray  # the nearest other cluster
+    nearest: FloatArray  # how far it is; infinity where there is none
 
 
 @dataclass(frozen=True)
 class _Target:
-    """Where files go, and what labels are called there."""
+    """The folder that files go to, and what labels are called there."""
 
     url: str
-    options: Mapping[str, Any]
     cluster_ids: tuple[int, ...]
 
 
@@ -177,7 +123,6 @@ def write_assignments(
     *,
     constraints: Constraints | None = None,
     names: Sequence[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
 ) -> Assigned:
     """Write FOLDER/assignments, one file for each partition.
 
@@ -191,8 +136,7 @@ def write_assignments(
     corpus : Corpus
         Its ids become doc_id; without ids they are the row numbers.
     labels : dask array, shape (n_rows,), or None
-        In the corpus's own chunks, as `labels_` of an estimator fitted on it is. None: the nearest
-        cluster of each row.
+        In the corpus's own chunks. None: the nearest cluster of each row.
     model : HMRFEstimator
         Fitted; its `cluster_ids_` are what clusters are called in the files.
     folder : str
@@ -201,14 +145,7 @@ def write_assignments(
         The given pairs. Those of documents that the corpus has not count as kept.
     names : sequence of str, optional
         A file name for each partition; the same documents again go best under the same name.
-    storage_options : mapping, optional
-        For fsspec, without credentials.
-
-    Returns
-    -------
-    Assigned
     """
-    refuse_credentials(storage_options or {})
     predictor = model.predictor()
     n_features = predictor.centroids.shape[1]
     if corpus.n_features != n_features:  # kernels trust their input
@@ -216,11 +153,9 @@ def write_assignments(
             f"rows must have the {n_features} columns that the model was fitted on, got "
             f"{corpus.n_features}; make them with the same vocabulary"
         )
-    url, options = absolute_url(folder), dict(storage_options or {})
-    called = tuple(model.cluster_ids_.tolist())
-    target = _Target(url, options, called)
+    target = _Target(absolute_url(folder), tuple(model.cluster_ids_.tolist()))
     paths = paths_of(corpus, names)
-    storage = open_storage(url, options, durable=True)
+    storage = open_storage(target.url, {}, durable=True)
     storage.make_root()
     if names is None:  # else a run names them, in a folder that it made
         _refuse_foreign(storage)
@@ -229,22 +164,20 @@ def write_assignments(
         found = lazy_labels(flow, predictor, corpus)
     else:
         found = list(labels.to_delayed().ravel())
-    pairs = NO_PAIRS if constraints is None else count_violations(flow, corpus, found, constraints)
+    broken, violations = _violations(flow, corpus, found, constraints)
     compared = over_partitions(flow, _compared, predictor, corpus, found)
     parts = [
         flow.lazy(
             _write_part, block, part, target, path,
-            *(share_array(flow, one) for one in pairs.of_partition(number)),
+            *(share_array(flow, one) for one in pairs),
         )
-        for number, (block, part, path) in enumerate(
-            zip(corpus.named, compared, paths, strict=True)
-        )
+        for block, part, path, pairs in zip(corpus.named, compared, paths, broken, strict=True)
     ]  # fmt: skip
     written: Assigned = flow.compute([tree(flow, _joined, parts)])[0]
     # Files of a former fit in other partitions; its documents would come twice.
     former = filter(ASSIGNMENTS.fullmatch, storage.names(ASSIGNMENTS_FOLDER))
     storage.delete({f"{ASSIGNMENTS_FOLDER}/{name}" for name in former} - set(paths))
-    return replace(written, violations=pairs.violations)
+    return replace(written, violations=violations)
 
 
 def _refuse_foreign(storage: Storage) -> None:
@@ -280,15 +213,25 @@ def paths_of(corpus: Corpus, names: Sequence[str] | None) -> list[str]:
     return [f"{ASSIGNMENTS_FOLDER}/{name}" for name in names]
 
 
-def assignments_of(files: Mapping[str, str]) -> dict[str, str]:
-    """Return the assignments among the files of a release, with their sha256.
+def table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa.Table:
+    """Return some files of assignments as one table."""
+    storage = place.storage
+    return pa.concat_tables(
+        [decode_parquet(read_file(storage, *file), columns) for file in sorted(files.items())]
+    )
 
-    Examples
-    --------
-    >>> assignments_of({"runs/1/assignments/part-0.parquet": "9f", "runs/1/run.json": "86"})
-    {'runs/1/assignments/part-0.parquet': '9f'}
-    """
-    return {name: sha256 for name, sha256 in files.items() if f"/{ASSIGNMENTS_FOLDER}/" in name}
+
+def by_key(files: Files) -> dict[str, Files]:
+    """Return files of assignments by what their rows are called."""
+    sorted_out: dict[str, Files] = defaultdict(dict)
+    for name, sha256 in files.items():
+        sorted_out[key_of(name)][name] = sha256
+    return sorted_out
+
+
+def key_of(name: str) -> str:
+    """Return what the rows of a file of assignments are called."""
+    return name.rpartition("/")[2].partition("-")[0]
 
 
 def _write_part(
@@ -306,22 +249,20 @@ def _write_part(
     broken[rows] = violated
     constrained = np.zeros(block.n_rows, np.bool_)
     constrained[rows] = True
-    alone = len(called) == 1
-    margin = np.zeros(block.n_rows) if alone else compared.nearest - own
-    data = encode_columns(
-        {
-            "doc_id": pa.array(block.ids.tolist(), id_type(block.ids)),
-            "cluster": column(called[labels], pa.int32()),
-            "distortion": column(own, pa.float64()),
-            "runner_up": pa.nulls(len(own), pa.int32())
-            if alone
-            else column(called[runner_up], pa.int32()),
-            "margin": pa.nulls(len(own), pa.float64()) if alone else column(margin, pa.float64()),
-            "constrained": column(constrained, pa.bool_()),
-            "violated": column(broken, pa.int32()),
-        }
-    )
-    open_storage(target.url, target.options, durable=True).write(path, data)
+    columns = {
+        "doc_id": pa.array(block.ids.tolist(), _id_type(block.ids)),
+        "cluster": column(called[labels], pa.int32()),
+        "distortion": column(own, pa.float64()),
+        "runner_up": column(called[runner_up], pa.int32()),
+        "margin": column(compared.nearest - own, pa.float64()),
+        "constrained": column(constrained, pa.bool_()),
+        "violated": column(broken, pa.int32()),
+    }
+    if len(called) == 1:  # no other cluster
+        columns["runner_up"] = pa.nulls(len(own), pa.int32())
+        columns["margin"] = pa.nulls(len(own), pa.float64())
+    data = encode_parquet(pa.table(columns))
+    open_storage(target.url, {}, durable=True).write(path, data)
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], np.arange(1, len(called)))
     sums = [exact_sum(some) for some in np.split(own[order], bounds)]
@@ -382,19 +323,7 @@ def _joined(parts: Sequence[Assigned]) -> Assigned:
     )
 
 
-def encode_columns(columns: Mapping[str, pa.Array]) -> bytes:
-    """Return the bytes of a file of assignments."""
-    return encode_parquet(pa.table(dict(columns)))
-
-
-def id_type(ids: AnyArray) -> pa.DataType:
-    """Return what ids are in a file.
-
-    Examples
-    --------
-    >>> id_type(np.array(["a"])), id_type(np.array([1]))
-    (DataType(string), DataType(int64))
-    """
+def _id_type(ids: AnyArray) -> pa.DataType:
     return pa.string() if ids.dtype.kind == "U" else pa.int64()
 
 
@@ -412,7 +341,6 @@ def column(values: AnyArray, kind: pa.DataType) -> pa.Array:
 
 
 NAME = "clusters.parquet"
-Words = AnyArray | Sequence[str] | Callable[[FloatArray], list[list[str]]]
 
 
 def write_clusters(
@@ -420,63 +348,31 @@ def write_clusters(
     model: HMRFEstimator,
     folder: str,
     *,
-    words: Words | None = None,
-    n_words: int = 10,
-    storage_options: Mapping[str, Any] | None = None,
+    words: Callable[[FloatArray], list[list[str]]] | None = None,
 ) -> dict[str, str]:
-    """Write FOLDER/clusters.parquet, one row for each cluster, by id.
+    """Write FOLDER/clusters.parquet, one row for each cluster, by id; return its name and sha256.
 
     Columns: cluster; size; top_words (null without `words`); representatives, the ids of the
     documents nearest to the centroid; cohesion, the mean distance of its documents to it (null
-    where there are none).
-
-    Parameters
-    ----------
-    assigned : Assigned
-        What `write_assignments` returned.
-    model : HMRFEstimator
-        Fitted; its `cluster_ids_` are what clusters are called.
-    folder : str
-        Local folder or URL.
-    words : array of str of shape (n_features,), or callable, optional
-        Names of the features: the largest entries of a centroid are its top words. Or what gives
-        the words of centroids, shape (K, n_features), one list for each.
-    n_words : int
-        Most words of a cluster.
-    storage_options : mapping, optional
-        For fsspec, without credentials.
-
-    Returns
-    -------
-    dict of str to str
-        The sha256 of the file by its name.
+    where there are none). `words` gives those of centroids, (K, n_features), one list for each.
     """
-    refuse_credentials(storage_options or {})
-    storage = open_storage(absolute_url(folder), dict(storage_options or {}), durable=True)
-    top_words = _top_words(model.cluster_centers_, words, n_words)
-    data = _encoded(assigned, model.cluster_ids_, top_words)
-    storage.make_root()
-    storage.write(NAME, data)
-    return {NAME: digest(data)}
-
-
-def _encoded(assigned: Assigned, called: LabelArray, words: list[list[str]] | None) -> bytes:
-    n_clusters = len(assigned.sizes)
+    called, top_words = model.cluster_ids_, words(model.cluster_centers_) if words else None
     order = np.argsort(called, kind="stable").tolist()
-    near = [assigned.ids[assigned.labels == label].tolist() for label in range(n_clusters)]
-    strings = pa.list_(pa.string())
+    near = [assigned.ids[assigned.labels == label].tolist() for label in order]
+    listed = [top_words[label] if top_words else None for label in order]
     table = pa.table(
         {
             "cluster": pa.array(called[order].tolist(), pa.int32()),
             "size": pa.array(assigned.sizes[order].tolist(), pa.int64()),
-            "top_words": pa.array([words[one] if words else None for one in order], strings),
-            "representatives": pa.array(
-                [near[one] for one in order], pa.list_(id_type(assigned.ids))
-            ),
-            "cohesion": pa.array([_cohesion(assigned, one) for one in order], pa.float64()),
+            "top_words": pa.array(listed, pa.list_(pa.string())),
+            "representatives": pa.array(near, pa.list_(_id_type(assigned.ids))),
+            "cohesion": pa.array([_cohesion(assigned, label) for label in order], pa.float64()),
         }
     )
-    return encode_parquet(table)
+    data, storage = encode_parquet(table), open_storage(absolute_url(folder), {}, durable=True)
+    storage.make_root()
+    storage.write(NAME, data)
+    return {NAME: digest(data)}
 
 
 def _cohesion(assigned: Assigned, label: int) -> float | None:
@@ -485,20 +381,3 @@ def _cohesion(assigned: Assigned, label: int) -> float | None:
     if not size:
         return None
     return float(Fraction(exact_integer(assigned.distortions[label]), size << BASE))
-
-
-def _top_words(centroids: FloatArray, words: Words | None, n_words: int) -> list[list[str]] | None:
-    if words is None:
-        return None
-    if callable(words):
-        return [list(some)[:n_words] for some in words(centroids)]
-    if len(words) != centroids.shape[1]:
-        raise InvalidInputError(
-            f"words must name each of the {centroids.shape[1]} features, got {len(words)}; give "
-            "the names in the order of the columns"
-        )
-    largest = np.argsort(-centroids, axis=1, kind="stable")[:, :n_words]
-    return [
-        [str(words[place]) for place in some if centroid[place] > 0]
-        for centroid, some in zip(centroids, largest.tolist(), strict=True)
-    ]

@@ -21,58 +21,45 @@ from hmrf_dask.errors import (
     ConflictError,
     HmrfError,
     InvalidInputError,
+    SourceError,
     counted,
 )
 from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
+    Answers,
     Given,
-    Split,
     put_together,
     refuse_contradictions,
     refused,
-    refuses_contradictions,
     shown_unknown,
     split_answers,
     way_out,
 )
 from hmrf_dask.jobs.former import Documents, look_up
 from hmrf_dask.jobs.inputs import (
-    ADVICE,
-    listed_inside,
     load_job,
     output_of,
-    overlaps,
     read_answer_file,
-    read_by,
-    refuse_in_run,
     resolved,
+    sources_apart,
 )
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.parent import last_release
 from hmrf_dask.jobs.progress import Tell, nothing
-from hmrf_dask.jobs.quarantine import is_too_much
+from hmrf_dask.jobs.quarantine import is_too_much, over_the_share
 from hmrf_dask.limits import YAML_BYTES
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.ownership import Owner, refuse_other
 from hmrf_dask.releases.release import Release
 from hmrf_dask.storage.addresses import refuse_memory
 from hmrf_dask.text.files import Place
-from hmrf_dask.types import AnyArray, BoolArray
 
 SHOWN = 5
 
 
 @dataclass(frozen=True)
 class NextRun:
-    """The run that is asked about.
-
-    Attributes
-    ----------
-    job : Job
-    output : str
-    last : Release or None
-        The release that it continues.
-    """
+    """The run that is asked about, and the release that it continues."""
 
     job: Job
     output: str
@@ -93,14 +80,7 @@ class AnswerFindings:
 
 
 def survey_answers(sources: Iterable[Source], problems: list[str]) -> tuple[Given, int]:
-    """Return the answers of files and how many files could be read.
-
-    Parameters
-    ----------
-    sources : iterable of Source
-    problems : list of str
-        Takes what stops a run: files that cannot be read.
-    """
+    """Return the answers of files and how many could be read; `problems` takes why not."""
     read: list[tuple[str, PairLines]] = []
     given = NOTHING_GIVEN
     for source in sources:
@@ -121,33 +101,28 @@ def judge_answers(
 ) -> tuple[list[str], list[str]]:
     """Return what of the answers would stop a run, and what is good to know of them.
 
-    Parameters
-    ----------
-    given : Given
-    there : set of str or None
-        Which of the documents that are named are there, None where not all were read.
-    run : NextRun, optional
-        Without one, any run of a job that does not say.
+    The documents that are named and are `there` are known once all were read. Without a run it is
+    one of a job that does not say.
     """
     problems, remarks = list[str](), list[str]()
     job = None if run is None else run.job
     split = None if there is None else split_answers(given, _look_up(given, there, run))
     rejects = given.rejects if split is None else split.rejects
-    if rejects and not leaves_out(job, len(rejects), given.n_answers):
+    if rejects and not _leaves_out(job, len(rejects), given.n_answers):
         problems.append(_refusal(given, split, job))
     elif rejects:
         remarks.append(f"{counted(len(rejects), 'answer')} will be left out (quarantine)")
     if split is not None and split.waiting:
         some = counted(len(split.waiting), "answer")
         remarks.append(f"{some} will wait for documents that only former releases had")
-    if run is None or refuses_contradictions(run.job.method):
-        # A run leaves answers out for want of their documents, and goes by the others.
-        may_wait = run is not None and (run.last is not None or run.job.quarantines)
-        used = given if split is None or run is None else split.known
-        try:
-            refuse_contradictions(used, certain=split is not None or not may_wait)
-        except ConflictError as error:
-            problems.append(str(error))
+    # A run leaves answers out for want of their documents, and goes by the others.
+    may_wait = run is not None and (run.last is not None or run.job.quarantines)
+    used = given if split is None or run is None else split.known
+    method = None if job is None else job.method
+    try:
+        refuse_contradictions(used, method, certain=split is not None or not may_wait)
+    except ConflictError as error:
+        problems.append(str(error))
     if job is not None and job.mode == "predict":
         return [], [*(f"the next fit will stop: {one}" for one in problems), *remarks]
     return problems, remarks
@@ -155,17 +130,14 @@ def judge_answers(
 
 def _look_up(given: Given, there: set[str], run: NextRun | None) -> Documents:
     """Return what is known of the documents that answers name."""
-
-    def find(ids: AnyArray) -> BoolArray:
-        return np.isin(ids, np.array(sorted(there), np.str_))
-
-    if run is not None and run.last is not None and not there.issuperset(given.named()):
-        return look_up(Place(run.output), run.last, given.named(), find)
-    ids = np.unique(np.array(given.named(), np.str_))
-    return Documents(ids, find(ids), np.zeros(len(ids), np.bool_))
+    known, named = np.array(sorted(there), np.str_), given.named()
+    if run is not None and run.last is not None and not there.issuperset(named):
+        return look_up(Place(run.output), run.last, named, lambda ids: np.isin(ids, known))
+    ids = np.unique(np.array(named, np.str_))
+    return Documents(ids, np.isin(ids, known), np.zeros(len(ids), np.bool_))
 
 
-def _refusal(given: Given, split: Split | None, job: Job | None) -> str:
+def _refusal(given: Given, split: Answers | None, job: Job | None) -> str:
     """Return what a run says of lines that are no answers, and of documents that never were."""
     n_bad = len(given.rejects if split is None else split.rejects)
     too_much = is_too_much(job, n_bad, given.n_answers)
@@ -173,47 +145,19 @@ def _refusal(given: Given, split: Split | None, job: Job | None) -> str:
     if split is not None and split.unknown:
         documents = split.documents
         missing = documents.ids[~documents.there & ~documents.gone].tolist()
-        found.append(_unknown_documents(missing, too_much=too_much))
+        found.append(
+            f"answers must name documents that are there, got {counted(len(missing), 'other')}: "
+            f"{shown_unknown(missing)}; {way_out(too_much=too_much)}"
+        )
     said = "; ".join(found)
     if job is None or not job.quarantines:
         return said
-    return (
-        f"at most {100 * job.max_rejected:.4g} % of answers may be rejected (max_rejected: "
-        f"{job.max_rejected:g}), got {n_bad:,} of {given.n_answers:,}: {said}"
-    )
+    return f"{over_the_share(job, 'answers may be rejected', n_bad, given.n_answers)}: {said}"
 
 
-def leaves_out(job: Job | None, n_bad: int, n_all: int) -> bool:
-    """Return whether a job quarantines what is bad, as it is no more than it allows.
-
-    Examples
-    --------
-    >>> leaves_out(None, n_bad=1, n_all=1000)
-    False
-    """
+def _leaves_out(job: Job | None, n_bad: int, n_all: int) -> bool:
+    """Return whether a job quarantines what is bad, as it is no more than it allows."""
     return job is not None and job.quarantines and not is_too_much(job, n_bad, n_all)
-
-
-def answer_findings(given: Given, n_files: int, missing: list[str]) -> AnswerFindings:
-    """Return what is reported of answers; `missing` are the documents that were not found."""
-    pairs = given.with_classes().constraints()
-    n_documents = len(set(given.named()))
-    return AnswerFindings(
-        files=n_files,
-        must_links=0 if pairs is None else len(pairs.must_nodes),
-        cannot_links=0 if pairs is None else len(pairs.cannot_nodes),
-        documents=n_documents,
-        documents_found=n_documents - len(missing),
-        not_found=missing[:SHOWN],
-        bad_lines=len(given.rejects),
-    )
-
-
-def _unknown_documents(missing: list[str], *, too_much: bool) -> str:
-    return (
-        f"answers must name documents that are there, got {counted(len(missing), 'other')}: "
-        f"{shown_unknown(missing)}; {way_out(too_much=too_much)}"
-    )
 
 
 SAMPLE = 100_000  # documents
@@ -223,23 +167,7 @@ EXCERPT = 80  # characters of a text
 
 @dataclass
 class Findings:
-    """What was found; `problems` would stop a run, `remarks` are good to know.
-
-    Attributes
-    ----------
-    complete : bool
-        Whether every document was read, not only a sample.
-    lengths : dict
-        Of texts, in characters: shortest, median, mean, longest.
-    ascii_share : float
-        Share of documents whose text is ASCII only, the fast path of tokenising.
-    labels : int or None
-        How many known classes there are, None without such a column.
-    output : str or None
-        Where the job writes, None where a manifest alone is checked.
-    exit_code : int
-        Of a run that would stop at these problems; 0 without any.
-    """
+    """What was found; `problems` would stop a run, `remarks` are good to know."""
 
     name: str
     language: str | None
@@ -247,13 +175,13 @@ class Findings:
     bytes: int
     formats: dict[str, int]
     files_read: int = 0
-    complete: bool = False
+    complete: bool = False  # every document was read, not only a sample
     documents: int = 0
     first_documents: list[dict[str, str]] = field(default_factory=list)
-    lengths: dict[str, float] = field(default_factory=dict)
-    ascii_share: float = 0.0
+    lengths: dict[str, float] = field(default_factory=dict)  # of texts, in characters
+    ascii_share: float = 0.0  # of documents: the fast path of tokenising
     embedding_length: int | None = None
-    labels: int | None = None
+    labels: int | None = None  # known classes, None without such a column
     bad_records: int = 0
     first_bad_records: list[dict[str, Any]] = field(default_factory=list)
     duplicate_ids: int = 0
@@ -261,8 +189,8 @@ class Findings:
     answers: AnswerFindings | None = None
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    output: str | None = None
-    exit_code: int = 0
+    output: str | None = None  # None where a manifest alone is checked
+    exit_code: int = 0  # of a run that would stop at these problems
 
 
 def check_manifest(
@@ -276,35 +204,18 @@ def check_manifest(
 ) -> Findings:
     """Read a sample of the documents, and the answers, and say what is there.
 
-    Parameters
-    ----------
-    url : str
-        Of the manifest.
-    everything : bool
-        Read every document: then it is known whether answers name unknown ones.
-    sample : int
-        How many documents are read else, the first ones of files that are spread evenly.
-    tell : callable
-        Told of the progress.
-    more_answers : sequence of str
-        Paths or URLs of pair files in addition to those that the manifest names.
-    run : NextRun, optional
-        What is asked about; without it, what stops a job that does not say counts as a problem.
-
-    Raises
-    ------
-    ConfigurationError, SourceError, InvalidInputError
-        The manifest has mistakes, or there are no files to read.
+    Only where every document is read it is known whether answers name unknown ones; a sample is the
+    first documents of files that are spread evenly. `more_answers` are pair files in addition to
+    those of the manifest. Without a run, what stops a job that does not say counts as a problem.
     """
-    manifest = load_manifest(url)
-    base = base_of(url)
+    manifest, base = load_manifest(url), base_of(url)
     sources = list_sources(manifest, base)
     found = Findings(
         manifest.name,
         manifest.language,
         len(sources),
         sum(source.size for source in sources),
-        dict(sorted(Counter(_kind(source) for source in sources).items())),
+        dict(sorted(Counter(map(_kind, sources)).items())),
     )
     files = [] if manifest.answers is None else list_answers(manifest, base)
     files += [Source(one, one, 0, "", "csv") for one in more_answers]
@@ -437,7 +348,7 @@ def _judge(found: Findings, columns: Columns, job: Job | None) -> None:
     """Say what would stop a run, and what is only worth knowing."""
     seen = "" if found.complete else " in the sample"
     n_bad = found.bad_records + found.duplicate_ids
-    quarantined = leaves_out(job, n_bad, found.documents + found.bad_records)
+    quarantined = _leaves_out(job, n_bad, found.documents + found.bad_records)
     if not found.documents:
         found.problems.append(
             f"there must be documents, got none{seen} of {counted(found.files, 'file')}"
@@ -468,7 +379,16 @@ def _judge_answers(
     found: Findings, given: Given, n_files: int, reading: _Reading, run: NextRun | None
 ) -> None:
     missing = sorted(reading.named - reading.named_found)
-    found.answers = answer_findings(given, n_files, missing)
+    pairs = given.with_classes().constraints()
+    found.answers = AnswerFindings(
+        files=n_files,
+        must_links=0 if pairs is None else len(pairs.must_nodes),
+        cannot_links=0 if pairs is None else len(pairs.cannot_nodes),
+        documents=len(reading.named),
+        documents_found=len(reading.named_found),
+        not_found=missing[:SHOWN],
+        bad_lines=len(given.rejects),
+    )
     there = reading.named_found if found.complete else None
     problems, remarks = judge_answers(given, there, run)
     found.problems += problems
@@ -480,25 +400,11 @@ def _judge_answers(
 
 
 def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) -> Findings:
-    """Return what is found in a manifest, or in a job and in its manifest.
-
-    Parameters
-    ----------
-    address : str
-        Path or URL.
-    everything : bool
-    tell : callable
-        As `check_manifest` takes them.
-
-    Raises
-    ------
-    ConfigurationError
-        The file has mistakes, or the job cannot write to its output and nothing can be read.
-    """
+    """Return what is found in a manifest, or in a job and in its manifest; see `check_manifest`."""
     if not is_kind(parse_yaml(read_whole(address, {}, YAML_BYTES), address), "job"):
         return check_manifest(address, everything=everything, tell=tell)
     job, base = load_job(address), base_of(address)
-    problems, output = check_output(job, address), output_of(job, address)
+    problems, output = _check_output(job, address), output_of(job, address)
     last, damage = (None, None) if problems else _last(output)
     try:
         found = check_manifest(
@@ -522,22 +428,15 @@ def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) 
     return found
 
 
-def check_output(job: Job, address: str) -> list[str]:
+def _check_output(job: Job, address: str) -> list[str]:
     """Return in words why a job cannot write to its output; nothing if it can."""
-    base = base_of(address)
-    manifest_url = resolved(base, job.manifest)
-    manifest, output = load_manifest(manifest_url), output_of(job, address)
-    found = overlaps(output, read_by(job, address, manifest))
-    if not found:
-        found = listed_inside(output, list_sources(manifest, base_of(manifest_url)))
-    if found:
-        return [f"{'; '.join(found)}; {ADVICE}"]
+    manifest = load_manifest(resolved(base_of(address), job.manifest))
     try:
+        sources_apart(job, address, manifest)
         refuse_memory(job.output, "output")
-        refuse_in_run(output, "output")
-        refuse_other(open_output(output, None), Owner(job.name, manifest.name))
+        refuse_other(open_output(output_of(job, address), None), Owner(job.name, manifest.name))
     except HmrfError as error:
-        if error.exit_code != ConfigurationError.exit_code:
+        if isinstance(error, SourceError) or error.exit_code != ConfigurationError.exit_code:
             raise
         return [str(error)]
     return []

@@ -25,8 +25,9 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.builtin import SUBPACKAGES, Document, read_docstrings
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import HMRFKMeans
-from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, write_assignments
+from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.fit_files import start_afresh
+from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
@@ -56,10 +57,7 @@ def tfidf_rows(documents: list[Document]) -> tuple[sp.csr_array, list[str]]:
 def simulated_answers(labels: Sequence[str], n_pairs: int, seed: int) -> tuple[IntArray, IntArray]:
     """Ask about random pairs until half the answers are "same" and half are "different".
 
-    Returns
-    -------
-    must_link, cannot_link : ndarray of int64, shape (n_pairs / 2, 2)
-        Row numbers; no pair comes twice.
+    Both, must-links first, are row numbers of shape (n_pairs / 2, 2); no pair comes twice.
 
     Examples
     --------
@@ -110,16 +108,10 @@ class DemoResult:
 
 
 def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> DemoResult:
-    """Go the whole way: documents, rows, answers, fit, assignments in Parquet.
+    """Go the whole way below a folder: documents, rows, answers, fit, assignments in Parquet.
 
-    Parameters
-    ----------
-    folder : str
-        Where everything is written: documents.parquet, rows, pairs.csv and the run.
-    fresh : bool
-        Start again, where False goes on with (or reads) the run that is there.
-    progress : callable
-        Called with one line before each step.
+    The run that is there goes on, or is read, unless it is to be a `fresh` one. `progress` is
+    called with one line before each step.
     """
     if "://" in folder:
         raise ConfigurationError(f"the demo writes into a folder of this machine, got {folder!r}")
@@ -182,8 +174,7 @@ def _claim(folder: str) -> None:
 def _write_inputs(
     folder: str, documents: list[Document], rows: sp.csr_array, constraints: Constraints
 ) -> dict[str, str]:
-    """Write what the fit is made from, so that a reader can look at it and fit it again."""
-    open_storage(absolute_url(folder), {}, durable=False).make_root()
+    """Write what the fit is made from, so that a reader can see it and fit it again."""
     # Other versions of the packages give other rows, and those a folder of their own.
     content = sha256(rows.indices.tobytes() + rows.data.tobytes()).hexdigest()[:8]
     files = {

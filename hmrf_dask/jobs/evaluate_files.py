@@ -41,20 +41,12 @@ SHOWN = 50  # names of columns
 class Agreement:
     """How well clusters fit classes.
 
-    Attributes
-    ----------
-    n_documents, n_compared : int
-        With a cluster; of these with a known class.
-    nmi, adjusted_rand, pairwise_f, homogeneity, completeness : float
-    n_unasked : int or None
-        Documents compared that no pair names, None where no pairs were given.
-    nmi_unasked : float or None
-        NMI of these alone, None where there are none: what the answers did for documents nobody
-        was asked about.
+    `nmi_unasked` is that of the `n_unasked` documents compared that no pair names, where pairs were
+    given: what the answers did for documents nobody was asked about.
     """
 
-    n_documents: int
-    n_compared: int
+    n_documents: int  # with a cluster
+    n_compared: int  # of these with a known class
     nmi: float
     adjusted_rand: float
     pairwise_f: float
@@ -85,18 +77,20 @@ def evaluate_files(
     pairs : str, optional
         A pair file whose documents are counted separately.
     """
-    flow = DaskFlow()
+    flow, files = DaskFlow(), assignment_files(assignments)
     known = flow.lazy(_known_classes, truth, id_column, label_column)
     asked = [] if pairs is None else Constraints.from_file(pairs).as_text().documents.tolist()
     shared = flow.share(pa.array(asked, pa.string()))
-    counted = [flow.lazy(_compared, file, known, shared) for file in assignment_files(assignments)]
+    counted = [flow.lazy(_compared, file, known, shared) for file in files]
     n_documents, table, unasked = flow.compute([tree(flow, _added, counted)])[0]
     if not table.n_rows:
-        raise _nothing_compared(assignments, truth, id_column, label_column)
-    return _agreement(n_documents, table, unasked if pairs is not None else None)
-
-
-def _agreement(n_documents: int, table: Contingency, unasked: Contingency | None) -> Agreement:
+        here = next(filter(None, (_first(_read(file, ["doc_id"])["doc_id"]) for file in files)), "")
+        there = _first(_known_classes(truth, id_column, label_column)["id"])
+        raise InvalidInputError(
+            f"documents of {assignments} must have a class in {truth}, got none: ids are such as "
+            f"{here or 'nothing'} in the one and {there or 'nothing'} in the other; check "
+            "--id-column, and that ids are written alike (spreadsheets drop leading zeros)"
+        )
     both, classes, clusters = (
         pairs_within(sizes) for sizes in (table.counts, table.class_sizes, table.cluster_sizes)
     )
@@ -108,31 +102,14 @@ def _agreement(n_documents: int, table: Contingency, unasked: Contingency | None
         pairwise_f=2 * both / (classes + clusters) if classes + clusters else 0.0,
         homogeneity=homogeneity(table),
         completeness=completeness(table),
-        n_unasked=None if unasked is None else unasked.n_rows,
-        nmi_unasked=None
-        if unasked is None or not unasked.n_rows
-        else normalized_mutual_info(unasked),
+        n_unasked=None if pairs is None else unasked.n_rows,
+        nmi_unasked=normalized_mutual_info(unasked) if pairs and unasked.n_rows else None,
     )
 
 
-def _nothing_compared(
-    assignments: str, truth: str, id_column: str | None, label_column: str
-) -> InvalidInputError:
-    """Return the error that shows how ids are written on either side."""
-    known = _known_classes(truth, id_column, label_column)["id"][:1].to_pylist()
-    ids = [
-        _read(file, ["doc_id"])["doc_id"][:1].to_pylist() for file in assignment_files(assignments)
-    ]
-    here: list[Any] = next(filter(None, ids), [])
-    return InvalidInputError(
-        f"documents of {assignments} must have a class in {truth}, got none: ids are such as "
-        f"{_first(here)} in the one and {_first(known)} in the other; check --id-column, and that "
-        "ids are written alike (spreadsheets drop leading zeros)"
-    )
-
-
-def _first(ids: list[Any]) -> str:
-    return f"{str(ids[0])!r:.80}" if ids else "nothing"
+def _first(ids: pa.ChunkedArray) -> str:
+    """Return how ids are written, by the first one."""
+    return f"{str(ids[0])!r:.80}" if len(ids) else ""
 
 
 def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Table:
@@ -150,8 +127,7 @@ def _known_classes(path: str, id_column: str | None, label_column: str) -> pa.Ta
                 f"{', '.join(names)[:300]}; name them with --id-column and --label-column"
             )
     known = pa.table([columns[id_column], columns[label_column]], ["id", "label"]).drop_null()
-    _refuse_long(known, path)
-    _refuse_two_classes(known, path)
+    _refuse_long_or_twice(known, path)
     return known
 
 
@@ -211,24 +187,20 @@ def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def _refuse_two_classes(known: pa.Table, path: str) -> None:
-    """Refuse a document with two classes: which of them were right nobody knows."""
+def _refuse_long_or_twice(known: pa.Table, path: str) -> None:
+    """Refuse long names, as all in an array take the longest's memory, and two classes of one."""
+    longest = max(pc.max(pc.utf8_length(column)).as_py() or 0 for column in known.columns)
+    if longest > MOST_CHARACTERS:
+        raise InvalidInputError(
+            f"{path}: ids and classes must have at most {MOST_CHARACTERS:,} characters, got "
+            f"{longest:,}"
+        )
     named = known.group_by("id").aggregate([("label", "min"), ("label", "max")])
     two = named.filter(pc.not_equal(named["label_min"], named["label_max"])).slice(0, 1).to_pylist()
     if two:
         raise InvalidInputError(
             f"{path}: a document must have one class, got {two[0]['label_min']!r:.80} and "
             f"{two[0]['label_max']!r:.80} for {two[0]['id']!r:.80}; correct the file"
-        )
-
-
-def _refuse_long(known: pa.Table, path: str) -> None:
-    """Refuse names in arrays of which all would be as long as the longest."""
-    longest = max(pc.max(pc.utf8_length(column)).as_py() or 0 for column in known.columns)
-    if longest > MOST_CHARACTERS:
-        raise InvalidInputError(
-            f"{path}: ids and classes must have at most {MOST_CHARACTERS:,} characters, got "
-            f"{longest:,}"
         )
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,9 +29,9 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.estimators.classes import HMRFKMeans, load
 from hmrf_dask.flow.cluster import machine_memory
-from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, write_assignments
+from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
-from hmrf_dask.jobs.places import model_folder, record_assignments
+from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, model_folder, record_assignments
 from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, remove_files
@@ -54,21 +55,7 @@ _PLAIN: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def read_matrix(path: str, shape: tuple[int, int] | None = None) -> Any:
-    """Return the sparse matrix of a .npz file, or the array of a .npy file.
-
-    Parameters
-    ----------
-    path : str
-    shape : tuple of int, optional
-        What the array of a .npy file must have; another one is not read.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no such file, or it is not what its name says.
-    MemoryPlanError
-        It would not fit into the memory of this machine.
-    """
+    """Return the sparse matrix of a .npz file, or the array, of this shape, of a .npy file."""
     read = _read_npz if path.endswith(".npz") else partial(_read_npy, wanted=shape)
     try:
         with open_regular(path) as file:
@@ -179,7 +166,6 @@ def _matrix(kind: str, values: AnyArray, numbers: list[AnyArray], shape: tuple[i
     return sound_csr(make(parts, shape=shape))
 
 
-MODEL = "model"
 _ALL_BUT_RUN = re.compile(rf"(?!{RUN}$)(?:{RUN_DIRECTORY.pattern})")
 
 
@@ -225,16 +211,14 @@ def fit_files(
     **parameters
         The estimator's own; `init` may be an .npy file of centroids.
     """
-    read = {"the rows": rows, "the pairs": pairs}
-    if str(parameters.get("init", "")).endswith(".npy"):
-        read["the centroids"] = parameters["init"]
-    places = [Place(f"{what} ({path})", path) for what, path in read.items() if path]
-    refuse(overlaps(absolute_url(run_dir), places, called="--run-dir"))
-    refuse_in_run(absolute_url(run_dir), "--run-dir")
+    init = str(parameters.get("init", ""))
+    centroids = init if init.endswith(".npy") else None
+    read = {"the rows": rows, "the pairs": pairs, "the centroids": centroids}
+    _refuse_place(run_dir, "--run-dir", read)
     corpus = read_rows(rows)
-    if str(parameters.get("init", "")).endswith(".npy"):
+    if centroids is not None:
         shape = int(parameters.get("n_clusters", HMRFKMeans().n_clusters)), corpus.n_features
-        parameters["init"] = read_matrix(parameters["init"], shape)
+        parameters["init"] = read_matrix(centroids, shape)
     constraints = Constraints.from_file(pairs, ids=corpus.has_ids) if pairs else None
     if fresh:
         start_afresh(run_dir)
@@ -263,17 +247,9 @@ def fit_files(
 
 
 def read_rows(path: str) -> Corpus:
-    """Open rows that lie in a file or a folder.
+    """Open rows: a scipy sparse matrix (.npz), a dense array (.npy), or a folder of Parquet blocks.
 
-    Parameters
-    ----------
-    path : str
-        A scipy sparse matrix (.npz), a dense array (.npy), or a folder of Parquet blocks (local or
-        an fsspec address), which is read block by block, in tasks.
-
-    Returns
-    -------
-    Corpus
+    The folder, local or an fsspec address, is read block by block, in tasks.
     """
     suffix = Path(path).suffix
     if suffix not in (".npz", ".npy"):
@@ -293,6 +269,13 @@ def read_rows(path: str) -> Corpus:
             f"{matrix.dtype}; write one row for each document"
         )
     return as_corpus(matrix)
+
+
+def _refuse_place(folder: str, called: str, read: Mapping[str, str | None]) -> None:
+    """Refuse a folder to write to that lies in the way of what is read, or in a job's run."""
+    places = [Place(f"{what} ({path})", path) for what, path in read.items() if path]
+    refuse(overlaps(absolute_url(folder), places, called=called))
+    refuse_in_run(absolute_url(folder), called)
 
 
 def start_afresh(run_dir: str) -> None:
@@ -322,13 +305,8 @@ def start_afresh(run_dir: str) -> None:
 class Prediction:
     """How many new documents each cluster has, and where the assignments are.
 
-    Attributes
-    ----------
-    n_documents : int
-    clusters : list of dict
-        `cluster`, what the model calls it (of a job's output the id that stays), and `size`, how
-        many of the documents it has; by id.
-    files : dict of str to str
+    `clusters` have what the model calls each `cluster` (of a job's output the id that stays), and
+    its `size`.
     """
 
     n_documents: int
@@ -339,19 +317,10 @@ class Prediction:
 def predict_files(model: str, rows: str, out: str) -> Prediction:
     """Give rows in files their nearest clusters.
 
-    Parameters
-    ----------
-    model : str
-        A saved model, the run directory of a fit, or the output of a job.
-    rows : str
-        What `read_rows` reads.
-    out : str
-        Folder or URL for the assignments.
+    The model is a saved one, the run directory of a fit, or the output of a job.
     """
     folder = model_folder(model)
-    places = [Place(f"the model ({model})", model), Place(f"the rows ({rows})", rows)]
-    refuse(overlaps(absolute_url(out), places, called="--out"))
-    refuse_in_run(absolute_url(out), "--out")
+    _refuse_place(out, "--out", {"the model": model, "the rows": rows})
     fitted, corpus = load(folder), read_rows(rows)
     assigned = write_assignments(corpus, None, fitted, out)
     record_assignments(out, assigned.files)

@@ -7,20 +7,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.answer_files import parse_pairs
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, counted
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
-from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, column, paths_of
-from hmrf_dask.jobs.places import ANSWERS, GONE
+from hmrf_dask.jobs.assignments import column, paths_of
+from hmrf_dask.jobs.places import ANSWERS, ASSIGNMENTS_FOLDER, GONE, assignments_of
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.releases.release import (
     DamagedReleaseError,
@@ -31,9 +30,7 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
-from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
-from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.tasks.partitions import find_ids
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray, Sized
@@ -43,22 +40,9 @@ COLUMN = "doc_id"
 
 @dataclass(frozen=True)
 class Documents:
-    """What is known of documents that answers name, or named.
+    """Documents that answers name, or named: `ids`, sorted, each once, and what is known of them.
 
-    Attributes
-    ----------
-    ids : str array, shape (n,)
-        Sorted, each once.
-    there : bool array, shape (n,)
-        Which of them the corpus has.
-    gone : bool array, shape (n,)
-        Which of the others a former release had.
-
-    Examples
-    --------
-    >>> ids, there, gone = np.array(["a", "b"]), np.array([True, False]), np.array([False, True])
-    >>> Documents(ids, there, gone).places(np.array(["b"], object))
-    array([1])
+    The corpus has those `there`; of the others a former release had those `gone`.
     """
 
     ids: AnyArray
@@ -78,26 +62,15 @@ class Documents:
 def look_up(
     place: Place, last: Release | None, named: Sequence[str], find: Callable[[AnyArray], BoolArray]
 ) -> Documents:
-    """Return which documents are there, and which of the others a former release had.
+    """Return which documents that answers name are there, and which a former release had.
 
-    Parameters
-    ----------
-    place : Place
-        The output.
-    last : Release or None
-        The release that the run continues.
-    named : sequence of str
-        The documents that answers name.
-    find : callable
-        Takes ids, returns which of them are there.
+    `last` is the release that the run continues; `find` takes ids and returns which are there.
     """
     releases = list(_releases(place, last))
     remembered = _remembered(place, last, releases)
     ids = np.unique(np.array([*set(named), *remembered], np.str_))
     there = find(ids)
-    gone = np.zeros(len(ids), np.bool_)
-    for row in np.flatnonzero(~there).tolist():
-        gone[row] = ids[row] in remembered
+    gone = ~there & np.array([one in remembered for one in ids.tolist()], np.bool_)
     for release in releases:
         unknown = np.flatnonzero(~there & ~gone)
         if not len(unknown):
@@ -161,18 +134,15 @@ def _in_assignments(place: Place, release: Release, wanted: AnyArray) -> BoolArr
         for name, sha256 in assignments_of(release.files).items()
     ]
     read = flow.compute(tasks) if tasks else []
-    if any(one is None for one in read):
+    known = [one for one in read if one is not None]
+    if len(known) < len(read):
         warnings.warn(
             f"some assignments of release {release.number} are damaged: documents that no other "
             "release has count as unknown where answers name them",
             HmrfWarning,
             stacklevel=2,
         )
-    known = np.zeros(len(wanted), np.bool_)
-    for one in read:
-        if one is not None:
-            known |= one
-    return known
+    return np.asarray(np.logical_or.reduce([np.zeros(len(wanted), np.bool_), *known]))
 
 
 def _found(place: Place, name: str, sha256: str, wanted: AnyArray) -> BoolArray | None:
@@ -183,7 +153,7 @@ def _found(place: Place, name: str, sha256: str, wanted: AnyArray) -> BoolArray 
         return None
     known = decode_parquet(data, [COLUMN])[COLUMN]
     values = pa.array(wanted.tolist(), pa.string())
-    return np.asarray(pc.is_in(values, value_set=known.combine_chunks()).to_numpy(False))
+    return np.asarray(pc.is_in(values, value_set=known).to_numpy(False))
 
 
 _BUCKET = 2**22  # documents of one side
@@ -191,17 +161,10 @@ _SCHEMA = pa.schema([("doc_id", pa.string()), ("cluster", pa.int32())])
 
 
 class Overlap(NamedTuple):
-    """What `releases.trace` takes.
+    """Cells of an old cluster's id, a new label and how many documents they share, for `trace`.
 
-    Attributes
-    ----------
-    old, new, counts : int arrays, shape (n_cells,)
-        Stable id of an old cluster, label of a new one, and the documents they share: those of
-        `changed` partitions have cells of their own.
-    sizes : int64 array, shape (K,)
-        All documents of each new label.
-    n_changed : int
-        Shared documents of `changed` partitions.
+    Shared documents of `changed` partitions, `n_changed` in all, have cells of their own. `sizes`,
+    of shape (K,), are all documents of each new label.
     """
 
     old: IntArray
@@ -223,66 +186,29 @@ class _Joined(Sized):
     new: pa.Table
     lost: int = 0
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as bytes: Arrow's join wants aligned buffers, and frames often are not."""
-        return _unpacked, (self.counts, _packed(self.old), _packed(self.new), self.lost)
 
-
-def _packed(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def _unpacked(counts: Contingency, old: bytes, new: bytes, lost: int) -> _Joined:
-    tables = [pa.ipc.open_stream(one).read_all() for one in (old, new)]
-    return _Joined(counts, tables[0], tables[1], lost)
-
-
-@dataclass(frozen=True)
-class _OldFile:
+class _OldFile(NamedTuple):
     """Where assignments of the run before are read."""
 
-    url: str
-    options: Mapping[str, Any]
+    place: Place
     name: str
     sha256: str
 
     def content(self) -> bytes:
         """Return the file, or raise DamagedReleaseError."""
-        return read_file(open_storage(self.url, self.options, durable=True), self.name, self.sha256)
+        return read_file(self.place.storage, self.name, self.sha256)
 
     def read(self) -> pa.Table | None:
         """Return ids as text and clusters, None where the file is not as it was published."""
         try:
-            file = pq.ParquetFile(pa.BufferReader(self.content()))
+            return decode_parquet(self.content(), _SCHEMA.names).cast(_SCHEMA)
         except DamagedReleaseError:
             return None
-        return file.read(["doc_id", "cluster"], use_threads=False).cast(_SCHEMA)
-
-
-class OldAssignments(NamedTuple):
-    """The assignments of a former release.
-
-    Attributes
-    ----------
-    output : str
-        Folder or URL below which the files lie.
-    files : mapping of str to str
-        Their sha256 by their names below the output, as a `Release` has them.
-    storage_options : mapping
-        For fsspec, without credentials.
-    """
-
-    output: str
-    files: Mapping[str, str]
-    storage_options: Mapping[str, Any] = MappingProxyType({})
 
 
 def count_overlap(
-    old: OldAssignments,
+    place: Place,
+    old: Mapping[str, str],
     corpus: Corpus,
     labels: Any,
     n_clusters: int,
@@ -294,22 +220,21 @@ def count_overlap(
 
     Parameters
     ----------
-    old : OldAssignments
+    place : Place
+        The output.
+    old : mapping of str to str
+        The sha256 of the assignments of a former release by their names, as a `Release` has them.
     corpus : Corpus
         No id comes twice.
     labels : dask array, shape (n_rows,), optional
         In the corpus's own chunks; without it all have label 0.
     n_clusters : int
-        How many labels there can be.
     names : sequence of str, optional
-        What `write_assignments` will be given: partitions are first compared with old files of
-        their names.
+        Those of `write_assignments`: partitions are first compared with old files of their names.
     changed : sequence of bool, optional
         Of each partition, whether its shared documents are counted in `n_changed`.
     """
-    refuse_credentials(old.storage_options)
-    place = (absolute_url(old.output), dict(old.storage_options))
-    files = [_OldFile(*place, name, sha256) for name, sha256 in sorted(old.files.items())]
+    files = [_OldFile(place, name, sha256) for name, sha256 in sorted(old.items())]
     by_name = {file.name.rpartition("/")[2]: file for file in files}
     flow = DaskFlow()
     own = [path.removeprefix(f"{ASSIGNMENTS_FOLDER}/") for path in paths_of(corpus, names)]
@@ -319,11 +244,13 @@ def count_overlap(
     parts = zip(corpus.named, found, map(by_name.get, own), shifts, strict=True)
     joined = [flow.lazy(_join_block, *part) for part in parts]
     taken = {by_name[name].name for name in own if name in by_name}
-    joined += [flow.lazy(_read_alone, file) for file in files if file.name not in taken]
+    joined += [
+        flow.lazy(_join_block, None, None, file, 0) for file in files if file.name not in taken
+    ]
     joined = flow.persist(joined)
     sizes = [flow.lazy(_sizes, part, n_clusters) for part in found]
     lengths, total = flow.compute(
-        [tree(flow, _added, [flow.lazy(_left, one) for one in joined]), tree(flow, _added, sizes)]
+        [tree(flow, added, [flow.lazy(_left, one) for one in joined]), tree(flow, added, sizes)]
     )
     _tell_lost(files, int(lengths[2]))
     tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths[:2])
@@ -332,11 +259,6 @@ def count_overlap(
     n_changed = int(table.counts[labels >= n_clusters].sum())
     known = table.classes[table.rows], labels % n_clusters, table.counts
     return Overlap(*known, total, n_changed)
-
-
-def count_shared(old: OldAssignments, corpus: Corpus, names: Sequence[str]) -> int:
-    """Return how many documents of old assignments a corpus has; see `count_overlap`."""
-    return int(count_overlap(old, corpus, None, 1, names=names).counts.sum())
 
 
 def _tell_lost(files: Sequence[_OldFile], lost: int) -> None:
@@ -361,49 +283,31 @@ def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy
         return [flow.lazy(_join_rest, joined)]
     split = [flow.lazy(_split, one, n_buckets) for one in joined]
     return [
-        flow.lazy(_join_rest, [flow.lazy(_one_of, parts, bucket) for parts in split])
+        flow.lazy(_join_rest, [flow.lazy(getitem, parts, bucket) for parts in split])
         for bucket in range(n_buckets)
     ]
 
 
 def _join_block(
-    block: RowBlock, labels: LabelArray | None, old: _OldFile | None, shift: int
+    block: RowBlock | None, labels: LabelArray | None, old: _OldFile | None, shift: int
 ) -> _Joined:
     """Join a partition with the old file of its name; `shift` is added to its labels."""
-    labels = np.zeros(block.n_rows, np.int32) if labels is None else labels
-    ids = pa.array(block.ids.tolist()).cast(pa.string())
-    new = pa.table([ids, column(labels + np.int32(shift), pa.int32())], schema=_SCHEMA)
-    before = None if old is None else old.read()
+    before, new = None if old is None else old.read(), _SCHEMA.empty_table()
+    if block is not None:
+        labels = np.zeros(block.n_rows, np.int32) if labels is None else labels
+        ids = pa.array(block.ids.tolist()).cast(pa.string())
+        new = pa.table([ids, column(labels + np.int32(shift), pa.int32())], schema=_SCHEMA)
     joined = _join(_SCHEMA.empty_table() if before is None else before, new)
     return replace(joined, lost=int(old is not None and before is None))
 
 
-def _read_alone(old: _OldFile) -> _Joined:
-    """Return the documents of an old file that no partition has the name of."""
-    nothing, before = _SCHEMA.empty_table(), old.read()
-    none = _tabulated(nothing, "cluster", "cluster")
-    return _Joined(none, nothing if before is None else before, nothing, int(before is None))
-
-
 def _join(old: pa.Table, new: pa.Table) -> _Joined:
-    pairs = old.rename_columns(["doc_id", "old"]).join(
-        new.rename_columns(["doc_id", "new"]), "doc_id", join_type="full outer", use_threads=False
-    )
-    both = pc.and_(pc.is_valid(pairs["old"]), pc.is_valid(pairs["new"]))
-    return _Joined(
-        _tabulated(pairs.filter(both), "old", "new"),
-        _rest(pairs, "old", "new"),
-        _rest(pairs, "new", "old"),
-    )
-
-
-def _rest(pairs: pa.Table, side: str, other: str) -> pa.Table:
-    alone = pairs.filter(pc.is_null(pairs[other])).select(["doc_id", side])
-    return alone.rename_columns(_SCHEMA.names)
-
-
-def _tabulated(pairs: pa.Table, old: str, new: str) -> Contingency:
-    return tabulate(*(np.asarray(pairs[one].to_pylist(), np.int64) for one in (old, new)))
+    places = pc.index_in(new["doc_id"], value_set=old["doc_id"])
+    both = pc.is_valid(places)
+    alone = pc.invert(pc.is_in(old["doc_id"], value_set=new["doc_id"]))
+    shared = old["cluster"].take(places.filter(both)), new["cluster"].filter(both)
+    counts = tabulate(*(one.to_numpy().astype(np.int64) for one in shared))
+    return _Joined(counts, old.filter(alone), new.filter(pc.invert(both)))
 
 
 def _join_rest(parts: Sequence[_Joined]) -> Contingency:
@@ -413,19 +317,15 @@ def _join_rest(parts: Sequence[_Joined]) -> Contingency:
 
 def _split(joined: _Joined, n_buckets: int) -> list[_Joined]:
     """Return the documents without a partner in buckets by the hash of their id."""
-    nothing = _tabulated(_SCHEMA.empty_table(), "cluster", "cluster")
+    none = tabulate(np.zeros(0, np.int64), np.zeros(0, np.int64))
     sides = [_split_table(one, n_buckets) for one in (joined.old, joined.new)]
-    return [_Joined(nothing, old, new) for old, new in zip(*sides, strict=True)]
+    return [_Joined(none, old, new) for old, new in zip(*sides, strict=True)]
 
 
 def _split_table(table: pa.Table, n_buckets: int) -> list[pa.Table]:
     ids = np.asarray(table["doc_id"].to_pylist(), dtype=np.str_)
     bucket = hash_ids(ids) % np.uint64(n_buckets)
     return [table.filter(column(bucket == one, pa.bool_())) for one in range(n_buckets)]
-
-
-def _one_of(parts: Sequence[_Joined], bucket: int) -> _Joined:
-    return parts[bucket]
 
 
 def _left(joined: _Joined) -> IntArray:
@@ -438,7 +338,8 @@ def _sizes(labels: LabelArray | None, n_clusters: int) -> IntArray:
     return np.bincount(labels, minlength=n_clusters).astype(np.int64)
 
 
-def _added(parts: Sequence[IntArray]) -> IntArray:
+def added(parts: Sequence[IntArray]) -> IntArray:
+    """Return the sum of arrays of one shape."""
     return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
 
 

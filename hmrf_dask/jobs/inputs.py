@@ -6,11 +6,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from hmrf_dask.documents.batches import Batch, read_batches
@@ -32,18 +31,13 @@ from hmrf_dask.releases import ownership
 from hmrf_dask.releases.own_files import FOLDERS
 from hmrf_dask.releases.ownership import Owner
 from hmrf_dask.storage.addresses import Location, absolute_url, is_local, plain_url
+from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import open_storage
 
 
 @dataclass(frozen=True)
 class DocumentSource:
-    """A file with documents.
-
-    Attributes
-    ----------
-    source : Source
-    columns : Columns
-    """
+    """A file with documents."""
 
     source: Source
     columns: Columns
@@ -51,11 +45,12 @@ class DocumentSource:
     @cached_property
     def key(self) -> str:
         """What the documents depend on: the file, and how it is read."""
-        one = self.source
-        file: list[Any] = [one.path, one.size, one.etag, one.format, one.compression, one.encoding]
-        file += [] if one.span is None else [one.span]
-        how = [one.dialect.model_dump(mode="json"), self.columns.model_dump(mode="json")]
-        return sha256(json.dumps([*file, *how]).encode()).hexdigest()[:24]
+        file = self.source
+        parts: list[Any] = [file.path, file.size, file.etag]
+        parts += [file.format, file.compression, file.encoding]
+        parts += [] if file.span is None else [file.span]
+        parts += [file.dialect.model_dump(mode="json"), self.columns.model_dump(mode="json")]
+        return digest(json.dumps(parts).encode())[:24]
 
     def read(self) -> Iterator[Batch]:
         """Yield the documents, and what is none."""
@@ -72,28 +67,18 @@ class DocumentSource:
 
 
 _IN_RUN = re.compile(rf"/({FOLDERS.pattern})(?=/)")
-ADVICE = "name an output folder of its own, next to them"
+_ADVICE = "name an output folder of its own, next to them"
 
 
 class Place(NamedTuple):
-    """What is read: a file, a folder with all that is in it, or what a pattern finds in one.
+    """What is read: a file, a folder with all that is in it, or what a pattern finds in one."""
 
-    Attributes
-    ----------
-    what : str
-        What a person calls it.
-    address : str
-        An absolute path or a URL: of the folder that the pattern cannot leave, if there is one.
-    pattern : tuple of str
-        The segments of a pattern below it; none for a file or a folder.
-    """
-
-    what: str
-    address: str
-    pattern: tuple[str, ...] = ()
+    what: str  # as a person calls it
+    address: str  # an absolute path or a URL: of the folder that a pattern cannot leave
+    pattern: tuple[str, ...] = ()  # the segments of a pattern below it
 
 
-def places_of(manifest: Manifest, base: str) -> Iterator[Place]:
+def _places_of(manifest: Manifest, base: str) -> Iterator[Place]:
     """Yield where the documents and answers of a manifest lie; `base` is its folder."""
     named = [(f"the documents of {one.name!r}", one.path) for one in manifest.resources]
     if manifest.answers is not None:
@@ -109,13 +94,7 @@ def places_of(manifest: Manifest, base: str) -> Iterator[Place]:
 def overlaps(output: str, places: Sequence[Place], *, called: str = "output") -> list[str]:
     """Return in words how an output lies in the way of what is read; nothing if it does not.
 
-    Parameters
-    ----------
-    output : str
-        An absolute path or a URL.
-    places : sequence of Place
-    called : str
-        What the output is called where it was given.
+    `called` says where the output, an absolute path or a URL, was given.
 
     Examples
     --------
@@ -125,7 +104,8 @@ def overlaps(output: str, places: Sequence[Place], *, called: str = "output") ->
     1
     """
     own = Location.of(output)
-    found = [f"{called} must have no '..' in its URL, got {output}"] if _climbs(output) else []
+    climbs = "://" in output and ".." in output.split("/")
+    found = [f"{called} must have no '..' in its URL, got {output}"] if climbs else []
     for what, address, pattern in places:
         place = Location.of(address)
         if own.holds(place):
@@ -139,7 +119,7 @@ def overlaps(output: str, places: Sequence[Place], *, called: str = "output") ->
     return found
 
 
-def listed_inside(output: str, sources: Sequence[Source]) -> list[str]:
+def _listed_inside(output: str, sources: Sequence[Source]) -> list[str]:
     """Return in words which files with documents lie in the output, by whichever way."""
     own, folders = Location.of(output), dict[str, bool]()
     for source in sources:
@@ -156,29 +136,15 @@ def listed_inside(output: str, sources: Sequence[Source]) -> list[str]:
 
 
 def refuse(problems: Sequence[str]) -> None:
-    """Raise ConfigurationError for what `overlaps` found.
-
-    Examples
-    --------
-    >>> refuse([])
-    >>> refuse(["output is taken"])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.errors.ConfigurationError: output is taken; name an output folder of its own, ...
-    """
+    """Raise ConfigurationError for what `overlaps` found."""
     if problems:
-        raise ConfigurationError(f"{'; '.join(problems)}; {ADVICE}")
+        raise ConfigurationError(f"{'; '.join(problems)}; {_ADVICE}")
 
 
 def refuse_in_run(place: str, called: str) -> None:
     """Refuse to write into a folder that a run of a job made: what lies there is a release's.
 
-    Parameters
-    ----------
-    place : str
-        An absolute path or a URL.
-    called : str
-        What it is called where it was given.
+    `called` says where the place, an absolute path or a URL, was given.
     """
     url = os.path.realpath(place) if is_local(place) else place
     for found in _IN_RUN.finditer(f"{url}/"):
@@ -186,12 +152,8 @@ def refuse_in_run(place: str, called: str) -> None:
         if ownership.NAME in open_storage(output, {}, durable=False).names(""):
             raise ConfigurationError(
                 f"{called} must be separate from what runs of a job made, got {place}, which is or "
-                f"lies in {found[1]} of the output {output}; {ADVICE}"
+                f"lies in {found[1]} of the output {output}; {_ADVICE}"
             )
-
-
-def _climbs(output: str) -> bool:
-    return "://" in output and ".." in output.split("/")
 
 
 def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
@@ -199,26 +161,13 @@ def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
     depth = len(place.parts)
     if not pattern or own.parts[:depth] != place.parts:  # all files, or a folder with two names
         return True
-    reached = {0}  # segments that may come next
-    for part in own.parts[depth:]:
-        reached = {
-            number if "**" in pattern[number] else number + 1
-            for number in _passing(pattern, reached)
-            if "**" in pattern[number] or fnmatchcase(part, pattern[number])
-        }
-    return bool(_passing(pattern, reached))
-
-
-def _passing(pattern: Sequence[str], reached: Iterable[int]) -> set[int]:
-    """Return the segments that may come next; `**` may stand for no folder at all."""
-    found: set[int] = set()
-    for number in reached:
-        while number < len(pattern):
-            found.add(number)
-            if "**" not in pattern[number]:
-                break
-            number += 1
-    return found
+    below = own.parts[depth:]
+    for part, segment in zip(below, pattern, strict=False):
+        if "**" in segment:  # any folders
+            return True
+        if not fnmatchcase(part, segment):
+            return False
+    return len(pattern) > len(below)
 
 
 # What a job says that changes no result.
@@ -232,47 +181,19 @@ class AnswerFile:
     path: str
     data: bytes
 
-    @property
-    def digest(self) -> str:
-        """What identifies its content.
-
-        Examples
-        --------
-        >>> AnswerFile("pairs.csv", b"a,b,kind").digest[:8]
-        'cfb86c84'
-        """
-        return hashlib.sha256(self.data).hexdigest()
-
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run is made of.
-
-    Attributes
-    ----------
-    job : Job
-    manifest : Manifest
-    output : str
-        Absolute path or URL.
-    sources : tuple of Source
-        The files with documents as they are now, sorted by path.
-    answers : tuple of AnswerFile
-    from_release : int, optional
-        Number of the release to go on from, 0 for none; without it that is the last one.
-    take_over : bool
-        Whether the output becomes this job's if it is another's.
-    allow_shrink : bool
-        Whether more than half of the last release's documents may be gone.
-    """
+    """What a run is made of."""
 
     job: Job
     manifest: Manifest
-    output: str
-    sources: tuple[Source, ...]
+    output: str  # an absolute path or a URL
+    sources: tuple[Source, ...]  # the files with documents as they are now, sorted by path
     answers: tuple[AnswerFile, ...]
-    from_release: int | None = None
-    take_over: bool = False
-    allow_shrink: bool = False
+    from_release: int | None = None  # the release to continue, 0 for none; else the last one
+    take_over: bool = False  # the output becomes this job's if it is another's
+    allow_shrink: bool = False  # more than half of the last release's documents may be gone
 
     @property
     def owner(self) -> Owner:
@@ -290,7 +211,7 @@ class Inputs:
                 "documents": columns.model_dump(mode="json", exclude_defaults=True),
                 "language": self.manifest.language,
                 "sources": [_seen(source) for source in self.sources],
-                "answers": sorted(one.digest for one in self.answers),
+                "answers": sorted(digest(file.data) for file in self.answers),
                 "report": FORMAT,  # one that another version wrote cannot be shown again
             }
         )
@@ -299,8 +220,8 @@ class Inputs:
         """Return the id of the run that continues a parent run, named by what its model is."""
         from importlib.metadata import version
 
-        found = {"inputs": self.identity, "parent": parent, "version": version("hmrf-dask")}
-        return _hashed(found)[:16]
+        named = {"inputs": self.identity, "parent": parent, "version": version("hmrf-dask")}
+        return _hashed(named)[:16]
 
 
 def gather(
@@ -311,40 +232,19 @@ def gather(
     take_over: bool = False,
     allow_shrink: bool = False,
 ) -> Inputs:
-    """Return what a run is made of now.
-
-    Parameters
-    ----------
-    job : Job
-    address : str
-        Where its file is: paths in it begin there.
-    from_release : int, optional
-        Number of the release to go on from, 0 for none; without it that is the last one.
-    take_over, allow_shrink : bool
-        See `Inputs`.
-
-    Raises
-    ------
-    ConfigurationError
-        The output is, holds or lies in a place that the job reads, among other mistakes.
-    """
+    """Return what the job of a file, in whose folder relative paths begin, is made of now."""
     base = base_of(address)
     manifest_url = resolved(base, job.manifest)
     manifest = load_manifest(manifest_url)
-    folder = base_of(manifest_url)
-    output = output_of(job, address)
-    refuse(overlaps(output, read_by(job, address, manifest)))
-    refuse_in_run(output, "output")
-    named = [read_answer_file(one) for one in list_answers(manifest, folder)]
+    sources = sources_apart(job, address, manifest)
+    named = [read_answer_file(one) for one in list_answers(manifest, base_of(manifest_url))]
     more = [
         AnswerFile(one, read_whole(resolved(base, one), {}, ANSWER_BYTES)) for one in job.answers
     ]
-    sources = tuple(list_sources(manifest, folder))
-    refuse(listed_inside(output, sources))
     return Inputs(
         job=job,
         manifest=manifest,
-        output=output,
+        output=output_of(job, address),
         sources=sources,
         answers=(*named, *more),
         from_release=from_release,
@@ -353,7 +253,20 @@ def gather(
     )
 
 
-def read_by(job: Job, address: str, manifest: Manifest) -> list[Place]:
+def sources_apart(job: Job, address: str, manifest: Manifest) -> tuple[Source, ...]:
+    """Return the files with documents, once nothing that a job reads lies in the way of its output.
+
+    That is ConfigurationError where the output is, holds or lies in such a place.
+    """
+    output = output_of(job, address)
+    refuse(overlaps(output, _read_by(job, address, manifest)))
+    refuse_in_run(output, "output")
+    sources = tuple(list_sources(manifest, base_of(resolved(base_of(address), job.manifest))))
+    refuse(_listed_inside(output, sources))
+    return sources
+
+
+def _read_by(job: Job, address: str, manifest: Manifest) -> list[Place]:
     """Return all places that a job reads, its own file and the manifest among them."""
     base = base_of(address)
     manifest_url = resolved(base, job.manifest)
@@ -361,24 +274,16 @@ def read_by(job: Job, address: str, manifest: Manifest) -> list[Place]:
     named += [("the answers", resolved(base, one)) for one in job.answers]
     if job.cluster.scheduler_file is not None:
         named.append(("the scheduler file", resolved(base, job.cluster.scheduler_file)))
-    places = places_of(manifest, base_of(manifest_url))
+    places = _places_of(manifest, base_of(manifest_url))
     return [*(Place(f"{what} ({where})", where) for what, where in named), *places]
 
 
 def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
-    """Read a job file; every mistake in it is named in one ConfigurationError.
-
-    Parameters
-    ----------
-    address : str
-        Path or URL.
-    changes : dict, optional
-        Keys of the file that the command line replaces.
-    """
+    """Read a job file, of which `changes` replace keys; every mistake is named in one error."""
     address = plain_url(address, "a job")
-    found = parse_yaml(read_whole(address, {}, YAML_BYTES), address)
-    refuse_other_kind(found, address, "job")
-    return validated(Job, {**found, **(changes or {})}, address)
+    content = parse_yaml(read_whole(address, {}, YAML_BYTES), address)
+    refuse_other_kind(content, address, "job")
+    return validated(Job, {**content, **(changes or {})}, address)
 
 
 def output_of(job: Job, address: str) -> str:
@@ -418,4 +323,4 @@ def _seen(source: Source) -> list[Any]:
 
 
 def _hashed(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(json.dumps(content, sort_keys=True).encode())

@@ -35,24 +35,14 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class ClusterClass(NamedTuple):
-    """What a job file may say to a class.
+    """What a job file may say to a class."""
 
-    Attributes
-    ----------
-    arguments : frozenset
-        Names that may be given a number, a text, true or false, or a list of these.
-    mappings : dict
-        Names that may be given a mapping, each with the keys it may have; none: any.
-    defaults : dict
-        What the class is given where the file does not say it.
-    of_scheduler : frozenset
-        Names that the class takes within `scheduler_options`.
-    """
-
+    # Names that may be given a number, a text, true or false, or a list of these, and those that
+    # may be given a mapping, each with the keys it may have; none: any.
     arguments: frozenset[str]
     mappings: Mapping[str, frozenset[str]] = {}
-    defaults: Mapping[str, Any] = {}
-    of_scheduler: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = {}  # what the class is given where the file does not say it
+    of_scheduler: frozenset[str] = frozenset()  # what it takes within `scheduler_options`
 
 
 def _names(text: str) -> frozenset[str]:
@@ -169,14 +159,7 @@ CLASSES: Final[Mapping[str, ClusterClass]] = {
 
 
 def arguments_problem(name: str, given: Mapping[str, Any]) -> str:
-    """Return what is wrong with the arguments of a class; "" if nothing is.
-
-    Parameters
-    ----------
-    name : str
-        One of `CLASSES`.
-    given : mapping
-        `cluster.kwargs` of a job file.
+    """Return what is wrong with `cluster.kwargs` for one of `CLASSES`; "" if nothing is.
 
     Examples
     --------
@@ -203,16 +186,9 @@ def arguments_problem(name: str, given: Mapping[str, Any]) -> str:
 def arguments_of(
     name: str, given: Mapping[str, Any], configured: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return what a class is made with: what the file says, loopback where it does not.
+    """Return what one of `CLASSES` is made with: `cluster.kwargs`, loopback where they say nothing.
 
-    Parameters
-    ----------
-    name : str
-        One of `CLASSES`.
-    given : mapping
-        `cluster.kwargs` of a job file.
-    configured : mapping, optional
-        `scheduler_options` of Dask's configuration, which ours would replace.
+    `configured` are `scheduler_options` of Dask's configuration, which ours would replace.
 
     Examples
     --------
@@ -223,12 +199,12 @@ def arguments_of(
     defaults = dict(known.defaults)
     if "interface" in given:
         defaults.pop("host", None)
-    found = {**defaults, **given}
+    arguments = {**defaults, **given}
     if not known.of_scheduler:
-        return found
-    inside = {key: found.pop(key) for key in known.of_scheduler & found.keys()}
+        return arguments
+    inside = {key: arguments.pop(key) for key in known.of_scheduler & arguments.keys()}
     said = {key: value for key, value in inside.items() if key in given}
-    return {**found, "scheduler_options": {**inside, **(configured or {}), **said}}
+    return {**arguments, "scheduler_options": {**inside, **(configured or {}), **said}}
 
 
 def _value_problem(value: Any, keys: frozenset[str] | None, depth: int) -> str:
@@ -270,7 +246,10 @@ def _scalar_problem(value: Any) -> str:
 SCHEMA: Final = "hmrf-dask/job/v1"
 MAX_REJECTED: Final = 0.05
 _REFIT = r"^(never|always|drift>[0-9]{1,3}(\.[0-9]{1,9})?%)$"
-_DRIFT = re.compile(r"drift>([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
+
+
+def _percent(refit: str) -> float | None:
+    return float(refit[len("drift>") : -1]) if refit.startswith("drift>") else None
 
 
 def _checked_cost(given: float) -> float:
@@ -298,8 +277,7 @@ class Text(TextSettings):
     @field_validator("refit")
     @classmethod
     def _known(cls, given: str) -> str:
-        drift = _DRIFT.fullmatch(given)
-        if not re.fullmatch(_REFIT, given) or (drift and float(drift[1]) > RANGES["drift"].most):
+        if not re.fullmatch(_REFIT, given) or (_percent(given) or 0) > RANGES["drift"].most:
             raise ValueError(
                 f"must be never, always or a share such as drift>5%, got {shortened(given)}"
                 + meant(given, ("never", "always", "drift>5%"))
@@ -315,8 +293,8 @@ class Text(TextSettings):
         >>> Text(refit="drift>5%").drift, Text(refit="never").drift
         (0.05, None)
         """
-        found = _DRIFT.fullmatch(self.refit)
-        return None if found is None else float(found[1]) / 100
+        percent = _percent(self.refit)
+        return None if percent is None else percent / 100
 
 
 class _Method(Section):
@@ -513,13 +491,7 @@ class Job(Section):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema that is published as data_manifests/schema/job-v1.json.
-
-    Examples
-    --------
-    >>> json_schema()["$id"]
-    'hmrf-dask/job/v1'
-    """
+    """Return the JSON Schema that is published as data_manifests/schema/job-v1.json."""
     schema = Job.model_json_schema(by_alias=True)
     properties = schema["properties"]
     properties["cluster"] = {"anyOf": [{"const": "local"}, properties["cluster"]]}

@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from itertools import chain, islice
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject, 
 from hmrf_dask.documents.sources import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.inputs import DocumentSource
-from hmrf_dask.jobs.parent import FileEntry, Keys
+from hmrf_dask.jobs.parent import FileEntry
 from hmrf_dask.limits import REJECTS_LISTED
 from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest, typed
@@ -60,19 +61,10 @@ def packed(
     stop: bool,
     made_of: Collection[str] = (),
 ) -> list[Pack]:
-    """Return files in packs.
+    """Return files, in the order of their documents, in packs.
 
-    Parameters
-    ----------
-    files : sequence of DocumentSource
-        In the order of their documents.
-    before : mapping
-        The files of the last release; see `hmrf_dask.jobs.parent.files_of`.
-    place : Place
-    stop : bool
-    made_of : collection of str
-        The counts that the last vocabulary was made of: files of others are not mixed with theirs,
-        as drift is measured by pack.
+    `before` are those of the last release, `made_of` the counts that the last vocabulary was made
+    of: files of others are not mixed with theirs, as drift is measured by pack.
     """
     keys = {one.own: one for entry in before.values() for one in entry.keys}
     stayed: dict[str, list[DocumentSource]] = defaultdict(list)
@@ -81,58 +73,36 @@ def packed(
         known = keys.get(file.key)
         (new if known is None else stayed[known.pack]).append(file)
     order = {file.key: number for number, file in enumerate(files)}
-    last = _last_packs(stayed, list(keys.values()), made_of)
+    sizes = Counter(one.pack for one in keys.values())
+    counts, made = {one.pack: one.counts for one in keys.values()}, set(made_of)
+    last = [
+        _LastPack(key, group, len(group) == sizes[key], counts[key] in made)
+        for key, group in stayed.items()
+    ]
     packs = [_pack_of(group, order, place, stop=stop) for group in _merged(last)]
-    packs += [Pack(tuple(group), place, stop) for group in _grouped(new)]
+    small = _filled(filter(_is_small, new), lambda file: [file])
+    large = [[file] for file in new if not _is_small(file)]
+    packs += [Pack(tuple(group), place, stop) for group in (*small, *large)]
     return sorted(packs, key=lambda pack: order[pack.files[0].key])
 
 
 @dataclass(frozen=True)
 class _LastPack:
-    """What is there of a pack of the last release.
+    """What is there of a pack of the last release."""
 
-    Attributes
-    ----------
-    key : str
-        Of the whole pack.
-    files : list of DocumentSource
-    whole : bool
-        Whether they are all that it had.
-    known : bool
-        Whether the last vocabulary was made of it.
-    """
-
-    key: str
+    key: str  # of the whole pack
     files: list[DocumentSource]
-    whole: bool
-    known: bool
-
-    @property
-    def fullness(self) -> float:
-        """Return how full it is, 0 to 1, by bytes or by files."""
-        return max(sum(map(_weight, self.files)) / PACK_BYTES, len(self.files) / PACK_FILES)
+    whole: bool  # they are all that it had
+    known: bool  # the last vocabulary was made of it
 
     @property
     def tier(self) -> int | None:
         """Return the number of its tier, those half full are 0; None where it is not merged."""
-        if not self.whole or self.fullness > 0.5 or not all(map(_is_small, self.files)):
+        # How full it is, 0 to 1, by bytes or by files.
+        full = max(sum(map(_weight, self.files)) / PACK_BYTES, len(self.files) / PACK_FILES)
+        if not self.whole or full > 0.5 or not all(map(_is_small, self.files)):
             return None
-        tier, most = 0, 0.5 / MANY
-        while tier < TIERS - 1 and self.fullness <= most:
-            tier, most = tier + 1, most / MANY
-        return tier
-
-
-def _last_packs(
-    stayed: Mapping[str, list[DocumentSource]], last: Sequence[Keys], made_of: Collection[str]
-) -> list[_LastPack]:
-    """Return the packs of the last release whose files are there, or some of them."""
-    sizes, counts = Counter(one.pack for one in last), {one.pack: one.counts for one in last}
-    known = set(made_of)
-    return [
-        _LastPack(key, files, len(files) == sizes[key], counts[key] in known)
-        for key, files in stayed.items()
-    ]
+        return sum(1 for tier in range(1, TIERS) if full <= 0.5 / MANY**tier)
 
 
 def _merged(packs: Iterable[_LastPack]) -> list[list[_LastPack]]:
@@ -145,21 +115,23 @@ def _merged(packs: Iterable[_LastPack]) -> list[list[_LastPack]]:
         else:
             tiers[pack.tier, pack.known].append(pack)
     for tier in tiers.values():
-        groups += _filled(tier) if len(tier) >= MANY else [[pack] for pack in tier]
+        many = len(tier) >= MANY
+        groups += _filled(tier, attrgetter("files")) if many else [[pack] for pack in tier]
     return groups
 
 
-def _filled(packs: Sequence[_LastPack]) -> list[list[_LastPack]]:
-    """Return neighbours in groups, as many as one pack may hold; each at most half fills it."""
-    groups: list[list[_LastPack]] = []
+def _filled(parts: Iterable[T], files_of: Callable[[T], Sequence[DocumentSource]]) -> list[list[T]]:
+    """Return neighbours in groups, as many as one pack may hold."""
+    groups: list[list[T]] = []
     n_bytes = n_files = 0
-    for pack in packs:
-        size = sum(map(_weight, pack.files))
-        if not groups or n_bytes + size > PACK_BYTES or n_files + len(pack.files) > PACK_FILES:
+    for part in parts:
+        files = files_of(part)
+        size = sum(map(_weight, files))
+        if not groups or n_bytes + size > PACK_BYTES or n_files + len(files) > PACK_FILES:
             groups.append([])
             n_bytes = n_files = 0
-        groups[-1].append(pack)
-        n_bytes, n_files = n_bytes + size, n_files + len(pack.files)
+        groups[-1].append(part)
+        n_bytes, n_files = n_bytes + size, n_files + len(files)
     return groups
 
 
@@ -170,22 +142,6 @@ def _pack_of(
     files = sorted((file for pack in packs for file in pack.files), key=lambda one: order[one.key])
     same = len(packs) == 1 and packs[0].whole
     return Pack(tuple(files), place, stop, () if same else tuple(pack.key for pack in packs))
-
-
-def _grouped(files: Iterable[DocumentSource]) -> list[list[DocumentSource]]:
-    """Return new files in groups: small neighbours, at most `PACK_FILES` of `PACK_BYTES`."""
-    groups: list[list[DocumentSource]] = []
-    left, group = 0, list[DocumentSource]()
-    for file in files:
-        if not _is_small(file):
-            groups.append([file])
-            continue
-        if not group or _weight(file) > left or len(group) == PACK_FILES:
-            left, group = PACK_BYTES, []
-            groups.append(group)
-        group.append(file)
-        left -= _weight(file)
-    return groups
 
 
 def _is_small(file: DocumentSource) -> bool:
@@ -201,24 +157,13 @@ def _weight(file: DocumentSource) -> int:
 
 
 class FileRecord(NamedTuple):
-    """A file of a pack, as it was read.
-
-    Attributes
-    ----------
-    path, key : str
-    n_rejects : int
-        How many of its records are no documents.
-    first_reject : Reject or None
-        What is wrong with the first of them, or that the file breaks off.
-    n_lines : int
-        How many lines a segment has.
-    """
+    """A file of a pack, as it was read."""
 
     path: str
     key: str
-    n_rejects: int
-    first_reject: Reject | None
-    n_lines: int
+    n_rejects: int  # records that are no documents
+    first_reject: Reject | None  # what is wrong with the first, or that the file breaks off
+    n_lines: int  # of a segment
 
 
 class FileDocuments(NamedTuple):
@@ -230,32 +175,13 @@ class FileDocuments(NamedTuple):
 
 @dataclass(frozen=True)
 class PackRecord:
-    """What reading a pack reports; a part of counts.json or rows.json, whose files have its rows.
-
-    Attributes
-    ----------
-    key : str
-        Of the pack.
-    files : tuple of FileRecord
-    documents : tuple of tuple of FileDocuments
-        Of each batch.
-    rejects : tuple of str
-        Names of the files below the output that list records that are no documents.
-    labels : tuple of str or None
-        Of each batch the name of the file with its known classes.
-
-    Examples
-    --------
-    >>> file = FileRecord("a.jsonl", "9f86", 0, None, 10)
-    >>> PackRecord("9f86", (file,), ((FileDocuments(0, 10),),), (), (None,)).n_documents
-    10
-    """
+    """What reading a pack reports: a part of the counts.json or rows.json that has its rows."""
 
     key: str
     files: tuple[FileRecord, ...]
-    documents: tuple[tuple[FileDocuments, ...], ...]
-    rejects: tuple[str, ...]
-    labels: tuple[str | None, ...]
+    documents: tuple[tuple[FileDocuments, ...], ...]  # of each batch
+    rejects: tuple[str, ...]  # files below the output that list records that are no documents
+    labels: tuple[str | None, ...]  # of each batch the file with its known classes
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: str) -> PackRecord:
@@ -333,22 +259,13 @@ def refuse_rejects(records: Sequence[PackRecord]) -> None:
 class Pack:
     """Files read one after the other; see `hmrf_dask.text.vectorise.TextSource`.
 
-    Attributes
-    ----------
-    files : tuple of DocumentSource
-        Sorted by path.
-    place : Place
-        The output.
-    stop : bool
-        Whether a bad record is an error.
-    origins : tuple of str
-        The keys of packs of the last release that it takes the place of: of one that had these
-        files and others, or of several that are merged. None: it is as it was, or new.
+    `origins` are the packs of the last release that it takes the place of: one that had these files
+    and others, or several that are merged. Without them it is as it was, or new.
     """
 
-    files: tuple[DocumentSource, ...]
+    files: tuple[DocumentSource, ...]  # sorted by path
     place: Place
-    stop: bool
+    stop: bool  # a bad record is an error
     origins: tuple[str, ...] = ()
     _writer: _Writer = field(init=False, repr=False)
 
@@ -444,8 +361,7 @@ class _Writer:
             for number, batch in parts
             if batch.embeddings is not None
         }
-        if len(widths) > 1:
-            refuse_widths(widths)
+        refuse_widths(widths)
 
     def _note(self, rejects: Sequence[Reject]) -> list[Reject]:
         """Count what is no document; return what is listed, of each file the first ones."""
@@ -492,16 +408,10 @@ def _concatenated(batches: Sequence[Batch]) -> Batch:
     return whole
 
 
-def refuse_widths(widths: Mapping[int, str]) -> NoReturn:
-    """Raise InvalidInputError that names a file with embeddings of each length.
-
-    Examples
-    --------
-    >>> refuse_widths({300: "a.csv", 384: "b.csv"})  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.errors.InvalidInputError: embeddings must have the same length in all files, ...
-    """
+def refuse_widths(widths: Mapping[int, str]) -> None:
+    """Refuse embeddings of several lengths, naming a file with each."""
+    if len(widths) < 2:
+        return
     shown = ", ".join(f"{width} in {path}" for width, path in sorted(widths.items()))
     raise InvalidInputError(
         f"embeddings must have the same length in all files, got {shown}; make those of other "

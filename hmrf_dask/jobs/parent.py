@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hmrf_dask.documents.sources import Source
-from hmrf_dask.errors import ConfigurationError, HmrfWarning
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, UnreadableFileError
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.places import ANSWERS, GONE, LINEAGE, MODEL, REJECTS
 from hmrf_dask.jobs.places import NAME as REPORT
@@ -37,31 +37,15 @@ CAME = "came"  # the releases that files came with since the last fit, by path
 
 
 class Keys(NamedTuple):
-    """What a segment of a file is called; most files have one.
+    """What a segment of a file is called; most files have one."""
 
-    Attributes
-    ----------
-    counts : str
-        The counts and rows of its pack.
-    pack : str
-    own : str
-    """
-
-    counts: str
+    counts: str  # the counts and rows of its pack
     pack: str
     own: str
 
 
 class FileEntry(NamedTuple):
-    """A file of a release, as its ledger lists it.
-
-    Attributes
-    ----------
-    size, etag : object
-        What the store said of it.
-    keys : list of Keys
-        Of each segment of the file.
-    """
+    """A file of a release, as its ledger lists it: what the store said of it, and its segments."""
 
     size: Any
     etag: Any
@@ -81,15 +65,15 @@ class _Ledger:
 
 
 def last_release(output: str) -> Release | None:
-    """Return the last release of a job's output, with a ledger that a run can go on from."""
-    found = latest(output)
-    if found is not None:
-        check_ledger(found, output)
-    return found
+    """Return the last release of a job's output, with a ledger that a run can continue."""
+    release = latest(output)
+    if release is not None:
+        _check_ledger(release, output)
+    return release
 
 
-def check_ledger(release: Release, output: str) -> None:
-    """Raise DamagedReleaseError where the ledger of a release is none that a run can go on from."""
+def _check_ledger(release: Release, output: str) -> None:
+    """Raise DamagedReleaseError where a run cannot continue from the ledger of a release."""
     try:
         typed(_Ledger, release.ledger, f"the ledger of release {release.number} of {output}")
     except DamagedFileError as error:
@@ -113,25 +97,12 @@ class Changes:
         >>> Changes(new=("b.csv",), changed=(), same=("a.csv",), gone=("c.csv",)).counted()
         {'all': 2, 'new': 1, 'changed': 0, 'gone': 1}
         """
-        there = len(self.new) + len(self.changed) + len(self.same)
-        return {
-            "all": there,
-            "new": len(self.new),
-            "changed": len(self.changed),
-            "gone": len(self.gone),
-        }
+        counts = {name: len(getattr(self, name)) for name in ("new", "changed", "gone")}
+        return {"all": counts["new"] + counts["changed"] + len(self.same), **counts}
 
 
 def entries(sources: Sequence[Source], keys: Mapping[str, list[Keys]]) -> dict[str, FileEntry]:
-    """Return what the ledger of a release keeps of its files, by path; `keys` by path too.
-
-    Examples
-    --------
-    >>> from hmrf_dask.documents.sources import Source
-    >>> keys = {"a.csv": [Keys("1", "2", "3")]}
-    >>> entries([Source("a.csv", "/a.csv", 10, "9f", "csv")], keys)
-    {'a.csv': FileEntry(size=10, etag='9f', keys=[Keys(counts='1', pack='2', own='3')])}
-    """
+    """Return what the ledger of a release keeps of its files, by path; `keys` by path too."""
     return {one.path: FileEntry(one.size, one.etag, keys[one.path]) for one in sources}
 
 
@@ -150,14 +121,7 @@ def files_of(ledger: Mapping[str, Any]) -> dict[str, FileEntry]:
 
 
 def compare(before: Mapping[str, FileEntry], sources: Sequence[Source]) -> Changes:
-    """Return what is new compared with the ledger of a release.
-
-    Parameters
-    ----------
-    before : mapping
-        What `files_of` gives of its ledger; empty where there was no release.
-    sources : sequence of Source
-        As they are now.
+    """Return what is new compared with the ledger of a release, as `files_of` gives it.
 
     Examples
     --------
@@ -182,54 +146,32 @@ INPUTS = "inputs"
 
 @dataclass(frozen=True)
 class Parent:
-    """Where a run begins.
+    """Where a run begins."""
 
-    Attributes
-    ----------
-    release : Release or None
-        The release that it continues.
-    number : int
-        Of the release that it will make.
-    run_id : str
-    done : bool
-        Whether the release was made of these very inputs.
-    passed_over : range
-        Numbers of later releases that it does not go on from.
-    """
-
-    release: Release | None
-    number: int
+    release: Release | None  # that it continues
+    number: int  # of the release that it will make
     run_id: str
-    done: bool = False
-    passed_over: range = range(0)
+    done: bool = False  # the release was made of these very inputs
+    skipped: range = range(0)  # numbers of later releases that it does not continue
 
 
 def find_parent(inputs: Inputs) -> Parent:
-    """Return where a run of these inputs begins.
-
-    Raises
-    ------
-    ConfigurationError
-        There is no release, and there must be one.
-    DamagedReleaseError
-        It cannot be read.
-    """
+    """Return where a run of these inputs begins; a prediction without a release is an error."""
     chosen = inputs.from_release
-    found = _last(inputs) if chosen is None else _chosen(inputs, chosen)
-    if found.release is None and inputs.job.mode == "predict":
+    parent = _last(inputs) if chosen is None else _chosen(inputs, chosen)
+    if parent.release is None and inputs.job.mode == "predict":
         raise ConfigurationError(
             f"mode predict must have a model, got {inputs.output} without a release to go on "
             "from; run with mode fit first"
         )
-    return found
+    return parent
 
 
 def _last(inputs: Inputs) -> Parent:
     last = last_release(inputs.output)
     if last is not None and last.ledger.get(INPUTS) == inputs.identity:
         return Parent(last, last.number + 1, last.run, done=True)
-    number = 1 if last is None else last.number + 1
-    return Parent(last, number, inputs.run_id(_identity_of(last)))
+    return Parent(last, 1 if last is None else last.number + 1, _run_id(inputs, last))
 
 
 def _chosen(inputs: Inputs, chosen: int) -> Parent:
@@ -251,21 +193,21 @@ def _chosen(inputs: Inputs, chosen: int) -> Parent:
             f"--from-release must name a release that can be read and has its files yet, got "
             f"{chosen}; {_way_out(storage, None)}"
         )
-    passed_over = range(chosen + 1, newest)
-    run_id = _run_id(inputs, release, passed_over)
+    skipped = range(chosen + 1, newest)
+    run_id = _run_id(inputs, release, skipped)
     last = read_if_whole(storage, newest)
     if newest == chosen or last is None or last.run != run_id:
-        passed_over = range(chosen + 1, newest + 1)
-        run_id = _run_id(inputs, release, passed_over)
+        skipped = range(chosen + 1, newest + 1)
+        run_id = _run_id(inputs, release, skipped)
     elif not damages(storage, last):
         return Parent(last, newest + 1, run_id, done=True)
-    return Parent(release, newest + 1, run_id, passed_over=passed_over)
+    return Parent(release, newest + 1, run_id, skipped=skipped)
 
 
-def _run_id(inputs: Inputs, release: Release | None, passed_over: range) -> str:
-    """Return the id of the run from a release when there were later ones."""
-    identity = _identity_of(release)
-    return inputs.run_id(f"{identity}, passing over {passed_over}" if passed_over else identity)
+def _run_id(inputs: Inputs, release: Release | None, skipped: range = range(0)) -> str:
+    """Return the id of the run from a release, by what identifies it and its model."""
+    identity = None if release is None else f"{release.number} {release.run} {release.model}"
+    return inputs.run_id(f"{identity}, passing over {skipped}" if skipped else identity)
 
 
 def _newest(storage: Storage) -> int:
@@ -276,11 +218,6 @@ def _newest(storage: Storage) -> int:
     except DamagedFileError:
         named = None
     return max([*numbers, *([] if named is None else [named["release"]])], default=0)
-
-
-def _identity_of(release: Release | None) -> str | None:
-    """Return what identifies a release and its model."""
-    return None if release is None else f"{release.number} {release.run} {release.model}"
 
 
 # ---- what is damaged, and the way out
@@ -317,14 +254,15 @@ def _way_out(storage: Storage, below: int | None) -> str:
 
 
 def _damaged(storage: Storage, release: Release) -> bool:
-    """Return whether a run cannot go on from a release."""
-    from hmrf_dask.jobs.rows import check_vocabulary  # much is imported to read one
+    """Return whether a run cannot continue a release."""
+    from hmrf_dask.text.files import Place, load_vocabulary  # much is imported to read one
 
     try:
-        check_ledger(release, storage.url)
+        _check_ledger(release, storage.url)
         check_release(storage, release)
-        check_vocabulary(storage, release)
-    except DamagedFileError:
+        if (named := release.ledger[VOCABULARY]) is not None:
+            load_vocabulary(named, Place(storage.url))
+    except (DamagedFileError, UnreadableFileError):
         return True
     return False
 
@@ -344,12 +282,10 @@ def parent_again(inputs: Inputs, last: Release) -> Parent | None:
         before = next((one for one in found if one is not None and one.run == last.parent), None)
         if before is None or not before.files or _damaged(storage, before):
             return None
-    passed_over = range(1 if before is None else before.number + 1, last.number)
-    if last.ledger.get(INPUTS) != inputs.identity:
+    skipped = range(1 if before is None else before.number + 1, last.number)
+    if last.ledger.get(INPUTS) != inputs.identity or _run_id(inputs, before, skipped) != last.run:
         return None
-    if _run_id(inputs, before, passed_over) != last.run:
-        return None
-    return Parent(before, last.number + 1, last.run, passed_over=passed_over)
+    return Parent(before, last.number + 1, last.run, skipped=skipped)
 
 
 def check_release(storage: Storage, release: Release, *, predicting: bool = True) -> None:
@@ -384,10 +320,10 @@ def _is_carried(name: str) -> bool:
 def next_id_after(output: str, parent: Parent) -> int:
     """Return the lowest id that no cluster of the skipped releases had; 0 where none was."""
     storage = open_output(output, None)
-    found = {number: _next_id(storage, number) for number in parent.passed_over}
+    known = {n: next_id for n in parent.skipped if (next_id := _next_id(storage, n)) is not None}
     # One that can be read had ids above those of all before it.
-    last_known = max((number for number, one in found.items() if one is not None), default=0)
-    if unknown := [number for number in found if number > last_known]:
+    last_known = max(known, default=0)
+    if unknown := [number for number in parent.skipped if number > last_known]:
         some = f"{unknown[0]} to {unknown[-1]}" if len(unknown) > 1 else f"{unknown[0]}"
         warnings.warn(
             f"no readable file says which ids new clusters got in release {some}: they "
@@ -395,7 +331,7 @@ def next_id_after(output: str, parent: Parent) -> int:
             HmrfWarning,
             stacklevel=2,
         )
-    return max((one for one in found.values() if one is not None), default=0)
+    return max(known.values(), default=0)
 
 
 def _next_id(storage: Storage, number: int) -> int | None:

@@ -38,11 +38,8 @@ class Report:
     Attributes
     ----------
     status : {"done", "up to date"}
-    run, output : str
     parent : str or None
-        The run it went on from.
-    release : int
-    mode : {"fit", "predict"}
+        The run that it continued.
     start : {"cold", "warm"} or None
         None where nothing was fitted.
     files : dict
@@ -51,7 +48,7 @@ class Report:
     documents : dict
         Number of documents by their ids: `all`; `new` and `gone` since the last release; `changed`,
         those that it had too, in a file that is new or changed; `moved`, those that it had too, in
-        another cluster, and `moved_share`, 0 to 1, of those that it had too. Beside them
+        another cluster, and `moved_share`, 0 to 1, of those that it had too. Also those
         `vectorised` in this run, and `quarantined` records of all files.
     vocabulary : dict
         `terms`, whether it was made again (`refit`), the share of words it does not know in the
@@ -110,7 +107,7 @@ class Report:
         return replace(self, status="up to date")
 
 
-ASSIGNMENTS = "assignments"
+ASSIGNMENTS_FOLDER = "assignments"
 LINEAGE = "lineage.json"
 ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
@@ -122,31 +119,15 @@ REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined document
 
 @dataclass(frozen=True)
 class AssignmentFile:
-    """A file of assignments.
+    """A file of assignments."""
 
-    Attributes
-    ----------
-    url : str
-        The place: an output, a run directory or a folder.
-    name : str
-        Below it.
-    sha256 : str or None
-        What it was published with; None where nothing recorded that.
-    """
-
-    url: str
-    name: str
-    sha256: str | None
+    url: str  # the place: an output, a run directory or a folder
+    name: str  # below it
+    sha256: str | None  # that it was published with; None where nothing recorded that
 
     @property
     def path(self) -> str:
-        """Path or URL of the file.
-
-        Examples
-        --------
-        >>> AssignmentFile("s3://bucket/out", "assignments/part-0.parquet", None).path
-        's3://bucket/out/assignments/part-0.parquet'
-        """
+        """Path or URL of the file."""
         return f"{self.url}/{self.name}"
 
 
@@ -174,11 +155,11 @@ def assignment_files(place: str) -> list[AssignmentFile]:
     release = last_release(place)
     published = {} if release is None else release.files
     if release is not None:
-        names = [name for name in published if _folder(name) == ASSIGNMENTS]
+        names = sorted(assignments_of(published))
     else:
         storage = open_storage(root, {}, durable=False)
-        for folder in (f"{ASSIGNMENTS}/", ""):
-            published = _recorded(storage, f"{folder}{HASHES}")
+        for folder in (f"{ASSIGNMENTS_FOLDER}/", ""):
+            published = _recorded(storage, folder)
             found = sorted(name for name in storage.names(folder[:-1]) if name.endswith(".parquet"))
             names = sorted(published) or [f"{folder}{name}" for name in found]
             if names:
@@ -197,8 +178,7 @@ def record_assignments(place: str, files: Mapping[str, str]) -> None:
     Its name begins with a line below, so what reads a folder of Parquet files does not see it.
     """
     storage = open_storage(absolute_url(place), {}, durable=True)
-    data = seal_for_people(asdict(_Recorded({**files})))
-    storage.write(f"{ASSIGNMENTS}/{HASHES}", data)
+    storage.write(f"{ASSIGNMENTS_FOLDER}/{HASHES}", seal_for_people({"files": {**files}}))
 
 
 @dataclass(frozen=True)
@@ -208,14 +188,14 @@ class _Recorded:
     files: dict[str, str]
 
 
-def _recorded(storage: Storage, name: str) -> dict[str, str]:
+def _recorded(storage: Storage, folder: str) -> dict[str, str]:
     """Return the sha256 of files of assignments by their names in a place, none if not recorded."""
+    name = f"{folder}{HASHES}"
     try:
-        found = unseal_as(_Recorded, storage.read(name), f"{storage.url}/{name}").files
+        files = unseal_as(_Recorded, storage.read(name), f"{storage.url}/{name}").files
     except FileNotFoundError:
         return {}
-    below = name.startswith(f"{ASSIGNMENTS}/")
-    return {one if below else one.removeprefix(f"{ASSIGNMENTS}/"): found[one] for one in found}
+    return {f"{folder}{path.rpartition('/')[2]}": sha256 for path, sha256 in files.items()}
 
 
 def model_folder(place: str) -> str:
@@ -225,10 +205,9 @@ def model_folder(place: str) -> str:
     if release is not None:
         folder = model_of(release.files)
         storage = open_storage(root, {}, durable=False)
-        of_model = {n: sha for n, sha in release.files.items() if n.startswith(f"{folder}/")}
         with explained_to_readers():
-            for name, sha256 in of_model.items():
-                read_file(storage, name, sha256)
+            for name in (name for name in release.files if name.startswith(f"{folder}/")):
+                read_file(storage, name, release.files[name])
         return f"{root}/{folder}"
     with explained(root, "read it"):
         filesystem, inside = open_files(root)
@@ -247,20 +226,21 @@ def model_of(files: Iterable[str]) -> str:
     return next(name.removesuffix("/model.json") for name in files if name.endswith("/model.json"))
 
 
-def _folder(name: str) -> str:
-    """Return the folder of a run in which a file lies."""
-    return name.split("/")[2] if name.startswith("runs/") else ""
+def assignments_of(files: Mapping[str, str]) -> dict[str, str]:
+    """Return the assignments among the files of a release, with their sha256.
+
+    Examples
+    --------
+    >>> assignments_of({"runs/1/assignments/part-0.parquet": "9f", "runs/1/run.json": "86"})
+    {'runs/1/assignments/part-0.parquet': '9f'}
+    """
+    return {name: sha256 for name, sha256 in files.items() if f"/{ASSIGNMENTS_FOLDER}/" in name}
 
 
 def inspect_output(place: str, *, verify: bool = False) -> dict[str, Any]:
     """Return what a job's output or a run directory holds.
 
-    Parameters
-    ----------
-    place : str
-    verify : bool
-        Whether every file of the release is hashed; else sizes are compared, and what is small is
-        hashed.
+    Without `verify` sizes are compared, and what is small is hashed; with it every file is.
 
     Returns
     -------
@@ -283,9 +263,8 @@ def inspect_output(place: str, *, verify: bool = False) -> dict[str, Any]:
     if PROGRESS in names:
         return _of_job_run(url, storage)
     if "commits" in names or "run.json" in names:
-        fit = fit_progress(url)
-        ended = "FINAL.json" in names
-        return {"kind": "run", "place": url, "running": not ended, "progress": {"fit": fit}}
+        progress, ended = {"fit": _fit_progress(url)}, "FINAL.json" in names
+        return {"kind": "run", "place": url, "running": not ended, "progress": progress}
     raise InvalidInputError(
         f"inspect must be given the output of a job or a run directory, got {place!r}, where "
         f"neither lies ({', '.join(sorted(names)[:5]) or 'nothing is there'}); check the path"
@@ -294,23 +273,21 @@ def inspect_output(place: str, *, verify: bool = False) -> dict[str, Any]:
 
 def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
     release, holder = last_release(url), holder_of(url)
-    description: dict[str, Any] = {"kind": "output", "place": url, "running": holder is not None}
-    description["release"] = None
+    published = None
     if release is not None:
-        description["release"] = {
-            "number": release.number,
-            "run": release.run,
-            "parent": release.parent,
-            "when": release.when,
-            "counts": release.counts,
-            "files": len(release.files),
-            "hashed": _checked(storage, release, verify),
-        }
-    description["holder"] = None if holder is None else asdict(holder)
+        names = ("number", "run", "parent", "when", "counts")
+        published = {name: getattr(release, name) for name in names}
+        published |= {"files": len(release.files), "hashed": _checked(storage, release, verify)}
     unfinished = sorted(set(storage.names("runs")) - {release.run if release else ""})
     at_work = [holder.run] if holder is not None else ([] if release else unfinished[-1:])
-    description["progress"] = run_progress(url, *at_work) if at_work else None
-    return description
+    return {
+        "kind": "output",
+        "place": url,
+        "running": holder is not None,
+        "release": published,
+        "holder": None if holder is None else asdict(holder),
+        "progress": _run_progress(url, *at_work) if at_work else None,
+    }
 
 
 def _checked(storage: Storage, release: Release, verify: bool) -> int:
@@ -324,22 +301,17 @@ def _checked(storage: Storage, release: Release, verify: bool) -> int:
 def _of_job_run(url: str, storage: Storage) -> dict[str, Any]:
     """Return what the folder of one run of a job holds; whether it works only the output knows."""
     output, _, run = url.rpartition("/runs/")
-    description: dict[str, Any] = {
-        "kind": "job run",
-        "place": url,
-        "running": False,
-        "report": None,
-    }
-    description["progress"] = run_progress(output, run)
+    report = None
     with suppress(FileNotFoundError):
-        description["report"] = asdict(Report.from_json(storage.read(NAME), output))
-    return description
+        report = asdict(Report.from_json(storage.read(NAME), output))
+    described = {"kind": "job run", "place": url, "running": False, "report": report}
+    return {**described, "progress": _run_progress(output, run)}
 
 
-def run_progress(output: str, run: str) -> dict[str, Any]:
+def _run_progress(output: str, run: str) -> dict[str, Any]:
     """Return the last step that a run of a job reported, and how far its fit is."""
     folder = f"{output}/runs/{run}"
-    return {"run": run, "step": _step(folder), "fit": fit_progress(f"{folder}/fit")}
+    return {"run": run, "step": _step(folder), "fit": _fit_progress(f"{folder}/fit")}
 
 
 def _step(folder: str) -> dict[str, Any] | None:
@@ -352,7 +324,7 @@ def _step(folder: str) -> dict[str, Any] | None:
     return None
 
 
-def fit_progress(run_dir: str) -> dict[str, Any] | None:
+def _fit_progress(run_dir: str) -> dict[str, Any] | None:
     """Return the last commit of a fit in words and numbers, None before the first.
 
     `rows_moved` are those that this iteration gave another cluster; iteration 0 their first one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,19 +12,17 @@ import pyarrow.compute as pc
 
 from hmrf_dask.documents.batches import decode_rejects
 from hmrf_dask.flow.dataflow import DaskFlow, tree
-from hmrf_dask.jobs.assignments import ASSIGNMENTS_FOLDER, assignments_of, encode_columns
-from hmrf_dask.jobs.places import REPEATED
+from hmrf_dask.jobs.assignments import Files, by_key, key_of, table_of
+from hmrf_dask.jobs.former import added
+from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, REPEATED, assignments_of
 from hmrf_dask.jobs.steps import JobRun, Material
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.parquet import decode_parquet
+from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import IntArray
-
-Files = dict[str, str]  # sha256 by name below the output
-
 
 Origin = frozenset[str]  # what the rows of a pack were called in the last release
 
@@ -36,7 +34,10 @@ def origins_of(run: JobRun, material: Material) -> list[Origin | None]:
     other documents than it had then, though its files are the same: it is as good as new.
     """
     found = _last_origins(run, material)
-    then, now = _quarantined(run), Counter((one.source, one.id) for one in material.repeated)
+    last = decode_rejects(run.read_last(REPEATED))
+    then, now = (
+        Counter((one.source, one.id) for one in some) for some in (last, material.repeated)
+    )
     if not then and not now:
         return found
     moved = {one[0] for one in then.keys() | now.keys() if then[one] != now[one]}
@@ -52,15 +53,6 @@ def _last_origins(run: JobRun, material: Material) -> list[Origin | None]:
         then = {last.get(file.key, "") for file in record.files}
         found.append(None if "" in then else Origin(then))
     return found
-
-
-def _quarantined(run: JobRun) -> Counter[tuple[str, str | None]]:
-    """Return how many documents of a file and an id the last release quarantined."""
-    assert run.previous is not None
-    files = run.previous.files
-    name = next((name for name in files if name.endswith(f"/{REPEATED}")), None)
-    data = b"" if name is None else read_file(run.place.storage, name, files[name])
-    return Counter((reject.source, reject.id) for reject in decode_rejects(data))
 
 
 def _with_other_copies(
@@ -82,14 +74,18 @@ def _with_other_copies(
 def _with_other_ids(run: JobRun, material: Material, origins: Sequence[Origin | None]) -> set[int]:
     """Return the packs whose last assignments are not those of the documents they have now."""
     assert run.previous is not None
-    there = _by_key(assignments_of(run.previous.files))
+    there = by_key(assignments_of(run.previous.files))
     flow, tasks, packs, others = DaskFlow(), [], [], set()
     for part, (name, pack) in enumerate(zip(material.names, material.files, strict=True)):
         origin = origins[pack]
         if origin is None:
             continue
         whole = origin == {material.rows.keys[pack]}
-        last = _last_of(name if whole else None, origin, there)
+        last = {
+            file: sha256
+            for file, sha256 in _last_of(origin, there).items()
+            if not whole or file.endswith(f"/{name}")
+        }
         if not last:
             others.add(pack)
             continue
@@ -100,7 +96,7 @@ def _with_other_ids(run: JobRun, material: Material, origins: Sequence[Origin | 
 
 
 def _has_others(block: RowBlock, place: Place, last: Files, whole: bool) -> bool:
-    then = set(_table_of(place, last, ["doc_id"])["doc_id"].to_pylist())
+    then = set(table_of(place, last, ["doc_id"])["doc_id"].to_pylist())
     now = set(block.ids.tolist())
     return then != now if whole else not now <= then
 
@@ -128,18 +124,17 @@ def not_carried(run: JobRun, material: Material, origins: Sequence[Origin | None
     keys = material.rows.keys
     whole = {key for key, origin in zip(keys, origins, strict=True) if origin == Origin({key})}
     old = assignments_of(run.previous.files)
-    return {name: sha256 for name, sha256 in old.items() if _called(name)[0] not in whole}
+    return {name: sha256 for name, sha256 in old.items() if key_of(name) not in whole}
 
 
 def _remaining(
     run: JobRun, material: Material, origins: Sequence[Origin | None], old: Files
 ) -> Files:
     """Write the assignments of packs that lost files or were merged."""
-    there = _by_key(old)
+    there = by_key(old)
     flow, tasks = DaskFlow(), []
     for part, (name, pack) in enumerate(zip(material.names, material.files, strict=True)):
-        last = _last_of(None, origins[pack] or Origin(), there)
-        if last:
+        if last := _last_of(origins[pack] or Origin(), there):
             target = f"{run.name}/{ASSIGNMENTS_FOLDER}/{name}"
             block = material.corpus.named[part]
             tasks.append(flow.lazy(_write_rest, block, run.place, last, target))
@@ -148,41 +143,16 @@ def _remaining(
 
 
 def _write_rest(block: RowBlock, place: Place, last: Files, target: str) -> Files:
-    table = _table_of(place, last)
+    table = table_of(place, last)
     kept = table.filter(pc.is_in(table["doc_id"], pa.array(block.ids.tolist(), pa.string())))
-    data = encode_columns(dict(zip(kept.column_names, kept.columns, strict=True)))
+    data = encode_parquet(kept)
     place.storage.write(target, data)
     return {target: digest(data)}
 
 
-def _table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa.Table:
-    """Return some files of assignments as one table."""
-    found = [
-        decode_parquet(read_file(place.storage, *file), columns) for file in sorted(files.items())
-    ]
-    return pa.concat_tables(found)
-
-
-def _by_key(files: Files) -> dict[str, Files]:
-    """Return files of assignments by what their rows are called."""
-    found: dict[str, Files] = defaultdict(dict)
-    for name, sha256 in files.items():
-        found[_called(name)[0]][name] = sha256
-    return found
-
-
-def _last_of(named: str | None, origin: Origin, there: Mapping[str, Files]) -> Files:
-    """Return the last assignments of a pack, or of it those of one name."""
-    found = {name: sha256 for key in origin for name, sha256 in there.get(key, {}).items()}
-    if named is None:
-        return found
-    return {name: sha256 for name, sha256 in found.items() if name.endswith(f"/{named}")}
-
-
-def _called(name: str) -> tuple[str, str]:
-    """Return what the rows of a file of assignments are called, and the number of the batch."""
-    key, _, number = name.rpartition("/")[2].partition("-")
-    return key, number
+def _last_of(origin: Origin, there: Mapping[str, Files]) -> Files:
+    """Return the last assignments of a pack."""
+    return {name: sha256 for key in origin for name, sha256 in there.get(key, {}).items()}
 
 
 def _sizes(run: JobRun, files: Files, lineage: Lineage) -> IntArray:
@@ -191,8 +161,8 @@ def _sizes(run: JobRun, files: Files, lineage: Lineage) -> IntArray:
         return np.zeros(len(lineage.ids), np.int64)
     flow, place = DaskFlow(), run.place
     parts = [flow.lazy(_sizes_of, place, *file, lineage.ids) for file in sorted(files.items())]
-    found: IntArray = flow.compute([tree(flow, _added, parts)])[0]
-    return found
+    sizes: IntArray = flow.compute([tree(flow, added, parts)])[0]
+    return sizes
 
 
 def _sizes_of(place: Place, name: str, sha256: str, ids: tuple[int, ...]) -> IntArray:
@@ -201,7 +171,3 @@ def _sizes_of(place: Place, name: str, sha256: str, ids: tuple[int, ...]) -> Int
     order = np.argsort(ids)
     places = order[np.searchsorted(np.asarray(ids)[order], called)]
     return np.bincount(places, minlength=len(ids)).astype(np.int64)
-
-
-def _added(parts: list[IntArray]) -> IntArray:
-    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))

@@ -18,7 +18,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def nothing(event: dict[str, Any]) -> None:
-    """Tell nobody."""
+    """Report to nobody."""
 
 
 PROGRESS = "progress.json"
@@ -26,16 +26,10 @@ EVERY = 2.0  # seconds between two writes of how far a step is
 
 
 class Watch:
-    """The steps of a run.
-
-    Attributes
-    ----------
-    seconds : dict of str to float
-        How long each step took that is done.
-    """
+    """The steps of a run."""
 
     def __init__(self, storage: Storage, run: str, tell: Tell) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # by step that is done
         self.tell = tell
         self._storage = storage
         self._name = f"runs/{run}/{PROGRESS}"
@@ -43,16 +37,11 @@ class Watch:
 
     @contextmanager
     def step(self, words: str) -> Iterator[Callable[[int, int], None]]:
-        """Tell of a step as long as it goes on; what is given takes how much of it is done."""
+        """Report a step as long as it lasts; what is yielded takes how much of it is done."""
         began, since = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-        event = {"step": words, "done": 0, "of": 0}
         self._written = 0.0
-        self._note(event, since)
-
-        def so_far(done: int, of: int) -> None:
-            self._note({"step": words, "done": done, "of": of}, since)
-
-        yield so_far
+        self._note({"step": words, "done": 0, "of": 0}, since)
+        yield lambda done, of: self._note({"step": words, "done": done, "of": of}, since)
         self.seconds[words] = round(time.perf_counter() - began, 3)
 
     def _note(self, event: dict[str, Any], since: str) -> None:

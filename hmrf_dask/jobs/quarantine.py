@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -60,13 +59,10 @@ def check_records(
     sizes = {one.path: one.size for one in run.inputs.sources}
     n_lost = sum(sizes.get(path, 0) for path in broken)
     shown = [*islice(first_rejects(records), SHOWN + 1), *repeated[: SHOWN + 1]]
+    unreadable = "the bytes may lie in files that cannot be read to their end"
     for n_bad, n_all, what in (
         (n_rejected, n_rejected + n_documents, "records may be rejected"),
-        (
-            n_lost,
-            sum(sizes.values()),
-            "the bytes may lie in files that cannot be read to their end",
-        ),
+        (n_lost, sum(sizes.values()), unreadable),
     ):
         if is_too_much(run.inputs.job, n_bad, n_all):
             write_records(run, records, repeated)
@@ -93,11 +89,16 @@ def _too_many(
     shown = "; ".join(f"{_place(one)}: {one.reason}" for one in rejects[:SHOWN])
     more = "; …" if len(rejects) > SHOWN else ""
     raised = "" if n_bad == n_all else ", or raise max_rejected if so much is to be left out"
-    share = f"{100 * run.inputs.job.max_rejected:.4g} %"
+    said = over_the_share(run.inputs.job, what, n_bad, n_all)
     return TooManyRejectedError(
-        f"at most {share} of {what} (max_rejected: {run.inputs.job.max_rejected:g}), got {n_bad:,} "
-        f"of {n_all:,}: {shown}{more}; {run.folder}/{REJECTS} lists them: correct them{raised}"
+        f"{said}: {shown}{more}; {run.folder}/{REJECTS} lists them: correct them{raised}"
     )
+
+
+def over_the_share(job: Job, what: str, n_bad: int, n_all: int) -> str:
+    """Return in words that more is rejected than a job allows."""
+    share, percent = job.max_rejected, f"{100 * job.max_rejected:.4g} %"
+    return f"at most {percent} of {what} (max_rejected: {share:g}), got {n_bad:,} of {n_all:,}"
 
 
 def _place(reject: Reject) -> str:
@@ -106,12 +107,8 @@ def _place(reject: Reject) -> str:
 
 def warn_of_rejects(run: JobRun, n_records: int, answers: Answers) -> None:
     """Say in one line that something was quarantined, how much, and where it is listed."""
-    some = [
-        counted(n, what)
-        for n, what in ((n_records, "record"), (len(answers.rejects), "answer"))
-        if n
-    ]
-    if some:
+    numbers = (n_records, "record"), (len(answers.rejects), "answer")
+    if some := [counted(n, what) for n, what in numbers if n]:
         warnings.warn(
             f"quarantined: {' and '.join(some)}, listed with the reasons in {run.folder}/{REJECTS}",
             HmrfWarning,
@@ -130,10 +127,8 @@ def write_records(run: JobRun, records: Sequence[PackRecord], repeated: Sequence
         for record, n_lines in zip(records, lines_before_of(records), strict=True)
         if record.rejects
     ]
-    files = Files()
-    for found in flow.compute(tasks) if tasks else []:
-        files |= found
-    return files | _listed(run, REPEATED, repeated)
+    copied = flow.compute(tasks) if tasks else []
+    return dict(copied) | _listed(run, REPEATED, repeated)
 
 
 def write_answers(run: JobRun, rejects: Sequence[Reject], waiting: Sequence[Reject]) -> Files:
@@ -142,20 +137,16 @@ def write_answers(run: JobRun, rejects: Sequence[Reject], waiting: Sequence[Reje
 
 
 def _listed(run: JobRun, name: str, rejects: Sequence[Reject]) -> Files:
-    if not rejects:
-        return {}
-    path, data = f"{run.name}/{REJECTS}/{name}", encode_rejects(rejects)
-    run.place.storage.write(path, data)
-    return {path: digest(data)}
+    return run.write(f"{REJECTS}/{name}", encode_rejects(rejects)) if rejects else {}
 
 
-def _copy(place: Place, record: PackRecord, n_lines: int, target: str) -> Files:
+def _copy(place: Place, record: PackRecord, n_lines: int, target: str) -> tuple[str, str]:
     """Bring the rejects of a pack together, with the lines they have in their whole file."""
     storage = place.storage
     listed = [one for name in record.rejects for one in read_hashed(storage, name, decode_rejects)]
     data = encode_rejects(placed(one, n_lines) for one in [*listed, *record.unlisted_rejects()])
     storage.write(target, data)
-    return {target: digest(data)}
+    return target, digest(data)
 
 
 SHOWN_IDS = 5
@@ -163,14 +154,6 @@ REASON = "the id is that of a document of another file"
 SAME = "the id is that of an earlier document of this file"
 FindLines = Callable[[Mapping[int, set[str]]], Mapping[int, Mapping[str, int]]]
 RowPlace = tuple[str, int, int]  # a file, a partition, and a row of it
-
-
-@dataclass(frozen=True)
-class Unique:
-    """A corpus without ids that come twice, and the documents left out."""
-
-    corpus: Corpus
-    rejects: list[Reject]
 
 
 def without_repeated(
@@ -181,28 +164,17 @@ def without_repeated(
     first: Callable[[str], Any],
     find_lines: FindLines,
     quarantine: bool,
-) -> Unique:
-    """Return the corpus with each id once: of several documents that of the first file stays.
+) -> tuple[Corpus, list[Reject]]:
+    """Return the corpus with each id once, and the documents left out, which else are an error.
 
-    Parameters
-    ----------
-    corpus : Corpus
-        Of files.
-    homes : sequence of lists
-        The files in each partition, and how many documents of each.
-    url : str
-        Folder for the rows of partitions that lose some.
-    first : callable
-        What files are put in order by.
-    find_lines : callable
-        Where documents are that an earlier part of the same file has too.
-    quarantine : bool
-        Whether documents are left out; else they are an error.
+    `homes` are the files in each partition, and how many documents of each. Of documents with one
+    id that of the `first` file stays. Rows of partitions that lose some are written below `url`.
+    `find_lines` says where documents are that an earlier part of the same file has too.
     """
     flow = DaskFlow()
     repeated = find_duplicate_ids(corpus, flow)
     if not repeated:
-        return Unique(corpus, [])
+        return corpus, []
     ids = np.sort(np.asarray(repeated, np.str_))
     shared = flow.share(ids)
     found = flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.named])
@@ -219,7 +191,7 @@ def without_repeated(
     for some in where:
         for _, part, row in some[1:]:
             out[part].append(row)
-    return Unique(_without(flow, corpus, out, url), _lost(ids.tolist(), where, find_lines))
+    return _without(flow, corpus, out, url), _lost(ids.tolist(), where, find_lines)
 
 
 def _lost(
@@ -246,8 +218,7 @@ def _lost(
 def _refuse(n_ids: int, firsts: Sequence[str], lost: Sequence[Reject]) -> NoReturn:
     homes: dict[str, list[str]] = {}
     for one in lost:
-        place = f"{one.source}, line {one.line}" if one.line else one.source
-        homes.setdefault(str(one.id), [firsts[len(homes)]]).append(place)
+        homes.setdefault(str(one.id), [firsts[len(homes)]]).append(_place(one))
     shown = "; ".join(
         f"{one!r} in {' and '.join(dict.fromkeys(home))}" for one, home in homes.items()
     )
@@ -265,14 +236,10 @@ def _paths(home: Home, rows: IntArray) -> list[str]:
 
 def _without(flow: DaskFlow, corpus: Corpus, out: dict[int, list[int]], url: str) -> Corpus:
     """Return the corpus with other files in the place of those that lose rows."""
-    made = flow.compute(
-        [
-            flow.lazy(_write_rest, corpus.sources[part], rows, part, url)
-            for part, rows in out.items()
-        ]
-    )
-    changed = dict(zip(out, made, strict=True))
-    sources = [changed.get(part, source) for part, source in enumerate(corpus.sources)]
+    sources = list(corpus.sources)
+    tasks = [flow.lazy(_write_rest, sources[part], rows, part, url) for part, rows in out.items()]
+    for part, source in zip(out, flow.compute(tasks), strict=True):
+        sources[part] = source
     return corpus_of_files(sources, corpus.n_features)
 
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.constraints.answer_files import encode_pairs
-from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.answers import Answers
-from hmrf_dask.jobs.assignments import assignments_of, write_assignments, write_clusters
-from hmrf_dask.jobs.former import OldAssignments, Overlap, count_overlap
+from hmrf_dask.jobs.assignments import (
+    Files,
+    by_key,
+    table_of,
+    write_assignments,
+    write_clusters,
+)
+from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
     CAME,
@@ -42,9 +46,10 @@ from hmrf_dask.jobs.places import (
     NOTES,
     REJECTS,
     Report,
+    assignments_of,
     model_of,
 )
-from hmrf_dask.jobs.predict import Files, Origin, carry, not_carried, origins_of
+from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobRun, Material
@@ -53,43 +58,32 @@ from hmrf_dask.measures.scores import normalized_mutual_info
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
-from hmrf_dask.releases.release import (
-    Contents,
-    hashed,
-    publish,
-    read_file,
-    read_if_whole,
-)
+from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest
-from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.files import Place
 from hmrf_dask.text.tfidf import top_words
-from hmrf_dask.types import IntArray
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a run wrote.
+    """What a run wrote: `files` are those of the release so far.
 
-    Attributes
-    ----------
-    files : dict of str to str
-        The sha256 of all files of the release so far, by their names below the output.
-    lineage : Lineage
-    violations : dict of str to int
-    n_changed : int
-        Documents that the last release had too, in files that are new or changed since.
+    The last release had `n_changed` of the documents too, in files that are new or changed since.
     """
 
     files: Files
     lineage: Lineage
     violations: dict[str, int]
     n_changed: int
+    start: str | None = None
+    fit: dict[str, Any] = field(default_factory=dict)
 
 
-def write_fit(run: JobRun, material: Material, answers: Answers, model: HMRFEstimator) -> Results:
-    """Write the results of a fit."""
+def write_fit(
+    run: JobRun, material: Material, answers: Answers, model: HMRFEstimator, start: str
+) -> Results:
+    """Write the results of a fit with a warm or a cold start."""
     n_clusters = len(model.cluster_centers_)
     with run.watch.step("match clusters"):
         lineage, n_changed = _traced(run, material, model, n_clusters)
@@ -109,10 +103,19 @@ def write_fit(run: JobRun, material: Material, answers: Answers, model: HMRFEsti
     if lineage is None:
         lineage = first_lineage(written.sizes.tolist(), first_id)
     files = {f"{run.name}/{name}": sha256 for name, sha256 in (written.files | tables).items()}
-    files |= _model_files(run) | _written(run, LINEAGE, lineage.to_json())
+    files |= _model_files(run) | run.write(LINEAGE, lineage.to_json())
     if answers.used is not None:
-        files |= _written(run, ANSWERS, encode_pairs(answers.used))
-    return Results(files, lineage, written.violations, n_changed)
+        files |= run.write(ANSWERS, encode_pairs(answers.used))
+    if notes := answers.notes():
+        files |= run.write(NOTES, notes)
+    fit = {
+        "J": float(model.objective_),
+        "iterations": int(model.n_iter_),
+        "converged": bool(model.converged_),
+        "stop_reason": str(model.stop_reason_),
+        "seed": int(model.seed_),
+    }
+    return Results(files, lineage, written.violations, n_changed, start, fit)
 
 
 def _traced(
@@ -121,9 +124,9 @@ def _traced(
     """Return the lineage after the last release, None where there is none, and `n_changed`."""
     if run.previous is None:
         return None, 0
-    old = assignments_of(run.previous.files)
     shared = count_overlap(
-        OldAssignments(run.inputs.output, old),
+        run.place,
+        assignments_of(run.previous.files),
         material.corpus,
         model.labels_,
         n_clusters,
@@ -142,11 +145,9 @@ def _in_changed_files(run: JobRun, material: Material) -> list[bool]:
 
 
 def _last_lineage(run: JobRun) -> Lineage:
-    assert run.previous is not None
-    name = next(name for name in run.previous.files if name.endswith(f"/{LINEAGE}"))
-    found = Lineage.from_json(read_file(run.place.storage, name, run.previous.files[name]))
+    last = Lineage.from_json(run.read_last(LINEAGE))
     next_id = next_id_after(run.inputs.output, run.parent)
-    return replace(found, next_id=max(found.next_id, next_id))
+    return replace(last, next_id=max(last.next_id, next_id))
 
 
 def _model_files(run: JobRun) -> Files:
@@ -156,94 +157,51 @@ def _model_files(run: JobRun) -> Files:
     return hashed(run.place.storage, filter(OUTPUT.fullmatch, names))
 
 
-def _written(run: JobRun, name: str, data: bytes) -> Files:
-    open_storage(run.inputs.output, {}, durable=True).write(f"{run.name}/{name}", data)
-    return {f"{run.name}/{name}": digest(data)}
-
-
 # ---- new documents under the last model
 
 
 def write_prediction(run: JobRun, material: Material) -> Results:
     """Give documents of new and changed files clusters of the last model; others keep theirs."""
     assert run.previous is not None
-    model, before = run.last_model, _last_lineage(run)
-    origins = origins_of(run, material)
-    files, sizes, shared = _predicted(run, material, model, before, origins)
-    lineage = carried_on(before, sizes.tolist(), shared.n_common, shared.n_moved)
+    before, origins = _last_lineage(run), origins_of(run, material)
+    files, shared = _predicted(run, material, len(before.ids), origins)
+    reused, kept = carry(run, material, origins, before)  # writes too, next to the others
+    moved = shared.old != np.asarray(before.ids)[shared.new]
+    n_common, n_moved = int(shared.counts.sum() + kept.sum()), int(shared.counts[moved].sum())
+    lineage = carried_on(before, (shared.sizes + kept).tolist(), n_common, n_moved)
     folder = model_of(run.previous.files)
     fitted = folder.removesuffix(MODEL)
-    kept = (f"{folder}/", f"{fitted}{ANSWERS}", f"{fitted}{NOTES}")
-    files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(kept)}
-    files |= _written(run, assignments.NAME, _resized(run, lineage))
-    files |= _written(run, LINEAGE, lineage.to_json())
-    return Results(files, lineage, {"must_link": 0, "cannot_link": 0}, shared.n_changed)
-
-
-class _Shared(NamedTuple):
-    """Documents that the last release had too.
-
-    Attributes
-    ----------
-    n_common : int
-        All of them.
-    n_changed : int
-        Those in files that are new or changed since.
-    n_moved : int
-        Those that are in another cluster now.
-    """
-
-    n_common: int
-    n_changed: int
-    n_moved: int
+    same = (f"{folder}/", f"{fitted}{ANSWERS}", f"{fitted}{NOTES}")
+    files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(same)}
+    files |= run.write(assignments.NAME, _resized(run, lineage))
+    files |= run.write(LINEAGE, lineage.to_json())
+    violations = {"must_link": 0, "cannot_link": 0}
+    return Results(files | reused, lineage, violations, shared.n_changed)
 
 
 def _predicted(
-    run: JobRun,
-    material: Material,
-    model: HMRFEstimator,
-    before: Lineage,
-    origins: list[Origin | None],
-) -> tuple[Files, IntArray, _Shared]:
-    """Return assignments, their sizes by cluster, and what they share with the last release."""
-    wanted = [origin is None for origin in origins]
+    run: JobRun, material: Material, n_clusters: int, origins: list[Origin | None]
+) -> tuple[Files, Overlap]:
+    """Write the assignments of packs that keep none; return what they share with the last ones."""
+    none, wanted = np.zeros(0, np.int64), [origin is None for origin in origins]
     corpus, names = material.of_files(wanted)
-    files, sizes, shared = Files(), np.zeros(len(before.ids), np.int64), _Shared(0, 0, 0)
-    if corpus is not None:
-        old = not_carried(run, material, origins)
-        with run.watch.step("write assignments"):
-            labels = nearest_rows(model.predictor(), corpus) if old else None
-            written = write_assignments(corpus, labels, model, run.folder, names=names)
-        if old:
-            parts = zip(_in_changed_files(run, material), material.files, strict=True)
-            changed = [one for one, pack in parts if wanted[pack]]
-            shared = _shared(
-                count_overlap(
-                    OldAssignments(run.inputs.output, old),
-                    corpus,
-                    labels,
-                    len(before.ids),
-                    changed=changed,
-                ),
-                before.ids,
-            )
-        sizes = written.sizes
-        files |= {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
-    reused, kept = carry(run, material, origins, before)  # writes too, next to the others
-    n_common = shared.n_common + int(kept.sum())
-    return files | reused, sizes + kept, shared._replace(n_common=n_common)
-
-
-def _shared(found: Overlap, ids: Sequence[int]) -> _Shared:
-    moved = found.old != np.asarray(ids)[found.new]
-    return _Shared(int(found.counts.sum()), found.n_changed, int(found.counts[moved].sum()))
+    if corpus is None:
+        return {}, Overlap(none, none, none, np.zeros(n_clusters, np.int64), 0)
+    old, model = not_carried(run, material, origins), run.last_model
+    with run.watch.step("write assignments"):
+        labels = nearest_rows(model.predictor(), corpus) if old else None
+        written = write_assignments(corpus, labels, model, run.folder, names=names)
+    files = {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
+    if not old:
+        return files, Overlap(none, none, none, written.sizes, 0)
+    parts = zip(_in_changed_files(run, material), material.files, strict=True)
+    changed = [one for one, pack in parts if wanted[pack]]
+    return files, count_overlap(run.place, old, corpus, labels, n_clusters, changed=changed)
 
 
 def _resized(run: JobRun, lineage: Lineage) -> bytes:
     """Return the clusters of the last release with the sizes they have now."""
-    assert run.previous is not None
-    name = next(name for name in run.previous.files if name.endswith(f"/{assignments.NAME}"))
-    table = decode_parquet(read_file(run.place.storage, name, run.previous.files[name]))
+    table = decode_parquet(run.read_last(assignments.NAME))
     sizes = dict(zip(lineage.ids, lineage.sizes, strict=True))
     now = pa.array([sizes[one] for one in table["cluster"].to_pylist()], pa.int64())
     place = table.column_names.index("size")
@@ -253,37 +211,25 @@ def _resized(run: JobRun, lineage: Lineage) -> bytes:
 KINDS = ("must", "cannot")
 
 
-def release(
-    run: JobRun,
-    material: Material,
-    answers: Answers,
-    results: Results,
-    start: str | None,
-    fit: dict[str, Any],
-) -> Report:
+def release(run: JobRun, material: Material, answers: Answers, results: Results) -> Report:
     """Publish what a run made, and return its report."""
     with run.watch.step("write the report"):
-        files = results.files | _rejects(run, material, answers) | _answer_files(run, answers)
+        files = results.files | write_records(run, material.rows.records, material.repeated)
+        files |= write_answers(run, answers.rejects, answers.waiting)
+        if answers.documents.gone.any():
+            files |= run.write(GONE, answers.documents.encode_gone())
         nmi = _agreement(run, material, results.files)
-        report = _report(
-            run=run,
-            material=material,
-            answers=answers,
-            results=results,
-            start=start,
-            fit=fit,
-            nmi=nmi,
-        )
-        report, data = _kept(run, report)
+        report, data = _kept(run, _report(run, material, answers, results, nmi))
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
         ledger = _ledger(run, material, results)
         counts = {"documents": report.documents["all"], "clusters": report.clusters["number"]}
+        model = files[f"{model_of(files)}/model.json"]
         publish(
             run.hold,
             run_id=run.run_id,
             previous=run.previous,
-            contents=Contents(files, ledger, counts, _model_identity(results.files)),
+            contents=Contents(files, ledger, counts, model),
             number=run.parent.number,
         )
         before = [] if run.previous is None else [run.previous.ledger]
@@ -309,39 +255,12 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
     }
 
 
-def _model_identity(files: Files) -> str:
-    return next(sha256 for name, sha256 in files.items() if name.endswith("/model.json"))
-
-
-# ---- rejects
-
-
-def _rejects(run: JobRun, material: Material, answers: Answers) -> Files:
-    """List what was quarantined, with the reasons, and answers that wait for documents."""
-    records = write_records(run, material.rows.records, material.repeated)
-    return records | write_answers(run, answers.rejects, answers.waiting)
-
-
-def _answer_files(run: JobRun, answers: Answers) -> Files:
-    """Write what their other columns hold, and which documents they name are gone."""
-    written = {NOTES: answers.notes, GONE: answers.gone}
-    files = Files()
-    for name, data in written.items():
-        if data:
-            run.place.storage.write(f"{run.name}/{name}", data)
-            files[f"{run.name}/{name}"] = digest(data)
-    return files
-
-
 # ---- known classes
 
 
 def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
     """Return the NMI with the label column; None where no document has a label."""
-    flow = DaskFlow()
-    written: dict[str, list[tuple[str, str]]] = {}
-    for named in assignments_of(files).items():
-        written.setdefault(named[0].rpartition("/")[2].partition("-")[0], []).append(named)
+    flow, written = DaskFlow(), by_key(assignments_of(files))
     tasks = [
         flow.lazy(_compared, run.place, written[key], [name for name in record.labels if name])
         for key, record in zip(material.rows.keys, material.rows.records, strict=True)
@@ -353,16 +272,15 @@ def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
     return normalized_mutual_info(table) if table.n_rows else None
 
 
-def _compared(place: Place, written: list[tuple[str, str]], labels: list[str]) -> Contingency:
+def _compared(place: Place, written: Files, labels: list[str]) -> Contingency:
     """Return how many documents of a file each class has in each cluster."""
-    storage = place.storage
+    storage, rows = place.storage, table_of(place, written, ["doc_id", "cluster"])
     known = pa.concat_tables([read_hashed(storage, name, decode_parquet) for name in labels])
     known = known.drop_null()
-    found = pa.concat_tables([decode_parquet(read_file(storage, *named)) for named in written])
-    places = pc.index_in(found["doc_id"], value_set=known["id"])
+    places = pc.index_in(rows["doc_id"], value_set=known["id"])
     there = pc.is_valid(places)
     classes = known["label"].take(places.filter(there)).to_numpy()
-    return tabulate(np.asarray(classes, np.str_), found["cluster"].filter(there).to_numpy())
+    return tabulate(np.asarray(classes, np.str_), rows["cluster"].filter(there).to_numpy())
 
 
 # ---- the report
@@ -373,8 +291,6 @@ def _report(
     material: Material,
     answers: Answers,
     results: Results,
-    start: str | None,
-    fit: dict[str, Any],
     nmi: float | None,
 ) -> Report:
     rows, lineage = material.rows, results.lineage
@@ -388,7 +304,7 @@ def _report(
         parent=None if run.previous is None else run.previous.run,
         release=run.parent.number,
         mode=run.inputs.job.mode,
-        start=start,
+        start=results.start,
         files=run.changes.counted(),
         documents={
             "all": sum(lineage.sizes),
@@ -409,14 +325,17 @@ def _report(
             "unknown_share_then": vocabulary.unknown_share,
         },
         answers={
-            "pairs": _by_kind(answers.used),
+            "pairs": {
+                kind: 0 if answers.used is None else len(getattr(answers.used, f"{kind}_link"))
+                for kind in KINDS
+            },
             "violated": {kind: results.violations[f"{kind}_link"] for kind in KINDS},
             "quarantined": len(answers.rejects),
-            "unknown": answers.n_unknown,
+            "unknown": len(answers.unknown),
             "waiting": len(answers.waiting),
             "unused": answers.n_unused,
         },
-        fit=fit,
+        fit=results.fit,
         clusters={"number": len(lineage.ids), **dict(sorted(kinds.items()))},
         nmi=nmi,
         seconds=dict(run.watch.seconds),
@@ -424,13 +343,6 @@ def _report(
             run, results, listed=bool(n_quarantined or answers.rejects or answers.waiting)
         ),
     )
-
-
-def _by_kind(pairs: Constraints | None) -> dict[str, int]:
-    """Return how many pairs of each kind there are."""
-    if pairs is None:
-        return dict.fromkeys(KINDS, 0)
-    return {kind: len(getattr(pairs, f"{kind}_link")) for kind in KINDS}
 
 
 def _n_vectorised(run: JobRun, rows: JobRows) -> int:

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any, NamedTuple
 
-from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.jobs.inputs import DocumentSource
@@ -47,7 +47,6 @@ from hmrf_dask.text.tfidf import Coverage, Vocabulary
 from hmrf_dask.text.vectorise import (
     WRITTEN,
     SourceRows,
-    corpus_of,
     count_more,
     count_sources,
     counts_key,
@@ -59,42 +58,26 @@ from hmrf_dask.text.vectorise import (
 SoFar = Callable[[int, int], None]
 Home = list[tuple[str, int]]  # files, and how many documents of each
 AT_ONCE = 512  # packs in one graph, whose end is reported
+NOTHING_COVERED = Coverage()
 log = logging.getLogger("hmrf_dask")
 
 
 @dataclass(frozen=True)
 class JobRows:
-    """The rows of a job.
+    """The rows and the record of each pack, and what its counts and rows are called.
 
-    Attributes
-    ----------
-    rows : tuple of SourceRows
-        Of each pack, in their order.
-    records : tuple of PackRecord
-        Of each pack.
-    keys : tuple of str
-        What each pack's counts and rows are called.
-    vocabulary : Vocabulary or None
-        None where rows are ready embeddings.
-    made_of : tuple of str
-        Keys of the packs that the vocabulary was made of.
-    refit : bool
-        Whether it was made now.
-    coverage : Coverage
-        How much of the new files the vocabulary of before knew, or this one where there was none.
+    The vocabulary, None where rows are ready embeddings, was made of the packs `made_of`, `refit`
+    says whether now. `coverage` is how much of the new files the vocabulary of before knew, or this
+    one where there was none.
     """
 
-    rows: tuple[SourceRows, ...]
-    records: tuple[PackRecord, ...]
-    keys: tuple[str, ...]
-    vocabulary: Vocabulary | None
-    made_of: tuple[str, ...]
-    refit: bool
-    coverage: Coverage
-
-    def corpus(self, options: dict[str, Any]) -> Corpus:
-        """Return all rows, one partition for each batch of a pack."""
-        return corpus_of(self.rows, options)
+    rows: Sequence[SourceRows]
+    records: Sequence[PackRecord]
+    keys: Sequence[str]
+    vocabulary: Vocabulary | None = None
+    made_of: Sequence[str] = ()
+    refit: bool = False
+    coverage: Coverage = NOTHING_COVERED
 
     def names(self) -> list[str]:
         """Return a file name for each partition of the corpus: the same pack, the same."""
@@ -153,44 +136,27 @@ def count_documents(
     return list(map(CountedPack, packs, counted, records))
 
 
-@dataclass(frozen=True)
-class Before:
-    """The vocabulary of the last release, and the keys of the packs that it was made of."""
-
-    vocabulary: Vocabulary
-    made_of: tuple[str, ...]
-
-
 def weigh_documents(
     packs: Sequence[CountedPack],
     new: Sequence[bool],
     text: Text,
-    before: Before | None,
+    before: tuple[Vocabulary, Sequence[str]] | None,
     place: Place,
     *,
     before_written: Callable[[str], None],
 ) -> JobRows:
     """Return the rows of counted packs, in the vocabulary of before or a new one.
 
-    Parameters
-    ----------
-    packs : sequence of CountedPack
-    new : sequence of bool
-        Which of them the last release was not made of.
-    text : Text
-    before : Before, optional
-        None where there was none, or its settings were others.
-    place : Place
-        The output.
-    before_written : callable
-        Called with the identity of a new vocabulary before it or rows in it are written.
+    The last release was not made of the `new` ones; `before` are its vocabulary and the keys of the
+    packs that this was made of, if the settings are the same. `before_written` is called with the
+    identity of a new vocabulary before it or rows in it are written.
     """
     flow, settings = DaskFlow(), settings_of(text)
-    counted, records = [one.counts for one in packs], tuple(one.record for one in packs)
-    keys = tuple(one.key for one in counted)
+    counted, records = [one.counts for one in packs], [one.record for one in packs]
+    keys, coverage = [one.key for one in counted], None
     if before is not None:
-        rows = rows_of(flow, counted, before.vocabulary, place)
-        known = set(before.made_of)
+        vocabulary, known = before[0], set(before[1])
+        rows = rows_of(flow, counted, vocabulary, place)
         # What takes the place of packs that it was made of, it was made of too.
         known |= {
             one.counts.key
@@ -198,37 +164,15 @@ def weigh_documents(
             if one.pack.origins
             and known.issuperset(counts_key(key, settings) for key in one.pack.origins)
         }
-        coverage = _covered(rows, new)
-        since = _covered(rows, [key not in known for key in keys])
-        if not _is_outdated(text, before.vocabulary, since):
-            made_of = tuple(key for key in keys if key in known)
-            return JobRows(
-                rows=tuple(rows),
-                records=records,
-                keys=keys,
-                vocabulary=before.vocabulary,
-                made_of=made_of,
-                refit=False,
-                coverage=coverage,
-            )
+        coverage = Coverage.total([one.coverage for one in compress(rows, new)])
+        since = [one.coverage for one, key in zip(rows, keys, strict=True) if key not in known]
+        if not _is_outdated(text, vocabulary, Coverage.total(since)):
+            made_of = [key for key in keys if key in known]
+            return JobRows(rows, records, keys, vocabulary, made_of, coverage=coverage)
     vocabulary = fit_vocabulary(flow, counted, settings, place, before_written=before_written)
     rows = rows_of(flow, counted, vocabulary, place)
-    if before is None:
-        coverage = _covered(rows, [True] * len(rows))
-    return JobRows(
-        rows=tuple(rows),
-        records=records,
-        keys=keys,
-        vocabulary=vocabulary,
-        made_of=keys,
-        refit=True,
-        coverage=coverage,
-    )
-
-
-def _covered(rows: Sequence[SourceRows], wanted: Sequence[bool]) -> Coverage:
-    some = [one.coverage for one, is_wanted in zip(rows, wanted, strict=True) if is_wanted]
-    return Coverage.total(some)
+    coverage = coverage or Coverage.total([one.coverage for one in rows])
+    return JobRows(rows, records, keys, vocabulary, keys, refit=True, coverage=coverage)
 
 
 def settings_of(text: Text) -> TextSettings:
@@ -263,17 +207,11 @@ def find_lines(
     }
 
 
-FOLDER = f"{ROWS}/embeddings"
+EMBEDDINGS = f"{ROWS}/embeddings"
 
 
 def embed_documents(packs: Sequence[Pack], place: Place, so_far: SoFar) -> JobRows:
-    """Return the embeddings of all packs as rows; files that are done already are left.
-
-    Raises
-    ------
-    InvalidInputError
-        Files have embeddings of different lengths.
-    """
+    """Return the embeddings of all packs as rows; files that are done already are left."""
     flow, found = DaskFlow(), list[Embedded]()
     place.storage.make_root()
     for first in range(0, len(packs), AT_ONCE):
@@ -282,24 +220,14 @@ def embed_documents(packs: Sequence[Pack], place: Place, so_far: SoFar) -> JobRo
         made = flow.compute([flow.lazy(embed_source, one, place) for one in some])
         tell_remade([one.damage for one in made if one.damage])
         found += made
-    records = tuple(one.record for one in found)
+    records = [one.record for one in found]
     if any(one.stop for one in packs):  # it was read by a run that quarantined them
         refuse_rejects(records)
     widths = {one.rows.n_features: one.record.paths[0] for one in found if one.rows.files}
-    if len(widths) > 1:
-        refuse_widths(widths)
+    refuse_widths(widths)
     width = max(widths, default=1)
-    rows = tuple(replace(one.rows, n_features=width) for one in found)  # an empty file has none
-    keys = tuple(record.key for record in records)
-    return JobRows(
-        rows=rows,
-        records=records,
-        keys=keys,
-        vocabulary=None,
-        made_of=(),
-        refit=False,
-        coverage=Coverage(),
-    )
+    rows = [replace(one.rows, n_features=width) for one in found]  # an empty file has none
+    return JobRows(rows, records, [record.key for record in records])
 
 
 @dataclass(frozen=True)
@@ -321,7 +249,7 @@ class Embedded(NamedTuple):
 
 def embed_source(source: Pack, place: Place) -> Embedded:
     """Return the rows of a pack, written now if they are not there yet."""
-    storage, folder = place.storage, f"{FOLDER}/{source.key}"
+    storage, folder = place.storage, f"{EMBEDDINGS}/{source.key}"
     url = f"{storage.url}/{folder}"
     written, damage = _record_or_damage(storage, folder)
     if written is None:
@@ -349,34 +277,12 @@ def _record_or_damage(storage: Storage, folder: str) -> tuple[_EmbeddingsRecord 
         return None, f"{error.path} {error.what}"
 
 
-def check_vocabulary(storage: Storage, release: Release) -> None:
-    """Raise DamagedReleaseError where the vocabulary of a release cannot be read."""
-    named = release.ledger[VOCABULARY]
-    try:
-        if named is not None:
-            load_vocabulary(named, Place(storage.url))
-    except UnreadableFileError as error:
-        raise DamagedReleaseError(str(error)) from error
-
-
 def read_vocabulary(
     release: Release, place: Place, settings: TextSettings, *, needed: bool
 ) -> Vocabulary | None:
-    """Return the vocabulary of a release, None where it had none.
+    """Return the vocabulary of a release, None where it had none; made again if it is damaged.
 
-    Parameters
-    ----------
-    release : Release
-    place : Place
-    settings : TextSettings
-        Those of the job, with which it is made again.
-    needed : bool
-        Whether a run cannot do without: else one that is lost is a warning.
-
-    Raises
-    ------
-    DamagedReleaseError
-        It cannot be read, nor made again.
+    One that is lost is an error if it is `needed`, else a warning.
     """
     named = release.ledger[VOCABULARY]
     if named is None:
@@ -417,7 +323,6 @@ def _made_again(
     return found
 
 
-EMBEDDINGS = "embeddings"
 _KEYED = (DOCUMENTS, COUNTS, VOCABULARIES)
 
 
@@ -440,7 +345,7 @@ def names_made(
         *(f"{DOCUMENTS}/{pack}" for pack in packs),
         *(f"{COUNTS}/{key}" for key in counts),
         *(f"{VOCABULARIES}/{one}" for one in named if one is not None),
-        *(f"{ROWS}/{EMBEDDINGS if one is None else one}" for one in named),
+        *(EMBEDDINGS if one is None else f"{ROWS}/{one}" for one in named),
     }
 
 
@@ -457,7 +362,7 @@ def sweep(output: str, run_id: str, ledgers: Iterable[dict[str, Any]]) -> None:
             remove_own(storage, name)
     for rows in sorted(_there(storage, ROWS) & (own | kept)) if is_within(storage, ROWS) else ():
         # Rows are called as the counts that they are made of; embeddings as their pack.
-        of = DOCUMENTS if rows.endswith(f"/{EMBEDDINGS}") else COUNTS
+        of = DOCUMENTS if rows == EMBEDDINGS else COUNTS
         for name in _there(storage, rows):
             key = name.rpartition("/")[2]
             if FOLDERS.fullmatch(name) and not (rows in kept and f"{of}/{key}" in kept):

@@ -9,9 +9,7 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeVar
+from dataclasses import replace
 
 from hmrf_dask.errors import (
     ConfigurationError,
@@ -21,8 +19,7 @@ from hmrf_dask.errors import (
     UnreadableFileError,
     counted,
 )
-from hmrf_dask.jobs.assignments import assignments_of
-from hmrf_dask.jobs.former import OldAssignments, count_shared
+from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.parent import (
     INPUTS,
@@ -34,7 +31,7 @@ from hmrf_dask.jobs.parent import (
     last_release,
     parent_again,
 )
-from hmrf_dask.jobs.places import NAME, Report
+from hmrf_dask.jobs.places import NAME, Report, assignments_of
 from hmrf_dask.jobs.progress import Tell, Watch, nothing
 from hmrf_dask.jobs.quarantine import TooManyRejectedError
 from hmrf_dask.jobs.release import release, write_fit, write_prediction
@@ -44,10 +41,8 @@ from hmrf_dask.jobs.steps import (
     check_parent,
     find_answers,
     fit_all,
-    fit_told,
-    look_at_answers,
+    given_answers,
     prepare,
-    unused_answers,
 )
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.lock import OutputLock, held, open_output
@@ -71,7 +66,6 @@ from hmrf_dask.storage.sealed import RunUnavailableError
 from hmrf_dask.storage.stores import (
     OTHERS,
     PRIVATE_FOLDER,
-    Storage,
     is_private,
     make_folders,
     open_storage,
@@ -79,39 +73,25 @@ from hmrf_dask.storage.stores import (
 from hmrf_dask.text.files import COUNTED, COUNTS
 from hmrf_dask.text.vectorise import WRITTEN
 
-T = TypeVar("T")
 _KEY = "[0-9a-f]{24}"
 _COUNTS = re.compile(rf"(?:^|/)({COUNTS}/{_KEY})/[^/]+$")
 _ROWS = re.compile(rf"(?:^|/)(rows/(?:{_KEY}|embeddings)/{_KEY})/[^/]+$")
-_BESIDE = re.compile(rf"(?:^|/)documents/({_KEY})/[^/]+$")
+_DOCUMENTS = re.compile(rf"(?:^|/)documents/({_KEY})/[^/]+$")
 _OF_RUN = re.compile(r"(?:^|/)(runs/[0-9a-f]{16}/rows/[^/]+)$")
 
 
-def repaired(
-    work: Callable[[], T], storage: Storage, record_of_documents: Callable[[str], str]
-) -> T:
-    """Return what some work gives, begun again for every damaged file that can be made again.
+def _repaired(run: JobRun) -> Report:
+    """Do the work of a run, begun again for every damaged file that can be made again.
 
-    Parameters
-    ----------
-    work : callable
-        What is done already is not done again.
-    storage : Storage
-        The output.
-    record_of_documents : callable
-        The record, below the output, that goes with the key of a pack.
-
-    Raises
-    ------
-    UnreadableFileError
-        The same files are damaged again, or nobody knows how to make them.
+    What is done already is not done again. The same file damaged again, or one that nobody knows
+    how to make, is an error.
     """
     removed: set[str] = set()
     while True:
         try:
-            return work()
+            return _work(run)
         except UnreadableFileError as error:
-            record = _record_of(error.path, record_of_documents)
+            record = _record_of(run, error.path)
             if record is None or record in removed:
                 raise
             removed.add(record)
@@ -120,37 +100,19 @@ def repaired(
                 HmrfWarning,
                 stacklevel=2,
             )
-            storage.delete([record])
+            run.place.storage.delete([record])
 
 
-def _record_of(path: str, record_of_documents: Callable[[str], str]) -> str | None:
+def _record_of(run: JobRun, path: str) -> str | None:
     """Return the file below the output without which a damaged file is made again."""
-    if found := _COUNTS.search(path):
-        return f"{found[1]}/{COUNTED}"
-    if found := _ROWS.search(path):
-        return f"{found[1]}/{WRITTEN}"
-    if found := _BESIDE.search(path):
-        return record_of_documents(found[1])
-    found = _OF_RUN.search(path)  # rows without repeated ids, written by every attempt
-    return None if found is None else found[1]
-
-
-@dataclass(frozen=True)
-class Remake:
-    """How the last release is made again.
-
-    Attributes
-    ----------
-    inputs : Inputs
-        What it was made of.
-    parent : Parent
-    damage : str
-        What is wrong with it.
-    """
-
-    inputs: Inputs
-    parent: Parent
-    damage: str
+    if named := _COUNTS.search(path):
+        return f"{named[1]}/{COUNTED}"
+    if named := _ROWS.search(path):
+        return f"{named[1]}/{WRITTEN}"
+    if named := _DOCUMENTS.search(path):
+        return run.record_of(named[1])
+    named = _OF_RUN.search(path)  # rows without repeated ids, written by every attempt
+    return None if named is None else named[1]
 
 
 def damage_of(output: str, release: Release) -> str | None:
@@ -162,24 +124,26 @@ def damage_of(output: str, release: Release) -> str | None:
     return None
 
 
-def remake_of(inputs: Inputs) -> Remake | None:
-    """Return how the last release is made again; None where it is whole, or cannot be made."""
+def remake_of(inputs: Inputs) -> tuple[Inputs, Parent, str] | None:
+    """Return what a damaged last release was made of, from which release, and the damage.
+
+    None where it is whole, or cannot be made again.
+    """
     last = None if inputs.from_release is not None else last_release(inputs.output)
-    damage = None if last is None else damage_of(inputs.output, last)
-    if last is None or damage is None:
+    if last is None or (damage := damage_of(inputs.output, last)) is None:
         return None
-    then = inputs_of(last, inputs)
+    then = _inputs_of(last, inputs)
     parent = None if then is None else parent_again(then, last)
-    return None if then is None or parent is None else Remake(then, parent, damage)
+    return None if then is None or parent is None else (then, parent, damage)
 
 
-def inputs_of(release: Release, inputs: Inputs) -> Inputs | None:
+def _inputs_of(release: Release, inputs: Inputs) -> Inputs | None:
     """Return what a release was made of, None where these inputs have it no more as it was."""
     changes = compare(files_of(release.ledger), inputs.sources)
     if changes.changed or changes.gone:
         return None
     same = set(changes.same)
-    sources = tuple(one for one in inputs.sources if one.path in same)
+    sources = tuple(source for source in inputs.sources if source.path in same)
     for mode in ("fit", "predict"):  # whatever is asked now, with --predict or without
         job = inputs.job.model_copy(update={"mode": mode})
         then = replace(inputs, job=job, sources=sources)
@@ -236,13 +200,13 @@ def report_if_done(inputs: Inputs) -> Report | None:
         release = last_release(inputs.output)
     if release is None or release.ledger.get(INPUTS) != inputs.identity:
         return None
-    if damage_of(inputs.output, release) is not None:
+    if damage_of(inputs.output, release):
         return None
     named = pointed(storage)  # `publish` done again makes it name the release
-    return report_of(release, inputs) if named and named["release"] == release.number else None
+    return _report_of(release, inputs) if named and named["release"] == release.number else None
 
 
-def report_of(release: Release, inputs: Inputs) -> Report:
+def _report_of(release: Release, inputs: Inputs) -> Report:
     """Return the report of a release that is up to date, and whole as far as one night reads."""
     if inputs.job.private:  # it may be new in the job
         make_private(inputs.output)
@@ -267,9 +231,8 @@ def refuse_shrunk(run: JobRun, material: Material) -> None:
         return
     with run.watch.step("compare documents with the last release"):
         old = assignments_of(run.previous.files)
-        n_there = count_shared(
-            OldAssignments(run.inputs.output, old), material.corpus, material.names
-        )
+        shared = count_overlap(run.place, old, material.corpus, None, 1, names=material.names)
+        n_there = int(shared.counts.sum())
     if 2 * n_there < n_before:
         files = counted(len(run.changes.gone), "file")
         raise InvalidInputError(
@@ -299,38 +262,24 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
     """Do what a job says, under Dask's scheduler; nothing if the last release is of these inputs.
 
-    Parameters
-    ----------
-    inputs : Inputs
-    tell : callable
-        Called with what happens; see `hmrf_dask.jobs.progress`.
-
-    Raises
-    ------
-    HeldError
-        Another run holds the output.
+    `tell` is called with what happens; see `hmrf_dask.jobs.progress`.
     """
     storage = open_output(inputs.output, None)
     ownership.refuse_other(storage, inputs.owner, hand_over=inputs.take_over)
-    _drop_damaged_pointer(storage)
+    if damage := pointer_damage(storage):
+        warnings.warn(f"{damage}; it is written again", HmrfWarning, stacklevel=2)
+        storage.delete([LATEST])  # the newest release is found without it
     with damage_explained(inputs.output):
         again = remake_of(inputs)
     if again is not None:
+        then, parent, damage = again
         warnings.warn(
-            f"{again.damage}; release {again.parent.number - 1} is made again from what it was "
-            "made of",
+            f"{damage}; release {parent.number - 1} is made again from what it was made of",
             HmrfWarning,
             stacklevel=2,
         )
-        _run(again.inputs, lambda _: again.parent, tell)
+        _run(then, lambda _: parent, tell)
     return _run(inputs, find_parent, tell)
-
-
-def _drop_damaged_pointer(storage: Storage) -> None:
-    """Remove LATEST where it is damaged: the newest release is found without it."""
-    if damage := pointer_damage(storage):
-        warnings.warn(f"{damage}; it is written again", HmrfWarning, stacklevel=3)
-        storage.delete([LATEST])
 
 
 def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report:
@@ -350,48 +299,39 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
                 continue
             if parent.release is not None and parent.done:
                 _point_at(hold, parent.release)
-                return report_of(parent.release, inputs)
-            return _run_held(JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell)))
-
-
-def _run_held(run: JobRun) -> Report:
-    """Do the work of a run that holds its output; damaged files are made again on the way."""
-    run.record_made([run.name])
-    with _left_tidy(run), _space_explained(run.inputs.output):
-        return repaired(partial(_work, run), run.place.storage, run.record_of)
+                return _report_of(parent.release, inputs)
+            run = JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell))
+            run.record_made([run.name])
+            with _left_tidy(run), _space_explained(inputs.output):
+                return _repaired(run)
 
 
 def _point_at(hold: OutputLock, release: Release) -> None:
     """Finish what a run did not that was killed after its commit."""
-    publish(
-        hold,
-        run_id=release.run,
-        previous=release,
-        contents=Contents(release.files, release.ledger, release.counts, release.model),
-    )
+    contents = Contents(release.files, release.ledger, release.counts, release.model)
+    publish(hold, run_id=release.run, previous=release, contents=contents)
 
 
 def _work(run: JobRun) -> Report:
     with damage_explained(run.inputs.output, run.previous):
         check_parent(run)
-        given = look_at_answers(run)
+        given = given_answers(run)
         material = prepare(run)
         refuse_shrunk(run, material)
+        answers = find_answers(run, material, given)
         if run.inputs.job.mode == "predict":
             results = write_prediction(run, material)
-            answers = unused_answers(run, material, given)
-            return release(run, material, answers, results, None, {})
-        answers = find_answers(run, material, given)
-        model, start = fit_all(run, material, answers)
-        results = write_fit(run, material, answers, model)
-        return release(run, material, answers, results, start, fit_told(model))
+        else:
+            model, start = fit_all(run, material, answers)
+            results = write_fit(run, material, answers, model, start)
+        return release(run, material, answers, results)
 
 
 @contextmanager
 def _left_tidy(run: JobRun) -> Iterator[None]:
     """Leave no folder of a run that nothing can resume: with these inputs it ends the same way.
 
-    Other errors, and kills, leave it: the same run again goes on there. So do not those of runs
+    Other errors, and kills, leave it: the same run again resumes there. So do not those of runs
     that ended before, as soon as another one begins.
     """
     if run.inputs.from_release is None:  # else ids of what is skipped are still searched for

@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,11 +24,10 @@ from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
     Answers,
     Given,
-    Split,
+    n_new,
     read_answers,
     refuse_contradictions,
     refused,
-    refuses_contradictions,
     split_answers,
 )
 from hmrf_dask.jobs.former import find_in, look_up
@@ -48,9 +47,8 @@ from hmrf_dask.jobs.parent import (
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.progress import Tell, Watch
 from hmrf_dask.jobs.quarantine import check_answers, check_records, is_too_much, without_repeated
-from hmrf_dask.jobs.rows import FOLDER as EMBEDDINGS
 from hmrf_dask.jobs.rows import (
-    Before,
+    EMBEDDINGS,
     JobRows,
     count_documents,
     embed_documents,
@@ -64,10 +62,11 @@ from hmrf_dask.parameters import PARAMETERS, SEEDED
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.lock import OutputLock
 from hmrf_dask.releases.release import Release, read_file
+from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import make_folders
 from hmrf_dask.text.files import COUNTED, COUNTS, Place
 from hmrf_dask.text.tfidf import Vocabulary
-from hmrf_dask.text.vectorise import WRITTEN, counts_key
+from hmrf_dask.text.vectorise import WRITTEN, corpus_of, counts_key
 from hmrf_dask.types import FloatArray
 
 log = logging.getLogger("hmrf_dask")
@@ -82,19 +81,9 @@ def fit_job(
     first: FloatArray | None,
     tell: Tell,
 ) -> HMRFEstimator:
-    """Fit the method of a job.
+    """Fit the method of a job; `first` are the centroids of a warm start, (n_clusters, n_features).
 
-    Parameters
-    ----------
-    method : Method
-    corpus : Corpus
-    answers : Constraints, optional
-    run_dir : str
-        A fit that was killed resumes there.
-    first : array of shape (n_clusters, n_features), optional
-        Centroids to begin with; without them it is a cold start.
-    tell : callable
-        Called with the record of every commit.
+    A fit that was killed resumes in `run_dir`.
     """
     parameters = dict(method.parameters)
     if first is not None:
@@ -122,20 +111,11 @@ def fit_job(
 
 
 def warm_centroids(
-    method: Method,
-    last: HMRFEstimator,
-    before: Vocabulary | None,
-    now: Vocabulary | None,
+    method: Method, last: HMRFEstimator, before: Vocabulary | None, now: Vocabulary | None
 ) -> FloatArray | None:
     """Return the centroids of the last model as columns are now; None where they are of no use.
 
-    Parameters
-    ----------
-    method : Method
-        Of the fit to come.
-    last : HMRFEstimator
-    before, now : Vocabulary, optional
-        Of the rows of the last fit and of the fit to come; None where rows are ready embeddings.
+    Vocabularies are those of the last fit and of the one to come; None where rows are embeddings.
     """
     centroids = last.cluster_centers_
     distortion = method.value_of("distortion")
@@ -171,16 +151,7 @@ def _mapped(centroids: FloatArray, before: Vocabulary, now: Vocabulary) -> Float
 
 @dataclass(frozen=True)
 class JobRun:
-    """A run at work.
-
-    Attributes
-    ----------
-    inputs : Inputs
-    parent : Parent
-        The release that it continues.
-    hold : Hold
-    watch : Watch
-    """
+    """A run at work, and what follows from what it is made of and from the release before it."""
 
     inputs: Inputs
     parent: Parent
@@ -216,6 +187,18 @@ class JobRun:
         """The output, as tasks know it."""
         return Place(self.inputs.output)
 
+    def write(self, name: str, data: bytes) -> dict[str, str]:
+        """Write a file into the folder of the run; return its sha256 by its name in the output."""
+        name = f"{self.name}/{name}"
+        self.place.storage.write(name, data)
+        return {name: digest(data)}
+
+    def read_last(self, name: str) -> bytes:
+        """Return a file of the last release, by its name in the folder of a run; else nothing."""
+        files = {} if self.previous is None else self.previous.files
+        path = next((path for path in files if path.endswith(f"/{name}")), None)
+        return b"" if path is None else read_file(self.place.storage, path, files[path])
+
     def record_of(self, pack: str) -> str:
         """Return the file below the output that says that the documents of a pack were read."""
         if self.text.kind == "embeddings":
@@ -232,16 +215,12 @@ class JobRun:
         """The files of the last release."""
         return {} if self.previous is None else files_of(self.previous.ledger)
 
-    def turn(self, path: str) -> tuple[int, str]:
-        """Return what files are put in order by: of two documents with one id the first stays.
-
-        That is never the newer one, until the next fit goes by path alone.
-        """
-        return self.came.get(path, 0), path
-
     @cached_property
     def came(self) -> dict[str, int]:
-        """The releases that files came with since the last fit, by path; none for a fit."""
+        """The releases that files came with since the last fit, by path; none for a fit.
+
+        Of two documents with one id never the newer one stays, until a fit goes by path alone.
+        """
         if self.previous is None or self.inputs.job.mode == "fit":
             return {}
         last = self.previous.ledger.get(CAME, {})  # former versions kept none
@@ -285,26 +264,13 @@ class JobRun:
 
 @dataclass(frozen=True)
 class Material:
-    """What a run works on.
-
-    Attributes
-    ----------
-    rows : JobRows
-    corpus : Corpus
-        Each id once.
-    names : tuple of str
-        A file name for each partition.
-    files : tuple of int
-        Which pack each partition comes from.
-    repeated : list of Reject
-        Documents left out, whose id another file has.
-    """
+    """What a run works on."""
 
     rows: JobRows
-    corpus: Corpus
-    names: tuple[str, ...]
-    files: tuple[int, ...]
-    repeated: list[Reject]
+    corpus: Corpus  # each id once
+    names: list[str]  # a file name for each partition
+    files: list[int]  # which pack each partition comes from
+    repeated: list[Reject]  # documents left out, whose id another file has
 
     def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[str]]:
         """Return the partitions of some packs, and their names; None where there are none."""
@@ -324,17 +290,13 @@ def check_parent(run: JobRun) -> None:
             check_release(run.place.storage, run.previous, predicting=predicting)
 
 
-def look_at_answers(run: JobRun) -> Given:
+def given_answers(run: JobRun) -> Given:
     """Return the answers; what is wrong with them alone is said before any document is read."""
     given = NOTHING_GIVEN
     with run.watch.step("read answers"), _stopping_fits(run):
         given = read_answers(run.inputs.answers)
-        if run.inputs.job.quarantines:
-            check_answers(run, given, given.rejects)
-        elif given.rejects:
-            raise _refused(run, given, given.rejects)
-        if refuses_contradictions(run.inputs.job.method):
-            refuse_contradictions(given, certain=_all_are_used(run))
+        _refuse_rejects(run, given, given.rejects, given.rejects)
+        refuse_contradictions(given, run.inputs.job.method, certain=_all_are_used(run))
     return given
 
 
@@ -351,21 +313,24 @@ def _stopping_fits(run: JobRun) -> Iterator[None]:
 
 def _all_are_used(run: JobRun) -> bool:
     """Return whether no answer may be left out for want of a document."""
-    return not (run.inputs.job.quarantines or run.previous is not None or run.parent.passed_over)
+    return not (run.inputs.job.quarantines or run.previous is not None or run.parent.skipped)
 
 
 def find_answers(run: JobRun, material: Material, given: Given) -> Answers:
-    """Return the pairs of documents that are there; others wait, or are rejected."""
-    return _split(run, material, given).for_use()
+    """Return the answers; those about documents that are not there wait, or are rejected.
 
-
-def unused_answers(run: JobRun, material: Material, given: Given) -> Answers:
-    """Return the answers of a prediction, and tell of those that wait for the next fit."""
-    assert run.previous is not None
-    files = run.previous.files
-    name = next((name for name in files if name.endswith(f"/{ANSWERS}")), None)
-    fitted = None if name is None else read_file(run.place.storage, name, files[name])
-    answers = _split(run, material, given).without_use(fitted)
+    A prediction uses none, and warns of those that wait for the next fit.
+    """
+    with run.watch.step("look up answers"):
+        find = partial(find_in, material.corpus)
+        answers = split_answers(given, look_up(run.place, run.previous, given.named(), find))
+        with _stopping_fits(run):
+            _refuse_rejects(run, given, answers.rejects, answers.unknown)
+            if not _all_are_used(run):
+                refuse_contradictions(answers.known, run.inputs.job.method, certain=True)
+    if run.inputs.job.mode == "fit":
+        return replace(answers, used=answers.known.with_classes().constraints())
+    answers = replace(answers, n_unused=n_new(answers.known, run.read_last(ANSWERS)))
     if answers.n_unused:
         warnings.warn(
             f"mode predict uses no answers: {counted(answers.n_unused, 'answer')} that the last "
@@ -376,29 +341,15 @@ def unused_answers(run: JobRun, material: Material, given: Given) -> Answers:
     return answers
 
 
-def _split(run: JobRun, material: Material, given: Given) -> Split:
-    """Return the answers by what is known of their documents; what is wrong with that is said."""
-    with run.watch.step("look up answers"):
-        find = partial(find_in, material.corpus)
-        split = split_answers(given, look_up(run.place, run.previous, given.named(), find))
-        with _stopping_fits(run):
-            _check_split(run, given, split)
-    return split
-
-
-def _check_split(run: JobRun, given: Given, split: Split) -> None:
-    """Stop at answers that the job does not quarantine, and at contradictions among the others."""
+def _refuse_rejects(
+    run: JobRun, given: Given, rejects: Sequence[Reject], new: Sequence[Reject]
+) -> None:
+    """Stop at answers that the job does not quarantine, or at too many; `new` are those unsaid."""
     if run.inputs.job.quarantines:
-        check_answers(run, given, split.rejects)
-    elif split.unknown:
-        raise _refused(run, given, split.unknown)
-    if refuses_contradictions(run.inputs.job.method) and not _all_are_used(run):
-        refuse_contradictions(split.known, certain=True)
-
-
-def _refused(run: JobRun, given: Given, rejects: Sequence[Reject]) -> InvalidInputError:
-    too_much = is_too_much(run.inputs.job, len(rejects), given.n_answers)
-    return refused(rejects, too_much=too_much)
+        check_answers(run, given, rejects)
+    elif new:
+        too_much = is_too_much(run.inputs.job, len(new), given.n_answers)
+        raise refused(new, too_much=too_much)
 
 
 def prepare(run: JobRun) -> Material:
@@ -406,18 +357,18 @@ def prepare(run: JobRun) -> Material:
     packs = _packs(run)
     rows = _rows(run, packs)
     with run.watch.step("look for ids that come twice"):
-        unique = without_repeated(
-            rows.corpus(dict(run.place.options)),
+        corpus, repeated = without_repeated(
+            corpus_of(rows.rows, run.place.options),
             rows.homes(),
             f"{run.folder}/rows",
-            first=run.turn,
+            first=lambda path: (run.came.get(path, 0), path),
             find_lines=partial(find_lines, packs, rows),
             quarantine=run.inputs.job.quarantines,
         )
-    if unique.rejects:
-        check_records(run, rows.records, unique.rejects)
-    _refuse_few(run, unique.corpus.n_rows)
-    return Material(rows, unique.corpus, tuple(rows.names()), tuple(rows.places()), unique.rejects)
+    if repeated:
+        check_records(run, rows.records, repeated)
+    _refuse_few(run, corpus.n_rows)
+    return Material(rows, corpus, rows.names(), rows.places(), repeated)
 
 
 def _refuse_few(run: JobRun, n_documents: int) -> None:
@@ -473,17 +424,17 @@ def _rows(run: JobRun, packs: list[Pack]) -> JobRows:
 
 def _refuse_columns(run: JobRun, text: Text) -> None:
     """Refuse more columns than memory holds where they are known before any word is counted."""
-    job, columns = run.inputs.job, text.lsa or (text.n_features if text.kind == "hashing" else 0)
-    tasks = [hashing_task(text.n_features if text.kind == "hashing" else 0, text.lsa or 0)]
+    job, buckets = run.inputs.job, text.n_features if text.kind == "hashing" else 0
+    tasks = [hashing_task(buckets, text.lsa or 0)]
     if job.mode == "fit":
-        tasks.append(table_task(job.method.n_clusters, columns))
+        tasks.append(table_task(job.method.n_clusters, text.lsa or buckets))
     check_memory(tasks)
 
 
-def _vocabulary_to_keep(run: JobRun, text: Text) -> Before | None:
+def _vocabulary_to_keep(run: JobRun, text: Text) -> tuple[Vocabulary, list[str]] | None:
     last = run.last_vocabulary
     if last is not None and run.previous is not None and last.settings == settings_of(text):
-        return Before(last, tuple(run.previous.ledger[MADE_OF]))
+        return last, run.previous.ledger[MADE_OF]
     if run.inputs.job.mode == "predict":
         got = "none that can be read" if last is None else "other text settings"
         raise ConfigurationError(
@@ -510,14 +461,3 @@ def fit_all(run: JobRun, material: Material, answers: Answers) -> tuple[HMRFEsti
             first=first, tell=run.watch.tell,
         )  # fmt: skip
     return model, "cold" if first is None else "warm"
-
-
-def fit_told(model: HMRFEstimator) -> dict[str, Any]:
-    """Return how a fit ended."""
-    return {
-        "J": float(model.objective_),
-        "iterations": int(model.n_iter_),
-        "converged": bool(model.converged_),
-        "stop_reason": str(model.stop_reason_),
-        "seed": int(model.seed_),
-    }

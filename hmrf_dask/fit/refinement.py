@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.m_step import maximisation
 from hmrf_dask.fit.passes import Engine
@@ -25,7 +24,7 @@ from hmrf_dask.tasks.first_variation import (
     propose_rows,
 )
 from hmrf_dask.tasks.model import State
-from hmrf_dask.tasks.partitions import LabelledPartition
+from hmrf_dask.tasks.partitions import LabelledPartition, StoredLabels
 from hmrf_dask.types import IntArray
 
 # "auto" refines up to so many rows a cluster: every candidate of a pool, or only the one that wins.
@@ -69,8 +68,8 @@ def first_variation(engine: Engine, state: State) -> tuple[State, int]:
         return state, 0
     moves = _apply(engine, state, proposals, sources)
     labels = [
-        flow.lazy(moved_labels, engine.run, file, first_address, moves)
-        for _, file, first_address in _addressed(engine, state)
+        flow.lazy(moved_labels, stored, first_address, moves)
+        for _, stored, first_address in _addressed(engine, state)
     ]
     moved, n_moved = engine.move(state, labels)
     after = maximisation(engine, moved)
@@ -79,23 +78,24 @@ def first_variation(engine: Engine, state: State) -> tuple[State, int]:
 
 
 class _Addressed(NamedTuple):
-    """A partition, its label file and the address of its first row.
+    """A partition, where its labels are, and the address of its first row.
 
     Addresses are row numbers of the corpus and, beyond them, linked positions.
     """
 
     partition: LabelledPartition
-    file: LabelsFile
+    labels: StoredLabels
     first_address: int
 
 
 def _addressed(engine: Engine, state: State) -> list[_Addressed]:
-    """Return every partition with its label file and its addresses."""
+    """Return every partition with its labels and its addresses."""
     n_free, n_rows = len(engine.problem.free), engine.problem.extent.n_rows
-    return [
-        _Addressed(partition, file, partition.first_row + (0 if number < n_free else n_rows))
-        for number, (partition, file) in enumerate(engine.labelled_partitions(state))
-    ]
+    addressed = []
+    for number, (part, file) in enumerate(engine.labelled_partitions(state)):
+        first = part.first_row + (0 if number < n_free else n_rows)
+        addressed.append(_Addressed(part, StoredLabels(engine.run, [file]), first))
+    return addressed
 
 
 def _varied_problems(engine: Engine) -> list[tuple[int, range]]:
@@ -116,16 +116,14 @@ def _propose(engine: Engine, state: State, sources: Lazy) -> Proposals:
     memory, pricing = problem.settings.task_memory, engine.price(state.model)
     most = max(LEAST_ROWS, memory // (SHARE * max(problem.row_bytes, 1)))
     lists = [
-        flow.lazy(propose_rows, partition.block, sources, engine.run, file, most)
-        for partition, file in zip(problem.free, state.free, strict=True)
+        flow.lazy(propose_rows, partition.block, sources, labels, most)
+        for partition, labels, _ in _addressed(engine, state)[: len(problem.free)]
     ]
     for number, addresses in _varied_problems(engine):
         plan = problem.icm_problems[number]
         blocks = [problem.linked[place].block for place in plan.partitions]
-        files = [state.linked[place] for place in plan.partitions]
-        pairs = pricing.problems[number]
-        arguments = (plan.problem, blocks, pairs, sources, engine.run, files)
-        lists.append(flow.lazy(propose_linked, *arguments, addresses.start, most))
+        priced = engine.priced(pricing, number, state.linked)
+        lists.append(flow.lazy(propose_linked, priced, blocks, sources, addresses.start, most))
     best: Proposals = flow.compute([tree(flow, merge_proposals, lists)])[0]
     return best
 
@@ -141,18 +139,17 @@ def _apply(engine: Engine, state: State, proposals: Proposals, sources: Lazy) ->
 
     blocks: list[Lazy] = []
     free: list[Lazy] = []
-    for partition, file, first in _addressed(engine, state):
+    for partition, labels, first in _addressed(engine, state):
         here = inside(first, first + partition.n_rows)
         if len(here):
             places = share_array(flow, here - first)
             blocks.append(flow.lazy(RowBlock.take, partition.block, places))
             if first < problem.extent.n_rows:
-                free.append(flow.lazy(free_labels, engine.run, file, share_array(flow, here)))
+                free.append(flow.lazy(free_labels, labels, share_array(flow, here)))
     pairs: Sequence[Lazy] = [
         flow.lazy(
-            pairs_of_rows, problem.icm_problems[number].problem, pricing.problems[number],
-            engine.run, [state.linked[place] for place in problem.icm_problems[number].partitions],
-            addresses.start, share_array(flow, inside(addresses.start, addresses.stop)),
+            pairs_of_rows, engine.priced(pricing, number, state.linked), addresses.start,
+            share_array(flow, inside(addresses.start, addresses.stop)),
         )
         for number, addresses in _varied_problems(engine)
         if len(inside(addresses.start, addresses.stop))

@@ -15,21 +15,28 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.journal import Candidate, Journal, write_candidate
 from hmrf_dask.fit.loop import Fit, Iteration, Position, begin
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.preparation import Pairs, describe_nodes
-from hmrf_dask.fit.problem import Problem, gather_partitions, lay_out, whole_labels
+from hmrf_dask.fit.preparation import describe_nodes
+from hmrf_dask.fit.problem import (
+    CorpusRows,
+    Pairs,
+    Problem,
+    gather_partitions,
+    lay_out,
+    whole_labels,
+)
 from hmrf_dask.fit.refinement import POOL_ROWS_PER_CLUSTER, refines
 from hmrf_dask.flow.dataflow import Dataflow, Inline, Lazy, share_array, tree
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
+from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
 from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.tasks.start_sample import (
-    Lowest,
+    Draw,
     StartSample,
     lowest_rows,
     make_start_sample,
-    merge_lowest,
     start_centroids,
     start_sample_size,
 )
@@ -41,24 +48,12 @@ IN_PARALLEL = 4  # candidates computed in one graph, each committed when all fou
 
 @dataclass(frozen=True)
 class Starts:
-    """What a fit starts from.
+    """What a fit starts from."""
 
-    Attributes
-    ----------
-    sample : callable
-        Gives the start sample as a task result.
-    whole : bool
-        Whether it is the whole corpus.
-    constrained : bool
-        Whether there are pairs.
-    centroids : callable, optional
-        Makes the first centroids, (K, d), where they come from the user or from seeds.
-    """
-
-    sample: Callable[[], Lazy]
-    whole: bool
-    constrained: bool
-    centroids: Callable[[], FloatArray] | None = None
+    sample: Callable[[], Lazy]  # gives the start sample as a task result
+    whole: bool  # whether it is the whole corpus
+    constrained: bool  # whether there are pairs
+    centroids: Callable[[], FloatArray] | None = None  # the first ones, of the user or of seeds
 
 
 def initialise(engine: Engine, journal: Journal, starts: Starts) -> Position:
@@ -137,12 +132,12 @@ def engine_over(sample: StartSample, *, constrained: bool) -> Engine:
     flow, block = Inline(), sample.block
     extent = replace(sample.extent, n_rows=block.n_rows)
     settings = replace(sample.settings, learn_weights=False)
-    values = np.diff(block.indptr)[sample.node_rows].astype(np.int64)
-    graph = sample.graph if constrained else None
-    problem = lay_out(
-        flow, settings, sample.distortion, extent, [block], [block.n_rows],
-        graph, sample.node_rows, values, sample.cost_unit, sample.row_bytes,
-    )  # fmt: skip
+    pairs = None
+    if constrained and sample.graph is not None:
+        values = np.diff(block.indptr)[sample.node_rows].astype(np.int64)
+        pairs = Pairs(sample.graph, sample.node_rows, values, sample.cost_unit)
+    rows = CorpusRows([block], [block.n_rows], sample.row_bytes)
+    problem = lay_out(flow, settings, sample.distortion, extent, rows, pairs)
     return Engine(flow, problem, MemoryRun())
 
 
@@ -210,9 +205,8 @@ def _run_unconstrained_first(
         free = (engine.run.write_labels(0, "rows-00000", 0, labels),)
 
     def initialise() -> Position:
-        found = unconstrained.model.centroids
-        smoothing = sample.distortion.final_smoothing
-        iteration = begin(engine, found, smoothing=smoothing, free=free)
+        centroids, smoothing = unconstrained.model.centroids, sample.distortion.final_smoothing
+        iteration = begin(engine, centroids, smoothing=smoothing, free=free)
         return Position("fit", 0, None, iteration.state)
 
     return fit.run(initialise)[0]
@@ -316,11 +310,11 @@ def prepare_start_sample(
         rows,
         graph,
         places,
-        settings,
-        problem.distortion,
-        problem.extent,
-        problem.cost_unit,
-        problem.row_bytes,
+        settings=settings,
+        distortion=problem.distortion,
+        extent=problem.extent,
+        cost_unit=problem.cost_unit,
+        row_bytes=problem.row_bytes,
     )
     return flow.persist([flow.lazy(make_start_sample, gathered.block, flow.share(plan))])[0]
 
@@ -329,20 +323,11 @@ def _sampled_rows(
     flow: Dataflow, corpus: Corpus, problem: Problem, taken: IntArray, most: int
 ) -> IntArray:
     """Return rows that fill the sample up to `most`; `taken` are those it has, sorted."""
-    lists = []
+    lists, draw = [], Draw(problem.settings.seed, most - len(taken))
     for part, block, places in zip(problem.free, corpus.named, problem.places, strict=True):
         here = slice(*np.searchsorted(taken, [part.first_row, part.first_row + part.n_rows]))
-        lists.append(
-            flow.lazy(
-                lowest_rows,
-                block,
-                part.first_row,
-                share_array(flow, places),
-                share_array(flow, taken[here] - part.first_row),
-                problem.settings.seed,
-                most - len(taken),
-            )
-        )
+        arrays = (share_array(flow, rows) for rows in (places, taken[here] - part.first_row))
+        lists.append(flow.lazy(lowest_rows, block, part.first_row, *arrays, draw))
     lowest: Lowest = flow.compute([tree(flow, merge_lowest, lists)])[0]
     return lowest.rows
 

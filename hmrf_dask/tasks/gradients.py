@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.checkpoints.records import CheckpointStore
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.distortions.idivergence import IDivergence
 from hmrf_dask.kernels import pairs as pair_kernels
@@ -25,22 +25,19 @@ from hmrf_dask.kernels.sums import Moved
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import batches
-from hmrf_dask.tasks.icm import broken_closures, end_to_end, entries_of
+from hmrf_dask.tasks.icm import alike, broken_closures, end_to_end, entries_of
 from hmrf_dask.tasks.model import Model
-from hmrf_dask.tasks.partitions import TaskSlice, terms_of
+from hmrf_dask.tasks.partitions import StoredLabels, TaskSlice, pick, terms_of
 from hmrf_dask.types import FloatArray, IntArray
 
 TOGETHER = 2**22  # numbers of sums of partners that are held at a time
 
 
 def explicit_part(
-    left: RowBlock,
-    right: RowBlock,
+    sides: tuple[RowBlock, RowBlock],
     block: PairBlock,
-    cost: FloatArray,
     model: Model,
-    run: CheckpointStore,
-    files: tuple[LabelsFile, LabelsFile],
+    labels: StoredLabels,
     units: FloatArray,
 ) -> IntArray:
     """Return Σ ±w dφ of the violated pairs of one block in fixed point, shape (d + 2,).
@@ -50,10 +47,10 @@ def explicit_part(
     """
     distortion = model.distortion
     assert isinstance(distortion, TableDistortion)
-    same = run.read_labels(files[0])[block.first] == run.read_labels(files[1])[block.second]
-    cannot = block.kind == CANNOT
+    same, cannot, cost = alike(block, labels), block.kind == CANNOT, block.cost
     signed = np.where(cannot, np.where(same, -cost, 0.0), np.where(same, 0.0, cost))
     chosen = np.flatnonzero(signed)
+    left, right = sides
     ends = (block.first[chosen], block.second[chosen], signed[chosen])
     gradient = distortion.pair_gradient(left, right, *ends, model.weights, units[:-1])
     return np.append(gradient, in_fixed_point(cost[cannot & same], units[-1]).sum())
@@ -69,13 +66,11 @@ def closure_part(
     problem: IcmProblem,
     rows: list[RowBlock],
     model: Model,
-    run: CheckpointStore,
-    files: list[LabelsFile],
-    costs: tuple[float, float],
+    stored: StoredLabels,
     units: FloatArray,
 ) -> IntArray:
     """Return the same for closures kept as tables, every entry of a table rounded by itself."""
-    labels = np.concatenate([run.read_labels(file) for file in files])
+    labels, costs = stored.read(), problem.closure_costs
     entries = entries_of(problem, labels, model.n_clusters)
     must, cannot = broken_closures(problem, entries)
     box = int((entries.count[cannot[0]] * entries.count[cannot[1]]).sum())
@@ -84,42 +79,29 @@ def closure_part(
     ends = np.concatenate([must, cannot], axis=1)
     signed = np.repeat([costs[0], -costs[1]], [len(must[0]), len(cannot[0])])
     needed, places = np.unique(ends, return_inverse=True)
-    one, other = places.reshape(2, -1)
+    places = places.reshape(2, -1)
+    both_ways = np.concatenate([places, places[::-1]], axis=1)
     joined = scipy.sparse.csr_array(
-        (np.tile(signed, 2), (np.append(one, other), np.append(other, one))),
-        shape=(len(needed), len(needed)),
+        (np.tile(signed, 2), tuple(both_ways)), shape=(len(needed),) * 2
     )
-    tables = _tables(end_to_end(rows), model, joined, entries.chosen(needed))
+    tables = _tables(end_to_end(rows), model, joined, pick(entries.start, entries.member, needed))
     if model.distortion.learning == "variance":
-        found = _scatter_between(tables, entries.count[needed], units[:-1])
+        gradient = _scatter_between(tables, entries.count[needed], units[:-1])
     else:
-        found = _turning(tables, units[:-1])
-    return np.append(found, in_fixed_point(np.array([costs[1]]), units[-1]) * box)
+        gradient = _turning(tables, units[:-1])
+    return np.append(gradient, in_fixed_point(np.array([costs[1]]), units[-1]) * box)
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Σ z of the entries that broken closures join: S, and J the signed costs between them.
-
-    Attributes
-    ----------
-    rows : Side
-    roots : float64 array, shape (d,)
-        √a.
-    joined : CSR array, shape (entries, entries)
-        J.
-    start, member : int arrays
-        The rows of each entry as CSR.
-    sums : CSR array, shape (entries, d + 1)
-        S, the centring last.
-    """
+    """Σ z of the entries that broken closures join: S, and J the signed costs between them."""
 
     rows: Side
-    roots: FloatArray
-    joined: scipy.sparse.csr_array
-    start: IntArray
+    roots: FloatArray  # √a
+    joined: scipy.sparse.csr_array  # J, (entries, entries)
+    start: IntArray  # the rows of each entry as CSR
     member: IntArray
-    sums: scipy.sparse.csr_array
+    sums: scipy.sparse.csr_array  # S, (entries, d + 1), the centring last
 
     def partners(self) -> Iterator[tuple[slice, scipy.sparse.csr_array]]:
         """Yield J S for so few entries at a time that it stays small."""

@@ -5,13 +5,13 @@ A finished fit: where its labels are, and what they break.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from hashlib import sha256
 from importlib.metadata import version
 from typing import Any
 
@@ -39,7 +39,7 @@ from hmrf_dask.fit.problem import (
 )
 from hmrf_dask.fit.refinement import refines
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
-from hmrf_dask.fit.starts import Starts, initialise, prepare_start_sample
+from hmrf_dask.fit.starts import initialise, prepare_start_sample
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
@@ -214,16 +214,11 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
     problem = lay_out(flow, settings, asked.distortion, extent, rows, pairs)
     engine = Engine(flow, problem, run)
     sample = partial(prepare_start_sample, flow, corpus, problem)
-    first = Starts(
-        partial(sample, pairs),
-        whole=start_sample_size(corpus.n_rows, settings) == corpus.n_rows,
-        constrained=pairs is not None,
-        centroids=_first_centroids(asked, engine, partial(sample, None)),
-    )
+    centroids = _first_centroids(asked, engine, partial(sample, None))
     journal = Journal(run, progress)
     commit = journal.open(problem)
     if commit is None or commit.record["phase"] == "start":
-        begin = partial(initialise, engine, journal, first)
+        begin = partial(initialise, engine, journal, partial(sample, pairs), centroids)
     else:
         begin = partial(resume, engine, commit)
     fit = Fit(engine, journal, settings.max_iter, work.refining)
@@ -267,15 +262,10 @@ def _configuration(asked: FitInput) -> dict[str, Any]:
         "distortion": asked.distortion.identity,
         "constraints": constraints.fingerprint if constraints is not None else None,
         "seeds": seeds.fingerprint if seeds is not None else None,
-        "init": None if centroids is None else given_fingerprint(centroids),
+        "init": None if centroids is None else sha256(centroids.tobytes()).hexdigest(),
         "kernels": kernel_path(),
         "hmrf_dask": version("hmrf-dask"),
     }
-
-
-def given_fingerprint(given: FloatArray) -> str:
-    """Return a content hash of centroids that the user gave."""
-    return hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()
 
 
 def _check_ids(flow: DaskFlow, corpus: Corpus) -> None:

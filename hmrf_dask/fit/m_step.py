@@ -12,7 +12,7 @@ from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import share_array, tree
 from hmrf_dask.kernels.gradients import squares_by_length, weighted_squares
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.tasks.first_centroids import Lowest, farthest, merge_lowest, move_rows
+from hmrf_dask.tasks.first_centroids import Lowest, farthest, merge_lowest
 from hmrf_dask.tasks.gradients import (
     Overall,
     closure_part,
@@ -86,8 +86,11 @@ def reseed(engine: Engine, state: State) -> State | None:
     far: Lowest = flow.compute([tree(flow, merge_lowest, lists)])[0]
     if not len(far.rows):
         return None
-    rows, targets = share_array(flow, far.rows), share_array(flow, empty[: len(far.rows)])
-    after = [flow.lazy(move_rows, stored, rows, targets) for stored in free]
+    moves = (share_array(flow, far.rows), share_array(flow, empty[: len(far.rows)]))
+    after = [
+        flow.lazy(StoredLabels.moved, stored, part.first_row, moves)
+        for part, stored in zip(problem.free, free, strict=True)
+    ]
     after += [flow.lazy(StoredLabels.read, stored) for stored in linked]
     moved, _ = engine.move(state, after)
     seeded = maximisation(engine, moved)

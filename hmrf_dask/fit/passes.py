@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.checkpoints.records import CheckpointStore
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, tree
 from hmrf_dask.kernels.exact import exact_integer
@@ -16,7 +17,6 @@ from hmrf_dask.linked.plan import Scale, make_scale
 from hmrf_dask.tasks import icm, partitions
 from hmrf_dask.tasks.model import Energy, Model, State, exact, gather_energy
 from hmrf_dask.tasks.partitions import (
-    LabelledPartition,
     LabelStore,
     StoredLabels,
     TaskSlice,
@@ -49,8 +49,7 @@ class Pricing:
 
     weights: FloatArray
     scale: Scale
-    problems: tuple[Lazy, ...]  # None for a problem in mode "rounds"
-    pieces: dict[int, PricedPieces] = field(default_factory=dict)  # by number of such a problem
+    problems: tuple[Any, ...]  # lazily, or `PricedPieces` of a problem in mode "rounds"
 
 
 @dataclass
@@ -181,34 +180,31 @@ class Engine:
             )
             for pair in problem.pairs
         ]  # fmt: skip
-        pricing = Pricing(model.weights, scale, *self._join(blocks))
+        pricing = Pricing(model.weights, scale, self._join(blocks))
         self._priced = [*self._priced[-1:], pricing]
         return pricing
 
-    def _join(self, blocks: Sequence[Lazy]) -> tuple[tuple[Lazy, ...], dict[int, PricedPieces]]:
+    def _join(self, blocks: Sequence[Lazy]) -> tuple[Any, ...]:
         """Bring priced pairs together, for each ICM problem or each piece of one, and keep them."""
-        flow = self.flow
-        kept: list[Lazy] = []
-        for plan in self.problem.icm_problems:
+        flow, plans, planned = self.flow, self.problem.icm_problems, []
+        for plan in plans:
             priced = [blocks[place] for place in plan.blocks]
             if plan.cutting is None:
-                kept.append(flow.lazy(icm.join_pairs, plan.problem, priced))
+                planned.append([flow.lazy(icm.join_pairs, plan.problem, priced)])
                 continue
             signed = {place: flow.lazy(getattr, blocks[place], "signed") for place in plan.blocks}
-            kept += [
+            costs = [
                 flow.lazy(icm.join_piece, piece, [signed[place] for place in touching])
                 for piece, touching in zip(plan.pieces, plan.cutting.blocks, strict=True)
             ]
-            kept += [flow.lazy(getattr, block, "penalty") for block in priced]
-        results = iter(flow.persist(kept))
-        joined: list[Lazy] = []
-        pieces = {}
-        for number, plan in enumerate(self.problem.icm_problems):
-            joined.append(next(results) if plan.cutting is None else None)
-            if plan.cutting is not None:
-                costs = tuple(next(results) for _ in plan.pieces)
-                pieces[number] = PricedPieces(costs, tuple(next(results) for _ in plan.blocks))
-        return tuple(joined), pieces
+            planned.append([*costs, *(flow.lazy(getattr, block, "penalty") for block in priced)])
+        kept = iter(flow.persist([value for values in planned for value in values]))
+        joined: list[Any] = []
+        for plan, lazies in zip(plans, planned, strict=True):
+            values, n_pieces = tuple(islice(kept, len(lazies))), len(plan.pieces)
+            pieces = PricedPieces(values[:n_pieces], values[n_pieces:])
+            joined.append(values[0] if plan.cutting is None else pieces)
+        return tuple(joined)
 
     def rows_of(self, number: int) -> list[Lazy]:
         """Return the rows of an ICM problem where it needs them: in table form only."""
@@ -242,25 +238,17 @@ class Engine:
         """
         flow, problem = self.flow, self.problem
         pricing, shared = self.price(model), self.share_model(model)
-        costs = [
-            flow.lazy(
-                icm.price_violations, self.priced(pricing, number, linked), self.rows_of(number),
-                shared, pricing.scale,
-            )
-            for number, plan in enumerate(problem.icm_problems)
-            if plan.cutting is None
-        ]  # fmt: skip
-        for number, priced in pricing.pieces.items():
-            blocks = problem.icm_problems[number].blocks
-            for place, penalty in zip(blocks, priced.penalties, strict=True):
+        costs: list[Lazy] = []
+        for number, plan in enumerate(problem.icm_problems):
+            if plan.cutting is None:
+                priced, rows = self.priced(pricing, number, linked), self.rows_of(number)
+                costs.append(flow.lazy(icm.price_violations, priced, rows, shared, pricing.scale))
+                continue
+            for place, penalty in zip(plan.blocks, pricing.problems[number].penalties, strict=True):
                 pair = problem.pairs[place]
                 stored = self.stored(pair.partitions, linked)
                 costs.append(flow.lazy(icm.price_block, pair.block, penalty, stored))
         return costs
-
-    def labelled_partitions(self, state: State) -> list[tuple[LabelledPartition, LabelsFile]]:
-        """Return every partition with its label file."""
-        return list(zip(self.problem.partitions, [*state.free, *state.linked], strict=True))
 
     def distortion_sum(self, state: State) -> int:
         """Return the exact Σ D of a state: from its sums where D is linear, else from every row."""

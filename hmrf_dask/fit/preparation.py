@@ -20,6 +20,7 @@ from hmrf_dask.flow.dataflow import FAN, Dataflow, share_array, tree
 from hmrf_dask.kernels.exact import exact_value
 from hmrf_dask.kernels.products import LANES
 from hmrf_dask.linked.plan import cost_unit, heap_bytes, message_bytes, rounded_costs
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import (
@@ -27,7 +28,6 @@ from hmrf_dask.tasks.partitions import (
     add_facts,
     describe_rows,
     find_ids,
-    first_rows,
     survey_slice,
 )
 from hmrf_dask.tasks.start_sample import start_sample_size
@@ -219,7 +219,7 @@ def examine_own(flow: Dataflow, corpus: Corpus, distortion: Distortion, n_cluste
     if not isinstance(distortion, OwnDistortion):
         return
     filled = next((place for place, count in enumerate(corpus.row_counts) if count), 0)
-    few = flow.lazy(first_rows, corpus.blocks[filled])
+    few = flow.lazy(RowBlock.rows, corpus.blocks[filled], 0, min(8, corpus.row_counts[filled]))
     distortion.examine(flow.compute([few])[0], n_clusters)
 
 

@@ -114,11 +114,6 @@ class Problem:
         return self.constraints.node_rows[nodes]
 
 
-def part_name(kind: str, number: int) -> str:
-    """Return the name of a part's label files."""
-    return f"{kind}-{number:05d}"
-
-
 def gather_partitions(
     flow: Dataflow,
     blocks: Sequence[Lazy],
@@ -151,7 +146,7 @@ def gather_partitions(
         order = np.empty(stop - first, np.int64)
         order[np.argsort(owners[first:stop], kind="stable")] = np.arange(stop - first)
         block = flow.lazy(gather_rows, pieces[number], flow.share(order))
-        parts.append(LabelledPartition(part_name(kind, number), first, stop - first, block))
+        parts.append(LabelledPartition(f"{kind}-{number:05d}", first, stop - first, block))
     return tuple(parts)
 
 
@@ -167,7 +162,7 @@ def lay_out(
     n_parts = len(rows.blocks)
     offsets = np.concatenate([[0], np.cumsum(np.asarray(rows.counts, np.int64))])
     free = tuple(
-        LabelledPartition(part_name("rows", number), int(offsets[number]), int(count), block)
+        LabelledPartition(f"rows-{number:05d}", int(offsets[number]), int(count), block)
         for number, (count, block) in enumerate(zip(rows.counts, rows.blocks, strict=True))
     )
     nowhere = (np.zeros(0, np.int64),) * n_parts

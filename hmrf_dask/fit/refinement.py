@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from hmrf_dask.tasks.first_variation import (
     apply_proposals,
     free_labels,
     merge_proposals,
-    moved_labels,
     pairs_of_rows,
     propose_linked,
     propose_rows,
@@ -68,8 +66,8 @@ def first_variation(engine: Engine, state: State) -> tuple[State, int]:
         return state, 0
     moves = _apply(engine, state, proposals, sources)
     labels = [
-        flow.lazy(moved_labels, stored, first_address, moves)
-        for _, stored, first_address in _addressed(engine, state)
+        flow.lazy(StoredLabels.moved, stored, first, moves)
+        for _, stored, first in _addressed(engine, state)
     ]
     moved, n_moved = engine.move(state, labels)
     after = maximisation(engine, moved)
@@ -77,25 +75,18 @@ def first_variation(engine: Engine, state: State) -> tuple[State, int]:
     return (after, n_moved) if lower else (state, 0)
 
 
-class _Addressed(NamedTuple):
-    """A partition, where its labels are, and the address of its first row.
+def _addressed(engine: Engine, state: State) -> list[tuple[LabelledPartition, StoredLabels, int]]:
+    """Return every partition, where its labels are, and the address of its first row.
 
     Addresses are row numbers of the corpus and, beyond them, linked positions.
     """
-
-    partition: LabelledPartition
-    labels: StoredLabels
-    first_address: int
-
-
-def _addressed(engine: Engine, state: State) -> list[_Addressed]:
-    """Return every partition with its labels and its addresses."""
-    n_free, n_rows = len(engine.problem.free), engine.problem.extent.n_rows
-    addressed = []
-    for number, (part, file) in enumerate(engine.labelled_partitions(state)):
-        first = part.first_row + (0 if number < n_free else n_rows)
-        addressed.append(_Addressed(part, StoredLabels(engine.run, [file]), first))
-    return addressed
+    problem, beyond = engine.problem, engine.problem.extent.n_rows
+    offsets = [0] * len(problem.free) + [beyond] * len(problem.linked)
+    files = [*state.free, *state.linked]
+    return [
+        (part, StoredLabels(engine.run, [file]), part.first_row + offset)
+        for part, file, offset in zip(problem.partitions, files, offsets, strict=True)
+    ]
 
 
 def _varied_problems(engine: Engine) -> list[tuple[int, range]]:

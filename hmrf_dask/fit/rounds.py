@@ -274,7 +274,7 @@ class Rounds:
     def _group_round(self) -> None:
         flow, groups = self.flow, self.group_proposals
         flags = [flow.lazy(tasks.beaten, priced.piece, groups) for priced in self.pieces]
-        moving = flow.lazy(tasks.unbeaten, groups, tree(flow, tasks.either, flags))
+        moving = flow.lazy(tasks.unbeaten, groups, tree(flow, np.logical_or.reduce, flags))
         pieces = enumerate(zip(self.pieces, self.labels, strict=True))
         self._move_members(
             {
@@ -314,7 +314,7 @@ def settle_in_rounds(
     """
     flow, settings, plan = engine.flow, engine.problem.settings, engine.problem.icm_problems[number]
     assert plan.cutting is not None
-    ends = zip(plan.pieces, flow.persist(costs), pricing.pieces[number].costs, strict=True)
+    ends = zip(plan.pieces, flow.persist(costs), pricing.problems[number].costs, strict=True)
     pieces = [PricedPiece(*own, pricing.scale.shift) for own in ends]
     budget = settings.task_memory // BOUNDARY_SHARE
     rounds = Rounds(flow, plan.cutting, pieces, settings.n_clusters, budget)

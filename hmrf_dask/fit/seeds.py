@@ -14,7 +14,6 @@ import numpy as np
 
 from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import describe_nodes
@@ -23,7 +22,7 @@ from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import Sums, add_sums, fixed_point_exponent
 from hmrf_dask.tasks.partitions import LabelledSeeds, seed_sums
 from hmrf_dask.tasks.start_sample import fill_classes
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 CERTAIN = 2**16  # units of a probability: shares of rows are whole numbers, so sums stay exact
 
@@ -47,7 +46,7 @@ class Seeds:
         """What the same seeds have again: a run is resumed with no others."""
         content = hashlib.sha256(b"held" if self.held else b"first")
         for array in (self.rows, self.labels, self.shares):
-            content.update(np.ascontiguousarray(array).tobytes())
+            content.update(array.tobytes())
         return content.hexdigest()
 
 
@@ -158,7 +157,10 @@ def seeded_centroids(engine: Engine, seeds: Seeds, sample: Callable[[], Lazy]) -
     distortion, weights = problem.distortion, np.ones(problem.extent.n_features)
     smoothing = distortion.first_smoothing
     centroids = distortion.centroids(sums, exponent, counts, weights, smoothing, None)
-    classes = np.flatnonzero(_decided(distortion, sums, counts))
+    decided = counts > 0
+    if distortion.zero_rows == "undecided":  # zero rows have no direction
+        decided &= sums.any(axis=1)
+    classes = np.flatnonzero(decided)
     others = np.setdiff1d(np.arange(n_clusters), classes)
     counted = {"n_seeds": len(np.unique(seeds.rows)), "filled": others.tolist()[:100]}
     engine.run.event({"event": "seeds", "fill": problem.settings.fill, **counted})
@@ -167,14 +169,6 @@ def seeded_centroids(engine: Engine, seeds: Seeds, sample: Callable[[], Lazy]) -
     known = flow.share(centroids[classes])
     filled: FloatArray = flow.compute([flow.lazy(fill_classes, sample(), known, classes)])[0]
     return filled
-
-
-def _decided(distortion: Distortion, sums: IntArray, counts: IntArray) -> BoolArray:
-    """Return which classes have seeds that make a centroid: zero rows have no direction."""
-    decided = counts > 0
-    if distortion.zero_rows == "undecided":
-        decided &= sums.any(axis=1)
-    return np.asarray(decided)
 
 
 def _total(engine: Engine, seeds: Seeds) -> tuple[IntArray, IntArray, int]:

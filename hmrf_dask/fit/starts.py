@@ -46,31 +46,26 @@ log = logging.getLogger("hmrf_dask")
 IN_PARALLEL = 4  # candidates computed in one graph, each committed when all four are done
 
 
-@dataclass(frozen=True)
-class Starts:
-    """What a fit starts from."""
-
-    sample: Callable[[], Lazy]  # gives the start sample as a task result
-    whole: bool  # whether it is the whole corpus
-    constrained: bool  # whether there are pairs
-    centroids: Callable[[], FloatArray] | None = None  # the first ones, of the user or of seeds
-
-
-def initialise(engine: Engine, journal: Journal, starts: Starts) -> Position:
+def initialise(
+    engine: Engine,
+    journal: Journal,
+    sample: Callable[[], Lazy],
+    centroids: Callable[[], FloatArray] | None = None,
+) -> Position:
     """Commit the first state of a fit and return it: of given centroids, or of the best candidate.
 
-    Candidates that a stopped fit committed are not run again.
+    `sample` gives the start sample as a task result, `centroids` makes the first ones, (K, d),
+    where they come from the user or from seeds. Candidates that were committed are not run again.
     """
-    problem = engine.problem
-    if starts.centroids is not None:
-        return _from_centroids(engine, journal, starts.centroids())
-    names = candidate_names(problem.settings, starts.constrained)
-    sample = starts.sample()
+    if centroids is not None:
+        return _from_centroids(engine, journal, centroids())
+    constrained = engine.problem.constraints is not None
+    names, started = candidate_names(engine.problem.settings, constrained), sample()
     if len(names) == 1:
-        centroids = engine.flow.lazy(start_centroids, sample, names[0])
-        return _from_centroids(engine, journal, engine.flow.compute([centroids])[0])
-    _run_pool(engine, journal, sample, names)
-    return _from_winner(engine, journal, sample, whole=starts.whole)
+        lazy_centroids = engine.flow.lazy(start_centroids, started, names[0])
+        return _from_centroids(engine, journal, engine.flow.compute([lazy_centroids])[0])
+    _run_pool(engine, journal, started, names)
+    return _from_winner(engine, journal, started)
 
 
 def _from_centroids(engine: Engine, journal: Journal, centroids: FloatArray) -> Position:
@@ -92,9 +87,11 @@ def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[st
             journal.keep_candidate(candidate)
 
 
-def _from_winner(engine: Engine, journal: Journal, sample: Lazy, *, whole: bool) -> Position:
+def _from_winner(engine: Engine, journal: Journal, sample: Lazy) -> Position:
     """Commit the best candidate: with its labels if it knows every row, else its centroids."""
     flow, distortion = engine.flow, engine.problem.distortion
+    n_rows = engine.problem.extent.n_rows
+    whole = start_sample_size(n_rows, engine.problem.settings) == n_rows
     winner = min(journal.candidates, key=lambda candidate: candidate.energy.total)
     log.info("start %s wins with J %.6g", winner.name, winner.energy.value)
     if whole and not engine.learning:  # else its J is of another sum, and it was another fit
@@ -164,7 +161,10 @@ def run_candidate(sample: StartSample, name: str, run: CheckpointStore, number: 
         state = _run_unconstrained_first(engine, centroids, sample, steps)
     else:
         state = _run(engine, centroids, sample, steps)
-    file = run.write_labels(number, f"start-{number:05d}", 0, sample_labels(engine, state))
+    problem = engine.problem  # of one partition
+    rows = (problem.places[0], problem.positions[0])
+    labels = whole_labels(engine.run, state.free[0], state.linked, *rows)
+    file = run.write_labels(number, f"start-{number:05d}", 0, labels)
     return Candidate(name, file, state.energy, steps.n_iter, tuple(steps.steps))
 
 
@@ -210,14 +210,6 @@ def _run_unconstrained_first(
         return Position("fit", 0, None, iteration.state)
 
     return fit.run(initialise)[0]
-
-
-def sample_labels(engine: Engine, state: State) -> LabelArray:
-    """Return all labels of a problem of one partition, linked rows included."""
-    problem = engine.problem
-    return whole_labels(
-        engine.run, state.free[0], state.linked, problem.places[0], problem.positions[0]
-    )
 
 
 def candidate_centroids(sample: StartSample, run: CheckpointStore, file: LabelsFile) -> FloatArray:

@@ -83,23 +83,9 @@ class LinkedLayout:
         freeze_arrays(self)
 
     @property
-    def n_partitions(self) -> int:
-        """Linked partitions."""
-        return len(self.partition_starts) - 1
-
-    @property
-    def n_problems(self) -> int:
-        """ICM problems."""
-        return len(self.modes)
-
-    @property
     def n_blocks(self) -> int:
         """Pair blocks."""
         return len(self.block_partitions)
-
-    def partition_nodes(self, partition: int) -> LabelArray:
-        """Return the nodes of a partition, in the order of its rows."""
-        return self.order[self.partition_starts[partition] : self.partition_starts[partition + 1]]
 
     def block(self, block: int) -> PairBlock:
         """Return the pairs between two partitions, as rows within them."""

@@ -89,48 +89,33 @@ def make_scale(
     `degree` is the largest sum of pair costs of one row, closure included, `span` how much the
     distances of one row to two centroids can differ.
     """
-    if isinstance(distortion, TableDistortion) and distortion.closure_form:
-        return _table_scale(distortion, weights, potts, degree, span, unit_of_costs)
+    tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
     largest = 1.0 if potts else distortion.maximum(weights)
-    reach = degree * largest + span
-    unit = 2.0 ** (math.ceil(math.log2(max(reach, 1e-300))) - HEADROOM)
-    shift = _shift(span / unit)
-    tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
-    quantum = unit * 2.0**shift + 2.0 * tolerance
-    return Scale(potts, 0, unit, shift, unit_of_costs, 0, tolerance=tolerance, quantum=quantum)
-
-
-def _table_scale(
-    distortion: TableDistortion,
-    weights: FloatArray,
-    potts: bool,
-    degree: float,
-    span: float,
-    unit_of_costs: float,
-) -> Scale:
-    square = 1.0 if potts else distortion.radius(weights) ** 2
-    largest = 1.0 if potts else distortion.maximum(weights) / square
-    # φ is A_i + A_j − κ q_i·q_j: its parts reach 1 even where φ_max is less
-    reach = (degree * max(largest, 1.0) + span / square) / unit_of_costs
-    bits = min(MOST_BITS, (HEADROOM - math.ceil(math.log2(max(reach, 1.0)))) // 2)
-    least = 1 if potts else LEAST_BITS  # Potts penalties quantise no rows
-    if bits < least:
-        small = degree * max(largest, 1.0) < span / square
-        advice = (
-            "raise all costs, or set them to 0" if small
-            else "lower must_link_cost or cannot_link_cost, or use closure=False"
-        )  # fmt: skip
-        raise InvalidInputError(
-            f"the costs of the pairs of one document must leave {least} bits for exact "
-            f"integers, got {bits} bits: they add up to {degree:g} in steps of {unit_of_costs:g}, "
-            f"next to distances of up to {span:g}; {advice}"
-        )
-    unit = unit_of_costs * square / 4.0**bits
-    shift = _shift(span / unit)
-    loose = 0.0 if potts else _loose(distortion, weights, bits)
-    tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
+    bits, whole, loose = 0, 0, 0.0
+    if isinstance(distortion, TableDistortion) and distortion.closure_form:
+        square = 1.0 if potts else distortion.radius(weights) ** 2
+        largest = largest / square
+        # φ is A_i + A_j − κ q_i·q_j: its parts reach 1 even where φ_max is less
+        costs = degree * max(largest, 1.0)
+        reach = (costs + span / square) / unit_of_costs
+        bits = min(MOST_BITS, (HEADROOM - math.ceil(math.log2(max(reach, 1.0)))) // 2)
+        if bits < (1 if potts else LEAST_BITS):
+            advice = (
+                "raise all costs, or set them to 0" if costs < span / square
+                else "lower must_link_cost or cannot_link_cost, or use closure=False"
+            )  # fmt: skip
+            raise InvalidInputError(
+                f"the costs of the pairs of one document must leave {1 if potts else LEAST_BITS} "
+                f"bits for exact integers, got {bits} bits: they add up to {degree:g} in steps of "
+                f"{unit_of_costs:g}, next to distances of up to {span:g}; {advice}"
+            )
+        unit, whole = unit_of_costs * square / 4.0**bits, round(largest * 4.0**bits)
+        loose = 0.0 if potts else _loose(distortion, weights, bits)
+    else:
+        reach = degree * largest + span
+        unit = 2.0 ** (math.ceil(math.log2(max(reach, 1e-300))) - HEADROOM)
+    shift = max(0, math.ceil(math.log2(max(span / unit, 1.0))) - 30)
     quantum = loose + unit * 2.0**shift + 2.0 * tolerance
-    whole = round(largest * 4.0**bits)
     return Scale(
         potts, bits, unit, shift, unit_of_costs, whole, tolerance=tolerance, quantum=quantum
     )
@@ -146,10 +131,6 @@ def _loose(distortion: TableDistortion, weights: FloatArray, bits: int) -> float
     if distortion.kappa == 1:
         return step * math.sqrt(width)
     return 2.0 * step * math.sqrt(width * distortion.maximum(weights)) + width * step * step
-
-
-def _shift(largest: float) -> int:
-    return max(0, math.ceil(math.log2(max(largest, 1.0))) - 30)
 
 
 def cost_rows(distances: FloatArray, scale: Scale) -> LabelArray:
@@ -254,14 +235,9 @@ def plan_layout(
     settled in rounds is laid out breadth-first from its lowest member, so that neighbours lie near
     each other whatever their ids.
 
-    The layout depends on these arguments alone, never on the partitions of the corpus: bytes that
-    one task may use, most rows of a partition, and whether components in explicit form pass
-    messages where these fit into their task.
-
-    Raises
-    ------
-    MemoryPlanError
-        A component in table form, or a single row, does not fit; the arithmetic is shown.
+    The layout depends on these arguments alone, never on the partitions of the corpus. Components
+    in explicit form pass messages if `propagating`, where these fit into their task. What does not
+    fit, a component in table form or a single row, is refused with the arithmetic.
     """
     limits = _Limits(rows_per_partition, task_memory // ROWS_SHARE, task_memory)
     _refuse_large_rows(rows.nbytes, limits)
@@ -281,8 +257,12 @@ def _planned(
     order = _linked_order(graph, np.where(alone, len(KINDS), needs.kinds), pieces)
     plan = _Plan([], [], [])
     for kind, mode in enumerate(KINDS):
-        _pack(plan, mode, needs, np.flatnonzero(~alone & (needs.kinds == kind)), limits)
-    ends = _ends_per_node(graph)
+        whole = ~alone & (needs.kinds == kind)  # they fill partitions, one after the other
+        weights = [needs.rows[whole], needs.nbytes[whole], needs.task[whole]]
+        for begin, end in itertools.pairwise(_cuts(weights, limits)):
+            plan.add([int(weights[0][begin:end].sum())], mode)
+    pair_ends = np.concatenate([graph.must_pairs.ravel(), graph.cannot_pairs.ravel()])
+    ends = np.bincount(pair_ends, minlength=graph.n_nodes)
     first = sum(plan.sizes)
     for component in np.flatnonzero(alone).tolist():
         nodes = order[first : first + int(needs.rows[component])]
@@ -309,14 +289,6 @@ class _Plan(NamedTuple):
         self.sizes.extend(sizes)
         self.problems.append(len(sizes))
         self.modes.append(mode)
-
-
-def _pack(plan: _Plan, mode: Mode, needs: _Needs, components: IntArray, limits: _Limits) -> None:
-    """Fill partitions with whole components, one after the other; each is a problem."""
-    rows = needs.rows[components]
-    cuts = _cuts([rows, needs.nbytes[components], needs.task[components]], limits)
-    for first, last in itertools.pairwise(cuts):
-        plan.add([int(rows[first:last].sum())], mode)
 
 
 def _cuts(weights: list[IntArray], limits: _Limits) -> list[int]:
@@ -407,11 +379,6 @@ def _linked_order(graph: ConstraintGraph, section: IntArray, pieces: BoolArray) 
         first, last = np.searchsorted(placed, [rank[component], rank[component] + 1])
         order[first:last] = search.order(int(order[first]))
     return order
-
-
-def _ends_per_node(graph: ConstraintGraph) -> IntArray:
-    ends = np.concatenate([graph.must_pairs.ravel(), graph.cannot_pairs.ravel()])
-    return np.bincount(ends, minlength=graph.n_nodes)
 
 
 def _refuse_large_rows(row_bytes: IntArray, limits: _Limits) -> None:

@@ -22,7 +22,7 @@ from hmrf_dask.kernels.sums import Sums
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import StoredLabels
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray, Sized
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, Sized
 
 PERTURBATION = 0.35  # of each entry, either way; the paper gives no size
 
@@ -187,19 +187,34 @@ def find_neighbourhoods(
     sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, *, singles: bool
 ) -> Neighbourhoods:
     """Return the largest must-link groups; with `singles` single documents of cannot-links too."""
-    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
-    order = np.lexsort((np.arange(graph.n_groups), -sizes))
+    sizes, order = _by_size(graph)
     order = order[sizes[order] >= (1 if singles else 2)][:MOST_NEIGHBOURHOODS]
-    place = np.full(graph.n_groups, -1, np.int64)
-    place[order] = np.arange(len(order))
-    labels = np.full(sample.block.n_rows, -1, np.int64)
-    labels[node_rows] = place[graph.groups]
+    place, labels = _labels(sample, graph, node_rows, order)
     sums = sample.sum_by(labels, len(order))
     rivals = np.zeros((len(order), len(order)), np.bool_)
     ends = np.concatenate([place[graph.groups[graph.cannot_pairs]], place[graph.rivals]])
     ends = ends[(ends >= 0).all(axis=1) & (ends[:, 0] != ends[:, 1])]
     rivals[ends[:, 0], ends[:, 1]] = rivals[ends[:, 1], ends[:, 0]] = True
     return Neighbourhoods(_as_sparse(sums), sample.exponent, sums.counts, rivals)
+
+
+def _by_size(graph: ConstraintGraph) -> tuple[IntArray, IntArray]:
+    """Return the sizes of must-link groups, and their order: largest first, ties by number."""
+    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
+    return sizes, np.lexsort((np.arange(graph.n_groups), -sizes))
+
+
+def _labels(
+    sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, chosen: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return of all groups, and of all rows, the place among the chosen groups; -1: none."""
+    place, labels = (
+        np.full(graph.n_groups, -1, np.int64),
+        np.full(sample.block.n_rows, -1, np.int64),
+    )
+    place[chosen] = np.arange(len(chosen))
+    labels[node_rows] = place[graph.groups]
+    return place, labels
 
 
 def _as_sparse(sums: Sums) -> scipy.sparse.csr_array:
@@ -267,15 +282,11 @@ def largest_first(
     Where they are fewer, a document that is cannot-linked to all of them comes next, if there is
     one: that of the lowest id.
     """
-    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
-    order = np.lexsort((np.arange(graph.n_groups), -sizes))
+    sizes, order = _by_size(graph)
     chosen = order[sizes[order] > 1][:n_clusters]
     if 0 < len(chosen) < n_clusters:
         chosen = np.append(chosen, _rivals_of_all(graph, sizes, chosen)[:1])
-    place = np.full(graph.n_groups, -1, np.int64)
-    place[chosen] = np.arange(len(chosen))
-    labels = np.full(sample.block.n_rows, -1, np.int64)
-    labels[node_rows] = place[graph.groups]
+    _, labels = _labels(sample, graph, node_rows, chosen)
     return sample.centroids(*sample.sums(labels, len(chosen)))
 
 
@@ -311,7 +322,7 @@ def merge_to(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> I
     merging = _Worths(sample, found) if worths else _Ward(sample, found)
     closed = found.rivals.copy()  # pairs that must not be merged, or no longer stand
     np.fill_diagonal(closed, True)
-    rise = merging.rises()
+    rise = np.stack([merging.rise(number) for number in range(len(found))])
     rise[closed] = np.inf
     for _ in range(len(found) - n_clusters):
         kept, gone = sorted(divmod(int(rise.argmin()), len(found)))
@@ -343,15 +354,11 @@ class _Worths:
         return np.sqrt(squares) if self.directional else squares / sizes
 
     def rise(self, one: int) -> FloatArray:
-        """Return what merging one neighbourhood with each other costs."""
+        """Return what merging a neighbourhood with each other costs."""
         squares, sizes = np.diag(self.products), self.sizes
         own = self._worth(squares, sizes)
         union = squares + squares[one] + 2.0 * self.products[one]
         return np.asarray(own + own[one] - self._worth(union, sizes + sizes[one]))
-
-    def rises(self) -> FloatArray:
-        """Return what merging any two costs."""
-        return np.stack([self.rise(one) for one in range(len(self.sizes))])
 
     def merge(self, one: int, other: int) -> None:
         """Add one neighbourhood's sums to those of another."""
@@ -371,12 +378,8 @@ class _Ward:
         self.sizes = sizes
 
     def rise(self, one: int) -> FloatArray:
-        """Return what merging one neighbourhood with each other costs."""
+        """Return what merging a neighbourhood with each other costs."""
         return np.array(self.table[one])
-
-    def rises(self) -> FloatArray:
-        """Return what merging any two costs."""
-        return np.array(self.table)
 
     def merge(self, one: int, other: int) -> None:
         """Work out what the union of two would cost with each other one."""
@@ -424,11 +427,3 @@ def farthest(
     free = np.flatnonzero((labels >= 0) & (distances > 0) & (counts[labels] > 1))
     rows = free + stored.files[0].first_row
     return Lowest(-distances[free], block.ids[free], rows, most).cut()
-
-
-def move_rows(stored: StoredLabels, rows: IntArray, targets: IntArray) -> LabelArray:
-    """Return the labels of a partition with some rows of the corpus moved."""
-    labels, first = np.array(stored.read()), stored.files[0].first_row
-    here = (rows >= first) & (rows < first + len(labels))
-    labels[rows[here] - first] = targets[here]
-    return labels

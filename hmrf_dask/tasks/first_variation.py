@@ -230,11 +230,3 @@ def apply_proposals(
     after = labels[places]
     moved = np.flatnonzero(before != after)
     return addresses[moved], after[moved]
-
-
-def moved_labels(stored: StoredLabels, base: int, moves: tuple[IntArray, LabelArray]) -> LabelArray:
-    """Return the labels of a partition after the moves; `base` is the address of its first row."""
-    labels = np.array(stored.read())
-    here = (moves[0] >= base) & (moves[0] < base + len(labels))
-    labels[moves[0][here] - base] = moves[1][here]
-    return labels

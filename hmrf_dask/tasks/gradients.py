@@ -118,14 +118,6 @@ class Tables:
             yield slice(first, last), part
             first = last
 
-    def spread(self, values: FloatArray) -> FloatArray:
-        """Return a number of every entry for each of its rows."""
-        return np.repeat(values, np.diff(self.start))
-
-    def members(self, chosen: slice) -> slice:
-        """Return where the rows of some entries are."""
-        return slice(int(self.start[chosen.start]), int(self.start[chosen.stop]))
-
 
 def _tables(
     block: RowBlock,
@@ -159,7 +151,7 @@ def _scatter_between(tables: Tables, count: FloatArray, units: FloatArray) -> In
 
     It is Q_e (J N)_e less S_e ∘ (J S)_e over all entries e, Q their sums of squares.
     """
-    coefficients = tables.spread(tables.joined @ count)
+    coefficients = np.repeat(tables.joined @ count, np.diff(tables.start))
     out = member_squares(tables.rows, tables.member, coefficients, units)
     factors = -units[:-1] / (tables.roots * tables.roots)
     for chosen, partners in tables.partners():
@@ -184,7 +176,7 @@ def _turning(tables: Tables, units: FloatArray) -> IntArray:
             crossed = np.repeat(theirs[chosen], np.diff(own.indptr))
             alike = scipy.sparse.csr_array((crossed, own.indices, own.indptr), shape=own.shape)
             _add_products(out, own, alike, -roots * units[:-1])
-        here = tables.members(chosen)
+        here = slice(*tables.start[[chosen.start, chosen.stop]].tolist())
         compressed = (partners.data, partners.indices, partners.indptr)
         start = tables.start[chosen.start : chosen.stop + 1] - here.start
         coefficients[here] = 0.5 * member_products(

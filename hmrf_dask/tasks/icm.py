@@ -125,7 +125,9 @@ def linked_costs(
     point_pairs = make_point_pairs(
         first, labels, scale.shift, pairs.start, pairs.neighbour, pairs.signed
     )
-    single = in_single(problem, model)
+    single = (
+        problem.in_groups >= GROUPED or not model.distortion.unit_rows
+    )  # even if half is faster
     approximate = approximate_costs(
         block.arrays, terms, table, point_pairs, scale.step, scale.tolerance, single=single
     )
@@ -140,11 +142,6 @@ def linked_costs(
         return LinkedCosts(approximate.costs)
     set_gains(approximate.costs, coarse, point_pairs, approximate.gains)
     return LinkedCosts(approximate.costs, approximate.gains)
-
-
-def in_single(problem: IcmProblem, model: Model) -> bool:
-    """Return whether a problem needs cost rows in single precision even if half is faster."""
-    return problem.in_groups >= GROUPED or not model.distortion.unit_rows
 
 
 def end_to_end(blocks: list[RowBlock]) -> RowBlock:

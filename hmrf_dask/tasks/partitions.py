@@ -131,12 +131,8 @@ def describe_rows(block: RowBlock, rows: IntArray) -> tuple[AnyArray, IntArray]:
     return block.ids[rows], np.diff(block.indptr)[rows].astype(np.int64)
 
 
-def first_rows(block: RowBlock, most: int = 8) -> RowBlock:
-    """Return the first rows of a partition."""
-    return block.take(np.arange(min(block.n_rows, most)))
-
-
-class RowRange(NamedTuple):
+@dataclass(frozen=True)
+class RowRange:
     """Which rows a label file holds, and what it is called."""
 
     name: str  # "rows-00007" or "linked-00002"
@@ -145,12 +141,9 @@ class RowRange(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelledPartition:
+class LabelledPartition(RowRange):
     """Where the rows of a partition are, and what its label files are called."""
 
-    name: str  # "rows-00007" or "linked-00002"
-    first_row: int
-    n_rows: int
     block: Any  # lazily, rows that are kept, or a `BlockSource`, read in every pass
 
     @property
@@ -245,6 +238,13 @@ class StoredLabels(NamedTuple):
         """Return the labels of one partition after the other."""
         parts = self.run.read_group(self.files)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def moved(self, base: int, moves: tuple[IntArray, LabelArray]) -> LabelArray:
+        """Return the labels with those of some rows replaced, of which number `base` is first."""
+        after, (rows, labels) = np.array(self.read()), moves
+        here = (rows >= base) & (rows < base + len(after))
+        after[rows[here] - base] = labels[here]
+        return after
 
 
 @dataclass(frozen=True)

@@ -428,11 +428,6 @@ def beaten(piece: Piece, proposals: GroupProposals) -> BoolArray:
     return beaten_groups(piece.groups, half_edges(piece), proposals.moves)
 
 
-def either(flags: list[BoolArray]) -> BoolArray:
-    """Return where any of the flags is set."""
-    return np.asarray(np.logical_or.reduce(flags), np.bool_)
-
-
 def unbeaten(proposals: GroupProposals, flags: BoolArray) -> GroupMoves:
     """Return the groups that no piece saw beaten: they move."""
     return select_proposals(proposals.moves, ~flags)

@@ -87,37 +87,31 @@ def fit_corpus(
         run = MemoryRun()  # labels are few beside rows that lie here too
     else:
         run = RunDirectory.scratch(setting("scratch-directory", None))
-    with _removed_if_stopped(run if run_dir is None else None):
+    with _if_stopped(lambda _: run.remove() if run_dir is None else None):  # a scratch run
         if isinstance(run, RunDirectory):
             check_workers(run)
         work = _survey(asked, fingerprinted=run_dir is not None)
         if isinstance(run, RunDirectory) and run_dir is not None:
             run.begin(config=_configuration(work.asked), fingerprint=work.fingerprint)
-        with _recorded_if_stopped(run):
+        with _if_stopped(partial(_record_failure, run)):
             return _run(work, run, progress)
 
 
 @contextmanager
-def _removed_if_stopped(scratch: RunDirectory | MemoryRun | None) -> Iterator[None]:
-    """Leave no scratch files behind a fit that stops, by an error or by Ctrl-C."""
-    try:
-        yield
-    except BaseException:
-        if scratch is not None:
-            scratch.remove()
-        raise
-
-
-@contextmanager
-def _recorded_if_stopped(run: RunDirectory | MemoryRun) -> Iterator[None]:
-    """Write into the run's events why it stopped, and those that wait."""
+def _if_stopped(act: Callable[[BaseException], None]) -> Iterator[None]:
+    """Act where a fit stops, by an error or by Ctrl-C."""
     try:
         yield
     except BaseException as error:
         with suppress(Exception):  # the first error is the one to show
-            run.event({"event": "failed", "error": type(error).__name__, "text": str(error)})
-            run.flush_events()
+            act(error)
         raise
+
+
+def _record_failure(run: RunDirectory | MemoryRun, error: BaseException) -> None:
+    """Write into the run's events why it stopped, and those that wait."""
+    run.event({"event": "failed", "error": type(error).__name__, "text": str(error)})
+    run.flush_events()
 
 
 @dataclass(frozen=True)

@@ -355,10 +355,7 @@ def _entropy_weights(engine: Engine, state: State) -> FloatArray:
 
 
 def pair_statistics(engine: Engine, state: State) -> FloatArray:
-    """Return what violated pairs add, shape (d,).
-
-    It is zero under Potts penalties, which no weight can change.
-    """
+    """Return what violated pairs add, (d,): zero under Potts penalties, which no weight changes."""
     problem, flow, model = engine.problem, engine.flow, state.model
     if problem.potts or not problem.icm_problems:
         return np.zeros(len(model.weights))
@@ -430,19 +427,14 @@ def weight_gradient(engine: Engine, state: State) -> FloatArray:
     # A centred row's part is (x + e)² − e², x + e at most 1/√a
     bound = max(engine.summand_bound(model.weights) ** 2, 1.0 / float(model.weights.min()))
     exponent = fixed_point_exponent(n_rows, (1.0 + strength) * bound)
-    overall = _one_cluster(model, whole, n_rows)
+    rows = (whole, model.exponent, np.asarray([n_rows], np.int64))
+    centroids = model.distortion.centroids(*rows, model.weights, model.smoothing, None)
+    overall = replace(model, centroids=centroids)  # of one cluster of all rows
     totals = _squares(engine, state, overall, exponent) * 2.0**-exponent
-    rows = model.weights * (totals[:-1] + totals[-1])
+    own = model.weights * (totals[:-1] + totals[-1])
     unit, roots = 2.0**-model.exponent, np.sqrt(model.weights)
-    by_log = 0.5 * (rows - unit * squares_by_length(state.sums, roots))
+    by_log = 0.5 * (own - unit * squares_by_length(state.sums, roots))
     if strength:
         by_log += 0.5 * strength * unit * squares_by_length(whole, roots)
     by_log += pair_statistics(engine, state)
     return np.asarray(by_log / model.weights, np.float64)
-
-
-def _one_cluster(model: Model, whole: IntArray, n_rows: int) -> Model:
-    """Return the model of one cluster of all rows."""
-    counts, weights = np.asarray([n_rows], np.int64), model.weights
-    arguments = (whole, model.exponent, counts, weights, model.smoothing, None)
-    return replace(model, centroids=model.distortion.centroids(*arguments))

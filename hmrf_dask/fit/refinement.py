@@ -40,15 +40,7 @@ def refines(
     n_clusters: int,
     most: int = ROWS_PER_CLUSTER,
 ) -> bool:
-    """Return whether first variation runs; `most` rows a cluster are where "auto" ends.
-
-    Examples
-    --------
-    >>> from hmrf_dask.distortions import make_distortion
-    >>> cosine = make_distortion("cosine")
-    >>> refines("auto", cosine, 20_000, 10), refines("auto", cosine, 20_001, 10)
-    (True, False)
-    """
+    """Return whether first variation runs; `most` rows a cluster are where "auto" ends."""
     if distortion.refinement is None or n_clusters < 2:
         return False
     return bool(setting) if setting != "auto" else n_rows <= most * n_clusters

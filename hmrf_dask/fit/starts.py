@@ -170,12 +170,12 @@ def run_candidate(sample: StartSample, name: str, run: CheckpointStore, number: 
 
 def _run(engine: Engine, centroids: FloatArray, sample: StartSample, steps: _StepsTaken) -> State:
     """Run a start at weights 1: warm-up where the distortion has one, fit, refinement."""
-    warm = bool(sample.distortion.warm_smoothings)
-    smoothing = 0.0 if warm else sample.distortion.final_smoothing
+    phase, smoothing = "fit", sample.distortion.final_smoothing
+    if sample.distortion.warm_smoothings:
+        phase, smoothing = "warm-up", 0.0
 
     def initialise() -> Position:
-        iteration = begin(engine, centroids, smoothing=smoothing)
-        return Position("warm-up" if warm else "fit", 0, None, iteration.state)
+        return Position(phase, 0, None, begin(engine, centroids, smoothing=smoothing).state)
 
     return _fit(engine, sample, steps).run(initialise)[0]
 
@@ -220,13 +220,7 @@ def candidate_centroids(sample: StartSample, run: CheckpointStore, file: LabelsF
 
 
 def candidate_names(settings: Settings, constrained: bool) -> list[str]:
-    """Return the candidates of a fit, in the order in which ties are decided.
-
-    Examples
-    --------
-    >>> candidate_names(Settings(3, n_init=2), constrained=False)
-    ['unconstrained 0', 'unconstrained 1']
-    """
+    """Return the candidates of a fit, in the order in which ties are decided."""
     if settings.init in ("k-means++", "random"):
         return [f"{settings.init} {number}" for number in range(settings.n_init)]
     if settings.init == "neighborhoods":
@@ -237,17 +231,10 @@ def candidate_names(settings: Settings, constrained: bool) -> list[str]:
 
 
 def restrict(graph: ConstraintGraph, keep: AnyArray) -> ConstraintGraph:
-    """Return the graph of some whole components, nodes and groups renumbered in their order.
-
-    `keep` is the mask of their nodes.
-    """
-    nodes = np.cumsum(keep) - 1
-    group_kept = np.zeros(graph.n_groups, np.bool_)
-    group_kept[graph.groups[keep]] = True
-    groups = np.cumsum(group_kept) - 1
-    component_kept = np.zeros(graph.n_components, np.bool_)
-    component_kept[graph.components[keep]] = True
-    components = np.cumsum(component_kept) - 1
+    """Return the graph of the whole components of the `keep` nodes, renumbered in their order."""
+    group_kept = np.bincount(graph.groups[keep], minlength=graph.n_groups) > 0
+    component_kept = np.bincount(graph.components[keep], minlength=graph.n_components) > 0
+    nodes, groups, components = (np.cumsum(kept) - 1 for kept in (keep, group_kept, component_kept))
 
     def inside(pairs: LabelArray, mask: AnyArray, number: AnyArray) -> tuple[LabelArray, AnyArray]:
         chosen = mask[pairs[:, 0]]

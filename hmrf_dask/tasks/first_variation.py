@@ -126,10 +126,7 @@ def pair_costs_of(priced: PricedProblem) -> PairCosts:
 def propose_linked(
     priced: PricedProblem, blocks: list[RowBlock], sources: Sources, base: int, most_rows: int
 ) -> Proposals:
-    """Return the best moves of the points and whole groups of an ICM problem.
-
-    `base` is the address of its first row.
-    """
+    """Return the best moves of points and whole groups of an ICM problem, addressed from `base`."""
     problem, pair_costs = priced.problem, pair_costs_of(priced)
     moving = _rows_of(end_to_end(blocks), sources.model, priced.labels.read(), base)
     singles = _single_moves(moving, sources, most_rows, pair_costs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +36,13 @@ def settle(
     problem: IcmProblem, partitions: list[KeyedCosts], settings: Settings, stored: StoredLabels
 ) -> LabelArray:
     """Return the labels of a problem's points; InfeasibleError where none were found at first."""
-    points = partitions[0] if len(partitions) == 1 else _joined(partitions)
+    points = partitions[0]
+    if len(partitions) > 1:
+        points = KeyedCosts(
+            np.concatenate([part.costs for part in partitions]),
+            np.concatenate([part.ids for part in partitions]),
+            np.concatenate([part.keys for part in partitions]),
+        )
     rivalry, present = _rivalry(problem), stored.read()
     fresh, blocked = _place_again(points, rivalry, settings)
     if (present < 0).any():
@@ -57,14 +62,6 @@ def settle(
     lower = after < before
     taken = (lower & (blocked < 0))[rivalry.component]
     return np.where(taken, fresh, labels)[problem.groups].astype(np.int32)
-
-
-def _joined(partitions: Sequence[KeyedCosts]) -> KeyedCosts:
-    return KeyedCosts(
-        np.concatenate([part.costs for part in partitions]),
-        np.concatenate([part.ids for part in partitions]),
-        np.concatenate([part.keys for part in partitions]),
-    )
 
 
 def _rivalry(problem: IcmProblem) -> Rivalry:

@@ -23,7 +23,6 @@ from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.messages import propagate
 from hmrf_dask.kernels.problem import (
     Grouping,
-    ProblemArrays,
     adjacency,
     make_grouping,
     make_problem,
@@ -248,27 +247,6 @@ def table_penalties(
     return Penalties(exact_sum(costs[0] * split), exact_sum(costs[1] * joined))
 
 
-def settle_tables(
-    problem: IcmProblem,
-    arrays: ProblemArrays,
-    blocks: list[RowBlock],
-    model: Model,
-    scale: Scale,
-    labels: LabelArray,
-) -> None:
-    """Run sweeps of groups and points until neither gains; `labels` (point order) change in place.
-
-    Where labels are missing groups first go, whole, where they are nearest.
-    """
-    # rows laid end to end go with the call: only their integers are held with the tables
-    rows = quantised_rows(end_to_end(blocks), model, scale)
-    closure = describe(problem, model, scale, blocks[0].n_features)
-    grouping = grouping_of(problem)
-    if (labels < 0).any():
-        place_nearest(labels, arrays.costs, grouping.start, grouping.member, 0)
-    table_icm(labels, arrays, rows, closure, grouping)
-
-
 def quantised_rows(block: RowBlock, model: Model, scale: Scale) -> QuantisedRows:
     """Return the integer rows of a component; the centring column comes after all features."""
     if scale.potts:
@@ -383,7 +361,8 @@ def settle(
 ) -> LabelArray:
     """Return the labels of a problem's points after exact ICM, with or without messages before it.
 
-    Where labels are missing all points are first placed jointly. `blocks` are read in table form.
+    Where labels are missing all points are first placed jointly, in table form (which alone reads
+    the rows) groups whole where they are nearest.
     """
     problem, pairs, stored = priced
     labels = np.array(stored.read())
@@ -391,7 +370,13 @@ def settle(
     costs = cost_rows[0] if len(partitions) == 1 else np.concatenate(cost_rows)
     arrays = make_problem(0, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
     if problem.mode == "table":
-        settle_tables(problem, arrays, blocks, model, scale, labels)
+        # rows laid end to end go with the call: only their integers are held with the tables
+        rows = quantised_rows(end_to_end(blocks), model, scale)
+        closure = describe(problem, model, scale, blocks[0].n_features)
+        every = grouping_of(problem)
+        if (labels < 0).any():
+            place_nearest(labels, arrays.costs, every.start, every.member, 0)
+        table_icm(labels, arrays, rows, closure, every)
         return labels
     if (labels < 0).any():
         labels = place_jointly(arrays, grouping_of(problem))

@@ -49,10 +49,7 @@ def survey_block(
     has_ids: bool,
     fingerprinted: bool = True,
 ) -> Facts:
-    """Return the facts of a partition; what is wrong with it comes back as text.
-
-    Without a fingerprint `content` and `order` are 0.
-    """
+    """Return the facts of a partition; what is wrong with it comes back as text."""
     measured = survey(block)
     finite = np.isfinite(measured.mass)
     trouble = None

@@ -84,7 +84,7 @@ def fit_corpus(
     if run_dir is not None:
         run = RunDirectory.at(run_dir)
     elif asked.corpus.in_client and in_this_process():
-        run = MemoryRun()  # labels are few beside rows that lie here too
+        run = MemoryRun()  # labels are few next to rows that are here too
     else:
         run = RunDirectory.scratch(setting("scratch-directory", None))
     with _if_stopped(lambda _: run.remove() if run_dir is None else None):  # a scratch run
@@ -121,8 +121,8 @@ class _Surveyed:
     flow: DaskFlow
     asked: FitInput  # its distortion bound to the corpus, seeds with those that pairs add
     facts: Facts
-    given: Pairs | None
-    pairs: Pairs | None  # linked rows: those of given pairs, or seeds that are held
+    pairs: Pairs | None
+    linked: Pairs | None  # linked rows: those of pairs, or seeds that are held
     slices: list[list[int]] | None = None  # co-located partitions, by number
 
     @property
@@ -171,18 +171,18 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     preparation.examine_own(flow, corpus, distortion, settings.n_clusters)
     _check_ids(flow, corpus)
     _warn_of_zero_rows(facts, distortion)
-    pairs = given = None
+    pairs = linked = None
     if asked.constraints:
         closure_form = distortion.closure_form
-        given = preparation.resolve(flow, corpus, asked.constraints, settings, closure_form)
-        _warn_of_conflicts(given, settings)
-        pairs = given
+        pairs = preparation.resolve(flow, corpus, asked.constraints, settings, closure_form)
+        _warn_of_conflicts(pairs, settings)
+        linked = pairs
     if seeds is not None:
-        seeds, pairs = find_seeds(flow, corpus, seeds, given, settings.n_clusters)
+        seeds, linked = find_seeds(flow, corpus, seeds, pairs, settings.n_clusters)
     asked = replace(asked, corpus=corpus, distortion=distortion, seeds=seeds)
-    work = _Surveyed(flow, asked, facts, given, pairs, slices)
+    work = _Surveyed(flow, asked, facts, pairs, linked, slices)
     needed = plan_tasks(
-        facts, settings, corpus.n_features, pairs=pairs,
+        facts, settings, corpus.n_features, pairs=linked,
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
     )  # fmt: skip
     check_memory(needed)
@@ -201,18 +201,18 @@ def _files_fit(corpus: Corpus) -> bool:
 
 def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> Fitted:
     """Lay the problem out and run the loop from wherever the run directory stands."""
-    flow, asked, pairs = work.flow, work.asked, work.pairs
+    flow, asked, linked = work.flow, work.asked, work.linked
     corpus, settings = asked.corpus, asked.settings
     extent = preparation.extent_of(work.facts, corpus.n_features)
     rows = CorpusRows(corpus.blocks, corpus.row_counts, work.row_bytes, work.slices)
-    problem = lay_out(flow, settings, asked.distortion, extent, rows, pairs)
+    problem = lay_out(flow, settings, asked.distortion, extent, rows, linked)
     engine = Engine(flow, problem, run)
     sample = partial(prepare_start_sample, flow, corpus, problem)
     centroids = _first_centroids(asked, engine, partial(sample, None))
     journal = Journal(run, progress)
     commit = journal.open(problem)
     if commit is None or commit.record["phase"] == "start":
-        begin = partial(initialise, engine, journal, partial(sample, pairs), centroids)
+        begin = partial(initialise, engine, journal, partial(sample, linked), centroids)
     else:
         begin = partial(resume, engine, commit)
     fit = Fit(engine, journal, settings.max_iter, work.refining)
@@ -232,7 +232,7 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
         stop,
         history=journal.history,
         n_iter=journal.n_iter,
-        pairs=work.given,
+        pairs=work.pairs,
         facts=work.facts,
     )
 
@@ -249,7 +249,7 @@ def _first_centroids(
 
 
 def _configuration(asked: FitInput) -> dict[str, Any]:
-    """Return all that decides the result beside the rows."""
+    """Return all that decides the result next to the rows."""
     constraints, seeds, centroids = asked.constraints, asked.seeds, asked.centroids
     return {
         "settings": asdict(asked.settings),

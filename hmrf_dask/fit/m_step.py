@@ -102,7 +102,7 @@ def reseed(engine: Engine, state: State) -> State | None:
 TOGETHER = 2**16  # numbers of several clusters that are worked on at once: they stay in the cache
 PAPER_RATE = 1.75
 RATE = 0.12  # of the scale-free step; the paper's 1.75 is about this on its data
-FLOOR = 1e-3  # least weight of a feature beside a mean of 1
+FLOOR = 1e-3  # least weight of a feature where their mean is 1
 HALVINGS = 5
 NORMALISER = 1.0  # λ of −λ Σ D(x, global centroid): without it learned weights collapse
 LEAST_VARIANCE = 1e-6  # of a feature's scatter in one cluster: less is taken as this
@@ -192,7 +192,7 @@ def _proposals(engine: Engine, state: State) -> Iterator[FloatArray]:
         _variance_weights(engine, state) if rule == "variance" else _entropy_weights(engine, state)
     )
     for halving in range(HALVINGS + 1):
-        part = 0.5**halving  # no difference is taken: a weight of 1e-12 would vanish beside 1
+        part = 0.5**halving  # no difference is taken: a weight of 1e-12 would vanish in 1
         yield part * best + (1.0 - part) * weights
 
 

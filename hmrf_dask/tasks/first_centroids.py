@@ -227,17 +227,17 @@ def _as_sparse(sums: Sums) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array((values, ends), shape=shape)
 
 
-def centroids_of(sample: CandidateRows, found: Neighbourhoods, chosen: IntArray) -> FloatArray:
+def centroids_of(sample: CandidateRows, groups: Neighbourhoods, chosen: IntArray) -> FloatArray:
     """Return the centroids of some neighbourhoods."""
-    return sample.centroids(found.sums[chosen].toarray(), found.sizes[chosen])
+    return sample.centroids(groups.sums[chosen].toarray(), groups.sizes[chosen])
 
 
 def _distances_to(
-    sample: CandidateRows, found: Neighbourhoods, centroids: FloatArray
+    sample: CandidateRows, groups: Neighbourhoods, centroids: FloatArray
 ) -> FloatArray:
     """Return the distances of neighbourhoods, their means taken as rows, to centroids."""
-    counts = np.repeat(found.sizes, np.diff(found.totals.indptr))
-    means = found.totals.copy()
+    counts = np.repeat(groups.sizes, np.diff(groups.totals.indptr))
+    means = groups.totals.copy()
     means.data = means.data / counts
     means = means[:, :-1]
     dense = sample.block.is_dense
@@ -247,31 +247,33 @@ def _distances_to(
     return np.maximum(sample.distortion.distances(rows, terms, table), 0.0)
 
 
-def _all_distances(sample: CandidateRows, found: Neighbourhoods) -> FloatArray:
+def _all_distances(sample: CandidateRows, groups: Neighbourhoods) -> FloatArray:
     """Return the distances of neighbourhoods to the centroids of all of them, shape (n, n)."""
-    everyone = np.arange(len(found))
-    few = (everyone[at : at + MOST_CENTROIDS] for at in range(0, len(found), MOST_CENTROIDS))
-    columns = [_distances_to(sample, found, centroids_of(sample, found, chosen)) for chosen in few]
+    everyone = np.arange(len(groups))
+    few = (everyone[at : at + MOST_CENTROIDS] for at in range(0, len(groups), MOST_CENTROIDS))
+    columns = [
+        _distances_to(sample, groups, centroids_of(sample, groups, chosen)) for chosen in few
+    ]
     return np.concatenate(columns, axis=1)
 
 
-def farthest_first(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> FloatArray:
+def farthest_first(sample: CandidateRows, groups: Neighbourhoods, n_clusters: int) -> FloatArray:
     """Return up to K neighbourhood centroids, weighted farthest-first, from the largest on.
 
     The next has the largest distance × size × size to the nearest of those chosen. Ties go to the
     one farthest from the global centroid, then to the larger, then to the lower id.
     """
-    everyone = np.arange(len(found))
-    if len(found) <= n_clusters:
-        return centroids_of(sample, found, everyone)
-    between = _all_distances(sample, found) * found.sizes[:, None] * found.sizes[None, :]
-    off_centre = _distances_to(sample, found, sample.overall())[:, 0]
-    chosen = [int(np.lexsort((everyone, -off_centre, -found.sizes))[0])]
+    everyone = np.arange(len(groups))
+    if len(groups) <= n_clusters:
+        return centroids_of(sample, groups, everyone)
+    between = _all_distances(sample, groups) * groups.sizes[:, None] * groups.sizes[None, :]
+    off_centre = _distances_to(sample, groups, sample.overall())[:, 0]
+    chosen = [int(np.lexsort((everyone, -off_centre, -groups.sizes))[0])]
     while len(chosen) < n_clusters:
         score = between[:, chosen].min(axis=1)
         score[chosen] = -np.inf
         chosen.append(int(np.lexsort((everyone, -off_centre, -score))[0]))
-    return centroids_of(sample, found, np.asarray(chosen))
+    return centroids_of(sample, groups, np.asarray(chosen))
 
 
 def largest_first(
@@ -299,33 +301,33 @@ def _rivals_of_all(graph: ConstraintGraph, sizes: IntArray, chosen: IntArray) ->
     return np.asarray(numbers[n_rivals == len(chosen)])
 
 
-def agglomerate(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> FloatArray:
+def agglomerate(sample: CandidateRows, groups: Neighbourhoods, n_clusters: int) -> FloatArray:
     """Return the centroids of neighbourhoods merged to K.
 
     Always the two are merged whose union costs least, never across a cannot-link; where that ends
     early, the K largest are taken.
     """
-    owner = merge_to(sample, found, n_clusters)
+    owner = merge_to(sample, groups, n_clusters)
     left = np.unique(owner)
-    sizes = np.bincount(owner, found.sizes, len(found)).astype(np.int64)
+    sizes = np.bincount(owner, groups.sizes, len(groups)).astype(np.int64)
     kept = left[np.lexsort((left, -sizes[left]))][:n_clusters]
     joined = scipy.sparse.csr_array((owner[None, :] == kept[:, None]).astype(np.int64))
-    return sample.centroids((joined @ found.sums).toarray(), sizes[kept])
+    return sample.centroids((joined @ groups.sums).toarray(), sizes[kept])
 
 
-def merge_to(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> IntArray:
+def merge_to(sample: CandidateRows, groups: Neighbourhoods, n_clusters: int) -> IntArray:
     """Return for each neighbourhood the first one of the union it ends in."""
-    owner = np.arange(len(found))
-    if len(found) <= n_clusters:
+    owner = np.arange(len(groups))
+    if len(groups) <= n_clusters:
         return owner
     worths = sample.distortion.refinement is not None
-    merging = _Worths(sample, found) if worths else _Ward(sample, found)
-    closed = found.rivals.copy()  # pairs that must not be merged, or no longer stand
+    merging = _Worths(sample, groups) if worths else _Ward(sample, groups)
+    closed = groups.rivals.copy()  # pairs that must not be merged, or no longer stand
     np.fill_diagonal(closed, True)
-    rise = np.stack([merging.rise(number) for number in range(len(found))])
+    rise = np.stack([merging.rise(number) for number in range(len(groups))])
     rise[closed] = np.inf
-    for _ in range(len(found) - n_clusters):
-        kept, gone = sorted(divmod(int(rise.argmin()), len(found)))
+    for _ in range(len(groups) - n_clusters):
+        kept, gone = sorted(divmod(int(rise.argmin()), len(groups)))
         if not np.isfinite(rise[kept, gone]):
             break
         merging.merge(kept, gone)
@@ -341,53 +343,53 @@ def merge_to(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> I
 class _Worths:
     """What unions cost where clusters have a worth: ‖A‖ + ‖B‖ − ‖A + B‖, or ‖S‖²/n for ‖S‖."""
 
-    def __init__(self, sample: CandidateRows, found: Neighbourhoods) -> None:
+    def __init__(self, sample: CandidateRows, groups: Neighbourhoods) -> None:
         self.directional = sample.distortion.refinement == "directional"
         last = -sample.weights.sum() if self.directional else 0.0
         metric = np.append(sample.weights, last)
-        weighted = scipy.sparse.csr_array(found.totals * metric)
-        self.products = np.asarray((weighted @ found.totals.T).toarray())
-        self.sizes = found.sizes.astype(np.float64)
+        weighted = scipy.sparse.csr_array(groups.totals * metric)
+        self.products = np.asarray((weighted @ groups.totals.T).toarray())
+        self.sizes = groups.sizes.astype(np.float64)
 
     def _worth(self, squares: FloatArray, sizes: FloatArray) -> FloatArray:
         squares = np.maximum(squares, 0.0)
         return np.sqrt(squares) if self.directional else squares / sizes
 
-    def rise(self, one: int) -> FloatArray:
+    def rise(self, kept: int) -> FloatArray:
         """Return what merging a neighbourhood with each other costs."""
         squares, sizes = np.diag(self.products), self.sizes
         own = self._worth(squares, sizes)
-        union = squares + squares[one] + 2.0 * self.products[one]
-        return np.asarray(own + own[one] - self._worth(union, sizes + sizes[one]))
+        union = squares + squares[kept] + 2.0 * self.products[kept]
+        return np.asarray(own + own[kept] - self._worth(union, sizes + sizes[kept]))
 
-    def merge(self, one: int, other: int) -> None:
+    def merge(self, kept: int, gone: int) -> None:
         """Add one neighbourhood's sums to those of another."""
-        self.products[one] += self.products[other]
-        self.products[:, one] += self.products[:, other]
-        self.sizes[one] += self.sizes[other]
+        self.products[kept] += self.products[gone]
+        self.products[:, kept] += self.products[:, gone]
+        self.sizes[kept] += self.sizes[gone]
 
 
 class _Ward:
     """What unions cost where there are only distances: Ward's criterion by Lance and Williams."""
 
-    def __init__(self, sample: CandidateRows, found: Neighbourhoods) -> None:
-        between = _all_distances(sample, found)
-        sizes = found.sizes.astype(np.float64)
+    def __init__(self, sample: CandidateRows, groups: Neighbourhoods) -> None:
+        between = _all_distances(sample, groups)
+        sizes = groups.sizes.astype(np.float64)
         weights = sizes[:, None] * sizes[None, :] / (sizes[:, None] + sizes[None, :])
         self.table = weights * (between + between.T) / 2.0
         self.sizes = sizes
 
-    def rise(self, one: int) -> FloatArray:
+    def rise(self, kept: int) -> FloatArray:
         """Return what merging a neighbourhood with each other costs."""
-        return np.array(self.table[one])
+        return np.array(self.table[kept])
 
-    def merge(self, one: int, other: int) -> None:
+    def merge(self, kept: int, gone: int) -> None:
         """Work out what the union of two would cost with each other one."""
         sizes, table = self.sizes, self.table
-        both = (sizes[one] + sizes) * table[one] + (sizes[other] + sizes) * table[other]
-        merged = both - sizes * table[one, other]
-        table[one] = table[:, one] = merged / (sizes[one] + sizes[other] + sizes)
-        sizes[one] += sizes[other]
+        both = (sizes[kept] + sizes) * table[kept] + (sizes[gone] + sizes) * table[gone]
+        merged = both - sizes * table[kept, gone]
+        table[kept] = table[:, kept] = merged / (sizes[kept] + sizes[gone] + sizes)
+        sizes[kept] += sizes[gone]
 
 
 @dataclass(frozen=True)

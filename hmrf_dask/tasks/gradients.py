@@ -137,10 +137,10 @@ def _tables(
 
 
 def _add_products(
-    out: IntArray, one: scipy.sparse.csr_array, other: scipy.sparse.csr_array, factors: FloatArray
+    out: IntArray, left: scipy.sparse.csr_array, right: scipy.sparse.csr_array, factors: FloatArray
 ) -> None:
-    """Add one ∘ other by feature, every entry times `factors` and rounded by itself."""
-    products = scipy.sparse.csr_array(one * other)
+    """Add left ∘ right by feature, every entry times `factors` and rounded by itself."""
+    products = scipy.sparse.csr_array(left * right)
     inside = products.indices < len(factors)  # the others are the centring
     features = products.indices[inside]
     np.add.at(out, features, in_fixed_point(products.data[inside], factors[features]))

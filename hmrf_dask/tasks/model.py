@@ -166,7 +166,7 @@ def gather_energy(distortion: int, penalties: Sequence[Penalties], prior: float)
 
 @dataclass(frozen=True)
 class WeightPrior:
-    """What prior(a) needs beside the weights: the constants of the rule in force."""
+    """What prior(a) needs next to the weights: the constants of the rule in force."""
 
     strength: float = 0.0  # λ
     reference: FloatArray = field(default_factory=lambda: np.zeros(0))  # s0 of the entropy rule

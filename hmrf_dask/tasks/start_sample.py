@@ -78,9 +78,9 @@ def start_centroids(sample: StartSample, name: str) -> FloatArray:
         known = largest_first(rows, sample.graph, sample.node_rows, n_clusters)
     elif sample.graph is not None:
         singles = kind == "agglomerated-singles"
-        found = find_neighbourhoods(rows, sample.graph, sample.node_rows, singles=singles)
+        groups = find_neighbourhoods(rows, sample.graph, sample.node_rows, singles=singles)
         pick = farthest_first if kind in ("farthest-first", "neighborhoods") else agglomerate
-        known = pick(rows, found, n_clusters) if len(found) else known
+        known = pick(rows, groups, n_clusters) if len(groups) else known
     how = settings.fill if kind == "neighborhoods" else "k-means++"
     return first_centroids.fill(rows, n_clusters, start, known, how)
 

@@ -23,7 +23,7 @@ from hmrf_dask.linked.plan import Scale, make_scale
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import Model
-from hmrf_dask.tasks.partitions import RowTerms
+from hmrf_dask.tasks.partitions import RowTerms, StoredLabels, TaskSlice
 from tests.support.icm_problems import tangled
 from tests.support.loop import iterations, make_bench
 
@@ -58,7 +58,7 @@ def make_case(seed: int, *, n: int = 60, d: int = 200, k: int = 5, **how: Any) -
         "block": block,
         "model": model,
         "scale": scale,
-        "problem": SimpleNamespace(in_groups=how.get("in_groups", 0.0)),
+        "problem": SimpleNamespace(mode="heap", in_groups=how.get("in_groups", 0.0)),
         "pairs": tasks_icm.PricedPairs(np.zeros(len(pairs)), start, neighbour, cost),
         "labels": rng.integers(0, k, n).astype(np.int32),
     }
@@ -70,12 +70,14 @@ def costs_of(
     """Return what is known of all rows, worked out in parts."""
     run, block, model = MemoryRun(), case["block"], case["model"]
     file = run.write_labels(0, "linked-00000", 0, labels)
+    stored = StoredLabels(run, [file])
+    priced = tasks_icm.PricedProblem(case["problem"], case["pairs"], stored)
     found = []
     for number, (first, last) in enumerate(pairwise([0, *parts, block.n_rows])):
         few = block.rows(first, last)
         terms = RowTerms(model.distortion.terms(few, model.weights)) if number % 2 else None
-        arguments = (few, terms, model, case["scale"], case["problem"], case["pairs"], first)
-        found.append(tasks_icm.linked_costs(*arguments, run, [file]))
+        rows = TaskSlice([few], [terms], [file])
+        found.append(tasks_icm.linked_costs(rows, model, case["scale"], priced, first))
     gains = [one.gains for one in found if one.gains is not None]
     costs = np.concatenate([one.costs for one in found])
     return tasks_icm.LinkedCosts(costs, np.concatenate(gains) if gains else None)

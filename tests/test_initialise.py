@@ -17,7 +17,7 @@ from hmrf_dask.constraints import closure
 from hmrf_dask.kernels.random import exponentials
 from hmrf_dask.tasks import first_centroids
 from hmrf_dask.tasks.first_centroids import CandidateRows, Neighbourhoods, find_neighbourhoods
-from hmrf_dask.tasks.start_sample import sort_start_sample
+from hmrf_dask.tasks.start_sample import make_start_sample
 from tests import naive
 from tests.support.problems import DISTORTIONS, string_ids
 from tests.support.start_samples import graph_of, random_rows, sample_of, start_sample_of
@@ -150,10 +150,11 @@ def test_given_centroids_are_kept_and_what_comes_next_is_far_from_them(name: str
 @given(st.permutations(range(15)))
 def test_the_order_of_the_rows_does_not_matter_when_they_have_ids(order: list[int]) -> None:
     rows, ids = random_rows(5, n=15), string_ids(15, 5)
-    one = sort_start_sample(start_sample_of(sample_of(rows, ids=ids))).candidate_rows(0.0)
-    other = sort_start_sample(
-        start_sample_of(sample_of(rows[order], ids=ids[order]))
-    ).candidate_rows(0.0)
+    samples = sample_of(rows, ids=ids), sample_of(rows[order], ids=ids[order])
+    one, other = (
+        make_start_sample(sample.block, start_sample_of(sample)).candidate_rows(0.0)
+        for sample in samples
+    )
     for make in (
         first_centroids.kmeans_plus_plus,
         first_centroids.random_rows,

@@ -25,6 +25,7 @@ from hmrf_dask.tasks import partitions
 from hmrf_dask.tasks import partitions as tasks_partitions
 from hmrf_dask.tasks.first_variation import Sources, propose_rows
 from hmrf_dask.tasks.model import Model, Settings
+from hmrf_dask.tasks.partitions import StoredLabels
 from hmrf_dask.tasks.start_sample import StartSample, make_start_sample
 from tests.support.problems import planted_text
 
@@ -89,7 +90,7 @@ def assign(bench: Bench) -> None:
 def vary(bench: Bench) -> None:
     model, counts = bench.model(), np.full(K, ROWS // K)
     sources = Sources(model, np.ones((K, WIDTH + 1), np.int64), counts)
-    propose_rows(bench.rows(), sources, bench.run, bench.file, 1000)
+    propose_rows(bench.rows(), sources, StoredLabels(bench.run, [bench.file]), 1000)
 
 
 def add(bench: Bench) -> None:
@@ -149,7 +150,7 @@ def test_only_real_memory_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_linked_rows_are_planned_within_the_budget(bench: Bench) -> None:
     from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
-    from hmrf_dask.fit.preparation import Pairs
+    from hmrf_dask.fit.problem import Pairs
 
     chain = np.stack([np.arange(999), np.arange(1, 1000)], axis=1)
     none = np.zeros((0, 2), np.int64)

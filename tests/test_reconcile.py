@@ -22,7 +22,7 @@ from hmrf_dask.kernels.reconcile import (
     merge_parts,
     winners,
 )
-from hmrf_dask.tasks.rounds import heap_moves, take_moves
+from hmrf_dask.tasks.rounds import PricedPiece, heap_moves, take_moves
 from tests.support.icm_oracle import Component
 from tests.support.icm_problems import problem_of, random_component, starting_labels
 from tests.support.reconciliation import cut, reconcile, reconciliation
@@ -85,8 +85,9 @@ def test_groups_without_labels_go_whole_where_their_distortion_is_least(budget: 
         component = random_component(rng)
         run = rounds_over(component, random_bounds(rng, component.n), budget=budget)
         nowhere = np.full(component.n, -2, np.int32)
-        run.open([nowhere[piece.offset : piece.offset + piece.size] for piece in run.pieces])
-        ends = zip(run.labels, run.pieces, strict=True)
+        pieces = [priced.piece for priced in run.pieces]
+        run.open([nowhere[piece.offset : piece.offset + piece.size] for piece in pieces])
+        ends = zip(run.labels, pieces, strict=True)
         labels = np.concatenate([one[piece.own] for one, piece in ends])
         for group in set(component.groups):
             members = [i for i, g in enumerate(component.groups) if g == group]
@@ -95,7 +96,7 @@ def test_groups_without_labels_go_whole_where_their_distortion_is_least(budget: 
                 for h in range(component.n_clusters)
             ]
             assert set(labels[members].tolist()) == {totals.index(min(totals))}
-        for one, piece in zip(run.labels, run.pieces, strict=True):
+        for one, piece in zip(run.labels, pieces, strict=True):
             assert (
                 one.tolist()
                 == labels[
@@ -177,7 +178,7 @@ def test_one_piece_handed_over_is_the_whole_heap() -> None:
         pairs = component.signed_pairs()
         [piece] = cut(pairs, component.group_arrays()[0], [0, component.n])
         costs = component.costs(), pairs[2][piece.edge], component.shift
-        moves = heap_moves(piece, *costs, labels)
+        moves = heap_moves(PricedPiece(piece, *costs), labels)
         whole = labels.copy()
         move_points(whole, problem_of(component))
         np.testing.assert_array_equal(take_moves(piece, labels, [moves]), whole)

@@ -18,7 +18,7 @@ from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import HmrfError, InvalidInputError, RunDirectoryError
-from hmrf_dask.fit.fitting import fit_corpus
+from hmrf_dask.fit.fitting import FitInput, fit_corpus
 from hmrf_dask.tasks.model import Settings
 from tests.support.fits import Result, fit
 from tests.support.killed_fits import (
@@ -210,9 +210,8 @@ def watched(run_dir: Path, progress: Any = lambda record: None, **changed: Any) 
     settings = Settings(3, **{"init": "random", "n_init": 2, **changed})
     distortion = make_distortion("euclidean")
     pairs = case.constraints()
-    return fit_corpus(
-        case.corpus(3), pairs, settings, distortion, run_dir=run_dir, progress=progress
-    )
+    asked = FitInput(case.corpus(3), pairs, settings, distortion)
+    return fit_corpus(asked, run_dir=run_dir, progress=progress)
 
 
 def test_progress_and_events_report_every_commit(tmp_path: Path) -> None:
@@ -236,18 +235,16 @@ def test_empty_clusters_and_reseeding_are_reported(
     rows = np.repeat([[1.0, 0.0], [0.0, 1.0]], 5, axis=0)
     given = np.array([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]])
     settings = Settings(3, init="given", refine=False)
-    fit_corpus(
-        Corpus.from_rows(rows, n_partitions=2), None, settings, make_distortion("euclidean"),
-        given=given, run_dir=tmp_path / "run",
-    )  # fmt: skip
+    corpus, distortion = Corpus.from_rows(rows, n_partitions=2), make_distortion("euclidean")
+    asked = FitInput(corpus, None, settings, distortion, given)
+    fit_corpus(asked, run_dir=tmp_path / "run")
     empty = [e for e in events_of(str(tmp_path / "run")) if e["event"] == "empty-clusters"]
     assert empty[-1]["clusters"] == [2]
     assert "1 of 3 clusters are empty" in caplog.text
     rows[0] = [3.0, 3.0]
-    fit_corpus(
-        Corpus.from_rows(rows, n_partitions=2), None, settings, make_distortion("euclidean"),
-        given=np.array([[1.0, 0.0], [0.0, 1.0], [99.0, 99.0]]), run_dir=tmp_path / "other",
-    )  # fmt: skip
+    farther = np.array([[1.0, 0.0], [0.0, 1.0], [99.0, 99.0]])
+    corpus = Corpus.from_rows(rows, n_partitions=2)
+    fit_corpus(replace(asked, corpus=corpus, centroids=farther), run_dir=tmp_path / "other")
     assert "reseed" in [event["event"] for event in events_of(str(tmp_path / "other"))]
 
 

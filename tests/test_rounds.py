@@ -50,9 +50,7 @@ def integers(engine: Engine, state: State) -> Iterator[tuple[Component, list[int
             )
             for (i, j), kind in kinds.items()
         ]
-        labels = tasks_icm.problem_labels(
-            engine.run, [state.linked[part] for part in one.partitions]
-        )
+        labels = engine.stored(one.partitions, state.linked).read()
         rows = np.concatenate(costs).tolist()
         yield (
             Component(rows, listed, renumbered(icm.groups.tolist()), pricing.scale.shift),

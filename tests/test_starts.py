@@ -17,7 +17,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.fit import fitting, starts
 from hmrf_dask.fit import starts as fit_starts
-from hmrf_dask.fit.fitting import Fitted, fit_corpus
+from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus
 from hmrf_dask.fit.journal import Candidate
 from hmrf_dask.fit.starts import candidate_names, run_candidate
 from hmrf_dask.kernels.random import uniforms
@@ -50,7 +50,7 @@ def pairs_problem(seed: int, **chosen: Any) -> Problem:
 def pool_of(bench: Bench, n_init: int = 3) -> tuple[list[Candidate], list[Labels]]:
     """Run all candidates; return them and their labels in the order of the rows."""
     whole, run = start_sample_of_bench(bench), MemoryRun()
-    constrained = bench.engine.problem.graph is not None
+    constrained = bench.engine.problem.constraints is not None
     settings = Settings(bench.problem.K, n_init=n_init)
     names = candidate_names(settings, constrained)
     found = [run_candidate(whole, name, run, 1 + at) for at, name in enumerate(names)]
@@ -78,14 +78,13 @@ def fit(problem: Problem, n_partitions: int, **settings: Any) -> tuple[Fitted, l
         "seed": problem.seed,
         "n_init": 3,
     }
-    fitted = fit_corpus(
+    asked = FitInput(
         Corpus.from_rows(problem.csr, problem.ids, n_partitions=n_partitions),
         constraints_of(problem) if len(problem.must) + len(problem.cannot) else None,
         Settings(problem.K, **(values | settings)),
         make_distortion(problem.distortion),
-        progress=records.append,
     )
-    return fitted, records
+    return fit_corpus(asked, progress=records.append), records
 
 
 def labels_of(fitted: Fitted) -> Labels:
@@ -142,9 +141,8 @@ def test_of_larger_clusters_only_the_winner_is_refined(
     def run(refine: str | bool) -> tuple[float, list[Any], Labels]:
         records: list[Any] = []
         settings = Settings(4, seed=2, n_init=3, refine=refine)
-        fitted = fit_corpus(
-            corpus, pairs, settings, make_distortion("cosine"), progress=records.append
-        )
+        asked = FitInput(corpus, pairs, settings, make_distortion("cosine"))
+        fitted = fit_corpus(asked, progress=records.append)
         return fitted.state.energy.value, records, labels_of(fitted)
 
     batch, pool, _ = run(False)
@@ -229,7 +227,8 @@ def test_the_pool_of_text_is_not_below_any_single_start(refine: bool) -> None:
     for init in ("auto", "neighborhoods", "k-means++", "random"):
         settings = Settings(3, init=init, n_init=4, refine=refine, seed=1)
         pairs = Constraints(must, cannot)
-        found[init] = fit_corpus(corpus, pairs, settings, make_distortion("cosine")).state
+        asked = FitInput(corpus, pairs, settings, make_distortion("cosine"))
+        found[init] = fit_corpus(asked).state
     assert found["auto"].energy.total <= min(one.energy.total for one in found.values())
 
 
@@ -297,7 +296,7 @@ def sampling(
     def run(
         corpus: Corpus, pairs: Constraints | None, settings: Settings
     ) -> tuple[Fitted, StartSample]:
-        return fit_corpus(corpus, pairs, settings, make_distortion("cosine")), seen[-1]
+        return fit_corpus(FitInput(corpus, pairs, settings, make_distortion("cosine"))), seen[-1]
 
     return run
 
@@ -385,7 +384,8 @@ def test_a_fit_stopped_among_its_candidates_resumes_with_the_next(
     rows, hidden = planted_text(60, 300, 3, 5)
     corpus, pairs = Corpus.from_rows(rows, n_partitions=2), Constraints(*label_pairs(hidden, 30, 5))
     settings, cosine = Settings(3, seed=2, n_init=4), make_distortion("cosine")
-    whole = fit_corpus(corpus, pairs, settings, cosine, run_dir=tmp_path / "whole")
+    asked = FitInput(corpus, pairs, settings, cosine)
+    whole = fit_corpus(asked, run_dir=tmp_path / "whole")
     ran: list[str] = []
     run = fit_starts.run_candidate
 
@@ -400,11 +400,11 @@ def test_a_fit_stopped_among_its_candidates_resumes_with_the_next(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit_corpus(corpus, pairs, settings, cosine, run_dir=tmp_path / "two", progress=stop)
+        fit_corpus(asked, run_dir=tmp_path / "two", progress=stop)
     names = candidate_names(settings, constrained=True)
     assert sorted(ran) == names[:4]
     ran.clear()
-    again = fit_corpus(corpus, pairs, settings, cosine, run_dir=tmp_path / "two")
+    again = fit_corpus(asked, run_dir=tmp_path / "two")
     assert sorted(ran) == sorted(names[4:])
     assert again.state.energy == whole.state.energy
     assert labels_of(again).tolist() == labels_of(whole).tolist()

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.kernels.exact import exact_value, exact_zero
+from hmrf_dask.kernels.exact import exact_value
 from hmrf_dask.kernels.gradients import rows_by_cluster, weighted_squares
 from hmrf_dask.linked.layout import CANNOT, MUST, IcmProblem, PairBlock
 from hmrf_dask.tasks import gradients
 from hmrf_dask.tasks.gradients import closure_part, explicit_part
 from hmrf_dask.tasks.icm import table_penalties
-from hmrf_dask.tasks.model import Model, Penalties
+from hmrf_dask.tasks.model import Model
+from hmrf_dask.tasks.partitions import StoredLabels
 from tests import naive
 from tests.support import problems
 from tests.support.distortion_rows import blocks_of, bound, sums_of
@@ -28,8 +29,8 @@ class Labels:
     def __init__(self, labels: Any) -> None:
         self.labels = labels
 
-    def read_labels(self, file: Any) -> Any:
-        return self.labels
+    def read_group(self, files: Any) -> Any:
+        return [self.labels for _ in files]
 
 
 @dataclass
@@ -59,20 +60,25 @@ def model_of(case: Case, smoothing: float = 0.0) -> Model:
     return Model(case.distortion, case.weights, case.centroids, smoothing, EXPONENT)
 
 
-def explicit_pairs(case: Case) -> tuple[PairBlock, Any]:
+def explicit_pairs(case: Case) -> PairBlock:
     must, cannot = case.model.pairs.must, case.model.pairs.cannot
     ends = np.array([*must, *cannot], np.int32).reshape(-1, 2)
     kind = np.repeat(np.array([MUST, CANNOT], np.int8), [len(must), len(cannot)])
-    block = PairBlock((0, 0), ends[:, 0], ends[:, 1], kind, slice(0, len(ends)))
-    return block, np.array([*must.values(), *cannot.values()], np.float64)
+    cost = np.array([*must.values(), *cannot.values()], np.float64)
+    return PairBlock((0, 0), ends[:, 0], ends[:, 1], kind, cost)
+
+
+def stored(labels: Any, n_files: int = 1) -> StoredLabels:
+    """Return labels as tasks read them, the same ones for every file."""
+    run: Any = Labels(labels)
+    files: Any = (None,) * n_files
+    return StoredLabels(run, files)
 
 
 def pair_part(case: Case, block: Any) -> Any:
     """Return what violated pairs add by feature, as `pair_statistics` puts it together."""
-    pairs, cost = explicit_pairs(case)
-    run: Any = Labels(case.labels)
-    files: Any = (None, None)
-    found = explicit_part(block, block, pairs, cost, model_of(case), run, files, units_of(case))
+    pairs, labels = explicit_pairs(case), stored(case.labels, 2)
+    found = explicit_part((block, block), pairs, model_of(case), labels, units_of(case))
     return together(case, found)
 
 
@@ -164,7 +170,7 @@ def test_feature_entropies_and_sums_give_every_features_distortion(name: str, se
 # --- closures in table form ----------------------------------------------------------------------
 
 
-def table_case(name: str, seed: int) -> tuple[Case, IcmProblem, Any]:
+def table_case(name: str, seed: int) -> tuple[Case, IcmProblem]:
     """Return a problem whose pairs are one problem: groups in table form, rivals, and a rest."""
     case = make_case(name, seed)
     rng = np.random.default_rng(seed + 50)
@@ -177,7 +183,7 @@ def table_case(name: str, seed: int) -> tuple[Case, IcmProblem, Any]:
     empty = np.zeros(0, np.int32)
     problem = IcmProblem(
         mode="table", partitions=range(1), nodes=np.arange(24, dtype=np.int32),
-        pairs=slice(0, 0), first=empty, second=empty, kind=np.zeros(0, np.int8), cost=np.zeros(0),
+        first=empty, second=empty, kind=np.zeros(0, np.int8), closure_costs=(0.75, 1.25),
         blocks=range(0), groups=groups, group_starts=starts,
         group_members=np.argsort(groups, kind="stable").astype(np.int32),
         group_components=np.zeros(7, np.int32), group_tables=tables,
@@ -194,20 +200,18 @@ def table_case(name: str, seed: int) -> tuple[Case, IcmProblem, Any]:
             if (g, r) in rivals:
                 cannot[p, q] = 1.25
     model = replace(case.model, pairs=naive.Pairs(must, cannot))
-    return replace(case, model=model), problem, (0.75, 1.25)
+    return replace(case, model=model), problem
 
 
 @pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
 @pytest.mark.parametrize("potts", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_closures_cost_what_their_pairs_cost(name: str, potts: bool, seed: int) -> None:
-    case, problem, costs = table_case(name, seed)
+    case, problem = table_case(name, seed)
     model = replace(case.model, penalty="potts" if potts else "distance")
     expected = naive.energy(model, case.labels, case.centroids, case.weights)
-    nothing = Penalties(exact_zero(), exact_zero())
     for block in case.blocks:
-        arguments = (problem, block, model_of(case), potts, case.labels, nothing, costs)
-        found = table_penalties(*arguments)
+        found = table_penalties(problem, block, model_of(case), case.labels, potts=potts)
         assert exact_value(found.must) == pytest.approx(
             expected.must_link, abs=1e-9 * expected.absolute
         )
@@ -219,10 +223,10 @@ def test_closures_cost_what_their_pairs_cost(name: str, potts: bool, seed: int) 
 @pytest.mark.parametrize("name", ["cosine", "pearson", "euclidean"])
 @pytest.mark.parametrize("seed", range(4))
 def test_closures_turn_weights_as_their_pairs_do(name: str, seed: int) -> None:
-    case, problem, costs = table_case(name, seed)
-    run: Any = Labels(case.labels)
+    case, problem = table_case(name, seed)
+    labels = stored(case.labels)
     for block in case.blocks:
-        found = closure_part(problem, [block], model_of(case), run, [None], costs, units_of(case))
+        found = closure_part(problem, [block], model_of(case), labels, units_of(case))
         expected = pair_part(case, block)
         size = 1e-9 * (1 + np.abs(expected).max()) * len(case.model.pairs.must)
         assert together(case, found) == pytest.approx(expected, abs=size)
@@ -232,9 +236,9 @@ def test_closures_turn_weights_as_their_pairs_do(name: str, seed: int) -> None:
 def test_few_entries_at_a_time_give_the_same_bits(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case, problem, costs = table_case(name, 1)
-    run: Any = Labels(case.labels)
-    arguments = (problem, [case.blocks[0]], model_of(case), run, [None], costs, units_of(case))
+    case, problem = table_case(name, 1)
+    labels = stored(case.labels)
+    arguments = (problem, [case.blocks[0]], model_of(case), labels, units_of(case))
     whole = closure_part(*arguments)
     assert np.abs(whole).max() > 0
     monkeypatch.setattr(gradients, "TOGETHER", 1)
@@ -242,28 +246,24 @@ def test_few_entries_at_a_time_give_the_same_bits(
 
 
 def test_closures_that_hold_add_nothing() -> None:
-    case, problem, costs = table_case("pearson", 1)
-    run: Any = Labels(problem.groups % 3)
+    case, problem = table_case("pearson", 1)
+    labels = stored(problem.groups % 3)
     rivals = problem.rivals[problem.rivals[:, 0] % 3 != problem.rivals[:, 1] % 3]
     separated = replace(problem, rivals=rivals)
-    arguments = ([case.blocks[0]], model_of(case), run, [None], costs, units_of(case))
+    arguments = ([case.blocks[0]], model_of(case), labels, units_of(case))
     assert not closure_part(separated, *arguments).any()
 
 
 def test_parts_of_pairs_add_up_to_the_same_bits_in_any_blocks() -> None:
     case = make_case("cosine", 3)
     block = case.blocks[0]
-    pairs, cost = explicit_pairs(case)
-    run: Any = Labels(case.labels)
+    pairs, labels = explicit_pairs(case), stored(case.labels, 2)
 
     def part(chosen: Any) -> Any:
-        some = PairBlock(
-            (0, 0), pairs.first[chosen], pairs.second[chosen], pairs.kind[chosen], slice(0, 0)
-        )
-        files: Any = (None, None)
-        third = cost[chosen] / 3.0
-        return explicit_part(block, block, some, third, model_of(case), run, files, units_of(case))
+        first, second, kind = pairs.first[chosen], pairs.second[chosen], pairs.kind[chosen]
+        some = PairBlock((0, 0), first, second, kind, pairs.cost[chosen] / 3.0)
+        return explicit_part((block, block), some, model_of(case), labels, units_of(case))
 
-    whole = part(np.arange(len(cost)))
-    cuts = np.array_split(np.random.default_rng(0).permutation(len(cost)), 4)
+    whole = part(np.arange(len(pairs.cost)))
+    cuts = np.array_split(np.random.default_rng(0).permutation(len(pairs.cost)), 4)
     assert np.array_equal(whole, sum(part(cut) for cut in cuts))

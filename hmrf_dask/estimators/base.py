@@ -38,7 +38,7 @@ from hmrf_dask.estimators.prediction import (
     transform_rows,
     whole,
 )
-from hmrf_dask.fit.fitting import Fitted, fit_corpus, unwatched
+from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
 from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.parameters import PARAMETERS
@@ -130,10 +130,8 @@ class HMRFEstimator(
         if fixed is not None:
             seeds = given_seeds(y, corpus.n_rows, n_clusters, distortion, fixed=fixed)
         first = given_centroids(self.init, distortion, n_clusters, corpus.n_features)
-        fitted = fit_corpus(
-            corpus, constraints, settings, distortion, given=first, seeds=seeds, run_dir=run_dir,
-            progress=self._progress,
-        )  # fmt: skip
+        asked = FitInput(corpus, constraints, settings, distortion, first, seeds)
+        fitted = fit_corpus(asked, run_dir=run_dir, progress=self._progress)
         self._take(fitted)
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
         return self

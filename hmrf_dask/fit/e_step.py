@@ -2,82 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
-from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.rounds import settle_in_rounds
 from hmrf_dask.flow.dataflow import Lazy
 from hmrf_dask.tasks import icm, partitions
-from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.hard_pairs import keyed_costs, settle
-from hmrf_dask.tasks.model import Model, State
-
-
-def settled_problem(engine: Engine, number: int, model: Model, files: Sequence[LabelsFile]) -> Lazy:
-    """Return lazily the labels of the points of an ICM problem, no pair broken."""
-    flow, settings = engine.flow, engine.problem.settings
-    plan = engine.problem.icm_problems[number]
-    linked = [engine.problem.linked[part] for part in plan.partitions]
-    if plan.mode != "heap":
-        n_rows = sum(part.n_rows for part in linked)
-        raise MemoryPlanError(
-            f"documents joined by hard pairs must fit one task, got {n_rows} of them with "
-            f"{settings.n_clusters} costs each, above hmrf.task-memory ({settings.task_memory} "
-            "bytes); raise it, or use PCKMeans, whose pairs are reconciled between tasks"
-        )
-    shared, scale = engine.share_model(model), engine.price(model).scale
-    costs = [flow.lazy(keyed_costs, part.block, shared, scale) for part in linked]
-    return flow.lazy(settle, plan.problem, costs, settings, engine.run, list(files))
+from hmrf_dask.tasks.model import State
+from hmrf_dask.tasks.partitions import Step
 
 
 def expectation(engine: Engine, state: State) -> tuple[State, int]:
     """Return the state after an E-step at frozen centroids and weights, and how many rows moved."""
-    flow = engine.flow
-    if flow.shares_memory:  # by all threads now, or by the first task while the others wait for it
+    if engine.flow.shares_memory:  # by all threads now, or by the first task while others wait
         engine.problem.distortion.make_ready(state.model.table())
-    model = engine.share_model(state.model)
-    slices, _ = engine.slices(state)
-    free = [flow.lazy(partitions.assign, free, model, engine.store) for free in slices]
-    return engine.finish(state, [*free, *_linked_steps(engine, state)])
+    return _moved(engine, state, partitions.assign)
 
 
 def settle_linked(engine: Engine, state: State) -> tuple[State, int]:
     """Return the state after ICM on linked rows alone; free rows keep their labels."""
-    flow = engine.flow
-    model = engine.share_model(state.model)
-    slices, _ = engine.slices(state)
-    free = [flow.lazy(partitions.keep_labels, free, model, engine.store) for free in slices]
+    return _moved(engine, state, partitions.keep_labels)
+
+
+def _moved(engine: Engine, state: State, free_step: Callable[..., Step]) -> tuple[State, int]:
+    model, (slices, _) = engine.share_model(state.model), engine.slices(state)
+    free = [engine.flow.lazy(free_step, rows, model, engine.store) for rows in slices]
     return engine.finish(state, [*free, *_linked_steps(engine, state)])
 
 
 def _linked_steps(engine: Engine, state: State) -> list[Lazy]:
     """Return the steps of linked partitions: cost rows, ICM by problem, their labels."""
-    flow, problem = engine.flow, engine.problem
+    flow, problem, store = engine.flow, engine.problem, engine.store
     model, pricing = engine.share_model(state.model), engine.price(state.model)
-    known = engine.corpus_terms(state.model.weights).linked
     _, slices = engine.slices(state)
     if problem.held:
         return [
-            flow.lazy(partitions.relabel, rows, model, engine.store, [labels])
+            flow.lazy(partitions.relabel, rows, model, store, [labels])
             for rows, labels in zip(slices, problem.held, strict=True)
         ]
     steps: list[Lazy] = []
     for number, plan in enumerate(problem.icm_problems):
         if plan.mode != "rounds" and len(plan.partitions) == 1 and not problem.settings.hard:
-            part = plan.partitions.start
-            steps.append(
-                flow.lazy(
-                    icm.settle_alone, plan.problem, pricing.problems[number],
-                    problem.linked[part].block, known[part], model, pricing.scale, problem.potts,
-                    problem.closure_costs, engine.store, state.linked[part],
-                )
-            )  # fmt: skip
+            priced = engine.priced(pricing, number, state.linked)
+            rows = slices[plan.partitions.start]
+            steps.append(flow.lazy(icm.settle_alone, priced, rows, model, pricing.scale, store))
             continue
         settled = _settled_partitions(engine, number, state)
         steps += [
-            flow.lazy(partitions.relabel, slices[place], model, engine.store, [labels])
+            flow.lazy(partitions.relabel, slices[place], model, store, [labels])
             for place, labels in zip(plan.partitions, settled, strict=True)
         ]
     return steps
@@ -86,32 +60,36 @@ def _linked_steps(engine: Engine, state: State) -> list[Lazy]:
 def _settled_partitions(engine: Engine, number: int, state: State) -> list[Lazy]:
     """Return the labels of each partition of an ICM problem after ICM, or under hard pairs."""
     flow, problem, plan = engine.flow, engine.problem, engine.problem.icm_problems[number]
-    blocks = [problem.linked[part].block for part in plan.partitions]
-    files = [state.linked[part] for part in plan.partitions]
-    if problem.settings.hard:
-        return engine.cut(number, settled_problem(engine, number, state.model, files))
     model, pricing = engine.share_model(state.model), engine.price(state.model)
+    scale, stored = pricing.scale, engine.stored(plan.partitions, state.linked)
+    parts = [problem.linked[place] for place in plan.partitions]
+    if problem.settings.hard:
+        _refuse_pieces(engine, number)
+        keyed = [flow.lazy(keyed_costs, part.block, model, scale) for part in parts]
+        return engine.cut(number, flow.lazy(settle, plan.problem, keyed, problem.settings, stored))
     if plan.mode == "rounds":
-        costs = [flow.lazy(tasks_icm.exact_costs, block, model, pricing.scale) for block in blocks]
-        return settle_in_rounds(engine, number, pricing, costs, files)
-    starts = [problem.linked[part].first_row for part in plan.partitions]
-    starts = [start - starts[0] for start in starts]
-    pairs = pricing.problems[number]
-    if plan.mode != "heap":
-        found = [
-            flow.lazy(tasks_icm.exact_linked_costs, block, model, pricing.scale) for block in blocks
-        ]
-    else:
-        known = engine.corpus_terms(state.model.weights).linked
-        found = [
-            flow.lazy(
-                tasks_icm.linked_costs, block, known[part], model, pricing.scale, plan.problem,
-                pairs, start, engine.run, files,
-            )
-            for part, block, start in zip(plan.partitions, blocks, starts, strict=True)
-        ]  # fmt: skip
-    settled = flow.lazy(
-        icm.settle, plan.problem, pairs, found, engine.rows_of(number), model, pricing.scale,
-        problem.potts, problem.closure_costs, engine.run, files,
-    )  # fmt: skip
+        costs = [flow.lazy(icm.exact_costs, part.block, model, scale) for part in parts]
+        return settle_in_rounds(engine, number, pricing, costs, stored.files)
+    priced = engine.priced(pricing, number, state.linked)
+    _, slices = engine.slices(state)
+    costs = [
+        flow.lazy(
+            icm.linked_costs, slices[place], model, scale, priced,
+            part.first_row - parts[0].first_row,
+        )
+        for place, part in zip(plan.partitions, parts, strict=True)
+    ]  # fmt: skip
+    settled = flow.lazy(icm.settle, priced, costs, engine.rows_of(number), model, scale)
     return engine.cut(number, settled)
+
+
+def _refuse_pieces(engine: Engine, number: int) -> None:
+    """Refuse hard pairs on a component that no task can settle whole."""
+    settings, plan = engine.problem.settings, engine.problem.icm_problems[number]
+    if plan.mode != "heap":
+        n_rows = sum(engine.problem.linked[place].n_rows for place in plan.partitions)
+        raise MemoryPlanError(
+            f"documents joined by hard pairs must fit one task, got {n_rows} of them with "
+            f"{settings.n_clusters} costs each, above hmrf.task-memory ({settings.task_memory} "
+            "bytes); raise it, or use PCKMeans, whose pairs are reconciled between tasks"
+        )

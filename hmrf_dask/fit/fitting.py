@@ -1,17 +1,17 @@
-"""From a corpus and constraints to a finished fit: look, check, lay out, open the run, iterate.
+"""From a corpus and constraints to a finished fit: survey, check, lay out, open the run, iterate.
 
 A finished fit: where its labels are, and what they break.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from hashlib import sha256
 from importlib.metadata import version
 from typing import Any
 
@@ -27,11 +27,19 @@ from hmrf_dask.fit import preparation, starts
 from hmrf_dask.fit.journal import Journal, Progress, resume
 from hmrf_dask.fit.loop import Fit
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.preparation import Pairs, check_memory, plan_tasks, reading_task, table_task
-from hmrf_dask.fit.problem import ENTRY_BYTES, ROW_BYTES, Problem, lay_out, whole_labels
+from hmrf_dask.fit.preparation import check_memory, plan_tasks, reading_task, table_task
+from hmrf_dask.fit.problem import (
+    ENTRY_BYTES,
+    ROW_BYTES,
+    CorpusRows,
+    Pairs,
+    Problem,
+    lay_out,
+    whole_labels,
+)
 from hmrf_dask.fit.refinement import refines
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
-from hmrf_dask.fit.starts import Starts, initialise, prepare_start_sample
+from hmrf_dask.fit.starts import initialise, prepare_start_sample
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
@@ -45,96 +53,76 @@ from hmrf_dask.types import FloatArray, LabelArray
 
 
 def unwatched(record: dict[str, Any]) -> None:
-    """Tell nobody of a commit."""
+    """Report a commit to nobody."""
+
+
+@dataclass(frozen=True)
+class FitInput:
+    """What a fit is asked for: all that decides its result, but for settings of the machine."""
+
+    corpus: Corpus
+    constraints: Constraints | None
+    settings: Settings
+    distortion: Distortion
+    centroids: FloatArray | None = None  # first ones, (K, d)
+    seeds: Seeds | None = None  # rows of known class: with must-link groups the first centroids
 
 
 def fit_corpus(
-    corpus: Corpus,
-    constraints: Constraints | None,
-    settings: Settings,
-    distortion: Distortion,
+    asked: FitInput,
     *,
-    given: FloatArray | None = None,
-    seeds: Seeds | None = None,
     run_dir: str | os.PathLike[str] | None = None,
-    storage_options: dict[str, Any] | None = None,
     progress: Progress = unwatched,
 ) -> Fitted:
     """Fit a corpus under Dask's scheduler; every mistake of the input is said before any work.
 
-    Parameters
-    ----------
-    corpus : Corpus
-    constraints : Constraints, optional
-    settings : Settings
-    distortion : Distortion
-    given : float64 array of shape (K, d), optional
-        First centroids.
-    seeds : Seeds, optional
-        Rows whose class is known; they and must-link groups make the first centroids.
-    run_dir : str or path, optional
-        Where iterations are kept; a run found there goes on. Without it a scratch run is made,
-        which the caller removes.
-    storage_options : dict, optional
-        For fsspec, without credentials.
-    progress : callable
-        Called with the record of every commit.
+    Iterations are kept in `run_dir`, and a run found there is resumed. Without it a scratch run is
+    made, which the caller removes. `progress` is called with the record of every commit.
     """
-    preparation.check_settings(settings, corpus.n_rows)
+    preparation.check_settings(asked.settings, asked.corpus.n_rows)
     run: RunDirectory | MemoryRun
     if run_dir is not None:
-        run = RunDirectory.at(run_dir, storage_options)
-    elif corpus.in_client and in_this_process():
-        run = MemoryRun()  # labels are few beside rows that lie here too
+        run = RunDirectory.at(run_dir)
+    elif asked.corpus.in_client and in_this_process():
+        run = MemoryRun()  # labels are few next to rows that are here too
     else:
         run = RunDirectory.scratch(setting("scratch-directory", None))
-    with _removed_if_stopped(run if run_dir is None else None):
+    with _if_stopped(lambda _: run.remove() if run_dir is None else None):  # a scratch run
         if isinstance(run, RunDirectory):
             check_workers(run)
-        named = run_dir is not None
-        work = _look(corpus, constraints, settings, distortion, seeds, fingerprinted=named)
+        work = _survey(asked, fingerprinted=run_dir is not None)
         if isinstance(run, RunDirectory) and run_dir is not None:
-            run.begin(config=_configuration(work, given), fingerprint=work.fingerprint)
-        with _told_if_stopped(run):
-            return _run(work, run, given, progress)
+            run.begin(config=_configuration(work.asked), fingerprint=work.fingerprint)
+        with _if_stopped(partial(_record_failure, run)):
+            return _run(work, run, progress)
 
 
 @contextmanager
-def _removed_if_stopped(scratch: RunDirectory | MemoryRun | None) -> Iterator[None]:
-    """Leave no scratch files behind a fit that stops, by an error or by Ctrl-C."""
-    try:
-        yield
-    except BaseException:
-        if scratch is not None:
-            scratch.remove()
-        raise
-
-
-@contextmanager
-def _told_if_stopped(run: RunDirectory | MemoryRun) -> Iterator[None]:
-    """Write into the run's events why it stopped, and those that wait."""
+def _if_stopped(act: Callable[[BaseException], None]) -> Iterator[None]:
+    """Act where a fit stops, by an error or by Ctrl-C."""
     try:
         yield
     except BaseException as error:
         with suppress(Exception):  # the first error is the one to show
-            run.event({"event": "failed", "error": type(error).__name__, "text": str(error)})
-            run.flush_events()
+            act(error)
         raise
 
 
+def _record_failure(run: RunDirectory | MemoryRun, error: BaseException) -> None:
+    """Write into the run's events why it stopped, and those that wait."""
+    run.event({"event": "failed", "error": type(error).__name__, "text": str(error)})
+    run.flush_events()
+
+
 @dataclass(frozen=True)
-class _Work:
-    """A fit's input, looked at and found good."""
+class _Surveyed:
+    """A fit's input, read once and found good."""
 
     flow: DaskFlow
-    corpus: Corpus
-    constraints: Constraints | None
-    settings: Settings
-    distortion: Distortion  # bound to the corpus
+    asked: FitInput  # its distortion bound to the corpus, seeds with those that pairs add
     facts: Facts
-    pairs: Pairs | None  # linked rows: those of given pairs, or seeds that are held
-    given: Pairs | None
-    seeds: Seeds | None = None
+    pairs: Pairs | None
+    linked: Pairs | None  # linked rows: those of pairs, or seeds that are held
     slices: list[list[int]] | None = None  # co-located partitions, by number
 
     @property
@@ -146,14 +134,14 @@ class _Work:
     @property
     def refining(self) -> bool:
         """Whether first variation runs."""
-        sizes = self.facts.n_rows, self.settings.n_clusters
-        return refines(self.settings.refine, self.distortion, *sizes)
+        settings, sizes = self.asked.settings, (self.facts.n_rows, self.asked.settings.n_clusters)
+        return refines(settings.refine, self.asked.distortion, *sizes)
 
     @property
     def refining_starts(self) -> bool:
         """Whether it runs in every candidate of the pool, too."""
-        sample = start_sample_size(self.facts.n_rows, self.settings)
-        return starts.refines_all(self.settings, self.distortion, sample)
+        sample = start_sample_size(self.facts.n_rows, self.asked.settings)
+        return starts.refines_all(self.asked.settings, self.asked.distortion, sample)
 
     @property
     def row_bytes(self) -> int:
@@ -161,19 +149,11 @@ class _Work:
         return ENTRY_BYTES * self.facts.n_values // max(self.facts.n_rows, 1) + ROW_BYTES
 
 
-def _look(
-    corpus: Corpus,
-    constraints: Constraints | None,
-    settings: Settings,
-    distortion: Distortion,
-    seeds: Seeds | None,
-    *,
-    fingerprinted: bool,
-) -> _Work:
-    """Look at every row and every pair; raise whatever is wrong with them."""
-    flow = DaskFlow()
-    known_to_fit = corpus.in_client or _files_fit(corpus)
-    corpus = corpus.persist()  # rows of this process travel once
+def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
+    """Read every row and every pair; raise whatever is wrong with them."""
+    flow, settings, seeds = DaskFlow(), asked.settings, asked.seeds
+    known_to_fit = asked.corpus.in_client or _files_fit(asked.corpus)
+    corpus = asked.corpus.persist()  # rows of this process travel once
     table = table_task(settings.n_clusters, corpus.n_features)
     check_memory([table, reading_task(corpus.sources)])  # before anything of size d, and any row
     if known_to_fit:
@@ -185,31 +165,32 @@ def _look(
         slices = preparation.cut_slices(slices, corpus.row_counts)
         reading = max(sum(corpus.row_counts[number] for number in numbers) for numbers in slices)
     facts = preparation.survey_corpus(
-        flow, corpus, distortion, fingerprinted=fingerprinted, slices=slices
+        flow, corpus, asked.distortion, fingerprinted=fingerprinted, slices=slices
     )
-    bound = distortion.bind(preparation.extent_of(facts, corpus.n_features))
-    preparation.examine_own(flow, corpus, bound, settings.n_clusters)
+    distortion = asked.distortion.bind(preparation.extent_of(facts, corpus.n_features))
+    preparation.examine_own(flow, corpus, distortion, settings.n_clusters)
     _check_ids(flow, corpus)
-    _warn_of_zero_rows(facts, bound)
-    pairs = given = None
-    if constraints:
-        pairs = given = preparation.resolve(flow, corpus, constraints, settings, bound.closure_form)
-        _warn_of_conflicts(given, settings)
+    _warn_of_zero_rows(facts, distortion)
+    pairs = linked = None
+    if asked.constraints:
+        closure_form = distortion.closure_form
+        pairs = preparation.resolve(flow, corpus, asked.constraints, settings, closure_form)
+        _warn_of_conflicts(pairs, settings)
+        linked = pairs
     if seeds is not None:
-        seeds, pairs = find_seeds(flow, corpus, seeds, given, settings.n_clusters)
-    work = _Work(flow, corpus, constraints, settings, bound, facts, pairs, given, seeds)
+        seeds, linked = find_seeds(flow, corpus, seeds, pairs, settings.n_clusters)
+    asked = replace(asked, corpus=corpus, distortion=distortion, seeds=seeds)
+    work = _Surveyed(flow, asked, facts, pairs, linked, slices)
     needed = plan_tasks(
-        facts, settings, corpus.n_features, pairs=pairs,
+        facts, settings, corpus.n_features, pairs=linked,
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
     )  # fmt: skip
     check_memory(needed)
-    if slices is not None:
-        return replace(work, slices=slices)
-    if facts.nbytes <= memory_of_all() // 2:
-        kept = flow.persist(list(corpus.partitions))
-        kept_corpus = replace(corpus, partitions=tuple(kept), sources=())
-        return replace(work, corpus=kept_corpus, slices=flow.co_located(kept))
-    return work  # rows are read again in every pass, one partition a task
+    if slices is not None or facts.nbytes > memory_of_all() // 2:
+        return work  # without slices rows are read again in every pass, one partition a task
+    kept = flow.persist(list(corpus.partitions))
+    corpus = replace(corpus, partitions=tuple(kept), sources=())
+    return replace(work, asked=replace(asked, corpus=corpus), slices=flow.co_located(kept))
 
 
 def _files_fit(corpus: Corpus) -> bool:
@@ -218,88 +199,74 @@ def _files_fit(corpus: Corpus) -> bool:
     return bool(sizes) and sum(sizes) <= memory_of_all() // 2
 
 
-def _run(
-    work: _Work, run: RunDirectory | MemoryRun, given: FloatArray | None, progress: Progress
-) -> Fitted:
+def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> Fitted:
     """Lay the problem out and run the loop from wherever the run directory stands."""
-    corpus, pairs, facts = work.corpus, work.pairs, work.facts
-    extent = preparation.extent_of(facts, corpus.n_features)
-    linked: dict[str, Any] = {}
-    if pairs is not None:
-        linked = {
-            "graph": pairs.graph,
-            "node_rows": pairs.node_rows,
-            "row_values": pairs.row_values,
-            "costs_unit": pairs.cost_unit,
-            "held": pairs.held,
-        }
-    problem = lay_out(
-        work.flow, work.settings, work.distortion, extent, corpus.blocks, corpus.row_counts,
-        row_bytes=work.row_bytes, slices=work.slices, **linked,
-    )  # fmt: skip
-    engine = Engine(work.flow, problem, run)
-    sample = partial(prepare_start_sample, work.flow, corpus, problem)
-    first = Starts(
-        partial(sample, pairs),
-        whole=start_sample_size(corpus.n_rows, work.settings) == corpus.n_rows,
-        constrained=pairs is not None,
-        centroids=_given_first(work, engine, given, partial(sample, None)),
-    )
+    flow, asked, linked = work.flow, work.asked, work.linked
+    corpus, settings = asked.corpus, asked.settings
+    extent = preparation.extent_of(work.facts, corpus.n_features)
+    rows = CorpusRows(corpus.blocks, corpus.row_counts, work.row_bytes, work.slices)
+    problem = lay_out(flow, settings, asked.distortion, extent, rows, linked)
+    engine = Engine(flow, problem, run)
+    sample = partial(prepare_start_sample, flow, corpus, problem)
+    centroids = _first_centroids(asked, engine, partial(sample, None))
     journal = Journal(run, progress)
     commit = journal.open(problem)
     if commit is None or commit.record["phase"] == "start":
-        begin = partial(initialise, engine, journal, first)
+        begin = partial(initialise, engine, journal, partial(sample, linked), centroids)
     else:
         begin = partial(resume, engine, commit)
-    fit = Fit(engine, journal, work.settings.max_iter, work.refining)
+    fit = Fit(engine, journal, settings.max_iter, work.refining)
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()), buffers_kept():
         state, stop = fit.run(begin)
-        work.flow.settle()
+        flow.settle()
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
     if run.final() is None:
         run.event({"event": "stop", "commit": journal.committed, **ended})
     run.finalise(ended | {"commit": journal.committed})
     return Fitted(
-        work.flow, problem, state, run, stop, journal.history, journal.n_iter, work.given, facts
+        flow,
+        problem,
+        state,
+        run,
+        stop,
+        history=journal.history,
+        n_iter=journal.n_iter,
+        pairs=work.pairs,
+        facts=work.facts,
     )
 
 
-def _given_first(
-    work: _Work, engine: Engine, given: FloatArray | None, sample: Callable[[], Lazy]
+def _first_centroids(
+    asked: FitInput, engine: Engine, sample: Callable[[], Lazy]
 ) -> Callable[[], FloatArray] | None:
     """Return what makes the first centroids, None for a pool of starts."""
-    if given is not None:
-        return partial(start_sample.smoothed, work.distortion, given)
-    if work.seeds is not None:
-        return partial(seeded_centroids, engine, work.seeds, sample)
+    if asked.centroids is not None:
+        return partial(start_sample.smoothed, asked.distortion, asked.centroids)
+    if asked.seeds is not None:
+        return partial(seeded_centroids, engine, asked.seeds, sample)
     return None
 
 
-def _configuration(work: _Work, given: FloatArray | None) -> dict[str, Any]:
-    """Return all that decides the result beside the rows."""
-    constraints, distortion = work.constraints, work.distortion
+def _configuration(asked: FitInput) -> dict[str, Any]:
+    """Return all that decides the result next to the rows."""
+    constraints, seeds, centroids = asked.constraints, asked.seeds, asked.centroids
     return {
-        "settings": asdict(work.settings),
-        "distortion": distortion.identity,
+        "settings": asdict(asked.settings),
+        "distortion": asked.distortion.identity,
         "constraints": constraints.fingerprint if constraints is not None else None,
-        "seeds": work.seeds.fingerprint if work.seeds is not None else None,
-        "init": None if given is None else given_fingerprint(given),
+        "seeds": seeds.fingerprint if seeds is not None else None,
+        "init": None if centroids is None else sha256(centroids.tobytes()).hexdigest(),
         "kernels": kernel_path(),
         "hmrf_dask": version("hmrf-dask"),
     }
-
-
-def given_fingerprint(given: FloatArray) -> str:
-    """Return a content hash of centroids that the user gave."""
-    return hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()
 
 
 def _check_ids(flow: DaskFlow, corpus: Corpus) -> None:
     if corpus.has_ids:
         twice = find_duplicate_ids(corpus, flow)
         if twice:
-            shown = ", ".join(repr(one) for one in twice[:5])
+            shown = ", ".join(repr(document) for document in twice[:5])
             raise InvalidInputError(
                 f"document ids must be unique, got some twice: {shown}; give every document its "
                 "own id"
@@ -308,7 +275,7 @@ def _check_ids(flow: DaskFlow, corpus: Corpus) -> None:
 
 def _warn_of_zero_rows(facts: Facts, distortion: Distortion) -> None:
     if facts.n_zero and distortion.zero_rows == "undecided":
-        shown = ", ".join(repr(one) for one in facts.zero_rows)
+        shown = ", ".join(repr(row) for row in facts.zero_rows)
         warnings.warn(
             f"{facts.n_zero} rows are zero and have no direction (rows {shown}): "
             f"{distortion.name} keeps them at distance 1 from every cluster",
@@ -348,20 +315,16 @@ class Fitted:
         parts = zip(self.state.free, problem.places, problem.positions, strict=True)
         return [
             flow.lazy(
-                whole_labels,
-                self.run,
-                file,
-                self._holding(positions),
-                share_array(flow, places),
-                share_array(flow, positions),
+                whole_labels, self.run, file, self._holding(positions),
+                share_array(flow, places), share_array(flow, positions),
             )
             for file, places, positions in parts
-        ]
+        ]  # fmt: skip
 
     def _holding(self, positions: np.ndarray[Any, Any]) -> list[Any]:
         """Return the files that hold some of these linked positions."""
         files = self.state.linked
-        ends = np.asarray([one.first_row + one.n_rows for one in files])
+        ends = np.asarray([file.first_row + file.n_rows for file in files])
         return [files[i] for i in np.unique(np.searchsorted(ends, positions, side="right"))]
 
     def objective_history(self) -> list[float]:
@@ -371,25 +334,18 @@ class Fitted:
     def _labels_of_nodes(self, pairs: Pairs) -> LabelArray:
         """Return the labels of constrained rows, from linked parts where they are linked rows."""
         problem = self.problem
-        if problem.layout is not None and problem.graph is pairs.graph:
+        if problem.layout is not None and problem.constraints is pairs:
             laid = np.concatenate([self.run.read_labels(file) for file in self.state.linked])
             return laid[problem.layout.position]
         firsts = np.asarray([part.first_row for part in problem.free])
         homes = np.searchsorted(firsts, pairs.node_rows, side="right") - 1
-        used, labels = np.unique(homes), np.empty(len(homes), np.int32)
-        parts = self.labels()
-        found = self.flow.compute(
-            [
-                self.flow.lazy(
-                    labels_at,
-                    parts[home],
-                    share_array(self.flow, pairs.node_rows[homes == home] - firsts[home]),
-                )
-                for home in used
-            ]
-        )
-        for home, some in zip(used, found, strict=True):
-            labels[homes == home] = some
+        used, parts, flow = np.unique(homes), self.labels(), self.flow
+        rows = [share_array(flow, pairs.node_rows[homes == home] - firsts[home]) for home in used]
+        by_home = zip(used, rows, strict=True)
+        computed = flow.compute([flow.lazy(labels_at, parts[home], own) for home, own in by_home])
+        labels = np.empty(len(homes), np.int32)
+        for home, own in zip(used, computed, strict=True):
+            labels[homes == home] = own
         return labels
 
     def violations(self) -> dict[str, int]:

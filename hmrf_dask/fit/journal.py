@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from hmrf_dask.errors import RunDirectoryError, rows_moved
 from hmrf_dask.fit.loop import Iteration, Position
 from hmrf_dask.fit.m_step import FLOOR, centroids_of, effective_share, keeps_centroid
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.problem import Problem
+from hmrf_dask.fit.problem import LabelFiles, Problem
 from hmrf_dask.flow.dataflow import Lazy, share_array
 from hmrf_dask.kernels.compiled import frozen
 from hmrf_dask.tasks import start_sample
@@ -56,28 +56,14 @@ class Candidate:
 
 @dataclass
 class Journal:
-    """Where a fit stands. Everything in here is in the last commit too.
-
-    Attributes
-    ----------
-    run : CheckpointStore
-    progress : callable
-        Called with the record of every commit.
-    candidates : list of Candidate
-        Those that are done.
-    history : list of (phase, step, J)
-    n_iter : int
-        Iterations of E-step and M-steps of the winner.
-    committed : int
-        Number of the last commit.
-    """
+    """Where a fit stands. Everything in here is in the last commit too."""
 
     run: CheckpointStore
-    progress: Progress
-    candidates: list[Candidate] = field(default_factory=list)
-    history: list[tuple[str, str, float]] = field(default_factory=list)
-    n_iter: int = 0
-    committed: int = 0
+    progress: Progress  # called with the record of every commit
+    candidates: list[Candidate] = field(default_factory=list)  # those that are done
+    history: list[tuple[str, str, float]] = field(default_factory=list)  # phase, step, J
+    n_iter: int = 0  # iterations of E-step and M-steps of the winner
+    committed: int = 0  # number of the last commit
 
     @property
     def next(self) -> int:
@@ -217,13 +203,6 @@ def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
         "centroids": frozen(centroids, np.float64),
         "reference": state.prior.reference,
     }
-
-
-class LabelFiles(NamedTuple):
-    """Label files of all corpus partitions and of all linked partitions."""
-
-    free: tuple[LabelsFile, ...]
-    linked: tuple[LabelsFile, ...]
 
 
 def resume(engine: Engine, commit: Commit) -> Position:

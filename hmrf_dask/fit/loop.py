@@ -27,7 +27,7 @@ from hmrf_dask.fit.m_step import (
     warm_weights,
 )
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.problem import undecided_labels
+from hmrf_dask.fit.problem import LabelFiles, undecided_labels
 from hmrf_dask.fit.refinement import first_variation
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
@@ -40,24 +40,12 @@ Steps = tuple[tuple[str, float], ...]  # of one iteration: their names, and J af
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one iteration did.
+    """What one iteration did."""
 
-    Attributes
-    ----------
-    state : State
-        After it.
-    moved : int
-        Rows that changed their label.
-    steps : tuple of (str, float)
-        Name of each step and J after it.
-    stop : str, optional
-        Why the phase ended, if it did.
-    """
-
-    state: State
-    moved: int = 0
+    state: State  # after it
+    moved: int = 0  # rows that changed their label
     steps: Steps = ()
-    stop: str | None = None
+    stop: str | None = None  # why the phase ended, if it did
 
 
 class Position(NamedTuple):
@@ -84,22 +72,12 @@ class Record(Protocol):
 
 @dataclass
 class Fit:
-    """One fit, of the corpus or of a candidate on the start sample.
-
-    Attributes
-    ----------
-    engine : Engine
-    record : Record
-    max_iter : int
-        Most iterations of E-step and M-steps.
-    refining : bool
-        Whether refinement follows them.
-    """
+    """One fit, of the corpus or of a candidate on the start sample."""
 
     engine: Engine
     record: Record
-    max_iter: int
-    refining: bool
+    max_iter: int  # most iterations of E-step and M-steps
+    refining: bool  # whether refinement follows them
     # Held here alone: a frame that held an earlier one would keep its K × d arrays alive.
     _state: State = field(init=False, repr=False)
 
@@ -171,11 +149,11 @@ def begin(
     With labels of the `free` partitions free rows keep these and only linked rows are settled; with
     labels of the `linked` partitions too nothing moves.
     """
-    undecided: tuple[tuple[LabelsFile, ...], tuple[LabelsFile, ...]] = ((), ())
+    undecided = LabelFiles((), ())
     if free is None or linked is None:
         undecided = undecided_labels(engine.flow, engine.problem, engine.run)
     state, moved = _first_state(engine, centroids, smoothing), 0
-    state = replace(state, free=free or undecided[0], linked=linked or undecided[1])
+    state = replace(state, free=free or undecided.free, linked=linked or undecided.linked)
     if free is None:
         state, moved = expectation(engine, state)
     else:

@@ -12,7 +12,7 @@ from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import share_array, tree
 from hmrf_dask.kernels.gradients import squares_by_length, weighted_squares
 from hmrf_dask.kernels.sums import fixed_point_exponent
-from hmrf_dask.tasks.first_centroids import Far, farthest, merge_farthest, move_rows
+from hmrf_dask.tasks.first_centroids import Lowest, farthest, merge_lowest
 from hmrf_dask.tasks.gradients import (
     Overall,
     closure_part,
@@ -22,24 +22,18 @@ from hmrf_dask.tasks.gradients import (
     squares_of_slice,
 )
 from hmrf_dask.tasks.model import Model, State, WeightPrior, real_sums
-from hmrf_dask.tasks.partitions import add_limbs, labels_of
+from hmrf_dask.tasks.partitions import StoredLabels, add_limbs
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 FEW = 16  # one row in so many
-LOOK = 1024  # columns that show whether a cluster has a direction, nearly always
+COLUMNS = 1024  # columns that show whether a cluster has a direction, nearly always
 
 
 def centroids_of(state: State) -> FloatArray:
     """Return the centroids the state's sums ask for; undecided clusters keep theirs."""
     model = state.model
-    return model.distortion.centroids(
-        state.sums,
-        model.exponent,
-        state.counts,
-        model.weights,
-        model.smoothing,
-        model.centroids,
-    )
+    sums = (state.sums, model.exponent, state.counts)
+    return model.distortion.centroids(*sums, model.weights, model.smoothing, model.centroids)
 
 
 def keeps_centroid(state: State) -> BoolArray:
@@ -70,7 +64,7 @@ def vacant_clusters(state: State) -> BoolArray:
     """Return which clusters have no row, or none with a direction where rows may have none."""
     vacant = np.asarray(state.counts == 0)
     if state.model.distortion.zero_rows == "undecided":
-        suspects = np.flatnonzero(~state.sums[:, :LOOK].any(axis=1))
+        suspects = np.flatnonzero(~state.sums[:, :COLUMNS].any(axis=1))
         vacant[suspects] |= ~state.sums[suspects].any(axis=1)
     return vacant
 
@@ -82,16 +76,22 @@ def reseed(engine: Engine, state: State) -> State | None:
         return None
     flow, problem = engine.flow, engine.problem
     counts, model = share_array(flow, state.counts), engine.share_model(state.model)
+    free, linked = (
+        [StoredLabels(engine.run, [file]) for file in files] for files in (state.free, state.linked)
+    )
     lists = [
-        flow.lazy(farthest, part.block, model, counts, engine.run, file, len(empty))
-        for part, file in zip(problem.free, state.free, strict=True)
+        flow.lazy(farthest, part.block, model, counts, stored, len(empty))
+        for part, stored in zip(problem.free, free, strict=True)
     ]
-    far: Far = flow.compute([tree(flow, merge_farthest, lists)])[0]
+    far: Lowest = flow.compute([tree(flow, merge_lowest, lists)])[0]
     if not len(far.rows):
         return None
-    rows, targets = share_array(flow, far.rows), share_array(flow, empty[: len(far.rows)])
-    after = [flow.lazy(move_rows, engine.run, file, rows, targets) for file in state.free]
-    after += [flow.lazy(labels_of, engine.run, file) for file in state.linked]
+    moves = (share_array(flow, far.rows), share_array(flow, empty[: len(far.rows)]))
+    after = [
+        flow.lazy(StoredLabels.moved, stored, part.first_row, moves)
+        for part, stored in zip(problem.free, free, strict=True)
+    ]
+    after += [flow.lazy(StoredLabels.read, stored) for stored in linked]
     moved, _ = engine.move(state, after)
     seeded = maximisation(engine, moved)
     return seeded if seeded.energy.total < state.energy.total else None
@@ -100,35 +100,15 @@ def reseed(engine: Engine, state: State) -> State | None:
 # ---- the closed forms
 
 TOGETHER = 2**16  # numbers of several clusters that are worked on at once: they stay in the cache
-
-
 PAPER_RATE = 1.75
-
-
 RATE = 0.12  # of the scale-free step; the paper's 1.75 is about this on its data
-
-
-FLOOR = 1e-3  # least weight of a feature beside a mean of 1
-
-
+FLOOR = 1e-3  # least weight of a feature where their mean is 1
 HALVINGS = 5
-
-
 NORMALISER = 1.0  # λ of −λ Σ D(x, global centroid): without it learned weights collapse
-
-
 LEAST_VARIANCE = 1e-6  # of a feature's scatter in one cluster: less is taken as this
-
-
 LEAST_MOMENT = 1e-9  # the same of Σ x²; below it a scatter is rounding
-
-
 MOST_STRENGTH = 1e6  # of the entropy rule: features that then still do not differ never will
-
-
 REACH = 20.0  # of the logarithm of a weight, up or down
-
-
 SHARE = 0.9  # of features in effect that the entropy rule must leave: (Σa)²/(d Σa²)
 
 
@@ -212,7 +192,7 @@ def _proposals(engine: Engine, state: State) -> Iterator[FloatArray]:
         _variance_weights(engine, state) if rule == "variance" else _entropy_weights(engine, state)
     )
     for halving in range(HALVINGS + 1):
-        part = 0.5**halving  # no difference is taken: a weight of 1e-12 would vanish beside 1
+        part = 0.5**halving  # no difference is taken: a weight of 1e-12 would vanish in 1
         yield part * best + (1.0 - part) * weights
 
 
@@ -244,21 +224,24 @@ def _moments(engine: Engine, model: Model) -> FloatArray:
     Each feature has its own fixed point: metrics are learned where units differ widely.
     """
     if engine.moments is None:
-        distortion, extent = engine.problem.distortion, engine.problem.extent
+        flow, distortion, extent = engine.flow, engine.problem.distortion, engine.problem.extent
         if isinstance(distortion, IDivergence):
             bounds = np.full(extent.n_features, distortion.entropy_bound)
         else:
             bounds = np.maximum(np.abs(extent.minimum), np.abs(extent.maximum)) ** 2
-        largest, each = np.unique(bounds, return_inverse=True)
-        exponents = [fixed_point_exponent(extent.n_rows, float(one)) for one in largest]
-        units = (2.0 ** np.asarray(exponents, np.float64))[each]
-        shared, known = engine.flow.share(model), share_array(engine.flow, units)
-        limbs = [
-            engine.flow.lazy(feature_moments, part.block, shared, known)
-            for part in engine.problem.free
-        ]
-        engine.moments = engine.flow.compute([tree(engine.flow, add_limbs, limbs)])[0] / units
+        units = _fixed_points(bounds, extent.n_rows)
+        shared, known = flow.share(model), share_array(flow, units)
+        blocks = (part.block for part in engine.problem.free)
+        limbs = [flow.lazy(feature_moments, block, shared, known) for block in blocks]
+        engine.moments = flow.compute([tree(flow, add_limbs, limbs)])[0] / units
     return engine.moments
+
+
+def _fixed_points(bounds: FloatArray, n_rows: int) -> FloatArray:
+    """Return the unit of each number below these bounds, of which so many rows are added."""
+    largest, each = np.unique(bounds, return_inverse=True)
+    exponents = [fixed_point_exponent(n_rows, float(bound)) for bound in largest]
+    return np.asarray((2.0 ** np.asarray(exponents, np.float64))[each], np.float64)
 
 
 def over_clusters(shape: tuple[int, ...], part: Callable[[slice], FloatArray]) -> FloatArray:
@@ -372,44 +355,28 @@ def _entropy_weights(engine: Engine, state: State) -> FloatArray:
 
 
 def pair_statistics(engine: Engine, state: State) -> FloatArray:
-    """Return what violated pairs add, shape (d,).
-
-    It is zero under Potts penalties, which no weight can change.
-    """
+    """Return what violated pairs add, (d,): zero under Potts penalties, which no weight changes."""
     problem, flow, model = engine.problem, engine.flow, state.model
     if problem.potts or not problem.icm_problems:
         return np.zeros(len(model.weights))
     units = _units(engine, model)
     shared, known = engine.share_model(model), share_array(flow, units)
-    found = [
+    parts = [
         flow.lazy(
-            explicit_part,
-            problem.linked[pair.partitions[0]].block,
-            problem.linked[pair.partitions[1]].block,
-            pair.block,
-            pair.cost,
-            shared,
-            engine.run,
-            (state.linked[pair.partitions[0]], state.linked[pair.partitions[1]]),
-            known,
+            explicit_part, tuple(problem.linked[place].block for place in pair.partitions),
+            pair.block, shared, engine.stored(pair.partitions, state.linked), known,
         )
         for pair in problem.pairs
-    ]
-    found += [
+    ]  # fmt: skip
+    parts += [
         flow.lazy(
-            closure_part,
-            one.problem,
-            engine.rows_of(number),
-            shared,
-            engine.run,
-            [state.linked[part] for part in one.partitions],
-            problem.closure_costs,
-            known,
+            closure_part, plan.problem, engine.rows_of(number), shared,
+            engine.stored(plan.partitions, state.linked), known,
         )
-        for number, one in enumerate(problem.icm_problems)
-        if one.mode == "table"
-    ]
-    totals = flow.compute([tree(flow, add_limbs, found)])[0] / units
+        for number, plan in enumerate(problem.icm_problems)
+        if plan.mode == "table"
+    ]  # fmt: skip
+    totals = flow.compute([tree(flow, add_limbs, parts)])[0] / units
     by_feature = totals[:-2] + model.weights * totals[-2]
     if problem.distortion.learning == "variance":
         width = _width(engine)
@@ -427,9 +394,7 @@ def _units(engine: Engine, model: Model) -> FloatArray:
     else:
         reach = np.full(len(model.weights), max(engine.summand_bound(model.weights), 1.0) ** 2)
     bounds = 4.0 * problem.degree * np.append(reach, [reach.max(initial=1.0), 1.0])
-    largest, each = np.unique(bounds, return_inverse=True)
-    exponents = [fixed_point_exponent(problem.extent.n_rows, float(one)) for one in largest]
-    return np.asarray((2.0 ** np.asarray(exponents, np.float64))[each], np.float64)
+    return _fixed_points(bounds, problem.extent.n_rows)
 
 
 def _width(engine: Engine) -> FloatArray:
@@ -462,19 +427,14 @@ def weight_gradient(engine: Engine, state: State) -> FloatArray:
     # A centred row's part is (x + e)² − e², x + e at most 1/√a
     bound = max(engine.summand_bound(model.weights) ** 2, 1.0 / float(model.weights.min()))
     exponent = fixed_point_exponent(n_rows, (1.0 + strength) * bound)
-    overall = _one_cluster(model, whole, n_rows)
+    rows = (whole, model.exponent, np.asarray([n_rows], np.int64))
+    centroids = model.distortion.centroids(*rows, model.weights, model.smoothing, None)
+    overall = replace(model, centroids=centroids)  # of one cluster of all rows
     totals = _squares(engine, state, overall, exponent) * 2.0**-exponent
-    rows = model.weights * (totals[:-1] + totals[-1])
+    own = model.weights * (totals[:-1] + totals[-1])
     unit, roots = 2.0**-model.exponent, np.sqrt(model.weights)
-    by_log = 0.5 * (rows - unit * squares_by_length(state.sums, roots))
+    by_log = 0.5 * (own - unit * squares_by_length(state.sums, roots))
     if strength:
         by_log += 0.5 * strength * unit * squares_by_length(whole, roots)
     by_log += pair_statistics(engine, state)
     return np.asarray(by_log / model.weights, np.float64)
-
-
-def _one_cluster(model: Model, whole: IntArray, n_rows: int) -> Model:
-    """Return the model of one cluster of all rows."""
-    counts, weights = np.asarray([n_rows], np.int64), model.weights
-    arguments = (whole, model.exponent, counts, weights, model.smoothing, None)
-    return replace(model, centroids=model.distortion.centroids(*arguments))

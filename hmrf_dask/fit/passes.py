@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.checkpoints.records import CheckpointStore
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, tree
 from hmrf_dask.kernels.exact import exact_integer
@@ -15,112 +16,31 @@ from hmrf_dask.kernels.sums import add_sums, add_to, joined
 from hmrf_dask.linked.plan import Scale, make_scale
 from hmrf_dask.tasks import icm, partitions
 from hmrf_dask.tasks.model import Energy, Model, State, exact, gather_energy
-from hmrf_dask.tasks.partitions import LabelledPartition, LabelStore, TaskSlice, add_limbs
+from hmrf_dask.tasks.partitions import (
+    LabelStore,
+    StoredLabels,
+    TaskSlice,
+    add_limbs,
+)
 from hmrf_dask.types import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
 class CorpusTerms:
-    """What distances need of all rows under one set of weights, kept where it was computed.
-
-    Attributes
-    ----------
-    weights : float64 array, shape (d,)
-    free, linked : row terms of each part; None where they are as large as the rows
-    offsets : exact Σ offset over all rows
-    bound : bound on the entries of summands
-    """
+    """What distances need of all rows under one set of weights, kept where it was computed."""
 
     weights: FloatArray
-    free: tuple[Lazy, ...]
-    linked: tuple[Lazy, ...]
-    offsets: int
-    bound: float
-
-
-def planned_terms(flow: Dataflow, problem: Problem, weights: FloatArray) -> list[Lazy]:
-    """Return lazily the row terms of every part, free ones first; None where it is read."""
-    every = [*problem.free, *problem.linked]
-    if not problem.distortion.keeps_terms:
-        return [None] * len(every)
-    metric = flow.share((problem.distortion, weights))
-    return [
-        None if part.is_read else flow.lazy(partitions.row_terms, part.block, metric)
-        for part in every
-    ]
-
-
-def compute_terms(
-    flow: Dataflow,
-    problem: Problem,
-    weights: FloatArray,
-    terms: Sequence[Lazy],
-    wanted: Sequence[Lazy],
-) -> tuple[CorpusTerms, list[Any]]:
-    """Compute the `terms` of all rows, and keep them; in the same graph compute `wanted`."""
-    distortion, n_free = problem.distortion, len(problem.free)
-    bound = distortion.summand_bound(None, weights)
-    common, metric = distortion.common_offset, flow.share((distortion, weights))
-    asked = list(wanted)
-    by_row = distortion.linear and distortion.keeps_terms and common is None
-    if by_row:
-        limbs = [
-            flow.lazy(partitions.offset_limbs, one.block, known, metric)
-            for one, known in zip(problem.free, terms, strict=False)
-        ]
-        asked.append(tree(flow, add_limbs, limbs))
-    if bound is None:
-        ends = zip(problem.free, terms, strict=False)
-        bounds = [
-            flow.lazy(partitions.summand_bound, one.block, known, metric) for one, known in ends
-        ]
-        asked.append(tree(flow, max, bounds))
-    lasting = [one for one in terms if one is not None]
-    kept = flow.persist([*lasting, *asked]) if lasting or asked else []
-    remaining = iter(kept)
-    terms = [None if one is None else next(remaining) for one in terms]
-    found = flow.compute(list(remaining)) if asked else []
-    if bound is None:
-        bound = float(found.pop())
-    offsets = exact(common or 0.0) * problem.extent.n_rows
-    if by_row:
-        offsets = exact_integer(found.pop())
-    rows = CorpusTerms(weights, tuple(terms[:n_free]), tuple(terms[n_free:]), offsets, bound)
-    return rows, found
-
-
-def task_slices(
-    problem: Problem, state: State, terms: Sequence[Lazy]
-) -> tuple[list[TaskSlice], list[TaskSlice]]:
-    """Return the slices of free partitions, and each linked partition as one of its own."""
-    n_free = len(problem.free)
-    free = [
-        TaskSlice(
-            [problem.free[place].block for place in places],
-            [terms[place] for place in places],
-            [state.free[place] for place in places],
-        )
-        for places in problem.slices
-    ]
-    linked = [
-        TaskSlice([partition.block], [known], [file])
-        for partition, known, file in zip(problem.linked, terms[n_free:], state.linked, strict=True)
-    ]
-    return free, linked
+    rows: tuple[Lazy, ...]  # row terms by partition, free ones first; None: as large as the rows
+    offsets: int  # exact Σ offset over all rows
+    bound: float  # of the entries of summands
 
 
 @dataclass(frozen=True)
 class PricedPieces:
-    """The pairs of an ICM problem in mode "rounds".
+    """The pairs of an ICM problem in mode "rounds"."""
 
-    Attributes
-    ----------
-    costs : by piece, signed costs of its half-edges
-    penalties : by block, J of its pairs when violated
-    """
-
-    costs: tuple[Lazy, ...]
-    penalties: tuple[Lazy, ...]
+    costs: tuple[Lazy, ...]  # by piece, signed costs of its half-edges
+    penalties: tuple[Lazy, ...]  # by block, J of its pairs when violated
 
 
 @dataclass(frozen=True)
@@ -129,8 +49,7 @@ class Pricing:
 
     weights: FloatArray
     scale: Scale
-    problems: tuple[Lazy, ...]  # None for a problem in mode "rounds"
-    pieces: dict[int, PricedPieces] = field(default_factory=dict)  # by number of such a problem
+    problems: tuple[Any, ...]  # lazily, or `PricedPieces` of a problem in mode "rounds"
 
 
 @dataclass
@@ -162,20 +81,51 @@ class Engine:
         for known in self._known:
             if known.weights is weights:
                 return known
-        return self._compute_terms(weights, planned_terms(self.flow, self.problem, weights), [])[0]
+        return self._compute_terms(weights, self._planned_terms(weights), [])[0]
+
+    def _planned_terms(self, weights: FloatArray) -> list[Lazy]:
+        """Return lazily the row terms of every partition; None where it is read in every pass."""
+        if not self.problem.distortion.keeps_terms:
+            return [None] * len(self.problem.partitions)
+        metric = self.flow.share((self.problem.distortion, weights))
+        return [
+            None if part.is_read else self.flow.lazy(partitions.row_terms, part.block, metric)
+            for part in self.problem.partitions
+        ]
 
     def _compute_terms(
         self, weights: FloatArray, terms: Sequence[Lazy], wanted: Sequence[Lazy]
     ) -> tuple[CorpusTerms, list[Any]]:
-        corpus_terms, computed = compute_terms(self.flow, self.problem, weights, terms, wanted)
+        """Compute the `terms` of all rows, and keep them; in the same graph compute `wanted`."""
+        flow, problem, distortion = self.flow, self.problem, self.problem.distortion
+        bound, common = distortion.summand_bound(None, weights), distortion.common_offset
+        by_row = distortion.linear and distortion.keeps_terms and common is None
+        metric = flow.share((distortion, weights))
+        free = [(part.block, known) for part, known in zip(problem.free, terms, strict=False)]
+        asked = list(wanted)
+        if by_row:
+            limbs = [flow.lazy(partitions.offset_limbs, *rows, metric) for rows in free]
+            asked.append(tree(flow, add_limbs, limbs))
+        if bound is None:
+            bounds = [flow.lazy(partitions.summand_bound, *rows, metric) for rows in free]
+            asked.append(tree(flow, max, bounds))
+        lasting = [known for known in terms if known is not None]
+        kept = iter(flow.persist([*lasting, *asked]) if lasting or asked else [])
+        rows = tuple(None if known is None else next(kept) for known in terms)
+        computed = flow.compute(list(kept)) if asked else []
+        if bound is None:
+            bound = float(computed.pop())
+        offsets = exact(common or 0.0) * problem.extent.n_rows
+        if by_row:
+            offsets = exact_integer(computed.pop())
+        corpus_terms = CorpusTerms(weights, rows, offsets, bound)
         self._known = [*self._known[-1:], corpus_terms]
         return corpus_terms, computed
 
     @cached_property
     def in_process(self) -> bool:
         """Whether all rows are in this process: then tasks only note those that move."""
-        every = [*self.problem.free, *self.problem.linked]
-        return self.flow.holds([partition.block for partition in every])
+        return self.flow.holds([partition.block for partition in self.problem.partitions])
 
     @property
     def store(self) -> LabelStore:
@@ -189,8 +139,22 @@ class Engine:
 
     def slices(self, state: State) -> tuple[list[TaskSlice], list[TaskSlice]]:
         """Return the slices of free partitions, and each linked partition as one of its own."""
-        known = self.corpus_terms(state.model.weights)
-        return task_slices(self.problem, state, [*known.free, *known.linked])
+        return self._slices(state, self.corpus_terms(state.model.weights).rows)
+
+    def _slices(
+        self, state: State, terms: Sequence[Lazy]
+    ) -> tuple[list[TaskSlice], list[TaskSlice]]:
+        free, files = self.problem.free, state.free
+        slices = [
+            TaskSlice(
+                [free[place].block for place in places],
+                [terms[place] for place in places],
+                [files[place] for place in places],
+            )
+            for places in self.problem.slices
+        ]
+        linked = zip(self.problem.linked, terms[len(free) :], state.linked, strict=True)
+        return slices, [TaskSlice([part.block], [known], [file]) for part, known, file in linked]
 
     def price(self, model: Model) -> Pricing:
         """Return what all pairs cost under a model; the last two prices are cached."""
@@ -211,94 +175,88 @@ class Engine:
         shared = self.flow.share(model)
         blocks = [
             self.flow.lazy(
-                icm.price_pairs, problem.linked[pair.partitions[0]].block,
-                problem.linked[pair.partitions[1]].block, pair.block, pair.cost, shared, scale,
-                problem.potts,
+                icm.price_pairs, *(problem.linked[place].block for place in pair.partitions),
+                pair.block, shared, scale,
             )
             for pair in problem.pairs
         ]  # fmt: skip
-        pricing = Pricing(model.weights, scale, *self._join(blocks))
+        pricing = Pricing(model.weights, scale, self._join(blocks))
         self._priced = [*self._priced[-1:], pricing]
         return pricing
 
-    def _join(self, blocks: Sequence[Lazy]) -> tuple[tuple[Lazy, ...], dict[int, PricedPieces]]:
+    def _join(self, blocks: Sequence[Lazy]) -> tuple[Any, ...]:
         """Bring priced pairs together, for each ICM problem or each piece of one, and keep them."""
-        flow = self.flow
-        kept: list[Lazy] = []
-        for plan in self.problem.icm_problems:
+        flow, plans, planned = self.flow, self.problem.icm_problems, []
+        for plan in plans:
             priced = [blocks[place] for place in plan.blocks]
             if plan.cutting is None:
-                kept.append(flow.lazy(icm.join_pairs, plan.problem, priced))
+                planned.append([flow.lazy(icm.join_pairs, plan.problem, priced)])
                 continue
-            signed = {place: flow.lazy(icm.signed_of, blocks[place]) for place in plan.blocks}
-            kept += [
+            signed = {place: flow.lazy(getattr, blocks[place], "signed") for place in plan.blocks}
+            costs = [
                 flow.lazy(icm.join_piece, piece, [signed[place] for place in touching])
                 for piece, touching in zip(plan.pieces, plan.cutting.blocks, strict=True)
             ]
-            kept += [flow.lazy(icm.penalty_of, block) for block in priced]
-        results = iter(flow.persist(kept))
-        joined: list[Lazy] = []
-        pieces = {}
-        for number, plan in enumerate(self.problem.icm_problems):
-            joined.append(next(results) if plan.cutting is None else None)
-            if plan.cutting is not None:
-                costs = tuple(next(results) for _ in plan.pieces)
-                pieces[number] = PricedPieces(costs, tuple(next(results) for _ in plan.blocks))
-        return tuple(joined), pieces
+            planned.append([*costs, *(flow.lazy(getattr, block, "penalty") for block in priced)])
+        kept = iter(flow.persist([value for values in planned for value in values]))
+        joined: list[Any] = []
+        for plan, lazies in zip(plans, planned, strict=True):
+            values, n_pieces = tuple(islice(kept, len(lazies))), len(plan.pieces)
+            pieces = PricedPieces(values[:n_pieces], values[n_pieces:])
+            joined.append(values[0] if plan.cutting is None else pieces)
+        return tuple(joined)
 
     def rows_of(self, number: int) -> list[Lazy]:
         """Return the rows of an ICM problem where it needs them: in table form only."""
         plan = self.problem.icm_problems[number]
         return [self.problem.linked[part].block for part in plan.partitions if plan.mode == "table"]
 
+    def stored(self, places: Iterable[int], linked: Sequence[Lazy]) -> StoredLabels:
+        """Return where the labels of some linked partitions are, of all label files `linked`."""
+        return StoredLabels(self.run, [linked[place] for place in places])
+
+    def priced(self, pricing: Pricing, number: int, linked: Sequence[Lazy]) -> icm.PricedProblem:
+        """Return an ICM problem for its tasks; `linked` are the label files of all partitions."""
+        plan = self.problem.icm_problems[number]
+        stored = self.stored(plan.partitions, linked)
+        return icm.PricedProblem(plan.problem, pricing.problems[number], stored)
+
     def cut(self, number: int, settled: Lazy) -> list[Lazy]:
         """Return the labels of each part of an ICM problem, from those of all its points."""
-        linked, plan = self.problem.linked, self.problem.icm_problems[number]
-        first = linked[plan.partitions.start].first_row
+        plan = self.problem.icm_problems[number]
+        parts = [self.problem.linked[place] for place in plan.partitions]
+        first = parts[0].first_row
         return [
-            self.flow.lazy(
-                icm.part_labels, settled, linked[part].first_row - first,
-                linked[part].first_row - first + linked[part].n_rows,
-            )
-            for part in plan.partitions
-        ]  # fmt: skip
+            self.flow.lazy(partitions.labels_at, settled, slice(start, start + part.n_rows))
+            for part, start in ((part, part.first_row - first) for part in parts)
+        ]
 
     def violations(self, model: Model, linked: Sequence[Lazy]) -> list[Lazy]:
         """Return lazily what violated pairs cost under the labels in the files `linked`.
 
         One for each ICM problem; of one in pieces one for each block of pairs.
         """
-        problem, pricing, shared = self.problem, self.price(model), self.share_model(model)
-        found = [
-            self.flow.lazy(
-                icm.price_violations, plan.problem, pricing.problems[number],
-                self.rows_of(number), shared, problem.potts, problem.closure_costs, self.run,
-                [linked[part] for part in plan.partitions],
-            )
-            for number, plan in enumerate(problem.icm_problems)
-            if plan.cutting is None
-        ]  # fmt: skip
-        for number, priced in pricing.pieces.items():
-            for place, penalty in zip(
-                problem.icm_problems[number].blocks, priced.penalties, strict=True
-            ):
+        flow, problem = self.flow, self.problem
+        pricing, shared = self.price(model), self.share_model(model)
+        costs: list[Lazy] = []
+        for number, plan in enumerate(problem.icm_problems):
+            if plan.cutting is None:
+                priced, rows = self.priced(pricing, number, linked), self.rows_of(number)
+                costs.append(flow.lazy(icm.price_violations, priced, rows, shared, pricing.scale))
+                continue
+            for place, penalty in zip(plan.blocks, pricing.problems[number].penalties, strict=True):
                 pair = problem.pairs[place]
-                files = tuple(linked[part] for part in pair.partitions)
-                found.append(self.flow.lazy(icm.price_block, pair.block, penalty, self.run, files))
-        return found
-
-    def labelled_partitions(self, state: State) -> list[tuple[LabelledPartition, LabelsFile]]:
-        """Return every partition with its label file."""
-        return [
-            *zip(self.problem.free, state.free, strict=True),
-            *zip(self.problem.linked, state.linked, strict=True),
-        ]
+                stored = self.stored(pair.partitions, linked)
+                costs.append(flow.lazy(icm.price_block, pair.block, penalty, stored))
+        return costs
 
     def distortion_sum(self, state: State) -> int:
         """Return the exact Σ D of a state: from its sums where D is linear, else from every row."""
-        model, flow = state.model, self.flow
-        if self.problem.distortion.linear:
-            return self.corpus_terms(model.weights).offsets + _closed(state)
+        model, flow, distortion = state.model, self.flow, state.model.distortion
+        if distortion.linear:
+            sums = (state.sums, state.counts, model.exponent)
+            closed = distortion.closed_distances(model.table(), model.weights, *sums)
+            return self.corpus_terms(model.weights).offsets + closed
         free, linked = self.slices(state)
         shared = self.share_model(model)
         limbs = [
@@ -321,22 +279,19 @@ class Engine:
         Where the weights are new, the terms of the rows are made in the same graph.
         """
         flow, weights, shared = self.flow, model.weights, self.share_model(model)
-        known = next((one for one in self._known if one.weights is weights), None)
-        if known is None:
-            terms = planned_terms(flow, self.problem, weights)
-        else:
-            terms = [*known.free, *known.linked]
-        free, linked = task_slices(self.problem, state, terms)
+        known = next((terms for terms in self._known if terms.weights is weights), None)
+        terms = self._planned_terms(weights) if known is None else known.rows
+        free, linked = self._slices(state, terms)
         sums = [
             flow.lazy(partitions.total, task_slice, shared, self.store)
             for task_slice in [*free, *linked]
         ]
         wanted = sums if self.in_process else [tree(flow, add_sums, sums)]
         if known is None:
-            found = self._compute_terms(weights, terms, wanted)[1]
+            computed = self._compute_terms(weights, terms, wanted)[1]
         else:
-            found = flow.compute(wanted)
-        whole = joined(found).finish()
+            computed = flow.compute(wanted)
+        whole = joined(computed).finish()
         return whole.dense if whole.is_dense else whole.to_dense(), whole.counts
 
     def summand_bound(self, weights: FloatArray) -> float:
@@ -382,11 +337,3 @@ class Engine:
             distortion = state.energy.distortion + exact_integer(whole.change)
         energy = replace(gather_energy(distortion, costs, 0.0), prior=state.energy.prior)
         return replace(after, energy=energy), whole.n_moved
-
-
-def _closed(state: State) -> int:
-    """Return Σ D less the rows' own offsets, from the sums."""
-    model = state.model
-    return model.distortion.closed_distances(
-        model.table(), model.weights, state.sums, state.counts, model.exponent
-    )

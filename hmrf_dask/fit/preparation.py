@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedPairs, build_graph
+from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, MemoryPlanError
+from hmrf_dask.fit.problem import Pairs
 from hmrf_dask.fit.refinement import SHARE
 from hmrf_dask.flow.cluster import memory_of_a_task
 from hmrf_dask.flow.dataflow import FAN, Dataflow, share_array, tree
 from hmrf_dask.kernels.exact import exact_value
 from hmrf_dask.kernels.products import LANES
 from hmrf_dask.linked.plan import cost_unit, heap_bytes, message_bytes, rounded_costs
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import (
@@ -26,11 +28,10 @@ from hmrf_dask.tasks.partitions import (
     add_facts,
     describe_rows,
     find_ids,
-    first_rows,
     survey_slice,
 )
 from hmrf_dask.tasks.start_sample import start_sample_size
-from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray
 
 SLICE_ROWS = 2**22  # whose labels a task may hold, 4 bytes each, before and after
 
@@ -45,15 +46,8 @@ def survey_corpus(
 ) -> Facts:
     """Return the facts of a corpus from one pass; raise InvalidInputError for what is wrong.
 
-    Parameters
-    ----------
-    flow : Dataflow
-    corpus : Corpus
-    distortion : Distortion
-    fingerprinted : bool
-        Whether the content is hashed, which only a run directory asks for.
-    slices : lists of int, optional
-        Numbers of partitions that one task surveys; without it each has a task of its own.
+    Only a run directory asks for the hash of the content. `slices` are numbers of partitions that
+    one task surveys; without them each has a task of its own.
     """
     shared = flow.share(distortion)
     blocks, offsets = corpus.blocks, corpus.offsets
@@ -75,13 +69,7 @@ def survey_corpus(
 
 
 def cut_slices(slices: Sequence[Sequence[int]], row_counts: Sequence[int]) -> list[list[int]]:
-    """Return slices of partitions cut so that none has above `SLICE_ROWS` rows, if it has two.
-
-    Examples
-    --------
-    >>> cut_slices([[0, 1, 2], [3]], [SLICE_ROWS, 1, 1, 5])
-    [[0], [1, 2], [3]]
-    """
+    """Return slices of partitions cut so that none has above `SLICE_ROWS` rows, if it has two."""
     cut: list[list[int]] = []
     for numbers in slices:
         n_rows = SLICE_ROWS + 1
@@ -105,22 +93,6 @@ def extent_of(facts: Facts, n_features: int) -> Extent:
         exact_value(facts.mass) / max(facts.n_rows, 1),
         facts.largest_mass,
     )
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """The constraints of a fit, resolved: nodes in id order, where their rows are.
-
-    `held` are the labels that nodes keep to the end; then there are no pairs.
-    """
-
-    graph: ConstraintGraph
-    node_rows: IntArray
-    row_values: IntArray
-    cost_unit: float
-    must: AnyArray  # given pairs of nodes
-    cannot: AnyArray
-    held: LabelArray | None = None
 
 
 def resolve(
@@ -152,14 +124,14 @@ def _costs(
     constraints: Constraints, settings: Settings
 ) -> tuple[float, tuple[FloatArray, FloatArray]]:
     """Return the unit of costs and the given costs rounded to it."""
-    given = (constraints.must_link_costs, constraints.cannot_link_costs)
+    must, cannot = constraints.must_link_costs, constraints.cannot_link_costs
     largest = max(
         settings.must_link_cost,
         settings.cannot_link_cost,
-        *(float(np.nanmax(one, initial=0.0)) for one in given),
+        *(float(np.nanmax(costs, initial=0.0)) for costs in (must, cannot)),
     )
     unit = cost_unit(largest)
-    return unit, (rounded_costs(given[0], unit), rounded_costs(given[1], unit))
+    return unit, (rounded_costs(must, unit), rounded_costs(cannot, unit))
 
 
 def _rows_of(flow: Dataflow, corpus: Corpus, constraints: Constraints) -> IntArray:
@@ -180,9 +152,9 @@ def _rows_of(flow: Dataflow, corpus: Corpus, constraints: Constraints) -> IntArr
             "row numbers or give it ids"
         )
     shared = flow.share(documents)
-    found = flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.named])
+    matches = flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.named])
     rows = np.full(len(documents), -1, np.int64)
-    for (places, local), first in zip(found, corpus.offsets, strict=False):
+    for (places, local), first in zip(matches, corpus.offsets, strict=False):
         rows[places] = local + first
     missing = documents[rows < 0]
     if len(missing):
@@ -205,7 +177,7 @@ def describe_nodes(flow: Dataflow, corpus: Corpus, rows: IntArray) -> tuple[AnyA
     order = np.argsort(homes, kind="stable")
     used = np.unique(homes)
     lists = [order[homes[order] == home] for home in used]
-    found = flow.compute(
+    described = flow.compute(
         [
             flow.lazy(
                 describe_rows,
@@ -215,12 +187,11 @@ def describe_nodes(flow: Dataflow, corpus: Corpus, rows: IntArray) -> tuple[AnyA
             for home, chosen in zip(used, lists, strict=True)
         ]
     )
-    if not found:
+    if not described:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     back = np.argsort(np.concatenate(lists), kind="stable")
-    return np.concatenate([one[0] for one in found])[back], np.concatenate(
-        [one[1] for one in found]
-    )[back]
+    ids, values = (np.concatenate(parts)[back] for parts in zip(*described, strict=True))
+    return ids, values
 
 
 def check_settings(settings: Settings, n_rows: int) -> None:
@@ -242,7 +213,7 @@ def examine_own(flow: Dataflow, corpus: Corpus, distortion: Distortion, n_cluste
     if not isinstance(distortion, OwnDistortion):
         return
     filled = next((place for place, count in enumerate(corpus.row_counts) if count), 0)
-    few = flow.lazy(first_rows, corpus.blocks[filled])
+    few = flow.lazy(RowBlock.rows, corpus.blocks[filled], 0, min(8, corpus.row_counts[filled]))
     distortion.examine(flow.compute([few])[0], n_clusters)
 
 
@@ -323,7 +294,7 @@ def _summands(facts: Facts, n_rows: int) -> int:
 
 
 def table_task(n_clusters: int, n_features: int) -> TaskMemory:
-    """Return what a table of centroids alone will need, before any row was looked at."""
+    """Return what a table of centroids alone will need, before any row is read."""
     padded = -(-n_clusters // LANES) * LANES
     size = 4 * 8 * n_clusters * (n_features + 1) + 4 * padded * n_features
     part = f"{n_clusters} centroids of {n_features} features and their table"
@@ -332,7 +303,7 @@ def table_task(n_clusters: int, n_features: int) -> TaskMemory:
 
 def reading_task(sources: Sequence[BlockSource]) -> TaskMemory:
     """Return what the largest file of blocks needs while it is read."""
-    sizes = [(one.file.n_bytes, one.nbytes) for one in sources]
+    sizes = [(source.file.n_bytes, source.nbytes) for source in sources]
     file, rows = max(sizes, key=sum, default=(0, 0))
     return TaskMemory("a task that reads a block", (("its file", file), ("its rows", rows)))
 
@@ -351,10 +322,10 @@ def _linked_task(pairs: Pairs, settings: Settings) -> TaskMemory:
     graph = pairs.graph
     n_pairs = len(graph.must_pairs) + len(graph.cannot_pairs)
     sizes = graph.n_nodes, n_pairs, settings.n_clusters
-    needed, told = heap_bytes(*sizes), "pairs"
+    needed, words = heap_bytes(*sizes), "pairs"
     if settings.inference == "belief-propagation":
-        needed, told = needed + message_bytes(*sizes), "pairs with their messages"
-    part = (f"{graph.n_nodes} constrained documents and {n_pairs} {told}", needed)
+        needed, words = needed + message_bytes(*sizes), "pairs with their messages"
+    part = (f"{graph.n_nodes} constrained documents and {n_pairs} {words}", needed)
     if needed > settings.task_memory:
         part = ("what hmrf.task-memory allows it", settings.task_memory)
     return TaskMemory("an ICM task", (part,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hmrf_dask.linked.layout import LinkedLayout
 from hmrf_dask.linked.plan import RowSizes, plan_layout
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Settings
-from hmrf_dask.tasks.partitions import LabelledPartition, first_labels, gather_rows, take_rows
+from hmrf_dask.tasks.partitions import LabelledPartition, first_labels, gather_rows
 from hmrf_dask.tasks.rounds import Cutting, cut_problem
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
@@ -43,11 +43,32 @@ class ProblemPlan:
 
 @dataclass(frozen=True)
 class PairPart:
-    """The explicit pairs between two linked parts, as a task result, and their costs."""
+    """The explicit pairs between two linked parts, as a task result."""
 
     partitions: tuple[int, int]
     block: Lazy
-    cost: Lazy
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The constraints of a fit, resolved: nodes in id order, where their rows are."""
+
+    graph: ConstraintGraph
+    node_rows: IntArray  # corpus row of each node
+    row_values: IntArray  # entries of each node's row
+    cost_unit: float
+    must: AnyArray = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # given, of nodes
+    cannot: AnyArray = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    held: LabelArray | None = None  # labels that nodes keep to the end; then there are no pairs
+
+
+class CorpusRows(NamedTuple):
+    """The partitions of a corpus as a fit takes them."""
+
+    blocks: Sequence[Lazy]
+    counts: Sequence[int]  # rows of each
+    row_bytes: int = 1024  # of an average row
+    slices: Sequence[Sequence[int]] | None = None  # that one task takes, by number; None: each
 
 
 @dataclass(frozen=True)
@@ -58,47 +79,39 @@ class Problem:
     distortion: Distortion
     extent: Extent
     free: tuple[LabelledPartition, ...]
+    places: tuple[IntArray, ...]  # linked rows of each free partition
+    positions: tuple[IntArray, ...]  # linked position of each of those rows
+    row_bytes: int  # of an average row of the corpus
+    slices: tuple[tuple[int, ...], ...]  # free partitions that one task takes, by number
     linked: tuple[LabelledPartition, ...] = ()
     icm_problems: tuple[ProblemPlan, ...] = ()
     pairs: tuple[PairPart, ...] = ()
     layout: LinkedLayout | None = None
-    graph: ConstraintGraph | None = None
-    cost_unit: float = 2.0**-8
+    constraints: Pairs | None = None
     degree: float = 0.0  # the largest sum of pair costs of one row
-    node_rows: IntArray = field(
-        default_factory=lambda: np.zeros(0, np.int64), repr=False
-    )  # corpus row of each node
-    places: tuple[IntArray, ...] = field(default=(), repr=False)  # linked rows of each corpus part
-    positions: tuple[IntArray, ...] = field(
-        default=(), repr=False
-    )  # linked position of each of those rows
-    row_bytes: int = 1024  # of an average row of the corpus
-    slices: tuple[tuple[int, ...], ...] = ()  # free partitions that one task takes, by number
-    held: tuple[
-        Lazy, ...
-    ] = ()  # of each linked part, the labels its rows keep; then no ICM problems
+    held: tuple[Lazy, ...] = ()  # of linked parts, labels that rows keep; then no ICM problems
+
+    @property
+    def partitions(self) -> tuple[LabelledPartition, ...]:
+        """All partitions, free ones first."""
+        return self.free + self.linked
 
     @property
     def potts(self) -> bool:
         """Whether penalties ignore distances."""
         return self.settings.penalty == "potts"
 
+    @property
+    def cost_unit(self) -> float:
+        """What costs of pairs are multiples of."""
+        return self.constraints.cost_unit if self.constraints else 2.0**-8
+
     def laid_rows(self, part: LabelledPartition) -> IntArray:
         """Return the corpus rows of a linked part, in its order."""
         assert self.layout is not None
-        return self.node_rows[self.layout.order[part.first_row : part.first_row + part.n_rows]]
-
-    @property
-    def closure_costs(self) -> tuple[float, float]:
-        """What one must-link and one cannot-link of a closure in table form cost."""
-        return (
-            (self.graph.must_link_cost, self.graph.cannot_link_cost) if self.graph else (0.0, 0.0)
-        )
-
-
-def part_name(kind: str, number: int) -> str:
-    """Return the name of a part's label files."""
-    return f"{kind}-{number:05d}"
+        assert self.constraints is not None
+        nodes = self.layout.order[part.first_row : part.first_row + part.n_rows]
+        return self.constraints.node_rows[nodes]
 
 
 def gather_partitions(
@@ -123,7 +136,7 @@ def gather_partitions(
             continue
         home, starts = owners[chosen[0]], np.flatnonzero(np.diff(numbers[chosen], prepend=-1))
         places = (rows[chosen] - offsets[home]).astype(np.int64)
-        taken = flow.lazy(take_rows, blocks[home], flow.share(places))
+        taken = flow.lazy(RowBlock.take, blocks[home], flow.share(places))
         for start, stop in pairwise([*starts.tolist(), len(chosen)]):
             alone = len(starts) == 1
             piece = taken if alone else flow.lazy(RowBlock.rows, taken, start, stop)
@@ -133,7 +146,7 @@ def gather_partitions(
         order = np.empty(stop - first, np.int64)
         order[np.argsort(owners[first:stop], kind="stable")] = np.arange(stop - first)
         block = flow.lazy(gather_rows, pieces[number], flow.share(order))
-        parts.append(LabelledPartition(part_name(kind, number), first, stop - first, block))
+        parts.append(LabelledPartition(f"{kind}-{number:05d}", first, stop - first, block))
     return tuple(parts)
 
 
@@ -142,67 +155,53 @@ def lay_out(
     settings: Settings,
     distortion: Distortion,
     extent: Extent,
-    blocks: Sequence[Lazy],
-    row_counts: Sequence[int],
-    graph: ConstraintGraph | None = None,
-    node_rows: IntArray | None = None,
-    row_values: IntArray | None = None,
-    costs_unit: float = 2.0**-8,
-    row_bytes: int = 1024,
-    slices: Sequence[Sequence[int]] | None = None,
-    held: LabelArray | None = None,
+    rows: CorpusRows,
+    pairs: Pairs | None = None,
 ) -> Problem:
-    """Return the problem: constrained rows are gathered into linked parts, and masked in their own.
-
-    Parameters
-    ----------
-    node_rows : row number in the corpus of each node of the graph
-    row_values : entries of each node's row
-    row_bytes : bytes of an average row of the corpus
-    slices : numbers of the corpus partitions that one task takes; each alone where it is not given
-    held : label that each node keeps; without it linked rows are settled in ICM problems
-    """
-    together = tuple(tuple(one) for one in slices or [(number,) for number in range(len(blocks))])
-    offsets = np.concatenate([[0], np.cumsum(np.asarray(row_counts, np.int64))])
+    """Return the problem: constrained rows are gathered into linked parts, masked in their own."""
+    n_parts = len(rows.blocks)
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(rows.counts, np.int64))])
     free = tuple(
-        LabelledPartition(
-            part_name("rows", number), int(offsets[number]), int(row_counts[number]), block
-        )
-        for number, block in enumerate(blocks)
+        LabelledPartition(f"rows-{number:05d}", int(offsets[number]), int(count), block)
+        for number, (count, block) in enumerate(zip(rows.counts, rows.blocks, strict=True))
     )
-    if graph is None or not graph.n_nodes or node_rows is None or row_values is None:
-        nowhere = (np.zeros(0, np.int64),) * len(free)
-        return Problem(
-            settings, distortion, extent, free, places=nowhere, positions=nowhere,
-            row_bytes=row_bytes, slices=together,
-        )  # fmt: skip
-    features = 0 if settings.penalty == "potts" else extent.n_features + 1
+    nowhere = (np.zeros(0, np.int64),) * n_parts
+    slices = tuple(tuple(places) for places in rows.slices or zip(range(n_parts)))
+    problem = Problem(
+        settings, distortion, extent, free, nowhere, nowhere,
+        row_bytes=rows.row_bytes, slices=slices,
+    )  # fmt: skip
+    if pairs is None or not pairs.graph.n_nodes:
+        return problem
+    features = 0 if problem.potts else extent.n_features + 1
     layout = plan_layout(
-        graph,
+        pairs.graph,
         settings.n_clusters,
-        RowSizes(ENTRY_BYTES * row_values + ROW_BYTES, row_values, features),
+        RowSizes(ENTRY_BYTES * pairs.row_values + ROW_BYTES, pairs.row_values, features),
         task_memory=settings.task_memory,
         propagating=settings.inference == "belief-propagation",
     )
-    laid_rows = node_rows[layout.order]
-    linked = gather_partitions(flow, blocks, offsets, laid_rows, layout.partition_starts, "linked")
+    laid_rows, bounds = pairs.node_rows[layout.order], layout.partition_starts
+    linked = gather_partitions(flow, rows.blocks, offsets, laid_rows, bounds, "linked")
     kept = flow.persist([part.block for part in linked])
-    linked = tuple(
-        LabelledPartition(part.name, part.first_row, part.n_rows, block)
-        for part, block in zip(linked, kept, strict=True)
-    )
-    places, positions = _homes(layout, node_rows, offsets)
-    if held is None:
-        plans = _problem_plans(flow, layout)
-        settled: dict[str, Any] = {"icm_problems": plans, "pairs": _pairs(flow, layout)}
+    places, positions = _homes(layout, pairs.node_rows, offsets)
+    if pairs.held is None:
+        blocks = (layout.block(number) for number in range(layout.n_blocks))
+        parts = tuple(PairPart(block.partitions, flow.share(block)) for block in blocks)
+        settled: dict[str, Any] = {"icm_problems": _problem_plans(flow, layout), "pairs": parts}
     else:
-        laid = np.split(held[layout.order], layout.partition_starts[1:-1])
-        settled = {"held": tuple(share_array(flow, one) for one in laid)}
-    return Problem(
-        settings, distortion, extent, free, linked, layout=layout, graph=graph,
-        cost_unit=costs_unit, degree=largest_degree(graph), node_rows=node_rows, places=places,
-        positions=positions, row_bytes=row_bytes, slices=together, **settled,
-    )  # fmt: skip
+        laid = np.split(pairs.held[layout.order], bounds[1:-1])
+        settled = {"held": tuple(share_array(flow, labels) for labels in laid)}
+    return replace(
+        problem,
+        linked=tuple(replace(part, block=own) for part, own in zip(linked, kept, strict=True)),
+        layout=layout,
+        constraints=pairs,
+        degree=largest_degree(pairs.graph),
+        places=places,
+        positions=positions,
+        **settled,
+    )
 
 
 def _homes(
@@ -218,34 +217,18 @@ def _homes(
 
 
 def _problem_plans(flow: Dataflow, layout: LinkedLayout) -> tuple[ProblemPlan, ...]:
-    parts = []
+    plans = []
     for number, mode in enumerate(layout.modes):
         if mode == "rounds":
             cutting = cut_problem(layout, number)
-            pieces = flow.persist([flow.share(piece) for piece in cutting.pieces])
-            parts.append(
-                ProblemPlan(
-                    mode,
-                    cutting.partitions,
-                    cutting.pair_blocks,
-                    pieces=tuple(pieces),
-                    cutting=replace(cutting, pieces=()),
-                )
-            )
+            pieces = tuple(flow.persist([flow.share(piece) for piece in cutting.pieces]))
+            places = (cutting.partitions, cutting.pair_blocks)
+            cutting = replace(cutting, pieces=())
+            plans.append(ProblemPlan(mode, *places, pieces=pieces, cutting=cutting))
             continue
         problem = layout.problem(number)
-        parts.append(ProblemPlan(mode, problem.partitions, problem.blocks, flow.share(problem)))
-    return tuple(parts)
-
-
-def _pairs(flow: Dataflow, layout: LinkedLayout) -> tuple[PairPart, ...]:
-    parts = []
-    for number in range(layout.n_blocks):
-        block = layout.block(number)
-        parts.append(
-            PairPart(block.partitions, flow.share(block), flow.share(layout.pair_cost[block.pairs]))
-        )
-    return tuple(parts)
+        plans.append(ProblemPlan(mode, problem.partitions, problem.blocks, flow.share(problem)))
+    return tuple(plans)
 
 
 def largest_degree(graph: ConstraintGraph) -> float:
@@ -259,16 +242,19 @@ def largest_degree(graph: ConstraintGraph) -> float:
             degree += np.bincount(pairs[:, end], np.abs(costs), graph.n_nodes)
     sizes = np.bincount(graph.groups, minlength=graph.n_groups).astype(np.float64)
     by_group = np.where(graph.table_groups, (sizes - 1) * graph.must_link_cost, 0.0)
-    for one, other in ((0, 1), (1, 0)):
-        by_group += graph.cannot_link_cost * np.bincount(
-            graph.rivals[:, one], sizes[graph.rivals[:, other]], graph.n_groups
-        )
+    for first, second in (graph.rivals.T, graph.rivals.T[::-1]):
+        by_group += graph.cannot_link_cost * np.bincount(first, sizes[second], graph.n_groups)
     return float((degree + by_group[graph.groups]).max(initial=0.0))
 
 
-def undecided_labels(
-    flow: Dataflow, problem: Problem, run: CheckpointStore
-) -> tuple[tuple[LabelsFile, ...], tuple[LabelsFile, ...]]:
+class LabelFiles(NamedTuple):
+    """Label files of all corpus partitions and of all linked partitions."""
+
+    free: tuple[LabelsFile, ...]
+    linked: tuple[LabelsFile, ...]
+
+
+def undecided_labels(flow: Dataflow, problem: Problem, run: CheckpointStore) -> LabelFiles:
     """Return label files in which nothing is decided."""
     nothing = np.zeros(0, np.int64)
     free = [
@@ -277,7 +263,7 @@ def undecided_labels(
     ]
     linked = [flow.lazy(first_labels, run, part.rows, nothing) for part in problem.linked]
     files = flow.compute([*free, *linked])
-    return tuple(files[: len(free)]), tuple(files[len(free) :])
+    return LabelFiles(tuple(files[: len(free)]), tuple(files[len(free) :]))
 
 
 def whole_labels(
@@ -293,8 +279,8 @@ def whole_labels(
     are read.
     """
     labels: AnyArray = np.array(run.read_labels(file))
-    for one in linked:
-        inside = (positions >= one.first_row) & (positions < one.first_row + one.n_rows)
+    for part in linked:
+        inside = (positions >= part.first_row) & (positions < part.first_row + part.n_rows)
         if inside.any():
-            labels[places[inside]] = run.read_labels(one)[positions[inside] - one.first_row]
+            labels[places[inside]] = run.read_labels(part)[positions[inside] - part.first_row]
     return labels

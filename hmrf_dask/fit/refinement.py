@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.m_step import maximisation
 from hmrf_dask.fit.passes import Engine
@@ -19,13 +17,12 @@ from hmrf_dask.tasks.first_variation import (
     apply_proposals,
     free_labels,
     merge_proposals,
-    moved_labels,
     pairs_of_rows,
     propose_linked,
     propose_rows,
 )
 from hmrf_dask.tasks.model import State
-from hmrf_dask.tasks.partitions import LabelledPartition
+from hmrf_dask.tasks.partitions import LabelledPartition, StoredLabels
 from hmrf_dask.types import IntArray
 
 # "auto" refines up to so many rows a cluster: every candidate of a pool, or only the one that wins.
@@ -43,15 +40,7 @@ def refines(
     n_clusters: int,
     most: int = ROWS_PER_CLUSTER,
 ) -> bool:
-    """Return whether first variation runs; `most` rows a cluster are where "auto" ends.
-
-    Examples
-    --------
-    >>> from hmrf_dask.distortions import make_distortion
-    >>> cosine = make_distortion("cosine")
-    >>> refines("auto", cosine, 20_000, 10), refines("auto", cosine, 20_001, 10)
-    (True, False)
-    """
+    """Return whether first variation runs; `most` rows a cluster are where "auto" ends."""
     if distortion.refinement is None or n_clusters < 2:
         return False
     return bool(setting) if setting != "auto" else n_rows <= most * n_clusters
@@ -69,8 +58,8 @@ def first_variation(engine: Engine, state: State) -> tuple[State, int]:
         return state, 0
     moves = _apply(engine, state, proposals, sources)
     labels = [
-        flow.lazy(moved_labels, engine.run, file, first_address, moves)
-        for _, file, first_address in _addressed(engine, state)
+        flow.lazy(StoredLabels.moved, stored, first, moves)
+        for _, stored, first in _addressed(engine, state)
     ]
     moved, n_moved = engine.move(state, labels)
     after = maximisation(engine, moved)
@@ -78,23 +67,17 @@ def first_variation(engine: Engine, state: State) -> tuple[State, int]:
     return (after, n_moved) if lower else (state, 0)
 
 
-class _Addressed(NamedTuple):
-    """A partition, its label file and the address of its first row.
+def _addressed(engine: Engine, state: State) -> list[tuple[LabelledPartition, StoredLabels, int]]:
+    """Return every partition, where its labels are, and the address of its first row.
 
     Addresses are row numbers of the corpus and, beyond them, linked positions.
     """
-
-    partition: LabelledPartition
-    file: LabelsFile
-    first_address: int
-
-
-def _addressed(engine: Engine, state: State) -> list[_Addressed]:
-    """Return every partition with its label file and its addresses."""
-    n_free, n_rows = len(engine.problem.free), engine.problem.extent.n_rows
+    problem, beyond = engine.problem, engine.problem.extent.n_rows
+    offsets = [0] * len(problem.free) + [beyond] * len(problem.linked)
+    files = [*state.free, *state.linked]
     return [
-        _Addressed(partition, file, partition.first_row + (0 if number < n_free else n_rows))
-        for number, (partition, file) in enumerate(engine.labelled_partitions(state))
+        (part, StoredLabels(engine.run, [file]), part.first_row + offset)
+        for part, file, offset in zip(problem.partitions, files, offsets, strict=True)
     ]
 
 
@@ -116,16 +99,14 @@ def _propose(engine: Engine, state: State, sources: Lazy) -> Proposals:
     memory, pricing = problem.settings.task_memory, engine.price(state.model)
     most = max(LEAST_ROWS, memory // (SHARE * max(problem.row_bytes, 1)))
     lists = [
-        flow.lazy(propose_rows, partition.block, sources, engine.run, file, most)
-        for partition, file in zip(problem.free, state.free, strict=True)
+        flow.lazy(propose_rows, partition.block, sources, labels, most)
+        for partition, labels, _ in _addressed(engine, state)[: len(problem.free)]
     ]
     for number, addresses in _varied_problems(engine):
         plan = problem.icm_problems[number]
         blocks = [problem.linked[place].block for place in plan.partitions]
-        files = [state.linked[place] for place in plan.partitions]
-        pairs = pricing.problems[number]
-        arguments = (plan.problem, blocks, pairs, sources, engine.run, files)
-        lists.append(flow.lazy(propose_linked, *arguments, addresses.start, most))
+        priced = engine.priced(pricing, number, state.linked)
+        lists.append(flow.lazy(propose_linked, priced, blocks, sources, addresses.start, most))
     best: Proposals = flow.compute([tree(flow, merge_proposals, lists)])[0]
     return best
 
@@ -141,18 +122,17 @@ def _apply(engine: Engine, state: State, proposals: Proposals, sources: Lazy) ->
 
     blocks: list[Lazy] = []
     free: list[Lazy] = []
-    for partition, file, first in _addressed(engine, state):
+    for partition, labels, first in _addressed(engine, state):
         here = inside(first, first + partition.n_rows)
         if len(here):
             places = share_array(flow, here - first)
             blocks.append(flow.lazy(RowBlock.take, partition.block, places))
             if first < problem.extent.n_rows:
-                free.append(flow.lazy(free_labels, engine.run, file, share_array(flow, here)))
+                free.append(flow.lazy(free_labels, labels, share_array(flow, here)))
     pairs: Sequence[Lazy] = [
         flow.lazy(
-            pairs_of_rows, problem.icm_problems[number].problem, pricing.problems[number],
-            engine.run, [state.linked[place] for place in problem.icm_problems[number].partitions],
-            addresses.start, share_array(flow, inside(addresses.start, addresses.stop)),
+            pairs_of_rows, engine.priced(pricing, number, state.linked), addresses.start,
+            share_array(flow, inside(addresses.start, addresses.stop)),
         )
         for number, addresses in _varied_problems(engine)
         if len(inside(addresses.start, addresses.stop))

@@ -18,9 +18,11 @@ import numpy as np
 from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.fit.passes import Engine, Pricing
 from hmrf_dask.flow.dataflow import FAN, Dataflow, Lazy, tree
+from hmrf_dask.kernels.reconcile import merge_parts
 from hmrf_dask.linked.plan import BOUNDARY_SHARE
 from hmrf_dask.tasks import rounds as tasks
-from hmrf_dask.tasks.rounds import Cutting
+from hmrf_dask.tasks.partitions import StoredLabels
+from hmrf_dask.tasks.rounds import Cutting, PricedPiece
 
 PROPOSAL_BYTES = 24  # number, target and gain of a group that wants to move
 GROUP_BYTES = 4
@@ -39,35 +41,18 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a reconciliation stands.
-
-    Attributes
-    ----------
-    phase : Phase
-        What is being done.
-    rounds : int
-        Rounds done in this phase.
-    groups_moved : bool
-        Whether a group moved since points last settled.
-    """
+    """Where a reconciliation stands."""
 
     phase: Phase = Phase.POINTS
-    rounds: int = 0
-    groups_moved: bool = False
+    rounds: int = 0  # done in this phase
+    groups_moved: bool = False  # since points last settled
 
 
 def advance(progress: Progress, unsettled: bool, rounds: int = ROUNDS) -> Progress:
-    """Return the next state.
+    """Return the next state; `rounds` may be done before the hand-over.
 
-    Parameters
-    ----------
-    progress : Progress
-        The present state.
-    unsettled : bool
-        Whether any point (in a phase of points) or any group (in a phase of groups) wants to move.
-        If so the caller does one step of the phase returned; if not, that phase begins.
-    rounds : int
-        Rounds before the hand-over.
+    `unsettled` says whether any point (in a phase of points) or any group (in a phase of groups)
+    wants to move. If so the caller does one step of the phase returned; if not, that phase begins.
 
     Examples
     --------
@@ -88,48 +73,26 @@ def advance(progress: Progress, unsettled: bool, rounds: int = ROUNDS) -> Progre
 
 
 def next_pieces(bests: Sequence[tuple[int, int]], neighbours: Sequence[Sequence[int]]) -> list[int]:
-    """Return the pieces whose turn it is in the hand-over: their best beats those of linked ones.
-
-    Examples
-    --------
-    >>> next_pieces([(5, -1), (9, -20), (7, -30), (7, -40)], [[1], [0, 2], [1, 3], [2]])
-    [1]
-    >>> next_pieces([(5, -1), (4, -20), (7, -30), (0, 0)], [[1], [0, 2], [1, 3], [2]])
-    [0, 2]
-    """
+    """Return the pieces that are next in the hand-over: their best beats those of linked ones."""
     return [
         number
         for number, best in enumerate(bests)
-        if best[0] > 0 and all(best > bests[other] for other in neighbours[number])
+        if best[0] > 0 and all(best > bests[near] for near in neighbours[number])
     ]
 
 
 @dataclass
 class Rounds:
-    """The reconciliation of the pieces of one ICM problem.
-
-    Attributes
-    ----------
-    pieces, costs, pair_costs : by piece, as task results: `Piece`, int32 cost rows, signed costs of
-        its half-edges
-    cutting : what the driver knows of the pieces
-    shift : costs are in units of 2**shift
-    n_clusters, budget : K, and the bytes that boundary lists may take in one task
-    labels, proposals : by piece, as task results
-    rounds : before the hand-over
-    """
+    """The reconciliation of the pieces of one ICM problem."""
 
     flow: Dataflow
-    cutting: Cutting
-    pieces: Sequence[Lazy]
-    costs: Sequence[Lazy]
-    pair_costs: Sequence[Lazy]
-    shift: int
+    cutting: Cutting  # what the driver knows of the pieces
+    pieces: Sequence[PricedPiece]  # of task results
     n_clusters: int
-    budget: int
-    rounds: int = ROUNDS
+    budget: int  # bytes that boundary lists may take in one task
+    rounds: int = ROUNDS  # before the hand-over
     watch: Callable[[list[Lazy]], None] = field(default=lambda _labels: None)
-    labels: list[Lazy] = field(default_factory=list)
+    labels: list[Lazy] = field(default_factory=list)  # by piece, as task results
     proposals: list[Lazy] = field(default_factory=list)
     summaries: list[tasks.Summary] = field(default_factory=list)
     group_proposals: Lazy = None
@@ -146,25 +109,26 @@ class Rounds:
         views = []
         for number, near in enumerate(self.cutting.neighbours):
             boundaries = [
-                flow.lazy(tasks.labels_for, self.pieces[other], own[other], number)
-                for other in near
+                flow.lazy(tasks.labels_for, self.pieces[source].piece, own[source], number)
+                for source in near
             ]
-            views.append(flow.lazy(tasks.open_piece, self.pieces[number], own[number], boundaries))
+            piece = self.pieces[number].piece
+            views.append(flow.lazy(tasks.open_piece, piece, own[number], boundaries))
         self.labels = flow.persist(views)
 
     def _first_labels(self) -> list[Lazy]:
         flow, targets = self.flow, []
         for first, last in self._batches(8 * self.n_clusters):
             sums = [
-                flow.lazy(tasks.own_sums, piece, costs, first, last)
-                for piece, costs in zip(self.pieces, self.costs, strict=True)
+                flow.lazy(tasks.own_sums, priced.piece, priced.costs, first, last)
+                for priced in self.pieces
             ]
-            targets += flow.persist([flow.lazy(tasks.nearest, tree(flow, tasks.add_parts, sums))])
+            targets += flow.persist([flow.lazy(tasks.nearest, tree(flow, merge_parts, sums))])
         # persisted while `targets` lives: Dask forgets a value that others hold in a list alone
         return flow.persist(
             [
-                flow.lazy(tasks.first_own, piece, costs, targets)
-                for piece, costs in zip(self.pieces, self.costs, strict=True)
+                flow.lazy(tasks.first_own, priced.piece, priced.costs, targets)
+                for priced in self.pieces
             ]
         )
 
@@ -202,87 +166,86 @@ class Rounds:
         return self.leader >= 0
 
     def _step(self, phase: Phase) -> None:
-        if phase is Phase.POINTS:
-            self._point_round()
-        elif phase is Phase.POINT_HANDOVER:
-            self._point_handover()
-        elif phase is Phase.GROUPS:
-            self._group_round()
-        else:
-            self._group_handover()
+        steps = {
+            Phase.POINTS: self._point_round,
+            Phase.POINT_HANDOVER: self._point_handover,
+            Phase.GROUPS: self._group_round,
+            Phase.GROUP_HANDOVER: self._group_handover,
+        }
+        steps[phase]()
 
-    def _task(self, function: Callable[..., Any], number: int, *arguments: Any) -> Lazy:
-        """Return a task of one piece that needs its costs."""
-        own = (self.pieces[number], self.costs[number], self.pair_costs[number], self.shift)
-        return self.flow.lazy(function, *own, *arguments)
+    def _by_piece(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
+        """Return a task of every piece that needs its costs and labels."""
+        return [
+            self.flow.lazy(function, priced, labels, *arguments)
+            for priced, labels in zip(self.pieces, self.labels, strict=True)
+        ]
 
     # ---- points
 
     def _propose_points(self) -> None:
-        proposals = [
-            self._task(tasks.propose_points, number, labels)
-            for number, labels in enumerate(self.labels)
-        ]
+        proposals = self._by_piece(tasks.propose_points)
         self._keep(dict(enumerate(self.labels)), dict(enumerate(proposals)))
 
     def _keep(self, labels: dict[int, Lazy], proposals: dict[int, Lazy]) -> None:
         """Persist new labels and proposals of some pieces, and learn their summaries."""
         flow, numbers = self.flow, list(proposals)
         summaries = [
-            flow.lazy(tasks.summary_of, self.pieces[number], proposals[number])
+            flow.lazy(tasks.summary_of, self.pieces[number].piece, proposals[number])
             for number in numbers
         ]
-        kept = flow.persist([*labels.values(), *proposals.values(), *summaries])
+        kept = iter(flow.persist([*labels.values(), *proposals.values(), *summaries]))
         if not self.proposals:
             self.proposals = [None] * len(self.pieces)
             self.summaries = [tasks.Summary((0, 0), ())] * len(self.pieces)
-        for number, value in zip(labels, kept, strict=False):
-            self.labels[number] = value
-        for number, value in zip(numbers, kept[len(labels) :], strict=False):
-            self.proposals[number] = value
-        learned = flow.compute(kept[len(labels) + len(numbers) :])
-        for number, summary in zip(numbers, learned, strict=True):
+        for number in labels:
+            self.labels[number] = next(kept)
+        for number in numbers:
+            self.proposals[number] = next(kept)
+        for number, summary in zip(numbers, flow.compute(list(kept)), strict=True):
             self.summaries[number] = summary
 
     def _point_round(self) -> None:
-        flow = self.flow
+        flow, pieces, proposals = self.flow, self.pieces, self.proposals
         movers = [number for number, summary in enumerate(self.summaries) if summary.best[0] > 0]
-        moves = {
-            number: flow.lazy(
-                tasks.winning_moves, self.pieces[number], self.proposals[number],
-                [
-                    flow.lazy(tasks.gains_for, self.pieces[other], self.proposals[other], number)
-                    for other in movers
-                    if number in self.summaries[other].readers
-                ],
-            )
-            for number in movers
-        }  # fmt: skip
+        moves = {}
+        for number in movers:
+            boundaries = [
+                flow.lazy(tasks.gains_for, pieces[source].piece, proposals[source], number)
+                for source in movers
+                if number in self.summaries[source].readers
+            ]
+            own = (pieces[number].piece, proposals[number])
+            moves[number] = flow.lazy(tasks.winning_moves, *own, boundaries)
         self._move_points(moves)
 
     def _point_handover(self) -> None:
         turn = next_pieces([summary.best for summary in self.summaries], self.cutting.neighbours)
-        self._move_points(
-            {number: self._task(tasks.heap_moves, number, self.labels[number]) for number in turn}
-        )
+        self._move_points({number: self._heap(tasks.heap_moves, number) for number in turn})
+
+    def _heap(self, function: Callable[..., Any], number: int) -> Lazy:
+        return self.flow.lazy(function, self.pieces[number], self.labels[number])
 
     def _move_points(self, moves: dict[int, Lazy]) -> None:
         labels, proposals = {}, {}
         for number, boundaries in self._boundaries(moves).items():
-            labels[number] = self.flow.lazy(
-                tasks.take_moves, self.pieces[number], self.labels[number], boundaries
-            )
-            proposals[number] = self._task(
-                tasks.propose_near_moves, number, labels[number], self.proposals[number], boundaries
-            )
+            labels[number] = self._taken(number, boundaries)
+            proposals[number] = self.flow.lazy(
+                tasks.propose_near_moves, self.pieces[number], labels[number],
+                self.proposals[number], boundaries,
+            )  # fmt: skip
         self._keep(labels, proposals)
+
+    def _taken(self, number: int, boundaries: list[Lazy]) -> Lazy:
+        piece, labels = self.pieces[number].piece, self.labels[number]
+        return self.flow.lazy(tasks.take_moves, piece, labels, boundaries)
 
     def _boundaries(self, moves: dict[int, Lazy]) -> dict[int, list[Lazy]]:
         """Return, by piece, its own moves and those of its far ends, where there may be any."""
         boundaries: dict[int, list[Lazy]] = {number: [own] for number, own in moves.items()}
         for number, own in moves.items():
             for reader in self.cutting.neighbours[number]:
-                boundary = self.flow.lazy(tasks.moves_for, self.pieces[number], own, reader)
+                boundary = self.flow.lazy(tasks.moves_for, self.pieces[number].piece, own, reader)
                 boundaries.setdefault(reader, []).append(boundary)
         return boundaries
 
@@ -291,26 +254,26 @@ class Rounds:
     def _propose_groups(self) -> None:
         """Learn which groups want to move: by piece, and cut ones by parts, a batch at a time."""
         flow, most = self.flow, max(1, self.budget // ((FAN + 1) * PROPOSAL_BYTES))
-        inside = [
-            self._task(tasks.propose_inside_groups, number, labels, most)
-            for number, labels in enumerate(self.labels)
-        ]
+        inside = self._by_piece(tasks.propose_inside_groups, most)
         kept = flow.persist([tree(flow, tasks.merge_group_proposals, inside)])
         for first, last in self._batches(8 * (self.n_clusters + 1)):
-            parts = [
-                self._task(tasks.cut_group_energies, number, labels, first, last)
-                for number, labels in enumerate(self.labels)
-            ]
-            whole = flow.lazy(tasks.cut_group_proposals, tree(flow, tasks.add_parts, parts), most)
+            parts = self._by_piece(tasks.cut_group_energies, first, last)
+            whole = flow.lazy(tasks.cut_group_proposals, tree(flow, merge_parts, parts), most)
             kept = flow.persist([flow.lazy(tasks.merge_group_proposals, [kept[0], whole])])
         self.group_proposals = kept[0]
         self.leader = flow.compute([flow.lazy(tasks.leader, self.group_proposals)])[0]
 
     def _group_round(self) -> None:
-        flow = self.flow
-        flags = [flow.lazy(tasks.beaten, piece, self.group_proposals) for piece in self.pieces]
-        beaten = tree(flow, tasks.either, flags)
-        self._move_groups(flow.lazy(tasks.unbeaten, self.group_proposals, beaten))
+        flow, groups = self.flow, self.group_proposals
+        flags = [flow.lazy(tasks.beaten, priced.piece, groups) for priced in self.pieces]
+        moving = flow.lazy(tasks.unbeaten, groups, tree(flow, np.logical_or.reduce, flags))
+        pieces = enumerate(zip(self.pieces, self.labels, strict=True))
+        self._move_members(
+            {
+                number: flow.lazy(tasks.group_moves, priced.piece, labels, moving)
+                for number, (priced, labels) in pieces
+            }
+        )
 
     def _group_handover(self) -> None:
         """Let the piece that holds the best group run its heap; when it is cut, do a round."""
@@ -320,22 +283,11 @@ class Rounds:
             self._group_round()
             return
         home = int(self.cutting.homes[self.leader])
-        self._move_members({home: self._task(tasks.group_heap_moves, home, self.labels[home])})
-
-    def _move_groups(self, moving: Lazy) -> None:
-        self._move_members(
-            {
-                number: self.flow.lazy(tasks.group_moves, piece, self.labels[number], moving)
-                for number, piece in enumerate(self.pieces)
-            }
-        )
+        self._move_members({home: self._heap(tasks.group_heap_moves, home)})
 
     def _move_members(self, moves: dict[int, Lazy]) -> None:
         boundaries = self._boundaries(moves)
-        after = [
-            self.flow.lazy(tasks.take_moves, self.pieces[number], self.labels[number], lists)
-            for number, lists in boundaries.items()
-        ]
+        after = [self._taken(number, lists) for number, lists in boundaries.items()]
         for number, labels in zip(boundaries, self.flow.persist(after), strict=True):
             self.labels[number] = labels
         self._propose_groups()
@@ -350,23 +302,16 @@ def settle_in_rounds(
 ) -> list[Lazy]:
     """Return lazily the labels of each linked part of a problem in mode "rounds", after exact ICM.
 
-    Parameters
-    ----------
-    number : int
-        Its place among the ICM problems.
-    pricing : Pricing
-        What its pairs cost.
-    costs, files : sequences
-        By linked partition, cost rows and label files.
+    `number` is its place among the ICM problems; cost rows and label files come by linked part.
     """
-    flow, problem = engine.flow, engine.problem
-    plan, priced = problem.icm_problems[number], pricing.pieces[number]
+    flow, settings, plan = engine.flow, engine.problem.settings, engine.problem.icm_problems[number]
     assert plan.cutting is not None
-    rounds = Rounds(
-        flow, plan.cutting, plan.pieces, flow.persist(costs), priced.costs, pricing.scale.shift,
-        problem.settings.n_clusters, problem.settings.task_memory // BOUNDARY_SHARE,
-    )  # fmt: skip
-    rounds.open(flow.persist([flow.lazy(tasks.read_own, engine.run, file) for file in files]))
+    ends = zip(plan.pieces, flow.persist(costs), pricing.problems[number].costs, strict=True)
+    pieces = [PricedPiece(*own, pricing.scale.shift) for own in ends]
+    budget = settings.task_memory // BOUNDARY_SHARE
+    rounds = Rounds(flow, plan.cutting, pieces, settings.n_clusters, budget)
+    stored = (StoredLabels(engine.run, [file]) for file in files)
+    rounds.open(flow.persist([flow.lazy(StoredLabels.read, labels) for labels in stored]))
     rounds.run()
     return [
         flow.lazy(tasks.close_piece, piece, labels)

@@ -14,38 +14,27 @@ import numpy as np
 
 from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.preparation import Pairs, describe_nodes
+from hmrf_dask.fit.preparation import describe_nodes
+from hmrf_dask.fit.problem import Pairs
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import Sums, add_sums, fixed_point_exponent
 from hmrf_dask.tasks.partitions import LabelledSeeds, seed_sums
 from hmrf_dask.tasks.start_sample import fill_classes
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 CERTAIN = 2**16  # units of a probability: shares of rows are whole numbers, so sums stay exact
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """What is known of the classes of some rows.
+    """What is known of the classes of some rows; a soft seed stands once for each it may have."""
 
-    Attributes
-    ----------
-    rows : int64 array, shape (m,)
-        Row numbers of the corpus, rising; a soft seed stands once for each class it may have.
-    labels : int32 array, shape (m,)
-    shares : int64 array, shape (m,)
-        Probability of that class, in units of 1 / `CERTAIN`.
-    held : bool
-        Whether seeds keep their labels to the end.
-    """
-
-    rows: IntArray
+    rows: IntArray  # row numbers of the corpus, rising
     labels: LabelArray
-    shares: IntArray
-    held: bool
+    shares: IntArray  # probability of that class, in units of 1 / `CERTAIN`
+    held: bool  # whether seeds keep their labels to the end
 
     @property
     def soft(self) -> bool:
@@ -55,10 +44,10 @@ class Seeds:
     @property
     def fingerprint(self) -> str:
         """What the same seeds have again: a run is resumed with no others."""
-        found = hashlib.sha256(b"held" if self.held else b"first")
+        content = hashlib.sha256(b"held" if self.held else b"first")
         for array in (self.rows, self.labels, self.shares):
-            found.update(np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()
+            content.update(array.tobytes())
+        return content.hexdigest()
 
 
 # ---- seeds and pairs
@@ -93,7 +82,7 @@ def widen(seeds: Seeds, pairs: Pairs, n_clusters: int) -> Seeds:
     left = np.setdiff1d(np.arange(n_clusters), seeds.labels)
     sizes = np.bincount(groups, minlength=n_groups)
     soft = np.isin(pairs.node_rows, seeds.rows) & (known < 0)
-    sizes[groups[soft]] = 0  # their class is told, if not for sure
+    sizes[groups[soft]] = 0  # their class is known, if not for sure
     order = np.lexsort((np.arange(n_groups), -sizes))
     chosen = order[(sizes[order] > 1) & (classes[order] < 0)][: len(left)]
     classes[chosen] = left[: len(chosen)]
@@ -122,11 +111,12 @@ def _check_must_links(pairs: Pairs, known: LabelArray) -> None:
     groups, classes = pairs.graph.groups[nodes], known[nodes]
     wrong = np.flatnonzero((groups[1:] == groups[:-1]) & (classes[1:] != classes[:-1]))
     if len(wrong):
-        one, other = wrong[0], wrong[0] + 1
+        pair = slice(wrong[0], wrong[0] + 2)
+        (first, second), (own, second_class) = pairs.node_rows[nodes[pair]], classes[pair]
         raise InvalidInputError(
-            f"seeds must agree with the must-links, got rows {pairs.node_rows[nodes[one]]} (class "
-            f"{classes[one]}) and {pairs.node_rows[nodes[other]]} (class {classes[other]}) in one "
-            "must-link group; correct one of the labels, or drop a pair between them"
+            f"seeds must agree with the must-links, got rows {first} (class {own}) and {second} "
+            f"(class {second_class}) in one must-link group; correct one of the labels, or drop a "
+            "pair between them"
         )
 
 
@@ -135,10 +125,10 @@ def _check_cannot_links(pairs: Pairs, classes: LabelArray) -> None:
     ends = classes[pairs.cannot]
     wrong = np.flatnonzero((ends[:, 0] == ends[:, 1]) & (ends[:, 0] >= 0))
     if len(wrong):
-        one, other = pairs.node_rows[pairs.cannot[wrong[0]]]
+        first, second = pairs.node_rows[pairs.cannot[wrong[0]]]
         raise InvalidInputError(
-            f"seeds must agree with the cannot-links, got rows {one} and {other} cannot-linked but "
-            f"both of class {ends[wrong[0], 0]} ({len(wrong)} such pairs); correct a label, or "
+            f"seeds must agree with the cannot-links, got rows {first} and {second} cannot-linked "
+            f"but both of class {ends[wrong[0], 0]} ({len(wrong)} such pairs); correct a label, or "
             "drop the pairs"
         )
 
@@ -150,11 +140,10 @@ def fix_labels(flow: Dataflow, corpus: Corpus, seeds: Seeds) -> Pairs:
     """
     ids, values = describe_nodes(flow, corpus, seeds.rows)
     order = np.argsort(ids, kind="stable")
-    pairs = np.zeros((0, 2), np.int64)
-    none = CostedPairs(pairs, closure_cost=0.0)
+    none = CostedPairs(np.zeros((0, 2), np.int64), closure_cost=0.0)
     graph = build_graph(len(order), none, none, ClosureRules(closure=False))
     rows, labels = seeds.rows[order], seeds.labels[order]
-    return Pairs(graph, rows, values[order], 2.0**-8, pairs, pairs, labels)
+    return Pairs(graph, rows, values[order], 2.0**-8, held=labels)
 
 
 # ---- first centroids
@@ -167,24 +156,19 @@ def seeded_centroids(engine: Engine, seeds: Seeds, sample: Callable[[], Lazy]) -
     sums, counts, exponent = _total(engine, seeds)
     distortion, weights = problem.distortion, np.ones(problem.extent.n_features)
     smoothing = distortion.first_smoothing
-    found = distortion.centroids(sums, exponent, counts, weights, smoothing, None)
-    classes = np.flatnonzero(_decided(distortion, sums, counts))
+    centroids = distortion.centroids(sums, exponent, counts, weights, smoothing, None)
+    decided = counts > 0
+    if distortion.zero_rows == "undecided":  # zero rows have no direction
+        decided &= sums.any(axis=1)
+    classes = np.flatnonzero(decided)
     others = np.setdiff1d(np.arange(n_clusters), classes)
-    told = {"n_seeds": len(np.unique(seeds.rows)), "filled": others.tolist()[:100]}
-    engine.run.event({"event": "seeds", "fill": problem.settings.fill, **told})
+    counted = {"n_seeds": len(np.unique(seeds.rows)), "filled": others.tolist()[:100]}
+    engine.run.event({"event": "seeds", "fill": problem.settings.fill, **counted})
     if not len(others):
-        return found
-    known = flow.share(found[classes])
+        return centroids
+    known = flow.share(centroids[classes])
     filled: FloatArray = flow.compute([flow.lazy(fill_classes, sample(), known, classes)])[0]
     return filled
-
-
-def _decided(distortion: Distortion, sums: IntArray, counts: IntArray) -> BoolArray:
-    """Return which classes have seeds that make a centroid: zero rows have no direction."""
-    decided = counts > 0
-    if distortion.zero_rows == "undecided":
-        decided &= sums.any(axis=1)
-    return np.asarray(decided)
 
 
 def _total(engine: Engine, seeds: Seeds) -> tuple[IntArray, IntArray, int]:

@@ -15,21 +15,28 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.journal import Candidate, Journal, write_candidate
 from hmrf_dask.fit.loop import Fit, Iteration, Position, begin
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.preparation import Pairs, describe_nodes
-from hmrf_dask.fit.problem import Problem, gather_partitions, lay_out, whole_labels
+from hmrf_dask.fit.preparation import describe_nodes
+from hmrf_dask.fit.problem import (
+    CorpusRows,
+    Pairs,
+    Problem,
+    gather_partitions,
+    lay_out,
+    whole_labels,
+)
 from hmrf_dask.fit.refinement import POOL_ROWS_PER_CLUSTER, refines
 from hmrf_dask.flow.dataflow import Dataflow, Inline, Lazy, share_array, tree
 from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
+from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
 from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.tasks.start_sample import (
-    Lowest,
+    Draw,
     StartSample,
     lowest_rows,
     make_start_sample,
-    merge_lowest,
     start_centroids,
     start_sample_size,
 )
@@ -39,43 +46,26 @@ log = logging.getLogger("hmrf_dask")
 IN_PARALLEL = 4  # candidates computed in one graph, each committed when all four are done
 
 
-@dataclass(frozen=True)
-class Starts:
-    """What a fit starts from.
-
-    Attributes
-    ----------
-    sample : callable
-        Gives the start sample as a task result.
-    whole : bool
-        Whether it is the whole corpus.
-    constrained : bool
-        Whether there are pairs.
-    centroids : callable, optional
-        Makes the first centroids, (K, d), where they come from the user or from seeds.
-    """
-
-    sample: Callable[[], Lazy]
-    whole: bool
-    constrained: bool
-    centroids: Callable[[], FloatArray] | None = None
-
-
-def initialise(engine: Engine, journal: Journal, starts: Starts) -> Position:
+def initialise(
+    engine: Engine,
+    journal: Journal,
+    sample: Callable[[], Lazy],
+    centroids: Callable[[], FloatArray] | None = None,
+) -> Position:
     """Commit the first state of a fit and return it: of given centroids, or of the best candidate.
 
-    Candidates that a stopped fit committed are not run again.
+    `sample` gives the start sample as a task result, `centroids` makes the first ones, (K, d),
+    where they come from the user or from seeds. Candidates that were committed are not run again.
     """
-    problem = engine.problem
-    if starts.centroids is not None:
-        return _from_centroids(engine, journal, starts.centroids())
-    names = candidate_names(problem.settings, starts.constrained)
-    sample = starts.sample()
+    if centroids is not None:
+        return _from_centroids(engine, journal, centroids())
+    constrained = engine.problem.constraints is not None
+    names, started = candidate_names(engine.problem.settings, constrained), sample()
     if len(names) == 1:
-        centroids = engine.flow.lazy(start_centroids, sample, names[0])
-        return _from_centroids(engine, journal, engine.flow.compute([centroids])[0])
-    _run_pool(engine, journal, sample, names)
-    return _from_winner(engine, journal, sample, whole=starts.whole)
+        lazy_centroids = engine.flow.lazy(start_centroids, started, names[0])
+        return _from_centroids(engine, journal, engine.flow.compute([lazy_centroids])[0])
+    _run_pool(engine, journal, started, names)
+    return _from_winner(engine, journal, started)
 
 
 def _from_centroids(engine: Engine, journal: Journal, centroids: FloatArray) -> Position:
@@ -97,9 +87,11 @@ def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[st
             journal.keep_candidate(candidate)
 
 
-def _from_winner(engine: Engine, journal: Journal, sample: Lazy, *, whole: bool) -> Position:
+def _from_winner(engine: Engine, journal: Journal, sample: Lazy) -> Position:
     """Commit the best candidate: with its labels if it knows every row, else its centroids."""
     flow, distortion = engine.flow, engine.problem.distortion
+    n_rows = engine.problem.extent.n_rows
+    whole = start_sample_size(n_rows, engine.problem.settings) == n_rows
     winner = min(journal.candidates, key=lambda candidate: candidate.energy.total)
     log.info("start %s wins with J %.6g", winner.name, winner.energy.value)
     if whole and not engine.learning:  # else its J is of another sum, and it was another fit
@@ -137,12 +129,12 @@ def engine_over(sample: StartSample, *, constrained: bool) -> Engine:
     flow, block = Inline(), sample.block
     extent = replace(sample.extent, n_rows=block.n_rows)
     settings = replace(sample.settings, learn_weights=False)
-    values = np.diff(block.indptr)[sample.node_rows].astype(np.int64)
-    graph = sample.graph if constrained else None
-    problem = lay_out(
-        flow, settings, sample.distortion, extent, [block], [block.n_rows],
-        graph, sample.node_rows, values, sample.cost_unit, sample.row_bytes,
-    )  # fmt: skip
+    pairs = None
+    if constrained and sample.graph is not None:
+        values = np.diff(block.indptr)[sample.node_rows].astype(np.int64)
+        pairs = Pairs(sample.graph, sample.node_rows, values, sample.cost_unit)
+    rows = CorpusRows([block], [block.n_rows], sample.row_bytes)
+    problem = lay_out(flow, settings, sample.distortion, extent, rows, pairs)
     return Engine(flow, problem, MemoryRun())
 
 
@@ -169,18 +161,21 @@ def run_candidate(sample: StartSample, name: str, run: CheckpointStore, number: 
         state = _run_unconstrained_first(engine, centroids, sample, steps)
     else:
         state = _run(engine, centroids, sample, steps)
-    file = run.write_labels(number, f"start-{number:05d}", 0, sample_labels(engine, state))
+    problem = engine.problem  # of one partition
+    rows = (problem.places[0], problem.positions[0])
+    labels = whole_labels(engine.run, state.free[0], state.linked, *rows)
+    file = run.write_labels(number, f"start-{number:05d}", 0, labels)
     return Candidate(name, file, state.energy, steps.n_iter, tuple(steps.steps))
 
 
 def _run(engine: Engine, centroids: FloatArray, sample: StartSample, steps: _StepsTaken) -> State:
     """Run a start at weights 1: warm-up where the distortion has one, fit, refinement."""
-    warm = bool(sample.distortion.warm_smoothings)
-    smoothing = 0.0 if warm else sample.distortion.final_smoothing
+    phase, smoothing = "fit", sample.distortion.final_smoothing
+    if sample.distortion.warm_smoothings:
+        phase, smoothing = "warm-up", 0.0
 
     def initialise() -> Position:
-        iteration = begin(engine, centroids, smoothing=smoothing)
-        return Position("warm-up" if warm else "fit", 0, None, iteration.state)
+        return Position(phase, 0, None, begin(engine, centroids, smoothing=smoothing).state)
 
     return _fit(engine, sample, steps).run(initialise)[0]
 
@@ -210,20 +205,11 @@ def _run_unconstrained_first(
         free = (engine.run.write_labels(0, "rows-00000", 0, labels),)
 
     def initialise() -> Position:
-        found = unconstrained.model.centroids
-        smoothing = sample.distortion.final_smoothing
-        iteration = begin(engine, found, smoothing=smoothing, free=free)
+        centroids, smoothing = unconstrained.model.centroids, sample.distortion.final_smoothing
+        iteration = begin(engine, centroids, smoothing=smoothing, free=free)
         return Position("fit", 0, None, iteration.state)
 
     return fit.run(initialise)[0]
-
-
-def sample_labels(engine: Engine, state: State) -> LabelArray:
-    """Return all labels of a problem of one partition, linked rows included."""
-    problem = engine.problem
-    return whole_labels(
-        engine.run, state.free[0], state.linked, problem.places[0], problem.positions[0]
-    )
 
 
 def candidate_centroids(sample: StartSample, run: CheckpointStore, file: LabelsFile) -> FloatArray:
@@ -234,13 +220,7 @@ def candidate_centroids(sample: StartSample, run: CheckpointStore, file: LabelsF
 
 
 def candidate_names(settings: Settings, constrained: bool) -> list[str]:
-    """Return the candidates of a fit, in the order in which ties are decided.
-
-    Examples
-    --------
-    >>> candidate_names(Settings(3, n_init=2), constrained=False)
-    ['unconstrained 0', 'unconstrained 1']
-    """
+    """Return the candidates of a fit, in the order in which ties are decided."""
     if settings.init in ("k-means++", "random"):
         return [f"{settings.init} {number}" for number in range(settings.n_init)]
     if settings.init == "neighborhoods":
@@ -251,17 +231,10 @@ def candidate_names(settings: Settings, constrained: bool) -> list[str]:
 
 
 def restrict(graph: ConstraintGraph, keep: AnyArray) -> ConstraintGraph:
-    """Return the graph of some whole components, nodes and groups renumbered in their order.
-
-    `keep` is the mask of their nodes.
-    """
-    nodes = np.cumsum(keep) - 1
-    group_kept = np.zeros(graph.n_groups, np.bool_)
-    group_kept[graph.groups[keep]] = True
-    groups = np.cumsum(group_kept) - 1
-    component_kept = np.zeros(graph.n_components, np.bool_)
-    component_kept[graph.components[keep]] = True
-    components = np.cumsum(component_kept) - 1
+    """Return the graph of the whole components of the `keep` nodes, renumbered in their order."""
+    group_kept = np.bincount(graph.groups[keep], minlength=graph.n_groups) > 0
+    component_kept = np.bincount(graph.components[keep], minlength=graph.n_components) > 0
+    nodes, groups, components = (np.cumsum(kept) - 1 for kept in (keep, group_kept, component_kept))
 
     def inside(pairs: LabelArray, mask: AnyArray, number: AnyArray) -> tuple[LabelArray, AnyArray]:
         chosen = mask[pairs[:, 0]]
@@ -316,11 +289,11 @@ def prepare_start_sample(
         rows,
         graph,
         places,
-        settings,
-        problem.distortion,
-        problem.extent,
-        problem.cost_unit,
-        problem.row_bytes,
+        settings=settings,
+        distortion=problem.distortion,
+        extent=problem.extent,
+        cost_unit=problem.cost_unit,
+        row_bytes=problem.row_bytes,
     )
     return flow.persist([flow.lazy(make_start_sample, gathered.block, flow.share(plan))])[0]
 
@@ -329,20 +302,11 @@ def _sampled_rows(
     flow: Dataflow, corpus: Corpus, problem: Problem, taken: IntArray, most: int
 ) -> IntArray:
     """Return rows that fill the sample up to `most`; `taken` are those it has, sorted."""
-    lists = []
+    lists, draw = [], Draw(problem.settings.seed, most - len(taken))
     for part, block, places in zip(problem.free, corpus.named, problem.places, strict=True):
         here = slice(*np.searchsorted(taken, [part.first_row, part.first_row + part.n_rows]))
-        lists.append(
-            flow.lazy(
-                lowest_rows,
-                block,
-                part.first_row,
-                share_array(flow, places),
-                share_array(flow, taken[here] - part.first_row),
-                problem.settings.seed,
-                most - len(taken),
-            )
-        )
+        arrays = (share_array(flow, rows) for rows in (places, taken[here] - part.first_row))
+        lists.append(flow.lazy(lowest_rows, block, part.first_row, *arrays, draw))
     lowest: Lowest = flow.compute([tree(flow, merge_lowest, lists)])[0]
     return lowest.rows
 

@@ -75,7 +75,9 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
         self, typing: Any, target: Any, library: Any, args: Any, result: Any, flags: Flags,
         local: Any,
     ) -> None:  # fmt: skip
-        super().__init__(typing, target, library, args, result, OpenFlags(flags), local)
+        super().__init__(
+            typing, target, library, args, result, flags=OpenFlags(flags), locals=local
+        )
 
 
 # ---- code on disk

@@ -18,25 +18,13 @@ MUST, CANNOT = 0, 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairBlock:
-    """The explicit pairs between two linked partitions, or inside one.
+    """The explicit pairs between two linked partitions, or inside one."""
 
-    Attributes
-    ----------
-    partitions : tuple of int
-        Partition of the first and of the second ends, first <= second.
-    first, second : ndarray of int32
-        Row of each end within its partition.
-    kind : ndarray of int8
-        `MUST` or `CANNOT`.
-    pairs : slice
-        Where these pairs stand among all pairs of the layout.
-    """
-
-    partitions: tuple[int, int]
-    first: LabelArray
+    partitions: tuple[int, int]  # of the first and of the second ends, first <= second
+    first: LabelArray  # row of each end within its partition
     second: LabelArray
-    kind: KindArray
-    pairs: slice
+    kind: KindArray  # `MUST` or `CANNOT`
+    cost: FloatArray  # of violating each pair; negative for some differences in table form
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,54 +33,24 @@ class IcmProblem:
 
     Points are numbered in layout order: the rows of the problem's partitions, end to end. Within a
     component that is node order, hence by id, so that ties follow ids and not the layout; the
-    exception is mode ``"rounds"``, where neighbours lie near each other.
-
-    Attributes
-    ----------
-    mode : {"heap", "messages", "table", "rounds"}
-        One heap task; one that passes messages before it; one task with rows and tables; or rounds
-        across partitions.
-    partitions : range
-        Linked partitions of the problem.
-    nodes : ndarray of shape (n,), int32
-        Node of each point.
-    pairs : slice
-        Where the problem's pairs stand among all pairs of the layout.
-    first, second : ndarray of int32
-        Points of each explicit pair, in layout order of the pairs.
-    kind : ndarray of int8
-        `MUST` or `CANNOT`.
-    cost : ndarray of float64
-        What violating each pair costs; negative for some differences in table form.
-    blocks : range
-        The problem's pair blocks, which hold its pairs in the same order.
-    groups : ndarray of shape (n,), int32
-        Must-link group of each point, local, numbered by lowest node.
-    group_starts, group_members : ndarrays
-        Points of each group, ascending.
-    group_components : ndarray of int32
-        Component of each group, local, numbered by lowest node.
-    group_tables : ndarray of bool
-        Whether a group's closure is kept as a table.
-    rivals : ndarray of shape (r, 2), int32
-        Local groups cannot-linked in table form.
+    exception is mode ``"rounds"``, where neighbours lie near each other. Groups and components are
+    numbered by their lowest node.
     """
 
     mode: Mode
     partitions: range
-    nodes: LabelArray
-    pairs: slice
-    first: LabelArray
+    nodes: LabelArray  # node of each point
+    first: LabelArray  # points of each explicit pair, in layout order of the pairs
     second: LabelArray
-    kind: KindArray
-    cost: FloatArray
-    blocks: range
-    groups: LabelArray
-    group_starts: IntArray
+    kind: KindArray  # `MUST` or `CANNOT`
+    blocks: range  # the problem's pair blocks, which hold its pairs in the same order
+    groups: LabelArray  # must-link group of each point
+    group_starts: IntArray  # points of each group as CSR, ascending
     group_members: LabelArray
     group_components: LabelArray
-    group_tables: BoolArray
-    rivals: LabelArray
+    group_tables: BoolArray  # whether a group's closure is kept as a table
+    rivals: LabelArray  # (r, 2): groups cannot-linked in table form
+    closure_costs: tuple[float, float]  # of one must-link and one cannot-link of a closure table
 
     @property
     def in_groups(self) -> float:
@@ -103,73 +61,31 @@ class IcmProblem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkedLayout:
-    """Where every constrained document lies, and which partitions ICM joins.
-
-    Attributes
-    ----------
-    graph : ConstraintGraph
-    n_clusters : int
-    order : ndarray of shape (n,), int32
-        Node at each linked position.
-    position : ndarray of shape (n,), int32
-        Linked position of each node.
-    partition_starts : ndarray of shape (n_partitions + 1,), int64
-        Linked position at which each partition starts.
-    problem_starts : ndarray of shape (n_problems + 1,), int64
-        Partition at which each problem starts.
-    modes : tuple of str
-        Mode of each problem.
-    pair_first, pair_second : ndarray of int32
-        Linked positions of the explicit pairs, lower first, sorted by block, then by both ends.
-    pair_kind : ndarray of int8
-    pair_cost : ndarray of float64
-    block_partitions : ndarray of shape (n_blocks, 2), int32
-        Partitions of each pair block, sorted.
-    block_starts : ndarray of shape (n_blocks + 1,), int64
-        Pair at which each block starts.
-    rivals : ndarray of shape (r, 2), int32
-        Rival groups of the graph, sorted by problem.
-    rival_starts : ndarray of shape (n_problems + 1,), int64
-    """
+    """Where every constrained document lies, and which partitions ICM joins."""
 
     graph: ConstraintGraph
-    n_clusters: int
-    order: LabelArray
-    position: LabelArray
-    partition_starts: IntArray
-    problem_starts: IntArray
-    modes: tuple[Mode, ...]
-    pair_first: LabelArray
-    pair_second: LabelArray
+    order: LabelArray  # node at each linked position
+    position: LabelArray  # linked position of each node
+    partition_starts: IntArray  # linked position at which each partition starts, and the end
+    problem_starts: IntArray  # partition at which each problem starts, and the end
+    modes: tuple[Mode, ...]  # of each problem
+    pair_first: LabelArray  # linked positions of the explicit pairs, lower first,
+    pair_second: LabelArray  # sorted by block, then by both ends
     pair_kind: KindArray
     pair_cost: FloatArray
-    block_partitions: LabelArray
-    block_starts: IntArray
-    rivals: LabelArray
-    rival_starts: IntArray
+    block_partitions: LabelArray  # (n_blocks, 2): partitions of each pair block, sorted
+    block_starts: IntArray  # pair at which each block starts, and the end
+    rivals: LabelArray  # (r, 2): rival groups of the graph, sorted by problem
+    rival_starts: IntArray  # rivals at which each problem starts, and the end
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
         freeze_arrays(self)
 
     @property
-    def n_partitions(self) -> int:
-        """Linked partitions."""
-        return len(self.partition_starts) - 1
-
-    @property
-    def n_problems(self) -> int:
-        """ICM problems."""
-        return len(self.modes)
-
-    @property
     def n_blocks(self) -> int:
         """Pair blocks."""
         return len(self.block_partitions)
-
-    def partition_nodes(self, partition: int) -> LabelArray:
-        """Return the nodes of a partition, in the order of its rows."""
-        return self.order[self.partition_starts[partition] : self.partition_starts[partition + 1]]
 
     def block(self, block: int) -> PairBlock:
         """Return the pairs between two partitions, as rows within them."""
@@ -180,7 +96,7 @@ class LinkedLayout:
             (self.pair_first[pairs] - self.partition_starts[low]).astype(np.int32),
             (self.pair_second[pairs] - self.partition_starts[high]).astype(np.int32),
             self.pair_kind[pairs],
-            pairs,
+            self.pair_cost[pairs],
         )
 
     def problem(self, number: int) -> IcmProblem:
@@ -198,11 +114,9 @@ class LinkedLayout:
             mode=self.modes[number],
             partitions=partitions,
             nodes=nodes,
-            pairs=pairs,
             first=(self.pair_first[pairs] - start).astype(np.int32),
             second=(self.pair_second[pairs] - start).astype(np.int32),
             kind=self.pair_kind[pairs],
-            cost=self.pair_cost[pairs],
             blocks=range(*bounds.tolist()),
             groups=groups.astype(np.int32),
             group_starts=group_starts,
@@ -210,12 +124,12 @@ class LinkedLayout:
             group_components=components.astype(np.int32),
             group_tables=self.graph.table_groups[numbers],
             rivals=np.searchsorted(numbers, rivals).astype(np.int32),
+            closure_costs=(self.graph.must_link_cost, self.graph.cannot_link_cost),
         )
 
 
 def arrange(
     graph: ConstraintGraph,
-    n_clusters: int,
     order: LabelArray,
     sizes: list[int],
     problems: list[int],
@@ -223,16 +137,8 @@ def arrange(
 ) -> LinkedLayout:
     """Put nodes, pairs and rivals into the places that a plan gives them.
 
-    Parameters
-    ----------
-    order : ndarray of shape (n,), int32
-        Node at each linked position.
-    sizes : list of int
-        Rows of each partition, in linked order.
-    problems : list of int
-        Partitions of each problem, in linked order.
-    modes : list of str
-        Mode of each problem.
+    The plan is, in linked order: nodes, rows of each partition, partitions and mode of each
+    problem.
     """
     position = np.empty(graph.n_nodes, np.int32)
     position[order] = np.arange(graph.n_nodes, dtype=np.int32)
@@ -248,7 +154,6 @@ def arrange(
     by_problem = np.argsort(rival_problems, kind="stable")
     return LinkedLayout(
         graph=graph,
-        n_clusters=n_clusters,
         order=order,
         position=position,
         partition_starts=_starts(sizes),

@@ -20,7 +20,7 @@ from hmrf_dask.constraints.closure import (
     members_by_number,
 )
 from hmrf_dask.distortions.base import Distortion, TableDistortion
-from hmrf_dask.errors import ConfigurationError, InvalidInputError, MemoryPlanError
+from hmrf_dask.errors import InvalidInputError, MemoryPlanError
 from hmrf_dask.kernels.closure_tables import TableSizes, table_bytes, table_forms
 from hmrf_dask.linked.layout import LinkedLayout, Mode, arrange
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
@@ -31,42 +31,28 @@ LEAST_BITS = 14
 # Of the span: by how much two distances of a row in low precision may be off. Rows of length 1 have
 # a span that is really reached; of others it is that of the whole corpus.
 TOLERANCE, UNIT_TOLERANCE = 2.0**-14, 2.0**-11
-COST_BITS = (
-    8  # costs of pairs are multiples of 2**-8, or of 2**-8 of the largest when all are below 1
-)
+# Costs of pairs are multiples of 2**-8, or of 2**-8 of the largest when all are below 1.
+COST_BITS = 8
 
 
 @dataclass(frozen=True)
 class Scale:
     """How J becomes integers.
 
-    Attributes
-    ----------
-    bits : int
-        Rows are quantised to rint(2**bits · z / radius); 0 where the distortion has no such form.
-    unit : float
-        J of one unit.
-    shift : int
-        Distortions are int32 in units of 2**shift · unit.
-    cost_unit : float
-        Costs of pairs are whole multiples of it.
-    largest : int
-        φ_max in units of φ's integers, 2**(2 bits) / radius².
-    tolerance : float
-        By how much two distances of a row in low precision may be off, in J; rows for which that is
-        not sure are measured in float64 (`kernels.cost_rows`).
-    quantum : float
-        Bound of what integers misjudge a distortion, or a pair of cost 1, by, in J. Of low
-        precision it is 2 tolerances: what may be off, and as much again that is held against a
-        move, so that it cannot raise J. What a row wants at the labels an E-step begins with, and
-        hence where a fit ends, is judged without them.
+    `quantum` bounds what integers misjudge a distortion, or a pair of cost 1, by, in J. Of low
+    precision it is 2 tolerances: what may be off, and as much again that is held against a move, so
+    that it cannot raise J. What a row wants at the labels an E-step begins with, and hence where a
+    fit ends, is judged without them.
     """
 
-    bits: int
-    unit: float
-    shift: int
-    cost_unit: float
-    largest: int
+    potts: bool  # whether penalties ignore distances
+    bits: int  # rows are quantised to rint(2**bits · z / radius); 0 where none has such a form
+    unit: float  # J of one unit
+    shift: int  # distortions are int32 in units of 2**shift · unit
+    cost_unit: float  # costs of pairs are whole multiples of it
+    largest: int  # φ_max in units of φ's integers, 2**(2 bits) / radius²
+    # By how much two distances of a row in low precision may be off, in J; rows for which that is
+    # not sure are measured in float64 (`kernels.cost_rows`).
     tolerance: float
     quantum: float
 
@@ -99,54 +85,39 @@ def make_scale(
 ) -> Scale:
     """Return the finest scale that cannot overflow.
 
-    Parameters
-    ----------
-    degree : the largest sum of pair costs of one row, closure included
-    span : how much the distances of one row to two centroids can differ
+    `degree` is the largest sum of pair costs of one row, closure included, `span` how much the
+    distances of one row to two centroids can differ.
     """
-    if isinstance(distortion, TableDistortion) and distortion.closure_form:
-        return _table_scale(distortion, weights, potts, degree, span, unit_of_costs)
+    tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
     largest = 1.0 if potts else distortion.maximum(weights)
-    reach = degree * largest + span
-    unit = 2.0 ** (math.ceil(math.log2(max(reach, 1e-300))) - HEADROOM)
-    shift = _shift(span / unit)
-    tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
-    quantum = unit * 2.0**shift + 2.0 * tolerance
-    return Scale(0, unit, shift, unit_of_costs, largest=0, tolerance=tolerance, quantum=quantum)
-
-
-def _table_scale(
-    distortion: TableDistortion,
-    weights: FloatArray,
-    potts: bool,
-    degree: float,
-    span: float,
-    unit_of_costs: float,
-) -> Scale:
-    square = 1.0 if potts else distortion.radius(weights) ** 2
-    largest = 1.0 if potts else distortion.maximum(weights) / square
-    # φ is A_i + A_j − κ q_i·q_j: its parts reach 1 even where φ_max is less
-    reach = (degree * max(largest, 1.0) + span / square) / unit_of_costs
-    bits = min(MOST_BITS, (HEADROOM - math.ceil(math.log2(max(reach, 1.0)))) // 2)
-    least = 1 if potts else LEAST_BITS  # Potts penalties quantise no rows
-    if bits < least:
-        small = degree * max(largest, 1.0) < span / square
-        advice = (
-            "raise all costs, or set them to 0" if small
-            else "lower must_link_cost or cannot_link_cost, or use closure=False"
-        )  # fmt: skip
-        raise InvalidInputError(
-            f"the costs of the pairs of one document must leave {least} bits for exact "
-            f"integers, got {bits} bits: they add up to {degree:g} in steps of {unit_of_costs:g}, "
-            f"next to distances of up to {span:g}; {advice}"
-        )
-    unit = unit_of_costs * square / 4.0**bits
-    shift = _shift(span / unit)
-    loose = 0.0 if potts else _loose(distortion, weights, bits)
-    tolerance = (UNIT_TOLERANCE if distortion.unit_rows else TOLERANCE) * span
+    bits, whole, loose = 0, 0, 0.0
+    if isinstance(distortion, TableDistortion) and distortion.closure_form:
+        square = 1.0 if potts else distortion.radius(weights) ** 2
+        largest = largest / square
+        # φ is A_i + A_j − κ q_i·q_j: its parts reach 1 even where φ_max is less
+        costs = degree * max(largest, 1.0)
+        reach = (costs + span / square) / unit_of_costs
+        bits = min(MOST_BITS, (HEADROOM - math.ceil(math.log2(max(reach, 1.0)))) // 2)
+        if bits < (1 if potts else LEAST_BITS):
+            advice = (
+                "raise all costs, or set them to 0" if costs < span / square
+                else "lower must_link_cost or cannot_link_cost, or use closure=False"
+            )  # fmt: skip
+            raise InvalidInputError(
+                f"the costs of the pairs of one document must leave {1 if potts else LEAST_BITS} "
+                f"bits for exact integers, got {bits} bits: they add up to {degree:g} in steps of "
+                f"{unit_of_costs:g}, next to distances of up to {span:g}; {advice}"
+            )
+        unit, whole = unit_of_costs * square / 4.0**bits, round(largest * 4.0**bits)
+        loose = 0.0 if potts else _loose(distortion, weights, bits)
+    else:
+        reach = degree * largest + span
+        unit = 2.0 ** (math.ceil(math.log2(max(reach, 1e-300))) - HEADROOM)
+    shift = max(0, math.ceil(math.log2(max(span / unit, 1.0))) - 30)
     quantum = loose + unit * 2.0**shift + 2.0 * tolerance
-    whole = round(largest * 4.0**bits)
-    return Scale(bits, unit, shift, unit_of_costs, whole, tolerance=tolerance, quantum=quantum)
+    return Scale(
+        potts, bits, unit, shift, unit_of_costs, whole, tolerance=tolerance, quantum=quantum
+    )
 
 
 def _loose(distortion: TableDistortion, weights: FloatArray, bits: int) -> float:
@@ -159,10 +130,6 @@ def _loose(distortion: TableDistortion, weights: FloatArray, bits: int) -> float
     if distortion.kappa == 1:
         return step * math.sqrt(width)
     return 2.0 * step * math.sqrt(width * distortion.maximum(weights)) + width * step * step
-
-
-def _shift(largest: float) -> int:
-    return max(0, math.ceil(math.log2(max(largest, 1.0))) - 30)
 
 
 def cost_rows(distances: FloatArray, scale: Scale) -> LabelArray:
@@ -215,51 +182,20 @@ def message_bytes(n_rows: Count, n_pairs: Count, n_clusters: int) -> Count:
 def round_bytes(n_rows: Count, n_ends: Count, n_clusters: int) -> Count:
     """Return what one partition needs in a priority round, in bytes, proposals of groups included.
 
-    Parameters
-    ----------
-    n_rows : int
-        Rows of the partition: costs come in layout order, 4 K a row, and are not copied.
-    n_ends : int
-        Ends of explicit pairs that lie on these rows; each is counted as if the other lay outside
-        and wanted to move, so that far ends and their boundaries are covered. Nothing is held of
-        the rest of the component.
-    n_clusters : int
-        K.
+    Costs come in layout order, 4 K a row, and are not copied. Each end of a pair on these rows is
+    counted as if the other lay outside and wanted to move, so that far ends and their boundaries
+    are covered. Nothing is held of the rest of the component.
     """
     own = n_rows * (5 * n_clusters + ROW_BYTES) + n_ends * (HALF_EDGE_BYTES + FAR_BYTES)
     return own + own // (BOUNDARY_SHARE - 1) + 1
 
 
-def table_mode_bytes(
-    n_rows: int,
-    n_pairs: int,
-    n_clusters: int,
-    rows_nbytes: int,
-    tables_nbytes: int,
-) -> int:
-    """Return what one task over components in table form needs, in bytes.
-
-    The rows as they come and once more gathered and quantised, what a heap task needs for the
-    explicit differences, and the tables.
-    """
-    return heap_bytes(n_rows, n_pairs, n_clusters) + 2 * rows_nbytes + tables_nbytes
-
-
 class RowSizes(NamedTuple):
-    """The sizes of every constrained document's row.
-
-    Attributes
-    ----------
-    nbytes : ndarray of shape (n,), int64
-    values : ndarray of shape (n,), int64
-        Entries (the number of features for a dense one).
-    n_features : int
-        Features that closure tables may have; 0 where penalties read no rows.
-    """
+    """The sizes of every constrained document's row."""
 
     nbytes: IntArray
-    values: IntArray
-    n_features: int
+    values: IntArray  # entries (the number of features for a dense one)
+    n_features: int  # that closure tables may have; 0 where penalties read no rows
 
 
 class _Needs(NamedTuple):
@@ -298,33 +234,10 @@ def plan_layout(
     settled in rounds is laid out breadth-first from its lowest member, so that neighbours lie near
     each other whatever their ids.
 
-    Parameters
-    ----------
-    graph : ConstraintGraph
-        The constrained documents and their pairs.
-    n_clusters : int
-        K.
-    rows : RowSizes
-        Of every node.
-    task_memory : int
-        Bytes one task may use (``hmrf.task-memory``).
-    rows_per_partition : int, default=65536
-        Most rows of a linked partition.
-    propagating : bool, default=False
-        Whether components in explicit form pass messages where these fit into their task.
-
-    Returns
-    -------
-    LinkedLayout
-        It depends on these arguments alone, never on the partitions of the corpus.
-
-    Raises
-    ------
-    MemoryPlanError
-        A component in table form, or a single row, does not fit; the arithmetic is shown.
+    The layout depends on these arguments alone, never on the partitions of the corpus. Components
+    in explicit form pass messages if `propagating`, where these fit into their task. What does not
+    fit, a component in table form or a single row, is refused with the arithmetic.
     """
-    if rows_per_partition < 1:
-        raise ConfigurationError(f"rows_per_partition must be at least 1, got {rows_per_partition}")
     limits = _Limits(rows_per_partition, task_memory // ROWS_SHARE, task_memory)
     _refuse_large_rows(rows.nbytes, limits)
     needs = _component_needs(graph, n_clusters, rows)
@@ -343,8 +256,12 @@ def _planned(
     order = _linked_order(graph, np.where(alone, len(KINDS), needs.kinds), pieces)
     plan = _Plan([], [], [])
     for kind, mode in enumerate(KINDS):
-        _pack(plan, mode, needs, np.flatnonzero(~alone & (needs.kinds == kind)), limits)
-    ends = _ends_per_node(graph)
+        whole = ~alone & (needs.kinds == kind)  # they fill partitions, one after the other
+        weights = [needs.rows[whole], needs.nbytes[whole], needs.task[whole]]
+        for begin, end in itertools.pairwise(_cuts(weights, limits)):
+            plan.add([int(weights[0][begin:end].sum())], mode)
+    pair_ends = np.concatenate([graph.must_pairs.ravel(), graph.cannot_pairs.ravel()])
+    ends = np.bincount(pair_ends, minlength=graph.n_nodes)
     first = sum(plan.sizes)
     for component in np.flatnonzero(alone).tolist():
         nodes = order[first : first + int(needs.rows[component])]
@@ -356,7 +273,7 @@ def _planned(
             _refuse_large_ends(weights[2], nodes, ends, n_clusters, limits)
         plan.add(np.diff(_cuts(weights, limits)).tolist(), mode)
         first += len(nodes)
-    return arrange(graph, n_clusters, order, plan.sizes, plan.problems, plan.modes)
+    return arrange(graph, order, plan.sizes, plan.problems, plan.modes)
 
 
 class _Plan(NamedTuple):
@@ -371,14 +288,6 @@ class _Plan(NamedTuple):
         self.sizes.extend(sizes)
         self.problems.append(len(sizes))
         self.modes.append(mode)
-
-
-def _pack(plan: _Plan, mode: Mode, needs: _Needs, components: IntArray, limits: _Limits) -> None:
-    """Fill partitions with whole components, one after the other; each is a problem."""
-    rows = needs.rows[components]
-    cuts = _cuts([rows, needs.nbytes[components], needs.task[components]], limits)
-    for first, last in itertools.pairwise(cuts):
-        plan.add([int(rows[first:last].sum())], mode)
 
 
 def _cuts(weights: list[IntArray], limits: _Limits) -> list[int]:
@@ -410,8 +319,8 @@ def _component_needs(graph: ConstraintGraph, n_clusters: int, rows: RowSizes) ->
     groups = np.bincount(graph.group_components, minlength=n_components)
     for component, sizes in _table_sizes(graph, rows.values, counts):
         tables = table_bytes(rows.n_features, n_clusters, sizes)
-        own = counts[component], pairs[component], n_clusters, nbytes[component]
-        task[component] = table_mode_bytes(*own, tables)
+        # the rows come, and are gathered and quantised once more
+        task[component] += 2 * nbytes[component] + tables
     kinds = np.where(graph.table_components, KINDS.index("table"), KINDS.index("heap"))
     return _Needs(counts, nbytes, pairs, groups, task, kinds)
 
@@ -469,11 +378,6 @@ def _linked_order(graph: ConstraintGraph, section: IntArray, pieces: BoolArray) 
         first, last = np.searchsorted(placed, [rank[component], rank[component] + 1])
         order[first:last] = search.order(int(order[first]))
     return order
-
-
-def _ends_per_node(graph: ConstraintGraph) -> IntArray:
-    ends = np.concatenate([graph.must_pairs.ravel(), graph.cannot_pairs.ravel()])
-    return np.bincount(ends, minlength=graph.n_nodes)
 
 
 def _refuse_large_rows(row_bytes: IntArray, limits: _Limits) -> None:

@@ -6,14 +6,14 @@ The rows that would save most as centroids of their own: they reseed empty clust
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.kernels.compiled import Terms, spread
@@ -21,7 +21,8 @@ from hmrf_dask.kernels.random import exponentials, uniforms
 from hmrf_dask.kernels.sums import Sums
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
+from hmrf_dask.tasks.partitions import StoredLabels
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, Sized
 
 PERTURBATION = 0.35  # of each entry, either way; the paper gives no size
 
@@ -75,9 +76,7 @@ class CandidateRows:
 
     def centroids_of_rows(self, rows: IntArray) -> FloatArray:
         """Return single rows as centroids."""
-        few = CandidateRows(
-            self.block.take(rows), self.distortion, self.smoothing, self.exponent, self.seed
-        )
+        few = replace(self, block=self.block.take(rows))
         return few.centroids(*few.sums(np.arange(len(rows)), len(rows)))
 
     def overall(self) -> FloatArray:
@@ -87,36 +86,22 @@ class CandidateRows:
     def distances(self, centroids: FloatArray) -> FloatArray:
         """Return the distances of all rows to some centroids, none below zero."""
         table = self.distortion.table(centroids, self.weights)
-        found = self.distortion.distances(self.block, self.terms, table)
-        return np.maximum(found, 0.0)
+        return np.maximum(self.distortion.distances(self.block, self.terms, table), 0.0)
 
 
 def kmeans_plus_plus(
-    sample: CandidateRows, n_clusters: int, start: int, given: FloatArray | None = None
+    sample: CandidateRows, n_clusters: int, start: int, known: FloatArray | None = None
 ) -> FloatArray:
-    """Return `given` centroids filled up to K by rows of `plus_plus_rows`."""
-    if given is None or not len(given):
-        return sample.centroids_of_rows(plus_plus_rows(sample, n_clusters, start))
-    nearest = sample.distances(given).min(axis=1)
-    rows = plus_plus_rows(sample, n_clusters, start, len(given), nearest)
-    return np.concatenate([given, sample.centroids_of_rows(rows)])
-
-
-def plus_plus_rows(
-    sample: CandidateRows,
-    n_clusters: int,
-    start: int,
-    n_given: int = 0,
-    nearest: FloatArray | None = None,
-) -> IntArray:
-    """Return rows that fill `n_given` centroids up to K: of 2 + ln K draws the one that helps most.
+    """Return `known` centroids filled up to K by rows: of 2 + ln K draws the one that helps most.
 
     A draw with probability proportional to the distance is a race: the least exponential / distance
-    wins. `nearest` is how far rows are from the nearest given centroid.
+    wins.
     """
-    nearest = np.ones(sample.block.n_rows) if nearest is None else nearest
-    chosen = np.empty(n_clusters - n_given, np.int64)
-    for step in range(n_given, n_clusters):
+    n_known, nearest = 0, np.ones(sample.block.n_rows)
+    if known is not None and len(known):
+        n_known, nearest = len(known), sample.distances(known).min(axis=1)
+    chosen = np.empty(n_clusters - n_known, np.int64)
+    for step in range(n_known, n_clusters):
         n_draws = 2 + int(math.log(n_clusters)) if step else 1
         drawn = _draw(sample, nearest, start, step, n_draws)
         reach = sample.distances(sample.centroids_of_rows(drawn))
@@ -124,8 +109,9 @@ def plus_plus_rows(
             reach = np.minimum(reach, nearest[:, None])
         best = int(reach.sum(axis=0).argmin())
         nearest = reach[:, best]
-        chosen[step - n_given] = drawn[best]
-    return chosen
+        chosen[step - n_known] = drawn[best]
+    drawn_rows = sample.centroids_of_rows(chosen)
+    return drawn_rows if known is None else np.concatenate([known, drawn_rows])
 
 
 def _draw(
@@ -145,42 +131,33 @@ def _draw(
 
 
 def random_rows(sample: CandidateRows, n_clusters: int, start: int) -> FloatArray:
-    """Return K different rows as centroids."""
-    return sample.centroids_of_rows(lowest_rows(sample, n_clusters, start))
-
-
-def lowest_rows(sample: CandidateRows, n_clusters: int, start: int) -> IntArray:
-    """Return K different rows, those with the lowest keyed numbers."""
+    """Return K different rows as centroids, those with the lowest keyed numbers."""
     numbers = uniforms(sample.block.keys, sample.seed, "random", start, 0, 0)
     numbers = np.where(sample.decided, numbers, 2.0)
-    return np.argsort(numbers, kind="stable")[:n_clusters]
+    return sample.centroids_of_rows(np.argsort(numbers, kind="stable")[:n_clusters])
 
 
-def perturbations(sample: CandidateRows, n_wanted: int, start: int, first: int = 0) -> FloatArray:
-    """Return random perturbations of the global centroid, as the paper fills missing clusters.
-
-    They are numbered, and those from the `first` one on returned.
-    """
+def perturbations(sample: CandidateRows, n_wanted: int, start: int) -> FloatArray:
+    """Return random perturbations of the global centroid, as the paper fills missing clusters."""
     overall = sample.overall()[0]
     features = np.arange(sample.block.n_features, dtype=np.uint64)
     out = np.empty((n_wanted, len(overall)))
     for number in range(n_wanted):
-        noise = uniforms(features, sample.seed, "perturb", start, first + number, 0)
+        noise = uniforms(features, sample.seed, "perturb", start, number, 0)
         out[number] = overall * (1.0 + PERTURBATION * (2.0 * noise - 1.0))
     return out
 
 
 def fill(
-    sample: CandidateRows, n_clusters: int, start: int, given: FloatArray, how: str
+    sample: CandidateRows, n_clusters: int, start: int, known: FloatArray, how: str
 ) -> FloatArray:
-    """Return `given` centroids filled up to K, by k-means++, random rows or as the paper does."""
-    if len(given) >= n_clusters:
-        return given[:n_clusters]
-    if how == "random":
-        return np.concatenate([given, random_rows(sample, n_clusters - len(given), start)])
-    if how == "perturb":
-        return np.concatenate([given, perturbations(sample, n_clusters - len(given), start)])
-    return kmeans_plus_plus(sample, n_clusters, start, given)
+    """Return `known` centroids filled up to K, by k-means++, random rows or as the paper does."""
+    if len(known) >= n_clusters:
+        return known[:n_clusters]
+    if how == "k-means++":
+        return kmeans_plus_plus(sample, n_clusters, start, known)
+    more = random_rows if how == "random" else perturbations
+    return np.concatenate([known, more(sample, n_clusters - len(known), start)])
 
 
 MOST_NEIGHBOURHOODS = 300  # the largest are taken: merging them costs as much as their square
@@ -210,19 +187,34 @@ def find_neighbourhoods(
     sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, *, singles: bool
 ) -> Neighbourhoods:
     """Return the largest must-link groups; with `singles` single documents of cannot-links too."""
-    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
-    order = np.lexsort((np.arange(graph.n_groups), -sizes))
+    sizes, order = _by_size(graph)
     order = order[sizes[order] >= (1 if singles else 2)][:MOST_NEIGHBOURHOODS]
-    place = np.full(graph.n_groups, -1, np.int64)
-    place[order] = np.arange(len(order))
-    labels = np.full(sample.block.n_rows, -1, np.int64)
-    labels[node_rows] = place[graph.groups]
+    place, labels = _labels(sample, graph, node_rows, order)
     sums = sample.sum_by(labels, len(order))
     rivals = np.zeros((len(order), len(order)), np.bool_)
     ends = np.concatenate([place[graph.groups[graph.cannot_pairs]], place[graph.rivals]])
     ends = ends[(ends >= 0).all(axis=1) & (ends[:, 0] != ends[:, 1])]
     rivals[ends[:, 0], ends[:, 1]] = rivals[ends[:, 1], ends[:, 0]] = True
     return Neighbourhoods(_as_sparse(sums), sample.exponent, sums.counts, rivals)
+
+
+def _by_size(graph: ConstraintGraph) -> tuple[IntArray, IntArray]:
+    """Return the sizes of must-link groups, and their order: largest first, ties by number."""
+    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
+    return sizes, np.lexsort((np.arange(graph.n_groups), -sizes))
+
+
+def _labels(
+    sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, chosen: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return of all groups, and of all rows, the place among the chosen groups; -1: none."""
+    place, labels = (
+        np.full(graph.n_groups, -1, np.int64),
+        np.full(sample.block.n_rows, -1, np.int64),
+    )
+    place[chosen] = np.arange(len(chosen))
+    labels[node_rows] = place[graph.groups]
+    return place, labels
 
 
 def _as_sparse(sums: Sums) -> scipy.sparse.csr_array:
@@ -235,15 +227,17 @@ def _as_sparse(sums: Sums) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array((values, ends), shape=shape)
 
 
-def centroids_of(sample: CandidateRows, found: Neighbourhoods, chosen: IntArray) -> FloatArray:
+def centroids_of(sample: CandidateRows, groups: Neighbourhoods, chosen: IntArray) -> FloatArray:
     """Return the centroids of some neighbourhoods."""
-    return sample.centroids(found.sums[chosen].toarray(), found.sizes[chosen])
+    return sample.centroids(groups.sums[chosen].toarray(), groups.sizes[chosen])
 
 
-def _apart(sample: CandidateRows, found: Neighbourhoods, centroids: FloatArray) -> FloatArray:
+def _distances_to(
+    sample: CandidateRows, groups: Neighbourhoods, centroids: FloatArray
+) -> FloatArray:
     """Return the distances of neighbourhoods, their means taken as rows, to centroids."""
-    counts = np.repeat(found.sizes, np.diff(found.totals.indptr))
-    means = found.totals.copy()
+    counts = np.repeat(groups.sizes, np.diff(groups.totals.indptr))
+    means = groups.totals.copy()
     means.data = means.data / counts
     means = means[:, :-1]
     dense = sample.block.is_dense
@@ -253,36 +247,33 @@ def _apart(sample: CandidateRows, found: Neighbourhoods, centroids: FloatArray) 
     return np.maximum(sample.distortion.distances(rows, terms, table), 0.0)
 
 
-def _all_apart(sample: CandidateRows, found: Neighbourhoods) -> FloatArray:
+def _all_distances(sample: CandidateRows, groups: Neighbourhoods) -> FloatArray:
     """Return the distances of neighbourhoods to the centroids of all of them, shape (n, n)."""
-    everyone = np.arange(len(found))
-    some = (everyone[at : at + MOST_CENTROIDS] for at in range(0, len(found), MOST_CENTROIDS))
-    columns = [_apart(sample, found, centroids_of(sample, found, chosen)) for chosen in some]
+    everyone = np.arange(len(groups))
+    few = (everyone[at : at + MOST_CENTROIDS] for at in range(0, len(groups), MOST_CENTROIDS))
+    columns = [
+        _distances_to(sample, groups, centroids_of(sample, groups, chosen)) for chosen in few
+    ]
     return np.concatenate(columns, axis=1)
 
 
-def farthest_first(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> FloatArray:
-    """Return up to K neighbourhood centroids, weighted farthest-first, from the largest on."""
-    return centroids_of(sample, found, farthest_numbers(sample, found, n_clusters))
-
-
-def farthest_numbers(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> IntArray:
-    """Return the numbers of up to K neighbourhoods, weighted farthest-first, from the largest on.
+def farthest_first(sample: CandidateRows, groups: Neighbourhoods, n_clusters: int) -> FloatArray:
+    """Return up to K neighbourhood centroids, weighted farthest-first, from the largest on.
 
     The next has the largest distance × size × size to the nearest of those chosen. Ties go to the
     one farthest from the global centroid, then to the larger, then to the lower id.
     """
-    everyone = np.arange(len(found))
-    if len(found) <= n_clusters:
-        return everyone
-    apart = _all_apart(sample, found) * found.sizes[:, None] * found.sizes[None, :]
-    off_centre = _apart(sample, found, sample.overall())[:, 0]
-    chosen = [int(np.lexsort((everyone, -off_centre, -found.sizes))[0])]
+    everyone = np.arange(len(groups))
+    if len(groups) <= n_clusters:
+        return centroids_of(sample, groups, everyone)
+    between = _all_distances(sample, groups) * groups.sizes[:, None] * groups.sizes[None, :]
+    off_centre = _distances_to(sample, groups, sample.overall())[:, 0]
+    chosen = [int(np.lexsort((everyone, -off_centre, -groups.sizes))[0])]
     while len(chosen) < n_clusters:
-        score = apart[:, chosen].min(axis=1)
+        score = between[:, chosen].min(axis=1)
         score[chosen] = -np.inf
         chosen.append(int(np.lexsort((everyone, -off_centre, -score))[0]))
-    return np.asarray(chosen)
+    return centroids_of(sample, groups, np.asarray(chosen))
 
 
 def largest_first(
@@ -293,23 +284,12 @@ def largest_first(
     Where they are fewer, a document that is cannot-linked to all of them comes next, if there is
     one: that of the lowest id.
     """
-    return sample.centroids(*sample.sums(*_largest(sample, graph, node_rows, n_clusters)))
-
-
-def _largest(
-    sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, n_clusters: int
-) -> tuple[IntArray, int]:
-    """Return for each row the neighbourhood of `largest_first` it is in, -1: none; how many."""
-    sizes = np.bincount(graph.groups, minlength=graph.n_groups)
-    order = np.lexsort((np.arange(graph.n_groups), -sizes))
+    sizes, order = _by_size(graph)
     chosen = order[sizes[order] > 1][:n_clusters]
     if 0 < len(chosen) < n_clusters:
         chosen = np.append(chosen, _rivals_of_all(graph, sizes, chosen)[:1])
-    place = np.full(graph.n_groups, -1, np.int64)
-    place[chosen] = np.arange(len(chosen))
-    labels = np.full(sample.block.n_rows, -1, np.int64)
-    labels[node_rows] = place[graph.groups]
-    return labels, len(chosen)
+    _, labels = _labels(sample, graph, node_rows, chosen)
+    return sample.centroids(*sample.sums(labels, len(chosen)))
 
 
 def _rivals_of_all(graph: ConstraintGraph, sizes: IntArray, chosen: IntArray) -> IntArray:
@@ -321,154 +301,131 @@ def _rivals_of_all(graph: ConstraintGraph, sizes: IntArray, chosen: IntArray) ->
     return np.asarray(numbers[n_rivals == len(chosen)])
 
 
-def agglomerate(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> FloatArray:
+def agglomerate(sample: CandidateRows, groups: Neighbourhoods, n_clusters: int) -> FloatArray:
     """Return the centroids of neighbourhoods merged to K.
 
     Always the two are merged whose union costs least, never across a cannot-link; where that ends
     early, the K largest are taken.
     """
-    owner = merge_to(sample, found, n_clusters)
+    owner = merge_to(sample, groups, n_clusters)
     left = np.unique(owner)
-    sizes = np.bincount(owner, found.sizes, len(found)).astype(np.int64)
+    sizes = np.bincount(owner, groups.sizes, len(groups)).astype(np.int64)
     kept = left[np.lexsort((left, -sizes[left]))][:n_clusters]
     joined = scipy.sparse.csr_array((owner[None, :] == kept[:, None]).astype(np.int64))
-    return sample.centroids((joined @ found.sums).toarray(), sizes[kept])
+    return sample.centroids((joined @ groups.sums).toarray(), sizes[kept])
 
 
-def merge_to(sample: CandidateRows, found: Neighbourhoods, n_clusters: int) -> IntArray:
+def merge_to(sample: CandidateRows, groups: Neighbourhoods, n_clusters: int) -> IntArray:
     """Return for each neighbourhood the first one of the union it ends in."""
-    owner = np.arange(len(found))
-    if len(found) <= n_clusters:
+    owner = np.arange(len(groups))
+    if len(groups) <= n_clusters:
         return owner
     worths = sample.distortion.refinement is not None
-    merging = _Worths(sample, found) if worths else _Ward(sample, found)
-    closed = found.rivals.copy()  # pairs that must not be merged, or no longer stand
+    merging = _Worths(sample, groups) if worths else _Ward(sample, groups)
+    closed = groups.rivals.copy()  # pairs that must not be merged, or no longer stand
     np.fill_diagonal(closed, True)
-    rise = merging.rises()
+    rise = np.stack([merging.rise(number) for number in range(len(groups))])
     rise[closed] = np.inf
-    for _ in range(len(found) - n_clusters):
-        one, other = sorted(divmod(int(rise.argmin()), len(found)))
-        if not np.isfinite(rise[one, other]):
+    for _ in range(len(groups) - n_clusters):
+        kept, gone = sorted(divmod(int(rise.argmin()), len(groups)))
+        if not np.isfinite(rise[kept, gone]):
             break
-        merging.merge(one, other)
-        owner[owner == other] = one
-        closed[one] |= closed[other]
-        closed[:, one] = closed[one]
-        closed[other] = closed[:, other] = True
-        rise[one] = rise[:, one] = np.where(closed[one], np.inf, merging.rise(one))
-        rise[other] = rise[:, other] = np.inf
+        merging.merge(kept, gone)
+        owner[owner == gone] = kept
+        closed[kept] |= closed[gone]
+        closed[:, kept] = closed[kept]
+        closed[gone] = closed[:, gone] = True
+        rise[kept] = rise[:, kept] = np.where(closed[kept], np.inf, merging.rise(kept))
+        rise[gone] = rise[:, gone] = np.inf
     return owner
 
 
 class _Worths:
     """What unions cost where clusters have a worth: ‖A‖ + ‖B‖ − ‖A + B‖, or ‖S‖²/n for ‖S‖."""
 
-    def __init__(self, sample: CandidateRows, found: Neighbourhoods) -> None:
+    def __init__(self, sample: CandidateRows, groups: Neighbourhoods) -> None:
         self.directional = sample.distortion.refinement == "directional"
         last = -sample.weights.sum() if self.directional else 0.0
         metric = np.append(sample.weights, last)
-        weighted = scipy.sparse.csr_array(found.totals * metric)
-        self.products = np.asarray((weighted @ found.totals.T).toarray())
-        self.sizes = found.sizes.astype(np.float64)
+        weighted = scipy.sparse.csr_array(groups.totals * metric)
+        self.products = np.asarray((weighted @ groups.totals.T).toarray())
+        self.sizes = groups.sizes.astype(np.float64)
 
     def _worth(self, squares: FloatArray, sizes: FloatArray) -> FloatArray:
         squares = np.maximum(squares, 0.0)
         return np.sqrt(squares) if self.directional else squares / sizes
 
-    def rise(self, one: int) -> FloatArray:
-        """Return what merging one neighbourhood with each other costs."""
+    def rise(self, kept: int) -> FloatArray:
+        """Return what merging a neighbourhood with each other costs."""
         squares, sizes = np.diag(self.products), self.sizes
         own = self._worth(squares, sizes)
-        union = squares + squares[one] + 2.0 * self.products[one]
-        return np.asarray(own + own[one] - self._worth(union, sizes + sizes[one]))
+        union = squares + squares[kept] + 2.0 * self.products[kept]
+        return np.asarray(own + own[kept] - self._worth(union, sizes + sizes[kept]))
 
-    def rises(self) -> FloatArray:
-        """Return what merging any two costs."""
-        return np.stack([self.rise(one) for one in range(len(self.sizes))])
-
-    def merge(self, one: int, other: int) -> None:
+    def merge(self, kept: int, gone: int) -> None:
         """Add one neighbourhood's sums to those of another."""
-        self.products[one] += self.products[other]
-        self.products[:, one] += self.products[:, other]
-        self.sizes[one] += self.sizes[other]
+        self.products[kept] += self.products[gone]
+        self.products[:, kept] += self.products[:, gone]
+        self.sizes[kept] += self.sizes[gone]
 
 
 class _Ward:
     """What unions cost where there are only distances: Ward's criterion by Lance and Williams."""
 
-    def __init__(self, sample: CandidateRows, found: Neighbourhoods) -> None:
-        apart = _all_apart(sample, found)
-        sizes = found.sizes.astype(np.float64)
+    def __init__(self, sample: CandidateRows, groups: Neighbourhoods) -> None:
+        between = _all_distances(sample, groups)
+        sizes = groups.sizes.astype(np.float64)
         weights = sizes[:, None] * sizes[None, :] / (sizes[:, None] + sizes[None, :])
-        self.table = weights * (apart + apart.T) / 2.0
+        self.table = weights * (between + between.T) / 2.0
         self.sizes = sizes
 
-    def rise(self, one: int) -> FloatArray:
-        """Return what merging one neighbourhood with each other costs."""
-        return np.array(self.table[one])
+    def rise(self, kept: int) -> FloatArray:
+        """Return what merging a neighbourhood with each other costs."""
+        return np.array(self.table[kept])
 
-    def rises(self) -> FloatArray:
-        """Return what merging any two costs."""
-        return np.array(self.table)
-
-    def merge(self, one: int, other: int) -> None:
+    def merge(self, kept: int, gone: int) -> None:
         """Work out what the union of two would cost with each other one."""
         sizes, table = self.sizes, self.table
-        both = (sizes[one] + sizes) * table[one] + (sizes[other] + sizes) * table[other]
-        merged = both - sizes * table[one, other]
-        table[one] = table[:, one] = merged / (sizes[one] + sizes[other] + sizes)
-        sizes[one] += sizes[other]
+        both = (sizes[kept] + sizes) * table[kept] + (sizes[gone] + sizes) * table[gone]
+        merged = both - sizes * table[kept, gone]
+        table[kept] = table[:, kept] = merged / (sizes[kept] + sizes[gone] + sizes)
+        sizes[kept] += sizes[gone]
 
 
 @dataclass(frozen=True)
-class Far:
-    """The rows of a part that would save most as centroids of their own, most first, ties by id."""
+class Lowest(Sized):
+    """The `most` rows of a partition with the lowest values, ties by id."""
 
-    distances: FloatArray
+    values: FloatArray
     ids: AnyArray
     rows: IntArray  # row numbers of the corpus
     most: int
 
+    def cut(self) -> Lowest:
+        """Return them lowest first, and no others."""
+        order = np.lexsort((self.ids, self.values))[: self.most]
+        return Lowest(self.values[order], self.ids[order], self.rows[order], self.most)
+
+
+def merge_lowest(lists: Sequence[Lowest]) -> Lowest:
+    """Return the lowest rows of several partitions, as many as were asked of each."""
+    filled = [part for part in lists if len(part.rows)] or lists[:1]  # no row: ids of any type
+    return Lowest(
+        np.concatenate([part.values for part in filled]),
+        np.concatenate([part.ids for part in filled]),
+        np.concatenate([part.rows for part in filled]),
+        lists[0].most,
+    ).cut()
+
 
 def farthest(
-    block: RowBlock,
-    model: Model,
-    counts: IntArray,
-    run: CheckpointStore,
-    file: LabelsFile,
-    most: int,
-) -> Far:
-    """Return the farthest free rows of a part, those left out that are alone in their cluster."""
-    labels = run.read_labels(file)
+    block: RowBlock, model: Model, counts: IntArray, stored: StoredLabels, most: int
+) -> Lowest:
+    """Return the free rows that would save most as centroids, unless alone in their cluster."""
+    labels = stored.read()
     terms = model.distortion.terms(block, model.weights)
     distances = model.distortion.own_distances(block, terms, model.table(), labels)
     distances = distances - model.distortion.least_distances(terms)
     free = np.flatnonzero((labels >= 0) & (distances > 0) & (counts[labels] > 1))
-    return _first(Far(distances[free], block.ids[free], free + file.first_row, most))
-
-
-def _first(far: Far) -> Far:
-    order = np.lexsort((far.ids, -far.distances))[: far.most]
-    return Far(far.distances[order], far.ids[order], far.rows[order], far.most)
-
-
-def merge_farthest(lists: list[Far]) -> Far:
-    """Return the farthest rows of several parts, as many as were asked of each."""
-    return _first(
-        Far(
-            np.concatenate([one.distances for one in lists]),
-            np.concatenate([one.ids for one in lists]),
-            np.concatenate([one.rows for one in lists]),
-            lists[0].most,
-        )
-    )
-
-
-def move_rows(
-    run: CheckpointStore, file: LabelsFile, rows: IntArray, targets: IntArray
-) -> AnyArray:
-    """Return the labels of a part with some rows of the corpus moved."""
-    labels = np.array(run.read_labels(file))
-    here = (rows >= file.first_row) & (rows < file.first_row + file.n_rows)
-    labels[rows[here] - file.first_row] = targets[here]
-    return labels
+    rows = free + stored.files[0].first_row
+    return Lowest(-distances[free], block.ids[free], rows, most).cut()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels.compiled import spread
 from hmrf_dask.kernels.first_variation import (
@@ -26,10 +26,11 @@ from hmrf_dask.kernels.first_variation import (
     summands,
 )
 from hmrf_dask.kernels.problem import adjacency
-from hmrf_dask.linked.layout import CANNOT, IcmProblem
+from hmrf_dask.linked.layout import CANNOT
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks.icm import PricedPairs, end_to_end
+from hmrf_dask.tasks.icm import PricedProblem, end_to_end
 from hmrf_dask.tasks.model import Model
+from hmrf_dask.tasks.partitions import StoredLabels, pick
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
 
@@ -77,79 +78,69 @@ def summands_of(block: RowBlock, model: Model) -> Summands:
     return summands(block.arrays, factor, extra, features, model.exponent)
 
 
+class _Rows(NamedTuple):
+    """Rows that may move: as the sums hold them, their ids, labels and addresses."""
+
+    rows: Summands
+    ids: AnyArray
+    labels: LabelArray
+    addresses: IntArray
+
+
+def _rows_of(block: RowBlock, model: Model, labels: LabelArray, first: int) -> _Rows:
+    addresses = first + np.arange(block.n_rows)
+    return _Rows(summands_of(block, model), block.ids, labels, addresses)
+
+
 def _single_moves(
-    rows: Summands,
-    ids: AnyArray,
-    sources: Sources,
-    labels: LabelArray,
-    addresses: IntArray,
-    most_rows: int,
-    pair_costs: PairCosts | None = None,
+    moving: _Rows, sources: Sources, most_rows: int, pair_costs: PairCosts | None = None
 ) -> Proposals:
     """Return the moves of single rows that lower J; rows with a label below 0 stay."""
+    rows, ids, labels, addresses = moving
     skip = labels < 0
     shown = np.where(skip, 0, labels).astype(np.int32)
     gains, targets = single_gains(rows, sources.clusters(), shown, skip, pair_costs)
     chosen = np.flatnonzero(gains > 0)
     starts = np.arange(len(chosen) + 1)
-    found = (gains[chosen], ids[chosen], targets[chosen])
-    return best_first(Proposals(*found, starts, addresses[chosen], most_rows))
+    best = (gains[chosen], ids[chosen], targets[chosen])
+    return best_first(Proposals(*best, starts, addresses[chosen], most_rows))
 
 
 def propose_rows(
-    block: RowBlock, sources: Sources, run: CheckpointStore, file: LabelsFile, most_rows: int
+    block: RowBlock, sources: Sources, labels: StoredLabels, most_rows: int
 ) -> Proposals:
-    """Return the best moves of the free rows of a part."""
-    addresses = np.arange(block.n_rows) + file.first_row
-    rows, labels = summands_of(block, sources.model), run.read_labels(file)
-    return _single_moves(rows, block.ids, sources, labels, addresses, most_rows)
+    """Return the best moves of the free rows of a partition."""
+    rows = _rows_of(block, sources.model, labels.read(), labels.files[0].first_row)
+    return _single_moves(rows, sources, most_rows)
 
 
-def pair_costs_of(problem: IcmProblem, pairs: PricedPairs) -> PairCosts:
+def pair_costs_of(priced: PricedProblem) -> PairCosts:
     """Return the signed float64 costs of an ICM problem's pairs, neighbours as points."""
-    signed = np.where(problem.kind == CANNOT, pairs.penalty, -pairs.penalty)
+    problem, penalty = priced.problem, priced.pairs.penalty
+    signed = np.where(problem.kind == CANNOT, penalty, -penalty)
     edges = np.arange(len(signed))
     start, neighbour, edge = adjacency(len(problem.nodes), problem.first, problem.second, edges)
     return PairCosts(start, neighbour, signed[edge])
 
 
 def propose_linked(
-    problem: IcmProblem,
-    blocks: list[RowBlock],
-    pairs: PricedPairs,
-    sources: Sources,
-    run: CheckpointStore,
-    files: list[LabelsFile],
-    base: int,
-    most_rows: int,
+    priced: PricedProblem, blocks: list[RowBlock], sources: Sources, base: int, most_rows: int
 ) -> Proposals:
-    """Return the best moves of the points and whole groups of an ICM problem.
-
-    `base` is the address of its first row.
-    """
-    labels = np.concatenate([run.read_labels(file) for file in files])
-    block = end_to_end(blocks)
-    rows, pair_costs = summands_of(block, sources.model), pair_costs_of(problem, pairs)
-    addresses = base + np.arange(len(labels))
-    singles = _single_moves(rows, block.ids, sources, labels, addresses, most_rows, pair_costs)
+    """Return the best moves of points and whole groups of an ICM problem, addressed from `base`."""
+    problem, pair_costs = priced.problem, pair_costs_of(priced)
+    moving = _rows_of(end_to_end(blocks), sources.model, priced.labels.read(), base)
+    singles = _single_moves(moving, sources, most_rows, pair_costs)
     sizes = np.diff(problem.group_starts)
     starts, members = pick(problem.group_starts, problem.group_members, np.flatnonzero(sizes > 1))
     if len(starts) == 1:
         return singles
+    rows, ids, labels, addresses = moving
     gains, targets = group_gains(starts, members, rows, labels, sources.clusters(), pair_costs)
-    moving = np.flatnonzero(gains > 0)
-    cuts, whole = pick(starts, members, moving)
-    found = (gains[moving], block.ids[members[starts[moving]]], targets[moving])
-    groups = Proposals(*found, cuts, addresses[whole], most_rows)
+    chosen = np.flatnonzero(gains > 0)
+    cuts, whole = pick(starts, members, chosen)
+    best = (gains[chosen], ids[members[starts[chosen]]], targets[chosen])
+    groups = Proposals(*best, cuts, addresses[whole], most_rows)
     return merge_proposals([singles, groups])
-
-
-def pick(starts: IntArray, members: AnyArray, chosen: IntArray) -> tuple[IntArray, AnyArray]:
-    """Return some lists of a CSR of lists."""
-    lengths = np.diff(starts)[chosen]
-    cuts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    places = np.repeat(starts[:-1][chosen] - cuts[:-1], lengths) + np.arange(cuts[-1])
-    return cuts, members[places]
 
 
 def best_first(proposals: Proposals) -> Proposals:
@@ -164,16 +155,16 @@ def best_first(proposals: Proposals) -> Proposals:
 
 def merge_proposals(lists: Sequence[Proposals]) -> Proposals:
     """Return the best of several lists."""
-    ends = np.cumsum([0, *(one.starts[-1] for one in lists)])
-    starts = [one.starts[:-1] + end for one, end in zip(lists, ends, strict=False)]
-    with_moves = [one for one in lists if len(one.gains)] or list(lists[:1])
+    ends = np.cumsum([0, *(part.starts[-1] for part in lists)])
+    starts = [part.starts[:-1] + end for part, end in zip(lists, ends, strict=False)]
+    with_moves = [part for part in lists if len(part.gains)] or list(lists[:1])
     return best_first(
         Proposals(
-            np.concatenate([one.gains for one in lists]),
-            np.concatenate([one.ids for one in with_moves]),  # of an empty block they may be others
-            np.concatenate([one.targets for one in lists]),
+            np.concatenate([part.gains for part in lists]),
+            np.concatenate([part.ids for part in with_moves]),  # other types in an empty block
+            np.concatenate([part.targets for part in lists]),
             np.concatenate([*starts, ends[-1:]]),
-            np.concatenate([one.addresses for one in lists]),
+            np.concatenate([part.addresses for part in lists]),
             lists[0].most_rows,
         )
     )
@@ -190,26 +181,18 @@ class Chosen(Sized):
     labels: LabelArray  # their labels
 
 
-def pairs_of_rows(
-    problem: IcmProblem,
-    pairs: PricedPairs,
-    run: CheckpointStore,
-    files: list[LabelsFile],
-    base: int,
-    addresses: IntArray,
-) -> Chosen:
+def pairs_of_rows(priced: PricedProblem, base: int, addresses: IntArray) -> Chosen:
     """Return what re-checking needs to know of some rows of an ICM problem."""
-    labels = np.concatenate([run.read_labels(file) for file in files])
-    pair_costs = pair_costs_of(problem, pairs)
+    labels, pair_costs = priced.labels.read(), pair_costs_of(priced)
     starts, edges = pick(pair_costs.start, np.arange(len(pair_costs.cost)), addresses - base)
     neighbours = base + pair_costs.neighbour[edges].astype(np.int64)
     near = np.unique(np.concatenate([addresses, neighbours]))
     return Chosen(starts, neighbours, pair_costs.cost[edges], near, labels[near - base])
 
 
-def free_labels(run: CheckpointStore, file: LabelsFile, addresses: IntArray) -> LabelArray:
-    """Return the labels of a few rows of a part."""
-    return run.read_labels(file)[addresses - file.first_row]
+def free_labels(labels: StoredLabels, addresses: IntArray) -> LabelArray:
+    """Return the labels of a few rows of a partition."""
+    return labels.read()[addresses - labels.files[0].first_row]
 
 
 def apply_proposals(
@@ -225,17 +208,16 @@ def apply_proposals(
     rows, `linked` what is known of the linked ones, which come after.
     """
     addresses = np.unique(proposals.addresses)
-    n_free = sum(len(one) for one in free)
-    known = np.concatenate([addresses[:n_free], *(one.near for one in linked)])
-    labels = np.concatenate([*free, *(one.labels for one in linked)]).astype(np.int32)
+    n_free = sum(len(labels) for labels in free)
+    known = np.concatenate([addresses[:n_free], *(rows.near for rows in linked)])
+    labels = np.concatenate([*free, *(rows.labels for rows in linked)]).astype(np.int32)
     places = np.searchsorted(known, addresses).astype(np.int32)
-    lengths = np.concatenate([np.zeros(n_free, np.int64), *(np.diff(one.starts) for one in linked)])
-    nobody = np.zeros(0, np.int64)
-    neighbours = np.concatenate([nobody, *(one.neighbours for one in linked)])
+    lengths = [np.zeros(n_free, np.int64), *(np.diff(rows.starts) for rows in linked)]
+    neighbours = [np.zeros(0, np.int64), *(rows.neighbours for rows in linked)]
     pair_costs = PairCosts(
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        np.searchsorted(known, neighbours).astype(np.int32),
-        np.concatenate([np.zeros(0), *(one.costs for one in linked)]),
+        np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64),
+        np.searchsorted(known, np.concatenate(neighbours)).astype(np.int32),
+        np.concatenate([np.zeros(0), *(rows.costs for rows in linked)]),
     )
     rows = summands_of(RowBlock.concatenate(blocks), sources.model)
     members = np.searchsorted(addresses, proposals.addresses).astype(np.int32)
@@ -245,13 +227,3 @@ def apply_proposals(
     after = labels[places]
     moved = np.flatnonzero(before != after)
     return addresses[moved], after[moved]
-
-
-def moved_labels(
-    run: CheckpointStore, file: LabelsFile, base: int, moves: tuple[IntArray, LabelArray]
-) -> LabelArray:
-    """Return the labels of a part after the moves; `base` is the address of its first row."""
-    labels = np.array(run.read_labels(file))
-    here = (moves[0] >= base) & (moves[0] < base + file.n_rows)
-    labels[moves[0][here] - base] = moves[1][here]
-    return labels

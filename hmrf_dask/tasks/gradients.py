@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.checkpoints.records import CheckpointStore
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.distortions.idivergence import IDivergence
 from hmrf_dask.kernels import pairs as pair_kernels
@@ -25,22 +25,19 @@ from hmrf_dask.kernels.sums import Moved
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import batches
-from hmrf_dask.tasks.icm import broken_closures, end_to_end, entries_of
+from hmrf_dask.tasks.icm import alike, broken_closures, end_to_end, entries_of
 from hmrf_dask.tasks.model import Model
-from hmrf_dask.tasks.partitions import TaskSlice, terms_of
+from hmrf_dask.tasks.partitions import StoredLabels, TaskSlice, pick, terms_of
 from hmrf_dask.types import FloatArray, IntArray
 
 TOGETHER = 2**22  # numbers of sums of partners that are held at a time
 
 
 def explicit_part(
-    left: RowBlock,
-    right: RowBlock,
+    sides: tuple[RowBlock, RowBlock],
     block: PairBlock,
-    cost: FloatArray,
     model: Model,
-    run: CheckpointStore,
-    files: tuple[LabelsFile, LabelsFile],
+    labels: StoredLabels,
     units: FloatArray,
 ) -> IntArray:
     """Return Σ ±w dφ of the violated pairs of one block in fixed point, shape (d + 2,).
@@ -50,13 +47,11 @@ def explicit_part(
     """
     distortion = model.distortion
     assert isinstance(distortion, TableDistortion)
-    same = run.read_labels(files[0])[block.first] == run.read_labels(files[1])[block.second]
-    cannot = block.kind == CANNOT
+    same, cannot, cost = alike(block, labels), block.kind == CANNOT, block.cost
     signed = np.where(cannot, np.where(same, -cost, 0.0), np.where(same, 0.0, cost))
     chosen = np.flatnonzero(signed)
-    ends, weights = (block.first[chosen], block.second[chosen]), model.weights
-    pairs = distortion.row_pairs(left, right, *ends, weights)
-    sizes = (signed[chosen], weights, units[:-1])
+    pairs = distortion.row_pairs(*sides, block.first[chosen], block.second[chosen], model.weights)
+    sizes = (signed[chosen], model.weights, units[:-1])
     gradient = pair_kernels.pair_gradient(distortion.form, pairs, *sizes)
     return np.append(gradient, in_fixed_point(cost[cannot & same], units[-1]).sum())
 
@@ -71,13 +66,11 @@ def closure_part(
     problem: IcmProblem,
     rows: list[RowBlock],
     model: Model,
-    run: CheckpointStore,
-    files: list[LabelsFile],
-    costs: tuple[float, float],
+    stored: StoredLabels,
     units: FloatArray,
 ) -> IntArray:
     """Return the same for closures kept as tables, every entry of a table rounded by itself."""
-    labels = np.concatenate([run.read_labels(file) for file in files])
+    labels, costs = stored.read(), problem.closure_costs
     entries = entries_of(problem, labels, model.n_clusters)
     must, cannot = broken_closures(problem, entries)
     box = int((entries.count[cannot[0]] * entries.count[cannot[1]]).sum())
@@ -86,42 +79,29 @@ def closure_part(
     ends = np.concatenate([must, cannot], axis=1)
     signed = np.repeat([costs[0], -costs[1]], [len(must[0]), len(cannot[0])])
     needed, places = np.unique(ends, return_inverse=True)
-    one, other = places.reshape(2, -1)
+    places = places.reshape(2, -1)
+    both_ways = np.concatenate([places, places[::-1]], axis=1)
     joined = scipy.sparse.csr_array(
-        (np.tile(signed, 2), (np.append(one, other), np.append(other, one))),
-        shape=(len(needed), len(needed)),
+        (np.tile(signed, 2), tuple(both_ways)), shape=(len(needed),) * 2
     )
-    tables = _tables(end_to_end(rows), model, joined, entries.chosen(needed))
+    tables = _tables(end_to_end(rows), model, joined, pick(entries.start, entries.member, needed))
     if model.distortion.learning == "variance":
-        found = _scatter_between(tables, entries.count[needed], units[:-1])
+        gradient = _scatter_between(tables, entries.count[needed], units[:-1])
     else:
-        found = _turning(tables, units[:-1])
-    return np.append(found, in_fixed_point(np.array([costs[1]]), units[-1]) * box)
+        gradient = _turning(tables, units[:-1])
+    return np.append(gradient, in_fixed_point(np.array([costs[1]]), units[-1]) * box)
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Σ z of the entries that broken closures join: S, and J the signed costs between them.
-
-    Attributes
-    ----------
-    rows : Side
-    roots : float64 array, shape (d,)
-        √a.
-    joined : CSR array, shape (entries, entries)
-        J.
-    start, member : int arrays
-        The rows of each entry as CSR.
-    sums : CSR array, shape (entries, d + 1)
-        S, the centring last.
-    """
+    """Σ z of the entries that broken closures join: S, and J the signed costs between them."""
 
     rows: Side
-    roots: FloatArray
-    joined: scipy.sparse.csr_array
-    start: IntArray
+    roots: FloatArray  # √a
+    joined: scipy.sparse.csr_array  # J, (entries, entries)
+    start: IntArray  # the rows of each entry as CSR
     member: IntArray
-    sums: scipy.sparse.csr_array
+    sums: scipy.sparse.csr_array  # S, (entries, d + 1), the centring last
 
     def partners(self) -> Iterator[tuple[slice, scipy.sparse.csr_array]]:
         """Yield J S for so few entries at a time that it stays small."""
@@ -137,14 +117,6 @@ class Tables:
             part.sort_indices()
             yield slice(first, last), part
             first = last
-
-    def spread(self, values: FloatArray) -> FloatArray:
-        """Return a number of every entry for each of its rows."""
-        return np.repeat(values, np.diff(self.start))
-
-    def members(self, chosen: slice) -> slice:
-        """Return where the rows of some entries are."""
-        return slice(int(self.start[chosen.start]), int(self.start[chosen.stop]))
 
 
 def _tables(
@@ -165,10 +137,10 @@ def _tables(
 
 
 def _add_products(
-    out: IntArray, one: scipy.sparse.csr_array, other: scipy.sparse.csr_array, factors: FloatArray
+    out: IntArray, left: scipy.sparse.csr_array, right: scipy.sparse.csr_array, factors: FloatArray
 ) -> None:
-    """Add one ∘ other by feature, every entry times `factors` and rounded by itself."""
-    products = scipy.sparse.csr_array(one * other)
+    """Add left ∘ right by feature, every entry times `factors` and rounded by itself."""
+    products = scipy.sparse.csr_array(left * right)
     inside = products.indices < len(factors)  # the others are the centring
     features = products.indices[inside]
     np.add.at(out, features, in_fixed_point(products.data[inside], factors[features]))
@@ -179,7 +151,7 @@ def _scatter_between(tables: Tables, count: FloatArray, units: FloatArray) -> In
 
     It is Q_e (J N)_e less S_e ∘ (J S)_e over all entries e, Q their sums of squares.
     """
-    coefficients = tables.spread(tables.joined @ count)
+    coefficients = np.repeat(tables.joined @ count, np.diff(tables.start))
     out = member_squares(tables.rows, tables.member, coefficients, units)
     factors = -units[:-1] / (tables.roots * tables.roots)
     for chosen, partners in tables.partners():
@@ -204,7 +176,7 @@ def _turning(tables: Tables, units: FloatArray) -> IntArray:
             crossed = np.repeat(theirs[chosen], np.diff(own.indptr))
             alike = scipy.sparse.csr_array((crossed, own.indices, own.indptr), shape=own.shape)
             _add_products(out, own, alike, -roots * units[:-1])
-        here = tables.members(chosen)
+        here = slice(*tables.start[[chosen.start, chosen.stop]].tolist())
         compressed = (partners.data, partners.indices, partners.indptr)
         start = tables.start[chosen.start : chosen.stop + 1] - here.start
         coefficients[here] = 0.5 * member_products(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.errors import InfeasibleError
-from hmrf_dask.kernels.problem import Rivalry, adjacency, make_grouping, make_rivalry, place_apart
+from hmrf_dask.kernels.problem import Rivalry, adjacency, make_rivalry, place_apart
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.linked.plan import Scale
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks.icm import exact_costs, problem_labels
+from hmrf_dask.tasks.icm import exact_costs, grouping_of
 from hmrf_dask.tasks.model import Model, Settings
+from hmrf_dask.tasks.partitions import StoredLabels
 from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray, Sized
 
 
@@ -34,39 +33,35 @@ def keyed_costs(block: RowBlock, model: Model, scale: Scale) -> KeyedCosts:
 
 
 def settle(
-    problem: IcmProblem,
-    partitions: list[KeyedCosts],
-    settings: Settings,
-    run: CheckpointStore,
-    files: list[LabelsFile],
+    problem: IcmProblem, partitions: list[KeyedCosts], settings: Settings, stored: StoredLabels
 ) -> LabelArray:
     """Return the labels of a problem's points; InfeasibleError where none were found at first."""
-    found = partitions[0] if len(partitions) == 1 else _joined(partitions)
-    rivalry, present = _rivalry(problem), problem_labels(run, files)
-    fresh, blocked = _place_anew(found, rivalry, settings)
+    points = partitions[0]
+    if len(partitions) > 1:
+        points = KeyedCosts(
+            np.concatenate([part.costs for part in partitions]),
+            np.concatenate([part.ids for part in partitions]),
+            np.concatenate([part.keys for part in partitions]),
+        )
+    rivalry, present = _rivalry(problem), stored.read()
+    fresh, blocked = _place_again(points, rivalry, settings)
     if (present < 0).any():
         if (blocked >= 0).any():
             stuck = int(blocked[blocked >= 0][0])
-            raise _infeasible(problem, found, rivalry, fresh, stuck, settings)
+            raise _infeasible(problem, points, rivalry, fresh, stuck, settings)
         return fresh[problem.groups]
     labels = _first_of(rivalry, present).astype(np.int32)
-    order = _order(found, rivalry, settings.seed, 0, np.zeros(len(labels), np.int64))
-    place_apart(found.costs, rivalry, order, labels, len(blocked))
+    order = _order(points, rivalry, settings.seed, 0, np.zeros(len(labels), np.int64))
+    place_apart(points.costs, rivalry, order, labels, len(blocked))
     fresh[fresh < 0] = 0  # of components that were given up, and are not taken
     components = rivalry.component[problem.groups]
-    lower = _by_component(found, components, fresh[problem.groups], len(blocked)) < _by_component(
-        found, components, labels[problem.groups], len(blocked)
+    before, after = (
+        _by_component(points, components, placed[problem.groups], len(blocked))
+        for placed in (labels, fresh)
     )
+    lower = after < before
     taken = (lower & (blocked < 0))[rivalry.component]
     return np.where(taken, fresh, labels)[problem.groups].astype(np.int32)
-
-
-def _joined(partitions: Sequence[KeyedCosts]) -> KeyedCosts:
-    return KeyedCosts(
-        np.concatenate([one.costs for one in partitions]),
-        np.concatenate([one.ids for one in partitions]),
-        np.concatenate([one.keys for one in partitions]),
-    )
 
 
 def _rivalry(problem: IcmProblem) -> Rivalry:
@@ -74,8 +69,7 @@ def _rivalry(problem: IcmProblem) -> Rivalry:
     pairs = np.flatnonzero(problem.kind == CANNOT)
     ends = problem.groups[problem.first[pairs]], problem.groups[problem.second[pairs]]
     rivals = adjacency(len(problem.group_components), *ends, pairs)
-    groups = make_grouping(problem.groups, problem.group_starts, problem.group_members)
-    return make_rivalry(groups, problem.group_components, *rivals)
+    return make_rivalry(grouping_of(problem), problem.group_components, *rivals)
 
 
 def _first_of(rivalry: Rivalry, values: AnyArray) -> AnyArray:
@@ -84,15 +78,15 @@ def _first_of(rivalry: Rivalry, values: AnyArray) -> AnyArray:
 
 
 def _order(
-    found: KeyedCosts, rivalry: Rivalry, seed: int, attempt: int, failures: IntArray
+    points: KeyedCosts, rivalry: Rivalry, seed: int, attempt: int, failures: IntArray
 ) -> IntArray:
     """Return all groups: first those that had no cluster left most often, then keyed ones."""
-    numbers = uniforms(_first_of(rivalry, found.keys), seed, "order", 0, 0, attempt)
+    numbers = uniforms(_first_of(rivalry, points.keys), seed, "order", 0, 0, attempt)
     return np.lexsort((numbers, -failures))
 
 
-def _place_anew(
-    found: KeyedCosts, rivalry: Rivalry, settings: Settings
+def _place_again(
+    points: KeyedCosts, rivalry: Rivalry, settings: Settings
 ) -> tuple[LabelArray, IntArray]:
     """Return labels of the groups, and of components that were given up the group they stuck at."""
     n_groups = len(rivalry.component)
@@ -101,27 +95,28 @@ def _place_anew(
     for attempt in range(1 + settings.retries):
         open_groups = blocked[rivalry.component] >= 0
         labels[open_groups] = -1
-        order = _order(found, rivalry, settings.seed, attempt, failures)
-        again = place_apart(found.costs, rivalry, order[open_groups[order]], labels, len(blocked))
-        blocked = again
-        failures[again[again >= 0]] += 1
-        if not (again >= 0).any():
+        order = _order(points, rivalry, settings.seed, attempt, failures)
+        blocked = place_apart(
+            points.costs, rivalry, order[open_groups[order]], labels, len(blocked)
+        )
+        failures[blocked[blocked >= 0]] += 1
+        if not (blocked >= 0).any():
             break
     return labels, blocked
 
 
 def _by_component(
-    found: KeyedCosts, components: LabelArray, labels: LabelArray, n_components: int
+    points: KeyedCosts, components: LabelArray, labels: LabelArray, n_components: int
 ) -> IntArray:
     """Return what the points of each component cost under some labels."""
     total = np.zeros(n_components, np.int64)
-    np.add.at(total, components, found.costs[np.arange(len(labels)), labels].astype(np.int64))
+    np.add.at(total, components, points.costs[np.arange(len(labels)), labels].astype(np.int64))
     return total
 
 
 def _infeasible(
     problem: IcmProblem,
-    found: KeyedCosts,
+    points: KeyedCosts,
     rivalry: Rivalry,
     labels: LabelArray,
     group: int,
@@ -134,14 +129,14 @@ def _infeasible(
     blocking = []
     for pair in pairs[chosen[kept >= 0]]:
         ends = int(problem.first[pair]), int(problem.second[pair])
-        one, other = ends if problem.groups[ends[0]] == group else ends[::-1]
-        blocking.append((found.ids[one].item(), found.ids[other].item()))
-    members = found.ids[rivalry.groups.member[slice(*rivalry.groups.start[group : group + 2])]]
-    told = ", ".join(f"{one!r} and {other!r}" for one, other in blocking[:10])
+        mine, rival = ends if problem.groups[ends[0]] == group else ends[::-1]
+        blocking.append((points.ids[mine].item(), points.ids[rival].item()))
+    members = points.ids[rivalry.groups.member[slice(*rivalry.groups.start[group : group + 2])]]
+    shown = ", ".join(f"{mine!r} and {rival!r}" for mine, rival in blocking[:10])
     return InfeasibleError(
         f"cannot-links must leave every document one of the {settings.n_clusters} clusters, got "
         f"none left for {members[0].item()!r} (in a must-link group of {len(members)}) in "
-        f"{1 + settings.retries} orders; the cannot-links in its way: {told}"
+        f"{1 + settings.retries} orders; the cannot-links in its way: {shown}"
         f"{' and more' if len(blocking) > 10 else ''}. Drop one of them, ask for more clusters or "
         "more retries, or use PCKMeans, which may break pairs",
         tuple(blocking),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels import pairs as pair_kernels
 from hmrf_dask.kernels.closure_sweeps import table_icm
@@ -22,7 +22,7 @@ from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.messages import propagate
 from hmrf_dask.kernels.problem import (
-    ProblemArrays,
+    Grouping,
     adjacency,
     make_grouping,
     make_problem,
@@ -33,9 +33,17 @@ from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.linked.plan import Scale, cost_rows
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model, Penalties
-from hmrf_dask.tasks.partitions import LabelStore, RowTerms, Step, TaskSlice, relabel
+from hmrf_dask.tasks.partitions import (
+    LabelStore,
+    Step,
+    StoredLabels,
+    TaskSlice,
+    pick,
+    relabel,
+    terms_of,
+)
 from hmrf_dask.tasks.rounds import Piece
-from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, Sized
 
 COST_ROWS = 8192  # rows whose float64 distances are held at a time
 FEW_ROWS = 16  # that are measured cluster by cluster
@@ -54,18 +62,20 @@ class PricedPairs(Sized):
     signed: IntArray
 
 
+class PricedProblem(NamedTuple):
+    """An ICM problem with its pairs priced, and where the labels of its points are."""
+
+    problem: IcmProblem
+    pairs: PricedPairs
+    labels: StoredLabels
+
+
 @dataclass(frozen=True)
 class LinkedCosts(Sized):
-    """The costs of a linked partition's rows before ICM.
+    """The costs of a linked partition's rows before ICM."""
 
-    Attributes
-    ----------
-    costs : int32 cost rows
-    gains : what each row gains by its best move; None where that is not known yet
-    """
-
-    costs: LabelArray
-    gains: IntArray | None = None
+    costs: LabelArray  # int32 cost rows
+    gains: IntArray | None = None  # of each row by its best move; None: not known yet
 
 
 def exact_costs(block: RowBlock, model: Model, scale: Scale) -> LabelArray:
@@ -94,42 +104,29 @@ def _fill_exactly(
         costs[chosen] = cost_rows(distances, scale)
 
 
-def exact_linked_costs(block: RowBlock, model: Model, scale: Scale) -> LinkedCosts:
-    """Return the cost rows of a linked partition whose tables or messages see every cost."""
-    return LinkedCosts(exact_costs(block, model, scale))
-
-
 def linked_costs(
-    block: RowBlock,
-    kept: RowTerms | None,
-    model: Model,
-    scale: Scale,
-    problem: IcmProblem,
-    pairs: PricedPairs,
-    first: int,
-    run: CheckpointStore,
-    files: list[LabelsFile],
+    rows: TaskSlice, model: Model, scale: Scale, priced: PricedProblem, first: int
 ) -> LinkedCosts:
-    """Return cost rows, and the gains of their points, in low precision wherever that decides.
+    """Return the cost rows of a linked partition, whose first row is point `first` of a problem.
 
-    Parameters
-    ----------
-    kept : the terms of the rows, None where they are not kept
-    first : point of the first row
-    files : labels of all partitions of the problem
+    They are in low precision wherever that decides, and then have gains; tables and messages see
+    every cost.
     """
+    (block,), (cached,), (problem, pairs, stored) = rows.blocks, rows.terms, priced
     table = model.table()
-    if not isinstance(table, Table):
+    if problem.mode != "heap" or not isinstance(table, Table):
         return LinkedCosts(exact_costs(block, model, scale))
-    labels = problem_labels(run, files)
+    labels = stored.read()
     undecided = bool((labels < 0).any())
     if undecided:
         labels = np.full(len(labels), -1, np.int32)
-    terms = model.distortion.terms(block, model.weights) if kept is None else kept.terms
+    terms = terms_of(block, cached, model)
     point_pairs = make_point_pairs(
         first, labels, scale.shift, pairs.start, pairs.neighbour, pairs.signed
     )
-    single = in_single(problem, model)
+    single = (
+        problem.in_groups >= GROUPED or not model.distortion.unit_rows
+    )  # even if half is faster
     approximate = approximate_costs(
         block.arrays, terms, table, point_pairs, scale.step, scale.tolerance, single=single
     )
@@ -146,21 +143,14 @@ def linked_costs(
     return LinkedCosts(approximate.costs, approximate.gains)
 
 
-def in_single(problem: IcmProblem, model: Model) -> bool:
-    """Return whether a problem needs cost rows in single precision even if half is faster."""
-    return problem.in_groups >= GROUPED or not model.distortion.unit_rows
-
-
-def problem_labels(run: CheckpointStore, files: list[LabelsFile]) -> LabelArray:
-    """Return the labels of an ICM problem's points from the files of its partitions."""
-    if len(files) == 1:
-        return run.read_labels(files[0])
-    return np.concatenate([run.read_labels(file) for file in files])
-
-
 def end_to_end(blocks: list[RowBlock]) -> RowBlock:
     """Return the rows of an ICM problem's partitions in point order."""
     return blocks[0] if len(blocks) == 1 else RowBlock.concatenate(blocks)
+
+
+def grouping_of(problem: IcmProblem) -> Grouping:
+    """Return the must-link groups of an ICM problem as kernels see them."""
+    return make_grouping(problem.groups, problem.group_starts, problem.group_members)
 
 
 @dataclass(frozen=True)
@@ -172,13 +162,6 @@ class Entries:
     count: FloatArray
     start: IntArray
     member: IntArray
-
-    def chosen(self, entries: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the points of some entries as CSR."""
-        lengths = np.diff(self.start)[entries]
-        start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        places = np.repeat(self.start[:-1][entries] - start[:-1], lengths) + np.arange(start[-1])
-        return start, self.member[places]
 
 
 def entries_of(problem: IcmProblem, labels: LabelArray, n_clusters: int) -> Entries:
@@ -233,7 +216,7 @@ def _between_rows(
     assert isinstance(distortion, TableDistortion)
     needed, places = np.unique(np.concatenate(ends), return_inverse=True)
     first, second = np.split(places, 2)
-    start, member = entries.chosen(needed)
+    start, member = pick(entries.start, entries.member, needed)
     rows = pair_kernels.side(taken.arrays, distortion.terms(taken, model.weights))
     squared = distortion.form == pair_kernels.SQUARED
     sums = pair_kernels.sum_rows(
@@ -246,19 +229,9 @@ def _between_rows(
 
 
 def table_penalties(
-    problem: IcmProblem,
-    rows: RowBlock,
-    model: Model,
-    potts: bool,
-    labels: LabelArray,
-    explicit: Penalties,
-    costs: tuple[float, float],
+    problem: IcmProblem, rows: RowBlock, model: Model, labels: LabelArray, *, potts: bool
 ) -> Penalties:
-    """Return the penalties of a problem in table form: the explicit ones and those of its closures.
-
-    `rows` are in the order of the problem's partitions, `costs` what one must-link and one
-    cannot-link of a closure cost.
-    """
+    """Return the penalties of a problem's closure tables; `rows` and labels are in point order."""
     entries = entries_of(problem, labels, model.n_clusters)
     must, cannot = broken_closures(problem, entries)
     split, joined = (
@@ -270,41 +243,13 @@ def table_penalties(
         largest = model.distortion.maximum(model.weights)
         split, near = np.split(between_sets, [len(must[0])])
         joined = largest * joined - near
-    return replace(
-        explicit,
-        must=explicit.must + exact_sum(costs[0] * split),
-        cannot=explicit.cannot + exact_sum(costs[1] * joined),
-    )
+    costs = problem.closure_costs
+    return Penalties(exact_sum(costs[0] * split), exact_sum(costs[1] * joined))
 
 
-def settle_tables(
-    problem: IcmProblem,
-    arrays: ProblemArrays,
-    blocks: list[RowBlock],
-    model: Model,
-    scale: Scale,
-    potts: bool,
-    closure_costs: tuple[float, float],
-    labels: LabelArray,
-) -> tuple[int, int]:
-    """Run sweeps of groups and points until neither gains; `labels` (point order) change in place.
-
-    `blocks` are the rows of the problem's partitions. Where labels are missing groups first go,
-    whole, where they are nearest.
-    """
-    # rows laid end to end go with the call: only their integers are held with the tables
-    rows = quantised_rows(end_to_end(blocks), model, scale, potts)
-    closure = describe(problem, model, scale, potts, closure_costs, blocks[0].n_features)
-    grouping = make_grouping(problem.groups, problem.group_starts, problem.group_members)
-    if (labels < 0).any():
-        place_nearest(labels, arrays.costs, grouping.start, grouping.member, 0)
-    points, groups, _ = table_icm(labels, arrays, rows, closure, grouping)
-    return points, groups
-
-
-def quantised_rows(block: RowBlock, model: Model, scale: Scale, potts: bool) -> QuantisedRows:
+def quantised_rows(block: RowBlock, model: Model, scale: Scale) -> QuantisedRows:
     """Return the integer rows of a component; the centring column comes after all features."""
-    if potts:
+    if scale.potts:
         nothing = np.zeros(0, np.int32)
         half = np.full(block.n_rows, 1 << (2 * scale.bits - 1), np.int64)
         return make_rows(nothing, nothing, np.zeros(block.n_rows + 1, np.int64), half)
@@ -328,28 +273,20 @@ def quantised_rows(block: RowBlock, model: Model, scale: Scale, potts: bool) -> 
     )
 
 
-def describe(
-    problem: IcmProblem,
-    model: Model,
-    scale: Scale,
-    potts: bool,
-    closure_costs: tuple[float, float],
-    n_features: int,
-) -> Closure:
+def describe(problem: IcmProblem, model: Model, scale: Scale, n_features: int) -> Closure:
     """Return what is closed in an ICM problem, with costs in whole units."""
     distortion = model.distortion
     assert isinstance(distortion, TableDistortion)
-    must, cannot = (round(cost / scale.cost_unit) for cost in closure_costs)
+    must, cannot = (round(cost / scale.cost_unit) for cost in problem.closure_costs)
     n_groups = len(problem.group_starts) - 1
     ends = np.concatenate([problem.rivals, problem.rivals[:, ::-1]])
     order = np.lexsort((ends[:, 1], ends[:, 0]))
     starts = np.searchsorted(ends[order, 0], np.arange(n_groups + 1))
-    largest = 1 << (2 * scale.bits) if potts else scale.largest
     # Potts: φ is constant, so a rival's complement largest − φ would be 0, but it costs φ
     return make_closure(
-        0 if potts else distortion.kappa,
+        0 if scale.potts else distortion.kappa,
         n_features,
-        2 * largest if potts else largest,
+        2 << (2 * scale.bits) if scale.potts else scale.largest,
         must_weight=np.where(problem.group_tables, must, 0),
         rival_start=starts,
         rival=ends[order, 1],
@@ -366,27 +303,18 @@ class PricedBlock(Sized):
 
 
 def price_pairs(
-    left: RowBlock,
-    right: RowBlock,
-    block: PairBlock,
-    cost: FloatArray,
-    model: Model,
-    scale: Scale,
-    potts: bool,
+    left: RowBlock, right: RowBlock, block: PairBlock, model: Model, scale: Scale
 ) -> PricedBlock:
     """Return what each pair of a block costs when violated: float64 of J, and signed integer."""
-    cannot = block.kind == CANNOT
-    distortion = model.distortion
-    if potts:
-        penalty = cost.copy()
+    cannot, distortion = block.kind == CANNOT, model.distortion
+    if scale.potts:
+        penalty = block.cost.copy()
     else:
         phi, rest = distortion.pair_values(left, right, block.first, block.second, model.weights)
-        penalty = cost * np.where(cannot, rest, phi)
+        penalty = block.cost * np.where(cannot, rest, phi)
     if isinstance(distortion, TableDistortion) and distortion.closure_form:
-        steps = np.rint(cost / scale.cost_unit).astype(np.int64)
-        signed = steps * _integer_penalties(
-            distortion, left, right, block, cannot, model, scale, potts
-        )
+        signed = np.rint(block.cost / scale.cost_unit).astype(np.int64)
+        signed *= _integer_penalties(distortion, left, right, block, model.weights, scale)
     else:
         signed = np.rint(penalty / scale.unit).astype(np.int64)
     return PricedBlock(penalty, np.where(cannot, signed, -signed))
@@ -397,19 +325,17 @@ def _integer_penalties(
     left: RowBlock,
     right: RowBlock,
     block: PairBlock,
-    cannot: AnyArray,
-    model: Model,
+    weights: FloatArray,
     scale: Scale,
-    potts: bool,
 ) -> IntArray:
-    if potts:
-        return np.full(len(cannot), 1 << (2 * scale.bits), np.int64)
-    pairs = distortion.row_pairs(left, right, block.first, block.second, model.weights)
-    here = there = distortion.quantise(left, model.weights, scale.bits)
+    if scale.potts:
+        return np.full(len(block.kind), 1 << (2 * scale.bits), np.int64)
+    pairs = distortion.row_pairs(left, right, block.first, block.second, weights)
+    here = there = distortion.quantise(left, weights, scale.bits)
     if right is not left:
-        there = distortion.quantise(right, model.weights, scale.bits)
+        there = distortion.quantise(right, weights, scale.bits)
     phi = pair_kernels.pair_integers(pairs, here, there, distortion.kappa)
-    return np.where(cannot, scale.largest - phi, phi)
+    return np.where(block.kind == CANNOT, scale.largest - phi, phi)
 
 
 def join_pairs(problem: IcmProblem, blocks: list[PricedBlock]) -> PricedPairs:
@@ -421,54 +347,43 @@ def join_pairs(problem: IcmProblem, blocks: list[PricedBlock]) -> PricedPairs:
     return PricedPairs(penalty, start, neighbour, costs)
 
 
-def signed_of(costs: PricedBlock) -> IntArray:
-    """Return the signed costs of a block's pairs."""
-    return costs.signed
-
-
-def penalty_of(costs: PricedBlock) -> FloatArray:
-    """Return what the pairs of a block cost when violated."""
-    return costs.penalty
-
-
 def join_piece(piece: Piece, signed: list[IntArray]) -> IntArray:
     """Return the signed costs of a piece's half-edges; `signed` are those of its blocks."""
     return np.concatenate([np.zeros(0, np.int64), *signed])[piece.edge]
 
 
 def settle(
-    problem: IcmProblem,
-    pairs: PricedPairs,
+    priced: PricedProblem,
     partitions: list[LinkedCosts],
-    rows: list[RowBlock],
+    blocks: list[RowBlock],
     model: Model,
     scale: Scale,
-    potts: bool,
-    closure_costs: tuple[float, float],
-    run: CheckpointStore,
-    files: list[LabelsFile],
 ) -> LabelArray:
     """Return the labels of a problem's points after exact ICM, with or without messages before it.
 
-    Where labels are missing all points are first placed jointly.
+    Where labels are missing all points are first placed jointly, in table form (which alone reads
+    the rows) groups whole where they are nearest.
     """
-    labels = np.array(problem_labels(run, files))
+    problem, pairs, stored = priced
+    labels = np.array(stored.read())
     cost_rows = [part.costs for part in partitions]
     costs = cost_rows[0] if len(partitions) == 1 else np.concatenate(cost_rows)
     arrays = make_problem(0, costs, scale.shift, pairs.start, pairs.neighbour, pairs.signed)
     if problem.mode == "table":
-        settle_tables(problem, arrays, rows, model, scale, potts, closure_costs, labels)
+        # rows laid end to end go with the call: only their integers are held with the tables
+        rows = quantised_rows(end_to_end(blocks), model, scale)
+        closure = describe(problem, model, scale, blocks[0].n_features)
+        every = grouping_of(problem)
+        if (labels < 0).any():
+            place_nearest(labels, arrays.costs, every.start, every.member, 0)
+        table_icm(labels, arrays, rows, closure, every)
         return labels
     if (labels < 0).any():
-        every = make_grouping(problem.groups, problem.group_starts, problem.group_members)
-        labels = place_jointly(arrays, every)
-    sizes = np.diff(problem.group_starts)
-    several = sizes > 1  # most groups are one point, and cannot move as a group
-    grouping = make_grouping(
-        problem.groups,
-        np.concatenate([[0], np.cumsum(sizes[several])]),
-        problem.group_members[np.repeat(several, sizes)],
-    )
+        labels = place_jointly(arrays, grouping_of(problem))
+    # most groups are one point, and cannot move as a group
+    several = np.flatnonzero(np.diff(problem.group_starts) > 1)
+    members = pick(problem.group_starts, problem.group_members, several)
+    grouping = make_grouping(problem.groups, *members)
     if problem.mode == "messages":
         propagate(labels, arrays, grouping, problem.group_components[problem.groups])
         return labels
@@ -479,62 +394,36 @@ def settle(
 
 
 def settle_alone(
-    problem: IcmProblem,
-    pairs: PricedPairs,
-    block: RowBlock,
-    kept: RowTerms | None,
-    model: Model,
-    scale: Scale,
-    potts: bool,
-    closure_costs: tuple[float, float],
-    store: LabelStore,
-    file: LabelsFile,
+    priced: PricedProblem, rows: TaskSlice, model: Model, scale: Scale, store: LabelStore
 ) -> Step:
     """Return the step of a linked partition that is a whole ICM problem: its costs never travel."""
-    if problem.mode == "heap":
-        costs = linked_costs(block, kept, model, scale, problem, pairs, 0, store.run, [file])
-    else:
-        costs = exact_linked_costs(block, model, scale)
-    after = settle(
-        problem, pairs, [costs], [block], model, scale, potts, closure_costs, store.run, [file]
-    )
-    return relabel(TaskSlice([block], [kept], [file]), model, store, [after])
+    costs = [linked_costs(rows, model, scale, priced, 0)]
+    return relabel(rows, model, store, [settle(priced, costs, rows.blocks, model, scale)])
 
 
-def part_labels(settled: LabelArray, first: int, last: int) -> LabelArray:
-    """Return the labels of one partition, points `first` to `last` of the problem."""
-    return settled[first:last]
-
-
-def _broken(same: AnyArray, cannot: AnyArray, penalty: FloatArray) -> Penalties:
+def _broken(same: BoolArray, cannot: BoolArray, penalty: FloatArray) -> Penalties:
     return Penalties(exact_sum(penalty[~same & ~cannot]), exact_sum(penalty[same & cannot]))
 
 
-def price_block(
-    block: PairBlock,
-    penalty: FloatArray,
-    run: CheckpointStore,
-    files: tuple[LabelsFile, LabelsFile],
-) -> Penalties:
-    """Return what the violated pairs of one block cost; `files` are those of its two partitions."""
-    same = run.read_labels(files[0])[block.first] == run.read_labels(files[1])[block.second]
-    return _broken(same, block.kind == CANNOT, penalty)
+def alike(block: PairBlock, labels: StoredLabels) -> BoolArray:
+    """Return which pairs of a block join two rows of one label, from its partitions' files."""
+    first, second = labels.run.read_group(labels.files)
+    return np.asarray(first[block.first] == second[block.second])
+
+
+def price_block(block: PairBlock, penalty: FloatArray, labels: StoredLabels) -> Penalties:
+    """Return what the violated pairs of one block cost."""
+    return _broken(alike(block, labels), block.kind == CANNOT, penalty)
 
 
 def price_violations(
-    problem: IcmProblem,
-    pairs: PricedPairs,
-    rows: list[RowBlock],
-    model: Model,
-    potts: bool,
-    closure_costs: tuple[float, float],
-    run: CheckpointStore,
-    files: list[LabelsFile],
+    priced: PricedProblem, blocks: list[RowBlock], model: Model, scale: Scale
 ) -> Penalties:
     """Return what the violated pairs of an ICM problem cost, computed from the labels."""
-    labels = problem_labels(run, files)
+    problem, labels = priced.problem, priced.labels.read()
     same = labels[problem.first] == labels[problem.second]
-    explicit = _broken(same, problem.kind == CANNOT, pairs.penalty)
+    explicit = _broken(same, problem.kind == CANNOT, priced.pairs.penalty)
     if problem.mode != "table":
         return explicit
-    return table_penalties(problem, end_to_end(rows), model, potts, labels, explicit, closure_costs)
+    closed = table_penalties(problem, end_to_end(blocks), model, labels, potts=scale.potts)
+    return Penalties(explicit.must + closed.must, explicit.cannot + closed.cannot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ Inference = Literal["icm", "belief-propagation"]
 
 @dataclass(frozen=True)
 class Settings:
-    """A fit's parameters, every "auto" already decided except `refine`, which looks at sizes."""
+    """A fit's parameters, every "auto" already decided except `refine`, which follows sizes."""
 
     n_clusters: int
     penalty: Penalty = "distance"
@@ -132,19 +132,13 @@ class Energy:
 
     def terms(self) -> dict[str, float]:
         """Return J and its terms as floats."""
-        parts = {
-            "distortion": self.distortion,
-            "must_link": self.must,
-            "cannot_link": self.cannot,
-            "prior": self.prior,
-        }
-        return {"J": self.value} | {
-            name: float(Fraction(part, 1 << BASE)) for name, part in parts.items()
-        }
+        names = ("distortion", "must_link", "cannot_link", "prior")
+        parts = zip(names, astuple(self), strict=True)
+        return {"J": self.value} | {name: float(Fraction(part, 1 << BASE)) for name, part in parts}
 
     def encoded(self) -> list[str]:
         """Return the exact terms for a commit."""
-        return [str(self.distortion), str(self.must), str(self.cannot), str(self.prior)]
+        return [str(part) for part in astuple(self)]
 
     @staticmethod
     def decoded(parts: list[Any]) -> Energy:
@@ -164,15 +158,15 @@ def gather_energy(distortion: int, penalties: Sequence[Penalties], prior: float)
     """Return the energy from exact partial sums."""
     return Energy(
         distortion=distortion,
-        must=sum(exact_integer(one.must) for one in penalties),
-        cannot=sum(exact_integer(one.cannot) for one in penalties),
+        must=sum(exact_integer(part.must) for part in penalties),
+        cannot=sum(exact_integer(part.cannot) for part in penalties),
         prior=exact(prior),
     )
 
 
 @dataclass(frozen=True)
 class WeightPrior:
-    """What prior(a) needs beside the weights: the constants of the rule in force."""
+    """What prior(a) needs next to the weights: the constants of the rule in force."""
 
     strength: float = 0.0  # λ
     reference: FloatArray = field(default_factory=lambda: np.zeros(0))  # s0 of the entropy rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
@@ -49,10 +49,7 @@ def survey_block(
     has_ids: bool,
     fingerprinted: bool = True,
 ) -> Facts:
-    """Return the facts of a partition; what is wrong with it comes back as text.
-
-    Without a fingerprint `content` and `order` are 0.
-    """
+    """Return the facts of a partition; what is wrong with it comes back as text."""
     measured = survey(block)
     finite = np.isfinite(measured.mass)
     trouble = None
@@ -131,12 +128,8 @@ def describe_rows(block: RowBlock, rows: IntArray) -> tuple[AnyArray, IntArray]:
     return block.ids[rows], np.diff(block.indptr)[rows].astype(np.int64)
 
 
-def first_rows(block: RowBlock, most: int = 8) -> RowBlock:
-    """Return the first rows of a partition."""
-    return block.take(np.arange(min(block.n_rows, most)))
-
-
-class RowRange(NamedTuple):
+@dataclass(frozen=True)
+class RowRange:
     """Which rows a label file holds, and what it is called."""
 
     name: str  # "rows-00007" or "linked-00002"
@@ -145,12 +138,9 @@ class RowRange(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelledPartition:
+class LabelledPartition(RowRange):
     """Where the rows of a partition are, and what its label files are called."""
 
-    name: str  # "rows-00007" or "linked-00002"
-    first_row: int
-    n_rows: int
     block: Any  # lazily, rows that are kept, or a `BlockSource`, read in every pass
 
     @property
@@ -179,15 +169,10 @@ class Step(Sized):
 
 @dataclass(frozen=True)
 class RowTerms(Sized):
-    """What distances need of each row of a part; Dask would take a bare tuple for a task.
+    """What distances need of each row of a part; Dask would take a bare tuple for a task."""
 
-    Attributes
-    ----------
-    terms : what the distortion's `terms` gave
-    bounds : what the last comparison of the rows may spare the next one
-    """
-
-    terms: Any
+    terms: Any  # what the distortion's `terms` gave
+    # what the last comparison of the rows may spare the next one
     bounds: RowBounds = field(default_factory=RowBounds, compare=False)
 
 
@@ -224,17 +209,10 @@ class Labelled(NamedTuple):
 
 
 class TaskSlice(NamedTuple):
-    """The partitions of one task: in the driver lazy values, in the task what they hold.
-
-    Attributes
-    ----------
-    blocks : their rows
-    terms : the terms of their rows, None where these are not cached
-    files : their label files
-    """
+    """The partitions of one task: in the driver lazy values, in the task what they hold."""
 
     blocks: Any  # Blocks; of the driver lazy ones
-    terms: Sequence[RowTerms | None]
+    terms: Sequence[RowTerms | None]  # of their rows, None where these are not cached
     files: Sequence[LabelsFile]
 
     def labelled(self, run: CheckpointStore) -> Iterator[Labelled]:
@@ -247,22 +225,32 @@ class TaskSlice(NamedTuple):
             yield Labelled(block, terms, file, labels)
 
 
-@dataclass(frozen=True)
-class LabelStore:
-    """Where the tasks of a pass read labels and write new ones.
-
-    Attributes
-    ----------
-    run : CheckpointStore
-    number : int
-        Of the iteration whose labels are written.
-    in_process : bool
-        Whether the driver sees the rows: then tasks only note those that move, for it to add up.
-    """
+class StoredLabels(NamedTuple):
+    """Where the labels of some partitions are: in the driver, files may be lazy values."""
 
     run: CheckpointStore
-    number: int
-    in_process: bool
+    files: Sequence[LabelsFile]
+
+    def read(self) -> LabelArray:
+        """Return the labels of one partition after the other."""
+        parts = self.run.read_group(self.files)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def moved(self, base: int, moves: tuple[IntArray, LabelArray]) -> LabelArray:
+        """Return the labels with those of some rows replaced, of which number `base` is first."""
+        after, (rows, labels) = np.array(self.read()), moves
+        here = (rows >= base) & (rows < base + len(after))
+        after[rows[here] - base] = labels[here]
+        return after
+
+
+@dataclass(frozen=True)
+class LabelStore:
+    """Where the tasks of a pass read labels and write new ones."""
+
+    run: CheckpointStore
+    number: int  # of the iteration whose labels are written
+    in_process: bool  # whether the driver sees the rows: tasks only note those that move, for it
 
 
 def terms_of(block: RowBlock, cached: RowTerms | None, model: Model) -> Any:
@@ -270,41 +258,58 @@ def terms_of(block: RowBlock, cached: RowTerms | None, model: Model) -> Any:
     return model.distortion.terms(block, model.weights) if cached is None else cached.terms
 
 
+# Gives the new labels of a partition from its terms, and the exact change of Σ D.
+Relabel = Callable[[Labelled, Any], tuple[LabelArray, IntArray]]
+
+
+def _relabelled(partitions: TaskSlice, model: Model, store: LabelStore, new: Relabel) -> Step:
+    """Return the step of partitions, moved rows only noted where the driver sees them."""
+    sums = model.accumulator(lasting=lasting(partitions.blocks))
+    pieces: list[Piece] = []
+    n_moved, change = 0, exact_zero()
+    for part in partitions.labelled(store.run):
+        block, cached, file, before = part
+        terms = terms_of(block, cached, model)
+        after, part_change = new(part, terms)
+        pieces.append((file.part, file.first_row, np.asarray(after, np.int32)))
+        n_moved += int(np.count_nonzero(before != after))
+        change += part_change
+        model.distortion.add_moves(
+            sums, block, terms, model.weights, before, after, exponent=model.exponent
+        )
+    files = store.run.write_group(store.number, pieces)
+    return Step(files, n_moved, change, sums if store.in_process else sums.finish())
+
+
 def assign(partitions: TaskSlice, model: Model, store: LabelStore) -> Step:
     """Give every row that is not linked its nearest centroid."""
     table, distortion = model.table(), model.distortion
-    moving = _Moving(model, store, lasting(partitions.blocks))
-    for block, cached, file, labels in partitions.labelled(store.run):
-        terms = terms_of(block, cached, model)
-        bounds = None if cached is None else cached.bounds
-        after, change = distortion.nearest(
-            block,
-            terms,
-            table,
-            labels,
-            measured=not distortion.linear,
-            bounds=bounds,
-            drift=model.drift,
-        )
-        moving.add(block, terms, _Relabelled(file, labels, after), change)
-    return moving.step()
+
+    def nearest(part: Labelled, terms: Any) -> tuple[LabelArray, IntArray]:
+        bounds = None if part.terms is None else part.terms.bounds
+        rows = (part.block, terms, table, part.labels)
+        measured = not distortion.linear
+        return distortion.nearest(*rows, measured=measured, bounds=bounds, drift=model.drift)
+
+    return _relabelled(partitions, model, store, nearest)
 
 
 def relabel(
     partitions: TaskSlice, model: Model, store: LabelStore, new_labels: Sequence[LabelArray]
 ) -> Step:
     """Give the rows the labels that ICM or first variation found, partition by partition."""
-    moving = _Moving(model, store, lasting(partitions.blocks))
-    labelled = partitions.labelled(store.run)
-    for (block, cached, file, labels), after in zip(labelled, new_labels, strict=True):
-        change = _change(block, model, labels, after)
-        moving.add(block, terms_of(block, cached, model), _Relabelled(file, labels, after), change)
-    return moving.step()
+    labels = iter(new_labels)
+
+    def taken(part: Labelled, _terms: Any) -> tuple[LabelArray, IntArray]:
+        after = next(labels)
+        return after, _change(part.block, model, part.labels, after)
+
+    return _relabelled(partitions, model, store, taken)
 
 
 def keep_labels(partitions: TaskSlice, model: Model, store: LabelStore) -> Step:
     """Leave all rows of some partitions as they are."""
-    return relabel(partitions, model, store, store.run.read_group(partitions.files))
+    return _relabelled(partitions, model, store, lambda part, _: (part.labels, exact_zero()))
 
 
 def _change(block: RowBlock, model: Model, labels: LabelArray, after: LabelArray) -> IntArray:
@@ -317,41 +322,6 @@ def _change(block: RowBlock, model: Model, labels: LabelArray, after: LabelArray
     there = exact_sum(model.distortion.own_distances(rows, terms, table, after[moved]))
     here = exact_sum(model.distortion.own_distances(rows, terms, table, labels[moved]))
     return there - here
-
-
-class _Relabelled(NamedTuple):
-    """A label file, the labels in it and those that take their place."""
-
-    file: LabelsFile
-    before: LabelArray
-    after: LabelArray
-
-
-class _Moving:
-    """What the partitions of a slice that were dealt with so far give back."""
-
-    def __init__(self, model: Model, store: LabelStore, lasting: bool) -> None:
-        self.model, self.store = model, store
-        self.pieces: list[Piece] = []
-        self.n_moved = 0
-        self.change = exact_zero()
-        self.sums = model.accumulator(lasting=lasting)
-
-    def add(self, block: RowBlock, terms: Any, labels: _Relabelled, change: IntArray) -> None:
-        """Keep the labels of one partition, and what they change."""
-        model, (file, before, after) = self.model, labels
-        self.pieces.append((file.part, file.first_row, np.asarray(after, np.int32)))
-        self.n_moved += int(np.count_nonzero(before != after))
-        self.change += change
-        model.distortion.add_moves(
-            self.sums, block, terms, model.weights, before, after, exponent=model.exponent
-        )
-
-    def step(self) -> Step:
-        """Return it, moved rows only noted where the driver sees them, else added up."""
-        sums = self.sums if self.store.in_process else self.sums.finish()
-        files = self.store.run.write_group(self.store.number, self.pieces)
-        return Step(files, self.n_moved, self.change, sums)
 
 
 def merge_steps(steps: Sequence[Step]) -> Step:
@@ -373,11 +343,6 @@ def file_of(step: Step) -> LabelsFile:
     """Return the label file of a step over one partition."""
     (file,) = step.files
     return file
-
-
-def labels_of(run: CheckpointStore, file: LabelsFile) -> LabelArray:
-    """Return the labels of a partition as they are."""
-    return run.read_labels(file)
 
 
 def total(partitions: TaskSlice, model: Model, store: LabelStore) -> Sums | Accumulator:
@@ -405,8 +370,16 @@ def add_limbs(parts: Sequence[IntArray]) -> IntArray:
     return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
 
 
-def labels_at(labels: LabelArray, rows: IntArray) -> LabelArray:
-    """Return the labels of some rows of a part."""
+def pick(starts: IntArray, members: AnyArray, chosen: IntArray) -> tuple[IntArray, AnyArray]:
+    """Return some lists of a CSR of lists."""
+    lengths = np.diff(starts)[chosen]
+    cuts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.repeat(starts[:-1][chosen] - cuts[:-1], lengths) + np.arange(cuts[-1])
+    return cuts, members[places]
+
+
+def labels_at(labels: LabelArray, rows: IntArray | slice) -> LabelArray:
+    """Return the labels of some rows."""
     return labels[rows]
 
 
@@ -433,11 +406,6 @@ def write_linked(
     """Write the labels of a linked partition."""
     own = np.array(labels[corpus_rows], np.int32)
     return run.write_labels(number, rows.name, rows.first_row, own)
-
-
-def take_rows(block: RowBlock, places: IntArray) -> RowBlock:
-    """Return some rows of a partition."""
-    return block.take(places)
 
 
 def gather_rows(pieces: list[RowBlock], order: IntArray) -> RowBlock:

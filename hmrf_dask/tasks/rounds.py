@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.kernels.icm import move_groups, move_points
 from hmrf_dask.kernels.problem import (
+    Grouping,
     ProblemArrays,
     distortion_sums,
     make_grouping,
@@ -30,7 +30,6 @@ from hmrf_dask.kernels.reconcile import (
     make_half_edges,
     merge_groups,
     merge_lists,
-    merge_parts,
     near_moves,
     propose,
     select_proposals,
@@ -53,34 +52,26 @@ class Members(NamedTuple):
         start = self.start[low : high + 1]
         return Members(self.number[low:high], start - start[0], self.member[start[0] : start[-1]])
 
+    def grouping(self, groups: LabelArray) -> Grouping:
+        """Return them as kernels see them; `groups` are those of every place."""
+        return make_grouping(groups, self.start, self.member)
+
 
 @dataclass(frozen=True)
 class Piece(Sized):
-    """What a linked partition knows of its ICM problem, whatever pairs and distances cost.
+    """What a linked partition knows of its ICM problem, whatever pairs and distances cost."""
 
-    Attributes
-    ----------
-    first : place of its first own point
-    offset, size : index in the problem of its first own point, and how many it has
-    far : indices of the far ends of its pairs, ascending
-    start, neighbour : half-edges of the own points, neighbours as places
-    edge : where the pair of each half-edge stands among those of the piece's blocks, end to end
-    groups : must-link group of every place
-    inside, cut : groups of at least two points: all of them here, or some elsewhere
-    seen_by : by piece, the own points it has as far ends (indices, ascending)
-    """
-
-    first: int
-    offset: int
-    size: int
-    far: LabelArray
-    start: IntArray
-    neighbour: LabelArray
-    edge: LabelArray
-    groups: LabelArray
-    inside: Members
-    cut: Members
-    seen_by: dict[int, LabelArray]
+    first: int  # place of its first own point
+    offset: int  # index in the problem of its first own point
+    size: int  # own points
+    far: LabelArray  # indices of the far ends of its pairs, ascending
+    start: IntArray  # half-edges of the own points
+    neighbour: LabelArray  # at the other ends, as places
+    edge: LabelArray  # where each half-edge's pair stands among its blocks' pairs, end to end
+    groups: LabelArray  # must-link group of every place
+    inside: Members  # groups of at least two points, all of them here
+    cut: Members  # some elsewhere
+    seen_by: dict[int, LabelArray]  # by piece, the own points it has as far ends (indices)
 
     @property
     def own(self) -> slice:
@@ -97,25 +88,15 @@ class Piece(Sized):
 
 @dataclass(frozen=True)
 class Cutting:
-    """An ICM problem in pieces, as the driver knows it.
+    """An ICM problem in pieces, as the driver knows it."""
 
-    Attributes
-    ----------
-    partitions, pair_blocks : linked partitions and pair blocks of the problem
-    pieces : emptied once they are task results
-    neighbours : by piece, the pieces it shares pairs with
-    blocks : by piece, the pair blocks it has ends in
-    cut_groups : groups with points in several pieces, ascending
-    homes : the piece of the first point of each group
-    """
-
-    partitions: range
+    partitions: range  # linked partitions of the problem
     pair_blocks: range
-    pieces: tuple[Piece, ...] = field(repr=False)
-    neighbours: tuple[tuple[int, ...], ...]
-    blocks: tuple[tuple[int, ...], ...]
-    cut_groups: LabelArray
-    homes: LabelArray
+    pieces: tuple[Piece, ...] = field(repr=False)  # emptied once they are task results
+    neighbours: tuple[tuple[int, ...], ...]  # by piece, the pieces it shares pairs with
+    blocks: tuple[tuple[int, ...], ...]  # by piece, the pair blocks it has ends in
+    cut_groups: LabelArray  # groups with points in several pieces, ascending
+    homes: LabelArray  # the piece of the first point of each group
 
 
 def cut_problem(layout: LinkedLayout, number: int) -> Cutting:
@@ -134,10 +115,15 @@ def cut_problem(layout: LinkedLayout, number: int) -> Cutting:
     pairs = (_pairs_of(layout, touching, int(starts[0])) for touching in blocks)
     pieces = tuple(cut_points(starts - starts[0], groups, pairs))
     homes, cut = _homes(groups, starts - starts[0])
-    neighbours = tuple(tuple(sorted(piece.seen_by)) for piece in pieces)
-    cut_groups = np.flatnonzero(cut).astype(np.int32)
-    touched = tuple(tuple(touching) for touching in blocks)
-    return Cutting(partitions, pair_blocks, pieces, neighbours, touched, cut_groups, homes)
+    return Cutting(
+        partitions,
+        pair_blocks,
+        pieces,
+        neighbours=tuple(tuple(sorted(piece.seen_by)) for piece in pieces),
+        blocks=tuple(tuple(touching) for touching in blocks),
+        cut_groups=np.flatnonzero(cut).astype(np.int32),
+        homes=homes,
+    )
 
 
 def _pairs_of(layout: LinkedLayout, blocks: list[int], start: int) -> tuple[LabelArray, LabelArray]:
@@ -157,8 +143,8 @@ def cut_points(
     """Yield the pieces of points cut at `bounds`; `pairs` holds for each at least its own."""
     sizes = np.bincount(groups)
     _, cut = _homes(groups, bounds)
-    for number, (first, second) in enumerate(pairs):
-        yield _piece(number, bounds, first, second, groups, sizes, cut)
+    for number, ends in enumerate(pairs):
+        yield _piece(bounds, number, ends, groups, inside=(sizes > 1) & ~cut, cut=cut)
 
 
 def _homes(groups: IntArray, bounds: IntArray) -> tuple[LabelArray, BoolArray]:
@@ -172,15 +158,16 @@ def _homes(groups: IntArray, bounds: IntArray) -> tuple[LabelArray, BoolArray]:
 
 
 def _piece(
-    number: int,
     bounds: IntArray,
-    first: LabelArray,
-    second: LabelArray,
+    number: int,
+    ends: tuple[LabelArray, LabelArray],
     groups: IntArray,
-    sizes: IntArray,
+    *,
+    inside: BoolArray,
     cut: BoolArray,
 ) -> Piece:
-    offset, last = bounds[number : number + 2].tolist()
+    """Return a piece; of every group `inside` and `cut` say which list it may be in."""
+    (first, second), (offset, last) = ends, bounds[number : number + 2].tolist()
     size = last - offset
     here = [np.flatnonzero((side >= offset) & (side < last)) for side in (first, second)]
     point = np.concatenate([first[here[0]], second[here[1]]]) - offset
@@ -201,14 +188,14 @@ def _piece(
         below,
         offset,
         size,
-        far.astype(np.int32),
-        start,
-        places.astype(np.int32),
-        edge,
-        view.astype(np.int32),
-        _members(own, (sizes[own] > 1) & ~cut[own], below),
-        _members(own, cut[own], below),
-        seen_by,
+        far=far.astype(np.int32),
+        start=start,
+        neighbour=places.astype(np.int32),
+        edge=edge,
+        groups=view.astype(np.int32),
+        inside=_members(own, inside[own], below),
+        cut=_members(own, cut[own], below),
+        seen_by=seen_by,
     )
 
 
@@ -248,9 +235,19 @@ class Summary(NamedTuple):
     readers: tuple[int, ...]  # the pieces that have a point with a gain as a far end
 
 
-def piece_arrays(piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int) -> ProblemArrays:
-    """Return a piece as ICM kernels see it."""
-    return make_problem(piece.first, costs, shift, piece.start, piece.neighbour, pair_costs)
+class PricedPiece(NamedTuple):
+    """A piece, its int32 cost rows, and the signed costs of its half-edges."""
+
+    piece: Piece
+    costs: LabelArray  # in units of 2**shift
+    pair_costs: IntArray
+    shift: int
+
+    @property
+    def arrays(self) -> ProblemArrays:
+        """The piece as ICM kernels see it."""
+        piece, ends = self.piece, (self.piece.start, self.piece.neighbour, self.pair_costs)
+        return make_problem(piece.first, self.costs, self.shift, *ends)
 
 
 def half_edges(piece: Piece) -> HalfEdges:
@@ -259,11 +256,6 @@ def half_edges(piece: Piece) -> HalfEdges:
 
 
 # ---- opening
-
-
-def read_own(run: CheckpointStore, file: LabelsFile) -> LabelArray:
-    """Return the labels of a piece's own points."""
-    return run.read_labels(file)
 
 
 def undecided(labels: LabelArray) -> bool:
@@ -320,28 +312,19 @@ def close_piece(piece: Piece, labels: LabelArray) -> LabelArray:
 # ---- points
 
 
-def propose_points(
-    piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray
-) -> PointProposals:
+def propose_points(priced: PricedPiece, labels: LabelArray) -> PointProposals:
     """Return the proposals of all own points."""
-    return PointProposals(*propose(labels, piece_arrays(piece, costs, pair_costs, shift)))
+    return PointProposals(*propose(labels, priced.arrays))
 
 
 def propose_near_moves(
-    piece: Piece,
-    costs: AnyArray,
-    pair_costs: IntArray,
-    shift: int,
-    labels: LabelArray,
-    proposals: PointProposals,
-    moves: list[Boundary],
+    priced: PricedPiece, labels: LabelArray, proposals: PointProposals, moves: list[Boundary]
 ) -> PointProposals:
     """Return the proposals of own points after `moves`, which `labels` has already."""
-    places = piece.places(np.concatenate([boundary[0] for boundary in moves]))
-    changed = near_moves(len(labels), half_edges(piece), places)
+    places = priced.piece.places(np.concatenate([boundary[0] for boundary in moves]))
+    changed = near_moves(len(labels), half_edges(priced.piece), places)
     targets, gains = proposals.targets.copy(), proposals.gains.copy()
-    arrays = piece_arrays(piece, costs, pair_costs, shift)
-    targets[changed], gains[changed] = propose(labels, arrays, changed)
+    targets[changed], gains[changed] = propose(labels, priced.arrays, changed)
     return PointProposals(targets, gains)
 
 
@@ -377,13 +360,11 @@ def winning_moves(piece: Piece, proposals: PointProposals, boundaries: list[Boun
     return won + np.int32(piece.offset), proposals.targets[won]
 
 
-def heap_moves(
-    piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray
-) -> Boundary:
+def heap_moves(priced: PricedPiece, labels: LabelArray) -> Boundary:
     """Return the moves of a piece's own heap of points, all others as they are."""
     after = labels.copy()
-    move_points(after, piece_arrays(piece, costs, pair_costs, shift))
-    return _changes(piece, labels, after)
+    move_points(after, priced.arrays)
+    return _changes(priced.piece, labels, after)
 
 
 def _changes(piece: Piece, before: LabelArray, after: LabelArray) -> Boundary:
@@ -410,37 +391,19 @@ class GroupProposals(Sized):
     most: int
 
 
-def propose_inside_groups(
-    piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray, most: int
-) -> GroupProposals:
+def propose_inside_groups(priced: PricedPiece, labels: LabelArray, most: int) -> GroupProposals:
     """Return the best moves of groups that lie wholly in a piece."""
-    arrays = piece_arrays(piece, costs, pair_costs, shift)
-    inside = make_grouping(piece.groups, piece.inside.start, piece.inside.member)
-    moves = inside_proposals(labels, arrays, inside, piece.inside.number)
+    inside, groups = priced.piece.inside, priced.piece.groups
+    moves = inside_proposals(labels, priced.arrays, inside.grouping(groups), inside.number)
     return GroupProposals(best_groups(moves, most), most)
 
 
 def cut_group_energies(
-    piece: Piece,
-    costs: AnyArray,
-    pair_costs: IntArray,
-    shift: int,
-    labels: LabelArray,
-    first: int,
-    last: int,
+    priced: PricedPiece, labels: LabelArray, first: int, last: int
 ) -> tuple[LabelArray, IntArray, IntArray]:
     """Return a piece's part of the energies of the cut groups numbered `first` to `last`."""
-    arrays = piece_arrays(piece, costs, pair_costs, shift)
-    cut = piece.cut.between(first, last)
-    grouping = make_grouping(piece.groups, cut.start, cut.member)
-    return cut.number, *group_gain_parts(labels, arrays, grouping)
-
-
-def add_parts(
-    parts: list[tuple[LabelArray, IntArray, IntArray]],
-) -> tuple[LabelArray, IntArray, IntArray]:
-    """Return parts of the energies of groups, added up."""
-    return merge_parts(parts)
+    cut = priced.piece.cut.between(first, last)
+    return cut.number, *group_gain_parts(labels, priced.arrays, cut.grouping(priced.piece.groups))
 
 
 def cut_group_proposals(parts: tuple[LabelArray, IntArray, IntArray], most: int) -> GroupProposals:
@@ -465,11 +428,6 @@ def beaten(piece: Piece, proposals: GroupProposals) -> BoolArray:
     return beaten_groups(piece.groups, half_edges(piece), proposals.moves)
 
 
-def either(flags: list[BoolArray]) -> BoolArray:
-    """Return where any of the flags is set."""
-    return np.asarray(np.logical_or.reduce(flags), np.bool_)
-
-
 def unbeaten(proposals: GroupProposals, flags: BoolArray) -> GroupMoves:
     """Return the groups that no piece saw beaten: they move."""
     return select_proposals(proposals.moves, ~flags)
@@ -481,12 +439,8 @@ def group_moves(piece: Piece, labels: LabelArray, moving: GroupMoves) -> Boundar
     return place + np.int32(piece.offset - piece.first), label
 
 
-def group_heap_moves(
-    piece: Piece, costs: AnyArray, pair_costs: IntArray, shift: int, labels: LabelArray
-) -> Boundary:
+def group_heap_moves(priced: PricedPiece, labels: LabelArray) -> Boundary:
     """Return the moves of a piece's own heap of the groups that lie wholly in it."""
     after = labels.copy()
-    arrays = piece_arrays(piece, costs, pair_costs, shift)
-    inside = make_grouping(piece.groups, piece.inside.start, piece.inside.member)
-    move_groups(after, arrays, inside)
-    return _changes(piece, labels, after)
+    move_groups(after, priced.arrays, priced.piece.inside.grouping(priced.piece.groups))
+    return _changes(priced.piece, labels, after)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks import first_centroids
 from hmrf_dask.tasks.first_centroids import (
     CandidateRows,
+    Lowest,
     agglomerate,
     farthest_first,
     find_neighbourhoods,
@@ -50,22 +51,17 @@ class StartSample(Sized):
         return CandidateRows(self.block, self.distortion, smoothing, exponent, self.settings.seed)
 
 
-def sort_start_sample(sample: StartSample) -> StartSample:
-    """Return a start sample with its rows in id order, so that index order is id order."""
-    order = np.argsort(sample.block.ids, kind="stable")
+def make_start_sample(block: RowBlock, sample: StartSample) -> StartSample:
+    """Return a start sample with its rows, which come as a task result, now in id order."""
+    order = np.argsort(block.ids, kind="stable")  # so index order is id order
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return replace(
         sample,
-        block=sample.block.take(order),
+        block=block.take(order),
         rows=sample.rows[order],
         node_rows=place[sample.node_rows],
     )
-
-
-def make_start_sample(block: RowBlock, sample: StartSample) -> StartSample:
-    """Return a start sample with its rows, which come as a task result."""
-    return sort_start_sample(replace(sample, block=block))
 
 
 def start_centroids(sample: StartSample, name: str) -> FloatArray:
@@ -77,16 +73,16 @@ def start_centroids(sample: StartSample, name: str) -> FloatArray:
         return first_centroids.kmeans_plus_plus(rows, n_clusters, start)
     if kind == "random":
         return first_centroids.random_rows(rows, n_clusters, start)
-    given = np.zeros((0, sample.extent.n_features))
+    known = np.zeros((0, sample.extent.n_features))
     if sample.graph is not None and (kind, settings.neighborhoods) == ("neighborhoods", "largest"):
-        given = largest_first(rows, sample.graph, sample.node_rows, n_clusters)
+        known = largest_first(rows, sample.graph, sample.node_rows, n_clusters)
     elif sample.graph is not None:
         singles = kind == "agglomerated-singles"
-        found = find_neighbourhoods(rows, sample.graph, sample.node_rows, singles=singles)
+        groups = find_neighbourhoods(rows, sample.graph, sample.node_rows, singles=singles)
         pick = farthest_first if kind in ("farthest-first", "neighborhoods") else agglomerate
-        given = pick(rows, found, n_clusters) if len(found) else given
+        known = pick(rows, groups, n_clusters) if len(groups) else known
     how = settings.fill if kind == "neighborhoods" else "k-means++"
-    return first_centroids.fill(rows, n_clusters, start, given, how)
+    return first_centroids.fill(rows, n_clusters, start, known, how)
 
 
 def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
@@ -97,8 +93,8 @@ def smoothed(distortion: Distortion, means: FloatArray) -> FloatArray:
     exponent = fixed_point_exponent(1, float(np.abs(means).max(initial=0.0)))
     sums = np.rint(means * 2.0**exponent).astype(np.int64)
     sums = np.column_stack([sums, np.zeros(len(means), np.int64)])
-    one, plain = np.ones(len(means), np.int64), np.ones(means.shape[1])
-    return distortion.centroids(sums, exponent, one, plain, smoothing, None)
+    counts, weights = np.ones(len(means), np.int64), np.ones(means.shape[1])
+    return distortion.centroids(sums, exponent, counts, weights, smoothing, None)
 
 
 def labels_by_row(sample: StartSample, run: CheckpointStore, file: LabelsFile) -> AnyArray:
@@ -108,45 +104,24 @@ def labels_by_row(sample: StartSample, run: CheckpointStore, file: LabelsFile) -
     return out
 
 
-@dataclass(frozen=True)
-class Lowest(Sized):
-    """The rows of a part with the lowest keyed numbers."""
+class Draw(NamedTuple):
+    """Rows that a start sample still needs."""
 
-    numbers: FloatArray
-    ids: AnyArray
-    rows: IntArray
+    seed: int
     most: int
 
 
 def lowest_rows(
-    block: RowBlock, first_row: int, linked: IntArray, taken: IntArray, seed: int, most: int
+    block: RowBlock, first_row: int, linked: IntArray, taken: IntArray, draw: Draw
 ) -> Lowest:
-    """Return the `most` rows of a part with the lowest keyed numbers, those `taken` left out.
+    """Return the rows of a partition with the lowest keyed numbers, those `taken` left out.
 
     Linked rows come after all free ones, and without their pairs: they only fill up.
     """
-    numbers = uniforms(block.keys, seed, "sample", 0, 0, 0)
+    numbers = uniforms(block.keys, draw.seed, "sample", 0, 0, 0)
     numbers[linked] += 1.0
     rows = np.delete(np.arange(block.n_rows), taken)
-    return _first(Lowest(numbers[rows], block.ids[rows], rows + first_row, most))
-
-
-def _first(lowest: Lowest) -> Lowest:
-    order = np.lexsort((lowest.ids, lowest.numbers))[: lowest.most]
-    return Lowest(lowest.numbers[order], lowest.ids[order], lowest.rows[order], lowest.most)
-
-
-def merge_lowest(lists: Sequence[Lowest]) -> Lowest:
-    """Return the lowest of several parts."""
-    some = [one for one in lists if len(one.rows)] or list(lists[:1])  # none: ids of any type
-    return _first(
-        Lowest(
-            np.concatenate([one.numbers for one in some]),
-            np.concatenate([one.ids for one in some]),
-            np.concatenate([one.rows for one in some]),
-            some[0].most,
-        )
-    )
+    return Lowest(numbers[rows], block.ids[rows], rows + first_row, draw.most).cut()
 
 
 def fill_classes(sample: StartSample, known: FloatArray, classes: IntArray) -> FloatArray:
@@ -161,8 +136,6 @@ def fill_classes(sample: StartSample, known: FloatArray, classes: IntArray) -> F
 
 
 SAMPLE_ROWS = 50_000
-
-
 SAMPLE_ROWS_PER_CLUSTER = 200
 
 

@@ -239,8 +239,8 @@ def _in_float64(
     return out, exact_sum(there) - exact_sum(here)
 
 
-def _exact_costs(block: Any, kept: Any, model: Any, scale: Any, *arguments: Any) -> Any:
-    return icm.exact_linked_costs(block, model, scale)
+def _exact_costs(rows: Any, model: Any, scale: Any, *arguments: Any) -> Any:
+    return icm.LinkedCosts(icm.exact_costs(rows.blocks[0], model, scale))
 
 
 # ---- what is known from the iteration before

@@ -28,6 +28,7 @@ from hmrf_dask.fit.rounds import Rounds, settle_in_rounds
 from hmrf_dask.flow.dataflow import DaskFlow, Inline
 from hmrf_dask.tasks import icm as tasks_icm
 from hmrf_dask.tasks.model import Model, State
+from hmrf_dask.tasks.partitions import StoredLabels
 from tests.proofs.measuring import MEBIBYTE, Resident, left_to_gain, seconds, threads
 from tests.support.icm_problems import blobs, engine_over, labels_by_node
 from tests.support.problems import label_pairs, planted_text
@@ -96,19 +97,11 @@ def _settle_first(engine: Engine, centroids: AnyArray) -> Figures:
             labels = start(rows).astype(np.int32)
             files.append(engine.run.write_labels(0, of.name, of.first_row, labels))
         resident, known = Resident(), [tasks_icm.LinkedCosts(one) for one in costs]
-        before = tasks_icm.problem_labels(engine.run, files)
+        priced = tasks_icm.PricedProblem(icm, pairs, StoredLabels(engine.run, files))
+        before = priced.labels.read()
         took, after = seconds(
-            lambda known=known, files=files: tasks_icm.settle(
-                icm,
-                pairs,
-                known,
-                [],
-                model,
-                pricing.scale,
-                False,
-                (1.0, 1.0),
-                engine.run,
-                files,
+            lambda known=known, priced=priced: tasks_icm.settle(
+                priced, known, [], model, pricing.scale
             )
         )
         left = left_to_gain(after, np.concatenate(costs), pricing.scale.shift, icm, pairs)
@@ -400,8 +393,8 @@ def many_pairs(n: int = 500_000, m: int = 1_000_000, k: int = 20) -> Figures:
     closed, engine = seconds(lambda: prepare(True, 2**40))
     found = {"rows": n, "pairs": m, "given_only_seconds": given, "closure_seconds": closed}
     found["growth_mib"] = resident.growth // MEBIBYTE
-    assert engine.problem.graph is not None
-    return found | _contradiction(engine.problem.graph.groups, must, cannot, n)
+    assert engine.problem.constraints is not None
+    return found | _contradiction(engine.problem.constraints.graph.groups, must, cannot, n)
 
 
 def _contradiction(groups: AnyArray, must: AnyArray, cannot: AnyArray, n: int) -> Figures:

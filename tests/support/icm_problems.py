@@ -14,7 +14,7 @@ from hmrf_dask.constraints.pairs import AnyArray
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.distortions.base import Extent
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.problem import lay_out
+from hmrf_dask.fit.problem import CorpusRows, Pairs, lay_out
 from hmrf_dask.flow.dataflow import Dataflow
 from hmrf_dask.kernels.problem import (
     Grouping,
@@ -150,10 +150,10 @@ def engine_over(
     )
     cuts = np.linspace(0, n, 17).astype(int)
     blocks = [flow.share(RowBlock.from_array(rows[first:last])) for first, last in pairwise(cuts)]
-    problem = lay_out(
-        flow, asked, make_distortion("cosine").bind(extent), extent, blocks,
-        np.diff(cuts).tolist(), graph, np.arange(n), np.full(n, d), cost_unit(largest),
-    )  # fmt: skip
+    pairs = Pairs(graph, np.arange(n), np.full(n, d), cost_unit(largest))
+    distortion = make_distortion("cosine").bind(extent)
+    rows_of = CorpusRows(blocks, np.diff(cuts).tolist())
+    problem = lay_out(flow, asked, distortion, extent, rows_of, pairs)
     return Engine(flow, problem, MemoryRun(), 1)
 
 

@@ -26,7 +26,7 @@ from hmrf_dask.fit.loop import (
     warm_iteration,
 )
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.problem import lay_out, whole_labels
+from hmrf_dask.fit.problem import CorpusRows, lay_out, whole_labels
 from hmrf_dask.flow.dataflow import Dataflow, Inline
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Settings, State
@@ -129,10 +129,8 @@ def make_bench(
         pairs = preparation.resolve(
             flow, corpus, constraints_of(problem), settings, bound.closure_form
         )
-    resolved: tuple[Any, ...] = ()
-    if pairs is not None:
-        resolved = (pairs.graph, pairs.node_rows, pairs.row_values, pairs.cost_unit)
-    laid = lay_out(flow, settings, bound, extent, blocks, corpus.row_counts, *resolved)
+    rows = CorpusRows(blocks, corpus.row_counts)
+    laid = lay_out(flow, settings, bound, extent, rows, pairs)
     return Bench(problem, Engine(flow, laid, MemoryRun()))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hmrf_dask.fit.rounds import ROUNDS, Rounds
 from hmrf_dask.flow.dataflow import Inline
-from hmrf_dask.tasks.rounds import Cutting, Piece, cut_points
+from hmrf_dask.tasks.rounds import Cutting, Piece, PricedPiece, cut_points
 
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -51,16 +51,18 @@ def reconciliation(
                 np.concatenate([one[piece.own] for one, piece in zip(labels, pieces, strict=True)])
             )
 
-    return Rounds(
-        Inline(), cutting, pieces, [costs[first:last] for first, last in pairwise(bounds)],
-        [np.asarray(pairs[2], np.int64)[piece.edge] for piece in pieces], shift, costs.shape[1],
-        budget, rounds, show,
-    )  # fmt: skip
+    signed = np.asarray(pairs[2], np.int64)
+    priced = [
+        PricedPiece(piece, costs[first:last], signed[piece.edge], shift)
+        for piece, (first, last) in zip(pieces, pairwise(bounds), strict=True)
+    ]
+    return Rounds(Inline(), cutting, priced, costs.shape[1], budget, rounds=rounds, watch=show)
 
 
 def reconcile(rounds: Rounds, labels: np.ndarray) -> np.ndarray:
     """Run to the end from `labels` (negative: none yet); return the labels of all points."""
-    rounds.open([labels[piece.offset : piece.offset + piece.size] for piece in rounds.pieces])
+    pieces = [priced.piece for priced in rounds.pieces]
+    rounds.open([labels[piece.offset : piece.offset + piece.size] for piece in pieces])
     rounds.run()
-    ends = zip(rounds.labels, rounds.pieces, strict=True)
+    ends = zip(rounds.labels, pieces, strict=True)
     return np.concatenate([one[piece.own] for one, piece in ends])

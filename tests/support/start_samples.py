@@ -16,7 +16,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks import partitions
 from hmrf_dask.tasks.first_centroids import CandidateRows
 from hmrf_dask.tasks.model import Settings
-from hmrf_dask.tasks.start_sample import StartSample, sort_start_sample
+from hmrf_dask.tasks.start_sample import StartSample, make_start_sample
 from tests.support.loop import Bench
 from tests.support.problems import legal_rows
 
@@ -72,8 +72,10 @@ def start_sample_of_bench(bench: Bench) -> StartSample:
     """Return the whole of a small problem as a start sample."""
     laid = bench.engine.problem
     block = RowBlock.concatenate([part.block for part in laid.free])
+    pairs = laid.constraints
+    graph, nodes = (pairs.graph, pairs.node_rows) if pairs else (None, np.zeros(0, np.int64))
     sample = StartSample(
-        block, np.arange(block.n_rows), laid.graph, laid.node_rows, laid.settings, laid.distortion,
+        block, np.arange(block.n_rows), graph, nodes, laid.settings, laid.distortion,
         laid.extent, laid.cost_unit, laid.row_bytes,
     )  # fmt: skip
-    return sort_start_sample(sample)
+    return make_start_sample(block, sample)

@@ -143,7 +143,7 @@ def means(
 
 
 @inner(inline="always")
-def _look_at(
+def _measure(
     row: FloatArray, weights: FloatArray, m: Any, lanes: FloatArray, most: FloatArray, lane: Any
 ) -> None:
     x = row[m]
@@ -161,9 +161,9 @@ def _length(row: FloatArray, weights: FloatArray, lanes: FloatArray, most: Float
     most[:] = 0.0
     for first in range(0, whole, LANES):
         for lane in range(LANES):
-            _look_at(row, weights, first + lane, lanes, most, lane)
+            _measure(row, weights, first + lane, lanes, most, lane)
     for m in range(whole, row.shape[0]):
-        _look_at(row, weights, m, lanes, most, m - whole)
+        _measure(row, weights, m, lanes, most, m - whole)
     return math.sqrt(_fold(lanes))
 
 
@@ -229,8 +229,7 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
     metric = frozen(np.zeros(0) if (weights == 1.0).all() else weights, np.float64)
 
     def measure(first: int, last: int) -> None:
-        lanes = np.empty((2, LANES))
-        _lengths(rows[first:last], *lanes, lengths[first:last], tops[first:last])
+        _lengths(rows[first:last], *np.empty((2, LANES)), lengths[first:last], tops[first:last])
 
     def write(first: int, last: int) -> None:
         lanes = np.empty((2, LANES))
@@ -241,7 +240,7 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
         unit = (np.abs(lengths - 1.0) < UNIT) | (lengths == 0.0)
         if unit.all():
             return centroids, float(tops.max(initial=0.0))
-        # A user's, once in a fit. What becomes of a row may not depend on those beside it.
+        # A user's, once in a fit. What becomes of a row may not depend on other rows.
         scaled = rows / np.where(unit, 1.0, lengths)[:, None]
         return scaled, largest(scaled)
     out = buffer(rows.shape, np.float64)
@@ -250,11 +249,5 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
 
 
 def largest(rows: FloatArray) -> float:
-    """Return the largest absolute value, looked for row by row.
-
-    Examples
-    --------
-    >>> largest(np.array([[1.0, -3.0], [2.0, 0.0]]))
-    3.0
-    """
+    """Return the largest absolute value, row by row."""
     return max((max(float(row.max()), -float(row.min())) for row in rows), default=0.0)

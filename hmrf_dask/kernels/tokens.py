@@ -20,24 +20,13 @@ _HALF = np.uint64(32)
 
 
 class Words(NamedTuple):
-    """The words of some texts.
+    """The words of some texts."""
 
-    Attributes
-    ----------
-    numbers : int32 array
-        Of every word in turn, text after text.
-    ends : int64 array, shape (n_texts + 1,)
-        Where the words of each text begin in `numbers`, and at the end their number.
-    characters : uint8 array
-        Of the distinct words, one after the other.
-    bounds : int64 array, shape (n_distinct + 1,)
-        Where each begins in `characters`.
-    """
-
-    numbers: LabelArray
+    numbers: LabelArray  # of every word in turn, text after text
+    # (n_texts + 1,): where the words of each text begin in `numbers`, and at the end their number
     ends: IntArray
-    characters: AnyArray
-    bounds: IntArray
+    characters: AnyArray  # of the distinct words, one after the other
+    bounds: IntArray  # (n_distinct + 1,): where each begins in `characters`
 
 
 class Entries(NamedTuple):
@@ -176,21 +165,7 @@ def _with_room(book: Book, n_found: int) -> Book:
 
 
 def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
-    """Return the words of texts.
-
-    Parameters
-    ----------
-    text : uint8 array
-        All texts, one after the other.
-    starts : int64 array, shape (n_texts + 1,)
-        Where each begins, and at the end where the last ends.
-    table : uint8 array, shape (256,)
-        See `character_table`.
-
-    Returns
-    -------
-    Words
-    """
+    """Return the words of texts, one after the other, that begin and end at `starts`."""
     texts = Texts(frozen(text, np.uint8), frozen(starts, np.int64), frozen(table, np.uint8))
     n_texts, n_bytes = len(starts) - 1, int(starts[-1] - starts[0])
     numbers = np.empty((n_bytes + n_texts) // 3 + 1, np.int32)
@@ -240,17 +215,9 @@ def _count(
 
 
 def count_entries(rows: LabelArray, terms: LabelArray, n_rows: int, n_terms: int) -> Entries:
-    """Return how often each text has each term.
+    """Return how often each text has each term, from the text and the term of every occurrence.
 
-    Parameters
-    ----------
-    rows, terms : int32 arrays, shape (n_occurrences,)
-        Of every occurrence; those of one term in ascending order of texts.
-    n_rows, n_terms : int
-
-    Returns
-    -------
-    Entries
+    Those of one term are in ascending order of texts.
     """
     begin = _cumulated(rows, n_rows)
     fill, start = begin[:-1].copy(), _cumulated(terms, n_terms)[:-1].copy()

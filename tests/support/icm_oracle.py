@@ -38,10 +38,6 @@ class Component:
             total += penalty if violated else 0
         return total
 
-    def constant(self) -> int:
-        """What the energy of signed costs leaves out."""
-        return sum(penalty for _, _, kind, penalty in self.pairs if kind == "must")
-
     def best_single_gain(self, labels: list[int]) -> int:
         now = self.energy(labels)
         best = 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.exact import add_limbs, best_limbs, join_limbs
+from hmrf_dask.kernels.exact import add_limbs, best_limbs
 from hmrf_dask.kernels.icm import (
     LARGE_GROUP,
     empty_heap,
@@ -21,7 +21,7 @@ from hmrf_dask.kernels.icm import (
 )
 from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
 from hmrf_dask.kernels.reconcile import merge_parts
-from tests.support.icm_oracle import Component
+from tests.support.icm_oracle import Component, join_limbs
 from tests.support.icm_problems import (
     grouping_of,
     problem_of,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hmrf_dask.kernels.closure_tables import (
+    CHANGE,
     Closure,
     QuantisedRows,
     TableForm,
@@ -125,7 +126,7 @@ def add_closure(row: IntArray, labels: LabelArray, form: TableForm, group: int, 
 def _own_part(labels: LabelArray, form: TableForm, group: int, point: int) -> None:
     """Write into `part` what the closure inside the point's own group makes each cluster cost."""
     rows, closure, tables = form.rows, form.closure, form.tables
-    part, change = tables.buffers.part, tables.change
+    part, owners = tables.buffers.part, tables.owners
     part[:] = 0
     weight = closure.must_weight[group]
     if weight == 0:
@@ -133,10 +134,11 @@ def _own_part(labels: LabelArray, form: TableForm, group: int, point: int) -> No
     if tables.slots.slot[group] < 0:
         _add_partners(part, labels, form, group, point, closure.rival_start[group])  # no rivals
         return
-    _add_dot(part, rows, point, change.block, 0, tables.place)
+    _add_dot(part, rows, point, owners.sums, owners.start[CHANGE - 1], tables.place)
     own = rows.own[point]
     for h in range(part.shape[0]):
-        part[h] = weight * (closure.kappa * part[h] - change.members[h] * own - change.summed[h])
+        alike = closure.kappa * part[h] - owners.counts[CHANGE, h] * own
+        part[h] = weight * (alike - owners.own[CHANGE, h])
     part[labels[point]] += weight * tables.itself[point]
 
 

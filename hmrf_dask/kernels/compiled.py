@@ -7,7 +7,7 @@ import gc
 import hashlib
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
@@ -102,7 +102,7 @@ def cpu_features() -> str:
     import numba
 
     asked = numba.config.CPU_FEATURES  # NUMBA_CPU_FEATURES, in place of what the machine has
-    return str(asked or llvmlite.binding.get_host_cpu_features().flatten())
+    return str(llvmlite.binding.get_host_cpu_features().flatten() if asked is None else asked)
 
 
 @cache
@@ -160,7 +160,7 @@ def former(kind: Callable[P, Made]) -> Callable[P, Made]:
 
     def make(*values: P.args, **named: P.kwargs) -> Made:
         made = kind(*values, **named)
-        return made._make(form(value) for form, value in zip(forms, made, strict=True))
+        return made._make([form(value) for form, value in zip(forms, made, strict=True)])
 
     return make
 
@@ -169,7 +169,7 @@ def _form(hint: Any) -> Callable[[Any], Any]:
     """Return what brings a value into the form that an annotation says."""
     dtype = get_args(get_args(hint)[-1]) if get_args(hint) else ()
     if dtype and dtype[0] is not Any:
-        return partial(frozen, dtype=dtype[0])
+        return lambda array: frozen(array, dtype[0])
     return hint if hint in (int, float, bool) else lambda value: value
 
 

@@ -121,11 +121,6 @@ def best_limbs(high: IntArray, low: IntArray, base: int, count: int) -> tuple[An
     return target, high_gain, low_gain & MASK
 
 
-def join_limbs(high: int, low: int) -> int:
-    """Return the two limbs as one Python integer."""
-    return (int(high) << BITS) + int(low)
-
-
 LANES = 16  # independent sums: one chain of additions would wait for itself
 
 

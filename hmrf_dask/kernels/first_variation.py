@@ -315,10 +315,7 @@ def _change_of(
 
 @inner()
 def _set_gain(members: LabelArray, target: int, known: Known, buffers: _Buffers) -> tuple[Any, ...]:
-    """Return (gain, threshold) of moving all `members` to `target`.
-
-    The gain is −1 when the move would empty a cluster or move nobody.
-    """
+    """Return (gain, threshold) of moving `members`; gain −1: it empties a cluster or moves none."""
     clusters, labels, places = known.clusters, known.labels, known.places
     leavers = buffers.leavers
     for a in range(leavers.shape[0]):
@@ -396,10 +393,7 @@ def _move_set(members: LabelArray, target: int, known: Known, state: _State) -> 
 # One kernel for two functions: it takes 0.4 s to compile.
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _vary(moves: SetMoves, known: Known, buffers: _Buffers, state: _State, out: Gains) -> None:
-    """Find the best move of each set, to its own target or, where that is −1, to any cluster.
-
-    Where there is a state each move is made before the next set is judged.
-    """
+    """Find the best move of each set, to any cluster if its target is −1; with a state, make it."""
     n_clusters, makes = known.clusters.sums.shape[0], state.labels.shape[0] > 0
     for t in range(out.gain.shape[0]):
         members = moves.row[moves.start[t] : moves.start[t + 1]]

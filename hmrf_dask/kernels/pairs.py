@@ -280,11 +280,8 @@ def _turn(x: Any, y: Any, e: Any, f: Any, similarity: Any) -> Any:
 
 @inner(inline="always")
 def _feature_change(metric: _Metric, m: Any, x: Any, y: Any, extras: Any, violation: Any) -> Any:
-    """Return signed · dφ of feature m, where the rows have x and y.
-
-    `violation` are the signed weight of the pair and its similarity.
-    """
-    signed, similarity = violation
+    """Return signed · dφ of feature m, where the rows have x and y."""
+    signed, similarity = violation  # the signed weight of the pair, z · z'
     if metric.form == SQUARED:
         change = signed * ((x - y) * (x - y))
     elif metric.form == INNER:
@@ -394,30 +391,34 @@ def _list_new(rows: Any, point: Any, number: Any, seen: Any, feature: Any, place
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _collect(rows: Any, sets: _Sets, seen: Any, begin: IntArray, feature: LabelArray) -> None:
+def _collect(
+    rows: Any, sets: _Sets, seen: LabelArray, gap: int, begin: IntArray, feature: LabelArray
+) -> None:
     """List the features of each set as they come, or count them where the list is empty."""
-    seen[:] = -1
     for number in range(sets.start.shape[0] - 1):
         first = begin[number]
         place = first
         for at in range(sets.start[number], sets.start[number + 1]):
             place = _list_new(rows, sets.member[at], number, seen, feature, place)
         if feature.shape[0] == 0:
-            begin[number + 1] = place - first
+            begin[number + 1] = place - first + gap
 
 
 def features_of_sets(
-    indices: LabelArray, indptr: AnyArray, start: IntArray, member: AnyArray, n_features: int
+    rows: Any, start: IntArray, member: AnyArray, n_features: int, *, gap: int = 0
 ) -> tuple[IntArray, LabelArray]:
-    """Return the features of sets of rows, ascending, as CSR; dense rows have no indices."""
-    rows, sets = (indices, frozen(indptr, np.int64)), _make_sets(start, member)
-    begin, seen = np.zeros(len(start), np.int64), np.empty(n_features, np.int32)
-    _collect(rows, sets, seen, begin, np.empty(0, np.int32))
+    """Return the features of sets of rows, ascending, as CSR, with gaps after those of each set.
+
+    Dense rows have no indices.
+    """
+    entries, sets = (rows.indices, frozen(rows.indptr, np.int64)), _make_sets(start, member)
+    begin, seen = np.zeros(len(start), np.int64), np.full((2, n_features), -1, np.int32)
+    _collect(entries, sets, seen[0], gap, begin, np.empty(0, np.int32))
     begin = np.cumsum(begin)
     feature = np.empty(begin[-1], np.int32)
-    _collect(rows, sets, seen, begin, feature)
+    _collect(entries, sets, seen[1], gap, begin, feature)
     for first, last in pairwise(begin.tolist()):
-        feature[first:last].sort()
+        feature[first : last - gap].sort()
     return begin, feature
 
 
@@ -460,9 +461,8 @@ def sum_rows(
 
     A is a row's own square, or one half.
     """
-    begin, feature = features_of_sets(rows.indices, rows.indptr, start, member, len(roots))
-    feature = np.insert(feature, begin[1:], len(roots)).astype(np.int32)  # the centring
-    begin += np.arange(len(begin))
+    begin, feature = features_of_sets(rows, start, member, len(roots), gap=1)
+    feature[begin[1:] - 1] = len(roots)  # the centring
     sums = RowSums(begin, feature, np.empty(len(feature)), np.zeros(len(begin) - 1))
     grid = _make_grid(roots, np.sqrt((roots * roots).sum()), 1.0)
     _sum_sets(rows, grid, squared, _make_sets(start, member), sums, np.empty(len(roots)))

@@ -132,10 +132,7 @@ def _add_rows(costs: LabelArray, members: LabelArray, first: int, total: IntArra
 
 @inner(inline="always")
 def _cheapest_free(total: Any, taken: AnyArray, present: int) -> Any:
-    """Return the cheapest cluster that is not taken: a tie goes to `present`, then to the lowest.
-
-    -1 where all are taken and `present` is negative.
-    """
+    """Return the cheapest cluster that is not taken, ties: `present`, the lowest; -1: all are."""
     best = np.int64(present)
     for h in range(total.shape[0]):
         if taken[h] == 0 and (best < 0 or total[h] < total[best]):
@@ -221,13 +218,6 @@ def place_jointly(problem: ProblemArrays, grouping: Grouping) -> LabelArray:
     """Return a first labelling: groups by size, each where it costs least next to those placed.
 
     `problem` and `grouping` are of whole components; every point has a group.
-
-    Examples
-    --------
-    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([9]))
-    >>> problem = make_problem(0, np.array([[0, 2], [0, 5]]), 0, start, neighbour, cost)
-    >>> place_jointly(problem, make_grouping([0, 1], [0, 1, 2], [0, 1])).tolist()
-    [0, 1]
     """
     sizes = np.diff(grouping.start)
     order = np.lexsort((np.arange(len(sizes)), -sizes))

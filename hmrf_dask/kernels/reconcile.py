@@ -22,8 +22,6 @@ from hmrf_dask.kernels.icm import GroupSums, add_member, empty_sums
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster, fill_row
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
-STEP = 2**16  # energies of groups that are held at a time
-
 
 class HalfEdges(NamedTuple):
     """The pairs of a piece's own points, whatever they cost."""
@@ -110,22 +108,22 @@ def winners(
     return np.flatnonzero(wins).astype(np.int32)
 
 
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _add_neighbours(edges: HalfEdges, moved: BoolArray, near: BoolArray) -> None:
+    for point in range(near.shape[0]):
+        for edge in range(edges.start[point], edges.start[point + 1]):
+            near[point] |= moved[edges.neighbour[edge]]
+
+
 def near_moves(n_places: int, edges: HalfEdges, moved: AnyArray) -> LabelArray:
     """Return the own points (the piece's first is 0) that moved or have a neighbour that moved.
 
     `moved` holds places.
-
-    Examples
-    --------
-    >>> edges = make_half_edges(0, np.array([0, 1, 2, 2]), np.array([1, 0]))
-    >>> near_moves(3, edges, np.array([1])).tolist()
-    [0, 1]
     """
     mark = np.zeros(n_places, np.bool_)
     mark[moved] = True
     near = mark[edges.first : edges.first + len(edges.start) - 1].copy()
-    ends = np.flatnonzero(mark[edges.neighbour])
-    near[np.searchsorted(edges.start, ends, side="right") - 1] = True
+    _add_neighbours(edges, frozen(mark, np.bool_), near)
     return np.flatnonzero(near).astype(np.int32)
 
 
@@ -153,12 +151,27 @@ _make_moves = former(GroupMoves)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _parts(labels: LabelArray, problem: ProblemArrays, grouping: Grouping, sums: GroupSums) -> None:
+def _parts(
+    labels: LabelArray,
+    problem: ProblemArrays,
+    grouping: Grouping,
+    sums: GroupSums,
+    target: LabelArray,
+    gains: IntArray,
+) -> None:
+    """Add up the energies of groups, or one after the other, where their best moves are wanted."""
+    n_clusters, chosen = sums.row.shape[0], target.shape[0] > 0
     for group in range(grouping.start.shape[0] - 1):
-        base = group * (sums.row.shape[0] + 1)
+        base = 0 if chosen else group * (n_clusters + 1)
+        for h in range(base, base + n_clusters + 1):
+            sums.high[h] = 0
+            sums.low[h] = 0
         for at in range(grouping.start[group], grouping.start[group + 1]):
             point = np.int64(grouping.member[at]) - problem.first
             add_member(sums, base, labels, problem, grouping.of, point)
+        if chosen:
+            best, high, low = best_limbs(sums.high, sums.low, 0, n_clusters)
+            target[group], gains[0, group], gains[1, group] = best, high, low
 
 
 def group_gain_parts(
@@ -171,7 +184,8 @@ def group_gain_parts(
     """
     n_groups, n_clusters = len(grouping.start) - 1, problem.costs.shape[1]
     sums = empty_sums(n_groups, n_clusters)
-    _parts(frozen(labels, np.int32), problem, grouping, sums)
+    no_moves = np.empty(0, np.int32), np.empty((2, 0), np.int64)
+    _parts(frozen(labels, np.int32), problem, grouping, sums, *no_moves)
     shape = n_groups, n_clusters + 1
     return sums.high.reshape(shape), sums.low.reshape(shape)
 
@@ -206,13 +220,11 @@ def inside_proposals(
     labels: LabelArray, problem: ProblemArrays, grouping: Grouping, number: LabelArray
 ) -> GroupMoves:
     """Return which groups that lie wholly in a piece want to move; `number` holds theirs."""
-    step = max(1, STEP // problem.costs.shape[1])
-    lists = []
-    for first in range(0, max(len(number), 1), step):
-        some = grouping._replace(start=grouping.start[first : first + step + 1])
-        parts = group_gain_parts(labels, problem, some)
-        lists.append(group_proposals(number[first : first + step], *parts))
-    return _joined(lists)
+    n_groups = len(grouping.start) - 1
+    target, gains = np.empty(n_groups, np.int32), np.empty((2, n_groups), np.int64)
+    sums = empty_sums(1, problem.costs.shape[1])
+    _parts(frozen(labels, np.int32), problem, grouping, sums, target, gains)
+    return _wanted(number, target, gains)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -226,8 +238,11 @@ def group_proposals(chosen: LabelArray, high: IntArray, low: IntArray) -> GroupM
     """Return which of the chosen groups want to move, from their added-up energies."""
     target, gains = np.empty(len(high), np.int32), np.empty((2, len(high)), np.int64)
     _choose(frozen(high, np.int64), frozen(low, np.int64), target, gains)
-    wants = target >= 0
-    return GroupMoves(chosen[wants], target[wants], gains[0, wants], gains[1, wants])
+    return _wanted(chosen, target, gains)
+
+
+def _wanted(group: LabelArray, target: LabelArray, gains: IntArray) -> GroupMoves:
+    return select_proposals(GroupMoves(group, target, *gains), target >= 0)
 
 
 def select_proposals(proposals: GroupMoves, chosen: AnyArray) -> GroupMoves:
@@ -246,12 +261,8 @@ def best_groups(proposals: GroupMoves, most: int) -> GroupMoves:
 
 def merge_groups(lists: Sequence[GroupMoves], most: int) -> GroupMoves:
     """Return the best of several lists of different groups."""
-    both = _joined(lists)
+    both = GroupMoves(*(np.concatenate(column) for column in zip(*lists, strict=True)))
     return best_groups(select_proposals(both, np.argsort(both.group, kind="stable")), most)
-
-
-def _joined(lists: Sequence[GroupMoves]) -> GroupMoves:
-    return GroupMoves(*(np.concatenate(column) for column in zip(*lists, strict=True)))
 
 
 @inner(inline="always")

@@ -282,6 +282,7 @@ def _write_sums(aside: IntArray, base: Any, filled: IntArray, out: Any) -> Any:
 
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _emit(lined: Lined, features: FloatArray, aside: IntArray, out: Entries) -> int:
+    """Write the summands of moves as entries; return how many, −1 where they do not fit."""
     columns, start, sizes = aside.shape[0], lined.start, lined.sizes
     filled = 0
     for h in range(start.shape[0] - 1):
@@ -303,17 +304,6 @@ def _emit(lined: Lined, features: FloatArray, aside: IntArray, out: Entries) -> 
             if filled < 0:
                 return -1
     return filled
-
-
-def emit(
-    blocks: Sequence[Moved], features: FloatArray, unit: float, n_columns: int, out: Entries
-) -> int:
-    """Write the summands of moves as entries; return how many, −1 where they do not fit.
-
-    There must be place for one entry more than there are.
-    """
-    aside = np.zeros(n_columns, np.int64)
-    return int(_emit(line_up(blocks, unit), frozen(features, np.float64), aside, out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,8 +523,9 @@ class Accumulator(Sized):
         if whole or not self._blocks or self._n_entries > LIKELY * self._size:
             return []
         most = min(self._n_entries, self._size // SPARSE) + 1
-        entries = Entries(*np.empty((2, most), np.int64))
-        filled = emit(self._blocks, self._factors, self._unit, self.n_columns, entries)
+        entries = Entries(*np.empty((2, most), np.int64))  # one more than there may be
+        lined, factors = line_up(self._blocks, self._unit), frozen(self._factors, np.float64)
+        filled = int(_emit(lined, factors, np.zeros(self.n_columns, np.int64), entries))
         return [] if filled < 0 else [self._sparse(*(array[:filled] for array in entries))]
 
 

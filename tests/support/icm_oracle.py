@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 
+def join_limbs(high: int, low: int) -> int:
+    """Return the two limbs as one Python integer."""
+    return (int(high) << 32) + int(low)
+
+
 @dataclass
 class Component:
     """Costs `distortion[i][h]`, pairs (i, j, kind, penalty) with kind "must" or "cannot"."""

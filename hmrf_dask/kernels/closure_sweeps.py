@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hmrf_dask.kernels.closure_tables import (
-    CHANGE,
     Closure,
     QuantisedRows,
     TableForm,
@@ -126,7 +125,7 @@ def add_closure(row: IntArray, labels: LabelArray, form: TableForm, group: int, 
 def _own_part(labels: LabelArray, form: TableForm, group: int, point: int) -> None:
     """Write into `part` what the closure inside the point's own group makes each cluster cost."""
     rows, closure, tables = form.rows, form.closure, form.tables
-    part, owners = tables.buffers.part, tables.owners
+    part, change = tables.buffers.part, tables.change
     part[:] = 0
     weight = closure.must_weight[group]
     if weight == 0:
@@ -134,11 +133,10 @@ def _own_part(labels: LabelArray, form: TableForm, group: int, point: int) -> No
     if tables.slots.slot[group] < 0:
         _add_partners(part, labels, form, group, point, closure.rival_start[group])  # no rivals
         return
-    _add_dot(part, rows, point, owners.sums, owners.start[CHANGE - 1], tables.place)
+    _add_dot(part, rows, point, change.block, 0, tables.place)
     own = rows.own[point]
     for h in range(part.shape[0]):
-        alike = closure.kappa * part[h] - owners.counts[CHANGE, h] * own
-        part[h] = weight * (alike - owners.own[CHANGE, h])
+        part[h] = weight * (closure.kappa * part[h] - change.members[h] * own - change.summed[h])
     part[labels[point]] += weight * tables.itself[point]
 
 

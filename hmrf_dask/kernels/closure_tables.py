@@ -25,7 +25,6 @@ from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 LARGE_GROUP = 64  # a group of more members keeps sums over itself that its rivals read
 # A group has a table when it would have to read more rows than this, one by one, for a point.
 MOST_PARTNERS = 512
-CHANGE = np.int64(-1)  # place of the sums that are a change
 RIVAL_BYTES = 128  # a pair of rivals: both directions here and there 48, as they come, sorted 80
 
 
@@ -120,17 +119,23 @@ class Slots(NamedTuple):
 
 
 class OwnerSums(NamedTuple):
-    """Sums over large groups themselves, which their rivals without a table read.
-
-    The last ones are a change: of members of any group with a table, over the features of its slot.
-    """
+    """Sums over large groups themselves, which their rivals without a table read."""
 
     # (G,): place of a group's sums, -1 without them; a group that has them has a slot too
     owner: LabelArray
     start: IntArray  # where the features of each owner begin in `sums`, in the order of its slot's
-    sums: IntArray  # (features of owners and the longest list of a slot, K)
-    counts: IntArray  # (owners + 1, K): members of each at each cluster, and their summed A
+    sums: IntArray  # (features of owners, K)
+    counts: IntArray  # (owners, K): members of each owner at each cluster, and their summed A
     own: IntArray
+
+
+class Change(NamedTuple):
+    """One change of the members of a group with a table."""
+
+    # (longest list of features, K): summed rows by cluster, over the features of the group
+    block: IntArray
+    members: IntArray  # (K,): their number, and their summed A
+    summed: IntArray
 
 
 class Buffers(NamedTuple):
@@ -156,6 +161,7 @@ class Tables(NamedTuple):
     strong: AnyArray
     strong_weight: AnyArray
     itself: IntArray  # (n,): φ_ii of the quantised rows
+    change: Change
     buffers: Buffers
 
 
@@ -228,7 +234,7 @@ def build_tables(
     strong = forms[0][closure.rival]
     n_strong = np.concatenate([[0], np.cumsum(strong)]).astype(np.int64)
     longest = int(widths.max(initial=0))
-    owned = np.concatenate([[0], np.cumsum(np.append(widths[slot[forms[1]]], longest))])
+    owned = np.concatenate([[0], np.cumsum(widths[slot[forms[1]]])])
     row, part = _zeros(2, n_clusters)
     tables = Tables(
         slots,
@@ -243,6 +249,7 @@ def build_tables(
         strong=closure.rival[strong],
         strong_weight=closure.rival_weight[strong],
         itself=itself,
+        change=Change(_zeros(longest, n_clusters), _zeros(n_clusters), _zeros(n_clusters)),
         buffers=Buffers(np.zeros(n_features, np.int32), row, part, _zeros(2, n_clusters + 1)),
     )
     return TableForm(rows, closure, grouping, tables)
@@ -275,36 +282,41 @@ def put_point(form: TableForm, group: int, point: int, cluster: int, sign: int) 
                 signed = -value if feature == closure.negative_column else value
                 tables.sums[first + place, cluster] += signed
     if tables.owners.owner[group] >= 0:
-        _count_in(form, tables.owners.owner[group], point, cluster, sign)
+        _put_into_owner(form, tables.owners.owner[group], point, cluster, sign)
 
 
 @inner(inline="always")
-def _count_in(form: TableForm, mine: Any, point: int, cluster: int, sign: int) -> None:
-    """Count a point in or out of the sums over its own group, or of the change."""
+def _put_into_owner(form: TableForm, mine: Any, point: int, cluster: int, sign: int) -> None:
+    """Count a point in or out of the sums its group keeps over itself."""
     rows, owners = form.rows, form.tables.owners
     owners.counts[mine, cluster] += sign
     owners.own[mine, cluster] += sign * rows.own[point]
-    start = owners.start[mine if mine >= 0 else CHANGE - 1]
+    start = owners.start[mine]
     for entry in range(rows.indptr[point], rows.indptr[point + 1]):
         value = sign * np.int64(rows.values[entry])
         signed = -value if rows.indices[entry] == form.closure.negative_column else value
         owners.sums[start + form.tables.place[entry], cluster] += signed
 
 
-@inner()
-def add_row(form: TableForm, point: int, cluster: int, sign: int) -> None:
-    """Count a member in (sign 1) or out (sign -1) at a cluster of the change."""
-    _count_in(form, CHANGE, point, cluster, sign)
-
-
 @inner(inline="always")
 def empty_change(tables: Any, group: int) -> None:
     """Make the change of a group with a table one of nothing."""
-    slot, start, owners = tables.slots.slot[group], tables.slots.feature_start, tables.owners
-    first = owners.start[CHANGE - 1]
-    owners.sums[first : first + start[slot + 1] - start[slot]] = 0
-    owners.counts[CHANGE][:] = 0
-    owners.own[CHANGE][:] = 0
+    slot, start = tables.slots.slot[group], tables.slots.feature_start
+    tables.change.block[: start[slot + 1] - start[slot]] = 0
+    tables.change.members[:] = 0
+    tables.change.summed[:] = 0
+
+
+@inner()
+def add_row(form: TableForm, point: int, cluster: int, sign: int) -> None:
+    """Count a member in (sign 1) or out (sign -1) at a cluster of the change."""
+    rows, change = form.rows, form.tables.change
+    change.members[cluster] += sign
+    change.summed[cluster] += sign * rows.own[point]
+    for entry in range(rows.indptr[point], rows.indptr[point + 1]):
+        value = sign * np.int64(rows.values[entry])
+        signed = -value if rows.indices[entry] == form.closure.negative_column else value
+        change.block[form.tables.place[entry], cluster] += signed
 
 
 @inner()
@@ -324,8 +336,7 @@ def spread_change(form: TableForm, group: int) -> None:
     w̄ (n (largest − A_i) − Σ A + κ q_i·S). With largest 0 they are the same formula.
     """
     closure, tables = form.closure, form.tables
-    owners, slots = tables.owners, tables.slots
-    members, summed = owners.counts[CHANGE], owners.own[CHANGE]
+    change, slots = tables.change, tables.slots
     theirs = slots.slot[group]
     features = slots.feature[slots.feature_start[theirs] : slots.feature_start[theirs + 1]]
     begin = tables.strong_start[group]
@@ -336,18 +347,18 @@ def spread_change(form: TableForm, group: int) -> None:
             continue
         mine = theirs if own else slots.slot[tables.strong[at]]
         largest = 0 if own else closure.largest
-        for h in range(members.shape[0]):
-            tables.counts[mine, h] -= weight * members[h]
-            tables.constants[mine, h] += weight * (largest * members[h] - summed[h])
+        for h in range(change.members.shape[0]):
+            tables.counts[mine, h] -= weight * change.members[h]
+            tables.constants[mine, h] += weight * (largest * change.members[h] - change.summed[h])
         _spread_sums(tables, mine, features, weight * closure.kappa)
-    if owners.owner[group] >= 0:
-        _spread_to_owner(owners, owners.owner[group], features.shape[0])
+    if tables.owners.owner[group] >= 0:
+        _spread_to_owner(tables, tables.owners.owner[group], features.shape[0])
 
 
 @inner(inline="always")
 def _spread_sums(tables: Any, mine: Any, theirs: Any, factor: Any) -> None:
-    """Add the change over the features `theirs` to a table, walking the shorter of their lists."""
-    slots, change = tables.slots, tables.owners.sums[tables.owners.start[CHANGE - 1] :]
+    """Add the block over the features `theirs` to a table, walking the shorter list of features."""
+    change, slots = tables.change, tables.slots
     first = slots.feature_start[mine]
     ours = slots.feature[first : slots.feature_start[mine + 1]]
     shorter = ours.shape[0] <= theirs.shape[0]
@@ -356,17 +367,18 @@ def _spread_sums(tables: Any, mine: Any, theirs: Any, factor: Any) -> None:
         if match >= 0:
             at = step if shorter else match
             source = match if shorter else step
-            for h in range(change.shape[1]):
-                tables.sums[first + at, h] += factor * change[source, h]
+            for h in range(change.members.shape[0]):
+                tables.sums[first + at, h] += factor * change.block[source, h]
 
 
 @inner(inline="always")
-def _spread_to_owner(owners: Any, mine: Any, width: Any) -> None:
+def _spread_to_owner(tables: Any, mine: Any, width: Any) -> None:
     """Add the change to the sums a group keeps over itself."""
-    first, change = owners.start[mine], owners.start[CHANGE - 1]
-    for h in range(owners.counts.shape[1]):
-        owners.counts[mine, h] += owners.counts[CHANGE, h]
-        owners.own[mine, h] += owners.own[CHANGE, h]
+    change, owners = tables.change, tables.owners
+    first = owners.start[mine]
+    for h in range(change.members.shape[0]):
+        owners.counts[mine, h] += change.members[h]
+        owners.own[mine, h] += change.summed[h]
     for step in range(width):
-        for h in range(owners.counts.shape[1]):
-            owners.sums[first + step, h] += owners.sums[change + step, h]
+        for h in range(change.members.shape[0]):
+            owners.sums[first + step, h] += change.block[step, h]

@@ -58,12 +58,6 @@ def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]
     """Return the width of a table of so many columns, and its `vectors`, for sums of that type.
 
     A row is gone through as few times as registers allow.
-
-    Examples
-    --------
-    >>> width, registers = layout(20, np.float32)
-    >>> width >= 20, set(registers)
-    (True, {0})
     """
     most = 16 if "+avx512f" in _features() else 6
     if sums is np.float64:

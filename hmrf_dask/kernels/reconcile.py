@@ -160,17 +160,18 @@ def _parts(
     gains: IntArray,
 ) -> None:
     """Add up the energies of groups, or one after the other, where their best moves are wanted."""
-    n_clusters, chosen = sums.row.shape[0], target.shape[0] > 0
+    size, chosen = sums.row.shape[0] + 1, target.shape[0] > 0
     for group in range(grouping.start.shape[0] - 1):
-        base = 0 if chosen else group * (n_clusters + 1)
-        for h in range(base, base + n_clusters + 1):
-            sums.high[h] = 0
-            sums.low[h] = 0
+        base = 0 if chosen else group * size
+        own = GroupSums(sums.high[base : base + size], sums.low[base : base + size], sums.row)
+        for h in range(size):
+            own.high[h] = 0
+            own.low[h] = 0
         for at in range(grouping.start[group], grouping.start[group + 1]):
             point = np.int64(grouping.member[at]) - problem.first
-            add_member(sums, base, labels, problem, grouping.of, point)
+            add_member(own, 0, labels, problem, grouping.of, point)
         if chosen:
-            best, high, low = best_limbs(sums.high, sums.low, 0, n_clusters)
+            best, high, low = best_limbs(own.high, own.low, 0, size - 1)
             target[group], gains[0, group], gains[1, group] = best, high, low
 
 

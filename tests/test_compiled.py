@@ -145,11 +145,13 @@ def test_equal_options_are_one_object_and_others_another() -> None:
 
 ENERGY = """
 import numpy as np
-from hmrf_dask.kernels import problem
+from hmrf_dask.kernels import problem, reconcile
 nothing = np.zeros(0, int)
 pairs = problem.adjacency(1, nothing, nothing, nothing)
 one = problem.make_problem(0, np.full((1, 2), 21), 1, *pairs)
-print(problem.energy(np.zeros(1, np.int32), one), sum(problem._energy.stats.cache_hits.values()))
+group = problem.make_grouping([0], [0, 1], [0])
+_, energies = reconcile.group_gain_parts(np.zeros(1, np.int32), one, group)
+print(energies[0, -1], sum(reconcile._parts.stats.cache_hits.values()))
 """
 
 
@@ -256,7 +258,7 @@ def test_processes_that_compile_at_once_share_a_cache(tmp_path: Path) -> None:
     ]
     assert [one.communicate()[0].split()[0] for one in several] == ["42"] * 2
     kept = [file.name for file in tmp_path.rglob("*") if file.is_file()]
-    assert sorted(name.split(".")[1] for name in kept) == ["_adjacency", "_energy"]
+    assert sorted(name.split(".")[1] for name in kept) == ["_adjacency", "_parts"]
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert again.stdout.split() == ["42", "1"]
 

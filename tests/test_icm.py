@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.exact import add_limbs, best_limbs, join_limbs
+from hmrf_dask.kernels.exact import add_limbs, best_limbs
 from hmrf_dask.kernels.icm import (
     LARGE_GROUP,
     empty_heap,
@@ -19,9 +19,9 @@ from hmrf_dask.kernels.icm import (
     move_points,
     place_item,
 )
-from hmrf_dask.kernels.problem import adjacency, energy, make_grouping, make_problem
+from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
 from hmrf_dask.kernels.reconcile import merge_parts
-from tests.support.icm_oracle import Component
+from tests.support.icm_oracle import Component, join_limbs
 from tests.support.icm_problems import (
     grouping_of,
     problem_of,
@@ -102,15 +102,6 @@ def test_icm_ends_where_nothing_gains() -> None:
         assert component.best_group_gain(final) == 0
         moved = [moved[0] + counts[0], moved[1] + counts[1]]
     assert min(moved) > 100
-
-
-def test_energy_is_the_papers_up_to_its_constant() -> None:
-    rng = np.random.default_rng(4)
-    for _ in range(100):
-        component = random_component(rng)
-        labels = starting_labels(rng, component)
-        signed = energy(labels, problem_of(component))
-        assert signed + component.constant() == component.energy(labels.tolist())
 
 
 def test_packing_components_together_changes_nothing() -> None:

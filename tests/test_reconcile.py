@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmrf_dask.fit.rounds import ROUNDS, Phase, Progress, Rounds, advance, next_pieces
-from hmrf_dask.kernels.exact import join_limbs
 from hmrf_dask.kernels.icm import move_points
 from hmrf_dask.kernels.problem import make_grouping, make_problem
 from hmrf_dask.kernels.reconcile import (
@@ -23,7 +22,7 @@ from hmrf_dask.kernels.reconcile import (
     winners,
 )
 from hmrf_dask.tasks.rounds import PricedPiece, heap_moves, take_moves
-from tests.support.icm_oracle import Component
+from tests.support.icm_oracle import Component, join_limbs
 from tests.support.icm_problems import problem_of, random_component, starting_labels
 from tests.support.reconciliation import cut, reconcile, reconciliation
 

@@ -20,8 +20,9 @@ from hmrf_dask.kernels.closure_tables import (
     table_bytes,
 )
 from hmrf_dask.kernels.compiled import njit
-from hmrf_dask.kernels.exact import best_limbs, join_limbs
+from hmrf_dask.kernels.exact import best_limbs
 from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
+from tests.support.icm_oracle import join_limbs
 from tests.support.icm_problems import renumbered
 from tests.support.loop import iterations, make_bench
 from tests.support.problems import random_problem

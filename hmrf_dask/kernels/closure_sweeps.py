@@ -5,20 +5,14 @@ Equal to the same sweeps over all closure pairs, integer for integer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from hmrf_dask.types import IntArray
-
-if TYPE_CHECKING:
-    from hmrf_dask.kernels.closure_tables import TableForm
-
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.kernels.closure_tables import (
     Closure,
     QuantisedRows,
+    TableForm,
     add_row,
     build_tables,
     empty_change,
@@ -29,7 +23,7 @@ from hmrf_dask.kernels.closure_tables import (
 from hmrf_dask.kernels.compiled import find, inner, njit
 from hmrf_dask.kernels.exact import add_limbs, best_limbs
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster, fill_row
-from hmrf_dask.types import AnyArray, LabelArray
+from hmrf_dask.types import IntArray, LabelArray
 
 
 @inner(inline="always")
@@ -198,23 +192,12 @@ class _Clock(NamedTuple):
     Groups with a table are marked when a rival moves; the others ask when their rivals `moved`.
     """
 
-    now: AnyArray
-    moved: AnyArray
-    table_changed: AnyArray
-    group_changed: AnyArray
-    group_checked: AnyArray
-    checked: AnyArray
-
-
-def _start_clock(n: int, n_groups: int) -> _Clock:
-    return _Clock(
-        np.zeros(1, np.int64),
-        np.zeros(n_groups, np.int64),
-        np.zeros(n_groups, np.int64),
-        np.zeros(n_groups, np.int64),
-        np.full(n_groups, -1, np.int64),
-        np.full(n, -1, np.int64),
-    )
+    now: IntArray
+    moved: IntArray
+    table_changed: IntArray
+    group_changed: IntArray
+    group_checked: IntArray
+    checked: IntArray
 
 
 @inner()
@@ -362,23 +345,15 @@ def table_icm(
 ) -> tuple[int, int, int]:
     """Move whole groups, then points, in order, until neither a group nor a point gains.
 
-    Parameters
-    ----------
-    labels : int32 array, shape (n,)
-        Changed in place.
-    problem : ProblemArrays
-        Costs of the points, and explicit pairs next to the closure (`make_problem`, first = 0).
-    rows, closure : QuantisedRows, Closure
-        The closure (`make_rows`, `make_closure`).
-    grouping : Grouping
-        Must-link group of every point (`make_grouping`).
-
-    Returns
-    -------
-    point_moves, group_moves, sweeps : int
-        Ties go to the present label, then to the lowest cluster.
+    The problem holds the costs of the points, and explicit pairs next to the closure. Labels change
+    in place: ties go to the present one, then to the lowest cluster. Returned are the moves of
+    points, those of groups, and the sweeps.
     """
     form = build_tables(rows, closure, grouping, problem.costs.shape[1])
-    clock = _start_clock(len(labels), len(grouping.start) - 1)
+    n_groups = len(grouping.start) - 1
+    moved, table_changed, group_changed = np.zeros((3, n_groups), np.int64)
+    checked, group_checked = np.full(len(labels), -1), np.full(n_groups, -1)
+    now = np.zeros(1, np.int64)
+    clock = _Clock(now, moved, table_changed, group_changed, group_checked, checked)
     points, groups, sweeps = _run(labels, problem, form, clock)
     return int(points), int(groups), int(sweeps)

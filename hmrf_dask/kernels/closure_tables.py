@@ -13,12 +13,12 @@ reads the rows of small rivals one by one, and the sums that large ones keep of 
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import find, frozen, inner, njit
+from hmrf_dask.kernels.compiled import find, former, inner, njit
+from hmrf_dask.kernels.pairs import features_of_sets
 from hmrf_dask.kernels.problem import Grouping
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
@@ -33,14 +33,8 @@ def table_forms(
 ) -> tuple[BoolArray, BoolArray]:
     """Return which groups have a table, and which of them keep sums over themselves.
 
-    Parameters
-    ----------
-    sizes : int array, shape (G,)
-        Members of each group.
-    closed : bool array, shape (G,)
-        Whether the must-links inside a group are closed.
-    rival_start, rival : int arrays
-        As in `Closure`.
+    `sizes` are the members of each group, `closed` says whether its must-links are closed, rivals
+    are those of `Closure`.
 
     Examples
     --------
@@ -57,19 +51,12 @@ def table_forms(
 
 
 class TableSizes(NamedTuple):
-    """What the bytes of a component's tables follow from, with K and the features.
+    """What the bytes of a component's tables follow from, with K and the features."""
 
-    Attributes
-    ----------
-    slot_values, owner_values : int arrays
-        Entries of the rows of each group that has a table, and of each that keeps its own sums.
-    n_values, n_points, n_groups, n_rivals : int
-        Entries of all rows, rows, groups of any kind, and pairs of rivals.
-    """
-
+    # entries of the rows of each group that has a table, and of each that keeps its own sums
     slot_values: IntArray
     owner_values: IntArray
-    n_values: int
+    n_values: int  # entries of all rows, rows, groups of any kind, and pairs of rivals
     n_points: int
     n_groups: int
     n_rivals: int
@@ -78,12 +65,7 @@ class TableSizes(NamedTuple):
 def table_bytes(n_features: int, n_clusters: int, sizes: TableSizes) -> int:
     """Return how many bytes the tables of a component need at most, next to its rows and costs.
 
-    Parameters
-    ----------
-    n_features : int
-        Features of the component's rows (0 for Potts).
-    n_clusters : int
-    sizes : TableSizes
+    Features are those of the component's rows, 0 for Potts.
 
     Examples
     --------
@@ -103,21 +85,12 @@ def table_bytes(n_features: int, n_clusters: int, sizes: TableSizes) -> int:
 
 
 class QuantisedRows(NamedTuple):
-    """Integer rows of a component, features numbered within it.
+    """Integer rows of a component, features numbered within it."""
 
-    Attributes
-    ----------
-    values, indices : int32 arrays
-        CSR entries, features ascending within a row.
-    indptr : int64 array, shape (n + 1,)
-    own : int64 array, shape (n,)
-        A_i of the penalty scale.
-    """
-
-    values: AnyArray
-    indices: AnyArray
-    indptr: AnyArray
-    own: AnyArray
+    values: LabelArray  # CSR entries, features ascending within a row
+    indices: LabelArray
+    indptr: IntArray  # (n + 1,)
+    own: IntArray  # (n,): A_i of the penalty scale
 
 
 class Closure(NamedTuple):
@@ -125,133 +98,69 @@ class Closure(NamedTuple):
 
     A must-link closure costs ``must_weight[g] · φ`` for each pair of group g at different clusters,
     a cannot-link closure ``rival_weight · (largest − φ)`` for each pair of rival groups at one.
-
-    Attributes
-    ----------
-    kappa : int
-        1 cosine and Pearson, 2 squared Euclidean, 0 Potts (rows are not read).
-    negative_column : int
-        Feature whose products count negatively (Pearson's means), -1 for none.
-    largest : int
-        φ_max in the same units.
-    must_weight : int64 array, shape (G,)
-        0 where a group has no closure: contradictory groups, groups held as explicit pairs.
-    rival_start, rival : int64 and int32 arrays
-        Rival groups of each group as CSR, both directions.
-    rival_weight : int64 array
-        Weight of each entry of `rival`, the same in both directions.
     """
 
-    kappa: int
-    negative_column: int
-    largest: int
-    must_weight: AnyArray
-    rival_start: AnyArray
-    rival: AnyArray
-    rival_weight: AnyArray
+    kappa: int  # 1 cosine and Pearson, 2 squared Euclidean, 0 Potts (rows are not read)
+    negative_column: int  # feature whose products count negatively (Pearson's means), -1 for none
+    largest: int  # φ_max in the same units
+    # (G,): 0 where a group has no closure: contradictory groups, groups held as explicit pairs
+    must_weight: IntArray
+    rival_start: IntArray  # rival groups of each group as CSR, both directions
+    rival: LabelArray
+    rival_weight: IntArray  # weight of each entry of `rival`, the same in both directions
 
 
 class Slots(NamedTuple):
-    """Which groups have a table, and for which features.
+    """Which groups have a table, and for which features."""
 
-    Attributes
-    ----------
-    slot : int32 array, shape (G,)
-        Place of a group's table, -1 without one.
-    feature_start, feature : int64 and int32 arrays
-        Features of each slot, ascending.
-    """
-
-    slot: AnyArray
-    feature_start: AnyArray
-    feature: AnyArray
+    slot: LabelArray  # (G,): place of a group's table, -1 without one
+    feature_start: IntArray  # features of each slot, ascending
+    feature: LabelArray
 
 
 class OwnerSums(NamedTuple):
-    """Sums over large groups themselves, which their rivals without a table read.
+    """Sums over large groups themselves, which their rivals without a table read."""
 
-    Attributes
-    ----------
-    owner : int32 array, shape (G,)
-        Place of a group's sums, -1 without them; a group that has them has a slot too.
-    start : int64 array
-        Where the features of each owner begin in `sums`, in the order of its slot's.
-    sums : int64 array, shape (features of owners, K)
-    counts, own : int64 arrays, shape (owners, K)
-        Members of each owner at each cluster, and their summed A.
-    """
-
-    owner: AnyArray
-    start: AnyArray
-    sums: AnyArray
-    counts: AnyArray
-    own: AnyArray
+    # (G,): place of a group's sums, -1 without them; a group that has them has a slot too
+    owner: LabelArray
+    start: IntArray  # where the features of each owner begin in `sums`, in the order of its slot's
+    sums: IntArray  # (features of owners, K)
+    counts: IntArray  # (owners, K): members of each owner at each cluster, and their summed A
+    own: IntArray
 
 
 class Change(NamedTuple):
-    """One change of the members of a group with a table.
+    """One change of the members of a group with a table."""
 
-    Attributes
-    ----------
-    block : int64 array, shape (longest list of features, K)
-        Summed rows by cluster, over the features of the group.
-    members, summed : int64 arrays, shape (K,)
-        Their number, and their summed A.
-    """
-
-    block: AnyArray
-    members: AnyArray
-    summed: AnyArray
+    # (longest list of features, K): summed rows by cluster, over the features of the group
+    block: IntArray
+    members: IntArray  # (K,): their number, and their summed A
+    summed: IntArray
 
 
 class Buffers(NamedTuple):
-    """Arrays that hold nothing from one point or group to the next.
+    """Arrays that hold nothing from one point or group to the next."""
 
-    Attributes
-    ----------
-    dense : int32 array, shape (features,)
-        One row with all its features; zeros in between.
-    row, part : int64 arrays, shape (K,)
-        The costs of a point: all, and those of the closure inside its group.
-    energies : int64 array, shape (2, K + 1)
-        The energies of a group, in two limbs.
-    """
-
-    dense: AnyArray
-    row: AnyArray
-    part: AnyArray
-    energies: AnyArray
+    dense: LabelArray  # (features,): one row with all its features; zeros in between
+    row: IntArray  # (K,): the costs of a point: all, and those of the closure inside its group
+    part: IntArray
+    energies: IntArray  # (2, K + 1): the energies of a group, in two limbs
 
 
 class Tables(NamedTuple):
-    """The tables; only groups with many partners have a slot.
-
-    Attributes
-    ----------
-    slots : Slots
-    place : int32 array, shape (entries of the rows,)
-        Where an entry's feature stands among those of its own group.
-    sums : int64 array, shape (len(slots.feature), K)
-    counts, constants : int64 arrays, shape (slots, K)
-    owners : OwnerSums
-    strong_start, strong, strong_weight : arrays
-        The rivals of each group that have a slot, as in `Closure`.
-    itself : int64 array, shape (n,)
-        φ_ii of the quantised rows.
-    change : Change
-    buffers : Buffers
-    """
+    """The tables; only groups with many partners have a slot."""
 
     slots: Slots
-    place: AnyArray
-    sums: AnyArray
-    counts: AnyArray
-    constants: AnyArray
+    # (entries of the rows,): where an entry's feature stands among those of its own group
+    place: LabelArray
+    sums: IntArray  # (len(slots.feature), K)
+    counts: IntArray  # (slots, K)
+    constants: IntArray
     owners: OwnerSums
-    strong_start: AnyArray
+    strong_start: AnyArray  # the rivals of each group that have a slot, as in `Closure`
     strong: AnyArray
     strong_weight: AnyArray
-    itself: AnyArray
+    itself: IntArray  # (n,): φ_ii of the quantised rows
     change: Change
     buffers: Buffers
 
@@ -265,71 +174,7 @@ class TableForm(NamedTuple):
     tables: Tables
 
 
-def make_rows(
-    values: AnyArray, indices: AnyArray, indptr: AnyArray, own: AnyArray
-) -> QuantisedRows:
-    """Return `QuantisedRows` of arrays in the one form the kernels are compiled for.
-
-    Examples
-    --------
-    >>> make_rows(np.array([3]), np.array([0]), np.array([0, 1]), np.array([9])).values.dtype
-    dtype('int32')
-    """
-    return QuantisedRows(
-        frozen(values, np.int32),
-        frozen(indices, np.int32),
-        frozen(indptr, np.int64),
-        frozen(own, np.int64),
-    )
-
-
-def make_closure(
-    kappa: int,
-    negative_column: int,
-    largest: int,
-    must_weight: AnyArray,
-    rival_start: AnyArray,
-    rival: AnyArray,
-    rival_weight: AnyArray,
-) -> Closure:
-    """Return `Closure` of arrays in the one form the kernels are compiled for."""
-    return Closure(
-        int(kappa),
-        int(negative_column),
-        int(largest),
-        must_weight=frozen(must_weight, np.int64),
-        rival_start=frozen(rival_start, np.int64),
-        rival=frozen(rival, np.int32),
-        rival_weight=frozen(rival_weight, np.int64),
-    )
-
-
-@inner(inline="always")
-def _list_new(
-    rows: QuantisedRows, point: int, group: int, stamp: LabelArray, feature: Any, place: LabelArray
-) -> Any:
-    """List the features of a row that its group had not yet, from `place` on; return the next."""
-    for entry in range(rows.indptr[point], rows.indptr[point + 1]):
-        if stamp[rows.indices[entry]] != group:
-            stamp[rows.indices[entry]] = group
-            if feature.shape[0] > 0:
-                feature[place] = rows.indices[entry]
-            place += 1
-    return place
-
-
-@njit(nogil=True, cache=True, makes_arrays=False)
-def _collect(rows: QuantisedRows, grouping: Grouping, slots: Slots, stamp: LabelArray) -> None:
-    """List the features of each slot as they come, or count them where the list is empty."""
-    for group in range(slots.slot.shape[0]):
-        if slots.slot[group] < 0:
-            continue
-        first = slots.feature_start[slots.slot[group]]
-        place = first
-        for at in range(grouping.start[group], grouping.start[group + 1]):
-            place = _list_new(rows, grouping.member[at], group, stamp, slots.feature, place)
-        if slots.feature.shape[0] == 0:
-            slots.feature_start[slots.slot[group] + 1] = place - first
+make_rows, make_closure = former(QuantisedRows), former(Closure)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -361,35 +206,16 @@ def _own_phi(rows: QuantisedRows, closure: Closure, itself: IntArray) -> None:
         itself[point] = 2 * rows.own[point] - closure.kappa * square
 
 
-def _slots(rows: QuantisedRows, grouping: Grouping, slot: AnyArray, stamp: AnyArray) -> Slots:
+def _slots(rows: QuantisedRows, grouping: Grouping, slot: LabelArray, n_features: int) -> Slots:
     """Return the features of each slot, ascending, as CSR."""
-    start = np.zeros(int(slot.max(initial=-1)) + 2, np.int64)
-    stamp[:] = -1
-    _collect(rows, grouping, Slots(slot, start, np.empty(0, np.int32)), stamp)
-    start = np.cumsum(start)
-    slots = Slots(slot, start, np.empty(start[-1], np.int32))
-    stamp[:] = -1
-    _collect(rows, grouping, slots, stamp)
-    for first, last in pairwise(start.tolist()):
-        slots.feature[first:last].sort()
-    return slots
+    sizes, chosen = np.diff(grouping.start), slot >= 0
+    start = np.concatenate([[0], np.cumsum(sizes[chosen])])
+    member = grouping.member[np.repeat(chosen, sizes)]
+    return Slots(slot, *features_of_sets(rows, start, member, n_features))
 
 
 def _zeros(*shape: int) -> IntArray:
     return np.zeros(shape, np.int64)
-
-
-def _owner_sums(owner: AnyArray, widths: IntArray, n_clusters: int) -> OwnerSums:
-    """Return empty sums of groups with so many features."""
-    start = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
-    n_owners = len(widths)
-    return OwnerSums(
-        owner,
-        start,
-        _zeros(start[-1], n_clusters),
-        _zeros(n_owners, n_clusters),
-        _zeros(n_owners, n_clusters),
-    )
 
 
 def build_tables(
@@ -400,33 +226,31 @@ def build_tables(
     forms = table_forms(sizes, closure.must_weight != 0, closure.rival_start, closure.rival)
     slot, owner = (np.where(form, np.cumsum(form) - 1, -1).astype(np.int32) for form in forms)
     n_features = int(rows.indices.max()) + 1 if rows.indices.size else 0
-    stamp = np.empty(n_features, np.int32)
-    slots = _slots(rows, grouping, slot, stamp)
+    slots = _slots(rows, grouping, slot, n_features)
     place, itself = np.zeros(rows.indices.shape[0], np.int32), np.empty(len(rows.own), np.int64)
-    _number(rows, grouping, slots, stamp, place)
+    _number(rows, grouping, slots, np.empty(n_features, np.int32), place)
     _own_phi(rows, closure, itself)
     widths = np.diff(slots.feature_start)
     strong = forms[0][closure.rival]
     n_strong = np.concatenate([[0], np.cumsum(strong)]).astype(np.int64)
     longest = int(widths.max(initial=0))
+    owned = np.concatenate([[0], np.cumsum(widths[slot[forms[1]]])])
+    row, part = _zeros(2, n_clusters)
     tables = Tables(
         slots,
         place,
         sums=_zeros(len(slots.feature), n_clusters),
         counts=_zeros(len(widths), n_clusters),
         constants=_zeros(len(widths), n_clusters),
-        owners=_owner_sums(owner, widths[slot[forms[1]]], n_clusters),
+        owners=OwnerSums(
+            owner, owned, _zeros(owned[-1], n_clusters), *_zeros(2, len(owned) - 1, n_clusters)
+        ),
         strong_start=n_strong[closure.rival_start],
         strong=closure.rival[strong],
         strong_weight=closure.rival_weight[strong],
         itself=itself,
         change=Change(_zeros(longest, n_clusters), _zeros(n_clusters), _zeros(n_clusters)),
-        buffers=Buffers(
-            np.zeros(n_features, np.int32),
-            _zeros(n_clusters),
-            _zeros(n_clusters),
-            _zeros(2, n_clusters + 1),
-        ),
+        buffers=Buffers(np.zeros(n_features, np.int32), row, part, _zeros(2, n_clusters + 1)),
     )
     return TableForm(rows, closure, grouping, tables)
 

@@ -42,8 +42,8 @@ _SETTLED: dict[str, SettledFlags] = {}
 class SettledFlags(Flags):  # type: ignore[misc]
     """Options that no longer change: one object for all that are equal.
 
-    While numba infers types it looks up every operator in tables whose keys hold the options of the
-    function, thousands of times for a kernel. One object is compared sooner than forty values.
+    While numba infers types it searches for every operator in tables whose keys hold the options of
+    the function, thousands of times for a kernel. One object is compared sooner than forty values.
     """
 
     __slots__ = ()
@@ -84,13 +84,7 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
 
 
 class KernelCache:
-    """The code of one kernel on disk, with the methods that numba's dispatchers call.
-
-    Parameters
-    ----------
-    function : function
-        The kernel before compilation.
-    """
+    """The code of one kernel on disk, with the methods that numba's dispatchers call."""
 
     def __init__(self, function: Any) -> None:
         self._function = function

@@ -7,14 +7,17 @@ import gc
 import hashlib
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache as cached
+from functools import cache
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
 import numpy as np
 
 from hmrf_dask.errors import HmrfError
 from hmrf_dask.types import AnyArray, FloatArray, LabelArray, RowArray
+
+P = ParamSpec("P")
+Made = TypeVar("Made", bound=NamedTuple)
 
 # Releases of these may add up, or compile, in another way.
 LIBRARIES = ("numpy", "scipy", "numba", "llvmlite")
@@ -46,15 +49,9 @@ def njit(
 ) -> Callable[[Callable[..., Any]], Any]:
     """Compile a kernel that Python calls, or leave it as Python where `COMPILED` is False.
 
-    Parameters
-    ----------
-    cache : bool
-        Whether to keep the code from one process to the next, where that can be done.
-    makes_arrays : bool
-        Whether the kernel makes arrays. One that does not counts no references to the arrays it
-        reads: it is smaller, sooner compiled and may take arrays out of tuples inside loops.
-    **options
-        As of `numba.njit`.
+    With `cache` code is kept from one process to the next, where that can be done. A kernel that
+    does not make arrays counts no references to the arrays it reads: it is smaller, sooner compiled
+    and may take arrays out of tuples inside loops.
     """
 
     def compile_or_leave(function: Callable[..., Any]) -> Any:
@@ -99,30 +96,27 @@ def inner(*, makes_arrays: bool = False, **options: Any) -> Callable[[Callable[.
     return njit(makes_arrays=makes_arrays, no_cpython_wrapper=True, **options)
 
 
-def kernel_path() -> dict[str, str]:
-    """Return the kernel path and the instruction set it compiles for on this machine.
-
-    Examples
-    --------
-    >>> kernel_path()["path"] in ("numba", "python")
-    True
-    """
-    return dict(_kernel_path())
-
-
-@cached
-def _kernel_path() -> tuple[tuple[str, str], ...]:
+def cpu_features() -> str:
+    """Return what the instruction set that kernels are compiled for has, as LLVM names it."""
     import llvmlite.binding
     import numba
 
-    features = llvmlite.binding.get_host_cpu_features().flatten()
     asked = numba.config.CPU_FEATURES  # NUMBA_CPU_FEATURES, in place of what the machine has
-    found = {
+    return str(llvmlite.binding.get_host_cpu_features().flatten() if asked is None else asked)
+
+
+@cache
+def kernel_path() -> dict[str, str]:
+    """Return the kernel path and the instruction set it compiles for on this machine."""
+    import llvmlite.binding
+    import numba
+
+    return {
         "path": "numba" if COMPILED else "python",
         "cpu": numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
-        "features": hashlib.sha256((asked or features).encode()).hexdigest()[:16],
+        "features": hashlib.sha256(cpu_features().encode()).hexdigest()[:16],
+        **{name: version(name) for name in LIBRARIES},
     }
-    return tuple((found | {name: version(name) for name in LIBRARIES}).items())
 
 
 def path_differences(path: dict[str, str], own: dict[str, str]) -> str:
@@ -157,34 +151,40 @@ def frozen(array: AnyArray, dtype: type[np.generic]) -> Any:
     return view
 
 
-class RowArrays(NamedTuple):
-    """Rows, sparse or dense: entry p of row i is feature p − indptr[i] where they are dense.
+def former(kind: Callable[P, Made]) -> Callable[P, Made]:
+    """Return what makes a NamedTuple in the one form the kernels are compiled for.
 
-    Attributes
-    ----------
-    values : float32 array, shape (n_values,)
-    indices : int32 array, shape (n_values,), or (0,) where rows are dense
-    indptr : int32 array, shape (n_rows + 1,)
-    dense : bool
-    n_features : int
+    The annotations of its fields say it: arrays are `frozen`, numbers those of Python.
     """
+    forms = [_form(hint) for hint in get_type_hints(kind).values()]
 
-    values: RowArray
-    indices: LabelArray
-    indptr: LabelArray
+    def make(*values: P.args, **named: P.kwargs) -> Made:
+        made = kind(*values, **named)
+        return made._make([form(value) for form, value in zip(forms, made, strict=True)])
+
+    return make
+
+
+def _form(hint: Any) -> Callable[[Any], Any]:
+    """Return what brings a value into the form that an annotation says."""
+    dtype = get_args(get_args(hint)[-1]) if get_args(hint) else ()
+    if dtype and dtype[0] is not Any:
+        return lambda array: frozen(array, dtype[0])
+    return hint if hint in (int, float, bool) else lambda value: value
+
+
+class RowArrays(NamedTuple):
+    """Rows, sparse or dense: entry p of row i is feature p − indptr[i] where they are dense."""
+
+    values: RowArray  # (n_values,)
+    indices: LabelArray  # (n_values,), or (0,) where rows are dense
+    indptr: LabelArray  # (n_rows + 1,)
     dense: bool
     n_features: int
 
     @property
     def n_rows(self) -> int:
-        """Number of rows.
-
-        Examples
-        --------
-        >>> indptr = np.array([0, 2, 4], np.int32)
-        >>> RowArrays(np.ones(4, np.float32), np.zeros(0, np.int32), indptr, True, 2).n_rows
-        2
-        """
+        """Number of rows."""
         return len(self.indptr) - 1
 
 
@@ -204,20 +204,12 @@ class Terms(NamedTuple):
     size: FloatArray  # of the row's own part of a distance: float64 rounding is relative to it
 
 
+frozen_terms = former(Terms)
+
+
 def spread(term: FloatArray, n_rows: int) -> FloatArray:
-    """Return one of the `Terms` with a number for every row.
-
-    Examples
-    --------
-    >>> spread(np.array([2.0]), 3).tolist()
-    [2.0, 2.0, 2.0]
-    """
+    """Return one of the `Terms` with a number for every row."""
     return np.ascontiguousarray(np.broadcast_to(term, n_rows))
-
-
-def frozen_terms(terms: Terms) -> Terms:
-    """Return the terms in the one form the kernels are compiled for."""
-    return Terms(*(frozen(term, np.float64) for term in terms))
 
 
 @inner(inline="always")
@@ -240,6 +232,22 @@ def find(values: LabelArray, value: int) -> int:
     if low < values.shape[0] and values[low] == value:
         return low
     return -1
+
+
+def instruction(stand_in: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Emit instructions of LLVM, as numba's `intrinsic`; where Python runs it runs `stand_in`."""
+
+    def emit_or_stand_in(function: Callable[..., Any]) -> Any:
+        if not COMPILED:
+            return stand_in
+        from numba.extending import intrinsic
+
+        return intrinsic(function)
+
+    return emit_or_stand_in
+
+
+# ---- what stands in for instructions
 
 
 def product(dense: bool, lanes: int) -> Callable[..., None]:
@@ -274,36 +282,18 @@ def score(scores: AnyArray, bias: AnyArray, extra: AnyArray, scale: float, shift
 
 
 def count_within(scores: AnyArray, limit: float) -> int:
-    """Return how many scores are not above a limit.
-
-    Examples
-    --------
-    >>> count_within(np.array([0.5, 1.0, 2.0]), 1.0)
-    2
-    """
+    """Return how many scores are not above a limit."""
     return int(np.count_nonzero(scores <= limit))
 
 
 def least_beyond(scores: AnyArray, limit: float) -> Any:
-    """Return the least score above a limit, infinity where there is none.
-
-    Examples
-    --------
-    >>> float(least_beyond(np.array([0.5, 1.0, 2.0], np.float32), 1.0))
-    2.0
-    """
+    """Return the least score above a limit, infinity where there is none."""
     return scores[scores > limit].min(initial=np.float32(np.inf))
 
 
-def multiply_add(one: float, other: float, third: float) -> float:
-    """Return one · other + third, rounded once.
-
-    Examples
-    --------
-    >>> multiply_add(2.0, 3.0, 1.0)
-    7.0
-    """
-    return float(Fraction(float(one)) * Fraction(float(other)) + Fraction(float(third)))
+def multiply_add(x: float, y: float, z: float) -> float:
+    """Return x y + z, rounded once."""
+    return float(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)))
 
 
 def view(name: str) -> Callable[[int, int], AnyArray]:
@@ -316,14 +306,6 @@ def view(name: str) -> Callable[[int, int], AnyArray]:
     return shown
 
 
-def copy_line(source: AnyArray, first: int, target: AnyArray, place: int, width: int = 16) -> None:
-    """Copy the numbers of a cache line.
-
-    Examples
-    --------
-    >>> target = np.zeros(4)
-    >>> copy_line(np.arange(4.0), 1, target, 0, width=2)
-    >>> target.tolist()
-    [1.0, 2.0, 0.0, 0.0]
-    """
-    target[place : place + width] = source[first : first + width]
+def copy_line(source: AnyArray, first: int, target: AnyArray, place: int) -> None:
+    """Copy the numbers of a cache line."""
+    target[place : place + 16] = source[first : first + 16]

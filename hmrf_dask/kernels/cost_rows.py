@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, inner, njit, of_row
+from hmrf_dask.kernels.compiled import RowArrays, Terms, former, frozen, inner, njit, of_row
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.instructions import stream
 from hmrf_dask.kernels.nearest import (
@@ -35,67 +35,29 @@ _LARGEST = np.float32(2.0**31 - 2.0**7)  # the largest float32 that fits into in
 
 
 class PointPairs(NamedTuple):
-    """The labels of all points, and the pairs of those that are the rows of a block.
+    """The labels of all points, and the pairs of those that are the rows of a block."""
 
-    Attributes
-    ----------
-    first : int
-        Point of the first row.
-    labels : int32 array
-        Of all points; negative where there is none, and then nowhere is one.
-    shift : int
-        Costs are in units of ``2**shift`` of the pairs' unit.
-    start, neighbour, cost : arrays
-        As of `kernels.problem.ProblemArrays`, of all points.
-    """
-
-    first: int
-    labels: LabelArray
-    shift: int
-    start: IntArray
+    first: int  # point of the first row
+    labels: LabelArray  # of all points; negative where there is none, and then nowhere is one
+    shift: int  # costs are in units of ``2**shift`` of the pairs' unit
+    start: IntArray  # as of `kernels.problem.ProblemArrays`, of all points
     neighbour: LabelArray
     cost: IntArray
 
 
-def make_point_pairs(
-    first: int,
-    labels: LabelArray,
-    shift: int,
-    start: IntArray,
-    neighbour: LabelArray,
-    cost: IntArray,
-) -> PointPairs:
-    """Return `PointPairs` of arrays in the one form the kernels are compiled for."""
-    return PointPairs(
-        int(first),
-        frozen(labels, np.int32),
-        int(shift),
-        frozen(start, np.int64),
-        frozen(neighbour, np.int32),
-        frozen(cost, np.int64),
-    )
+make_point_pairs = former(PointPairs)
 
 
 class ApproximateCosts(NamedTuple):
-    """Cost rows in low precision.
+    """Cost rows in low precision."""
 
-    Attributes
-    ----------
-    costs : int32 array, shape (n_rows, K)
-    gains : int64 array, shape (n_rows,)
-        What each row gains by its best move; 0 for one that stays, or has no label.
-    margins : int64 array, shape (n_rows,)
-        The slack in steps.
-    coarse : bool array, shape (n_rows,)
-        Rows with more slack than is tolerated: their costs and gains are not set.
-    near_row, near_cluster : int64 arrays
-        Distances that must be measured, by row; the present label of a row comes first.
-    """
-
-    costs: LabelArray
+    costs: LabelArray  # (n_rows, K)
+    # (n_rows,): what each row gains by its best move; 0 for one that stays, or has no label
     gains: IntArray
-    margins: IntArray
+    margins: IntArray  # (n_rows,): the slack in steps
+    # (n_rows,): rows with more slack than is tolerated: their costs and gains are not set
     coarse: BoolArray
+    # distances that must be measured, by row; the present label of a row comes first
     near_row: IntArray
     near_cluster: IntArray
 
@@ -258,14 +220,8 @@ def approximate_costs(
 ) -> ApproximateCosts:
     """Return the cost rows of a block, and what of them must be measured in float64.
 
-    Parameters
-    ----------
-    step : float
-        J of one integer.
-    tolerance : float
-        The most slack, in J; rows that have more are left out.
-    single : bool
-        Whether scores are to be in single precision even where half is faster.
+    A `step` is J of one integer, the `tolerance` the most slack, in J: rows that have more are left
+    out. With `single`, scores are in single precision even where half is faster.
     """
     approximate, per_step = approximate_table(table, single=single), 1.0 / step
     slack = rounding_slack(rows, terms, RoundingBounds.of(table, approximate))

@@ -16,7 +16,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, frozen_terms, inner, njit, of_row
+from hmrf_dask.kernels.compiled import (
+    RowArrays,
+    Terms,
+    former,
+    frozen,
+    frozen_terms,
+    inner,
+    njit,
+    of_row,
+)
 from hmrf_dask.kernels.instructions import AHEAD, prefetch_row
 from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
 from hmrf_dask.kernels.sums import members_by_cluster
@@ -24,7 +33,7 @@ from hmrf_dask.types import FloatArray, LabelArray, Sized
 
 LINKED = -1  # label of a constrained row in its corpus partition: a linked partition holds it
 UNDECIDED = -2  # label of a row that has none yet
-DOUBLE = 2.0**-50  # of each float64 operation, with room to spare
+DOUBLE = 2.0**-50  # of each float64 operation, or less
 SMALLEST = 2.0**-148  # of a float32 product that underflows
 LARGEST = 2.0**126  # beyond it a float32 product may overflow
 CACHE = 2**24  # bytes of centroids: beyond, rows are gone through cluster by cluster
@@ -42,46 +51,28 @@ class TableArrays(NamedTuple):
     squared: bool
 
 
+_make_arrays = former(TableArrays)
+
+
 @dataclass(frozen=True, eq=False)
 class Table(Sized):
-    """The centroids as kernels use them; what is derived from them is made once in a process.
+    """The centroids as kernels use them; what is derived from them is made once in a process."""
 
-    Attributes
-    ----------
-    exact : float64 array, shape (K, d)
-        T of the linear form, the centroids themselves of the squared one.
-    bias : float64 array, shape (K,)
-        Of the squared form the centroid's own weighted square.
-    extra : float64 array, shape (K,)
-    largest_entry : float
-        Of the linear form; that of a squared one is a∘T, which orders centroids as distances do.
-    largest_norm : float
-        The largest norm of a centroid in linear form, or more.
-    weights : float64 array, shape (d,) or (0,)
-        Of the squared form the metric; of the linear one what norms are taken in, none are all 1:
-        √(Σ a x²) of a row, √(Σ t²/a) of a centroid, so that no product is larger than both.
-    squared : bool
-    """
-
-    exact: FloatArray
-    bias: FloatArray
-    extra: FloatArray
+    exact: FloatArray  # (K, d): T of the linear form, the centroids themselves of the squared one
+    bias: FloatArray  # (K,): of the squared form the centroid's own weighted square
+    extra: FloatArray  # (K,)
+    # of the linear form; that of a squared one is a∘T, which orders centroids as distances do
     largest_entry: float
-    largest_norm: float
+    largest_norm: float  # of a centroid in linear form, or more
+    # (d,) or (0,): of the squared form the metric; of the linear one what norms are taken in, none
+    # are all 1: √(Σ a x²) of a row, √(Σ t²/a) of a centroid, so no product is larger than both
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
     squared: bool = False
     _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return what `make` returned when `name` was first asked for; other threads wait.
-
-        Examples
-        --------
-        >>> table = Table(np.eye(2), np.zeros(2), np.zeros(2), 1.0, 1.0)
-        >>> table.once("name", lambda: "first"), table.once("name", lambda: "second")
-        ('first', 'first')
-        """
+        """Return what `make` returned when `name` was first asked for; other threads wait."""
         with self._lock:
             if name not in self._made:
                 self._made[name] = make()
@@ -91,10 +82,7 @@ class Table(Sized):
     @property
     def arrays(self) -> TableArrays:
         """The arrays in the one form the kernels are compiled for."""
-        exact, bias, extra, weights = (
-            frozen(array, np.float64) for array in (self.exact, self.bias, self.extra, self.weights)
-        )
-        return TableArrays(exact, bias, extra, weights, self.squared)
+        return _make_arrays(self.exact, self.bias, self.extra, self.weights, self.squared)
 
     @property
     def shares(self) -> FloatArray:
@@ -280,7 +268,7 @@ def own_distances(rows: RowArrays, terms: Terms, table: Table, labels: LabelArra
     order = np.zeros(0, np.int32)
     if table.exact.nbytes > CACHE:
         order = members_by_cluster(rows.indptr, labels, len(table.exact)).row
-    read = Operands(rows, frozen_terms(terms), table.arrays)
+    read = Operands(rows, frozen_terms(*terms), table.arrays)
     _own(read, labels, frozen(order, np.int32), out)
     return out
 
@@ -332,5 +320,5 @@ def all_distances(rows: RowArrays, terms: Terms, table: Table) -> FloatArray:
     out = np.empty((rows.n_rows, len(table.exact)))
     columns = table.once("columns", lambda: _turned(table))
     sums = aligned((columns.table.shape[1],), np.float64)
-    _all(Operands(rows, frozen_terms(terms), table.arrays), columns, sums, out)
+    _all(Operands(rows, frozen_terms(*terms), table.arrays), columns, sums, out)
     return out

@@ -7,9 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numba import types
 
 from hmrf_dask.kernels import compiled
-from hmrf_dask.kernels.compiled import COMPILED, frozen, inner, njit
+from hmrf_dask.kernels.compiled import frozen, inner, instruction, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import FloatArray, IntArray
@@ -23,13 +24,7 @@ MASK = (1 << BITS) - 1
 
 
 def exact_zero() -> IntArray:
-    """Return an empty exact sum.
-
-    Examples
-    --------
-    >>> exact_value(exact_zero())
-    0.0
-    """
+    """Return an empty exact sum."""
     return np.zeros(LIMBS, np.int64)
 
 
@@ -79,10 +74,7 @@ def exact_sum(values: FloatArray) -> IntArray:
     1.0
     """
     limbs = exact_zero()
-    numbers = np.ascontiguousarray(values, np.float64).reshape(-1)
-    numbers = numbers.view()
-    numbers.flags.writeable = False
-    _add_all(limbs, numbers)
+    _add_all(limbs, frozen(values, np.float64).reshape(-1))
     return limbs
 
 
@@ -98,13 +90,7 @@ def exact_integer(limbs: IntArray) -> int:
 
 
 def exact_value(limbs: IntArray) -> float:
-    """Return the correctly rounded float64 of an exact sum.
-
-    Examples
-    --------
-    >>> exact_value(exact_sum(np.array([1e16, 1.0, -1e16])))
-    1.0
-    """
+    """Return the correctly rounded float64 of an exact sum."""
     return float(Fraction(exact_integer(limbs), 1 << BASE))
 
 
@@ -135,35 +121,18 @@ def best_limbs(high: IntArray, low: IntArray, base: int, count: int) -> tuple[An
     return target, high_gain, low_gain & MASK
 
 
-def join_limbs(high: int, low: int) -> int:
-    """Return the two limbs as one Python integer.
-
-    Examples
-    --------
-    >>> join_limbs(0, 5), join_limbs(1, 0) == 2**BITS
-    (5, True)
-    """
-    return (int(high) << BITS) + int(low)
-
-
 LANES = 16  # independent sums: one chain of additions would wait for itself
 
-if COMPILED:
-    from numba import types
-    from numba.extending import intrinsic
 
-    @intrinsic
-    def _multiply_add(typing: Any, one: Any, other: Any, third: Any) -> Any:
-        """Return one · other + third, rounded once."""
+@instruction(compiled.multiply_add)
+def _multiply_add(typing: Any, x: Any, y: Any, z: Any) -> Any:
+    """Return x y + z, rounded once."""
 
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.fma(*arguments)
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
 
-        number: Any = types.float64
-        return number(number, number, number), code
-
-else:
-    _multiply_add = compiled.multiply_add
+    number: Any = types.float64
+    return number(number, number, number), code
 
 
 @inner()
@@ -204,12 +173,8 @@ def closed_distances(
 ) -> int:
     """Return Σ D less the rows' own offsets as an exact integer in units of 2**-BASE.
 
-    Parameters
-    ----------
-    table : Table of linear form
-    features : float64 array, shape (d,), the factors f of the summands
-    sums : int64 array, shape (K, d + 1), in units of 2**-exponent
-    counts : int64 array, shape (K,)
+    The table is of linear form, `features` are the factors f of the summands, and `sums`, of shape
+    (K, d + 1), are in units of 2**-exponent.
     """
     factors = np.zeros(0) if bool((features == 1.0).all()) else features
     out = np.empty((len(table.exact), 2 * LANES))

@@ -4,13 +4,9 @@ A cluster is worth ‖S‖ for directional distortions and ‖S‖²/n for squar
 a constant less the sum of worths. A row is its summand z in the columns of the sums; products use
 one weight a column (−Σ a for the centring column of Pearson).
 
-This module finds the best move of each row alone against frozen sums; moves of whole groups, and
-moves made one after the other, are in `kernels.set_moves`.
-
-First variation of sets of rows: the exact change of J when they go to one cluster together.
-
-A set is a must-link group, wherever its rows lie, or one row. Moves are applied one after the
-other, each re-checked on the sums as they then stand.
+The best move of each row alone is found against frozen sums, and so is that of a set of rows that
+go to one cluster together: a must-link group, wherever its rows lie. Moves are applied one after
+the other, each checked again on the sums as they then stand.
 """
 
 from __future__ import annotations
@@ -19,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, frozen, inner, njit
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.kernels.compiled import RowArrays, former, frozen, inner, njit
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 ACCEPT = 1e-10  # of 1 + the receiving cluster's worth: below it a gain may be rounding
 
@@ -42,24 +38,14 @@ class PairCosts(NamedTuple):
 
 
 class ClusterSums(NamedTuple):
-    """The sums that moves are judged by.
+    """The sums that moves are judged by."""
 
-    Attributes
-    ----------
-    sums : int64 array, shape (K, d + 1)
-    metric : float64 array, shape (d + 1,), the weight of each column in products of summands
-    unit : float, of the sums
-    squares : float64 array, shape (K,), ‖S_h‖² in the metric
-    counts : int64 array, shape (K,)
-    directional : bool, whether a cluster is worth ‖S‖, not ‖S‖²/n
-    """
-
-    sums: IntArray
-    metric: FloatArray
-    unit: float
-    squares: FloatArray
-    counts: IntArray
-    directional: bool
+    sums: IntArray  # (K, d + 1)
+    metric: FloatArray  # (d + 1,), the weight of each column in products of summands
+    unit: float  # of the sums
+    squares: FloatArray  # (K,), ‖S_h‖² in the metric
+    counts: IntArray  # (K,)
+    directional: bool  # whether a cluster is worth ‖S‖, not ‖S‖²/n
 
 
 class Known(NamedTuple):
@@ -79,6 +65,10 @@ class Gains(NamedTuple):
     target: LabelArray
 
 
+_make_summands, _make_costs, _make_known = former(Summands), former(PairCosts), former(Known)
+_make_clusters = former(ClusterSums)
+
+
 def known_of(
     rows: Summands,
     places: LabelArray,
@@ -87,16 +77,8 @@ def known_of(
     pair_costs: PairCosts | None,
 ) -> Known:
     """Return `Known` in the one form the kernels are compiled for; no pairs: None."""
-    start, neighbour, cost = pair_costs or (
-        np.empty(0, np.int64),
-        np.empty(0, np.int32),
-        np.empty(0),
-    )
-    costs = frozen(start, np.int64), frozen(neighbour, np.int32), frozen(cost, np.float64)
-    row_start, column, entry = rows
-    summed = frozen(row_start, np.int64), frozen(column, np.int32), frozen(entry, np.int64)
-    where = frozen(places, np.int32), frozen(labels, np.int32)
-    return Known(Summands(*summed), *where, clusters, PairCosts(*costs))
+    costs = _make_costs(*(pair_costs or [()] * 3))
+    return _make_known(_make_summands(*rows), places, labels, clusters, costs)
 
 
 @inner()
@@ -125,8 +107,7 @@ def cluster_sums(
     whole, weights, unit = frozen(sums, np.int64), frozen(metric, np.float64), 2.0**-exponent
     squares = np.empty(len(sums))
     _squares(whole, weights, unit, squares)
-    kept = frozen(squares, np.float64), frozen(counts, np.int64)
-    return ClusterSums(whole, weights, unit, *kept, bool(directional))
+    return _make_clusters(whole, weights, unit, squares, counts, directional)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -261,6 +242,9 @@ class SetMoves(NamedTuple):
     target: LabelArray
 
 
+_make_moves = former(SetMoves)
+
+
 class _State(NamedTuple):
     """What changes when moves are made; arrays without length: none are made."""
 
@@ -331,10 +315,7 @@ def _change_of(
 
 @inner()
 def _set_gain(members: LabelArray, target: int, known: Known, buffers: _Buffers) -> tuple[Any, ...]:
-    """Return (gain, threshold) of moving all `members` to `target`.
-
-    The gain is −1 when the move would empty a cluster or move nobody.
-    """
+    """Return (gain, threshold) of moving `members`; gain −1: it empties a cluster or moves none."""
     clusters, labels, places = known.clusters, known.labels, known.places
     leavers = buffers.leavers
     for a in range(leavers.shape[0]):
@@ -412,10 +393,7 @@ def _move_set(members: LabelArray, target: int, known: Known, state: _State) -> 
 # One kernel for two functions: it takes 0.4 s to compile.
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _vary(moves: SetMoves, known: Known, buffers: _Buffers, state: _State, out: Gains) -> None:
-    """Find the best move of each set, to its own target or, where that is −1, to any cluster.
-
-    Where there is a state each move is made before the next set is judged.
-    """
+    """Find the best move of each set, to any cluster if its target is −1; with a state, make it."""
     n_clusters, makes = known.clusters.sums.shape[0], state.labels.shape[0] > 0
     for t in range(out.gain.shape[0]):
         members = moves.row[moves.start[t] : moves.start[t + 1]]
@@ -440,11 +418,8 @@ def _varied(moves: SetMoves, known: Known, state: _State) -> Gains:
         np.zeros(len(known.labels), np.bool_),
         np.empty(n_clusters, np.int64),
     )
-    sets = SetMoves(
-        frozen(moves.start, np.int64), frozen(moves.row, np.int32), frozen(moves.target, np.int32)
-    )
     out = Gains(np.zeros(len(moves.target)), np.full(len(moves.target), -1, np.int32))
-    _vary(sets, known, buffers, state, out)
+    _vary(_make_moves(*moves), known, buffers, state, out)
     return out
 
 
@@ -463,18 +438,11 @@ def apply_moves(
     sums after them.
     """
     state = _State(labels, clusters.sums.copy(), clusters.squares.copy(), clusters.counts.copy())
-    # frozen sums are read in the same way: read-only
-    shown, sums, squares, counts = (_shown(array) for array in state)
-    after = clusters._replace(sums=sums, squares=squares, counts=counts)
-    gains = _varied(moves, known_of(rows, places, shown, after, pair_costs), state)
+    # frozen arrays are views: they show what is written to the state
+    sums, squares, counts = state.sums, state.squares, state.counts
+    after = _make_clusters(sums, clusters.metric, clusters.unit, squares, counts, clusters[-1])
+    gains = _varied(moves, known_of(rows, places, labels, after, pair_costs), state)
     return np.asarray(gains.target >= 0), after
-
-
-def _shown(array: AnyArray) -> AnyArray:
-    """Return a read-only view, never a copy: it shows what is written to the array."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def group_gains(

@@ -10,23 +10,18 @@ the first part comes from the M-step sums, this module adds up the second.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from hmrf_dask.kernels.sums import Lined
-
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, inner, njit
+from hmrf_dask.kernels.compiled import RowArrays, Terms, former, frozen, inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.means import LANES, squared_length
 from hmrf_dask.kernels.pairs import Side
-from hmrf_dask.kernels.sums import Moved, line_up, members_by_cluster, moved_rows
+from hmrf_dask.kernels.sums import Lined, Moved, line_up, members_by_cluster, moved_rows
 from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
@@ -76,21 +71,16 @@ def _add_squares(
 
 
 class Similarities(NamedTuple):
-    """Linear tables of which similarities are taken, less `strength` times those to `overall`.
+    """Linear tables of which similarities are taken, less `strength` times those to `overall`."""
 
-    Attributes
-    ----------
-    exact : float64 array, shape (K, d)
-    extra : float64 array, shape (K,)
-    overall : float64 array, shape (d,)
-    overall_extra, strength : float
-    """
-
-    exact: FloatArray
-    extra: FloatArray
-    overall: FloatArray
+    exact: FloatArray  # (K, d)
+    extra: FloatArray  # (K,)
+    overall: FloatArray  # (d,)
     overall_extra: float
     strength: float
+
+
+_make_similarities = former(Similarities)
 
 
 @njit(nogil=True, cache=True)
@@ -140,12 +130,8 @@ def weighted_squares(
     c_i is the similarity to the own centroid less `strength` times that to the only one of
     `overall`. Clusters are shared out among threads.
     """
-    similarities = Similarities(
-        frozen(table.exact, np.float64),
-        frozen(table.extra, np.float64),
-        frozen(overall.exact[0], np.float64),
-        float(overall.extra[0]),
-        float(strength),
+    similarities = _make_similarities(
+        table.exact, table.extra, overall.exact[0], overall.extra[0], strength
     )
     lined, parts = line_up(members, 1.0), list[IntArray]()
 
@@ -187,9 +173,9 @@ def squares_by_length(sums: IntArray, roots: FloatArray) -> FloatArray:
     whole = frozen(sums, np.int64)
 
     def work(first: int, last: int) -> None:
-        room = np.empty(n_features), np.empty(LANES)
+        buffers = np.empty(n_features), np.empty(LANES)
         for run in range(first, last):
-            _squares_by_length(whole[run * step : (run + 1) * step], known, *room, totals[run])
+            _squares_by_length(whole[run * step : (run + 1) * step], known, *buffers, totals[run])
 
     over_ranges(work, RUNS, sums.size)
     return np.asarray(totals.sum(axis=0))
@@ -242,14 +228,8 @@ def member_products(
 ) -> FloatArray:
     """Return the product of rows with the tables they are members of, one number a member.
 
-    Parameters
-    ----------
-    rows : Side
-    roots : float64 array, shape (d,)
-        √a.
-    tables : (values, indices, indptr) of a matrix with d + 1 columns, the centring last
-    start, member : int arrays
-        The rows of each table as CSR.
+    `roots` are √a; `tables` values, indices and indptr of a matrix with d + 1 columns, the centring
+    last; `start` and `member` the rows of each table as CSR.
     """
     out = np.zeros(len(member))
     length = float(np.sqrt((roots * roots).sum()))

@@ -21,18 +21,12 @@ SHRUNK = 1.0 - 2.0**-20  # so is what is left
 
 
 class CentroidDrift(NamedTuple):
-    """How far centroids went from one model to the next.
+    """How far centroids went from one model to the next."""
 
-    Attributes
-    ----------
-    before, after : names of the models; no name: nothing that was noted can be used
-    losses : float64 array, shape (3, K)
-        What it may take, at most, from the gap of a row of each cluster: times the row's norm, as
-        it is, and times its shift.
-    """
-
-    before: str
+    before: str  # names of the models; no name: nothing that was noted can be used
     after: str
+    # (3, K): what it may take, at most, from the gap of a row of each cluster: times the row's
+    # norm, as it is, and times its shift
     losses: FloatArray
 
 
@@ -40,19 +34,14 @@ class RowBounds:
     """What is known of the rows of one partition from when they were last compared with centroids.
 
     It is forgotten when it travels: it spares work and decides nothing.
-
-    Attributes
-    ----------
-    model : name of the model they were compared under, empty: none
-    labels : int32 array, the labels they got
-    gaps : float32 array, by how much, at least, any other centroid was farther
-    slack : for which bounds of rounding, and how far off scores can be then
     """
 
     def __init__(self) -> None:
-        self.model = ""
-        self.labels: LabelArray = np.zeros(0, np.int32)
+        self.model = ""  # name of the model they were compared under, empty: none
+        self.labels: LabelArray = np.zeros(0, np.int32)  # what they got
+        # by how much, at least, any other centroid was farther
         self.gaps: RowArray = np.zeros(0, np.float32)
+        # for which bounds of rounding, and how far off scores can be then
         self.slack: tuple[Any, FloatArray] | None = None
 
     def __reduce__(self) -> tuple[type[RowBounds], tuple[()]]:
@@ -63,14 +52,6 @@ class RowBounds:
         """Return the gaps of rows with these labels before the drift; 0: unknown; none: no use.
 
         They are the caller's, to be changed, and forgotten until they are noted.
-
-        Examples
-        --------
-        >>> labels, known = np.array([0, 1], np.int32), RowBounds()
-        >>> gaps = np.array([0.5, 2.0], np.float32)
-        >>> known.note(labels, gaps, CentroidDrift("", "a", np.zeros((3, 2))))
-        >>> known.take(labels, CentroidDrift("a", "b", np.zeros((3, 2)))).tolist()
-        [0.5, 2.0]
         """
         model, self.model = self.model, ""
         if drift is None:
@@ -168,6 +149,6 @@ def rows_to_compare(
     """
     out = np.empty((2, len(labels)), np.int32)
     losses = frozen(np.zeros((3, 1)) if drift is None else drift.losses, np.float64)
-    known = frozen_terms(terms), frozen(slack, np.float64), losses
+    known = frozen_terms(*terms), frozen(slack, np.float64), losses
     count = _rows_to_compare(*known, gaps, frozen(labels, np.int32), out)
     return out[0], out[1, :count]

@@ -33,43 +33,25 @@ class Heap(NamedTuple):
 
     An item stands in the heap at most once, and only with a gain above zero, so memory is 8 bytes
     an item plus the gains.
-
-    Attributes
-    ----------
-    high : int64 array, shape (n,)
-        Gain of every item; never negative.
-    low : int64 array, shape (n,) or (0,)
-        Its low limb; empty where gains fit one int64.
-    items : int32 array, shape (n,)
-        The heap, in its first ``size[0]`` places.
-    position : int32 array, shape (n,)
-        Where an item stands in the heap, -1 when it is not in it.
-    size : int64 array, shape (1,)
     """
 
-    high: AnyArray
-    low: AnyArray
-    items: AnyArray
-    position: AnyArray
-    size: AnyArray
+    high: IntArray  # (n,): gain of every item; never negative
+    low: IntArray  # (n,) or (0,): its low limb; empty where gains fit one int64
+    items: LabelArray  # (n,): the heap, in its first ``size[0]`` places
+    position: LabelArray  # (n,): where an item stands in the heap, -1 when it is not in it
+    size: IntArray  # (1,)
 
 
 def empty_heap(n: int, two_limbs: bool) -> Heap:
-    """Return a heap of n items, none of them in it.
+    """Return a heap of n items, none of them in it."""
+    low, position = np.zeros(n if two_limbs else 0, np.int64), np.full(n, -1, np.int32)
+    return Heap(np.zeros(n, np.int64), low, np.empty(n, np.int32), position, np.zeros(1, np.int64))
 
-    Examples
-    --------
-    >>> heap = empty_heap(3, two_limbs=False)
-    >>> heap.position.tolist(), heap.size.tolist()
-    ([-1, -1, -1], [0])
-    """
-    return Heap(
-        np.zeros(n, np.int64),
-        np.zeros(n if two_limbs else 0, np.int64),
-        np.empty(n, np.int32),
-        np.full(n, -1, np.int32),
-        np.zeros(1, np.int64),
-    )
+
+@inner(inline="always")
+def _put(heap: Heap, place: Any, item: Any) -> None:
+    heap.items[place] = item
+    heap.position[item] = place
 
 
 @inner(inline="always")
@@ -90,11 +72,9 @@ def _sift_up(heap: Heap, place: Any) -> Any:
         above = heap.items[parent]
         if not _before(heap, item, above):
             break
-        heap.items[place] = above
-        heap.position[above] = place
+        _put(heap, place, above)
         place = parent
-    heap.items[place] = item
-    heap.position[item] = place
+    _put(heap, place, item)
     return place
 
 
@@ -110,11 +90,9 @@ def _sift_down(heap: Heap, size: Any, place: Any) -> None:
         below = heap.items[child]
         if not _before(heap, below, item):
             break
-        heap.items[place] = below
-        heap.position[below] = place
+        _put(heap, place, below)
         place = child
-    heap.items[place] = item
-    heap.position[item] = place
+    _put(heap, place, item)
 
 
 @inner()
@@ -139,21 +117,11 @@ def place_item(heap: Heap, item: int) -> None:
 
 
 class _Hubs(NamedTuple):
-    """The cost rows of points with many neighbours.
+    """The cost rows of points with many neighbours."""
 
-    Attributes
-    ----------
-    number : int32 array, shape (n,)
-        The row of each hub; -1 for all other points.
-    rows : int64 array, shape (number of hubs + 1, K)
-        The last is a buffer for any other point.
-    degree : int
-        Neighbours of a hub, at least.
-    """
-
-    number: LabelArray
-    rows: IntArray
-    degree: int
+    number: LabelArray  # (n,): the row of each hub; -1 for all other points
+    rows: IntArray  # (number of hubs + 1, K): the last is a buffer for any other point
+    degree: int  # neighbours of a hub, at least
 
 
 def _hubs(problem: ProblemArrays) -> _Hubs:
@@ -238,31 +206,12 @@ def _move_points(
 
 
 def move_points(labels: LabelArray, problem: ProblemArrays, gains: IntArray = _UNKNOWN) -> int:
-    """Make the single move with the largest gain until no single move gains.
+    """Make the single move with the largest gain until no single move gains; return how many.
 
-    Parameters
-    ----------
-    labels : int32 array
-        Of the whole component, changed in place; points that are not the problem's own stay.
-    problem : ProblemArrays
-        A component or a piece of one.
-    gains : int64 array, shape (n,), optional
-        What each point would gain by its best move, where that is known already.
-
-    Returns
-    -------
-    int
-        Number of moves. Ties go to the present label, then the lowest cluster; equal gains are
-        taken in the order of the points.
-
-    Examples
-    --------
-    >>> from hmrf_dask.kernels.problem import adjacency, make_problem
-    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([-9]))
-    >>> problem = make_problem(0, np.array([[0, 5], [4, 0]]), 0, start, neighbour, cost)
-    >>> labels = np.array([0, 1], np.int32)
-    >>> move_points(labels, problem), labels.tolist()
-    (1, [0, 0])
+    The problem is a component or a piece of one. `labels`, those of the whole component, change in
+    place; points that are not the problem's own stay. Ties go to the present label, then the lowest
+    cluster; equal gains are taken in the order of the points. `gains` are what each point would
+    gain by its best move, where that is known already.
     """
     n = len(problem.costs)
     heap = empty_heap(n, False)
@@ -279,17 +228,15 @@ class GroupSums(NamedTuple):
     now.
     """
 
-    high: AnyArray
-    low: AnyArray
-    row: AnyArray
+    high: IntArray
+    low: IntArray
+    row: IntArray
 
 
 def empty_sums(n_groups: int, n_clusters: int) -> GroupSums:
     """Return sums of nothing."""
-    size = n_groups * (n_clusters + 1)
-    return GroupSums(
-        np.zeros(size, np.int64), np.zeros(size, np.int64), np.empty(n_clusters, np.int64)
-    )
+    high, low = np.zeros((2, n_groups * (n_clusters + 1)), np.int64)
+    return GroupSums(high, low, np.empty(n_clusters, np.int64))
 
 
 @inner(inline="always")
@@ -329,30 +276,17 @@ def add_member(
 
 
 class _Search(NamedTuple):
-    """What a run of group moves keeps.
+    """What a run of group moves keeps."""
 
-    Attributes
-    ----------
-    slot : int32 array, shape (n,)
-        The group of a local point, -1 when it may not move.
-    targets : int32 array, shape (number of groups,)
-    kept : int32 array, shape (number of groups,)
-        Where the sums of a large group stand, -1 for all others, which share the last place.
-    sums : GroupSums
-    waiting : uint8 array, shape (number of groups,)
-        Whether a group is in the queue.
-    queue : int32 array, shape (number of groups,)
-        Groups whose best move may have changed, in its first ``n_queued[0]`` places.
-    n_queued : int64 array, shape (1,)
-    """
-
-    slot: AnyArray
-    targets: AnyArray
-    kept: AnyArray
+    slot: LabelArray  # (n,): the group of a local point, -1 when it may not move
+    targets: LabelArray  # (number of groups,)
+    # (number of groups,): where the sums of a large group stand, -1: with all others, at the end
+    kept: LabelArray
     sums: GroupSums
-    waiting: AnyArray
-    queue: AnyArray
-    n_queued: AnyArray
+    waiting: AnyArray  # (number of groups,): whether a group is in the queue
+    # (number of groups,): its first ``n_queued[0]`` are groups whose best move may have changed
+    queue: LabelArray
+    n_queued: IntArray  # (1,)
 
 
 def _search(problem: ProblemArrays, grouping: Grouping, may_move: LabelArray) -> _Search:
@@ -489,30 +423,9 @@ def _move_groups(
 def move_groups(labels: LabelArray, problem: ProblemArrays, grouping: Grouping) -> int:
     """Move the whole must-link group with the largest gain until no group move gains.
 
-    Parameters
-    ----------
-    labels : int32 array
-        Of the whole component, changed in place.
-    problem : ProblemArrays
-        A component or a piece of one.
-    grouping : Grouping
-        Must-link groups, numbered by their lowest member; only those that lie wholly in the piece
-        are listed. Groups of one point do not move.
-
-    Returns
-    -------
-    int
-        Number of groups moved. A tie leaves a group as it is; then the lowest cluster; equal
-        gains are taken in the order of the groups.
-
-    Examples
-    --------
-    >>> from hmrf_dask.kernels.problem import adjacency, make_grouping, make_problem
-    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([-9]))
-    >>> problem = make_problem(0, np.array([[3, 0], [3, 0]]), 0, start, neighbour, cost)
-    >>> labels, groups = np.array([0, 0], np.int32), make_grouping([0, 0], [0, 2], [0, 1])
-    >>> move_groups(labels, problem, groups), labels.tolist()
-    (1, [1, 1])
+    Groups are numbered by their lowest member; only those that lie wholly in the piece are listed,
+    and those of one point do not move. A tie leaves a group as it is; then the lowest cluster;
+    equal gains are taken in the order of the groups. Returned is how many moved.
     """
     may_move = np.flatnonzero(np.diff(grouping.start) >= 2).astype(np.int32)
     if len(may_move) == 0:
@@ -546,22 +459,10 @@ def _gains_near(
 def icm(
     labels: LabelArray, problem: ProblemArrays, grouping: Grouping, gains: IntArray = _UNKNOWN
 ) -> tuple[int, int]:
-    """Run `move_points` and `move_groups` in turn until neither moves.
+    """Run `move_points` and `move_groups` in turn until neither moves; return how often each did.
 
-    Parameters
-    ----------
-    labels : int32 array, shape (n,)
-        Changed in place.
-    problem, grouping : ProblemArrays, Grouping
-        Whole components.
-    gains : int64 array, shape (n,), optional
-        What each point would gain by its best move, where that is known already.
-
-    Returns
-    -------
-    single_moves, group_moves : int
-        How often each moved. In the end no single point and no must-link group can move with a
-        gain.
+    The problem is one of whole components, whose labels change in place. In the end no single point
+    and no must-link group can move with a gain.
 
     Examples
     --------

@@ -143,7 +143,7 @@ def means(
 
 
 @inner(inline="always")
-def _look_at(
+def _measure(
     row: FloatArray, weights: FloatArray, m: Any, lanes: FloatArray, most: FloatArray, lane: Any
 ) -> None:
     x = row[m]
@@ -161,9 +161,9 @@ def _length(row: FloatArray, weights: FloatArray, lanes: FloatArray, most: Float
     most[:] = 0.0
     for first in range(0, whole, LANES):
         for lane in range(LANES):
-            _look_at(row, weights, first + lane, lanes, most, lane)
+            _measure(row, weights, first + lane, lanes, most, lane)
     for m in range(whole, row.shape[0]):
-        _look_at(row, weights, m, lanes, most, m - whole)
+        _measure(row, weights, m, lanes, most, m - whole)
     return math.sqrt(_fold(lanes))
 
 
@@ -176,34 +176,25 @@ def _top(most: FloatArray) -> float:
     return top
 
 
-@njit(nogil=True, cache=True, makes_arrays=False)
-def _lengths(
-    centroids: FloatArray,
-    lanes: FloatArray,
-    most: FloatArray,
-    lengths: FloatArray,
-    tops: FloatArray,
-) -> None:
-    for h in range(lengths.shape[0]):
-        lengths[h] = _length(centroids[h], centroids[h, :0], lanes, most)
-        tops[h] = _top(most)
-
-
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
 def _weigh(
     centroids: FloatArray,
     weights: FloatArray,
     lanes: FloatArray,
     most: FloatArray,
+    lengths: FloatArray,
     tops: FloatArray,
     out: FloatArray,
 ) -> None:
-    """Write a∘μ/‖μ‖_A, zero without a direction, and its largest entry."""
+    """Write ‖μ‖_A and the largest entry of μ; or, if wanted, a∘μ/‖μ‖_A and its largest entry."""
     n_features = out.shape[1]
     whole = n_features - n_features % LANES
-    for h in range(out.shape[0]):
+    for h in range(lengths.shape[0]):
+        length = _length(centroids[h], weights, lanes, most)
+        lengths[h], tops[h] = length, _top(most)
+        if out.shape[0] == 0:
+            continue
         row, target = centroids[h], out[h]
-        length = _length(row, weights, lanes, most)
         most[:] = 0.0
         if length > 0.0:
             for m in range(n_features):
@@ -227,34 +218,21 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
     rows = frozen(centroids, np.float64)
     lengths, tops = np.empty((2, len(rows)))
     metric = frozen(np.zeros(0) if (weights == 1.0).all() else weights, np.float64)
+    out = buffer(rows.shape if len(metric) else (0, 0), np.float64)
 
-    def measure(first: int, last: int) -> None:
-        lanes = np.empty((2, LANES))
-        _lengths(rows[first:last], *lanes, lengths[first:last], tops[first:last])
+    def work(first: int, last: int) -> None:
+        lanes, ends = np.empty((2, LANES)), slice(first, last)
+        _weigh(rows[ends], metric, *lanes, lengths[ends], tops[ends], out[ends])
 
-    def write(first: int, last: int) -> None:
-        lanes = np.empty((2, LANES))
-        _weigh(rows[first:last], metric, *lanes, tops[first:last], out[first:last])
-
-    if not len(metric):
-        over_ranges(measure, len(tops), rows.size)
-        unit = (np.abs(lengths - 1.0) < UNIT) | (lengths == 0.0)
-        if unit.all():
-            return centroids, float(tops.max(initial=0.0))
-        # A user's, once in a fit. What becomes of a row may not depend on those beside it.
-        scaled = rows / np.where(unit, 1.0, lengths)[:, None]
-        return scaled, largest(scaled)
-    out = buffer(rows.shape, np.float64)
-    over_ranges(write, len(tops), rows.size)
-    return out, float(tops.max(initial=0.0))
+    over_ranges(work, len(tops), rows.size)
+    unit = (np.abs(lengths - 1.0) < UNIT) | (lengths == 0.0)
+    if len(metric) or unit.all():
+        return out if len(metric) else centroids, float(tops.max(initial=0.0))
+    # A user's, once in a fit. What becomes of a row may not depend on other rows.
+    scaled = rows / np.where(unit, 1.0, lengths)[:, None]
+    return scaled, largest(scaled)
 
 
 def largest(rows: FloatArray) -> float:
-    """Return the largest absolute value, looked for row by row.
-
-    Examples
-    --------
-    >>> largest(np.array([[1.0, -3.0], [2.0, 0.0]]))
-    3.0
-    """
+    """Return the largest absolute value, row by row."""
     return max((max(float(row.max()), -float(row.min())) for row in rows), default=0.0)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import frozen, inner, njit
+from hmrf_dask.kernels.compiled import former, frozen, inner, njit
 from hmrf_dask.kernels.exact import add_limbs
 from hmrf_dask.kernels.icm import icm
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster
@@ -27,28 +27,23 @@ FREE_PASSES, DAMPED_PASSES = 32, 32
 class Edges(NamedTuple):
     """The pairs, one entry for any two points, ascending: ends and signed costs of equal labels."""
 
-    first: AnyArray
-    second: AnyArray
-    cost: AnyArray
+    first: LabelArray
+    second: LabelArray
+    cost: IntArray
+
+
+_edges = former(Edges)
 
 
 def make_edges(start: AnyArray, neighbour: AnyArray, cost: AnyArray) -> Edges:
-    """Return the pairs of an adjacency; several of the same two points are one, or a loop.
-
-    Examples
-    --------
-    >>> edges = make_edges(np.array([0, 1, 2]), np.array([1, 0]), np.array([-9, -9]))
-    >>> edges.first.tolist(), edges.second.tolist(), edges.cost.tolist()
-    ([0], [1], [-9])
-    """
+    """Return the pairs of an adjacency; several of the same two points are one, or a loop."""
     n = len(start) - 1
     point = np.repeat(np.arange(n, dtype=np.int64), np.diff(start))
     once = point < neighbour
     keys, place = np.unique(point[once] * n + neighbour[once], return_inverse=True)
     total = np.zeros(len(keys), np.int64)
     np.add.at(total, place, cost[once])
-    first, second = np.divmod(keys, max(n, 1))
-    return Edges(frozen(first, np.int32), frozen(second, np.int32), frozen(total, np.int64))
+    return _edges(*np.divmod(keys, max(n, 1)), total)
 
 
 @inner(inline="always")
@@ -129,22 +124,11 @@ def settle(beliefs: IntArray, labels: LabelArray) -> None:
 
 
 def believed(labels: LabelArray, problem: ProblemArrays, edges: Edges) -> LabelArray:
-    """Return the labels that belief propagation ends with.
+    """Return the labels that belief propagation ends with; those of before decide ties only.
 
-    Parameters
-    ----------
-    labels : int32 array, shape (n,)
-        The present ones: they decide ties, and nothing else.
-    problem : ProblemArrays
-        Whole components.
-    edges : Edges
-        Their pairs.
-
-    Returns
-    -------
-    int32 array, shape (n,)
-        Where the pairs form trees of at most `FREE_PASSES` pairs across, one of the least energy
-        if only one has it: points decide by themselves, so of several they may mix two.
+    The problem is one of whole components. Where their pairs form trees of at most `FREE_PASSES`
+    pairs across, the labels are those of the least energy if only one has it: points decide by
+    themselves, so of several they may mix two.
     """
     costs = problem.costs
     beliefs = np.empty(costs.shape, np.int64)
@@ -208,20 +192,8 @@ def propagate(
 
     What belief propagation ends with is polished by ICM and taken where it costs less than the
     labels that are there; other components go to where ICM leads from those. So no energy rises.
-
-    Parameters
-    ----------
-    labels : int32 array, shape (n,)
-    problem : ProblemArrays
-    grouping : Grouping
-        As in `hmrf_dask.kernels.icm.icm`; `labels` is changed in place.
-    component : int32 array, shape (n,)
-        Component of every point.
-
-    Returns
-    -------
-    int
-        In how many components belief propagation was taken.
+    Labels change in place, as in `icm`; returned is in how many components belief propagation was
+    taken.
     """
     edges = make_edges(problem.start, problem.neighbour, problem.cost)
     polished = believed(labels, problem, edges)

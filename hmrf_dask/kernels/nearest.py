@@ -7,15 +7,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba import types
 
 from hmrf_dask.kernels import compiled
 from hmrf_dask.kernels.compiled import (
-    COMPILED,
     RowArrays,
     Terms,
+    former,
     frozen,
     frozen_terms,
     inner,
+    instruction,
     njit,
     of_row,
 )
@@ -30,19 +33,15 @@ from hmrf_dask.kernels.products import (
     has_half,
     layout,
     multiply_row,
+    spread,
     store,
 )
 from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
 
-if COMPILED:
-    from llvmlite import ir
-    from numba import types
-    from numba.extending import intrinsic
-
-    _INDEX, _LANE, _REAL = ir.IntType(64), ir.IntType(32), ir.FloatType()
-    _VECTOR = ir.VectorType(_REAL, LANES)
-
+_INDEX, _LANE = ir.IntType(64), ir.IntType(32)
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+_INFINITE = ir.Constant(_VECTOR, [float("inf")] * LANES)
 TILE = 16  # features that are turned at a time: two lines of each centroid
 RUN = 4096  # features whose bounds are added up together
 SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
@@ -50,28 +49,16 @@ HALF_BITS = 14  # half floats reach 2**15.99; twice the largest entry must fit
 
 
 class ApproximateTable(NamedTuple):
-    """A table of centroids in single or half precision, times a power of two.
-
-    Attributes
-    ----------
-    columns : Columns
-    bias, extra : float32 arrays, shape (width,)
-        Of `Table`; the bias of columns that are no centroid is infinite.
-    unit : float
-        What the entries are times.
-    norm, entry : float
-        The largest norm of a column (see `Table.weights`) and the largest entry, without `unit`.
-    norm_error, entry_error : float
-        The same of what rounding took from them.
-    """
+    """A table of centroids in single or half precision, times a power of two."""
 
     columns: Columns
-    bias: RowArray
+    bias: RowArray  # (width,): of `Table`; the bias of columns that are no centroid is infinite
     extra: RowArray
-    unit: float
+    unit: float  # what the entries are times
+    # the largest norm of a column (see `Table.weights`) and the largest entry, without `unit`
     norm: float
     entry: float
-    norm_error: float
+    norm_error: float  # the same of what rounding took from them
     entry_error: float
 
 
@@ -101,6 +88,9 @@ class _Source(NamedTuple):
     metric: FloatArray
     shares: FloatArray
     unit: float
+
+
+_make_source = former(_Source)
 
 
 @njit(nogil=True, cache=True)
@@ -147,8 +137,8 @@ def make_approximate_table(table: Table, *, half: bool) -> ApproximateTable:
     entries[:, n_clusters:] = 0
     exponent = math.frexp(2.0 * table.largest_entry)[1]
     unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
-    metric = frozen(table.weights if table.squared else np.zeros(0), np.float64)
-    source = _Source(table.arrays.exact, metric, frozen(table.shares, np.float64), unit)
+    metric = table.weights if table.squared else np.zeros(0)
+    source = _make_source(table.exact, metric, table.shares, unit)
     # By fixed runs of features: slack goes into cost rows, so bounds may not know of threads.
     moments = np.zeros((-(-n_features // RUN), 3, n_clusters))
 
@@ -179,56 +169,38 @@ def make_approximate_table(table: Table, *, half: bool) -> ApproximateTable:
 
 
 def approximate_table(table: Table, *, single: bool = False) -> ApproximateTable:
-    """Return an approximate table in the precision that is the fastest here, or in `single`.
-
-    Examples
-    --------
-    >>> table = Table(np.eye(2), np.zeros(2), np.zeros(2), 1.0, 1.0)
-    >>> approximate_table(table) is approximate_table(table)
-    True
-    """
+    """Return an approximate table in the precision that is the fastest here, or in `single`."""
     half = has_half() and len(table.exact) > SMALL and not single
     return table.once(
         "half" if half else "single", lambda: make_approximate_table(table, half=half)
     )
 
 
-def _spread(builder: Any, value: Any) -> Any:
-    """Return a number in all lanes."""
-    undefined = ir.Constant(_VECTOR, ir.Undefined)
-    one = builder.insert_element(undefined, value, ir.Constant(_LANE, 0))
-    lanes = ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)
-    return builder.shuffle_vector(one, undefined, lanes)
-
-
 def _place(builder: Any, array: Any, at: Any) -> Any:
     return builder.bitcast(builder.gep(array.data, [at]), _VECTOR.as_pointer())
 
 
-def _lesser(builder: Any, one: Any, other: Any) -> Any:
-    return builder.select(builder.fcmp_ordered("<", one, other), one, other)
+def _lesser(builder: Any, x: Any, y: Any) -> Any:
+    return builder.select(builder.fcmp_ordered("<", x, y), x, y)
 
 
-def _loop(builder: Any, length: Any, first: Any, body: Callable[[Any, Any], Any]) -> Any:
+def _loop(builder: Any, array: Any, first: Any, body: Callable[[Any, Any], Any]) -> Any:
     """Emit a loop over whole vectors of an array that carries one value; return its last."""
+    length = builder.extract_value(array.shape, 0)
     before, loop = builder.block, builder.append_basic_block("vectors")
     done = builder.append_basic_block("done")
     builder.branch(loop)
     builder.position_at_end(loop)
-    at, carried = builder.phi(_INDEX), builder.phi(first.type)
-    after = body(at, carried)
+    at, value = builder.phi(_INDEX), builder.phi(first.type)
+    after = body(at, value)
     following = builder.add(at, ir.Constant(_INDEX, LANES))
     at.add_incoming(ir.Constant(_INDEX, 0), before)
     at.add_incoming(following, loop)
-    carried.add_incoming(first, before)
-    carried.add_incoming(after, loop)
+    value.add_incoming(first, before)
+    value.add_incoming(after, loop)
     builder.cbranch(builder.icmp_signed("<", following, length), loop, done)
     builder.position_at_end(done)
     return after
-
-
-def _infinite() -> Any:
-    return ir.Constant(_VECTOR, [float("inf")] * LANES)
 
 
 def _least_lane(builder: Any, least: Any) -> Any:
@@ -242,84 +214,70 @@ def _least_lane(builder: Any, least: Any) -> Any:
     return builder.extract_element(least, ir.Constant(_LANE, 0))
 
 
-def _make_score() -> Any:
-    @intrinsic
-    def score(typing: Any, scores: RowArray, bias: Any, extra: Any, scale: Any, shift: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            products, own, more = (
-                context.make_array(scores)(context, builder, argument) for argument in arguments[:3]
+@instruction(compiled.score)
+def score(typing: Any, scores: RowArray, bias: Any, extra: Any, scale: Any, shift: Any) -> Any:
+    """Turn products into scores, which are distances but for the row's own part; return the least.
+
+    Lengths are whole vectors, and all are float32.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = [context.make_array(scores)(context, builder, array) for array in arguments[:3]]
+        scales, shifts = (spread(builder, number) for number in arguments[3:])
+        flags = ("contract",)
+
+        def body(at: Any, least: Any) -> Any:
+            number, own, more = (
+                builder.load(_place(builder, array, at), align=4) for array in arrays
             )
-            scales, shifts = (_spread(builder, number) for number in arguments[3:])
-            flags = ("contract",)
+            number = builder.fadd(builder.fmul(number, scales, flags=flags), own, flags=flags)
+            number = builder.fadd(builder.fmul(more, shifts, flags=flags), number, flags=flags)
+            builder.store(number, _place(builder, arrays[0], at), align=4)
+            return _lesser(builder, number, least)
 
-            def body(at: Any, least: Any) -> Any:
-                found, first, last = (
-                    builder.load(_place(builder, array, at), align=4)
-                    for array in (products, own, more)
-                )
-                found = builder.fadd(builder.fmul(found, scales, flags=flags), first, flags=flags)
-                found = builder.fadd(builder.fmul(last, shifts, flags=flags), found, flags=flags)
-                builder.store(found, _place(builder, products, at), align=4)
-                return _lesser(builder, found, least)
+        return _least_lane(builder, _loop(builder, arrays[0], _INFINITE, body))
 
-            length = builder.extract_value(products.shape, 0)
-            return _least_lane(builder, _loop(builder, length, _infinite(), body))
-
-        return types.float32(scores, scores, scores, types.float32, types.float32), code
-
-    return score
+    return types.float32(scores, scores, scores, types.float32, types.float32), code
 
 
-def _make_count_within() -> Any:
-    @intrinsic
-    def count_within(typing: Any, scores: RowArray, limit: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array = context.make_array(scores)(context, builder, arguments[0])
-            limits, bits = _spread(builder, arguments[1]), ir.IntType(LANES)
+@instruction(compiled.count_within)
+def count_within(typing: Any, scores: RowArray, limit: Any) -> Any:
+    """Return how many scores are not above a limit."""
 
-            def body(at: Any, count: Any) -> Any:
-                found = builder.load(_place(builder, array, at), align=4)
-                within = builder.bitcast(builder.fcmp_ordered("<=", found, limits), bits)
-                return builder.add(count, builder.zext(builder.ctpop(within), _INDEX))
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(scores)(context, builder, arguments[0])
+        limits, bits = spread(builder, arguments[1]), ir.IntType(LANES)
 
-            length = builder.extract_value(array.shape, 0)
-            return _loop(builder, length, ir.Constant(_INDEX, 0), body)
+        def body(at: Any, count: Any) -> Any:
+            number = builder.load(_place(builder, array, at), align=4)
+            within = builder.bitcast(builder.fcmp_ordered("<=", number, limits), bits)
+            return builder.add(count, builder.zext(builder.ctpop(within), _INDEX))
 
-        return types.int64(scores, types.float32), code
+        return _loop(builder, array, ir.Constant(_INDEX, 0), body)
 
-    return count_within
+    return types.int64(scores, types.float32), code
 
 
-def _make_least_beyond() -> Any:
-    @intrinsic
-    def least_beyond(typing: Any, scores: RowArray, limit: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array = context.make_array(scores)(context, builder, arguments[0])
-            limits = _spread(builder, arguments[1])
+@instruction(compiled.least_beyond)
+def least_beyond(typing: Any, scores: RowArray, limit: Any) -> Any:
+    """Return the least score that is above a limit."""
 
-            def body(at: Any, least: Any) -> Any:
-                found = builder.load(_place(builder, array, at), align=4)
-                beyond = builder.fcmp_ordered(">", found, limits)
-                return _lesser(builder, builder.select(beyond, found, _infinite()), least)
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(scores)(context, builder, arguments[0])
+        limits = spread(builder, arguments[1])
 
-            length = builder.extract_value(array.shape, 0)
-            return _least_lane(builder, _loop(builder, length, _infinite(), body))
+        def body(at: Any, least: Any) -> Any:
+            number = builder.load(_place(builder, array, at), align=4)
+            beyond = builder.fcmp_ordered(">", number, limits)
+            return _lesser(builder, builder.select(beyond, number, _INFINITE), least)
 
-        return types.float32(scores, types.float32), code
+        return _least_lane(builder, _loop(builder, array, _INFINITE, body))
 
-    return least_beyond
+    return types.float32(scores, types.float32), code
 
-
-# score(products, bias, extra, scale, shift): turn products into scores, which are distances but for
-# the row's own part, and return the least; lengths are whole vectors, and all are float32.
-score: Any = _make_score() if COMPILED else compiled.score
-# count_within(scores, limit): return how many are not above.
-count_within: Any = _make_count_within() if COMPILED else compiled.count_within
-# least_beyond(scores, limit): return the least that is above.
-least_beyond: Any = _make_least_beyond() if COMPILED else compiled.least_beyond
 
 SINGLE = 1.0625 * 2.0**-24  # by how much a float32 operation rounds, in sums of up to LONGEST
-OPERATIONS = 16  # float32 operations around the products, with room to spare
+OPERATIONS = 16  # float32 operations around the products, more than there are
 LONGEST = 2**19  # entries of a row; longer ones are left to float64
 WIDEST = 2.0**100  # of factors in float32
 WIDER, MOST = 1.125, 2.0  # how much wider bounds are made, and may be
@@ -359,14 +317,7 @@ class RoundingBounds(NamedTuple):
         return RoundingBounds._make([*(WIDER * bound for bound in self[:-1]), self.unit])
 
     def hold(self, others: RoundingBounds) -> bool:
-        """Return whether these bounds hold for what `others` do, and are not far too wide.
-
-        Examples
-        --------
-        >>> bounds = RoundingBounds(*[1.0] * 9)
-        >>> bounds.hold(bounds), bounds.hold(bounds.above()), bounds.above().hold(bounds)
-        (True, False, True)
-        """
+        """Return whether these bounds hold for what `others` do, and are not far too wide."""
         pairs = zip(others[:-1], self[:-1], strict=True)
         within = (least <= own <= MOST * least for least, own in pairs)
         return self.unit == others.unit and all(within)
@@ -432,22 +383,14 @@ def _decide(
 
 
 class Scoring(NamedTuple):
-    """How products of rows with an approximate table become scores, and how far off these can be.
-
-    Attributes
-    ----------
-    columns : Columns
-    bias, extra : float32 arrays, shape (width,)
-    scale, shift : float32 arrays, shape (n_rows,) or (1,)
-    slack : float64 array, shape (n_rows,)
-    """
+    """How products of rows with an approximate table become scores, and how far off they can be."""
 
     columns: Columns
-    bias: RowArray
+    bias: RowArray  # (width,)
     extra: RowArray
-    scale: RowArray
+    scale: RowArray  # (n_rows,) or (1,)
     shift: RowArray
-    slack: FloatArray
+    slack: FloatArray  # (n_rows,)
 
     @staticmethod
     def of(approximate: ApproximateTable, terms: Terms, slack: FloatArray) -> Scoring:
@@ -544,7 +487,7 @@ def nearest(
         slack = _lasting_slack(rows, terms, rounding, bounds)
         gaps = bounds.take(labels, drift)
     out, todo = rows_to_compare(terms, slack, drift, gaps, labels)
-    read = Operands(rows, frozen_terms(terms), table.arrays)
+    read = Operands(rows, frozen_terms(*terms), table.arrays)
     scoring = Scoring.of(approximate, terms, slack)
     kept = frozen(todo, np.int32), frozen(labels, np.int32)
     scores = aligned((approximate.columns.table.shape[1],), np.float32)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, Terms, find, frozen, inner, njit, spread
+from hmrf_dask.kernels.compiled import RowArrays, Terms, find, former, frozen, inner, njit, spread
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 INNER, SQUARED, DIVERGENCE = 0, 1, 2
@@ -46,6 +46,9 @@ class Quantised(NamedTuple):
     own: IntArray  # (n_rows,)
 
 
+_make_quantised = former(Quantised)
+
+
 class RowPairs(NamedTuple):
     """Pairs of rows: row first[t] of the left side, and row second[t] of the right one."""
 
@@ -53,6 +56,9 @@ class RowPairs(NamedTuple):
     right: Side
     first: LabelArray
     second: LabelArray
+
+
+row_pairs = former(RowPairs)
 
 
 class _Metric(NamedTuple):
@@ -75,11 +81,6 @@ def side(rows: RowArrays, terms: Terms) -> Side:
     own = (spread(term, rows.n_rows) for term in (terms.factor, terms.extra))
     factors = (frozen(term, np.float64) for term in own)
     return Side(rows.values, rows.indices, rows.indptr, rows.dense, *factors)
-
-
-def row_pairs(left: Side, right: Side, first: LabelArray, second: LabelArray) -> RowPairs:
-    """Return `RowPairs` of arrays in the one form the kernels are compiled for."""
-    return RowPairs(left, right, frozen(first, np.int32), frozen(second, np.int32))
 
 
 def _metric(form: int, weights: FloatArray) -> _Metric:
@@ -188,6 +189,9 @@ class _Grid(NamedTuple):
     unit: float
 
 
+_make_grid = former(_Grid)
+
+
 @inner(inline="always")
 def _quantise_row(rows: Side, i: Any, grid: _Grid, extra: Any, values: Any) -> Any:
     """Write the entries of one row; return Σ q², or -1 where an entry does not fit into int32."""
@@ -222,29 +226,18 @@ def _quantise(rows: Side, grid: _Grid, squared: bool, half: int, out: Quantised)
 def quantise(
     rows: Side, features: FloatArray, bits: int, *, squared: bool, radius: float
 ) -> Quantised:
-    """Return rows in integers.
+    """Return rows in integers; `features` are √a.
 
     A centred sparse row that is nearly constant has entries beyond int32 before its mean is taken
     off; it becomes a zero row, as if its correlation with all others were 0. Integers only
-    find moves, float64 decides whether they are kept.
-
-    Parameters
-    ----------
-    rows : Side
-    features : float64 array, shape (d,)
-        √a.
-    bits : int
-    squared : bool
-        Whether A is the row's own square.
-    radius : float
-        Scales rows of the squared form into the unit ball; 1 otherwise.
+    find moves, float64 decides whether they are kept. Where the form is `squared` A is the row's
+    own square, and the `radius` scales rows into the unit ball; it is 1 otherwise.
     """
     n_rows = len(rows.indptr) - 1
     values = np.empty(len(rows.values), np.int32)
     out = Quantised(values, np.zeros(n_rows, np.int32), np.empty(n_rows, np.int64))
-    length = float(np.sqrt((features * features).sum()))
     half = 1 << max(2 * bits - 1, 0)
-    grid = _Grid(frozen(features, np.float64), length, 2.0**bits / radius)
+    grid = _make_grid(features, np.sqrt((features * features).sum()), 2.0**bits / radius)
     _quantise(rows, grid, squared, half, out)
     return out
 
@@ -273,11 +266,7 @@ def _integers(
 def pair_integers(pairs: RowPairs, q_left: Quantised, q_right: Quantised, kappa: int) -> IntArray:
     """Return φ of pairs in integers, equal to what the closure tables add up."""
     out = np.empty(len(pairs.first), np.int64)
-    sides = [
-        Quantised(frozen(q.values, np.int32), frozen(q.centring, np.int32), frozen(q.own, np.int64))
-        for q in (q_left, q_right)
-    ]
-    _integers(pairs, *sides, kappa, out)
+    _integers(pairs, _make_quantised(*q_left), _make_quantised(*q_right), kappa, out)
     return out
 
 
@@ -291,11 +280,8 @@ def _turn(x: Any, y: Any, e: Any, f: Any, similarity: Any) -> Any:
 
 @inner(inline="always")
 def _feature_change(metric: _Metric, m: Any, x: Any, y: Any, extras: Any, violation: Any) -> Any:
-    """Return signed · dφ of feature m, where the rows have x and y.
-
-    `violation` are the signed weight of the pair and its similarity.
-    """
-    signed, similarity = violation
+    """Return signed · dφ of feature m, where the rows have x and y."""
+    signed, similarity = violation  # the signed weight of the pair, z · z'
     if metric.form == SQUARED:
         change = signed * ((x - y) * (x - y))
     elif metric.form == INNER:
@@ -386,14 +372,16 @@ class _Sets(NamedTuple):
     member: LabelArray
 
 
+_make_sets = former(_Sets)
+
+
 @inner(inline="always")
-def _list_new(
-    rows: Side, point: Any, number: Any, seen: IntArray, feature: LabelArray, place: Any
-) -> Any:
+def _list_new(rows: Any, point: Any, number: Any, seen: Any, feature: Any, place: Any) -> Any:
     """List the features of a row that its set had not yet, from `place` on; return the next."""
-    first = rows.indptr[point]
-    for p in range(first, rows.indptr[point + 1]):
-        m = p - first if rows.dense else rows.indices[p]
+    indices, indptr = rows
+    first, dense = indptr[point], indices.shape[0] == 0
+    for p in range(first, indptr[point + 1]):
+        m = p - first if dense else np.int64(indices[p])
         if seen[m] != number:
             seen[m] = number
             if feature.shape[0] > 0:
@@ -403,7 +391,9 @@ def _list_new(
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _collect(rows: Side, sets: _Sets, seen: IntArray, begin: IntArray, feature: LabelArray) -> None:
+def _collect(
+    rows: Any, sets: _Sets, seen: LabelArray, gap: int, begin: IntArray, feature: LabelArray
+) -> None:
     """List the features of each set as they come, or count them where the list is empty."""
     for number in range(sets.start.shape[0] - 1):
         first = begin[number]
@@ -411,7 +401,25 @@ def _collect(rows: Side, sets: _Sets, seen: IntArray, begin: IntArray, feature: 
         for at in range(sets.start[number], sets.start[number + 1]):
             place = _list_new(rows, sets.member[at], number, seen, feature, place)
         if feature.shape[0] == 0:
-            begin[number + 1] = place - first + 1  # the centring
+            begin[number + 1] = place - first + gap
+
+
+def features_of_sets(
+    rows: Any, start: IntArray, member: AnyArray, n_features: int, *, gap: int = 0
+) -> tuple[IntArray, LabelArray]:
+    """Return the features of sets of rows, ascending, as CSR, with gaps after those of each set.
+
+    Dense rows have no indices.
+    """
+    entries, sets = (rows.indices, frozen(rows.indptr, np.int64)), _make_sets(start, member)
+    begin, seen = np.zeros(len(start), np.int64), np.full((2, n_features), -1, np.int32)
+    _collect(entries, sets, seen[0], gap, begin, np.empty(0, np.int32))
+    begin = np.cumsum(begin)
+    feature = np.empty(begin[-1], np.int32)
+    _collect(entries, sets, seen[1], gap, begin, feature)
+    for first, last in pairwise(begin.tolist()):
+        feature[first : last - gap].sort()
+    return begin, feature
 
 
 @inner(inline="always")
@@ -443,36 +451,21 @@ def _sum_sets(
             sums.own[number] += square if squared else 0.5
         for place in range(sums.start[number], last):
             sums.value[place] = total[sums.feature[place]]
-        sums.feature[last] = grid.features.shape[0]
         sums.value[last] = centring
 
 
 def sum_rows(
-    rows: Side, roots: FloatArray, *, squared: bool, start: IntArray, member: IntArray
+    rows: Side, roots: FloatArray, *, squared: bool, start: IntArray, member: AnyArray
 ) -> RowSums:
-    """Return Σ z and ΣA of sets of rows.
+    """Return Σ z and ΣA of sets of rows, given as CSR; `roots` are √a.
 
-    Parameters
-    ----------
-    rows : Side
-    roots : float64 array, shape (d,)
-        √a.
-    squared : bool
-        Whether A is a row's own square; one half otherwise.
-    start, member : int arrays
-        The rows of each set as CSR.
+    A is a row's own square, or one half.
     """
-    sets = _Sets(frozen(start, np.int64), frozen(member, np.int32))
-    begin = np.zeros(len(start), np.int64)
-    _collect(rows, sets, np.full(len(roots), -1, np.int64), begin, np.empty(0, np.int32))
-    np.cumsum(begin, out=begin)
-    own = np.zeros(len(begin) - 1)
-    sums = RowSums(begin, np.empty(begin[-1], np.int32), np.empty(begin[-1]), own)
-    _collect(rows, sets, np.full(len(roots), -1, np.int64), begin, sums.feature)
-    for first, stop in pairwise(begin):
-        sums.feature[first : stop - 1].sort()
-    grid = _Grid(frozen(roots, np.float64), float(np.sqrt((roots * roots).sum())), 1.0)
-    _sum_sets(rows, grid, squared, sets, sums, np.empty(len(roots)))
+    begin, feature = features_of_sets(rows, start, member, len(roots), gap=1)
+    feature[begin[1:] - 1] = len(roots)  # the centring
+    sums = RowSums(begin, feature, np.empty(len(feature)), np.zeros(len(begin) - 1))
+    grid = _make_grid(roots, np.sqrt((roots * roots).sum()), 1.0)
+    _sum_sets(rows, grid, squared, _make_sets(start, member), sums, np.empty(len(roots)))
     return sums
 
 

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import frozen, inner, njit
-from hmrf_dask.kernels.exact import add_limbs, join_limbs
+from hmrf_dask.kernels.compiled import former, frozen, inner, njit
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
+
+STEP = 2**18  # sums of groups that are held at a time
 
 
 class ProblemArrays(NamedTuple):
@@ -16,71 +17,25 @@ class ProblemArrays(NamedTuple):
 
     Row i of cost is c[h] = (costs[i, h] << shift) + sum of the signed costs of i's neighbours whose
     label is h. A difference of two entries is the exact change of the energy by a move of i.
-
-    Attributes
-    ----------
-    first : int
-        Global index of the first point; 0 when the whole component is held.
-    costs : int32 array, shape (n, K)
-        Distortions, each row with its minimum subtracted.
-    shift : int
-        ``costs << shift`` is in the units of the pairs.
-    start : int64 array, shape (n + 1,)
-        Where the half-edges of a point begin.
-    neighbour : int32 array
-        Global index of the other end.
-    cost : int64 array
-        Cost of equal labels: negative for a must-link, positive for a cannot-link.
     """
 
-    first: int
-    costs: AnyArray
-    shift: int
-    start: AnyArray
-    neighbour: AnyArray
-    cost: AnyArray
+    first: int  # global index of the first point; 0 when the whole component is held
+    costs: LabelArray  # (n, K): distortions, each row with its minimum subtracted
+    shift: int  # ``costs << shift`` is in the units of the pairs
+    start: IntArray  # (n + 1,): where the half-edges of a point begin
+    neighbour: LabelArray  # global index of the other end
+    cost: IntArray  # cost of equal labels: negative for a must-link, positive for a cannot-link
 
 
 class Grouping(NamedTuple):
-    """Must-link groups: the group of every point, and the members of each group (global index).
+    """Must-link groups: the group of every point, and the members of each group (global index)."""
 
-    Attributes
-    ----------
-    of : int32 array, shape (n,)
-        Group of every point of the component.
-    start : int64 array, shape (number of groups + 1,)
-        Where the members of a group begin.
-    member : int32 array
-        Members, ascending within a group.
-    """
-
-    of: AnyArray
-    start: AnyArray
-    member: AnyArray
+    of: LabelArray  # (n,): group of every point of the component
+    start: IntArray  # (number of groups + 1,): where the members of a group begin
+    member: LabelArray  # members, ascending within a group
 
 
-def make_problem(
-    first: int,
-    costs: AnyArray,
-    shift: int,
-    start: AnyArray,
-    neighbour: AnyArray,
-    cost: AnyArray,
-) -> ProblemArrays:
-    """Return `ProblemArrays` of arrays in the one form the kernels are compiled for."""
-    return ProblemArrays(
-        int(first),
-        frozen(costs, np.int32),
-        int(shift),
-        frozen(start, np.int64),
-        frozen(neighbour, np.int32),
-        frozen(cost, np.int64),
-    )
-
-
-def make_grouping(of: AnyArray, start: AnyArray, member: AnyArray) -> Grouping:
-    """Return `Grouping` of arrays in the one form the kernels are compiled for."""
-    return Grouping(frozen(of, np.int32), frozen(start, np.int64), frozen(member, np.int32))
+make_problem, make_grouping = former(ProblemArrays), former(Grouping)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -107,22 +62,9 @@ def _adjacency(
 def adjacency(
     n: int, first: AnyArray, second: AnyArray, cost: AnyArray
 ) -> tuple[IntArray, LabelArray, IntArray]:
-    """Return the symmetric CSR form of a list of pairs.
+    """Return start, neighbour and cost of the symmetric CSR form of a list of pairs of n points.
 
-    Parameters
-    ----------
-    n : int
-        Number of points.
-    first, second : int array, shape (pairs,)
-        Ends of the pairs, ``first != second``.
-    cost : int64 array, shape (pairs,)
-        Signed cost of equal labels.
-
-    Returns
-    -------
-    start : int64 array, shape (n + 1,)
-    neighbour : int32 array, shape (2 pairs,)
-    cost : int64 array, shape (2 pairs,)
+    The ends of a pair are different, its cost is the signed one of equal labels.
 
     Examples
     --------
@@ -162,66 +104,17 @@ def best_cluster(row: IntArray, present: int) -> int:
     return target
 
 
-@njit(nogil=True, cache=True, makes_arrays=False)
-def _energy(labels: LabelArray, problem: ProblemArrays, high: IntArray, low: IntArray) -> None:
-    for point in range(problem.costs.shape[0]):
-        me = problem.first + point
-        add_limbs(high, low, 0, np.int64(problem.costs[point, labels[me]]) << problem.shift)
-        for edge in range(problem.start[point], problem.start[point + 1]):
-            neighbour = problem.neighbour[edge]
-            if neighbour > me and labels[neighbour] == labels[me]:
-                add_limbs(high, low, 0, problem.cost[edge])
-
-
-def energy(labels: LabelArray, problem: ProblemArrays) -> int:
-    """Return the exact energy of `labels` up to a constant: costs plus signed costs of equal pairs.
-
-    A must-link of penalty p costs −p when satisfied, so the energy of the paper is this plus the
-    sum of all must-link penalties. Each pair counts where its lower end lies: pieces add up.
-
-    Examples
-    --------
-    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([-9]))
-    >>> problem = make_problem(0, np.array([[0, 5], [4, 0]]), 0, start, neighbour, cost)
-    >>> energy(np.array([0, 1], np.int32), problem), energy(np.array([0, 0], np.int32), problem)
-    (0, -5)
-    """
-    high, low = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    _energy(labels, problem, high, low)
-    return join_limbs(high[0], low[0])
-
-
 class Rivalry(NamedTuple):
-    """Groups of points, and which must not share a cluster.
-
-    Attributes
-    ----------
-    groups : Grouping
-    component : int32 array, shape (n_groups,), over both kinds of pairs
-    start : int64 array, shape (n_groups + 1,)
-        Where the cannot-links of a group begin.
-    rival : int32 array, the group at the other end
-    pair : int64 array, the number of each cannot-link
-    """
+    """Groups of points, and which must not share a cluster."""
 
     groups: Grouping
-    component: AnyArray
-    start: AnyArray
-    rival: AnyArray
-    pair: AnyArray
+    component: LabelArray  # (n_groups,), over both kinds of pairs
+    start: IntArray  # (n_groups + 1,): where the cannot-links of a group begin
+    rival: LabelArray  # the group at the other end
+    pair: IntArray  # the number of each cannot-link
 
 
-def make_rivalry(
-    groups: Grouping, component: AnyArray, start: AnyArray, rival: AnyArray, pair: AnyArray
-) -> Rivalry:
-    """Return `Rivalry` of arrays in the one form the kernels are compiled for."""
-    return Rivalry(
-        groups,
-        frozen(component, np.int32),
-        frozen(start, np.int64),
-        frozen(rival, np.int32),
-        frozen(pair, np.int64),
-    )
+make_rivalry = former(Rivalry)
 
 
 @inner(inline="always")
@@ -239,10 +132,7 @@ def _add_rows(costs: LabelArray, members: LabelArray, first: int, total: IntArra
 
 @inner(inline="always")
 def _cheapest_free(total: Any, taken: AnyArray, present: int) -> Any:
-    """Return the cheapest cluster that is not taken: a tie goes to `present`, then to the lowest.
-
-    -1 where all are taken and `present` is negative.
-    """
+    """Return the cheapest cluster that is not taken, ties: `present`, the lowest; -1: all are."""
     best = np.int64(present)
     for h in range(total.shape[0]):
         if taken[h] == 0 and (best < 0 or total[h] < total[best]):
@@ -282,21 +172,8 @@ def place_apart(
 ) -> IntArray:
     """Give groups, in this order, the cheapest cluster that no rival has; ties: present, lowest.
 
-    Parameters
-    ----------
-    costs : int32 array, shape (n_points, K)
-    rivalry : Rivalry
-    order : int64 array
-        The groups to place.
-    labels : int32 array, shape (n_groups,)
-        Labels of the groups, -1 for none; they are changed.
-    n_components : int
-
-    Returns
-    -------
-    int64 array, shape (n_components,)
-        The group of each component that had no cluster left, where the component was given up; -1
-        for none.
+    `labels` are those of the groups, -1 for none; they are changed. Returned is the group of each
+    component that had no cluster left, where the component was given up; -1 for none.
     """
     blocked = np.full(n_components, -1, np.int64)
     total, taken = np.empty(costs.shape[1], np.int64), np.empty(costs.shape[1], np.int8)
@@ -332,10 +209,7 @@ def _place_jointly(
         members = _members(grouping, g)
         for t in range(members.shape[0]):
             _add_point(total, labels, problem, unit, members[t])
-        best = np.int32(0)
-        for h in range(1, total.shape[0]):
-            if total[h] < total[best]:
-                best = np.int32(h)
+        best = best_cluster(total, 0)
         for t in range(members.shape[0]):
             labels[members[t]] = best
 
@@ -344,13 +218,6 @@ def place_jointly(problem: ProblemArrays, grouping: Grouping) -> LabelArray:
     """Return a first labelling: groups by size, each where it costs least next to those placed.
 
     `problem` and `grouping` are of whole components; every point has a group.
-
-    Examples
-    --------
-    >>> start, neighbour, cost = adjacency(2, np.array([0]), np.array([1]), np.array([9]))
-    >>> problem = make_problem(0, np.array([[0, 2], [0, 5]]), 0, start, neighbour, cost)
-    >>> place_jointly(problem, make_grouping([0, 1], [0, 1, 2], [0, 1])).tolist()
-    [0, 1]
     """
     sizes = np.diff(grouping.start)
     order = np.lexsort((np.arange(len(sizes)), -sizes))
@@ -369,39 +236,11 @@ def _sums(
 
 
 def distortion_sums(costs: AnyArray, start: IntArray, member: LabelArray, first: int) -> IntArray:
-    """Return the summed int32 cost rows of some groups' own points, exact below 2**31 points.
-
-    Examples
-    --------
-    >>> costs = np.array([[1, 2], [3, 4], [5, 6]])
-    >>> distortion_sums(costs, np.array([0, 2, 3]), np.array([0, 2, 1]), first=0).tolist()
-    [[6, 8], [3, 4]]
-    """
+    """Return the summed int32 cost rows of some groups' own points, exact below 2**31 points."""
     arrays = frozen(costs, np.int32), frozen(start, np.int64), frozen(member, np.int32)
     sums = np.zeros((len(start) - 1, costs.shape[1]), np.int64)
     _sums(*arrays, int(first), sums)
     return sums
-
-
-@njit(nogil=True, cache=True, makes_arrays=False)
-def _place_nearest(
-    costs: LabelArray,
-    start: IntArray,
-    member: LabelArray,
-    first: int,
-    total: IntArray,
-    labels: LabelArray,
-) -> None:
-    for group in range(start.shape[0] - 1):
-        total[:] = 0
-        members = member[start[group] : start[group + 1]]
-        _add_rows(costs, members, first, total)
-        best = 0
-        for h in range(1, total.shape[0]):
-            if total[h] < total[best]:
-                best = h
-        for at in range(members.shape[0]):
-            labels[members[at] - first] = best
 
 
 def place_nearest(
@@ -411,5 +250,8 @@ def place_nearest(
 
     `first` is the point of the first row; `labels` are of the rows.
     """
-    arrays = frozen(costs, np.int32), frozen(start, np.int64), frozen(member, np.int32)
-    _place_nearest(*arrays, int(first), np.empty(costs.shape[1], np.int64), labels)
+    step = max(1, STEP // costs.shape[1])
+    for begin in range(0, len(start) - 1, step):
+        ends = start[begin : begin + step + 1]
+        goals = distortion_sums(costs, ends, member, first).argmin(axis=1)
+        labels[member[ends[0] : ends[-1]] - first] = np.repeat(goals, np.diff(ends))

@@ -18,20 +18,16 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba import types
 
 from hmrf_dask.kernels import compiled
-from hmrf_dask.kernels.compiled import COMPILED, inner
+from hmrf_dask.kernels.compiled import COMPILED, cpu_features, inner, instruction
 from hmrf_dask.kernels.threads import buffer
 from hmrf_dask.types import AnyArray
 
-if COMPILED:
-    from llvmlite import ir
-    from numba import types
-    from numba.extending import intrinsic
-
-    _INDEX, _LANE, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
-    _REAL = {16: ir.HalfType(), 32: ir.FloatType(), 64: ir.DoubleType()}
-
+_INDEX, _LANE, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
+_REAL = {16: ir.HalfType(), 32: ir.FloatType(), 64: ir.DoubleType()}
 LANES = 16  # numbers in a vector of the generated code; a machine may take several steps for it
 FEW = 4  # vectors of sums so short that entries take turns at two chains of them
 LINE = 64  # bytes of a line of the cache
@@ -40,32 +36,17 @@ AHEAD = 24  # entries between the fetch of a line of the table and its use
 
 
 class Columns(NamedTuple):
-    """A table of columns as `multiply_row` reads it.
+    """A table of columns as `multiply_row` reads it."""
 
-    Attributes
-    ----------
-    table : uint16, float32 or float64 array, shape (d, width)
-        Aligned to lines; `width` is a multiple of all lanes of `vectors`.
-    vectors : tuple
-        As many zeros as vectors stay in registers: its length is known when code is made.
-    """
-
+    # uint16, float32 or float64, (d, width): aligned to lines, width all lanes of some `vectors`
     table: AnyArray
+    # as many zeros as vectors stay in registers: its length is known when code is made
     vectors: tuple[int, ...]
 
 
 @cache
 def _features() -> frozenset[str]:
-    """Return what the instruction set that kernels are compiled for has, as LLVM names it."""
-    if not COMPILED:
-        return frozenset()
-    import llvmlite.binding
-    import numba
-
-    asked = numba.config.CPU_FEATURES  # NUMBA_CPU_FEATURES, in place of what the machine has
-    if asked is None:
-        asked = llvmlite.binding.get_host_cpu_features().flatten()
-    return frozenset(asked.split(","))
+    return frozenset(cpu_features().split(",") if COMPILED else ())
 
 
 def has_half() -> bool:
@@ -77,12 +58,6 @@ def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]
     """Return the width of a table of so many columns, and its `vectors`, for sums of that type.
 
     A row is gone through as few times as registers allow.
-
-    Examples
-    --------
-    >>> width, registers = layout(20, np.float32)
-    >>> width >= 20, set(registers)
-    (True, {0})
     """
     most = 16 if "+avx512f" in _features() else 6
     if sums is np.float64:
@@ -100,37 +75,32 @@ def aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
     return array
 
 
+def spread(builder: Any, value: Any) -> Any:
+    """Return a number in all lanes of a vector."""
+    undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+    first = builder.insert_element(undefined, value, ir.Constant(_LANE, 0))
+    lanes = ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)
+    return builder.shuffle_vector(first, undefined, lanes)
+
+
 class _Pass:
     """The code of one pass over the entries of a row: `n_vectors` of the columns from `column`."""
 
     def __init__(self, builder: Any, bits: tuple[int, int], n_vectors: int, dense: bool) -> None:
         self.builder, self.n_vectors, self.dense = builder, n_vectors, dense
-        self.stored, self.real = _REAL[bits[0]], _REAL[bits[1]]
+        self.bits, self.stored, self.real = bits, _REAL[bits[0]], _REAL[bits[1]]
         self.vector = ir.VectorType(self.real, LANES)
         self.line_step = n_vectors * LANES * bits[0] // 8
         self.flags = () if bits[0] == 64 else ("contract",)
         twice = n_vectors <= FEW and bits[0] != 64
         self.chains = (n_vectors if twice else 0, n_vectors)
 
-    def _spread(self, value: Any) -> Any:
-        """Return a number in all lanes."""
-        if self.real == _REAL[64]:
-            value = self.builder.fpext(value, self.real)
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        one = self.builder.insert_element(undefined, value, ir.Constant(_LANE, 0))
-        lanes = ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)
-        return self.builder.shuffle_vector(one, undefined, lanes)
-
     def _load(self, table: Any, first: Any, number: int) -> Any:
         builder, kept = self.builder, ir.VectorType(self.stored, LANES)
         at = builder.add(first, ir.Constant(_INDEX, LANES * number))
         source = builder.bitcast(builder.gep(table, [at]), kept.as_pointer())
-        found = builder.load(source, align=min(LINE, LANES * self._bytes))
-        return found if self.stored == self.real else builder.fpext(found, self.vector)
-
-    @property
-    def _bytes(self) -> int:
-        return next(bits for bits, real in _REAL.items() if real == self.stored) // 8
+        numbers = builder.load(source, align=min(LINE, LANES * self.bits[0] // 8))
+        return numbers if self.stored == self.real else builder.fpext(numbers, self.vector)
 
     def _fetch(self, table: Any, first: Any) -> None:
         """Ask for the lines of the table that an entry will need."""
@@ -149,10 +119,13 @@ class _Pass:
         start, _, width, column, last = numbers
 
         def feature(at: Any) -> Any:
-            found = builder.zext(builder.load(builder.gep(indices, [at])), _INDEX)
-            return builder.add(builder.mul(found, width), column)
+            index = builder.zext(builder.load(builder.gep(indices, [at])), _INDEX)
+            return builder.add(builder.mul(index, width), column)
 
-        spread = self._spread(builder.load(builder.gep(values, [place])))
+        value = builder.load(builder.gep(values, [place]))
+        if self.real == _REAL[64]:
+            value = builder.fpext(value, self.real)
+        factor = spread(builder, value)
         if self.dense:  # the machine sees what comes next
             first = builder.add(builder.mul(builder.sub(place, start), width), column)
         else:
@@ -161,7 +134,7 @@ class _Pass:
             ahead = builder.select(builder.icmp_signed("<", ahead, last), ahead, place)
             self._fetch(table, feature(ahead))
         products = [
-            builder.fmul(self._load(table, first, number), spread, flags=self.flags)
+            builder.fmul(self._load(table, first, number), factor, flags=self.flags)
             for number in range(self.n_vectors)
         ]
         return [
@@ -186,9 +159,8 @@ class _Pass:
             after = [*sums, *after]
         following = builder.add(place, ir.Constant(_INDEX, 1))
         builder.cbranch(builder.icmp_signed("<", following, stop), loop, done)
-        carried = [place, *resting, *sums]
-        firsts = [start, *[zero] * sum(self.chains)]
-        for node, first, again in zip(carried, firsts, [following, *after], strict=True):
+        nodes, firsts = [place, *resting, *sums], [start, *[zero] * sum(self.chains)]
+        for node, first, again in zip(nodes, firsts, [following, *after], strict=True):
             node.add_incoming(first, before)
             node.add_incoming(again, loop)
         builder.position_at_end(done)
@@ -197,8 +169,8 @@ class _Pass:
             result.add_incoming(zero, before)
             result.add_incoming(total, loop)
         if resting:
-            pairs = zip(results[: self.n_vectors], results[self.n_vectors :], strict=True)
-            results = [builder.fadd(one, other) for one, other in pairs]
+            chains = results[: self.n_vectors], results[self.n_vectors :]
+            results = list(map(builder.fadd, *chains))
         for number, result in enumerate(results):
             at = builder.add(column, ir.Constant(_INDEX, LANES * number))
             target = builder.bitcast(builder.gep(pointers[3], [at]), self.vector.as_pointer())
@@ -208,7 +180,7 @@ class _Pass:
 def _product(dense: bool) -> Any:
     """Return the function that multiplies a row with those columns that fit into registers."""
 
-    @intrinsic
+    @instruction(compiled.product(dense, LANES))
     def product(
         typing: Any, rows: Any, columns: Any, out: Any, start: Any, stop: Any, column: Any
     ) -> Any:
@@ -237,8 +209,7 @@ def _product(dense: bool) -> Any:
     return product
 
 
-_sparse_product: Any = _product(dense=False) if COMPILED else compiled.product(False, LANES)
-_dense_product: Any = _product(dense=True) if COMPILED else compiled.product(True, LANES)
+_sparse_product, _dense_product = _product(dense=False), _product(dense=True)
 
 
 @inner(inline="always")
@@ -252,32 +223,26 @@ def multiply_row(rows: Any, row: Any, columns: Any, out: Any) -> None:
             _sparse_product(rows, columns, out, start, stop, column)
 
 
-def _make_store() -> Any:
-    """Return the function that stores a float64 in a table and tells what was stored."""
+@instruction(compiled.store)
+def store(typing: Any, table: Any, row: Any, column: Any, value: Any) -> Any:
+    """Store a float64 in a table; return what was stored."""
 
-    @intrinsic
-    def store(typing: Any, table: Any, row: Any, column: Any, value: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array = context.make_array(table)(context, builder, arguments[0])
-            width = builder.extract_value(array.shape, 1)
-            at = builder.add(builder.mul(arguments[1], width), arguments[2])
-            place = builder.gep(array.data, [at])
-            single, real = _REAL[32], _REAL[64]
-            value = builder.fptrunc(arguments[3], single)
-            if table.dtype.bitwidth == 32:
-                builder.store(value, place)
-                return builder.fpext(value, real)
-            least, zero = ir.Constant(single, LEAST_HALF), ir.Constant(single, 0.0)
-            negative = builder.fneg(value)
-            size = builder.select(builder.fcmp_ordered("<", value, zero), negative, value)
-            value = builder.select(builder.fcmp_ordered("<", size, least), zero, value)
-            half = builder.fptrunc(value, _REAL[16])
-            builder.store(builder.bitcast(half, ir.IntType(16)), place)
-            return builder.fpext(builder.fpext(half, single), real)
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(table)(context, builder, arguments[0])
+        width = builder.extract_value(array.shape, 1)
+        at = builder.add(builder.mul(arguments[1], width), arguments[2])
+        place = builder.gep(array.data, [at])
+        single, real = _REAL[32], _REAL[64]
+        value = builder.fptrunc(arguments[3], single)
+        if table.dtype.bitwidth == 32:
+            builder.store(value, place)
+            return builder.fpext(value, real)
+        least, zero = ir.Constant(single, LEAST_HALF), ir.Constant(single, 0.0)
+        negative = builder.fneg(value)
+        size = builder.select(builder.fcmp_ordered("<", value, zero), negative, value)
+        value = builder.select(builder.fcmp_ordered("<", size, least), zero, value)
+        half = builder.fptrunc(value, _REAL[16])
+        builder.store(builder.bitcast(half, ir.IntType(16)), place)
+        return builder.fpext(builder.fpext(half, single), real)
 
-        return types.float64(table, types.int64, types.int64, types.float64), code
-
-    return store
-
-
-store: Any = _make_store() if COMPILED else compiled.store
+    return types.float64(table, types.int64, types.int64, types.float64), code

@@ -1,6 +1,6 @@
 """Counter-based random numbers: Philox 4x32-10 (Salmon et al., SC 2011), one draw per document.
 
-No state is carried: a draw depends on its own counter alone, not on partitions, threads or order.
+No state is kept: a draw depends on its own counter alone, not on partitions, threads or order.
 """
 
 from __future__ import annotations
@@ -55,19 +55,8 @@ def uniforms(
 ) -> FloatArray:
     """Return one number in (0, 1) for each document key.
 
-    Parameters
-    ----------
-    keys : uint64 array, shape (n,)
-    seed : int
-        The run's seed, 0 <= seed < 2**64.
-    purpose : str
-        One of `PURPOSES`.
-    start, step, draw : int
-        Counters: start < 2**16, step < 2**24, draw < 2**8.
-
-    Returns
-    -------
-    float64 array, shape (n,)
+    The run's seed is below 2**64; of the counters `start` is below 2**16, `step` below 2**24 and
+    `draw` below 2**8.
 
     Examples
     --------
@@ -85,15 +74,7 @@ def uniforms(
 def exponentials(
     keys: KeyArray, seed: int, purpose: str, start: int, step: int, draw: int
 ) -> FloatArray:
-    """Return one standard exponential number for each key: the least e/weight wins a fair race.
-
-    Examples
-    --------
-    >>> keys = np.array([1, 2, 3], dtype=np.uint64)
-    >>> drawn = exponentials(keys, 0, "sample", 0, 0, 0)
-    >>> np.array_equal(drawn[::-1], exponentials(keys[::-1], 0, "sample", 0, 0, 0))
-    True
-    """
+    """Return one standard exponential number for each key: the least e/weight wins a fair race."""
     out = uniforms(keys, seed, purpose, start, step, draw)
     _exponentials(out)
     return out

@@ -11,44 +11,27 @@ that also gains by a move. Groups wholly inside one piece need no sums to travel
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from hmrf_dask.kernels.icm import GroupSums
-
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import find, frozen, inner, njit
+from hmrf_dask.kernels.compiled import find, former, frozen, inner, njit
 from hmrf_dask.kernels.exact import BITS, MASK, best_limbs
-from hmrf_dask.kernels.icm import add_member, empty_sums
+from hmrf_dask.kernels.icm import GroupSums, add_member, empty_sums
 from hmrf_dask.kernels.problem import Grouping, ProblemArrays, best_cluster, fill_row
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 
 class HalfEdges(NamedTuple):
-    """The pairs of a piece's own points, whatever they cost.
+    """The pairs of a piece's own points, whatever they cost."""
 
-    Attributes
-    ----------
-    first : int
-        Place of the first own point.
-    start : int64 array, shape (n + 1,)
-        Where the half-edges of an own point begin.
-    neighbour : int32 array
-        Place of the other end.
-    """
-
-    first: int
-    start: IntArray
-    neighbour: LabelArray
+    first: int  # place of the first own point
+    start: IntArray  # (n + 1,): where the half-edges of an own point begin
+    neighbour: LabelArray  # place of the other end
 
 
-def make_half_edges(first: int, start: AnyArray, neighbour: AnyArray) -> HalfEdges:
-    """Return `HalfEdges` of arrays in the one form the kernels are compiled for."""
-    return HalfEdges(int(first), frozen(start, np.int64), frozen(neighbour, np.int32))
+make_half_edges = former(HalfEdges)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -73,20 +56,8 @@ def propose(
 ) -> tuple[LabelArray, IntArray]:
     """Return the best clusters of points of a piece, and their gains, all labels as they stand.
 
-    Parameters
-    ----------
-    labels : int32 array
-        By place.
-    problem : ProblemArrays
-        The piece.
-    points : int array or None
-        Own points (the piece's first is 0), None for all.
-
-    Returns
-    -------
-    targets : int32 array, shape (number of points,)
-    gains : int64 array, shape (number of points,)
-        0 for a point that stays: it wants to move if and only if its gain is above 0.
+    `labels` are by place, `points` the own ones (the piece's first is 0), None for all. A point
+    wants to move if and only if its gain is above 0.
     """
     chosen = np.arange(problem.costs.shape[0], dtype=np.int32) if points is None else points
     targets, gains = np.empty(len(chosen), np.int32), np.empty(len(chosen), np.int64)
@@ -96,14 +67,7 @@ def propose(
 
 
 def merge_lists(parts: Sequence[tuple[LabelArray, AnyArray]]) -> tuple[LabelArray, AnyArray]:
-    """Return (index, value) lists that do not overlap as one, sorted by index.
-
-    Examples
-    --------
-    >>> parts = (np.array([4, 1]), np.array([9, 7])), (np.array([2]), np.array([8]))
-    >>> [part.tolist() for part in merge_lists(parts)]
-    [[1, 2, 4], [7, 8, 9]]
-    """
+    """Return (index, value) lists that do not overlap as one, sorted by index."""
     index = np.concatenate([part[0] for part in parts])
     value = np.concatenate([part[1] for part in parts])
     order = np.argsort(index, kind="stable")
@@ -135,13 +99,8 @@ def winners(
 ) -> LabelArray:
     """Return the own points (the piece's first is 0) that move in this round.
 
-    Parameters
-    ----------
-    edges : HalfEdges
-    gains : int64 array, shape (n,)
-        Of the piece's own points; 0 for one that stays.
-    far_place, far_gain : int32 and int64 arrays
-        Gains of the far ends that want to move, sorted by place.
+    `gains` are those of the piece's own points, `far_gain` those of the far ends that want to move,
+    sorted by place.
     """
     wins = gains > 0
     far = frozen(far_place, np.int32), frozen(far_gain, np.int64)
@@ -160,12 +119,6 @@ def near_moves(n_places: int, edges: HalfEdges, moved: AnyArray) -> LabelArray:
     """Return the own points (the piece's first is 0) that moved or have a neighbour that moved.
 
     `moved` holds places.
-
-    Examples
-    --------
-    >>> edges = make_half_edges(0, np.array([0, 1, 2, 2]), np.array([1, 0]))
-    >>> near_moves(3, edges, np.array([1])).tolist()
-    [0, 1]
     """
     mark = np.zeros(n_places, np.bool_)
     mark[moved] = True
@@ -178,11 +131,6 @@ def best_proposal(offset: int, gains: IntArray) -> tuple[int, int]:
     """Return (gain, -index) of a piece's best proposal, (0, 0) when it has none.
 
     `offset` is the index in the component of the piece's first point.
-
-    Examples
-    --------
-    >>> best_proposal(10, np.array([0, 7, 7]))
-    (7, -11)
     """
     if gains.shape[0] == 0 or gains.max() == 0:
         return 0, 0
@@ -199,37 +147,46 @@ class GroupMoves(NamedTuple):
     low: IntArray
 
 
+_make_moves = former(GroupMoves)
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _parts(labels: LabelArray, problem: ProblemArrays, grouping: Grouping, sums: GroupSums) -> None:
+def _parts(
+    labels: LabelArray,
+    problem: ProblemArrays,
+    grouping: Grouping,
+    sums: GroupSums,
+    target: LabelArray,
+    gains: IntArray,
+) -> None:
+    """Add up the energies of groups, or one after the other, where their best moves are wanted."""
+    size, chosen = sums.row.shape[0] + 1, target.shape[0] > 0
     for group in range(grouping.start.shape[0] - 1):
-        base = group * (sums.row.shape[0] + 1)
+        base = 0 if chosen else group * size
+        own = GroupSums(sums.high[base : base + size], sums.low[base : base + size], sums.row)
+        for h in range(size):
+            own.high[h] = 0
+            own.low[h] = 0
         for at in range(grouping.start[group], grouping.start[group + 1]):
             point = np.int64(grouping.member[at]) - problem.first
-            add_member(sums, base, labels, problem, grouping.of, point)
+            add_member(own, 0, labels, problem, grouping.of, point)
+        if chosen:
+            best, high, low = best_limbs(own.high, own.low, 0, size - 1)
+            target[group], gains[0, group], gains[1, group] = best, high, low
 
 
 def group_gain_parts(
     labels: LabelArray, problem: ProblemArrays, grouping: Grouping
 ) -> tuple[IntArray, IntArray]:
-    """Return a piece's part of the K + 1 energies of some groups.
+    """Return a piece's part of the K + 1 energies of some groups, high and low limbs.
 
-    Parameters
-    ----------
-    labels : int32 array
-        Of the piece's own points and all far ends of their pairs.
-    problem : ProblemArrays
-        The piece.
-    grouping : Grouping
-        The group of every place, and the groups' own points in the piece.
-
-    Returns
-    -------
-    high, low : int64 arrays, shape (groups, K + 1)
-        Entry h: all members at h; the last: as they are. Parts of the pieces add up.
+    Entry h of a group is that with all members at h, the last that as they are; parts of the pieces
+    add up. Labels and groups are those of every place, members the groups' own points in the piece.
     """
     n_groups, n_clusters = len(grouping.start) - 1, problem.costs.shape[1]
     sums = empty_sums(n_groups, n_clusters)
-    _parts(frozen(labels, np.int32), problem, grouping, sums)
+    no_moves = np.empty(0, np.int32), np.empty((2, 0), np.int64)
+    _parts(frozen(labels, np.int32), problem, grouping, sums, *no_moves)
     shape = n_groups, n_clusters + 1
     return sums.high.reshape(shape), sums.low.reshape(shape)
 
@@ -260,26 +217,6 @@ def merge_parts(
     return number, high, low
 
 
-@njit(nogil=True, cache=True, makes_arrays=False)
-def _inside(
-    labels: LabelArray,
-    problem: ProblemArrays,
-    grouping: Grouping,
-    sums: GroupSums,
-    target: LabelArray,
-    gains: IntArray,
-) -> None:
-    for group in range(target.shape[0]):
-        for h in range(sums.high.shape[0]):
-            sums.high[h] = 0
-            sums.low[h] = 0
-        for at in range(grouping.start[group], grouping.start[group + 1]):
-            point = np.int64(grouping.member[at]) - problem.first
-            add_member(sums, 0, labels, problem, grouping.of, point)
-        best, high, low = best_limbs(sums.high, sums.low, 0, sums.row.shape[0])
-        target[group], gains[0, group], gains[1, group] = best, high, low
-
-
 def inside_proposals(
     labels: LabelArray, problem: ProblemArrays, grouping: Grouping, number: LabelArray
 ) -> GroupMoves:
@@ -287,9 +224,8 @@ def inside_proposals(
     n_groups = len(grouping.start) - 1
     target, gains = np.empty(n_groups, np.int32), np.empty((2, n_groups), np.int64)
     sums = empty_sums(1, problem.costs.shape[1])
-    _inside(frozen(labels, np.int32), problem, grouping, sums, target, gains)
-    wants = target >= 0
-    return GroupMoves(number[wants], target[wants], gains[0, wants], gains[1, wants])
+    _parts(frozen(labels, np.int32), problem, grouping, sums, target, gains)
+    return _wanted(number, target, gains)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -303,8 +239,11 @@ def group_proposals(chosen: LabelArray, high: IntArray, low: IntArray) -> GroupM
     """Return which of the chosen groups want to move, from their added-up energies."""
     target, gains = np.empty(len(high), np.int32), np.empty((2, len(high)), np.int64)
     _choose(frozen(high, np.int64), frozen(low, np.int64), target, gains)
-    wants = target >= 0
-    return GroupMoves(chosen[wants], target[wants], gains[0, wants], gains[1, wants])
+    return _wanted(chosen, target, gains)
+
+
+def _wanted(group: LabelArray, target: LabelArray, gains: IntArray) -> GroupMoves:
+    return select_proposals(GroupMoves(group, target, *gains), target >= 0)
 
 
 def select_proposals(proposals: GroupMoves, chosen: AnyArray) -> GroupMoves:
@@ -314,15 +253,7 @@ def select_proposals(proposals: GroupMoves, chosen: AnyArray) -> GroupMoves:
 
 
 def best_groups(proposals: GroupMoves, most: int) -> GroupMoves:
-    """Return the `most` proposals with the largest gains, then the lowest groups; ascending.
-
-    Examples
-    --------
-    >>> groups, zeros, gains = np.array([1, 4, 6]), np.zeros(3, np.int64), np.array([5, 9, 5])
-    >>> proposals = GroupMoves(groups, zeros, zeros, gains)
-    >>> best_groups(proposals, most=2).group.tolist()
-    [1, 4]
-    """
+    """Return the `most` proposals with the largest gains, then the lowest groups; ascending."""
     if len(proposals.group) <= most:
         return proposals
     order = np.lexsort((proposals.group, -proposals.low, -proposals.high))
@@ -330,17 +261,8 @@ def best_groups(proposals: GroupMoves, most: int) -> GroupMoves:
 
 
 def merge_groups(lists: Sequence[GroupMoves], most: int) -> GroupMoves:
-    """Return the best of several lists of different groups.
-
-    Examples
-    --------
-    >>> zero, gain = np.array([0]), np.array([9])
-    >>> lists = [GroupMoves(np.array([group]), zero, zero, gain) for group in (6, 1)]
-    >>> merge_groups(lists, most=5).group.tolist()
-    [1, 6]
-    """
-    columns = [np.concatenate(column) for column in zip(*lists, strict=True)]
-    both = GroupMoves(*columns)
+    """Return the best of several lists of different groups."""
+    both = GroupMoves(*(np.concatenate(column) for column in zip(*lists, strict=True)))
     return best_groups(select_proposals(both, np.argsort(both.group, kind="stable")), most)
 
 
@@ -374,28 +296,14 @@ def beaten_groups(groups: LabelArray, edges: HalfEdges, proposals: GroupMoves) -
     A group moves if and only if no piece sees it beaten. `groups` is of every place.
     """
     beaten = np.zeros(len(proposals.group), np.bool_)
-    moves = GroupMoves(
-        frozen(proposals.group, np.int32),
-        frozen(proposals.target, np.int32),
-        frozen(proposals.high, np.int64),
-        frozen(proposals.low, np.int64),
-    )
-    _beaten(frozen(groups, np.int32), edges, moves, beaten)
+    _beaten(frozen(groups, np.int32), edges, _make_moves(*proposals), beaten)
     return beaten
 
 
 def group_labels(
     labels: LabelArray, groups: LabelArray, first: int, last: int, moving: GroupMoves
 ) -> tuple[LabelArray, LabelArray]:
-    """Return (global index, new label) of the points in ``first .. last`` of moving groups.
-
-    Examples
-    --------
-    >>> moving = GroupMoves(np.array([2]), np.array([1]), np.array([0]), np.array([9]))
-    >>> labels, groups = np.array([0, 0, 1]), np.array([0, 2, 2])
-    >>> [part.tolist() for part in group_labels(labels, groups, 0, 3, moving)]
-    [[1], [1]]
-    """
+    """Return (global index, new label) of the points in ``first .. last`` of moving groups."""
     if moving.group.shape[0] == 0:
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
     own = groups[first:last]

@@ -23,17 +23,7 @@ LEAST_ROWS = 2**11  # as if there were so many: a summand stays below 2**51, whe
 
 
 class Basis(Sized):
-    """Columns that rows are multiplied with, laid out for the kernels once in a process.
-
-    Parameters
-    ----------
-    vectors : float64 array, shape (d, n)
-
-    Examples
-    --------
-    >>> Basis(np.eye(3)).columns.table.shape[0]
-    3
-    """
+    """Columns that rows are multiplied with, (d, n), laid out for kernels once in a process."""
 
     def __init__(self, vectors: FloatArray) -> None:
         self.vectors = vectors
@@ -67,13 +57,7 @@ def sketch_exponent(n_rows: int, bound: float) -> int:
 
 
 def power_below(size: float) -> float:
-    """Return the largest power of two that is not above `size`, 1 for zero.
-
-    Examples
-    --------
-    >>> power_below(5.0), power_below(0.0)
-    (4.0, 1.0)
-    """
+    """Return the largest power of two that is not above `size`, 1 for zero."""
     return 2.0 ** math.floor(math.log2(size)) if size > 0.0 else 1.0
 
 
@@ -103,17 +87,10 @@ def _add_sketch(
 def add_sketch(
     rows: RowArrays, basis: Basis, exponent: int, constant: float, out: IntArray
 ) -> None:
-    """Add Σ_i x_im y_ic 2**exponent to `out`, every summand rounded.
+    """Add Σ_i x_im y_ic 2**exponent to `out`, shape (d, n + 1), every summand rounded.
 
-    Parameters
-    ----------
-    rows : RowArrays
-    basis : Basis of n columns
-    exponent : int
-        `sketch_exponent` of all rows and the largest |x_im y_ic|.
-    constant : float
-        What stands for y in the last column, which gets the sums of features by it.
-    out : int64 array, shape (d, n + 1)
+    The exponent is `sketch_exponent` of all rows and the largest |x_im y_ic|. The constant stands
+    for y in the last column, which gets the sums of features by it.
     """
     columns = basis.columns
     scaled = aligned((columns.table.shape[1],), np.float64)

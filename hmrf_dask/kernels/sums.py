@@ -13,27 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, inner, njit, of_row
+from hmrf_dask.kernels.compiled import RowArrays, Terms, former, frozen, inner, njit, of_row
 from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
 
 class Moves(NamedTuple):
-    """Which rows come to (i) and go from (~i) each cluster, and what that makes.
+    """Which rows come to (i) and go from (~i) each cluster, and what that makes."""
 
-    Attributes
-    ----------
-    row : int32 array, cluster by cluster
-    start : int64 array, shape (K + 1,), where the rows of a cluster begin
-    sizes : int64 array, shape (K,), the entries of its rows, one more a row for its `extra`
-    counts : int64 array, shape (K,), the change of its number of rows
-    """
-
-    row: LabelArray
-    start: IntArray
-    sizes: IntArray
-    counts: IntArray
+    row: LabelArray  # cluster by cluster
+    start: IntArray  # (K + 1,), where the rows of a cluster begin
+    sizes: IntArray  # (K,), the entries of its rows, one more a row for its `extra`
+    counts: IntArray  # (K,), the change of its number of rows
 
 
 @inner(inline="always")
@@ -74,15 +66,7 @@ def _by_cluster(
 def moves_by_cluster(
     indptr: AnyArray, before: LabelArray, after: LabelArray, n_clusters: int
 ) -> Moves:
-    """Return the moves of rows from the clusters of one labelling to those of another.
-
-    Examples
-    --------
-    >>> indptr = frozen(np.array([0, 2, 3, 5]), np.int32)
-    >>> before, after = (frozen(np.array(labels), np.int32) for labels in ([0, 1, 0], [1, 1, 0]))
-    >>> moves_by_cluster(indptr, before, after, 2).counts.tolist()
-    [-1, 1]
-    """
+    """Return the moves of rows from the clusters of one labelling to those of another."""
     start = np.zeros(n_clusters + 1, np.int64)
     sizes, counts, filled = np.zeros((3, n_clusters), np.int64)
     moved = before != after
@@ -114,33 +98,24 @@ class Moved(NamedTuple):
     moves: Moves
 
 
+_make_moves, _make_moved = former(Moves), former(Moved)
+
+
 def moved_rows(rows: RowArrays, terms: Terms, moves: Moves) -> Moved:
     """Return rows of a block as moves of it, in the one form kernels are compiled for."""
-    factor, extra = frozen(terms.factor, np.float64), frozen(terms.extra, np.float64)
-    row, *others = moves
-    own = Moves(frozen(row, np.int32), *(frozen(array, np.int64) for array in others))
-    return Moved(rows, factor, extra, own)
+    return _make_moved(rows, terms.factor, terms.extra, _make_moves(*moves))
 
 
 class Lined(NamedTuple):
-    """Rows of several blocks in the order of their clusters, by address: none is copied.
+    """Rows of several blocks in the order of their clusters, by address: none is copied."""
 
-    Attributes
-    ----------
-    values, indices : int64 arrays, where the entries of a row are; no indices: 0
-    length : int64 array, the number of entries
-    factor, extra : float64 arrays, the row's times the unit, negative where a row goes
-    start : int64 array, shape (K + 1,), where the rows of a cluster begin
-    sizes : int64 array, shape (K,), the entries of its rows, one more a row for its `extra`
-    """
-
-    values: IntArray
+    values: IntArray  # where the entries of a row are; no indices: 0
     indices: IntArray
-    length: IntArray
-    factor: FloatArray
+    length: IntArray  # the number of entries
+    factor: FloatArray  # the row's times the unit, negative where a row goes
     extra: FloatArray
-    start: IntArray
-    sizes: IntArray
+    start: IntArray  # (K + 1,), where the rows of a cluster begin
+    sizes: IntArray  # (K,), the entries of its rows, one more a row for its `extra`
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -307,6 +282,7 @@ def _write_sums(aside: IntArray, base: Any, filled: IntArray, out: Any) -> Any:
 
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _emit(lined: Lined, features: FloatArray, aside: IntArray, out: Entries) -> int:
+    """Write the summands of moves as entries; return how many, −1 where they do not fit."""
     columns, start, sizes = aside.shape[0], lined.start, lined.sizes
     filled = 0
     for h in range(start.shape[0] - 1):
@@ -330,37 +306,18 @@ def _emit(lined: Lined, features: FloatArray, aside: IntArray, out: Entries) -> 
     return filled
 
 
-def emit(
-    blocks: Sequence[Moved], features: FloatArray, unit: float, n_columns: int, out: Entries
-) -> int:
-    """Write the summands of moves as entries; return how many, −1 where they do not fit.
-
-    There must be place for one entry more than there are.
-    """
-    aside = np.zeros(n_columns, np.int64)
-    return int(_emit(line_up(blocks, unit), frozen(features, np.float64), aside, out))
-
-
 @dataclass(frozen=True, slots=True)
 class Sums(Sized):
     """Sums of rows by cluster, whole or as the entries of a few moved rows.
 
     The last column holds `extra`.
-
-    Attributes
-    ----------
-    dense : int64 array, shape (K, d + 1), or (0, 0) when only `places` and `values` are set
-    places : int64 array, flat positions in the dense form, in no order, each as often as it came
-    values : int64 array, what is added there
-    counts : int64 array, shape (K,)
-    n_columns : int, d + 1
     """
 
-    dense: IntArray
-    places: IntArray
-    values: IntArray
-    counts: IntArray
-    n_columns: int
+    dense: IntArray  # (K, d + 1), or (0, 0) when only `places` and `values` are set
+    places: IntArray  # flat positions in the dense form, in no order, each as often as it came
+    values: IntArray  # what is added there
+    counts: IntArray  # (K,)
+    n_columns: int  # d + 1
 
     @property
     def is_dense(self) -> bool:
@@ -451,16 +408,8 @@ class Accumulator(Sized):
 
     Rows are only noted when they are added, and gone through cluster by cluster at the end: entries
     of the sums where rows are few, the whole array where they are many; or, where the sums are at
-    hand, straight into these.
-
-    Parameters
-    ----------
-    n_clusters : int
-        K.
-    n_columns : int
-        Features and one more, d + 1.
-    lasting : bool
-        Whether blocks may be held until the end; else their rows are added up one block at a time.
+    hand, straight into these. Blocks that are not `lasting` may not be held until the end: their
+    rows are added up one block at a time.
     """
 
     def __init__(self, n_clusters: int, n_columns: int, *, lasting: bool = True) -> None:
@@ -574,8 +523,9 @@ class Accumulator(Sized):
         if whole or not self._blocks or self._n_entries > LIKELY * self._size:
             return []
         most = min(self._n_entries, self._size // SPARSE) + 1
-        entries = Entries(*np.empty((2, most), np.int64))
-        filled = emit(self._blocks, self._factors, self._unit, self.n_columns, entries)
+        entries = Entries(*np.empty((2, most), np.int64))  # one more than there may be
+        lined, factors = line_up(self._blocks, self._unit), frozen(self._factors, np.float64)
+        filled = int(_emit(lined, factors, np.zeros(self.n_columns, np.int64), entries))
         return [] if filled < 0 else [self._sparse(*(array[:filled] for array in entries))]
 
 

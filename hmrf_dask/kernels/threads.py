@@ -41,11 +41,6 @@ def over_ranges(
 
     Ranges are as long as one another, or of about as many numbers where the items' `sizes` are
     given. A result must be the same for any ranges.
-
-    Examples
-    --------
-    >>> over_ranges(lambda first, last: print(first, last), n_items=10, n_numbers=100)
-    0 10
     """
     number, pool = _helpers.get() or (1, None)
     number = min(number, n_items)
@@ -65,27 +60,26 @@ STEP = 2**23  # bytes; sizes are rounded up to multiples, smaller arrays are the
 LINE = 64  # bytes of a line of the cache
 
 
-Key = tuple[Callable[[int], AnyArray], int]  # what makes memory, and its size
-
-
 class _Kept:
-    """Memory that nobody uses now, by kind and size; there is some only while fits run."""
+    """Memory that nobody uses now, by size; there is some only while fits run."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a loan may end while another is made
         self.fits = 0
-        self.free: dict[Key, list[AnyArray]] = defaultdict(list)
+        self.free: dict[int, list[AnyArray]] = defaultdict(list)
 
-    def take(self, key: Key) -> AnyArray | None:
-        """Return memory, None where there is none of that kind and size."""
+    def take(self, size: int) -> AnyArray:
+        """Return memory, new where there is none of that size."""
         with self.lock:
-            return self.free[key].pop() if self.free[key] else None
+            if self.free[size]:
+                return self.free[size].pop()
+        return _plain(size)
 
-    def give_back(self, key: Key, memory: AnyArray) -> None:
+    def give_back(self, size: int, memory: AnyArray) -> None:
         """Keep memory, if a fit may use it."""
         with self.lock:
             if self.fits:
-                self.free[key].append(memory)
+                self.free[size].append(memory)
 
 
 _kept = _Kept()
@@ -96,15 +90,14 @@ class _Loan:
 
     memory: AnyArray | None = None
 
-    def __init__(self, make: Callable[[int], AnyArray], size: int) -> None:
-        self.key = (make, size)
-        memory = _kept.take(self.key)
-        self.memory = make(size) if memory is None else memory
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.memory = _kept.take(size)
         self.__array_interface__: dict[str, Any] = self.memory.__array_interface__
 
-    def __del__(self, give_back: Callable[[Key, AnyArray], None] = _kept.give_back) -> None:
+    def __del__(self, give_back: Callable[[int, AnyArray], None] = _kept.give_back) -> None:
         if self.memory is not None:  # there was memory to be had
-            give_back(self.key, self.memory)  # an argument: at the end of a process modules go
+            give_back(self.size, self.memory)  # an argument: at the end of a process modules go
 
 
 @contextmanager
@@ -121,26 +114,14 @@ def buffers_kept() -> Iterator[None]:
                 _kept.free.clear()
 
 
-def borrowed(make: Callable[[int], AnyArray], size: int) -> AnyArray:
-    """Return memory of any contents that `make(size)` made, now or before: it is kept for a fit."""
-    return np.asarray(_Loan(make, size))
-
-
 def _plain(size: int) -> AnyArray:
     return np.empty(size + LINE, np.uint8)
 
 
 def buffer(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
-    """Return an array of any contents that begins at a line of the cache, as `np.empty` does.
-
-    Examples
-    --------
-    >>> array = buffer((2, 3), np.float64)
-    >>> array.shape, array.ctypes.data % LINE
-    ((2, 3), 0)
-    """
+    """Return an array of any contents that begins at a line of the cache, as `np.empty` does."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     rounded = -(-size // STEP) * STEP
-    memory = borrowed(_plain, rounded) if size >= STEP else _plain(size)
+    memory = np.asarray(_Loan(rounded)) if size >= STEP else _plain(size)
     first = -memory.ctypes.data % LINE
     return memory[first : first + size].view(dtype).reshape(shape)

@@ -20,24 +20,13 @@ _HALF = np.uint64(32)
 
 
 class Words(NamedTuple):
-    """The words of some texts.
+    """The words of some texts."""
 
-    Attributes
-    ----------
-    numbers : int32 array
-        Of every word in turn, text after text.
-    ends : int64 array, shape (n_texts + 1,)
-        Where the words of each text begin in `numbers`, and at the end their number.
-    characters : uint8 array
-        Of the distinct words, one after the other.
-    bounds : int64 array, shape (n_distinct + 1,)
-        Where each begins in `characters`.
-    """
-
-    numbers: LabelArray
+    numbers: LabelArray  # of every word in turn, text after text
+    # (n_texts + 1,): where the words of each text begin in `numbers`, and at the end their number
     ends: IntArray
-    characters: AnyArray
-    bounds: IntArray
+    characters: AnyArray  # of the distinct words, one after the other
+    bounds: IntArray  # (n_distinct + 1,): where each begins in `characters`
 
 
 class Entries(NamedTuple):
@@ -115,21 +104,21 @@ def _copy_word(texts: Any, at: Any, stop: Any, book: Any, begin: Any) -> Any:
 
 
 @inner(inline="always")
-def _number_of(book: Any, code: Any, begin: Any, last: Any, n_found: int) -> Any:
+def _number_of(book: Any, code: Any, begin: Any, last: Any, n_words: int) -> Any:
     """Return the number of a word, -1 where there is no place for it, and how many are known."""
     slot = _slot(book, code, begin, last)
     number = np.int64(book.slots[slot])
-    if number >= 0 or n_found == book.hashes.shape[0]:
-        return number, n_found
-    book.slots[slot] = n_found
-    book.hashes[n_found] = code
-    book.bounds[n_found + 1] = last
-    return n_found, n_found + 1
+    if number >= 0 or n_words == book.hashes.shape[0]:
+        return number, n_words
+    book.slots[slot] = n_words
+    book.hashes[n_words] = code
+    book.bounds[n_words + 1] = last
+    return n_words, n_words + 1
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _read(
-    texts: Any, book: Any, first: Any, n_found: int, numbers: Any, ends: Any
+    texts: Any, book: Any, first: Any, n_words: int, numbers: Any, ends: Any
 ) -> tuple[Any, ...]:
     """Give words of texts from `first` on their numbers, while the table has place for new ones.
 
@@ -140,73 +129,60 @@ def _read(
     for row in range(first, starts.shape[0] - 1):
         at, stop = starts[row], starts[row + 1]
         while at < stop:
-            begin = book.bounds[n_found]
+            begin = book.bounds[n_words]
             last, code, at = _copy_word(texts, at, stop, book, begin)
             if last - begin < 2:
                 continue
-            number, n_found = _number_of(book, code, begin, last, n_found)
+            number, n_words = _number_of(book, code, begin, last, n_words)
             if number < 0:
-                return row, n_found
+                return row, n_words
             numbers[n_read] = number
             n_read += 1
         ends[row + 1] = n_read
-    return starts.shape[0] - 1, n_found
+    return starts.shape[0] - 1, n_words
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _enter(hashes: KeyArray, n_found: int, slots: LabelArray) -> None:
+def _enter(hashes: KeyArray, n_words: int, slots: LabelArray) -> None:
     """Put words, all distinct, into a larger table that is empty."""
     mask = np.uint64(slots.shape[0] - 1)
-    for number in range(n_found):
+    for number in range(n_words):
         slot = hashes[number] & mask
         while slots[slot] >= 0:
             slot = (slot + np.uint64(1)) & mask
         slots[slot] = number
 
 
-def _with_room(book: Book, n_found: int) -> Book:
-    """Return a larger book of the same words; a book is never more than half full."""
-    n_slots = 4 * len(book.slots)
+def _empty_book(n_slots: int, characters: AnyArray) -> Book:
+    """Return a book for half as many words as it has slots."""
     hashes, bounds = np.empty(n_slots // 2, np.uint64), np.zeros(n_slots // 2 + 1, np.int64)
-    hashes[:n_found] = book.hashes[:n_found]
-    bounds[: n_found + 1] = book.bounds[: n_found + 1]
-    slots = np.full(n_slots, -1, np.int32)
-    _enter(hashes, np.int64(n_found), slots)
-    return Book(slots, hashes, bounds, book.characters)
+    return Book(np.full(n_slots, -1, np.int32), hashes, bounds, characters)
+
+
+def _enlarged(book: Book, n_words: int) -> Book:
+    """Return a larger book of the same words."""
+    larger = _empty_book(4 * len(book.slots), book.characters)
+    larger.hashes[:n_words] = book.hashes[:n_words]
+    larger.bounds[: n_words + 1] = book.bounds[: n_words + 1]
+    _enter(larger.hashes, np.int64(n_words), larger.slots)
+    return larger
 
 
 def read_words(text: AnyArray, starts: IntArray, table: AnyArray) -> Words:
-    """Return the words of texts.
-
-    Parameters
-    ----------
-    text : uint8 array
-        All texts, one after the other.
-    starts : int64 array, shape (n_texts + 1,)
-        Where each begins, and at the end where the last ends.
-    table : uint8 array, shape (256,)
-        See `character_table`.
-
-    Returns
-    -------
-    Words
-    """
+    """Return the words of texts, one after the other, that begin and end at `starts`."""
     texts = Texts(frozen(text, np.uint8), frozen(starts, np.int64), frozen(table, np.uint8))
     n_texts, n_bytes = len(starts) - 1, int(starts[-1] - starts[0])
     numbers = np.empty((n_bytes + n_texts) // 3 + 1, np.int32)
     ends = np.zeros(n_texts + 1, np.int64)
-    book = Book(
-        np.full(_LEAST_SLOTS, -1, np.int32), np.empty(_LEAST_SLOTS // 2, np.uint64),
-        np.zeros(_LEAST_SLOTS // 2 + 1, np.int64),
-        np.empty(2 * n_bytes + 1, np.uint8),  # all distinct words, and one that is read again
-    )  # fmt: skip
-    row, n_found = 0, 0
+    # all distinct words, and one that is read again
+    book = _empty_book(_LEAST_SLOTS, np.empty(2 * n_bytes + 1, np.uint8))
+    row, n_words = 0, 0
     while True:
-        row, n_found = _read(texts, book, np.int64(row), np.int64(n_found), numbers, ends)
+        row, n_words = _read(texts, book, np.int64(row), np.int64(n_words), numbers, ends)
         if row == n_texts:
             break
-        book = _with_room(book, n_found)
-    bounds = book.bounds[: n_found + 1]
+        book = _enlarged(book, n_words)
+    bounds = book.bounds[: n_words + 1]
     return Words(numbers[: ends[-1]], ends, book.characters[: bounds[-1]], bounds)
 
 
@@ -240,30 +216,18 @@ def _count(
 
 
 def count_entries(rows: LabelArray, terms: LabelArray, n_rows: int, n_terms: int) -> Entries:
-    """Return how often each text has each term.
+    """Return how often each text has each term, from the text and the term of every occurrence.
 
-    Parameters
-    ----------
-    rows, terms : int32 arrays, shape (n_occurrences,)
-        Of every occurrence; those of one term in ascending order of texts.
-    n_rows, n_terms : int
-
-    Returns
-    -------
-    Entries
+    Those of one term are in ascending order of texts.
     """
-    begin = _cumulated(rows, n_rows)
-    fill, start = begin[:-1].copy(), _cumulated(terms, n_terms)[:-1].copy()
+    begin, start = _ends(np.bincount(rows, minlength=n_rows)), np.bincount(terms, minlength=n_terms)
+    fill, start = begin[:-1].copy(), _ends(start)[:-1].copy()
     indices, counts = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
     arrays = frozen(rows, np.int32), frozen(terms, np.int32)
     _count(*arrays, start, np.empty(len(rows), np.int32), fill, indices, counts)
     lengths = fill - begin[:-1]
     kept = np.arange(lengths.sum()) + np.repeat(begin[:-1] - _ends(lengths)[:-1], lengths)
     return Entries(_ends(lengths), indices[kept], counts[kept])
-
-
-def _cumulated(numbers: LabelArray, n: int) -> IntArray:
-    return _ends(np.bincount(numbers, minlength=n))
 
 
 def _ends(lengths: AnyArray) -> IntArray:

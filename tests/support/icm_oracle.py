@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 
+def join_limbs(high: int, low: int) -> int:
+    """Return the two limbs as one Python integer."""
+    return (int(high) << 32) + int(low)
+
+
 @dataclass
 class Component:
     """Costs `distortion[i][h]`, pairs (i, j, kind, penalty) with kind "must" or "cannot"."""
@@ -37,10 +42,6 @@ class Component:
             violated = (labels[i] == labels[j]) == (kind == "cannot")
             total += penalty if violated else 0
         return total
-
-    def constant(self) -> int:
-        """What the energy of signed costs leaves out."""
-        return sum(penalty for _, _, kind, penalty in self.pairs if kind == "must")
 
     def best_single_gain(self, labels: list[int]) -> int:
         now = self.energy(labels)

@@ -93,7 +93,13 @@ class HmrfError(Exception):
 
 
 class InvalidInputError(HmrfError, ValueError):
-    """The data, the ids or the pairs are not what they must be."""
+    """The data, the ids or the pairs are not what they must be.
+
+    Examples
+    --------
+    >>> issubclass(InvalidInputError, ValueError), InvalidInputError.exit_code
+    (True, 65)
+    """
 
     exit_code = 65
 
@@ -127,6 +133,12 @@ class UnreadableFileError(InvalidInputError):
     """A file that was made of documents is missing or damaged: it can be made of them again.
 
     `path` is what its store calls it, `what` says what is wrong with it.
+
+    Examples
+    --------
+    >>> error = UnreadableFileError("it must be whole", "runs/a.json", "it is missing")
+    >>> error.path, error.what
+    ('runs/a.json', 'it is missing')
     """
 
     def __init__(self, message: str, path: str = "", what: str = "") -> None:
@@ -174,7 +186,13 @@ class DistortionError(ConfigurationError, TypeError):
 
 
 class MemoryPlanError(HmrfError, MemoryError):
-    """The plan needs more memory than there is; the message shows the arithmetic."""
+    """The plan needs more memory than there is; the message shows the arithmetic.
+
+    Examples
+    --------
+    >>> issubclass(MemoryPlanError, MemoryError), MemoryPlanError.exit_code
+    (True, 78)
+    """
 
     exit_code = 78
 
@@ -196,7 +214,13 @@ class SourceError(HmrfError, OSError):
 
 
 class SourceUnavailableError(SourceError):
-    """The store does not answer now, or a file changed while it was read: trying again may help."""
+    """The store does not answer now, or a file changed while it was read: trying again may help.
+
+    Examples
+    --------
+    >>> SourceError.exit_code, SourceUnavailableError.exit_code
+    (78, 75)
+    """
 
     exit_code = 75
 
@@ -225,18 +249,39 @@ class HmrfWarning(UserWarning):
 
 
 def lacks_credentials(error: BaseException) -> bool:
-    """Return whether a store was not even asked, for want of credentials: again is no help."""
+    """Return whether a store was not even asked, for want of credentials: again is no help.
+
+    Examples
+    --------
+    >>> NoCredentialsError = type("NoCredentialsError", (Exception,), {})  # as botocore has it
+    >>> lacks_credentials(NoCredentialsError()), lacks_credentials(OSError())
+    (True, False)
+    """
     return type(error).__name__ in _NO_CREDENTIALS
 
 
 def is_of_a_store(error: BaseException) -> bool:
-    """Return whether a file system or a store's library raised an error."""
+    """Return whether a file system or a store's library raised an error.
+
+    Examples
+    --------
+    >>> is_of_a_store(FileNotFoundError()), is_of_a_store(ValueError())
+    (True, False)
+    """
     libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, OSError) or not libraries.isdisjoint(_STORES)
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether trying again may help against what a store raised: exit code 75, else 78."""
+    """Return whether trying again may help against what a store raised: exit code 75, else 78.
+
+    Examples
+    --------
+    >>> may_pass(TimeoutError()), may_pass(OSError(28, "No space left on device"))
+    (True, True)
+    >>> may_pass(OSError(30, "Read-only file system")), may_pass(FileNotFoundError("b"))
+    (False, False)
+    """
     if type(error).__name__ == "ClientPayloadError":  # aiohttp: it ended early, and calls that 400
         return True
     answer = _answered(error) or _answered(error.__cause__)

@@ -17,7 +17,13 @@ LARGEST_INT32: Final = 2**31 - 1
 
 
 class Range(NamedTuple):
-    """The least and the most that a number may be."""
+    """The least and the most that a number may be.
+
+    Examples
+    --------
+    >>> Range(1, 10).whole, Range(0.0, 1.0).whole
+    (True, False)
+    """
 
     least: float
     most: float
@@ -28,12 +34,24 @@ class Range(NamedTuple):
         return isinstance(self.most, int)
 
     def as_field(self) -> dict[str, Any]:
-        """Return how a field of a model takes this number: no text, no true or false."""
+        """Return how a field of a model takes this number: no text, no true or false.
+
+        Examples
+        --------
+        >>> Range(1, 10).as_field()
+        {'strict': True, 'ge': 1, 'le': 10}
+        """
         finite = {} if self.whole else {"allow_inf_nan": False}
         return {"strict": True, "ge": self.least, "le": self.most, **finite}
 
     def problem_of_count(self, value: object) -> str:
-        """Return what is wrong with a whole number, "" if nothing is."""
+        """Return what is wrong with a whole number, "" if nothing is.
+
+        Examples
+        --------
+        >>> Range(1, 10).problem_of_count(0)
+        'must be an integer from 1 to 10'
+        """
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)  # numpy's are, too
         if is_whole and self.least <= value <= self.most:  # type: ignore[operator]  # of Integral
             return ""
@@ -93,16 +111,35 @@ CELLS_BYTES: Final = 2**28  # of Parquet: what rows read at once may come to at 
 
 
 def within(name: str) -> dict[str, Any]:
-    """Return how a field of a model says that it takes a number in the range of this name."""
+    """Return how a field of a model says that it takes a number in the range of this name.
+
+    Examples
+    --------
+    >>> within("keep")
+    {'strict': True, 'ge': 1, 'le': 10000}
+    """
     return RANGES[name].as_field()
 
 
 def problem_of_cost(cost: float) -> str:
-    """Return what is wrong with the cost of a pair, "" if nothing is; NaN is no cost."""
+    """Return what is wrong with the cost of a pair, "" if nothing is; NaN is no cost.
+
+    Examples
+    --------
+    >>> problem_of_cost(1e308)
+    'must be 0, or from 1e-12 to 1e+12'
+    """
     return "" if cost == 0 or LEAST_COST <= cost <= RANGES["cost"].most else COST_MUST_BE
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise ConfigurationError unless a number is an integer in the range of its name."""
+    """Raise ConfigurationError unless a number is an integer in the range of its name.
+
+    Examples
+    --------
+    >>> check_count("n_partitions", 0)
+    Traceback (most recent call last):
+    hmrf_dask.errors.ConfigurationError: n_partitions must be an integer from 1 to 1000000, got 0
+    """
     if problem := RANGES[name].problem_of_count(value):
         raise ConfigurationError(f"{name} {problem}, got {shortened(value)}")

@@ -35,7 +35,13 @@ REQUIRED: Final = object()
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of some of the methods."""
+    """A parameter of some of the methods.
+
+    Examples
+    --------
+    >>> PARAMETERS["penalty"].values, PARAMETERS["penalty"].default
+    (('distance', 'potts'), 'distance')
+    """
 
     name: str
     values: Choices | Range
@@ -53,11 +59,23 @@ class Parameter:
         return self.values == RANGES["cost"]
 
     def default_of(self, method: str) -> Any:
-        """Return the default that the class of this name has."""
+        """Return the default that the class of this name has.
+
+        Examples
+        --------
+        >>> PARAMETERS["init"].default_of("PCKMeans")
+        'neighborhoods'
+        """
         return self.defaults.get(method, self.default)
 
     def choices_of(self, method: str) -> Choices:
-        """Return the values that the class of this name takes; () of a number."""
+        """Return the values that the class of this name takes; () of a number.
+
+        Examples
+        --------
+        >>> PARAMETERS["init"].choices_of("KMeans")
+        ('k-means++', 'random')
+        """
         return () if isinstance(self.values, Range) else self.choices.get(method, self.values)
 
     def problem(self, value: Any, method: str = "") -> str:

@@ -175,6 +175,7 @@ def logs_without_secrets() -> Iterator[None]:
     made_before = logging.getLogRecordFactory()
 
     def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        """Return a record of the log whose texts show no secret."""
         record = made_before(*args, **kwargs)
         record.msg, record.args = without_secrets(record.getMessage()), None
         if record.exc_info:

@@ -126,6 +126,7 @@ class CommitLog:
 
     def _verify(self, commit: Commit) -> None:
         def check(named: tuple[str, str]) -> None:
+            """Raise DamagedFileError unless a file holds what the commit says."""
             read_checked(self.storage, *named)
 
         named = {commit.state_name: commit.state_sha256}
@@ -368,7 +369,14 @@ class RunDirectory(CheckpointStore):
             self._waiting.clear()
 
     def probe(self) -> str:
-        """Write a file for every worker to find, and return its token for `check_probe`."""
+        """Write a file for every worker to find, and return its token for `check_probe`.
+
+        Examples
+        --------
+        >>> run = RunDirectory.scratch()
+        >>> run.check_probe(run.probe())
+        >>> run.remove()
+        """
         token = uuid.uuid4().hex
         self._storage.make_root()
         self._storage.write(f"probe/{token}", token.encode())
@@ -394,7 +402,16 @@ class RunDirectory(CheckpointStore):
         self._storage.delete([f"probe/{token}"])
 
     def finalise(self, record: dict[str, Any]) -> None:
-        """Write ``FINAL.json``: the run is done. The same record again changes nothing."""
+        """Write ``FINAL.json``: the run is done. The same record again changes nothing.
+
+        Examples
+        --------
+        >>> run = RunDirectory.scratch()
+        >>> run.finalise({"stop": "converged"})
+        >>> run.final()
+        {'stop': 'converged'}
+        >>> run.remove()
+        """
         self.flush_events()
         data = sealed.seal(record)
         try:

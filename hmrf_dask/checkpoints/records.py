@@ -153,7 +153,13 @@ class CheckpointStore(Protocol):
 
 
 def commit_content(commit: Commit, writer: str) -> dict[str, Any]:
-    """Return what the JSON of a commit holds; `writer` distinguishes this write from any other."""
+    """Return what the JSON of a commit holds; `writer` distinguishes this write from any other.
+
+    Examples
+    --------
+    >>> commit_content(Commit(3, {"J": 0.5}, "state/00003.npz", "9f", ()), "me")["state"]
+    ['state/00003.npz', '9f']
+    """
     return {
         "number": commit.number,
         "record": commit.record,
@@ -192,7 +198,16 @@ LABEL = "label"
 
 
 def check_labels(part: str, first_row: int, labels: LabelArray) -> None:
-    """Refuse what cannot be kept as the labels of a part."""
+    """Refuse what cannot be kept as the labels of a part.
+
+    Examples
+    --------
+    >>> check_labels("rows-00007", 0, np.zeros(3, np.int32))
+    >>> check_labels("Rows", 0, np.zeros(3, np.int32))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.InvalidInputError: part must be lower-case letters, digits, - and _, ...
+    """
     if not _PART.fullmatch(part):
         raise InvalidInputError(
             f"part must be lower-case letters, digits, - and _, got {part!r}; name it rows-00007"
@@ -355,11 +370,27 @@ class MemoryRun(CheckpointStore):
         """Nothing: events never wait."""
 
     def event(self, record: dict[str, Any]) -> None:
-        """Add to `events`."""
+        """Add to `events`.
+
+        Examples
+        --------
+        >>> run = MemoryRun()
+        >>> run.event({"event": "resumed"})
+        >>> run.events
+        [{'event': 'resumed'}]
+        """
         self.events.append(sealed.round_trip(record))
 
     def finalise(self, record: dict[str, Any]) -> None:
-        """Keep the record that says the run is done."""
+        """Keep the record that says the run is done.
+
+        Examples
+        --------
+        >>> run = MemoryRun()
+        >>> run.finalise({"stop": "converged"})
+        >>> run.final()
+        {'stop': 'converged'}
+        """
         self._final = sealed.round_trip(record)
 
     def final(self) -> dict[str, Any] | None:

@@ -160,6 +160,7 @@ def demo(folder: str, fresh: bool, as_json: bool, quiet: bool, **where: Any) -> 
     from hmrf_dask.jobs.demo import run_demo
 
     def say(step: str) -> None:
+        """Say which step begins, unless all is to be quiet."""
         if not quiet:
             click.echo(f"{step} ...", err=True)
 

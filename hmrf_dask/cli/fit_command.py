@@ -27,7 +27,13 @@ SHORT = {"n_clusters": ("-k",)}
 
 
 def option_of(parameter: Parameter) -> Callable[[Any], Any]:
-    """Return the option of a parameter: its type, default and help are those of the table."""
+    """Return the option of a parameter: its type, default and help are those of the table.
+
+    Examples
+    --------
+    >>> [option.opts[0] for option in fit.params if option.name == "must_link_cost"]
+    ['--must-link-cost']
+    """
     name, values = parameter.name, parameter.values
     flag, help_text = f"--{name.replace('_', '-')}", parameter.help
     kind: click.ParamType[Any] | None

@@ -44,7 +44,13 @@ _SAME_SIGNAL = 1.0  # seconds: `timeout` sends its signal to a process, then to 
 
 
 class EndedBySignal(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came: what is open is closed on the way out, as after Ctrl-C."""
+    """SIGTERM or SIGHUP came: what is open is closed on the way out, as after Ctrl-C.
+
+    Examples
+    --------
+    >>> EndedBySignal(signal.SIGTERM).exit_code
+    143
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -241,6 +247,7 @@ def _warnings_as_lines(warned: dict[str, None], *, quiet: bool | None) -> Iterat
         show_as_python_does = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            """Write a warning of this package as one line, each once; others as Python does."""
             if issubclass(category, HmrfWarning):
                 text = one_line(message)
                 if text not in warned:
@@ -268,7 +275,13 @@ def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 class Place(click.ParamType[str]):
-    """A path or a URL, which carries no secret."""
+    """A path or a URL, which carries no secret.
+
+    Examples
+    --------
+    >>> Place().convert("s3://bucket/rows.npz", None, None)
+    's3://bucket/rows.npz'
+    """
 
     name = "text"
 
@@ -280,7 +293,13 @@ class Place(click.ParamType[str]):
 
 
 class Whole(click.IntRange):
-    """A whole number, written in digits, in a range."""
+    """A whole number, written in digits, in a range.
+
+    Examples
+    --------
+    >>> Whole(RANGES["threads"]).convert("12", None, None)
+    12
+    """
 
     def __init__(self, numbers: Range) -> None:
         super().__init__(int(numbers.least), int(numbers.most))
@@ -293,7 +312,13 @@ class Whole(click.IntRange):
 
 
 class Cost(click.ParamType[float]):
-    """What a broken pair costs."""
+    """What a broken pair costs.
+
+    Examples
+    --------
+    >>> Cost().convert("0.5", None, None)
+    0.5
+    """
 
     name = "number"
 
@@ -327,7 +352,13 @@ how_to_print = with_options(
 
 
 def scheduler_option(where: dict[str, Any]) -> dict[str, Any]:
-    """Return the option that says where to run, if any; two are a mistake of usage."""
+    """Return the option that says where to run, if any; two are a mistake of usage.
+
+    Examples
+    --------
+    >>> scheduler_option({"threads": None, "processes": 2})
+    {'processes': 2}
+    """
     chosen = {name: value for name, value in where.items() if value is not None}
     if len(chosen) > 1:
         names = [f"--{name.replace('_', '-')}" for name in chosen]

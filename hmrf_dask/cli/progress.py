@@ -117,7 +117,15 @@ class Bar:
 
 
 def remaining(seen: list[tuple[float, int]]) -> str:
-    """Return how long a phase will last yet, from how fast fewer documents move; '' if unknown."""
+    """Return how long a phase will last yet, from how fast fewer documents move; '' if unknown.
+
+    Examples
+    --------
+    >>> remaining([(0.0, 1000), (2.0, 100)])
+    'about 4 s left'
+    >>> remaining([(0.0, 1000)])
+    ''
+    """
     recent = [(when, moved) for when, moved in seen[-4:] if moved > 0]
     if len(recent) < 2 or recent[-1][1] >= recent[0][1]:
         return ""

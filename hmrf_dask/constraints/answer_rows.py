@@ -40,7 +40,15 @@ class Columns(NamedTuple):
     notes: tuple[tuple[str, int], ...]  # name and place of each other column
 
     def notes_of(self, row: Sequence[Any]) -> tuple[Notes | None, str]:
-        """Return the notes of a row, None if it has none, and what is wrong with them, or ""."""
+        """Return the notes of a row, None if it has none, and what is wrong with them, or "".
+
+        Examples
+        --------
+        >>> columns_of(("a", "b", "kind", "trust")).notes_of(["1", "2", "same", "0.9"])
+        ({'trust': 0.9}, '')
+        >>> columns_of(("a", "b", "kind", "trust")).notes_of(["1", "2", "same", "sure"])
+        (None, "trust must be a number from 0 to 1, got 'sure'")
+        """
         notes: Notes = {}
         for name, place in self.notes:
             value = row[place]
@@ -187,7 +195,13 @@ def _label_problem(document: Any, label: Any) -> str:
 
 
 def two_classes(here: str, there: str, place: str) -> str:
-    """Return what is wrong with a second class of a document."""
+    """Return what is wrong with a second class of a document.
+
+    Examples
+    --------
+    >>> two_classes("sport", "politics", "line 3")
+    "a document must have one class, got 'sport' here and 'politics' in line 3"
+    """
     return f"a document must have one class, got {here!r:.80} here and {there!r:.80} in {place}"
 
 
@@ -221,7 +235,13 @@ def _problem_of_id(document: str | int) -> str:
 
 
 def said(first: object, second: object, *, must: bool) -> Said:
-    """Return what a pair says, whichever of its documents comes first."""
+    """Return what a pair says, whichever of its documents comes first.
+
+    Examples
+    --------
+    >>> said("b", "a", must=True) == said("a", "b", must=True)
+    True
+    """
     lower, higher = sorted((str(first), str(second)))
     return must, lower, higher
 

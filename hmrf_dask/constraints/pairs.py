@@ -284,6 +284,7 @@ def _refuse_two_costs(
         return
 
     def pair(key: int) -> str:
+        """Return both names of a pair and the costs that were given for it."""
         values = sorted(set(np.nan_to_num(costs[keys == key], nan=-1.0).tolist()))
         shown = " and ".join("the estimator's" if cost < 0 else f"{cost:g}" for cost in values)
         return f"{names(key // n_nodes)!r}, {names(key % n_nodes)!r} ({shown})"

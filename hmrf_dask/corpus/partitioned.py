@@ -210,7 +210,14 @@ class Corpus:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Number of the first row of each partition, and at the end the number of rows."""
+        """Number of the first row of each partition, and at the end the number of rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Corpus.from_rows(np.eye(5), n_partitions=2).offsets
+        (0, 2, 5)
+        """
         return tuple(int(n) for n in np.cumsum((0, *self.row_counts)))
 
     @property

@@ -68,7 +68,13 @@ def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
 
 
 def slice_block(matrix: Any, start: int, stop: int, ids: AnyArray | None) -> RowBlock:
-    """Return rows start..stop-1 of a CSR or dense matrix as a block that shares its memory."""
+    """Return rows start..stop-1 of a CSR or dense matrix as a block that shares its memory.
+
+    Examples
+    --------
+    >>> slice_block(np.eye(3), 1, 3, None).ids.tolist()
+    [1, 2]
+    """
     if isinstance(matrix, np.ndarray):
         return RowBlock.from_array(matrix[start:stop], ids, start)
     parts = (matrix.data, matrix.indices, matrix.indptr[start : stop + 1])
@@ -97,7 +103,13 @@ def joined_chunks(chunks: list[Any], partition: int) -> Any:
 
 
 def chunk_shape(chunks: list[Any], partition: int) -> tuple[int, int]:
-    """Return the rows and features of chunks that lie side by side."""
+    """Return the rows and features of chunks that lie side by side.
+
+    Examples
+    --------
+    >>> chunk_shape([np.zeros((2, 1)), np.ones((2, 2))], partition=0)
+    (2, 3)
+    """
     n_rows, n_features = joined_chunks(chunks, partition).shape
     return n_rows, n_features
 
@@ -105,7 +117,13 @@ def chunk_shape(chunks: list[Any], partition: int) -> tuple[int, int]:
 def block_of_chunks(
     chunks: list[Any], ids: Any, first_row: int, shape: tuple[int, int], partition: int
 ) -> RowBlock:
-    """Return the block of chunks that lie side by side; errors name the partition."""
+    """Return the block of chunks that lie side by side; errors name the partition.
+
+    Examples
+    --------
+    >>> block_of_chunks([np.eye(2)], None, 7, (2, 2), partition=1).ids.tolist()
+    [7, 8]
+    """
     matrix = joined_chunks(chunks, partition)
     _require_shape(matrix.shape, shape, partition)
     make = RowBlock.from_scipy if issparse(matrix) else RowBlock.from_array
@@ -118,7 +136,13 @@ def block_of_chunks(
 def checked_block(
     block: RowBlock, shape: tuple[int, int], partition: int, first_row: int | None
 ) -> RowBlock:
-    """Return a block that has the shape it must have, numbered again from `first_row`."""
+    """Return a block that has the shape it must have, numbered again from `first_row`.
+
+    Examples
+    --------
+    >>> checked_block(RowBlock.from_array(np.eye(2)), (2, 2), 1, first_row=7).ids.tolist()
+    [7, 8]
+    """
     _require_shape((block.n_rows, block.n_features), shape, partition)
     if first_row is None:
         return block
@@ -135,7 +159,16 @@ def _require_shape(got: tuple[int, ...], wanted: tuple[int, int], partition: int
 
 
 def one_width(widths: Sequence[float]) -> int:
-    """Return the number of features that all partitions must share."""
+    """Return the number of features that all partitions must share.
+
+    Examples
+    --------
+    >>> one_width([3, 3])
+    3
+    >>> one_width([3, 4])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.InvalidInputError: all partitions must have the same columns, got 3 ...
+    """
     differing = [i for i, width in enumerate(widths) if width != widths[0]]
     if differing:
         raise InvalidInputError(
@@ -166,14 +199,27 @@ def overlaps(
 
 
 def join_rows(blocks: list[RowBlock], ranges: list[tuple[int, int]]) -> RowBlock:
-    """Return one block of row ranges of several."""
+    """Return one block of row ranges of several.
+
+    Examples
+    --------
+    >>> blocks = [RowBlock.from_array(np.eye(3)), RowBlock.from_array(np.eye(3), first_row=3)]
+    >>> join_rows(blocks, [(1, 3), (0, 1)]).ids.tolist()
+    [1, 2, 3]
+    """
     # concatenate copies, so that a slice does not keep the whole block it came from alive.
     pairs = zip(blocks, ranges, strict=True)
     return RowBlock.concatenate([block.rows(start, stop) for block, (start, stop) in pairs])
 
 
 def keys_in_bucket(block: RowBlock, bucket: int, n_buckets: int) -> KeyArray:
-    """Return the keys that fall into one of some buckets."""
+    """Return the keys that fall into one of some buckets.
+
+    Examples
+    --------
+    >>> keys_in_bucket(RowBlock.from_array(np.eye(3)), bucket=0, n_buckets=2).tolist()
+    [0, 2]
+    """
     keys: KeyArray = block.keys[block.keys % np.uint64(n_buckets) == bucket]
     return keys
 

@@ -18,7 +18,13 @@ UNIT_NORM = np.full(1, 1.0 + ROUNDED)
 
 
 def metric_of(weights: FloatArray) -> FloatArray:
-    """Return the weights that norms are taken in, none where all are 1."""
+    """Return the weights that norms are taken in, none where all are 1.
+
+    Examples
+    --------
+    >>> metric_of(np.ones(2)).tolist(), metric_of(np.array([1.0, 2.0])).tolist()
+    ([], [1.0, 2.0])
+    """
     return weights[:0] if (weights == 1.0).all() else weights
 
 

@@ -85,7 +85,15 @@ class IDivergence(TableDistortion):
         return super().bind(extent)
 
     def check(self, block: RowBlock) -> None:
-        """Raise where entries are negative, naming rows."""
+        """Raise where entries are negative, naming rows.
+
+        Examples
+        --------
+        >>> block = RowBlock.from_array(np.array([[1.0], [-2.0]]))
+        >>> IDivergence().check(block)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        hmrf_dask.errors.InvalidInputError: i-divergence: entries must be >= 0, got -2 in row ...
+        """
         negative = np.flatnonzero(block.values < 0)
         if len(negative):
             rows = np.unique(np.searchsorted(block.indptr, negative, side="right") - 1)
@@ -194,7 +202,14 @@ class KullbackLeibler(IDivergence):
     name = "kl"
 
     def check(self, block: RowBlock) -> None:
-        """Raise where entries are negative or rows are zero."""
+        """Raise where entries are negative or rows are zero.
+
+        Examples
+        --------
+        >>> KullbackLeibler().check(RowBlock.from_array(np.zeros((1, 2))))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        hmrf_dask.errors.InvalidInputError: kl: rows must have a positive sum, got zeros in row ...
+        """
         super().check(block)
         empty = np.flatnonzero(self._mass(block) <= 0)
         if len(empty):

@@ -199,7 +199,13 @@ _BATCH_ROWS = 10_000
 
 
 class TableRow(NamedTuple):
-    """The values of a line or row, with the names of their columns."""
+    """The values of a line or row, with the names of their columns.
+
+    Examples
+    --------
+    >>> TableRow(2, ("a", "b"), ("x", None)).refused("no kind")
+    BadRecord(line=2, reason='no kind', raw='x,')
+    """
 
     line: int
     names: tuple[str, ...]

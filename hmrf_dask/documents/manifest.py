@@ -195,7 +195,13 @@ class Columns(_Model):
 
     @property
     def in_order(self) -> tuple[str | None, ...]:
-        """Names of the columns of id, text, time, label and embedding; None for no such column."""
+        """Names of the columns of id, text, time, label and embedding; None for no such column.
+
+        Examples
+        --------
+        >>> Columns(id="key", text="body").in_order
+        ('key', 'body', None, None, None)
+        """
         return self.id, self.text, self.time, self.label, self.embedding
 
     @model_validator(mode="after")

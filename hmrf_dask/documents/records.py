@@ -74,7 +74,13 @@ def is_text(value: str) -> bool:
 
 
 def too_long(limit: int, way_out: str = RAISE_LIMIT) -> str:
-    """Return what is wrong with a record above a limit, `Columns.max_bytes` for documents."""
+    """Return what is wrong with a record above a limit, `Columns.max_bytes` for documents.
+
+    Examples
+    --------
+    >>> too_long(1000)
+    'longer than 1000 bytes; raise documents.max_bytes or cut it'
+    """
     return f"longer than {limit} bytes; {way_out}"
 
 
@@ -177,7 +183,16 @@ class DamagedFile(Exception):  # noqa: N818 (no error of the program: it becomes
 
 
 class Nothing:
-    """How much of a file was read since its last record: a stream of newlines must end."""
+    """How much of a file was read since its last record: a stream of newlines must end.
+
+    Examples
+    --------
+    >>> nothing = Nothing(longest=100)
+    >>> nothing.add(10**9, 1, line=2)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.documents.records.DamagedFile: 1,000,000,000 bytes and 1 lines without a ...
+    """
 
     def __init__(self, longest: int) -> None:
         self._most = BYTES_WITHOUT_RECORD + longest

@@ -51,7 +51,13 @@ def segments_of(source: Source) -> list[Source]:
 
 
 def is_cut(source: Source) -> bool:
-    """Return whether a file is cut if it is large."""
+    """Return whether a file is cut if it is large.
+
+    Examples
+    --------
+    >>> [is_cut(Source("a", "/a", 9, "1", kind)) for kind in ("jsonl", "parquet", "csv")]
+    [True, True, False]
+    """
     return source.format == "parquet" or (source.format, source.compression) == ("jsonl", "none")
 
 
@@ -155,7 +161,13 @@ class Source:
 
     @property
     def n_bytes(self) -> int:
-        """How much of the file this is."""
+        """How much of the file this is.
+
+        Examples
+        --------
+        >>> Source("a", "/a", 100, "1", "jsonl", span=(20, 50)).n_bytes
+        30
+        """
         return self.size if self.span is None else self.span[1] - self.span[0]
 
 
@@ -340,6 +352,7 @@ def _local(
 
 def _walk(root: str) -> list[str]:
     def fail(error: OSError) -> None:
+        """Stop at a folder that cannot be read; os.walk alone would skip it."""
         raise error
 
     paths, seen = list[str](), {os.path.realpath(root)}

@@ -215,7 +215,13 @@ def refuse_other_kind(content: dict[str, Any], name: str, wanted: str) -> None:
 
 
 def is_kind(content: dict[str, Any], kind: str) -> bool:
-    """Return whether a file says that it is a job or a manifest, or has only the keys of one."""
+    """Return whether a file says that it is a job or a manifest, or has only the keys of one.
+
+    Examples
+    --------
+    >>> is_kind({"manifest": "news.yaml"}, "job"), is_kind({"resources": []}, "job")
+    (True, False)
+    """
     schema = str(content.get("$schema", ""))
     by_key = _KINDS[kind][0] in content and not any(
         key in content for name, (key, _) in _KINDS.items() if name != kind
@@ -283,6 +289,7 @@ def _joined(words: list[str]) -> str:
     begin, value = "must be ", f", got {words[0].partition(', got ')[2]}"
 
     def shared(sentence: str) -> bool:
+        """Return whether a sentence begins and ends as all of them do."""
         return sentence.startswith(begin) and sentence.endswith(value)
 
     if len(words) > 1 and all(map(shared, words)):

@@ -257,7 +257,15 @@ class KMeans(HMRFEstimator):
     def fit(  # type: ignore[override]  # without pairs, so that nobody routes any to it
         self, X: Any, y: Any = None, *, run_dir: str | os.PathLike[str] | None = None
     ) -> Self:
-        """Cluster the rows of X; see `HMRFKMeans.fit`."""
+        """Cluster the rows of X; see `HMRFKMeans.fit`.
+
+        Examples
+        --------
+        >>> from hmrf_dask import KMeans
+        >>> rows = [[1, 0.1], [1, 0.2], [0.1, 1], [0.2, 1]]
+        >>> KMeans(2, random_state=0).fit(rows).converged_
+        True
+        """
         return super().fit(X, y, run_dir=run_dir)
 
 

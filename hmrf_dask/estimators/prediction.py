@@ -42,7 +42,17 @@ def table_of(predictor: Predictor) -> Any:
 
 
 def labels_of(block: RowBlock, predictor: Predictor, table: Any) -> LabelArray:
-    """Return the nearest cluster of each row; ties go to the lowest."""
+    """Return the nearest cluster of each row; ties go to the lowest.
+
+    Examples
+    --------
+    >>> from hmrf_dask.distortions import make_distortion
+    >>> from hmrf_dask.rows.block import RowBlock
+    >>> predictor = Predictor(make_distortion("cosine"), np.eye(2), np.ones(2), smoothing=0.0)
+    >>> block = RowBlock.from_array(np.array([[0.1, 0.9], [5.0, 1.0]]))
+    >>> labels_of(block, predictor, table_of(predictor)).tolist()
+    [1, 0]
+    """
     return _nearest(block, predictor, predictor.terms(block), table)
 
 
@@ -52,12 +62,32 @@ def _nearest(block: RowBlock, predictor: Predictor, terms: Any, table: Any) -> L
 
 
 def distances_of(block: RowBlock, predictor: Predictor, table: Any) -> FloatArray:
-    """Return the distance of each row to each cluster."""
+    """Return the distance of each row to each cluster.
+
+    Examples
+    --------
+    >>> from hmrf_dask.distortions import make_distortion
+    >>> from hmrf_dask.rows.block import RowBlock
+    >>> predictor = Predictor(make_distortion("cosine"), np.eye(2), np.ones(2), smoothing=0.0)
+    >>> block = RowBlock.from_array(np.array([[0.0, 3.0]]))
+    >>> distances_of(block, predictor, table_of(predictor)).tolist()
+    [[1.0, 0.0]]
+    """
     return predictor.distortion.distances(block, predictor.terms(block), table)
 
 
 def score_of(block: RowBlock, predictor: Predictor, table: Any) -> IntArray:
-    """Return the exact sum of distances to the nearest cluster, as limbs."""
+    """Return the exact sum of distances to the nearest cluster, as limbs.
+
+    Examples
+    --------
+    >>> from hmrf_dask.distortions import make_distortion
+    >>> from hmrf_dask.rows.block import RowBlock
+    >>> predictor = Predictor(make_distortion("cosine"), np.eye(2), np.ones(2), smoothing=0.0)
+    >>> block = RowBlock.from_array(np.array([[3.0, 4.0]]))
+    >>> round(exact_value(score_of(block, predictor, table_of(predictor))), 6)
+    0.2
+    """
     terms = predictor.terms(block)
     labels = _nearest(block, predictor, terms, table)
     return exact_sum(predictor.distortion.own_distances(block, terms, table, labels))

@@ -264,6 +264,7 @@ def _variance_weights(engine: Engine, state: State) -> FloatArray:
     overall = np.maximum(moments - whole * whole / n_rows, 0.0)
 
     def between(clusters: slice) -> FloatArray:
+        """Return, by feature, the scatter of some clusters' means."""
         totals = real_sums(state.sums[clusters, :-1], state.model.exponent)
         counts = np.maximum(state.counts[clusters], 1)[:, None]
         return np.asarray((totals * totals / counts).sum(axis=0), np.float64)
@@ -286,6 +287,7 @@ def scatter_of(engine: Engine, state: State, *, settled: bool) -> Scatter:
     overall = np.maximum((totals / n_rows + alpha * u) / (1.0 + alpha), LEAST)
 
     def distortions(clusters: slice) -> FloatArray:
+        """Return, by feature, what the centroids of some clusters add."""
         centroids = np.maximum(model.centroids[clusters], LEAST)
         counts, logarithms = state.counts[clusters, None], np.log(centroids)
         own: FloatArray = centroids * counts

@@ -69,7 +69,13 @@ def survey_corpus(
 
 
 def cut_slices(slices: Sequence[Sequence[int]], row_counts: Sequence[int]) -> list[list[int]]:
-    """Return slices of partitions cut so that none has above `SLICE_ROWS` rows, if it has two."""
+    """Return slices of partitions cut so that none has above `SLICE_ROWS` rows, if it has two.
+
+    Examples
+    --------
+    >>> cut_slices([[0, 1, 2], [3]], [SLICE_ROWS, 1, 1, 5])
+    [[0], [1, 2], [3]]
+    """
     cut: list[list[int]] = []
     for numbers in slices:
         n_rows = SLICE_ROWS + 1

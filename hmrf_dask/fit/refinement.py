@@ -40,7 +40,15 @@ def refines(
     n_clusters: int,
     most: int = ROWS_PER_CLUSTER,
 ) -> bool:
-    """Return whether first variation runs; `most` rows a cluster are where "auto" ends."""
+    """Return whether first variation runs; `most` rows a cluster are where "auto" ends.
+
+    Examples
+    --------
+    >>> from hmrf_dask.distortions import make_distortion
+    >>> cosine = make_distortion("cosine")
+    >>> refines("auto", cosine, 20_000, 10), refines("auto", cosine, 20_001, 10)
+    (True, False)
+    """
     if distortion.refinement is None or n_clusters < 2:
         return False
     return bool(setting) if setting != "auto" else n_rows <= most * n_clusters
@@ -117,6 +125,7 @@ def _apply(engine: Engine, state: State, proposals: Proposals, sources: Lazy) ->
     wanted = np.unique(proposals.addresses)
 
     def inside(first: int, stop: int) -> IntArray:
+        """Return those of the wanted addresses that are in a range."""
         low, high = np.searchsorted(wanted, [first, stop])
         return wanted[low:high]
 

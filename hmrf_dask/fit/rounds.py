@@ -73,7 +73,15 @@ def advance(progress: Progress, unsettled: bool, rounds: int = ROUNDS) -> Progre
 
 
 def next_pieces(bests: Sequence[tuple[int, int]], neighbours: Sequence[Sequence[int]]) -> list[int]:
-    """Return the pieces that are next in the hand-over: their best beats those of linked ones."""
+    """Return the pieces that are next in the hand-over: their best beats those of linked ones.
+
+    Examples
+    --------
+    >>> next_pieces([(5, -1), (9, -20), (7, -30), (7, -40)], [[1], [0, 2], [1, 3], [2]])
+    [1]
+    >>> next_pieces([(5, -1), (4, -20), (7, -30), (0, 0)], [[1], [0, 2], [1, 3], [2]])
+    [0, 2]
+    """
     return [
         number
         for number, best in enumerate(bests)

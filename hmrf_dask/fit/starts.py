@@ -175,6 +175,7 @@ def _run(engine: Engine, centroids: FloatArray, sample: StartSample, steps: _Ste
         phase, smoothing = "warm-up", 0.0
 
     def initialise() -> Position:
+        """Label all rows by the centroids of the start."""
         return Position(phase, 0, None, begin(engine, centroids, smoothing=smoothing).state)
 
     return _fit(engine, sample, steps).run(initialise)[0]
@@ -205,6 +206,7 @@ def _run_unconstrained_first(
         free = (engine.run.write_labels(0, "rows-00000", 0, labels),)
 
     def initialise() -> Position:
+        """Begin with labels that the unconstrained fit found."""
         centroids, smoothing = unconstrained.model.centroids, sample.distortion.final_smoothing
         iteration = begin(engine, centroids, smoothing=smoothing, free=free)
         return Position("fit", 0, None, iteration.state)
@@ -220,7 +222,13 @@ def candidate_centroids(sample: StartSample, run: CheckpointStore, file: LabelsF
 
 
 def candidate_names(settings: Settings, constrained: bool) -> list[str]:
-    """Return the candidates of a fit, in the order in which ties are decided."""
+    """Return the candidates of a fit, in the order in which ties are decided.
+
+    Examples
+    --------
+    >>> candidate_names(Settings(3, n_init=2), constrained=False)
+    ['unconstrained 0', 'unconstrained 1']
+    """
     if settings.init in ("k-means++", "random"):
         return [f"{settings.init} {number}" for number in range(settings.n_init)]
     if settings.init == "neighborhoods":
@@ -237,6 +245,7 @@ def restrict(graph: ConstraintGraph, keep: AnyArray) -> ConstraintGraph:
     nodes, groups, components = (np.cumsum(kept) - 1 for kept in (keep, group_kept, component_kept))
 
     def inside(pairs: LabelArray, mask: AnyArray, number: AnyArray) -> tuple[LabelArray, AnyArray]:
+        """Return the pairs whose ends are kept, in new numbers, and which they are."""
         chosen = mask[pairs[:, 0]]
         return number[pairs[chosen]].astype(np.int32).reshape(-1, 2), chosen
 

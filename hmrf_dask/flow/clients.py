@@ -27,7 +27,13 @@ _REPORTED: WeakSet[Any] = WeakSet()
 
 
 def setting(name: str, default: Any) -> Any:
-    """Return a setting of the `hmrf` section of Dask's configuration."""
+    """Return a setting of the `hmrf` section of Dask's configuration.
+
+    Examples
+    --------
+    >>> setting("no-such-setting", 7)
+    7
+    """
     import dask
 
     return dask.config.get(f"hmrf.{name}", default)
@@ -256,10 +262,16 @@ def within(what: str, function: Callable[[], T], *, seconds: float | None = None
     """Return function(), called on a thread that is left behind after the deadline.
 
     For calls that wait inside of Dask's own classes: starting and closing clusters.
+
+    Examples
+    --------
+    >>> within("the answer must come", lambda: 7, seconds=60)
+    7
     """
     future: Future[T] = Future()
 
     def call() -> None:
+        """Hand on what the function returns or raises."""
         try:
             future.set_result(function())
         except BaseException as error:  # noqa: BLE001 - for whoever waits for the future

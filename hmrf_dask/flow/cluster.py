@@ -142,7 +142,13 @@ class WorkerState:
 
     @staticmethod
     def of(worker: Mapping[str, Any]) -> WorkerState:
-        """Return what the scheduler knows of a worker."""
+        """Return what the scheduler knows of a worker.
+
+        Examples
+        --------
+        >>> WorkerState.of({})
+        WorkerState(running=True, busy=False, transfers=0, last_seen=0.0, life=None, cpu=0.0)
+        """
         metrics = worker.get("metrics", {})
         counts = metrics.get("task_counts", {})
         return WorkerState(

@@ -85,7 +85,13 @@ class Dataflow:
 
 
 class Inline(Dataflow):
-    """Runs functions where they are called."""
+    """Runs functions where they are called.
+
+    Examples
+    --------
+    >>> Inline().lazy(max, 1, 2)
+    2
+    """
 
 
 def tree(

@@ -220,7 +220,13 @@ def refused(rejects: Sequence[Reject], *, too_much: bool) -> InvalidInputError:
 
 
 def way_out(*, too_much: bool) -> str:
-    """Return what to do about lines that are no answers, or more than a job would leave out."""
+    """Return what to do about lines that are no answers, or more than a job would leave out.
+
+    Examples
+    --------
+    >>> way_out(too_much=False)
+    'correct the answers, or leave such lines out by on_bad_record: quarantine'
+    """
     if too_much:
         return "correct the answers: quarantine does not leave so many out (max_rejected)"
     return "correct the answers, or leave such lines out by on_bad_record: quarantine"
@@ -325,7 +331,13 @@ def _unknown(names: Sequence[str]) -> str:
 
 
 def shown_unknown(names: Sequence[str]) -> str:
-    """Return ids that no document has, with what a spreadsheet may have done to them."""
+    """Return ids that no document has, with what a spreadsheet may have done to them.
+
+    Examples
+    --------
+    >>> shown_unknown(["a", "b"])
+    "'a', 'b'"
+    """
     shown = ", ".join(map(repr, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
     if any(_NUMBER.fullmatch(one) or one != one.strip() for one in names):
         shown += " (ids are compared character by character; spreadsheets drop leading zeros)"

@@ -43,6 +43,12 @@ class Documents:
     """Documents that answers name, or named: `ids`, sorted, each once, and what is known of them.
 
     The corpus has those `there`; of the others a former release had those `gone`.
+
+    Examples
+    --------
+    >>> ids, there, gone = np.array(["a", "b"]), np.array([True, False]), np.array([False, True])
+    >>> Documents(ids, there, gone).places(np.array(["b"], object))
+    array([1])
     """
 
     ids: AnyArray

@@ -136,7 +136,16 @@ def _listed_inside(output: str, sources: Sequence[Source]) -> list[str]:
 
 
 def refuse(problems: Sequence[str]) -> None:
-    """Raise ConfigurationError for what `overlaps` found."""
+    """Raise ConfigurationError for what `overlaps` found.
+
+    Examples
+    --------
+    >>> refuse([])
+    >>> refuse(["output is taken"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.ConfigurationError: output is taken; name an output folder of its own, ...
+    """
     if problems:
         raise ConfigurationError(f"{'; '.join(problems)}; {_ADVICE}")
 

@@ -491,7 +491,13 @@ class Job(Section):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema that is published as data_manifests/schema/job-v1.json."""
+    """Return the JSON Schema that is published as data_manifests/schema/job-v1.json.
+
+    Examples
+    --------
+    >>> json_schema()["$id"]
+    'hmrf-dask/job/v1'
+    """
     schema = Job.model_json_schema(by_alias=True)
     properties = schema["properties"]
     properties["cluster"] = {"anyOf": [{"const": "local"}, properties["cluster"]]}

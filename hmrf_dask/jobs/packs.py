@@ -175,7 +175,14 @@ class FileDocuments(NamedTuple):
 
 @dataclass(frozen=True)
 class PackRecord:
-    """What reading a pack reports: a part of the counts.json or rows.json that has its rows."""
+    """What reading a pack reports: a part of the counts.json or rows.json that has its rows.
+
+    Examples
+    --------
+    >>> file = FileRecord("a.jsonl", "9f86", 0, None, 10)
+    >>> PackRecord("9f86", (file,), ((FileDocuments(0, 10),),), (), (None,)).n_documents
+    10
+    """
 
     key: str
     files: tuple[FileRecord, ...]
@@ -409,7 +416,15 @@ def _concatenated(batches: Sequence[Batch]) -> Batch:
 
 
 def refuse_widths(widths: Mapping[int, str]) -> None:
-    """Refuse embeddings of several lengths, naming a file with each."""
+    """Refuse embeddings of several lengths, naming a file with each.
+
+    Examples
+    --------
+    >>> refuse_widths({300: "a.csv", 384: "b.csv"})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.InvalidInputError: embeddings must have the same length in all files, ...
+    """
     if len(widths) < 2:
         return
     shown = ", ".join(f"{width} in {path}" for width, path in sorted(widths.items()))

@@ -102,7 +102,15 @@ class Changes:
 
 
 def entries(sources: Sequence[Source], keys: Mapping[str, list[Keys]]) -> dict[str, FileEntry]:
-    """Return what the ledger of a release keeps of its files, by path; `keys` by path too."""
+    """Return what the ledger of a release keeps of its files, by path; `keys` by path too.
+
+    Examples
+    --------
+    >>> from hmrf_dask.documents.sources import Source
+    >>> keys = {"a.csv": [Keys("1", "2", "3")]}
+    >>> entries([Source("a.csv", "/a.csv", 10, "9f", "csv")], keys)
+    {'a.csv': FileEntry(size=10, etag='9f', keys=[Keys(counts='1', pack='2', own='3')])}
+    """
     return {one.path: FileEntry(one.size, one.etag, keys[one.path]) for one in sources}
 
 

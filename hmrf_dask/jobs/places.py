@@ -127,7 +127,13 @@ class AssignmentFile:
 
     @property
     def path(self) -> str:
-        """Path or URL of the file."""
+        """Path or URL of the file.
+
+        Examples
+        --------
+        >>> AssignmentFile("s3://bucket/out", "assignments/part-0.parquet", None).path
+        's3://bucket/out/assignments/part-0.parquet'
+        """
         return f"{self.url}/{self.name}"
 
 

@@ -55,6 +55,7 @@ def njit(
     """
 
     def compile_or_leave(function: Callable[..., Any]) -> Any:
+        """Return the compiled function; without numba, the Python one."""
         if not COMPILED:  # numpy's integers overflow as the machine's do, but warn of it
             return np.errstate(all="ignore")(function)
         import numba
@@ -107,7 +108,13 @@ def cpu_features() -> str:
 
 @cache
 def kernel_path() -> dict[str, str]:
-    """Return the kernel path and the instruction set it compiles for on this machine."""
+    """Return the kernel path and the instruction set it compiles for on this machine.
+
+    Examples
+    --------
+    >>> kernel_path()["path"] in ("numba", "python")
+    True
+    """
     import llvmlite.binding
     import numba
 
@@ -159,6 +166,7 @@ def former(kind: Callable[P, Made]) -> Callable[P, Made]:
     forms = [_form(hint) for hint in get_type_hints(kind).values()]
 
     def make(*values: P.args, **named: P.kwargs) -> Made:
+        """Return a record whose arrays have the types of its fields."""
         made = kind(*values, **named)
         return made._make([form(value) for form, value in zip(forms, made, strict=True)])
 
@@ -208,7 +216,13 @@ frozen_terms = former(Terms)
 
 
 def spread(term: FloatArray, n_rows: int) -> FloatArray:
-    """Return one of the `Terms` with a number for every row."""
+    """Return one of the `Terms` with a number for every row.
+
+    Examples
+    --------
+    >>> spread(np.array([2.0]), 3).tolist()
+    [2.0, 2.0, 2.0]
+    """
     return np.ascontiguousarray(np.broadcast_to(term, n_rows))
 
 
@@ -238,6 +252,7 @@ def instruction(stand_in: Callable[..., Any]) -> Callable[[Callable[..., Any]], 
     """Emit instructions of LLVM, as numba's `intrinsic`; where Python runs it runs `stand_in`."""
 
     def emit_or_stand_in(function: Callable[..., Any]) -> Any:
+        """Return what emits the instructions; without numba, the stand-in."""
         if not COMPILED:
             return stand_in
         from numba.extending import intrinsic
@@ -256,6 +271,7 @@ def product(dense: bool, lanes: int) -> Callable[..., None]:
     def multiply(
         rows: RowArrays, columns: Any, out: AnyArray, start: int, stop: int, column: int
     ) -> None:
+        """Write the products of one row, from a column on."""
         width = lanes * len(columns.vectors)
         here = slice(column, column + width)
         sums = np.zeros(width, out.dtype)
@@ -282,7 +298,13 @@ def score(scores: AnyArray, bias: AnyArray, extra: AnyArray, scale: float, shift
 
 
 def count_within(scores: AnyArray, limit: float) -> int:
-    """Return how many scores are not above a limit."""
+    """Return how many scores are not above a limit.
+
+    Examples
+    --------
+    >>> count_within(np.array([0.5, 1.0, 2.0]), 1.0)
+    2
+    """
     return int(np.count_nonzero(scores <= limit))
 
 

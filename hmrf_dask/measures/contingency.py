@@ -38,12 +38,24 @@ class Contingency(Sized):
 
     @property
     def class_sizes(self) -> IntArray:
-        """The rows of each class."""
+        """The rows of each class.
+
+        Examples
+        --------
+        >>> contingency(["a", "a", "b"], [4, 4, 9]).class_sizes.tolist()
+        [2, 1]
+        """
         return _added(self.rows, self.counts, len(self.classes))
 
     @property
     def cluster_sizes(self) -> IntArray:
-        """The rows of each cluster."""
+        """The rows of each cluster.
+
+        Examples
+        --------
+        >>> contingency(["a", "a", "b"], [4, 9, 9]).cluster_sizes.tolist()
+        [1, 2]
+        """
         return _added(self.columns, self.counts, len(self.clusters))
 
     def to_array(self) -> IntArray:

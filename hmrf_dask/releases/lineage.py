@@ -97,7 +97,13 @@ class Lineage:
 
     @property
     def moved_share(self) -> float:
-        """Return `n_moved` as a share of `n_common`, 0 to 1; 0 where both runs share nothing."""
+        """Return `n_moved` as a share of `n_common`, 0 to 1; 0 where both runs share nothing.
+
+        Examples
+        --------
+        >>> carried_on(first_lineage([5, 3]), [5, 3], n_common=8, n_moved=2).moved_share
+        0.25
+        """
         return self.n_moved / self.n_common if self.n_common else 0.0
 
     def to_json(self) -> bytes:

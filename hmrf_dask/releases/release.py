@@ -228,6 +228,7 @@ def damages(
     wrong = size_damages(storage, release, release.files if names is None else names)
 
     def problem_of(name: str) -> str | None:
+        """Return what is wrong with a file, None if it is whole."""
         try:
             read_file(storage, name, release.files[name])
         except DamagedReleaseError as error:

@@ -63,7 +63,13 @@ class RowBlock(Sized):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Bytes of all arrays.
+
+        Examples
+        --------
+        >>> RowBlock.from_array(np.eye(2)).nbytes
+        60
+        """
         arrays = (self.values, self.indices, self.indptr, self.ids, self.keys)
         return sum(array.nbytes for array in arrays)
 
@@ -79,7 +85,14 @@ class RowBlock(Sized):
 
     @property
     def arrays(self) -> RowArrays:
-        """The rows as kernels read them."""
+        """The rows as kernels read them.
+
+        Examples
+        --------
+        >>> rows = RowBlock.from_array(np.array([[1.0, 2.0]])).arrays
+        >>> rows.values.tolist(), rows.dense
+        ([1.0, 2.0], True)
+        """
         return RowArrays(self.values, self.indices, self.indptr, self.is_dense, self.n_features)
 
     @staticmethod
@@ -110,7 +123,14 @@ class RowBlock(Sized):
         ids: ArrayLike | None = None,
         first_row: int = 0,
     ) -> RowBlock:
-        """Make a block of the three arrays of a CSR matrix; see `from_scipy`."""
+        """Make a block of the three arrays of a CSR matrix; see `from_scipy`.
+
+        Examples
+        --------
+        >>> values, indices, indptr = np.array([3, 2]), np.array([1, 0]), np.array([0, 2])
+        >>> RowBlock.from_csr(values, indices, indptr, n_features=2).values.tolist()
+        [2.0, 3.0]
+        """
         values, indices, indptr = canonical_csr(values, indices, indptr, n_features)
         row_ids = as_ids(ids, len(indptr) - 1, first_row)
         narrow = (indices.astype(np.int32, copy=False), indptr.astype(np.int32, copy=False))

@@ -104,7 +104,14 @@ def id_slices(ids: ArrayLike, offsets: Sequence[int]) -> list[AnyArray]:
 
 
 def require_matrix(matrix: Any) -> None:
-    """Refuse what is not two-dimensional or not of real numbers, in scikit-learn's words."""
+    """Refuse what is not two-dimensional or not of real numbers, in scikit-learn's words.
+
+    Examples
+    --------
+    >>> require_matrix([[1.0]])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.InvalidInputError: Expected 2D array, got list instead; give a matrix ...
+    """
     if not hasattr(matrix, "ndim") or not hasattr(matrix, "dtype"):
         raise InvalidInputError(
             f"Expected 2D array, got {type(matrix).__name__} instead; give a matrix or an array"
@@ -125,7 +132,14 @@ def require_matrix(matrix: Any) -> None:
 
 
 def require_numbers(dtype: Any) -> None:
-    """Refuse a type of values that are no real numbers: dates and texts can be cast to some."""
+    """Refuse a type of values that are no real numbers: dates and texts can be cast to some.
+
+    Examples
+    --------
+    >>> require_numbers(np.dtype("datetime64[D]"))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.InvalidInputError: rows must be of real numbers, got dtype ...
+    """
     if dtype.kind == "c":
         raise InvalidInputError("Complex data not supported: rows must be of real numbers")
     if dtype.kind not in "biuf":
@@ -236,6 +250,13 @@ def is_csr(indices: AnyArray, indptr: AnyArray, n_features: int) -> bool:
     """Whether row pointers ascend over exactly these entries, and features lie in 0..n_features-1.
 
     What a kernel may read without leaving the arrays; it says nothing of the order within rows.
+
+    Examples
+    --------
+    >>> is_csr(np.array([0, 2]), np.array([0, 2]), n_features=3)
+    True
+    >>> is_csr(np.array([0, 3]), np.array([0, 2]), n_features=3)
+    False
     """
     if indptr[0] != 0 or indptr[-1] != len(indices) or np.any(indptr[1:] < indptr[:-1]):
         return False
@@ -260,7 +281,14 @@ def is_sorted(indices: AnyArray, indptr: AnyArray) -> bool:
 
 
 def require_int32(count: int, what: str) -> None:
-    """Refuse what one block's int32 row pointers and feature numbers cannot hold."""
+    """Refuse what one block's int32 row pointers and feature numbers cannot hold.
+
+    Examples
+    --------
+    >>> require_int32(2**31, "the number of features")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.InvalidInputError: the number of features must be at most 2147483647 ...
+    """
     if count > LARGEST_INT32:
         raise InvalidInputError(
             f"{what} must be at most {LARGEST_INT32} (2**31 - 1), got {count}; use more partitions"

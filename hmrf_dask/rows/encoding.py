@@ -271,20 +271,41 @@ def as_numpy(array: pa.Array, dtype: type[np.generic]) -> AnyArray:
 
 
 def as_arrow(array: AnyArray, kind: pa.DataType) -> pa.Array:
-    """Return an Arrow array of the same memory; see `as_numpy`."""
+    """Return an Arrow array of the same memory; see `as_numpy`.
+
+    Examples
+    --------
+    >>> as_arrow(np.array([1, 2]), pa.int64()).to_pylist()
+    [1, 2]
+    """
     data = pa.py_buffer(np.ascontiguousarray(array))
     return pa.Array.from_buffers(kind, len(array), [None, data])
 
 
 def differs(n_bytes: int, n_written: int) -> str:
-    """Return how the bytes of a file differ from those written."""
+    """Return how the bytes of a file differ from those written.
+
+    Examples
+    --------
+    >>> differs(3, 3)
+    'its hash differs, though it has the 3 bytes that were written'
+    >>> differs(3, 4)
+    'it has 3 bytes, not the 4 that were written'
+    """
     if n_bytes == n_written:
         return f"its hash differs, though it has the {n_bytes} bytes that were written"
     return f"it has {n_bytes} bytes, not the {n_written} that were written"
 
 
 def refuse_block(path: str, what: str) -> NoReturn:
-    """Raise UnreadableFileError that names the file and what is wrong with it."""
+    """Raise UnreadableFileError that names the file and what is wrong with it.
+
+    Examples
+    --------
+    >>> refuse_block("part-0.parquet", "it is missing")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.UnreadableFileError: the file 'part-0.parquet' must be a block of the ...
+    """
     raise UnreadableFileError(
         f"the file {path!r} must be a block of the corpus as it was written, but {what}; "
         "restore it or write the corpus again; below the output of a job remove its folder, and "

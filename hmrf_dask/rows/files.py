@@ -140,7 +140,13 @@ def write_block(
 
 
 def number_of(file: BlockFile) -> int:
-    """Return the part that a file is to `write_block`."""
+    """Return the part that a file is to `write_block`.
+
+    Examples
+    --------
+    >>> number_of(BlockFile("part-00012-9f86d081.parquet", 2, 6, True, n_bytes=99, sha256=""))
+    12
+    """
     return int(file.name.split("-")[1])
 
 

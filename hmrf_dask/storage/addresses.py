@@ -215,7 +215,13 @@ def is_local(url: str) -> bool:
 
 
 def local_path(url: str) -> str:
-    """Return the absolute path of a local path or a file:// URL."""
+    """Return the absolute path of a local path or a file:// URL.
+
+    Examples
+    --------
+    >>> local_path("file:///data/rows.csv"), local_path("/data/./rows.csv")
+    ('/data/rows.csv', '/data/rows.csv')
+    """
     return os.path.abspath(os.path.expanduser(url.partition("://")[2] or url))
 
 
@@ -337,6 +343,11 @@ class Location:
         The protocol of an object store; "" is this machine.
     parts : tuple of str
         The path from the root of the store. Of a local place without links, ``..`` and ``~``.
+
+    Examples
+    --------
+    >>> Location.of("gcs://bucket/a/b")
+    Location(store='gs', parts=('bucket', 'a', 'b'))
     """
 
     store: str
@@ -363,6 +374,12 @@ class Location:
 
         A mount or a file system that ignores case gives a folder two names: folders of this
         machine are compared by what they are, too.
+
+        Examples
+        --------
+        >>> rows = Location.of("s3://bucket/rows")
+        >>> [rows.holds(Location.of(one)) for one in ("s3a://bucket/rows/a.csv", "s3://bucket/row")]
+        [True, False]
         """
         if self.store != other.store:
             return False
@@ -390,7 +407,15 @@ def _node_of(path: str) -> tuple[int, int] | None:
 
 
 def refuse_memory(place: str, what: str) -> None:
-    """Refuse a place, called `what`, in the memory of a process that ends with its command."""
+    """Refuse a place, called `what`, in the memory of a process that ends with its command.
+
+    Examples
+    --------
+    >>> refuse_memory("memory://rows", "output")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.ConfigurationError: output must be a place that outlasts the command, ...
+    """
     if place.strip().lower().startswith("memory:"):
         raise ConfigurationError(
             f"{what} must be a place that outlasts the command, got {place}, which is the memory "

@@ -15,21 +15,39 @@ _NAME = re.compile(r"([0-9]{5}|[1-9][0-9]{5,8})(?:\.r([1-9][0-9]*))?\.json")
 
 
 def padded(number: int) -> str:
-    """Return a number as file names show it, or raise InvalidInputError where it is negative."""
+    """Return a number as file names show it, or raise InvalidInputError where it is negative.
+
+    Examples
+    --------
+    >>> padded(7), padded(1234567)
+    ('00007', '1234567')
+    """
     if number < 0:
         raise InvalidInputError(f"a number in file names must be 0 or more, got {number}")
     return f"{number:05d}"
 
 
 class Entry(NamedTuple):
-    """A number of a log; a later generation replaces one that is damaged."""
+    """A number of a log; a later generation replaces one that is damaged.
+
+    Examples
+    --------
+    >>> Entry(12) < Entry(12, 1) < Entry(13)
+    True
+    """
 
     number: int
     generation: int = 0
 
     @property
     def name(self) -> str:
-        """The name of its file: ``00012.json``, or ``00012.r1.json`` of a later generation."""
+        """The name of its file: ``00012.json``, or ``00012.r1.json`` of a later generation.
+
+        Examples
+        --------
+        >>> Entry(12).name, Entry(12, generation=1).name
+        ('00012.json', '00012.r1.json')
+        """
         suffix = f".r{self.generation}" if self.generation else ""
         return f"{padded(self.number)}{suffix}.json"
 

@@ -42,6 +42,12 @@ def read_plain_table(data: bytes, columns: Sequence[str] | None = None) -> pa.Ta
 
     Raise ValueError if it would unpack to more than `UNPACKED_BYTES`, lacks a column, or if one
     holds lists or more.
+
+    Examples
+    --------
+    >>> data = encode_parquet(pa.table({"id": ["a", "b"], "label": [0, 1]}))
+    >>> read_plain_table(data, ["label"]).to_pydict()
+    {'label': [0, 1]}
     """
     schema = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
     wanted = [schema.field(name) for name in (columns or schema.names) if name in schema.names]

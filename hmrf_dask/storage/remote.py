@@ -51,7 +51,13 @@ def store_timeout() -> float:
 
 
 def seconds_of(name: str, default: str, *, least: float) -> float:
-    """Return a setting of the `hmrf` section of Dask's configuration, a time."""
+    """Return a setting of the `hmrf` section of Dask's configuration, a time.
+
+    Examples
+    --------
+    >>> store_timeout() == seconds_of("store-timeout", TIMEOUT, least=1.0)
+    True
+    """
     import dask.config  # here, because local files need it not
     from dask.utils import parse_timedelta
 
@@ -215,6 +221,14 @@ def explained(url: str, action: str, *passing: type[OSError]) -> Iterator[None]:
     """Turn what a file system raises into a SourceError, unavailable (75) if it may pass.
 
     The caller expects what is `passing`.
+
+    Examples
+    --------
+    >>> with explained("rows.csv", "read it"):  # doctest: +ELLIPSIS
+    ...     raise FileNotFoundError("rows.csv")
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.SourceError: rows.csv: cannot read it: there is no such file or ...
     """
     try:
         yield

@@ -62,7 +62,13 @@ def _plain(value: object) -> object:
 
 
 def round_trip(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `record` as a reader of its JSON will see it (tuples as lists, keys as text)."""
+    """Return `record` as a reader of its JSON will see it (tuples as lists, keys as text).
+
+    Examples
+    --------
+    >>> round_trip({"sizes": (3, 4), "by": {1: "a"}})
+    {'sizes': [3, 4], 'by': {'1': 'a'}}
+    """
     result: dict[str, Any] = json.loads(to_json(record))
     return result
 
@@ -85,7 +91,13 @@ def seal(content: Mapping[str, Any]) -> bytes:
 
 
 def seal_for_people(content: Mapping[str, Any]) -> bytes:
-    """Return `content` as indented JSON whose last key is its checksum; `unseal` reads it too."""
+    """Return `content` as indented JSON whose last key is its checksum; `unseal` reads it too.
+
+    Examples
+    --------
+    >>> unseal(seal_for_people({"sizes": [3, 4]}), "lineage.json")
+    {'sizes': [3, 4]}
+    """
     whole = {**content, "sha256": digest(to_json(content).encode())}
     return f"{json.dumps(whole, indent=1, default=_plain)}\n".encode()
 
@@ -119,7 +131,14 @@ def unseal_as(form: type[Form], data: bytes, name: str, written_as: str | None =
 
 
 def typed(form: type[Form], content: object, name: str) -> Form:
-    """Return JSON values as a dataclass, or raise DamagedFileError naming the file."""
+    """Return JSON values as a dataclass, or raise DamagedFileError naming the file.
+
+    Examples
+    --------
+    >>> from hmrf_dask.releases.lineage import Flow
+    >>> typed(Flow, {"cluster": 3, "documents": 10, "share": 0.5}, "lineage.json")
+    Flow(cluster=3, documents=10, share=0.5)
+    """
     from pydantic import TypeAdapter, ValidationError  # tasks that read no record need none of it
 
     try:

@@ -84,7 +84,13 @@ def open_storage(url: str, options: Mapping[str, Any], durable: bool) -> Storage
 
 
 def temporary_target(name: str) -> str | None:
-    """Return the file a killed writer's temporary `name` was meant to become, else None."""
+    """Return the file a killed writer's temporary `name` was meant to become, else None.
+
+    Examples
+    --------
+    >>> temporary_target(f".run.json.{'0' * 32}.temporary"), temporary_target("run.json")
+    ('run.json', None)
+    """
     match = _TEMPORARY.fullmatch(name)
     return match[1] if match else None
 
@@ -419,7 +425,16 @@ def read_named(storage: Storage, name: str) -> bytes:
 
 
 def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
-    """Return a file that must be there and have this checksum, or raise DamagedFileError."""
+    """Return a file that must be there and have this checksum, or raise DamagedFileError.
+
+    Examples
+    --------
+    >>> store = open_storage("memory://example-checked", {}, durable=False)
+    >>> store.write("a.npz", b"rows")
+    >>> read_checked(store, "a.npz", sealed.digest(b"rows"))
+    b'rows'
+    >>> store.delete(["a.npz"])
+    """
     data = read_named(storage, name)
     if sealed.digest(data) != sha256:
         raise DamagedFileError(
@@ -430,7 +445,16 @@ def read_checked(storage: Storage, name: str, sha256: str) -> bytes:
 
 
 def read_sealed(storage: Storage, name: str) -> dict[str, Any] | None:
-    """Return the content of sealed JSON, None if there is no such file."""
+    """Return the content of sealed JSON, None if there is no such file.
+
+    Examples
+    --------
+    >>> store = open_storage("memory://example-sealed", {}, durable=False)
+    >>> store.write("run.json", sealed.seal({"K": 3}))
+    >>> read_sealed(store, "run.json"), read_sealed(store, "FINAL.json")
+    ({'K': 3}, None)
+    >>> store.delete(["run.json"])
+    """
     try:
         data = storage.read(name)
     except FileNotFoundError:

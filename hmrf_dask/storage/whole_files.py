@@ -102,7 +102,13 @@ def decode_npy(data: bytes, name: str) -> AnyArray:
 
 
 def parse_npy(data: bytes) -> AnyArray:
-    """Return the array in the bytes of an .npy file, ValueError unless it is all of them."""
+    """Return the array in the bytes of an .npy file, ValueError unless it is all of them.
+
+    Examples
+    --------
+    >>> parse_npy(encode_npy(np.eye(2))).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
     stream = io.BytesIO(data)
     shape, by_column, dtype = read_header(stream, len(data))
     array = np.empty(0, dtype)
@@ -115,6 +121,12 @@ def read_header(stream: BinaryIO, n_bytes: int) -> tuple[tuple[int, ...], bool, 
     """Return shape, whether columns come first, and type of an .npy file of so many bytes.
 
     Raise ValueError if it has no such header, is of objects, or has not the bytes that it claims.
+
+    Examples
+    --------
+    >>> data = encode_npy(np.eye(2))
+    >>> read_header(io.BytesIO(data), len(data))
+    ((2, 2), False, dtype('float64'))
     """
     try:
         shape, by_column, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
@@ -129,7 +141,15 @@ def read_header(stream: BinaryIO, n_bytes: int) -> tuple[tuple[int, ...], bool, 
 
 
 def decode_npz(data: bytes, name: str) -> dict[str, AnyArray]:
-    """Return the arrays of an uncompressed npz, or raise DamagedFileError naming the file."""
+    """Return the arrays of an uncompressed npz, or raise DamagedFileError naming the file.
+
+    Examples
+    --------
+    >>> buffer = io.BytesIO()
+    >>> np.savez(buffer, labels=np.arange(3))
+    >>> decode_npz(buffer.getvalue(), "state.npz")
+    {'labels': array([0, 1, 2])}
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()

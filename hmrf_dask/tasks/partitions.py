@@ -286,6 +286,7 @@ def assign(partitions: TaskSlice, model: Model, store: LabelStore) -> Step:
     table, distortion = model.table(), model.distortion
 
     def nearest(part: Labelled, terms: Any) -> tuple[LabelArray, IntArray]:
+        """Return the nearest centroids of a partition, and how Σ D changes."""
         bounds = None if part.terms is None else part.terms.bounds
         rows = (part.block, terms, table, part.labels)
         measured = not distortion.linear
@@ -301,6 +302,7 @@ def relabel(
     labels = iter(new_labels)
 
     def taken(part: Labelled, _terms: Any) -> tuple[LabelArray, IntArray]:
+        """Return the new labels of a partition, and how Σ D changes."""
         after = next(labels)
         return after, _change(part.block, model, part.labels, after)
 

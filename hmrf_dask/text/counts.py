@@ -96,7 +96,16 @@ class TextSettings(BaseModel):
 
     @property
     def counting_identity(self) -> str:
-        """What counts of a text depend on, hashed: equal where counts can be used again."""
+        """What counts of a text depend on, hashed: equal where counts can be used again.
+
+        Examples
+        --------
+        >>> words, few = TextSettings(), TextSettings(max_features=10)
+        >>> words.counting_identity == few.counting_identity
+        True
+        >>> words.counting_identity == TextSettings(lowercase=False).counting_identity
+        False
+        """
         unit = "characters" if self.kind == "characters" else "words"
         counting = {"lowercase", "strip_accents", "stop_words", "ngram_range"}
         content = {"unit": unit, **self.model_dump(mode="json", include=counting)}
@@ -132,17 +141,37 @@ class Counted(Sized):
 
     @property
     def n_texts(self) -> int:
-        """Number of texts."""
+        """Number of texts.
+
+        Examples
+        --------
+        >>> count_texts(["a tree", "no tree"], TextSettings()).n_texts
+        2
+        """
         return len(self.indptr) - 1
 
     @property
     def documents(self) -> IntArray:
-        """How many texts have each term."""
+        """How many texts have each term.
+
+        Examples
+        --------
+        >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
+        >>> counted.terms.to_pylist(), counted.documents.tolist()
+        (['house', 'tree'], [1, 2])
+        """
         return np.bincount(self.indices, minlength=len(self.terms)).astype(np.int64)
 
     @property
     def occurrences(self) -> IntArray:
-        """How often each term occurs."""
+        """How often each term occurs.
+
+        Examples
+        --------
+        >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
+        >>> counted.terms.to_pylist(), counted.occurrences.tolist()
+        (['house', 'tree'], [1, 3])
+        """
         totals = np.bincount(self.indices, self.counts, minlength=len(self.terms))
         return totals.astype(np.int64)  # exact: whole numbers below 2**53
 
@@ -176,7 +205,15 @@ def encode_terms(counted: Counted) -> bytes:
 
 
 def decode_rows(content: bytes, terms: pa.Array, path: str) -> tuple[Counted, list[str]]:
-    """Return what `encode_rows` was given; arrays share the buffers of the reader."""
+    """Return what `encode_rows` was given; arrays share the buffers of the reader.
+
+    Examples
+    --------
+    >>> counted = count_texts(["tree tree", "house tree"], TextSettings())
+    >>> content = encode_rows(counted, ["a", "b"])
+    >>> decode_rows(content, counted.terms, "rows.parquet")[1]
+    ['a', 'b']
+    """
     ids, *lists = decode_table(content, _ROWS, path)
     (indptr, indices), (same, counts) = (
         (as_numpy(column.offsets, np.int32), as_numpy(column.flatten(), np.int32))
@@ -231,7 +268,14 @@ def decode_table(content: bytes, schema: pa.Schema, path: str) -> list[pa.Array]
 
 
 def refuse_file(path: str, what: str) -> NoReturn:
-    """Raise UnreadableFileError that names a file and what is wrong with it."""
+    """Raise UnreadableFileError that names a file and what is wrong with it.
+
+    Examples
+    --------
+    >>> refuse_file("counts/a.parquet", "it is missing")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hmrf_dask.errors.UnreadableFileError: the file 'counts/a.parquet' must be as ...
+    """
     raise UnreadableFileError(
         f"the file {path!r} must be as vectorising wrote it, but {what}; restore it, or remove "
         "its folder and run again",

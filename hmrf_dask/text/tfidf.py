@@ -53,7 +53,13 @@ class Frequencies(Sized):
 
     @staticmethod
     def none(settings: TextSettings) -> Frequencies:
-        """Return the frequencies of no documents."""
+        """Return the frequencies of no documents.
+
+        Examples
+        --------
+        >>> Frequencies.none(TextSettings()).n_documents
+        0
+        """
         nothing = np.zeros(0, np.int64)
         n_buckets = settings.n_features if settings.kind == "hashing" else 0
         terms = pa.array([], pa.large_string())
@@ -116,7 +122,16 @@ class Vocabulary(Sized):
 
     @property
     def unknown_share(self) -> float:
-        """Share of occurrences left out where it was made: what later shares are held to."""
+        """Share of occurrences left out where it was made: what later shares are held to.
+
+        Examples
+        --------
+        >>> from hmrf_dask.text.counts import count_texts
+        >>> settings = TextSettings(min_df=2)
+        >>> counted = count_texts(["tree house", "tree garden"], settings)
+        >>> make_vocabulary(Frequencies.of(counted, settings), settings).unknown_share
+        0.5
+        """
         return 1.0 - self.n_known / self.n_occurrences if self.n_occurrences else 0.0
 
     @cached_property

@@ -122,7 +122,13 @@ def count_more(
 
 
 def counts_key(key: str, settings: TextSettings) -> str:
-    """Return what the counts of a source of this key are found under."""
+    """Return what the counts of a source of this key are found under.
+
+    Examples
+    --------
+    >>> counts_key("a.jsonl", TextSettings()) == counts_key("b.jsonl", TextSettings())
+    False
+    """
     return sha256(f"{settings.counting_identity} {key}".encode()).hexdigest()[:24]
 
 

@@ -96,14 +96,14 @@ def test_an_id_that_moves_leaves_the_files_without_it_alone(runs: Runs) -> None:
     runs.put("z", document("X", BRAKE))
     runs.go()
     runs.remove("a")
-    runs.remove("b2")  # which was in a bundle with b and b1
+    runs.remove("b2")  # which was in a pack with b and b1
     found = runs.go()
     assert of_all(found, ids + more) == of_all(first, ids + more)
     assert "X" in found
     assert not found.keys() & set(gone)
 
 
-def test_the_other_document_of_an_id_in_one_bundle_is_predicted(runs: Runs) -> None:
+def test_the_other_document_of_an_id_in_one_pack_is_predicted(runs: Runs) -> None:
     moon, brake = document("moon", MOON), document("brake", BRAKE)
     runs.put("a", document("X", MOON))
     runs.put("b", document("X", BRAKE), moon, brake)

@@ -257,7 +257,8 @@ CASES = {
 def modes(run_dir: Path) -> list[Any]:
     recorded = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
     begun = next(event for event in recorded if event["event"] == "start")
-    return [begun["inference"], sorted(set(begun["bundles"])), begun["bundles_with_icm_alone"]]
+    modes = sorted(set(begun["icm_problems"]))
+    return [begun["inference"], modes, begun["icm_problems_with_icm_alone"]]
 
 
 @pytest.mark.filterwarnings("ignore::hmrf_dask.errors.HmrfWarning")

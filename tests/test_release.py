@@ -294,7 +294,7 @@ def test_a_writer_killed_anywhere_leaves_whole_releases(
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("create", "write", "settle", "delete"):
+        for name in ("create", "write", "sync_folders", "delete"):
             patch.setattr(LocalStorage, name, mortal(name))
         try:
             publish_run(output, called("d"))

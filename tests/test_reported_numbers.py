@@ -75,7 +75,7 @@ def test_documents_are_counted_by_their_ids(options: tuple[str, ...], corpus: Jo
     printed, after = night(job, *options)
     assert printed["files"] == {"all": 6, "new": 2, "changed": 1, "gone": 2}
     check_since(printed, before, after, changed=stayed)
-    assert printed["documents"]["vectorised"] == len(after)  # all small files share a bundle
+    assert printed["documents"]["vectorised"] == len(after)  # all small files share a pack
     assert printed["documents"]["moved"] > 0
     again, same = night(job)
     if options:  # now the fit of what was predicted

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from hmrf_dask.checkpoints import records
-from hmrf_dask.checkpoints.records import Arrays, CheckpointStore, Commit, LabelsFile, Piece
+from hmrf_dask.checkpoints.records import Arrays, CheckpointStore, Commit, LabelsFile, PartLabels
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
@@ -64,7 +64,7 @@ class CommitLog:
         """
         number = commit.number
         data = sealed.seal(records.commit_content(commit, uuid.uuid4().hex))
-        # Names last once their folders are settled, which is left to here, once for all of them.
+        # Names last once their folders are synced, which is left to here, once for all of them.
         named = (commit.state_name, *(file.name for file in commit.files))
         folders = {os.path.dirname(name) for name in named}
         after = sorted(folders | {os.path.dirname(folder) for folder in folders}, reverse=True)
@@ -286,18 +286,18 @@ class RunDirectory(CheckpointStore):
             )
         shutil.rmtree(self.url, ignore_errors=True)
 
-    def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
+    def write_group(self, number: int, labelled: Sequence[PartLabels]) -> tuple[LabelsFile, ...]:
         """Write the labels of several parts of iteration `number` into one file; for tasks."""
-        for piece in pieces:
-            records.check_labels(*piece)
-        data = records.encode_labels(pieces)
+        for part in labelled:
+            records.check_labels(*part)
+        data = records.encode_labels(labelled)
         sha256 = sealed.digest(data)
-        name = f"labels/{padded(number)}/{pieces[0][0]}-{sha256[:16]}.parquet"
+        name = f"labels/{padded(number)}/{labelled[0][0]}-{sha256[:16]}.parquet"
         self._storage.write(name, data)
-        starts = itertools.accumulate((len(labels) for *_, labels in pieces), initial=0)
+        starts = itertools.accumulate((len(labels) for *_, labels in labelled), initial=0)
         return tuple(
             LabelsFile(name, sha256, first_row, len(labels), part, start)
-            for (part, first_row, labels), start in zip(pieces, starts, strict=False)
+            for (part, first_row, labels), start in zip(labelled, starts, strict=False)
         )
 
     def read_labels(self, file: LabelsFile) -> LabelArray:
@@ -345,7 +345,7 @@ class RunDirectory(CheckpointStore):
     def clean(self, keep: int | None = None) -> None:
         """Remove labels and state of old iterations, those of killed attempts included.
 
-        The newest `keep` commits (default: the run's own number) keep every file they name,
+        The newest `keep` commits (default: `keep` of the run) keep every file they name,
         and nothing newer than the oldest of them is touched. All ``commits/*.json`` stay: they
         are small and the history of the run.
         """
@@ -420,7 +420,7 @@ class RunDirectory(CheckpointStore):
             there = self.final()
             if there is None:  # damaged
                 self._storage.write("FINAL.json", data)
-                self._storage.settle([""])
+                self._storage.sync_folders([""])
             elif there != sealed.round_trip(record):
                 raise RunDirectoryError(
                     f"a run must end once, got another end in {self.url}/FINAL.json; "

@@ -20,7 +20,7 @@ from hmrf_dask.storage.sealed import DamagedFileError, unseal_as
 from hmrf_dask.types import AnyArray, LabelArray, Sized
 
 Arrays = Mapping[str, AnyArray]
-Piece = tuple[str, int, LabelArray]  # a part, its first row, its labels
+PartLabels = tuple[str, int, LabelArray]  # a part, its first row, its labels
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Commit:
 class CheckpointStore(Protocol):
     """What the loop needs of a place that keeps its iterations."""
 
-    def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
+    def write_group(self, number: int, labelled: Sequence[PartLabels]) -> tuple[LabelsFile, ...]:
         """Keep the labels of several parts, which one task has; what is equal is kept once."""
 
     def write_labels(
@@ -96,8 +96,8 @@ class CheckpointStore(Protocol):
         Examples
         --------
         >>> run = MemoryRun()
-        >>> pieces = [("rows-0", 0, np.zeros(3, np.int32)), ("rows-1", 3, np.ones(2, np.int32))]
-        >>> run.read_label_range(run.write_group(1, pieces), 1, 5).tolist()
+        >>> parts = [("rows-0", 0, np.zeros(3, np.int32)), ("rows-1", 3, np.ones(2, np.int32))]
+        >>> run.read_label_range(run.write_group(1, parts), 1, 5).tolist()
         [0, 0, 1, 1]
         """
         chosen: list[tuple[LabelsFile, slice]] = []
@@ -221,7 +221,7 @@ def check_labels(part: str, first_row: int, labels: LabelArray) -> None:
         )
 
 
-def encode_labels(pieces: Sequence[Piece]) -> bytes:
+def encode_labels(labelled: Sequence[PartLabels]) -> bytes:
     """Return a Parquet file with the column `label`, pages with checksums.
 
     The rows of several parts stand one after the other.
@@ -232,7 +232,7 @@ def encode_labels(pieces: Sequence[Piece]) -> bytes:
     >>> decode_labels(data).tolist()
     [0, 1, 2]
     """
-    parts, rows, labels = zip(*pieces, strict=True)
+    parts, rows, labels = zip(*labelled, strict=True)
     whole = np.ascontiguousarray(labels[0] if len(labels) == 1 else np.concatenate(labels))
     column = pa.Array.from_buffers(pa.int32(), len(whole), [None, pa.py_buffer(whole)])
     places = {"part": ",".join(parts), "first_row": ",".join(map(str, rows))}
@@ -286,7 +286,7 @@ def _joined(pieces: list[LabelArray]) -> LabelArray:
 
 @dataclass(frozen=True)
 class HeldLabels(LabelsFile):
-    """Labels that are their own file."""
+    """A label file whose labels stay in memory."""
 
     labels: LabelArray = field(
         default_factory=lambda: np.empty(0, np.int32), repr=False, compare=False
@@ -302,10 +302,10 @@ class MemoryRun(CheckpointStore):
         self._state: Arrays = {}
         self._final: dict[str, Any] | None = None
 
-    def write_group(self, number: int, pieces: Sequence[Piece]) -> tuple[LabelsFile, ...]:
+    def write_group(self, number: int, labelled: Sequence[PartLabels]) -> tuple[LabelsFile, ...]:
         """Return a reference to every part that holds a copy of its labels, and no sha256."""
         files = []
-        for part, first_row, labels in pieces:
+        for part, first_row, labels in labelled:
             check_labels(part, first_row, labels)
             held = labels.copy()
             held.setflags(write=False)

@@ -1,4 +1,4 @@
-"""Distortions by name; adding one is one file and one line here."""
+"""Distortions by name; CONTRIBUTING.md says what a new one needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["DISTORTIONS", "Distortion", "Extent", "OwnDistortion", "make_distort
 
 
 def make_distortion(distortion: str | Distortion) -> Distortion:
-    """Return the distortion of that name, or the object itself when it keeps the protocol.
+    """Return the distortion of that name, or the object itself where it is a `Distortion`.
 
     Examples
     --------

@@ -113,9 +113,9 @@ def _write(path: str, files: Mapping[str, bytes], record: bytes) -> None:
     storage = LocalStorage(folder, durable=True)
     for name, data in files.items():
         storage.write(name, data)
-    storage.settle([""])
+    storage.sync_folders([""])
     storage.write(RECORD, record)
-    storage.settle(["", ".."])
+    storage.sync_folders(["", ".."])
 
 
 def _refuse_foreign(filesystem: Any, folder: str, files: Mapping[str, bytes]) -> None:

@@ -28,7 +28,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A finished start: its labels in a file, J, and how it went."""
+    """A finished candidate: its labels in a file, J, and how it went."""
 
     name: str
     file: LabelsFile
@@ -85,9 +85,9 @@ class Journal:
                 "seed": problem.settings.seed,
                 "partitions": len(problem.free),
                 "linked_partitions": len(problem.linked),
-                "bundles": modes[:100],
+                "icm_problems": modes[:100],
                 "inference": problem.settings.inference,
-                "bundles_with_icm_alone": len(modes) - modes.count("messages"),
+                "icm_problems_with_icm_alone": len(modes) - modes.count("messages"),
             }
         )
         if commit is not None:

@@ -1,6 +1,6 @@
 """From the files of a job to rows: what is there is reused, what is new is counted or read.
 
-Counts, rows and vocabularies that neither this release nor the one before it was made of.
+Counts, rows and vocabularies are swept once neither this release nor the one before needs them.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class JobRows:
     """The rows and the record of each pack, and what its counts and rows are called.
 
     The vocabulary, None where rows are ready embeddings, was made of the packs `made_of`, `refit`
-    says whether now. `coverage` is how much of the new files the vocabulary of before knew, or this
-    one where there was none.
+    says whether now. `coverage` is how much of the new files the former vocabulary knew, or the
+    present one if there was no former.
     """
 
     rows: Sequence[SourceRows]

@@ -217,7 +217,7 @@ def _record_of(run_id: str) -> str:
 
 def _write(storage: Storage, run_id: str, names: set[str]) -> None:
     storage.write(_record_of(run_id), sealed.seal({_NAMES: sorted(names)}))
-    storage.settle([MADE_FOLDER])
+    storage.sync_folders([MADE_FOLDER])
 
 
 def _read(storage: Storage, run_id: str) -> set[str]:

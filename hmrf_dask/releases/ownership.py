@@ -202,7 +202,7 @@ def confirm(storage: Storage, asks: Owner, *, hand_over: bool = False) -> None:
         return
     before = {"job": owner.job, "manifest": owner.manifest, "since": owner.since, "until": now()}
     storage.write(NAME, _sealed(Owner(asks.job, asks.manifest, now(), (*owner.former, before))))
-    storage.settle([""])
+    storage.sync_folders([""])
 
 
 def _sealed(owner: Owner) -> bytes:

@@ -130,7 +130,7 @@ def publish(
         made = _committed(storage, made)
     pointer = {"release": made.number, "run": made.run}
     storage.write(LATEST, f"{json.dumps(pointer)}\n".encode())
-    storage.settle([""])
+    storage.sync_folders([""])
     return made
 
 

@@ -92,7 +92,7 @@ class ExclusiveLog:
     def claim(
         self, number: int, data: bytes, *, generation: int = 0, after: Iterable[str] = ()
     ) -> bool:
-        """Make an entry, `after` folders are settled; return False where it is another's.
+        """Make an entry once the folders in `after` are synced; return False where it is another's.
 
         A store may try a request again whose first reply was lost, and find the entry it made: that
         is one's own, if nobody else writes such data.

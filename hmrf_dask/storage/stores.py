@@ -45,10 +45,10 @@ class Storage(Protocol):
         """Return a whole file; FileNotFoundError when there is none."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Make `name` hold `data`, whole; the name lasts once its folder is settled."""
+        """Make `name` hold `data`, whole; the name lasts once its folder is synced."""
 
     def create(self, name: str, data: bytes, after: Iterable[str] = ()) -> None:
-        """Make a new file in one step, `after` folders are settled; FileExistsError if there."""
+        """Make a new file once the folders in `after` are synced; FileExistsError if there."""
 
     def append(self, name: str, data: bytes) -> None:
         """Add lines to a log; an object store gets one more object in a folder instead."""
@@ -65,7 +65,7 @@ class Storage(Protocol):
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, those already gone included, and folders that became empty."""
 
-    def settle(self, folders: Iterable[str]) -> None:
+    def sync_folders(self, folders: Iterable[str]) -> None:
         """Return when everything written into `folders` would survive a power cut."""
 
 
@@ -135,7 +135,7 @@ class LocalStorage(Storage):
         with _explained(self.url, "make the folder"):
             if not os.path.isdir(self.url):
                 os.makedirs(self.url, exist_ok=True)
-                self.settle([".."])
+                self.sync_folders([".."])
 
     def read(self, name: str) -> bytes:
         """Return a whole file; FileNotFoundError when there is none."""
@@ -171,7 +171,7 @@ class LocalStorage(Storage):
                 ) from error
             os.unlink(temporary)
         folder = os.path.dirname(name)
-        self.settle([folder, os.path.dirname(folder)])
+        self.sync_folders([folder, os.path.dirname(folder)])
 
     def append(self, name: str, data: bytes) -> None:
         """Add lines to the end of a file."""
@@ -221,7 +221,7 @@ class LocalStorage(Storage):
                 with suppress(OSError):  # still holds something, or gone
                     os.rmdir(self._path(folder))
 
-    def settle(self, folders: Iterable[str]) -> None:
+    def sync_folders(self, folders: Iterable[str]) -> None:
         """Sync folders, so that the names in them last."""
         if not self.durable:
             return
@@ -243,7 +243,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _temporary(self, name: str, data: bytes, after: Iterable[str] = ()) -> Iterator[str]:
-        """Give a whole file without a name of its own, once the folders `after` are settled."""
+        """Give a whole file without a name of its own, once the folders `after` are synced."""
         folder, base = os.path.split(name)
         path = f"{self._path(folder)}/.{base}.{uuid.uuid4().hex}.temporary"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -276,9 +276,9 @@ class LocalStorage(Storage):
         """Sync a file and folders in parallel: a disk waits as long for one as for several."""
         if self.durable:
             with ThreadPoolExecutor(1) as pool:
-                settled = pool.submit(self.settle, folders)
+                synced = pool.submit(self.sync_folders, folders)
                 os.fsync(descriptor)
-                settled.result()
+                synced.result()
 
 
 class ObjectStorage(Storage):
@@ -344,7 +344,7 @@ class ObjectStorage(Storage):
             if paths:
                 self.files.rm(paths)
 
-    def settle(self, folders: Iterable[str]) -> None:
+    def sync_folders(self, folders: Iterable[str]) -> None:
         """Nothing: a put that returned is kept."""
 
     def _listed(self, folder: str) -> list[tuple[str, dict[str, Any]]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile, Piece
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile, PartLabels
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
@@ -265,19 +265,19 @@ Relabel = Callable[[Labelled, Any], tuple[LabelArray, IntArray]]
 def _relabelled(partitions: TaskSlice, model: Model, store: LabelStore, new: Relabel) -> Step:
     """Return the step of partitions, moved rows only noted where the driver sees them."""
     sums = model.accumulator(lasting=lasting(partitions.blocks))
-    pieces: list[Piece] = []
+    labelled: list[PartLabels] = []
     n_moved, change = 0, exact_zero()
     for part in partitions.labelled(store.run):
         block, cached, file, before = part
         terms = terms_of(block, cached, model)
         after, part_change = new(part, terms)
-        pieces.append((file.part, file.first_row, np.asarray(after, np.int32)))
+        labelled.append((file.part, file.first_row, np.asarray(after, np.int32)))
         n_moved += int(np.count_nonzero(before != after))
         change += part_change
         model.distortion.add_moves(
             sums, block, terms, model.weights, before, after, exponent=model.exponent
         )
-    files = store.run.write_group(store.number, pieces)
+    files = store.run.write_group(store.number, labelled)
     return Step(files, n_moved, change, sums if store.in_process else sums.finish())
 
 

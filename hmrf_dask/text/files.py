@@ -245,9 +245,9 @@ def write_record(storage: Storage, name: str, content: Mapping[str, Any]) -> Non
     """Write a small sealed file that makes the files it names count."""
     folder = name.rpartition("/")[0]
     if storage.names(folder):
-        storage.settle([folder])  # what it names is there before it is, even if the power fails
+        storage.sync_folders([folder])  # what it names lasts before it does: the power may fail
     storage.write(name, seal_for_people({"format": _format_of(name), **content}))
-    storage.settle([folder])
+    storage.sync_folders([folder])
 
 
 def read_record(storage: Storage, name: str, form: type[Form]) -> Form | None:

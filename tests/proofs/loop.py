@@ -59,7 +59,7 @@ def energy() -> Figures:
     return {
         "problems": 800,
         "states": states,
-        "table_bundles": tables,
+        "table_problems": tables,
         "worst_relative_error": worst,
         "states_with_j_of_zero": near_zero,
         "worst_difference_there": noise,

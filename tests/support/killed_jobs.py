@@ -35,7 +35,7 @@ WRITERS: tuple[tuple[Any, str], ...] = (
     (LocalStorage, "create"),
     (LocalStorage, "append"),
     (LocalStorage, "delete"),
-    (LocalStorage, "settle"),
+    (LocalStorage, "sync_folders"),
     (LocalFileSystem, "pipe_file"),
     (rows_files, "_put"),
 )

@@ -87,7 +87,7 @@ def release(output: str, run_id: str, calls: str) -> None:
 
         setattr(LocalStorage, name, mortal)
 
-    for name in ("create", "write", "settle", "delete"):
+    for name in ("create", "write", "sync_folders", "delete"):
         dying(name)
     publish_run(output, run_id)
 

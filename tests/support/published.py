@@ -24,13 +24,14 @@ PAGE = ROOT / "docs" / "parameters.md"
 MODULES = ROOT / "docs" / "design" / "modules.md"
 BEGIN, END = "<!-- parameters: `make published` writes them -->\n", "<!-- end of parameters -->\n"
 
-MODULES_HEAD = (
-    "# Modules\n\nEvery module with its first sentence, upper layers first: a layer imports those "
-    "below it, never the other way, and\n`make lint` refuses what does. `kernels` and `storage` "
-    "know nothing of each other; nor do `checkpoints` and `releases`,\nor `measures`, `text` and "
-    "`tasks`. Dask is imported by `flow` and `corpus`, and by the command line to connect.\n`make "
-    "published` writes this page; a test compares it with the tree.\n"
-)
+MODULES_HEAD = """# Modules
+
+Every module with its first sentence, upper layers first: a layer imports those below it, never the
+other way, and `make lint` refuses what does. `kernels` and `storage` know nothing of each other;
+nor do `checkpoints` and `releases`, or `measures`, `text` and `tasks`. Dask is imported by `flow`,
+`corpus` and `cli/connect.py`; `storage/remote.py` reads its configuration. `make published` writes
+this page; a test compares it with the tree.
+"""
 
 
 def shown(value: Any) -> str:

@@ -128,3 +128,20 @@ def test_default_partitions_are_many_and_alike(n_rows: int) -> None:
     entries = np.diff(indptr[bounds])
     assert np.ptp(entries) <= 500 * PARTITIONS // 8 or len(entries) == 1
     assert (bounds[0], bounds[-1]) == (0, n_rows)
+
+
+def test_rows_that_are_named_do_not_depend_on_which_task_had_them() -> None:
+    add, distortion = survey_tasks.add_facts, make_distortion("i-divergence")
+    empty = np.zeros((4, 3), np.float32)
+    negative = RowBlock.from_array(np.full((4, 3), -1, np.float32))
+    surveys = [
+        survey_tasks.survey_block(RowBlock.from_array(empty), 0, distortion, has_ids=False),
+        survey_tasks.survey_block(negative, 4, distortion, has_ids=False),
+        survey_tasks.survey_block(RowBlock.from_array(empty), 8, distortion, has_ids=False),
+        survey_tasks.survey_block(negative, 12, distortion, has_ids=False),
+    ]
+    whole, other = add(surveys), add([add(surveys[2:]), add(surveys[:2])])
+    assert [row for row, _ in whole.zero_rows] == [0, 1, 2, 3, 8]
+    assert other.zero_rows == whole.zero_rows
+    assert [row for row, _ in whole.troubles] == [4]
+    assert other.troubles == whole.troubles

@@ -275,7 +275,7 @@ def _check_ids(flow: DaskFlow, corpus: Corpus) -> None:
 
 def _warn_of_zero_rows(facts: Facts, distortion: Distortion) -> None:
     if facts.n_zero and distortion.zero_rows == "undecided":
-        shown = ", ".join(repr(row) for row in facts.zero_rows)
+        shown = ", ".join(repr(document) for _, document in facts.zero_rows)
         warnings.warn(
             f"{facts.n_zero} rows are zero and have no direction (rows {shown}): "
             f"{distortion.name} keeps them at distance 1 from every cluster",

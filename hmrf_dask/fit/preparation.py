@@ -63,8 +63,8 @@ def survey_corpus(
         for numbers in slices or [[number] for number in range(len(blocks))]
     ]
     facts: Facts = flow.compute([tree(flow, add_facts, surveys)])[0]
-    if facts.trouble is not None:
-        raise InvalidInputError(facts.trouble)
+    for _, trouble in facts.troubles:
+        raise InvalidInputError(trouble)
     return facts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
@@ -21,6 +21,8 @@ from hmrf_dask.rows.files import Blocks, BlockSource, lasting
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, RowArray, Sized
 
+FEW = 5  # zero rows that are named
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -32,14 +34,14 @@ class Facts:
     mass: IntArray  # exact sum, limbs
     largest_mass: float
     n_zero: int
-    zero_rows: tuple[Any, ...]  # a few ids
+    zero_rows: tuple[tuple[int, Any], ...]  # the first few: row numbers and ids
     content: int
     order: int
     n_values: int
     nbytes: int
     largest_block: int  # bytes
     longest_block: int  # rows
-    trouble: str | None
+    troubles: tuple[tuple[int, str], ...]  # of partitions, by their first rows
 
 
 def survey_block(
@@ -52,14 +54,15 @@ def survey_block(
     """Return the facts of a partition; what is wrong with it comes back as text."""
     measured = survey(block)
     finite = np.isfinite(measured.mass)
-    trouble = None
+    troubles: tuple[tuple[int, str], ...] = ()
     try:
         if not finite.all():
             check_finite(block)  # names the rows
         distortion.check(block)
     except InvalidInputError as error:
-        trouble = str(error)
+        troubles = ((first_row, str(error)),)
     zero = np.flatnonzero(measured.mass == 0)
+    named = zip(zero[:FEW].tolist(), block.ids[zero[:FEW]].tolist(), strict=True)
     content, order = fingerprint(block, first_row, with_ids=has_ids) if fingerprinted else (0, 0)
     return Facts(
         n_rows=block.n_rows,
@@ -68,14 +71,14 @@ def survey_block(
         mass=exact_sum(np.where(finite, measured.total, 0.0)),
         largest_mass=float(measured.mass.max(initial=0.0)),
         n_zero=len(zero),
-        zero_rows=tuple(block.ids[zero[:5]].tolist()),
+        zero_rows=tuple((first_row + row, document) for row, document in named),
         content=content,
         order=order,
         n_values=len(block.values),
         nbytes=block.nbytes,
         largest_block=block.nbytes,
         longest_block=block.n_rows,
-        trouble=trouble,
+        troubles=troubles,
     )
 
 
@@ -88,15 +91,20 @@ def add_facts(partial: Sequence[Facts]) -> Facts:
         mass=np.sum([facts.mass for facts in partial], axis=0, dtype=np.int64),
         largest_mass=max(facts.largest_mass for facts in partial),
         n_zero=sum(facts.n_zero for facts in partial),
-        zero_rows=tuple(row for facts in partial for row in facts.zero_rows)[:5],
+        zero_rows=_first(row for facts in partial for row in facts.zero_rows)[:FEW],
         content=sum(facts.content for facts in partial) % 2**64,
         order=sum(facts.order for facts in partial) % 2**64,
         n_values=sum(facts.n_values for facts in partial),
         nbytes=sum(facts.nbytes for facts in partial),
         largest_block=max(facts.largest_block for facts in partial),
         longest_block=max(facts.longest_block for facts in partial),
-        trouble=next((facts.trouble for facts in partial if facts.trouble is not None), None),
+        troubles=_first(trouble for facts in partial for trouble in facts.troubles)[:1],
     )
+
+
+def _first(numbered: Iterable[tuple[int, Any]]) -> tuple[tuple[int, Any], ...]:
+    """Return what belongs to rows in their order, however partitions are dealt out to tasks."""
+    return tuple(sorted(numbered, key=lambda row: row[0]))
 
 
 def survey_slice(

@@ -413,3 +413,16 @@ def test_costs_that_leave_no_bits_for_integers_are_refused() -> None:
     rows = np.random.default_rng(0).uniform(0.1, 1.0, (12, 4))
     with pytest.raises(InvalidInputError, match="must leave 14 bits for exact integers"):
         model.fit(rows, must_link=[(0, 1), (2, 3)])
+
+
+def test_a_subclass_may_make_a_parameter_a_property() -> None:
+    class Doubled(HMRFKMeans):
+        @property
+        def n_clusters(self) -> int:
+            return 2 * self._half
+
+        @n_clusters.setter
+        def n_clusters(self, value: int) -> None:
+            self._half = value // 2
+
+    assert Doubled(6).n_clusters == Doubled().set_params(n_clusters=6).n_clusters == 6

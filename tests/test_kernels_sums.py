@@ -31,7 +31,6 @@ from hmrf_dask.kernels.sums import (
     add_sums,
     add_to,
     fixed_point_exponent,
-    sum_moves,
 )
 from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.rows.block import RowBlock
@@ -43,6 +42,14 @@ from tests.support.distortion_rows import blocks_of, bound
 NUMBERS = st.floats(-(2.0**299), 2.0**299, allow_subnormal=False).map(
     lambda x: x if abs(x) > 2.0**-230 else 0.0
 )
+
+
+def sum_moves(
+    rows: Any, terms: Any, features: Any, before: Any, after: Any, n_clusters: int, exponent: int
+) -> Any:
+    accumulator = Accumulator(n_clusters, rows.n_features + 1)
+    accumulator.add(rows, terms, features, before, after, exponent)
+    return accumulator.finish()
 
 
 @given(st.lists(NUMBERS, max_size=30), st.randoms(use_true_random=False))

@@ -430,3 +430,18 @@ def test_sparse_and_dense_rows_find_the_same() -> None:
         for block in (sparse, dense)
     ]
     assert found[0].tolist() == found[1].tolist()
+
+
+def test_an_approximate_table_is_made_once() -> None:
+    table = Table(np.eye(2), np.zeros(2), np.zeros(2), 1.0, 1.0)
+    assert nearest.approximate_table(table) is nearest.approximate_table(table)
+    assert table.once("name", lambda: "first") == table.once("name", lambda: "second") == "first"
+
+
+def test_bounds_of_rounding_hold_for_narrower_ones_that_are_not_far_narrower() -> None:
+    bounds = nearest.RoundingBounds(*[1.0] * 9)
+    assert bounds.hold(bounds)
+    assert bounds.above().hold(bounds)
+    assert not bounds.hold(bounds.above())
+    narrow = nearest.RoundingBounds(*[0.1] * 8, 1.0)
+    assert not bounds.hold(narrow)

@@ -195,7 +195,9 @@ class GivenRows:
 
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Set the parameters: all that a constructor got, each under its name, as it is."""
-        vars(self).update({name: arguments[name] for name in arguments if name != "self"})
+        for name, value in arguments.items():
+            if name != "self":
+                setattr(self, name, value)
 
     def _corpus(self, X: Any, *, fitting: bool) -> Corpus:
         """Return X as a corpus; matrices go through scikit-learn's own validation first.

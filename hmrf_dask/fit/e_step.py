@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.fit.passes import Engine
@@ -11,7 +11,7 @@ from hmrf_dask.flow.dataflow import Lazy
 from hmrf_dask.tasks import icm, partitions
 from hmrf_dask.tasks.hard_pairs import keyed_costs, settle
 from hmrf_dask.tasks.model import State
-from hmrf_dask.tasks.partitions import Step
+from hmrf_dask.tasks.partitions import Step, TaskSlice
 
 
 def expectation(engine: Engine, state: State) -> tuple[State, int]:
@@ -27,16 +27,15 @@ def settle_linked(engine: Engine, state: State) -> tuple[State, int]:
 
 
 def _moved(engine: Engine, state: State, free_step: Callable[..., Step]) -> tuple[State, int]:
-    model, (slices, _) = engine.share_model(state.model), engine.slices(state)
+    model, (slices, linked) = engine.share_model(state.model), engine.slices(state)
     free = [engine.flow.lazy(free_step, rows, model, engine.store) for rows in slices]
-    return engine.finish(state, [*free, *_linked_steps(engine, state)])
+    return engine.finish(state, [*free, *_linked_steps(engine, state, linked)])
 
 
-def _linked_steps(engine: Engine, state: State) -> list[Lazy]:
+def _linked_steps(engine: Engine, state: State, slices: Sequence[TaskSlice]) -> list[Lazy]:
     """Return the steps of linked partitions: cost rows, ICM by problem, their labels."""
     flow, problem, store = engine.flow, engine.problem, engine.store
     model, pricing = engine.share_model(state.model), engine.price(state.model)
-    _, slices = engine.slices(state)
     if problem.held:
         return [
             flow.lazy(partitions.relabel, rows, model, store, [labels])
@@ -49,7 +48,7 @@ def _linked_steps(engine: Engine, state: State) -> list[Lazy]:
             rows = slices[plan.partitions.start]
             steps.append(flow.lazy(icm.settle_alone, priced, rows, model, pricing.scale, store))
             continue
-        settled = _settled_partitions(engine, number, state)
+        settled = _settled_partitions(engine, number, state, slices)
         steps += [
             flow.lazy(partitions.relabel, slices[place], model, store, [labels])
             for place, labels in zip(plan.partitions, settled, strict=True)
@@ -57,7 +56,9 @@ def _linked_steps(engine: Engine, state: State) -> list[Lazy]:
     return steps
 
 
-def _settled_partitions(engine: Engine, number: int, state: State) -> list[Lazy]:
+def _settled_partitions(
+    engine: Engine, number: int, state: State, slices: Sequence[TaskSlice]
+) -> list[Lazy]:
     """Return the labels of each partition of an ICM problem after ICM, or under hard pairs."""
     flow, problem, plan = engine.flow, engine.problem, engine.problem.icm_problems[number]
     model, pricing = engine.share_model(state.model), engine.price(state.model)
@@ -71,14 +72,14 @@ def _settled_partitions(engine: Engine, number: int, state: State) -> list[Lazy]
         costs = [flow.lazy(icm.exact_costs, part.block, model, scale) for part in parts]
         return settle_in_rounds(engine, number, pricing, costs, stored.files)
     priced = engine.priced(pricing, number, state.linked)
-    _, slices = engine.slices(state)
-    costs = [
-        flow.lazy(
-            icm.linked_costs, slices[place], model, scale, priced,
-            part.first_row - parts[0].first_row,
-        )
-        for place, part in zip(plan.partitions, parts, strict=True)
-    ]  # fmt: skip
+    if plan.mode == "heap":
+        first = parts[0].first_row
+        costs = [
+            flow.lazy(icm.linked_costs, slices[place], model, scale, priced, part.first_row - first)
+            for place, part in zip(plan.partitions, parts, strict=True)
+        ]
+    else:  # tables and messages see every cost, whatever the pairs
+        costs = [flow.lazy(icm.all_costs, part.block, model, scale) for part in parts]
     settled = flow.lazy(icm.settle, priced, costs, engine.rows_of(number), model, scale)
     return engine.cut(number, settled)
 

@@ -56,10 +56,10 @@ class TableSizes(NamedTuple):
     # entries of the rows of each group that has a table, and of each that keeps its own sums
     slot_values: IntArray
     owner_values: IntArray
-    n_values: int  # entries of all rows, rows, groups of any kind, and pairs of rivals
-    n_points: int
-    n_groups: int
-    n_rivals: int
+    n_values: int  # entries of all rows
+    n_points: int  # rows
+    n_groups: int  # of any kind
+    n_rivals: int  # pairs of them
 
 
 def table_bytes(n_features: int, n_clusters: int, sizes: TableSizes) -> int:
@@ -125,8 +125,8 @@ class OwnerSums(NamedTuple):
     owner: LabelArray
     start: IntArray  # where the features of each owner begin in `sums`, in the order of its slot's
     sums: IntArray  # (features of owners, K)
-    counts: IntArray  # (owners, K): members of each owner at each cluster, and their summed A
-    own: IntArray
+    counts: IntArray  # (owners, K): members of each owner at each cluster
+    own: IntArray  # (owners, K): their summed A
 
 
 class Change(NamedTuple):
@@ -134,16 +134,16 @@ class Change(NamedTuple):
 
     # (longest list of features, K): summed rows by cluster, over the features of the group
     block: IntArray
-    members: IntArray  # (K,): their number, and their summed A
-    summed: IntArray
+    members: IntArray  # (K,): their number
+    summed: IntArray  # (K,): their summed A
 
 
 class Buffers(NamedTuple):
     """Arrays that hold nothing from one point or group to the next."""
 
     dense: LabelArray  # (features,): one row with all its features; zeros in between
-    row: IntArray  # (K,): the costs of a point: all, and those of the closure inside its group
-    part: IntArray
+    row: IntArray  # (K,): the costs of a point
+    part: IntArray  # (K,): those of the closure inside its group
     energies: IntArray  # (2, K + 1): the energies of a group, in two limbs
 
 

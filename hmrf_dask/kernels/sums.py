@@ -109,8 +109,8 @@ def moved_rows(rows: RowArrays, terms: Terms, moves: Moves) -> Moved:
 class Lined(NamedTuple):
     """Rows of several blocks in the order of their clusters, by address: none is copied."""
 
-    values: IntArray  # where the entries of a row are; no indices: 0
-    indices: IntArray
+    values: IntArray  # where the entries of a row are
+    indices: IntArray  # where their columns are, 0 where rows are dense
     length: IntArray  # the number of entries
     factor: FloatArray  # the row's times the unit, negative where a row goes
     extra: FloatArray
@@ -527,18 +527,3 @@ class Accumulator(Sized):
         lined, factors = line_up(self._blocks, self._unit), frozen(self._factors, np.float64)
         filled = int(_emit(lined, factors, np.zeros(self.n_columns, np.int64), entries))
         return [] if filled < 0 else [self._sparse(*(array[:filled] for array in entries))]
-
-
-def sum_moves(
-    rows: RowArrays,
-    terms: Terms,
-    features: FloatArray,
-    before: LabelArray,
-    after: LabelArray,
-    n_clusters: int,
-    exponent: int,
-) -> Sums:
-    """Return what the moved rows of one block change; see `Accumulator.add`."""
-    accumulator = Accumulator(n_clusters, rows.n_features + 1)
-    accumulator.add(rows, terms, features, before, after, exponent)
-    return accumulator.finish()

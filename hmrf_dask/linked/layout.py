@@ -9,7 +9,7 @@ import numpy as np
 
 from hmrf_dask.constraints.closure import ConstraintGraph, members_by_number
 from hmrf_dask.constraints.pairs import freeze_arrays
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray, Sized
 
 Mode = Literal["heap", "messages", "table", "rounds"]
 KindArray = np.ndarray[Any, np.dtype[np.int8]]
@@ -17,7 +17,7 @@ MUST, CANNOT = 0, 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PairBlock:
+class PairBlock(Sized):
     """The explicit pairs between two linked partitions, or inside one."""
 
     partitions: tuple[int, int]  # of the first and of the second ends, first <= second
@@ -28,7 +28,7 @@ class PairBlock:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IcmProblem:
+class IcmProblem(Sized):
     """What one ICM problem consists of: points, pairs and must-link groups, in local numbers.
 
     Points are numbered in layout order: the rows of the problem's partitions, end to end. Within a

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -17,6 +17,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.encoding import (
     FORMAT,
@@ -194,12 +195,23 @@ def read_manifest(url: str, storage_options: StorageOptions = None) -> Manifest:
         described = json.loads(data)
         if (described["format"], described["version"]) != (FORMAT, VERSION):
             raise ValueError(f"format {described['format']!r}, version {described['version']!r}")
-        return msgspec.convert(described, Manifest)
+        files = tuple(_block_file(entry) for entry in described["files"])
+        return replace(msgspec.convert(described | {"files": ()}, Manifest), files=files)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"{path!r} must be a manifest of {FORMAT}, version {VERSION}, got {error!s:.300}; "
             "write the corpus again"
         ) from error
+
+
+def _block_file(entry: dict[str, Any]) -> BlockFile:
+    """Return what a manifest says of a file, refused where no file can be so."""
+    try:
+        if unknown := sorted(entry.keys() - BlockFile.__dataclass_fields__.keys()):
+            raise ValueError(f"the unknown key {unknown[0]!r}")
+        return msgspec.convert(entry, BlockFile)
+    except (AttributeError, ValueError) as error:
+        raise ValueError(f"the file {shortened(entry)}: {error}") from None
 
 
 def make_place(filesystem: Any, folder: str) -> None:

@@ -109,13 +109,12 @@ def linked_costs(
 ) -> LinkedCosts:
     """Return the cost rows of a linked partition, whose first row is point `first` of a problem.
 
-    They are in low precision wherever that decides, and then have gains; tables and messages see
-    every cost.
+    They are in low precision wherever that decides, and then have gains.
     """
     (block,), (cached,), (problem, pairs, stored) = rows.blocks, rows.terms, priced
     table = model.table()
-    if problem.mode != "heap" or not isinstance(table, Table):
-        return LinkedCosts(exact_costs(block, model, scale))
+    if not isinstance(table, Table):
+        return all_costs(block, model, scale)
     labels = stored.read()
     undecided = bool((labels < 0).any())
     if undecided:
@@ -141,6 +140,11 @@ def linked_costs(
         return LinkedCosts(approximate.costs)
     set_gains(approximate.costs, coarse, point_pairs, approximate.gains)
     return LinkedCosts(approximate.costs, approximate.gains)
+
+
+def all_costs(block: RowBlock, model: Model, scale: Scale) -> LinkedCosts:
+    """Return the cost rows of a linked partition from float64 distances, no gains known."""
+    return LinkedCosts(exact_costs(block, model, scale))
 
 
 def end_to_end(blocks: list[RowBlock]) -> RowBlock:
@@ -397,8 +401,11 @@ def settle_alone(
     priced: PricedProblem, rows: TaskSlice, model: Model, scale: Scale, store: LabelStore
 ) -> Step:
     """Return the step of a linked partition that is a whole ICM problem: its costs never travel."""
-    costs = [linked_costs(rows, model, scale, priced, 0)]
-    return relabel(rows, model, store, [settle(priced, costs, rows.blocks, model, scale)])
+    if priced.problem.mode == "heap":
+        costs = linked_costs(rows, model, scale, priced, 0)
+    else:
+        costs = all_costs(rows.blocks[0], model, scale)
+    return relabel(rows, model, store, [settle(priced, [costs], rows.blocks, model, scale)])
 
 
 def _broken(same: BoolArray, cannot: BoolArray, penalty: FloatArray) -> Penalties:

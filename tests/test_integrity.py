@@ -271,7 +271,9 @@ def test_a_record_that_was_sealed_with_other_keys_is_named(nights: JobCorpus) ->
     content = unseal(release.read_bytes(), "")
     for other in ({"files": {"a": 3}}, {"number": "x"}, {"ledger": {"sources": 3}}, {"run": None}):
         release.write_bytes(seal({**content, **other}))
-        for arguments in (["run", str(nights.folder / "job.yaml")], ["inspect", str(out)]):
+        job = str(nights.folder / "job.yaml")
+        chosen = ["run", job, "--from-release", str(content["number"])]
+        for arguments in (["run", job], ["inspect", str(out)], chosen):
             done = CliRunner().invoke(hmrf, arguments)
             assert isinstance(done.exception, SystemExit | None), (other, done.exception)
             assert done.exit_code in (0, 78), done.output

@@ -89,7 +89,8 @@ def connected(
         if asked.processes is not None:
             _local_processes(stack, asked.processes)
         if asked.scheduler_file is not None:
-            _client(stack, _address_in(asked.scheduler_file))
+            path = asked.scheduler_file
+            _client(stack, _address_in(path), f"the address in {path}")
         if asked.address is not None:
             _client(stack, asked.address)
         yield
@@ -177,8 +178,8 @@ def _not_started(asked: Cluster, error: BaseException) -> ClusterError | Configu
     )
 
 
-def _client(stack: ExitStack, scheduler: str) -> None:
-    scheduler = plain_url(scheduler, "the scheduler's address")
+def _client(stack: ExitStack, scheduler: str, called: str = "the scheduler's address") -> None:
+    scheduler = plain_url(scheduler, called)
     named = scheduler if "://" in scheduler or ":" not in scheduler else f"tcp://{scheduler}"
     try:
         # A Client with a wrong address stays Dask's default one.
@@ -194,7 +195,7 @@ def _client(stack: ExitStack, scheduler: str) -> None:
         stack.enter_context(dask.config.set(scheduler=client))
     except ValueError as error:
         raise ConfigurationError(
-            f"the scheduler's address must look like tcp://host:port, got {scheduler!r} ({error})"
+            f"{called} must look like tcp://host:port, got {scheduler!r} ({error})"
         ) from error
     except OSError as error:
         raise ClusterError(

@@ -335,13 +335,21 @@ class Cost(click.ParamType[float]):
         return cost
 
 
+class PlaceOfFile(click.Path):
+    """A path of a file that is there, which carries no secret."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return it; click alone would repeat a secret."""
+        return super().convert(Place().convert(value, param, ctx), param, ctx)
+
+
 where_to_run = with_options(
     click.option(
         "--threads", type=Whole(RANGES["threads"]), help="Threads here (the default: all)."
     ),
     click.option("--processes", type=Whole(RANGES["processes"]), help="Worker processes here."),
     click.option("--scheduler", metavar="ADDRESS", type=Place(), help="A running dask scheduler."),
-    click.option("--scheduler-file", type=click.Path(exists=True), help="File with it."),
+    click.option("--scheduler-file", type=PlaceOfFile(exists=True), help="File with it."),
 )
 how_to_print = with_options(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),

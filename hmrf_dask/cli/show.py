@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hmrf_dask.cli.group import one_line
-from hmrf_dask.errors import counted, rows_moved
+from hmrf_dask.errors import counted, in_words, rows_moved
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.check import Findings
@@ -31,7 +32,7 @@ def show(result: Any) -> None:
 
 
 def _bold(text: str) -> str:
-    return click.style(text, bold=True)
+    return text if os.environ.get("TERM") == "dumb" else click.style(text, bold=True)
 
 
 def _files(files: dict[str, str], folder: str = "") -> Iterator[str]:
@@ -266,7 +267,11 @@ def _clusters(url: str) -> Iterator[str]:
     from hmrf_dask.documents.streams import read_whole
     from hmrf_dask.storage.parquet import decode_parquet
 
-    clusters = decode_parquet(read_whole(url, {})).to_pylist()
+    try:
+        clusters = decode_parquet(read_whole(url, {})).to_pylist()
+    except (OSError, ValueError) as error:  # damaged since it was published, or a store that fails
+        yield f"clusters: cannot be read now ({in_words(error)}); see hmrf-dask inspect --verify"
+        return
     clusters.sort(key=lambda cluster: -cluster["size"])
     yield _bold("cluster      size  top words")
     for cluster in clusters[:MOST]:

@@ -197,7 +197,7 @@ class Distortion(ABC):
     def closed_distances(
         self, table: Any, weights: FloatArray, sums: IntArray, counts: IntArray, exponent: int
     ) -> int:
-        """Return Σ D less the rows' offsets as an exact integer; see `kernels.linear_energy`."""
+        """Return Σ D less the rows' offsets as an exact integer; see `kernels.exact`."""
         raise NotImplementedError(f"{self.name}: distances are not linear in the rows")
 
     @abstractmethod

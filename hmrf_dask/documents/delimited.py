@@ -9,6 +9,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -36,6 +37,35 @@ _UTF_8 = ("utf-8", "utf8")
 _SHOWN = 20  # names of columns
 _HEADER_BYTES = 2**16
 _DELIMITERS = ",;\t"  # which of them a spreadsheet writes depends on its language
+
+
+@dataclass
+class _Position:
+    """Where a reader of lines is: the number of the last one, and the first one of a row."""
+
+    line: int = 0
+    first: str = ""
+
+
+def _lines(text: io.TextIOWrapper, file: WatchedFile, longest: int, at: _Position) -> Iterator[str]:
+    """Yield lines as csv.reader takes them; no line is read further than `longest`."""
+    nothing = Nothing(longest)
+    while True:
+        try:
+            line = text.readline(longest + 1)
+        except Exception as error:
+            raise damage(file, at.line + 1, error) from error
+        if not line:
+            return
+        at.line += 1
+        if line.isspace():
+            nothing.add(len(line), 1, at.line)
+        else:
+            nothing.clear()
+        if len(line) > longest:
+            raise DamagedFile(at.line, f"a line longer than {longest} characters")
+        at.first = at.first or line
+        yield line
 
 
 class CsvTable:
@@ -69,10 +99,10 @@ class CsvTable:
             errors="surrogateescape",
             newline="",
         )
-        self._line, self._first_line = 0, ""  # number of the last one, and that of a row
+        self._at = _Position()
         self._between = dialect.delimiter
         self._parsed = csv.reader(
-            self._lines(text, file, longest),
+            _lines(text, file, longest, self._at),
             delimiter=dialect.delimiter,
             quotechar=dialect.quoteChar,
             strict=True,
@@ -93,29 +123,9 @@ class CsvTable:
         """Yield the rows after the header; `line` is the line where a row begins."""
         return chain(self._first, self._rows())
 
-    def _lines(self, text: io.TextIOWrapper, file: WatchedFile, longest: int) -> Iterator[str]:
-        """Yield lines as csv.reader takes them; no line is read further than `longest`."""
-        nothing = Nothing(longest)
-        while True:
-            try:
-                line = text.readline(longest + 1)
-            except Exception as error:
-                raise damage(file, self._line + 1, error) from error
-            if not line:
-                return
-            self._line += 1
-            if line.isspace():
-                nothing.add(len(line), 1, self._line)
-            else:
-                nothing.clear()
-            if len(line) > longest:
-                raise DamagedFile(self._line, f"a line longer than {longest} characters")
-            self._first_line = self._first_line or line
-            yield line
-
     def _rows(self) -> Iterator[Row | BadRecord]:
         while True:
-            begins, self._first_line = self._line + 1, ""
+            begins, self._at.first = self._at.line + 1, ""
             try:
                 cells = next(self._parsed)
             except StopIteration:
@@ -125,8 +135,8 @@ class CsvTable:
                     # What an open quote swallowed cannot be distinguished from a long text.
                     problem = "a cell that is too long, or a quote left open"
                     raise DamagedFile(begins, problem) from None
-                reason = f"not CSV: {error}, in lines {begins} to {self._line}"
-                yield BadRecord(begins, reason, excerpt(self._first_line))
+                reason = f"not CSV: {error}, in lines {begins} to {self._at.line}"
+                yield BadRecord(begins, reason, excerpt(self._at.first))
             else:
                 if cells:
                     yield Row(begins, cells)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from hmrf_dask.releases.release import (
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
-from hmrf_dask.tasks.partitions import find_ids
+from hmrf_dask.tasks.partitions import add_limbs, find_ids
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray, Sized
 
@@ -148,7 +149,7 @@ def _in_assignments(place: Place, release: Release, wanted: AnyArray) -> BoolArr
             HmrfWarning,
             stacklevel=2,
         )
-    return np.asarray(np.logical_or.reduce([np.zeros(len(wanted), np.bool_), *known]))
+    return reduce(np.logical_or, known, np.zeros(len(wanted), np.bool_))
 
 
 def _found(place: Place, name: str, sha256: str, wanted: AnyArray) -> BoolArray | None:
@@ -256,7 +257,10 @@ def count_overlap(
     joined = flow.persist(joined)
     sizes = [flow.lazy(_sizes, part, n_clusters) for part in found]
     lengths, total = flow.compute(
-        [tree(flow, added, [flow.lazy(_left, one) for one in joined]), tree(flow, added, sizes)]
+        [
+            tree(flow, add_limbs, [flow.lazy(_left, one) for one in joined]),
+            tree(flow, add_limbs, sizes),
+        ]
     )
     _tell_lost(files, int(lengths[2]))
     tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths[:2])
@@ -342,11 +346,6 @@ def _sizes(labels: LabelArray | None, n_clusters: int) -> IntArray:
     if labels is None:
         return np.zeros(n_clusters, np.int64)
     return np.bincount(labels, minlength=n_clusters).astype(np.int64)
-
-
-def added(parts: Sequence[IntArray]) -> IntArray:
-    """Return the sum of arrays of one shape."""
-    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
 
 
 def _counts(joined: _Joined) -> Contingency:

@@ -201,6 +201,8 @@ def _chosen(inputs: Inputs, chosen: int) -> Parent:
             f"--from-release must name a release that can be read and has its files yet, got "
             f"{chosen}; {_way_out(storage, None)}"
         )
+    if release is not None:
+        _check_ledger(release, inputs.output)
     skipped = range(chosen + 1, newest)
     run_id = _run_id(inputs, release, skipped)
     last = read_if_whole(storage, newest)

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from hmrf_dask.documents.batches import decode_rejects
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.assignments import Files, by_key, key_of, table_of
-from hmrf_dask.jobs.former import added
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, REPEATED, assignments_of
 from hmrf_dask.jobs.steps import JobRun, Material
 from hmrf_dask.releases.lineage import Lineage
@@ -21,6 +20,7 @@ from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
+from hmrf_dask.tasks.partitions import add_limbs
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import IntArray
 
@@ -161,7 +161,7 @@ def _sizes(run: JobRun, files: Files, lineage: Lineage) -> IntArray:
         return np.zeros(len(lineage.ids), np.int64)
     flow, place = DaskFlow(), run.place
     parts = [flow.lazy(_sizes_of, place, *file, lineage.ids) for file in sorted(files.items())]
-    sizes: IntArray = flow.compute([tree(flow, added, parts)])[0]
+    sizes: IntArray = flow.compute([tree(flow, add_limbs, parts)])[0]
     return sizes
 
 

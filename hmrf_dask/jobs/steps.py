@@ -169,7 +169,7 @@ class JobRun:
         return self.parent.release
 
     def record_made(self, names: Iterable[str]) -> None:
-        """Record folders below the output that the run is about to make; see `releases.made`."""
+        """Record folders of the output that the run is about to make; see `releases.own_files`."""
         own_files.record(self.place.storage, self.run_id, names)
 
     @property

@@ -256,7 +256,9 @@ class LocalStorage(Storage):
                     f"{self.url} must be there while the run lasts, got none on host "
                     f"{socket.gethostname()}; use a folder that every worker shares"
                 ) from None
-            make_folders(self._path(folder))
+            parts = folder.split("/")
+            for depth in range(1, len(parts) + 1):
+                make_folder(self._path("/".join(parts[:depth])))
             descriptor = open_file(path, flags)
         try:
             try:
@@ -388,8 +390,13 @@ def make_folders(path: str) -> None:
     """Make a folder and those above it, each as the one above it says, unless they are there."""
     if path and not os.path.isdir(path):
         make_folders(os.path.dirname(path))
-        with suppress(FileExistsError):
-            os.mkdir(path, PRIVATE_FOLDER if is_private(os.path.dirname(path)) else 0o777)
+        make_folder(path)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder, as the one above says, unless it is there."""
+    with suppress(FileExistsError):
+        os.mkdir(path, PRIVATE_FOLDER if is_private(os.path.dirname(path)) else 0o777)
 
 
 _CHECKS: dict[str, Callable[[], None]] = {}

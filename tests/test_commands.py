@@ -18,6 +18,7 @@ import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner, Result
 
+from hmrf_dask.cli import show
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.group import AGAIN
 from hmrf_dask.errors import ClusterError, ConfigurationError, InvalidInputError
@@ -292,3 +293,11 @@ def test_the_folder_of_a_run_shows_what_it_reported(world: Path) -> None:
     (folder / "run.json").rename(folder / "aside")
     assert "it did not end" in run("inspect", str(folder)).stdout
     (folder / "aside").rename(folder / "run.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1"])
+def test_clusters_that_cannot_be_shown_are_a_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "clusters.parquet"
+    path.write_bytes(content)
+    (line,) = show._clusters(str(path))
+    assert line.startswith("clusters: cannot be read now")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,6 +75,15 @@ def test_what_workers_raise_is_reported(
     monkeypatch.setattr("distributed.LocalCluster", fail)
     asked = Cluster(**{"class": "distributed.LocalCluster"})
     with pytest.raises(kind, match=message), connected(cluster=asked):
+        pass
+
+
+@pytest.mark.parametrize("address", ["nowhere", "tcp://127.0.0.1:99999"])
+def test_a_scheduler_file_with_a_wrong_address_is_named(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.json"
+    path.write_text(json.dumps({"address": address}), encoding="utf-8")
+    refusal = pytest.raises(ConfigurationError, match=r"the address in .*scheduler.json must look")
+    with refusal, connected(scheduler_file=str(path)):
         pass
 
 

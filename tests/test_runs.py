@@ -456,6 +456,24 @@ def test_a_scratch_run_keeps_one_iteration_and_goes_away(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_goes_while_it_is_written_to_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.scratch(str(tmp_path))
+    there = os.path.isdir
+
+    def removed_after_the_look(path: str) -> bool:
+        seen = there(path)
+        run.remove()
+        return seen
+
+    worker: RunDirectory = pickle.loads(pickle.dumps(run))
+    monkeypatch.setattr("hmrf_dask.storage.stores.os.path.isdir", removed_after_the_look)
+    with pytest.raises(RunDirectoryError):
+        worker.write_labels(3, "rows-00000", 0, labels_of(3))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_scratch_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=r"hmrf\.scratch-directory must be a folder"):
         RunDirectory.scratch(str(tmp_path / "none"))

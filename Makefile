@@ -25,7 +25,7 @@ help:
 	@echo 'make test-newest  the linters, and tests of answers and interfaces, on the newest Python here (NEWEST=python3.13)'
 	@echo 'make test-lowest  those tests on Python 3.11 with the lowest releases that pyproject.toml admits'
 	@echo 'make golden   record the digests of all answers again, after a change that is meant to change them'
-	@echo 'make published  write the JSON schemas and the table of parameters again, from the code'
+	@echo 'make published  write the JSON schemas and the tables of parameters and modules again, from the code'
 	@echo 'make lint     ruff, formatting, spelling, docstrings, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
 	@echo 'make bench    the speed, beside the peers (25 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'

@@ -18,9 +18,8 @@ from dask.delayed import delayed
 from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans, MPCKMeans
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from tests.support.family_fits import counts, pairs_of
-from tests.support.problems import planted_text
+from tests.support.problems import DISTORTIONS, planted_text
 
-DISTORTIONS = ("cosine", "pearson", "euclidean", "i-divergence", "kl")
 LEARNING = {"euclidean", "i-divergence", "kl"}  # what "auto" means
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,27 @@ from hmrf_dask.types import FloatArray, IntArray
 
 ROUNDED = 2.0**-30  # more than was rounded off
 UNIT_NORM = np.full(1, 1.0 + ROUNDED)
+
+
+class _Same:
+    """An array that equals itself alone, and stays alive while its roots are remembered."""
+
+    def __init__(self, values: FloatArray) -> None:
+        self.values = values
+
+    def __hash__(self) -> int:
+        return id(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.values is self.values
+
+
+@lru_cache(maxsize=2)
+def _roots(weights: _Same) -> FloatArray:
+    """Return √a: every pass over every partition asks for it, and weights never change in place."""
+    roots: FloatArray = np.sqrt(weights.values)
+    roots.flags.writeable = False
+    return roots
 
 
 def metric_of(weights: FloatArray) -> FloatArray:
@@ -56,7 +78,7 @@ class Cosine(TableDistortion):
 
     def features(self, weights: FloatArray) -> FloatArray:
         """Return √a."""
-        return np.asarray(np.sqrt(weights))
+        return _roots(_Same(weights))
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms: D = 1 − x·T/‖x‖_A."""

@@ -18,6 +18,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hmrf_dask.distortions import cosine
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.fit import fitting, m_step
 from hmrf_dask.fit.passes import Engine
@@ -254,6 +255,10 @@ def _slack(rows: Any, terms: Any, rounding: Any, bounds: Any) -> Any:
     return nearest.rounding_slack(rows, terms, rounding)
 
 
+def _roots(weights: Any) -> Any:
+    return np.sqrt(weights.values)
+
+
 def _terms(block: Any, kept: Any, model: Model) -> Any:
     return model.distortion.terms(block, model.weights)
 
@@ -327,6 +332,7 @@ TRICKS = (
         _off((nearest, "_lasting_slack", _slack)),
     ),
     Trick("terms", "terms of rows kept", _off((partitions, "terms_of", _terms))),
+    Trick("roots", "roots of the weights kept", _off((cosine, "_roots", _roots))),
     Trick(
         "gains", "gains of points known before ICM begins",
         _unknown_gains, ("pairs",),

@@ -267,6 +267,7 @@ def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return a decorator that adds options in the order in which `--help` is to show them."""
 
     def add(command: F) -> F:
+        """Add the options, the last one first: click shows them the other way round."""
         for option in reversed(options):
             command = option(command)
         return command

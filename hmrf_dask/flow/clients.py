@@ -225,6 +225,7 @@ def begin(client: Any, question: Callable[[], Any]) -> Future[Any]:
     """Ask as `ask` does, and return at once: a future that ends whenever it ends."""
 
     async def asked() -> Any:
+        """Wait for the answer where the question gives a coroutine."""
         answer = question()
         return await answer if inspect.isawaitable(answer) else answer
 

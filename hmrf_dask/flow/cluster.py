@@ -496,6 +496,7 @@ def _answers(client: Any, run: RunDirectory, token: str) -> dict[str, Any]:
     answers: dict[str, Any] = {}
 
     async def ask_worker(worker: str) -> None:
+        """Keep the answer of one worker."""
         answers.update(await client.run(_worker_answer, run, token, workers=[worker]))
 
     workers = list(workers_by_name(client))

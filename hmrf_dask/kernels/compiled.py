@@ -77,6 +77,7 @@ def _uncollected(work: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return `work` without garbage collection: a compiler's objects are many, and no garbage."""
 
     def run(signature: Any) -> Any:
+        """Do the work with the collector off, and leave it as it was."""
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -323,6 +324,7 @@ def view(name: str) -> Callable[[int, int], AnyArray]:
     number = ctypes.c_float if name == "float32" else ctypes.c_int32
 
     def shown(address: int, length: int) -> AnyArray:
+        """Return the numbers, without a copy."""
         return np.ctypeslib.as_array((number * int(length)).from_address(int(address)))
 
     return shown

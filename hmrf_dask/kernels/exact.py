@@ -129,6 +129,7 @@ def _multiply_add(typing: Any, x: Any, y: Any, z: Any) -> Any:
     """Return x y + z, rounded once."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit the fused instruction."""
         return builder.fma(*arguments)
 
     number: Any = types.float64
@@ -182,6 +183,7 @@ def closed_distances(
     known = frozen(factors, np.float64)
 
     def work(first: int, last: int) -> None:
+        """Add up the products of a range of clusters."""
         _products(whole[first:last], exact[first:last], known, out[first:last])
 
     over_ranges(work, len(out), sums.size)

@@ -136,6 +136,7 @@ def weighted_squares(
     lined, parts = line_up(members, 1.0), list[IntArray]()
 
     def work(first: int, last: int) -> None:
+        """Add up the squares of the rows of a range of clusters."""
         part = np.zeros(table.exact.shape[1] + 1, np.int64)
         _squares_in_line(lined, similarities, 2.0**exponent, first, last, part)
         parts.append(part)
@@ -173,6 +174,7 @@ def squares_by_length(sums: IntArray, roots: FloatArray) -> FloatArray:
     whole = frozen(sums, np.int64)
 
     def work(first: int, last: int) -> None:
+        """Add up the squares of a range of runs of clusters."""
         buffers = np.empty(n_features), np.empty(LANES)
         for run in range(first, last):
             _squares_by_length(whole[run * step : (run + 1) * step], known, *buffers, totals[run])

@@ -100,6 +100,7 @@ def bound_losses(before: Table, after: Table) -> FloatArray:
     metric = frozen(after.weights if after.squared else np.sqrt(after.shares), np.float64)
 
     def work(first: int, last: int) -> None:
+        """Measure how far a range of centroids moved."""
         _lengths_between(old[first:last], new[first:last], metric, lengths[first:last])
 
     over_ranges(work, len(lengths), new.size)

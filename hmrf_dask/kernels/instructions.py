@@ -24,6 +24,7 @@ def prefetch(typing: Any, array: Any, index: Any) -> Any:
     """Have the number at an index fetched."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit LLVM's prefetch of a number that will be read."""
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         byte = ir.IntType(8).as_pointer()
         place = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
@@ -56,12 +57,14 @@ def _view(name: str) -> Any:
 
     @instruction(compiled.view(name))
     def view(typing: Any, address: Any, length: Any) -> Any:
+        """Show numbers at an address as an array."""
         from numba.np.arrayobj import populate_array
 
         number = getattr(types, name)
         kind = types.Array(number, 1, "C")
 
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            """Emit an array that owns no memory."""
             array = context.make_array(kind)(context, builder)
             data = builder.inttoptr(arguments[0], array.data.type)
             width = context.get_constant(types.intp, number.bitwidth // 8)
@@ -96,6 +99,7 @@ def _store_line(typing: Any, source: LabelArray, first: Any, target: LabelArray,
     """Copy a line of int32 numbers, past the cache, to where a line begins."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit a store with LLVM's hint that the line is not read soon."""
         line = ir.VectorType(_INT, _NUMBERS).as_pointer()
         pointers = []
         for kind, array, at in zip((source, target), arguments[0::2], arguments[1::2], strict=True):

@@ -108,6 +108,7 @@ def directions(sums: IntArray, weights: FloatArray, previous: FloatArray | None)
     totals, known = frozen(sums, np.int64), frozen(roots, np.float64)
 
     def work(first: int, last: int) -> None:
+        """Make the directions of a range of clusters."""
         lanes = np.empty(LANES)
         _directions(totals[first:last], known, lanes, decided[first:last], out[first:last])
 
@@ -136,6 +137,7 @@ def means(
     totals, sizes = frozen(sums, np.int64), frozen(counts, np.int64)
 
     def work(first: int, last: int) -> None:
+        """Make the means of a range of clusters."""
         _means(totals[first:last], sizes[first:last], *numbers, out[first:last])
 
     over_ranges(work, len(out), out.size)
@@ -221,6 +223,7 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
     out = buffer(rows.shape if len(metric) else (0, 0), np.float64)
 
     def work(first: int, last: int) -> None:
+        """Weigh a range of centroids."""
         lanes, ends = np.empty((2, LANES)), slice(first, last)
         _weigh(rows[ends], metric, *lanes, lengths[ends], tops[ends], out[ends])
 

@@ -143,6 +143,7 @@ def make_approximate_table(table: Table, *, half: bool) -> ApproximateTable:
     moments = np.zeros((-(-n_features // RUN), 3, n_clusters))
 
     def work(first: int, last: int) -> None:
+        """Fill the table for a range of runs of features."""
         for number in range(first, last):
             ends = number * RUN, min((number + 1) * RUN, n_features)
             _fill(source, *ends, entries, moments[number])
@@ -222,11 +223,13 @@ def score(typing: Any, scores: RowArray, bias: Any, extra: Any, scale: Any, shif
     """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit a loop over whole vectors."""
         arrays = [context.make_array(scores)(context, builder, array) for array in arguments[:3]]
         scales, shifts = (spread(builder, number) for number in arguments[3:])
         flags = ("contract",)
 
         def body(at: Any, least: Any) -> Any:
+            """Write the scores of one vector, and keep the least of each lane."""
             number, own, more = (
                 builder.load(_place(builder, array, at), align=4) for array in arrays
             )
@@ -245,10 +248,12 @@ def count_within(typing: Any, scores: RowArray, limit: Any) -> Any:
     """Return how many scores are not above a limit."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit a loop over whole vectors."""
         array = context.make_array(scores)(context, builder, arguments[0])
         limits, bits = spread(builder, arguments[1]), ir.IntType(LANES)
 
         def body(at: Any, count: Any) -> Any:
+            """Count the scores of one vector that are within the limit."""
             number = builder.load(_place(builder, array, at), align=4)
             within = builder.bitcast(builder.fcmp_ordered("<=", number, limits), bits)
             return builder.add(count, builder.zext(builder.ctpop(within), _INDEX))
@@ -263,10 +268,12 @@ def least_beyond(typing: Any, scores: RowArray, limit: Any) -> Any:
     """Return the least score that is above a limit."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit a loop over whole vectors."""
         array = context.make_array(scores)(context, builder, arguments[0])
         limits = spread(builder, arguments[1])
 
         def body(at: Any, least: Any) -> Any:
+            """Keep the least of each lane among the scores of one vector beyond the limit."""
             number = builder.load(_place(builder, array, at), align=4)
             beyond = builder.fcmp_ordered(">", number, limits)
             return _lesser(builder, builder.select(beyond, number, _INFINITE), least)

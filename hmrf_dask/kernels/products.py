@@ -119,6 +119,7 @@ class _Pass:
         start, _, width, column, last = numbers
 
         def feature(at: Any) -> Any:
+            """Return where the table has the numbers of an entry's feature."""
             index = builder.zext(builder.load(builder.gep(indices, [at])), _INDEX)
             return builder.add(builder.mul(index, width), column)
 
@@ -184,10 +185,12 @@ def _product(dense: bool) -> Any:
     def product(
         typing: Any, rows: Any, columns: Any, out: Any, start: Any, stop: Any, column: Any
     ) -> Any:
+        """Multiply the entries of a row with as many columns as fit."""
         signature = types.void(rows, columns, out, types.int64, types.int64, types.int64)
         (values, indices, *_), (table, vectors) = rows.types, columns.types
 
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            """Emit the loop over the entries of the row."""
             rows, columns, sums, start, stop, column = arguments
             fields = ((rows, 0), (rows, 1), (columns, 0))
             read = [*(builder.extract_value(value, place) for value, place in fields), sums]
@@ -228,6 +231,7 @@ def store(typing: Any, table: Any, row: Any, column: Any, value: Any) -> Any:
     """Store a float64 in a table; return what was stored."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit the store, and the number as it was rounded."""
         array = context.make_array(table)(context, builder, arguments[0])
         width = builder.extract_value(array.shape, 1)
         at = builder.add(builder.mul(arguments[1], width), arguments[2])

@@ -234,6 +234,7 @@ def scatter(blocks: Sequence[Moved], features: FloatArray, unit: float, out: Int
     lined, factors = line_up(blocks, unit), frozen(features, np.float64)
 
     def work(first: int, last: int) -> None:
+        """Add the summands of a range of clusters."""
         aside = np.zeros(out.shape[1], np.int64)
         _scatter(lined, factors, aside, out, first, last)
 
@@ -474,6 +475,7 @@ class Accumulator(Sized):
         out = buffer(sums.shape, np.int64)
 
         def work(first: int, last: int) -> None:
+            """Add up the sums of a range of clusters."""
             np.copyto(out[first:last], sums[first:last])
             for one in self._sums:
                 if one.is_dense:

@@ -119,6 +119,7 @@ def _patient_s3() -> Any:
 
         async def _call_s3(self, method: str, *given: Any, **more: Any) -> Any:
             async def ask() -> Any:
+                """Send the request once."""
                 await self.set_session()
                 function = getattr(await self.get_s3(more.get("Bucket")), method)
                 return await function(**self._get_s3_method_kwargs(function, *given, **more))

@@ -41,7 +41,7 @@ def check_fit(case: Case, partitions: int, graphs: Graphs, memory: str = "1 GiB"
         ({"learn_weights": True}, "1 GiB"),
         ({"distortion": "euclidean"}, "1 GiB"),
         ({"distortion": "kl", "init": "neighborhoods"}, "1 GiB"),
-        ({"closure": False, "init": "neighborhoods"}, "128 KiB"),  # linked rows in many parts
+        ({"closure": False, "init": "neighborhoods"}, "256 KiB"),  # linked rows in many parts
     ],
 )
 def test_no_argument_grows_with_rows_features_or_pairs(

@@ -206,6 +206,9 @@ def test_delayed_parts_are_renumbered_or_keep_their_ids(dense, counting):
     wrong = Corpus.from_delayed(parts, 7, [5, 4])
     with pytest.raises(InvalidInputError, match="partition 1 must have 4 rows of 7 features"):
         blocks_of(wrong)
+    for counts in ([5], [5, 5, 5]):
+        with pytest.raises(InvalidInputError, match=rf"one for each .* got {len(counts)} for 2"):
+            Corpus.from_delayed(parts, 7, counts)
 
 
 def test_one_dimensional_complex_masked_and_other_things_are_refused(dense):

@@ -252,7 +252,7 @@ class RunDirectory(CheckpointStore):
             )
 
     def recorded_config(self) -> dict[str, Any] | None:
-        """Return the config of the run that lies here, None where there is none."""
+        """Return the config of the run here, None where there is none."""
         there = read_sealed(self._storage, NAME)
         return None if there is None else dict(there["config"])
 
@@ -260,7 +260,7 @@ class RunDirectory(CheckpointStore):
     def scratch(cls, folder: str | None = None) -> RunDirectory:
         """Make a local run in a new temporary directory: no waiting for the disk, keeps one.
 
-        It lies in `folder`, or where the system has such; its owner calls `remove`.
+        It is made in `folder`, by default in the system's temporary one; its owner calls `remove`.
 
         Examples
         --------

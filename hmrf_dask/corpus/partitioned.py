@@ -316,6 +316,11 @@ class Corpus:
         parts = tuple(parts)
         if row_counts is None:
             row_counts = compute(*[part.n_rows for part in parts])
+        if len(row_counts) != len(parts):
+            raise InvalidInputError(
+                f"row_counts must be one for each partition, got {len(row_counts)} for "
+                f"{len(parts)}; count the rows of every partition, or leave row_counts out"
+            )
         offsets = np.cumsum((0, *row_counts)).tolist()
         checked = tuple(
             _lazy(checked_block, part, (n, n_features), i, None if has_ids else offsets[i])

@@ -43,7 +43,7 @@ METRIC = "hmrf_life"
 POLL = 2.0  # seconds between two surveys of the workers while a graph runs
 STALE = 30.0  # seconds without a heartbeat after which a worker is not busy
 SHARE = 0.01  # of a core that a task takes at least while it computes
-BUSY_CPU = 20.0  # per cent of a core, of a worker that does not tell of its tasks yet
+BUSY_CPU = 20.0  # per cent of a core, of a worker that does not report its tasks yet
 
 
 class LostWorkError(ClusterError):
@@ -126,7 +126,7 @@ def _wait(client: Any, futures: Sequence[Any], keys: Collection[str]) -> None:
             _explain(future)
 
 
-# ---- what workers tell
+# ---- what workers report
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class WorkerState:
     busy: bool  # runs a task now
     transfers: int  # that it received so far
     last_seen: float  # by the scheduler's clock
-    life: Mapping[str, float] | None  # by key of a task that runs; None: it does not tell yet
+    life: Mapping[str, float] | None  # by key of a task that runs; None: it does not report yet
     cpu: float  # per cent of a core
 
     @staticmethod

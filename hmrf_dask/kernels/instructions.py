@@ -10,10 +10,10 @@ from numba import types
 
 from hmrf_dask.kernels import compiled
 from hmrf_dask.kernels.compiled import inner, instruction
+from hmrf_dask.kernels.threads import LINE
 from hmrf_dask.types import LabelArray
 
 AHEAD = 2  # rows: one is on its way while one is worked on
-LINE = 64  # bytes of a line of the cache
 _NUMBERS = 16  # of four bytes in a line
 _MOST = 512  # entries of a row that are asked for; the processor follows a longer row by itself
 _INT = ir.IntType(32)

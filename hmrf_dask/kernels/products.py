@@ -23,14 +23,13 @@ from numba import types
 
 from hmrf_dask.kernels import compiled
 from hmrf_dask.kernels.compiled import COMPILED, cpu_features, inner, instruction
-from hmrf_dask.kernels.threads import buffer
+from hmrf_dask.kernels.threads import LINE, buffer
 from hmrf_dask.types import AnyArray
 
 _INDEX, _LANE, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _REAL = {16: ir.HalfType(), 32: ir.FloatType(), 64: ir.DoubleType()}
 LANES = 16  # numbers in a vector of the generated code; a machine may take several steps for it
 FEW = 4  # vectors of sums so short that entries take turns at two chains of them
-LINE = 64  # bytes of a line of the cache
 LEAST_HALF = 2.0**-14  # zero stands for smaller ones, which have fewer digits
 AHEAD = 24  # entries between the fetch of a line of the table and its use
 

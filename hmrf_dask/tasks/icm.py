@@ -123,9 +123,8 @@ def linked_costs(
     point_pairs = make_point_pairs(
         first, labels, scale.shift, pairs.start, pairs.neighbour, pairs.signed
     )
-    single = (
-        problem.in_groups >= GROUPED or not model.distortion.unit_rows
-    )  # even if half is faster
+    # even where half precision is faster
+    single = problem.in_groups >= GROUPED or not model.distortion.unit_rows
     approximate = approximate_costs(
         block.arrays, terms, table, point_pairs, scale.step, scale.tolerance, single=single
     )

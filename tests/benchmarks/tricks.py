@@ -335,7 +335,7 @@ TRICKS = (
     Trick("roots", "roots of the weights kept", _off((cosine, "_roots", _roots))),
     Trick(
         "gains", "gains of points known before ICM begins",
-        _unknown_gains, ("pairs",),
+        _unknown_gains, ("pairs",), by="wall",
     ),
     Trick(
         "columns", "a few columns show that a cluster is not vacant",

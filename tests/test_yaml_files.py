@@ -184,6 +184,17 @@ def test_a_whole_number_is_nothing_else(value: Any) -> None:
         validated(Job, _changed(Job, ("method", "n_clusters"), value), "file")
 
 
-def test_of_a_number_in_quotes_the_error_says_how_to_write_it() -> None:
-    with pytest.raises(ConfigurationError, match=r"got '1e3' \(write 1000\.0, without quotes\)"):
-        validated(Job, _changed(Job, ("method", "must_link_cost"), "1e3"), "file")
+@pytest.mark.parametrize(
+    ("path", "value", "must"),
+    [
+        (("method", "must_link_cost"), "1e3", r"a number, got '1e3' \(write 1000,"),
+        (("method", "must_link_cost"), "0.5", r"a number, got '0.5' \(write 0\.5,"),
+        (("method", "n_clusters"), "3", r"a whole number, got '3' \(write 3,"),  # 3.0 is refused
+        (("text", "min_df"), "3", r"a whole number or a number, got '3' \(write 3,"),
+    ],
+)
+def test_of_a_number_in_quotes_the_error_says_how_to_write_it(
+    path: tuple[str, ...], value: str, must: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"must be {must} without quotes\)"):
+        validated(Job, _changed(Job, path, value), "file")

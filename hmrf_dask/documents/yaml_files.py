@@ -346,12 +346,15 @@ def _hint(mistake: Any) -> str:
 
 
 def _as_number(value: str) -> str:
-    """Return how a text is written as a number, "" if it is none: YAML's have a point."""
+    """Return how a text is written as a number, "" if it is none: YAML's fractions have a point."""
     try:
         number = float(value[:80])
     except ValueError:
         return ""
-    return f" (write {number!r}, without quotes)" if len(value) < 80 and isfinite(number) else ""
+    if len(value) >= 80 or not isfinite(number):
+        return ""
+    whole = number.is_integer() and abs(number) < 1e15  # 3, as 3.0 is no whole number
+    return f" (write {int(number) if whole else number}, without quotes)"
 
 
 def _short(value: Any) -> str:

@@ -41,6 +41,7 @@ from hmrf_dask.text.files import (
     read_source,
     save_vocabulary,
     tell_remade,
+    value_or_damage,
     write_record,
 )
 from hmrf_dask.text.tfidf import Coverage, Vocabulary
@@ -251,7 +252,7 @@ def embed_source(source: Pack, place: Place) -> Embedded:
     """Return the rows of a pack, written now if they are not there yet."""
     storage, folder = place.storage, f"{EMBEDDINGS}/{source.key}"
     url = f"{storage.url}/{folder}"
-    written, damage = _record_or_damage(storage, folder)
+    written, damage = value_or_damage(lambda: _read_embeddings(storage, folder))
     if written is None:
         files: list[BlockFile] = []
         width = 0
@@ -266,15 +267,12 @@ def embed_source(source: Pack, place: Place) -> Embedded:
     return Embedded(rows, PackRecord.of(written.told, f"{url}/{WRITTEN}"), damage)
 
 
-def _record_or_damage(storage: Storage, folder: str) -> tuple[_EmbeddingsRecord | None, str]:
-    """Return what is known of embeddings, and what is wrong with the file that has it."""
-    try:
-        written = read_record(storage, f"{folder}/{WRITTEN}", _EmbeddingsRecord)
-        if written is not None:
-            PackRecord.of(written.told, f"{storage.url}/{folder}/{WRITTEN}")
-        return written, ""
-    except UnreadableFileError as error:
-        return None, f"{error.path} {error.what}"
+def _read_embeddings(storage: Storage, folder: str) -> _EmbeddingsRecord | None:
+    """Return what is known of embeddings, None where they are not written yet."""
+    written = read_record(storage, f"{folder}/{WRITTEN}", _EmbeddingsRecord)
+    if written is not None:
+        PackRecord.of(written.told, f"{storage.url}/{folder}/{WRITTEN}")
+    return written
 
 
 def read_vocabulary(

@@ -68,7 +68,7 @@ _BY_FORM = (
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether what has this name is a secret: `password`, `accountKey`, `x-api-key`, `sig`.
+    """Return whether what has this name is a secret: `password`, `accountKey`, `x-api-key`, `sig`.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def has_secret_form(text: str) -> bool:
-    """Tell whether a text holds a key of a cloud, a token or a private key, by its form.
+    """Return whether a text holds a key of a cloud, a token or a private key, by its form.
 
     Examples
     --------

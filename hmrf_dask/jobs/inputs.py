@@ -166,7 +166,7 @@ def refuse_in_run(place: str, called: str) -> None:
 
 
 def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
-    """Tell whether a pattern may find files in a folder below the one where it begins."""
+    """Return whether a pattern may find files in a folder below the one where it begins."""
     depth = len(place.parts)
     if not pattern or own.parts[:depth] != place.parts:  # all files, or a folder with two names
         return True
@@ -180,7 +180,7 @@ def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
 
 
 # What a job says that changes no result.
-_BESIDE = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep", "private"}
+_IGNORED = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep", "private"}
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Inputs:
         columns = self.manifest.documents
         return _hashed(
             {
-                "job": self.job.model_dump(mode="json", exclude=_BESIDE, exclude_defaults=True),
+                "job": self.job.model_dump(mode="json", exclude=_IGNORED, exclude_defaults=True),
                 "documents": columns.model_dump(mode="json", exclude_defaults=True),
                 "language": self.manifest.language,
                 "sources": [_seen(source) for source in self.sources],

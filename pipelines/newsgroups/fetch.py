@@ -1,4 +1,4 @@
-"""Write 20 Newsgroups as gzipped JSONL, and simulated answers about it, beside the manifest.
+"""Write 20 Newsgroups as gzipped JSONL, and simulated answers about it, next to the manifest.
 
 ``python -m pipelines.newsgroups.fetch [FOLDER]``: 18,846 messages without headers, which
 scikit-learn fetches once, in files of 2,000, and 500 answers, half of them "same".

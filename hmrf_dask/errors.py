@@ -322,7 +322,7 @@ def in_words(error: BaseException) -> str:
         return f"{_IN_WORDS[error.errno]}{place}"
     if lacks_credentials(error):
         return f"no credentials for it ({text})"
-    if isinstance(error, ImportError | NoAnswerError):
+    if isinstance(error, HmrfError | ImportError | NoAnswerError):
         return text
     if type(error).__name__ == "ParamValidationError":  # botocore's, with a heading of its own
         return text.partition("failed:")[2].strip() or text

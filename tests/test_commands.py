@@ -295,9 +295,11 @@ def test_the_folder_of_a_run_shows_what_it_reported(world: Path) -> None:
     (folder / "aside").rename(folder / "run.json")
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1"])
-def test_clusters_that_cannot_be_shown_are_a_line(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"PAR1", None])
+def test_clusters_that_cannot_be_shown_are_a_line(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "clusters.parquet"
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
     (line,) = show._clusters(str(path))
     assert line.startswith("clusters: cannot be read now")
+    assert "SourceError" not in line

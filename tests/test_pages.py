@@ -101,6 +101,14 @@ def test_of_many_clusters_the_largest_are_shown(
     assert page.index(f"     {MOST + 2}  ") < page.index(f"     {MOST + 1}  ")
 
 
+def test_every_folder_of_assignments_is_a_whole_path(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(replace(report, places={**report.places, "assignments": "runs/a, runs/b"}))
+    output = report.output
+    assert f"assignments  {output}/runs/a, {output}/runs/b\n" in capsys.readouterr().out
+
+
 def test_one_of_each_is_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
     record = {"file": "a.csv", "line": 3, "id": None, "reason": "no text", "raw": ""}
     show(

@@ -38,7 +38,8 @@ def _bold(text: str) -> str:
 def _files(files: dict[str, str], folder: str = "") -> Iterator[str]:
     yield _bold("Files")
     for name, path in files.items():
-        yield f"  {name:12} {folder}{path}"
+        whole = ", ".join(f"{folder}{one}" for one in path.split(", "))
+        yield f"  {name:12} {whole}"
 
 
 def _wrapped(text: str) -> str:

@@ -225,5 +225,6 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
         first_variation.group_gains(
             starts, members, case.rows, case.labels, clusters, case.pair_costs
         )
-    for kernel in (first_variation._single_gains, first_variation._vary):
+    kernels = first_variation._single_gains, first_variation._apply, first_variation._group_gains
+    for kernel in kernels:
         assert len(kernel.signatures) == 1

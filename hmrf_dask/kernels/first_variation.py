@@ -44,6 +44,7 @@ class ClusterSums(NamedTuple):
     metric: FloatArray  # (d + 1,), the weight of each column in products of summands
     unit: float  # of the sums
     squares: FloatArray  # (K,), ‖S_h‖² in the metric
+    columns: FloatArray  # (d + 1, K) or (0, 0): the sums as floats, transposed; of frozen ones
     counts: IntArray  # (K,)
     directional: bool  # whether a cluster is worth ‖S‖, not ‖S‖²/n
 
@@ -107,7 +108,8 @@ def cluster_sums(
     whole, weights, unit = frozen(sums, np.int64), frozen(metric, np.float64), 2.0**-exponent
     squares = np.empty(len(sums))
     _squares(whole, weights, unit, squares)
-    return _make_clusters(whole, weights, unit, squares, counts, directional)
+    columns = np.ascontiguousarray((whole * unit).T)
+    return _make_clusters(whole, weights, unit, squares, columns, counts, directional)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -152,9 +154,10 @@ def summands(
 
 
 @inner(inline="always")
-def _single_products(known: Known, i: Any, columns: FloatArray, products: Any) -> Any:
+def _single_products(known: Known, i: Any, products: Any) -> Any:
     """Write z_i · S_h for every cluster; return ‖z_i‖²."""
     rows, metric, unit = known.rows, known.clusters.metric, known.clusters.unit
+    columns = known.clusters.columns
     for h in range(products.shape[0]):
         products[h] = 0.0
     length = 0.0
@@ -200,9 +203,7 @@ def _cost_pairs(known: Known, i: Any, costs: Any) -> None:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _single_gains(
-    known: Known, columns: FloatArray, skip: BoolArray, buffer: FloatArray, out: Gains
-) -> None:
+def _single_gains(known: Known, skip: BoolArray, buffer: FloatArray, out: Gains) -> None:
     products, costs = buffer[0], buffer[1]
     labels, clusters = known.labels, known.clusters
     for h in range(costs.shape[0]):
@@ -212,7 +213,7 @@ def _single_gains(
         own = labels[i]
         if skip[i] or clusters.counts[own] < 2:
             continue
-        length = _single_products(known, i, columns, products)
+        length = _single_products(known, i, products)
         if paired:
             _cost_pairs(known, i, costs)
         out.gain[i], out.target[i] = _best_target(own, length, products, costs, clusters)
@@ -228,9 +229,7 @@ def single_gains(
     """Return the best gain of each row alone against frozen sums, and its target; 0: none gains."""
     out = Gains(np.zeros(len(labels)), np.array(labels, np.int32))
     known = known_of(rows, np.empty(0, np.int32), labels, clusters, pair_costs)
-    columns = frozen((clusters.sums * clusters.unit).T, np.float64)
-    buffer = np.empty((2, len(clusters.sums)))
-    _single_gains(known, columns, frozen(skip, np.bool_), buffer, out)
+    _single_gains(known, frozen(skip, np.bool_), np.empty((2, len(clusters.sums))), out)
     return out
 
 
@@ -246,7 +245,7 @@ _make_moves = former(SetMoves)
 
 
 class _State(NamedTuple):
-    """What changes when moves are made; arrays without length: none are made."""
+    """What changes when moves are made."""
 
     labels: LabelArray
     sums: IntArray
@@ -255,13 +254,17 @@ class _State(NamedTuple):
 
 
 class _Buffers(NamedTuple):
-    """A sum of rows, the columns it touches and their marks; marks of places; counts of leavers."""
+    """A sum of rows, the columns it touches and their marks; marks of places.
+
+    Of every cluster the number of rows that leave it, and the clusters that rows leave, in order.
+    """
 
     total: FloatArray
     touched: IntArray
     marked: BoolArray
     chosen: BoolArray
     leavers: IntArray
+    left: IntArray
 
 
 @inner(inline="always")
@@ -390,37 +393,28 @@ def _move_set(members: LabelArray, target: int, known: Known, state: _State) -> 
         labels[places[row]] = target
 
 
-# One kernel for two functions: it takes 0.4 s to compile.
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _vary(moves: SetMoves, known: Known, buffers: _Buffers, state: _State, out: Gains) -> None:
-    """Find the best move of each set, to any cluster if its target is −1; with a state, make it."""
-    n_clusters, makes = known.clusters.sums.shape[0], state.labels.shape[0] > 0
-    for t in range(out.gain.shape[0]):
+def _apply(
+    moves: SetMoves, known: Known, buffers: _Buffers, state: _State, accepted: BoolArray
+) -> None:
+    for t in range(accepted.shape[0]):
         members = moves.row[moves.start[t] : moves.start[t + 1]]
-        proposed = np.int64(moves.target[t])
-        first, last = (0, n_clusters) if proposed < 0 else (proposed, proposed + 1)
-        for h in range(first, last):
-            gain, threshold = _set_gain(members, h, known, buffers)
-            if gain > threshold and gain > out.gain[t]:
-                out.gain[t] = gain
-                out.target[t] = h
-        if makes and out.target[t] >= 0:
-            _move_set(members, np.int64(out.target[t]), known, state)
+        target = np.int64(moves.target[t])
+        gain, threshold = _set_gain(members, target, known, buffers)
+        accepted[t] = gain > max(threshold, 0.0)
+        if accepted[t]:
+            _move_set(members, target, known, state)
 
 
-def _varied(moves: SetMoves, known: Known, state: _State) -> Gains:
-    """Return the best gain of each set above its threshold, and its target; 0 and −1: none."""
+def _buffers_for(known: Known) -> _Buffers:
     n_clusters, n_columns = known.clusters.sums.shape
-    buffers = _Buffers(
+    return _Buffers(
         np.zeros(n_columns),
         np.empty(n_columns, np.int64),
         np.zeros(n_columns, np.bool_),
         np.zeros(len(known.labels), np.bool_),
-        np.empty(n_clusters, np.int64),
+        *np.empty((2, n_clusters), np.int64),
     )
-    out = Gains(np.zeros(len(moves.target)), np.full(len(moves.target), -1, np.int32))
-    _vary(_make_moves(*moves), known, buffers, state, out)
-    return out
 
 
 def apply_moves(
@@ -438,11 +432,140 @@ def apply_moves(
     sums after them.
     """
     state = _State(labels, clusters.sums.copy(), clusters.squares.copy(), clusters.counts.copy())
-    # frozen arrays are views: they show what is written to the state
-    sums, squares, counts = state.sums, state.squares, state.counts
-    after = _make_clusters(sums, clusters.metric, clusters.unit, squares, counts, clusters[-1])
-    gains = _varied(moves, known_of(rows, places, labels, after, pair_costs), state)
-    return np.asarray(gains.target >= 0), after
+    # Frozen arrays are views: they show what is written to the state. Columns would not follow.
+    after = _make_clusters(
+        sums=state.sums,
+        metric=clusters.metric,
+        unit=clusters.unit,
+        squares=state.squares,
+        columns=np.empty((0, 0)),
+        counts=state.counts,
+        directional=clusters.directional,
+    )
+    known = known_of(rows, places, labels, after, pair_costs)
+    accepted = np.zeros(len(moves.target), np.bool_)
+    _apply(_make_moves(*moves), known, _buffers_for(known), state, accepted)
+    return accepted, after
+
+
+class _ByTarget(NamedTuple):
+    """What moving a set to each cluster would bring."""
+
+    joining: FloatArray  # (K,): the change of the cluster's worth
+    leaving: FloatArray  # (K,): the same of a cluster by what leaves it, wherever that goes
+    cost: FloatArray  # (K,): the change of what pairs cost
+
+
+@inner(inline="always")
+def _all_joining(members: LabelArray, known: Known, buffers: _Buffers, joining: Any) -> None:
+    """Write the change of every cluster's worth when all `members` join it from elsewhere."""
+    clusters, total, touched = known.clusters, buffers.total, buffers.touched
+    n_touched = 0
+    for row in members:
+        n_touched = _load(known.rows, row, clusters.unit, buffers, n_touched)
+    for h in range(joining.shape[0]):
+        joining[h] = 0.0
+    length = 0.0
+    for t in range(n_touched):
+        m = touched[t]
+        weighted = clusters.metric[m] * total[m]
+        column = clusters.columns[m]
+        for h in range(joining.shape[0]):
+            joining[h] += weighted * column[h]
+        length += weighted * total[m]
+        total[m] = 0.0
+        buffers.marked[m] = False
+    for h in range(joining.shape[0]):
+        square, count = clusters.squares[h], clusters.counts[h]
+        after = square + 2.0 * joining[h] + length
+        changed = worth_of(clusters.directional, after, count + members.shape[0])
+        joining[h] = changed - worth_of(clusters.directional, square, count)
+
+
+@inner(inline="always")
+def _all_costs(members: LabelArray, known: Known, chosen: Any, cost: Any) -> None:
+    """Write the change of the pair costs when all `members` go to each cluster, as `_set_cost`."""
+    labels, places, pairs = known.labels, known.places, known.pairs
+    for row in members:
+        chosen[places[row]] = True
+    for h in range(cost.shape[0]):
+        cost[h] = 0.0
+    for row in members:
+        own = labels[places[row]]
+        for p in range(pairs.start[row], pairs.start[row + 1]):
+            there = labels[pairs.neighbour[p]]
+            before = pairs.cost[p] if there == own else 0.0
+            change = -before
+            if chosen[pairs.neighbour[p]]:
+                change = 0.5 * (pairs.cost[p] - before)
+                there = np.int32(-1)
+            elif there != own:
+                cost[there] += pairs.cost[p]
+            if change != 0.0:
+                for h in range(cost.shape[0]):
+                    cost[h] += change if h != there else 0.0
+    for row in members:
+        chosen[places[row]] = False
+
+
+@inner(inline="always")
+def _changes(members: LabelArray, known: Known, buffers: _Buffers, by_target: _ByTarget) -> Any:
+    """Write what moving `members` to each cluster would bring; return (left, emptied).
+
+    These are the number of clusters that they leave, which are noted in order, and of those
+    that would be empty.
+    """
+    labels, places = known.labels, known.places
+    leavers, left = buffers.leavers, buffers.left
+    for h in range(leavers.shape[0]):
+        leavers[h] = 0
+    for row in members:
+        leavers[labels[places[row]]] += 1
+    _all_joining(members, known, buffers, by_target.joining)
+    n_left, n_emptied = 0, 0
+    for h in range(leavers.shape[0]):
+        if leavers[h] > 0:
+            left[n_left] = h
+            n_left += 1
+            n_emptied += leavers[h] >= known.clusters.counts[h]
+            n_joining = members.shape[0] - leavers[h]
+            by_target.joining[h] = _change_of(h, members, h, n_joining, known, buffers)
+            by_target.leaving[h] = _change_of(h, members, -1, leavers[h], known, buffers)
+    return n_left, n_emptied
+
+
+@inner(inline="always")
+def _added(h: Any, by_target: _ByTarget, left: Any) -> Any:
+    """Return the change of all worths by a move to a cluster, added up by cluster."""
+    gain, joined = 0.0, False
+    for a in left:
+        if not joined and a >= h:
+            gain += by_target.joining[h]
+            joined = True
+        if a != h:
+            gain += by_target.leaving[a]
+    return gain if joined else gain + by_target.joining[h]
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _group_gains(
+    groups: SetMoves, known: Known, buffers: _Buffers, by_target: _ByTarget, out: Gains
+) -> None:
+    """Find the best move of each group, to any cluster; the bits are those of `_set_gain`."""
+    clusters, cost = known.clusters, by_target.cost
+    leavers, left = buffers.leavers, buffers.left
+    for t in range(out.gain.shape[0]):
+        members = groups.row[groups.start[t] : groups.start[t + 1]]
+        n_left, n_emptied = _changes(members, known, buffers, by_target)
+        _all_costs(members, known, buffers.chosen, cost)
+        for h in range(cost.shape[0]):
+            emptied = leavers[h] > 0 and leavers[h] >= clusters.counts[h]
+            if leavers[h] == members.shape[0] or n_emptied > emptied:
+                continue
+            gain = _added(h, by_target, left[:n_left]) - cost[h]
+            worth = worth_of(clusters.directional, clusters.squares[h], clusters.counts[h])
+            if gain > ACCEPT * (1.0 + worth) * members.shape[0] and gain > out.gain[t]:
+                out.gain[t], out.target[t] = gain, h
 
 
 def group_gains(
@@ -457,8 +580,10 @@ def group_gains(
 
     Where none gains they are 0 and −1.
     """
-    places = np.arange(len(labels), dtype=np.int32)
-    groups = SetMoves(starts, members, np.full(len(starts) - 1, -1, np.int32))
-    none = np.empty(0, np.int64)
-    state = _State(none.astype(np.int32), none.reshape(0, 0), np.empty(0), none)
-    return _varied(groups, known_of(rows, places, labels, clusters, pair_costs), state)
+    places, n_groups = np.arange(len(labels), dtype=np.int32), len(starts) - 1
+    groups = _make_moves(starts, members, np.empty(0, np.int32))
+    known = known_of(rows, places, labels, clusters, pair_costs)
+    by_target = _ByTarget(*np.empty((3, len(clusters.counts))))
+    out = Gains(np.zeros(n_groups), np.full(n_groups, -1, np.int32))
+    _group_gains(groups, known, _buffers_for(known), by_target, out)
+    return out

@@ -6,9 +6,10 @@ that one task may fetch, so nothing N-sized travels.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,15 +42,28 @@ class Sources(Sized):
     model: Model
     sums: IntArray
     counts: IntArray
+    _made: list[ClusterSums] = field(default_factory=list, init=False, repr=False, compare=False)
+    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     def clusters(self) -> ClusterSums:
-        """Return the sums that moves are judged by, with the weight of each of their columns."""
+        """Return the sums that moves are judged by, made once in a process."""
+        with self._lock:  # tasks on other threads wait for the one that makes them
+            if not self._made:
+                self._made.append(self._make())
+        return self._made[0]
+
+    def _make(self) -> ClusterSums:
+        """Return the sums with the weight of each of their columns."""
         weights, exponent = self.model.weights, self.model.exponent
         directional = self.model.distortion.refinement == "directional"
         metric = np.append(weights, 0.0)
         if directional:
             metric = np.append(np.ones_like(weights), -weights.sum())
         return cluster_sums(self.sums, metric, exponent, self.counts, directional)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave behind what is made again faster than it travels."""
+        return Sources, (self.model, self.sums, self.counts)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,16 @@ import pytest
 from hmrf_dask.kernels import first_variation
 from hmrf_dask.kernels.compiled import spread
 from hmrf_dask.kernels.first_variation import PairCosts, SetMoves, Summands
+from hmrf_dask.kernels.hamerly import RowBounds
+from hmrf_dask.kernels.nearest import rows_that_may_move
 from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.tasks.first_variation import Sources, summands_of
+from hmrf_dask.tasks.model import Model
 from tests import naive
 from tests.support import problems
-from tests.support.distortion_rows import blocks_of, bound
+from tests.support.distortion_rows import blocks_of, bound, text_like
 
 NAMES = ["cosine", "pearson", "euclidean"]
 
@@ -228,3 +232,35 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
     kernels = first_variation._single_gains, first_variation._apply, first_variation._group_gains
     for kernel in kernels:
         assert len(kernel.signatures) == 1
+
+
+@pytest.mark.parametrize("name", ["cosine", "pearson"])
+@pytest.mark.parametrize("K", [2, 7, 40])
+def test_no_row_that_gains_is_left_out(name: str, K: int) -> None:
+    shares = []
+    for seed in range(6):
+        rows = text_like(400, 60, seed)
+        rng, block = np.random.default_rng(seed), RowBlock.from_array(rows)
+        distortion = bound(name, rows)
+        weights = problems.random_weights(60, seed) if seed % 2 else np.ones(60)
+        terms, labels = distortion.terms(block, weights), rng.integers(0, K, 400).astype(np.int32)
+        labels[labels == 1] = 0 if seed == 4 else 1  # a vacant cluster
+        model = Model(distortion, weights, rng.uniform(0.05, 1.0, (K, 60)), exponent=40)
+        for _ in range(4):
+            nowhere = np.full(400, -1, np.int32)
+            found = distortion.sum_moves(block, terms, weights, nowhere, labels, K, 40)
+            sums, counts = found.to_dense(), found.counts
+            centroids = distortion.centroids(sums, 40, counts, weights, 0.0, model.centroids)
+            model = replace(model, centroids=centroids)
+            sources = Sources(model, sums, counts, optimal=True)
+            clusters = sources.clusters()
+            summands = summands_of(block, model)
+            skip = np.zeros(400, np.bool_)
+            gains = first_variation.single_gains(summands, clusters, labels, skip)
+            near = rows_that_may_move(
+                block.arrays, terms, model.table(), clusters.squares, labels, RowBounds()
+            )
+            assert set(np.flatnonzero(gains.gain > 0)) <= set(near)
+            shares.append(len(near) / 400)
+            labels = np.where(gains.gain > 0, gains.target, labels).astype(np.int32)
+    assert min(shares) < (0.8 if K == 40 else 0.3)  # small clusters leave more open

@@ -60,7 +60,7 @@ def first_variation(engine: Engine, state: State) -> tuple[State, int]:
     The same state, and 0, when J would not fall.
     """
     flow = engine.flow
-    sources = flow.share(Sources(state.model, state.sums, state.counts))
+    sources = flow.share(Sources(state.model, state.sums, state.counts, state.optimal))
     proposals = _propose(engine, state, sources)
     if not len(proposals.gains):
         return state, 0
@@ -106,9 +106,11 @@ def _propose(engine: Engine, state: State, sources: Lazy) -> Proposals:
     flow, problem = engine.flow, engine.problem
     memory, pricing = problem.settings.task_memory, engine.price(state.model)
     most = max(LEAST_ROWS, memory // (SHARE * max(problem.row_bytes, 1)))
+    terms = engine.corpus_terms(state.model.weights).rows
+    free = zip(_addressed(engine, state)[: len(problem.free)], terms, strict=False)
     lists = [
-        flow.lazy(propose_rows, partition.block, sources, labels, most)
-        for partition, labels, _ in _addressed(engine, state)[: len(problem.free)]
+        flow.lazy(propose_rows, partition.block, cached, sources, labels, most)
+        for (partition, labels, _), cached in free
     ]
     for number, addresses in _varied_problems(engine):
         plan = problem.icm_problems[number]

@@ -109,7 +109,15 @@ def cluster_sums(
     squares = np.empty(len(sums))
     _squares(whole, weights, unit, squares)
     columns = np.ascontiguousarray((whole * unit).T)
-    return _make_clusters(whole, weights, unit, squares, columns, counts, directional)
+    return _make_clusters(
+        sums=whole,
+        metric=weights,
+        unit=unit,
+        squares=squares,
+        columns=columns,
+        counts=counts,
+        directional=directional,
+    )
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)

@@ -37,7 +37,7 @@ from hmrf_dask.kernels.products import (
     store,
 )
 from hmrf_dask.kernels.threads import buffer, over_ranges
-from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
 _INDEX, _LANE = ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
@@ -46,6 +46,7 @@ TILE = 16  # features that are turned at a time: two lines of each centroid
 RUN = 4096  # features whose bounds are added up together
 SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
 HALF_BITS = 14  # half floats reach 2**15.99; twice the largest entry must fit
+MARGIN = 2.0**-18  # more than float32 rounds off scores that are made smaller
 
 
 class ApproximateTable(NamedTuple):
@@ -502,3 +503,54 @@ def nearest(
     if bounds is not None:
         bounds.note(out, gaps, drift)
     return out, change
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _may_move(
+    rows: RowArrays,
+    scoring: Scoring,
+    leaving: FloatArray,
+    labels: LabelArray,
+    scores: RowArray,
+    out: BoolArray,
+) -> None:
+    for i in range(labels.shape[0]):
+        own = labels[i]
+        if own < 0:
+            continue
+        out[i] = not scoring.slack[i] + leaving[own] < np.inf
+        if not out[i]:
+            multiply_row(rows, i, scoring.columns, scores)
+            scale, shift = of_row(scoring.scale, i), of_row(scoring.shift, i)
+            score(scores, scoring.bias, scoring.extra, scale, shift)
+            limit = np.float64(scores[own]) + (scoring.slack[i] + leaving[own])
+            out[i] = count_within(scores, np.float32(limit)) > 1
+
+
+def rows_that_may_move(
+    rows: RowArrays,
+    terms: Terms,
+    table: Table,
+    squares: FloatArray,
+    labels: LabelArray,
+    bounds: RowBounds,
+) -> LabelArray:
+    """Return the rows that may gain by a move, found in low precision; all others cannot.
+
+    The table is that of the directions of the sums, whose `squares` are ‖S‖². With c the cosine of
+    a unit row and S, joining S gains at most c + 1 / (2 ‖S‖), and leaving it costs at least
+    c − 1 / (2 (‖S‖ − 1)): no row goes to a centroid that is farther than its own by more than both.
+    """
+    approximate = approximate_table(table)
+    slack = _lasting_slack(rows, terms, RoundingBounds.of(table, approximate), bounds)
+    scoring = Scoring.of(approximate, terms, slack)
+    bias, lengths = scoring.bias.copy(), np.sqrt(squares)
+    with np.errstate(divide="ignore"):
+        joining = 0.5 / lengths
+        leaving = joining + np.where(lengths > 1.5, 0.5 / (lengths - 1.0), np.inf) + MARGIN
+    bias[: len(lengths)] -= joining.astype(np.float32)
+    scores, out = aligned(bias.shape, np.float32), np.zeros(len(labels), np.bool_)
+    scoring = scoring._replace(bias=frozen(bias, np.float32))
+    known = frozen(leaving, np.float64), frozen(labels, np.int32)
+    _may_move(rows, scoring, *known, scores, out)
+    return np.flatnonzero(out).astype(np.int32)

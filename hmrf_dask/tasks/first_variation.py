@@ -26,12 +26,14 @@ from hmrf_dask.kernels.first_variation import (
     single_gains,
     summands,
 )
+from hmrf_dask.kernels.hamerly import RowBounds
+from hmrf_dask.kernels.nearest import rows_that_may_move
 from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.linked.layout import CANNOT
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.icm import PricedProblem, end_to_end
 from hmrf_dask.tasks.model import Model
-from hmrf_dask.tasks.partitions import StoredLabels, pick
+from hmrf_dask.tasks.partitions import RowTerms, StoredLabels, pick, terms_of
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
 
@@ -42,6 +44,7 @@ class Sources(Sized):
     model: Model
     sums: IntArray
     counts: IntArray
+    optimal: bool  # whether the centroids are those of the sums
     _made: list[ClusterSums] = field(default_factory=list, init=False, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
@@ -51,6 +54,11 @@ class Sources(Sized):
             if not self._made:
                 self._made.append(self._make())
         return self._made[0]
+
+    @property
+    def screening(self) -> bool:
+        """Whether low precision shows which rows may move."""
+        return self.optimal and self.model.distortion.refinement == "directional"
 
     def _make(self) -> ClusterSums:
         """Return the sums with the weight of each of their columns."""
@@ -63,7 +71,7 @@ class Sources(Sized):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave behind what is made again faster than it travels."""
-        return Sources, (self.model, self.sums, self.counts)
+        return Sources, (self.model, self.sums, self.counts, self.optimal)
 
 
 @dataclass(frozen=True)
@@ -121,11 +129,23 @@ def _single_moves(
 
 
 def propose_rows(
-    block: RowBlock, sources: Sources, labels: StoredLabels, most_rows: int
+    block: RowBlock,
+    cached: RowTerms | None,
+    sources: Sources,
+    labels: StoredLabels,
+    most_rows: int,
 ) -> Proposals:
     """Return the best moves of the free rows of a partition."""
-    rows = _rows_of(block, sources.model, labels.read(), labels.files[0].first_row)
-    return _single_moves(rows, sources, most_rows)
+    model, known, first = sources.model, labels.read(), labels.files[0].first_row
+    if not sources.screening:
+        return _single_moves(_rows_of(block, model, known, first), sources, most_rows)
+    terms, bounds = terms_of(block, cached, model), RowBounds() if cached is None else cached.bounds
+    squares = sources.clusters().squares
+    near = rows_that_may_move(block.arrays, terms, model.table(), squares, known, bounds)
+    rows = block.take(near)
+    addresses = first + near.astype(np.int64)
+    moving = _Rows(summands_of(rows, model), rows.ids, known[near], addresses)
+    return _single_moves(moving, sources, most_rows)
 
 
 def pair_costs_of(priced: PricedProblem) -> PairCosts:

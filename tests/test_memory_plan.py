@@ -66,7 +66,13 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench() -> Bench:
     made = Bench()
-    for work in (assign, vary, add, start):  # compiled and imported before anything is measured
+    for work in (
+        assign,
+        vary,
+        screen,
+        add,
+        start,
+    ):  # compiled and imported before anything is measured
         work(made)
     return made
 
@@ -87,10 +93,14 @@ def assign(bench: Bench) -> None:
     partitions.assign(rows, bench.model(), partitions.LabelStore(bench.run, 1, in_process=False))
 
 
-def vary(bench: Bench) -> None:
+def vary(bench: Bench, *, optimal: bool = False) -> None:
     model, counts = bench.model(), np.full(K, ROWS // K)
-    sources = Sources(model, np.ones((K, WIDTH + 1), np.int64), counts)
-    propose_rows(bench.rows(), sources, StoredLabels(bench.run, [bench.file]), 1000)
+    sources = Sources(model, np.ones((K, WIDTH + 1), np.int64), counts, optimal)
+    propose_rows(bench.rows(), None, sources, StoredLabels(bench.run, [bench.file]), 1000)
+
+
+def screen(bench: Bench) -> None:
+    vary(bench, optimal=True)
 
 
 def add(bench: Bench) -> None:
@@ -111,7 +121,13 @@ def start(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("name", "work"),
-    [("E-step", assign), ("first variation", vary), ("adds up", add), ("start", start)],
+    [
+        ("E-step", assign),
+        ("first variation", vary),
+        ("first variation", screen),
+        ("adds up", add),
+        ("start", start),
+    ],
 )
 def test_tasks_take_what_the_plan_says(
     name: str, work: Callable[[Bench], None], bench: Bench

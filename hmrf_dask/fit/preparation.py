@@ -276,9 +276,10 @@ def plan_tasks(
     start = [rows, table, ("its sums", 7 * dense)]
     if refining:
         summands = ("its summands", _summands(facts, facts.longest_block))
-        frozen = ("centroids and sums", 4 * dense)
+        frozen = ("centroids, their table and sums", 6 * dense)
         tasks.append(TaskMemory("a task of first variation", (partition, summands, frozen)))
         moved = ("rows that move", 3 * settings.task_memory // SHARE)
+        frozen = ("centroids and sums", 4 * dense)
         tasks.append(TaskMemory("the moves of first variation", (moved, frozen)))
     if refining_starts:
         start.append(("its summands", _summands(facts, sample)))

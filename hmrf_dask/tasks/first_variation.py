@@ -142,7 +142,7 @@ def propose_rows(
     terms, bounds = terms_of(block, cached, model), RowBounds() if cached is None else cached.bounds
     squares = sources.clusters().squares
     near = rows_that_may_move(block.arrays, terms, model.table(), squares, known, bounds)
-    rows = block.take(near)
+    rows = block if len(near) == block.n_rows else block.take(near)
     addresses = first + near.astype(np.int64)
     moving = _Rows(summands_of(rows, model), rows.ids, known[near], addresses)
     return _single_moves(moving, sources, most_rows)

@@ -2,7 +2,7 @@
 
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
-JOBS ?= 2
+JOBS ?= 3
 # The newest Python that numba has wheels for and that can be run here; empty where there is none but 3.11.
 NEWEST ?= $(shell for minor in 14 13 12; do \
     for python in python3.$$minor "$$(pyenv root 2>/dev/null)"/versions/3.$$minor.*/bin/python; do \
@@ -21,7 +21,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 help:
 	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
 	@echo 'make papers   the experiments of the three papers (hours; ARGS=--quick: minutes; one: PAPERS=kdd2004)'
-	@echo 'make test     set up, then run all tests (JOBS=2 at a time; one: make test ARGS=tests/test_cli.py)'
+	@echo 'make test     set up, then run all tests (JOBS=3 at a time, as some wait for processes; one: make test ARGS=tests/test_cli.py)'
 	@echo 'make test-newest  the linters, and tests of answers and interfaces, on the newest Python here (NEWEST=python3.13)'
 	@echo 'make test-lowest  those tests on Python 3.11 with the lowest releases that pyproject.toml admits'
 	@echo 'make golden   record the digests of all answers again, after a change that is meant to change them'

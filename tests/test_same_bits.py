@@ -8,7 +8,7 @@ commit and resumed. A feature joins with a line there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -45,6 +45,11 @@ ALL: dict[str, Case] = {
 pytestmark = pytest.mark.prove
 
 
+def together(cases: Iterable[str]) -> list[Any]:
+    """Return the names of cases, the tests of each in one process: its answer is made once."""
+    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in cases]
+
+
 @cache
 def undisturbed(name: str) -> str:
     """Return the answer of a case whose rows are one partition."""
@@ -58,17 +63,11 @@ def synchronous() -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", ALL)
-def test_any_partitioning(name: str) -> None:
+@pytest.mark.parametrize("name", together(ALL))
+def test_any_partitioning_on_threads(name: str) -> None:
     case = ALL[name]
-    assert case.answer(case.uneven()) == undisturbed(name)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_any_number_of_threads(name: str) -> None:
     with scheduled("threads"):
-        assert ALL[name].answer(8) == undisturbed(name)
+        assert case.answer(case.uneven()) == undisturbed(name)
 
 
 @pytest.mark.cluster
@@ -78,7 +77,7 @@ def test_worker_processes(name: str, process_client: Any) -> None:
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", together(ALL))
 def test_documents_and_pairs_in_any_order(name: str) -> None:
     case = ALL[name]
     other = case.in_other_order(3)
@@ -86,7 +85,7 @@ def test_documents_and_pairs_in_any_order(name: str) -> None:
     assert other.answer(2) == undisturbed(name)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", together(ALL))
 @pytest.mark.usefixtures("little_memory")
 def test_rows_that_are_read_from_files_in_every_pass(name: str, tmp_path: Path) -> None:
     case = ALL[name]
@@ -104,7 +103,7 @@ class Stopped(BaseException):
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", together(FITS))
 def test_a_fit_that_is_stopped_and_resumed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

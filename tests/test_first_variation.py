@@ -264,3 +264,15 @@ def test_no_row_that_gains_is_left_out(name: str, K: int) -> None:
             shares.append(len(near) / 400)
             labels = np.where(gains.gain > 0, gains.target, labels).astype(np.int32)
     assert min(shares) < (0.8 if K == 40 else 0.3)  # small clusters leave more open
+
+
+def test_a_row_may_always_move_to_or_from_a_cluster_without_a_direction() -> None:
+    rows = text_like(50, 60, 0)
+    block, distortion, weights = RowBlock.from_array(rows), bound("cosine", rows), np.ones(60)
+    model = Model(distortion, weights, np.eye(3, 60), exponent=40)
+    terms, labels = distortion.terms(block, weights), np.zeros(50, np.int32)
+    for squares in ([100.0, 100.0, -1e-18], [100.0, 100.0, 1e-90], [-1e-18, 100.0, 100.0]):
+        near = rows_that_may_move(
+            block.arrays, terms, model.table(), np.array(squares), labels, RowBounds()
+        )
+        assert near.tolist() == list(range(50))

@@ -544,11 +544,11 @@ def rows_that_may_move(
     approximate = approximate_table(table)
     slack = _lasting_slack(rows, terms, RoundingBounds.of(table, approximate), bounds)
     scoring = Scoring.of(approximate, terms, slack)
-    bias, lengths = scoring.bias.copy(), np.sqrt(squares)
-    with np.errstate(divide="ignore"):
+    bias, lengths = scoring.bias.copy(), np.sqrt(np.maximum(squares, 0.0))  # rounded themselves
+    with np.errstate(divide="ignore", over="ignore"):  # vacant clusters are never out
         joining = 0.5 / lengths
         leaving = joining + np.where(lengths > 1.5, 0.5 / (lengths - 1.0), np.inf) + MARGIN
-    bias[: len(lengths)] -= joining.astype(np.float32)
+        bias[: len(lengths)] -= joining.astype(np.float32)
     scores, out = aligned(bias.shape, np.float32), np.zeros(len(labels), np.bool_)
     scoring = scoring._replace(bias=frozen(bias, np.float32))
     known = frozen(leaving, np.float64), frozen(labels, np.int32)

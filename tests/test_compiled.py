@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import importlib
 import importlib.util
 import inspect
@@ -12,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import numpy as np
 import pytest
 
 import hmrf_dask
-from hmrf_dask.kernels import compiled
+from hmrf_dask.kernels import code_cache, compiled
 from tests import golden
 
 PACKAGE = Path(hmrf_dask.__file__).parent
@@ -29,6 +31,14 @@ def add(values):
     for value in values:
         total += value
     return total
+"""
+
+OTHER_PROCESS = """
+import kernel_under_test
+from hmrf_dask.kernels import compiled
+
+kernel = compiled.njit(cache=True)(kernel_under_test.add)
+print(kernel((1, 2, 3)), sum(kernel.stats.cache_hits.values()))
 """
 
 
@@ -45,8 +55,6 @@ def kernel_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def loaded(file: Path) -> Any:
     """Return the kernel of a file as a process that begins would see it."""
-    from hmrf_dask.kernels import code_cache
-
     code_cache.source_stamp.cache_clear()
     code_cache._hash_and_imports.cache_clear()
     spec = importlib.util.spec_from_file_location(file.stem, file)
@@ -70,8 +78,28 @@ def test_code_is_kept_and_compiled_again_when_its_source_changes(kernel_file: Pa
     kernel = loaded(kernel_file)
     assert kernel((1, 2, 3)) == 60
     assert not came_from_disk(kernel)
-    (folder,) = (kernel_file.parent / "cache").iterdir()
-    assert len(list(folder.iterdir())) == 1  # the code of the old source is gone
+    assert len(list((kernel_file.parent / "cache").rglob("*.nbc"))) == 1  # the old one is gone
+
+
+def test_a_kernel_that_another_process_compiles_is_waited_for(
+    kernel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = kernel_file.parent
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, kernel_file.stem, raising=False)
+    kernel = compiled.njit(cache=True)(importlib.import_module(kernel_file.stem).add)
+    path = os.pathsep.join([str(folder), *sys.path])
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": path}
+    command = [sys.executable, "-c", OTHER_PROCESS]
+    turns = code_cache._turns(code_cache.folders(folder)[0])
+    assert turns is not None
+    fcntl.lockf(turns, fcntl.LOCK_EX)  # as if all kernels were being compiled
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as other:
+        with suppress(subprocess.TimeoutExpired):  # without a wait it ends well before
+            other.wait(4.0)
+        assert kernel((1, 2, 3)) == 6
+        fcntl.lockf(turns, fcntl.LOCK_UN)
+        assert other.communicate(timeout=60)[0].split() == ["6", "1"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"no code", None])
@@ -221,8 +249,6 @@ def test_without_any_temporary_folder_code_is_kept_elsewhere(
 ) -> None:
     import numba
 
-    from hmrf_dask.kernels import code_cache
-
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -234,8 +260,6 @@ def test_a_user_without_a_home_has_code_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import numba
-
-    from hmrf_dask.kernels import code_cache
 
     def homeless(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -257,7 +281,7 @@ def test_processes_that_compile_at_once_share_a_cache(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert [one.communicate()[0].split()[0] for one in several] == ["42"] * 2
-    kept = [file.name for file in tmp_path.rglob("*") if file.is_file()]
+    kept = [file.name for file in tmp_path.rglob("*.nbc*")]
     assert sorted(name.split(".")[1] for name in kept) == ["_adjacency", "_parts"]
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert again.stdout.split() == ["42", "1"]
@@ -374,7 +398,7 @@ def test_code_is_removed_when_a_kernel_is_compiled_again(kernel_file: Path) -> N
     neighbour = code.with_name(code.name.replace(".add.", ".add.inner."))
     neighbour.touch()
     kernel._cache.flush()
-    assert [file.name for file in code.parent.iterdir()] == [neighbour.name]
+    assert [file.name for file in code.parent.glob("*.nbc")] == [neighbour.name]
 
 
 HIDE_NUMBA = """

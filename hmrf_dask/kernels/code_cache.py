@@ -8,6 +8,7 @@ that several processes save at a time, and a full disk or a damaged file stops i
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import inspect
 import os
@@ -16,6 +17,7 @@ import re
 import stat
 import sys
 import tempfile
+import time
 import uuid
 from contextlib import suppress
 from functools import cache
@@ -34,6 +36,8 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _SETTLED: dict[str, SettledFlags] = {}
+_MINE: dict[str, int] = {}  # files of turns this process has, by the name of the code
+WAIT, WAITS = 0.02, 500  # seconds, and how often
 
 
 # ---- the compiler
@@ -107,11 +111,16 @@ class KernelCache:
         if self._stamp is None:
             return None
         name = self._file_name(signature, target.codegen())
-        for folder in self._folders():
-            payload = _read(folder / name)
+        payload = self._read(name)
+        if payload is None and _wait_for_turn(self._folders()[0], name):
+            payload = self._read(name)  # by now, if another process has compiled it
             if payload is not None:
-                return CompileResult._rebuild(target, *payload)
-        return None
+                _end_turn(name)
+        return None if payload is None else CompileResult._rebuild(target, *payload)
+
+    def _read(self, name: str) -> Any:
+        found = (_read(folder / name) for folder in self._folders())
+        return next((payload for payload in found if payload is not None), None)
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Save compiled code in the first folder that takes it."""
@@ -120,6 +129,7 @@ class KernelCache:
         name, data = self._file_name(signature, result.codegen), dumps(result._reduce())
         if any(_write(folder / name, data) for folder in self._folders()):
             self._remove_all_but(self._stamp)
+        _end_turn(name)
 
     def _folders(self) -> list[Path]:
         return folders(self._source.parent)
@@ -199,6 +209,52 @@ def _write(path: Path, data: bytes) -> bool:
             unfinished.unlink()
         return False
     return True
+
+
+# ---- one process compiles a kernel, others that want it wait
+
+
+@cache
+def _turns(folder: Path) -> int | None:
+    """Return the open file whose bytes are the turns of kernels; None: it cannot be had."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / "compiling.nbt", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        return None
+
+
+def _wait_for_turn(folder: Path, name: str) -> bool:
+    """Wait while another process compiles a kernel, but not for long; return whether it is ours.
+
+    A process that ends, however it ends, gives its turns back. One that failed to compile keeps
+    its turn, so the wait has an end: then two compile the same, which does no harm.
+    """
+    file, place = _turns(folder), _place(name)
+    if file is None:
+        return False
+    for _ in range(WAITS):
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        except BlockingIOError:
+            time.sleep(WAIT)
+        except OSError:  # a file system without locks
+            return False
+        else:
+            _MINE[name] = file
+            return True
+    return False
+
+
+def _end_turn(name: str) -> None:
+    file = _MINE.pop(name, None)
+    if file is not None:
+        with suppress(OSError):
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, _place(name))
+
+
+def _place(name: str) -> int:
+    return int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)
 
 
 @cache

@@ -7,7 +7,7 @@ waited for, or what nobody has meant so far.
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
 from hmrf_dask.errors import ConfigurationError
@@ -44,18 +44,20 @@ class Range(NamedTuple):
         finite = {} if self.whole else {"allow_inf_nan": False}
         return {"strict": True, "ge": self.least, "le": self.most, **finite}
 
-    def problem_of_count(self, value: object) -> str:
-        """Return what is wrong with a whole number, "" if nothing is.
+    def problem(self, value: object) -> str:
+        """Return what is wrong with a number, "" if nothing is; NaN is in no range.
 
         Examples
         --------
-        >>> Range(1, 10).problem_of_count(0)
-        'must be an integer from 1 to 10'
+        >>> Range(1, 10).problem(0), Range(0.0, 1.0).problem(2)
+        ('must be an integer from 1 to 10', 'must be a number from 0 to 1')
         """
-        is_whole = isinstance(value, Integral) and not isinstance(value, bool)  # numpy's are, too
-        if is_whole and self.least <= value <= self.most:  # type: ignore[operator]  # of Integral
+        kind, word = (Integral, "an integer") if self.whole else (Real, "a number")
+        is_one = isinstance(value, kind) and not isinstance(value, bool)  # numpy's are, too
+        if is_one and self.least <= value <= self.most:  # type: ignore[operator]  # of Real
             return ""
-        return f"must be an integer from {self.least} to {self.most}"
+        ends = (self.least, self.most) if self.whole else (f"{self.least:g}", f"{self.most:g}")
+        return f"must be {word} from {ends[0]} to {ends[1]}"
 
 
 RANGES: Final[dict[str, Range]] = {
@@ -141,5 +143,5 @@ def check_count(name: str, value: Any) -> None:
     Traceback (most recent call last):
     hmrf_dask.errors.ConfigurationError: n_partitions must be an integer from 1 to 1000000, got 0
     """
-    if problem := RANGES[name].problem_of_count(value):
+    if problem := RANGES[name].problem(value):
         raise ConfigurationError(f"{name} {problem}, got {shortened(value)}")

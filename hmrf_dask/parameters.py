@@ -90,7 +90,7 @@ class Parameter:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             return problem_of_cost(value) if is_number else COST_MUST_BE
         if isinstance(self.values, Range):
-            problem, joint = self.values.problem_of_count(value), ", "
+            problem, joint = self.values.problem(value), ", "
         else:
             choices, joint = self.choices_of(method), " or "
             known = any(type(value) is type(choice) and value == choice for choice in choices)
@@ -174,11 +174,17 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             "How many other orders are tried where one leaves a group no cluster.",
         ),
         Parameter(  # starts run one after the other
-            "n_init", Range(1, 1_000), 10, STARTED, "Number of unconstrained starts.",
+            "n_init", Range(1, 1_000), 10, STARTED,
+            "Number of unconstrained starts; of many rows most run a few iterations only.",
         ),
         Parameter(
             "max_iter", Range(1, 1_000_000), 100, METHODS,
             "Most iterations of each fit before refinement.",
+        ),
+        Parameter(
+            "tol", RANGES["share"], 2e-5, METHODS,
+            "A fit, and its refinement, ends where five iterations together lower J by less than "
+            "this share of it; 0: only where nothing moves.",
         ),
         Parameter(
             "random_state", Range(0, 2**64 - 1), None, METHODS, "The seed.",
@@ -194,7 +200,7 @@ def taken_by(method: str) -> list[Parameter]:
     Examples
     --------
     >>> [parameter.name for parameter in taken_by("KMeans")]
-    ['n_clusters', 'distortion', 'init', 'refine', 'n_init', 'max_iter', 'random_state']
+    ['n_clusters', 'distortion', 'init', 'refine', 'n_init', 'max_iter', 'tol', 'random_state']
     """
     return [parameter for parameter in PARAMETERS.values() if method in parameter.methods]
 

@@ -182,6 +182,7 @@ CASES_BY_NAME: Mapping[str, Compute] = {
     **{f"rounds: {name}": partial(_of_fit, f"{name} in rounds") for name in ROUNDS},
     "fit: ids": partial(_of_fit, "with ids"),
     "fit: one start": partial(_of_fit, "one start"),
+    "fit: starts in heats": partial(_of_fit, "starts in heats"),
     "beliefs: distance": partial(_of_fit, "beliefs"),
     "beliefs: potts": partial(_of_fit, "beliefs, potts"),
     "first variation": partial(_of_fit, "first variation"),

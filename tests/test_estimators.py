@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from dask.delayed import delayed
 from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans, MPCKMeans
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from tests.support.family_fits import counts, pairs_of
-from tests.support.problems import DISTORTIONS, planted_text
+from tests.support.problems import DISTORTIONS, label_pairs, planted_text
 
 LEARNING = {"euclidean", "i-divergence", "kl"}  # what "auto" means
 
@@ -314,6 +315,33 @@ def test_max_iter_is_kept_and_said() -> None:
     assert longer.n_iter_ > 1
     assert longer.converged_
     assert longer.objective_ < model.objective_
+
+
+@pytest.mark.parametrize(("refine", "phase"), [(False, "fit"), (True, "refine")])
+@pytest.mark.parametrize("with_pairs", [False, True])
+def test_a_fit_ends_where_its_last_iterations_brought_little(
+    refine: bool, phase: str, with_pairs: bool, tmp_path: Path
+) -> None:
+    rows, hidden = planted_text(1500, 300, 6, 1, topical_share=0.1)
+    must, cannot = label_pairs(hidden, 60, 1) if with_pairs else (None, None)
+    models, values = [], []
+    for tol in (0, 0.001):
+        model = HMRFKMeans(6, init=rows[:6].toarray(), refine=refine, random_state=0, tol=tol)
+        folder = tmp_path / f"{tol}"
+        models.append(model.fit(rows, must_link=must, cannot_link=cannot, run_dir=folder))
+        events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+        iterations = [one for one in events if one["event"] == "iteration"]
+        values.append([one["J"] for one in iterations if one["phase"] == phase])
+    (whole, short), (all_of_it, part) = models, values
+    assert short.stop_reason_ == "the last 5 iterations lowered J by less than 0.001 of it"
+    assert short.converged_
+    assert whole.stop_reason_.startswith(("no label moved", "neither a row nor a group"))
+    if not refine:  # else its refinement begins sooner, too
+        assert all_of_it[: len(part)] == part
+    gains = -np.subtract(part[5:], part[:-5]) / part[:-5]
+    assert (gains[:-1] >= 0.001).all()
+    assert gains[-1] < 0.001
+    assert short.objective_ >= whole.objective_ or refine
 
 
 def test_the_seed_is_drawn_once_and_recorded(tmp_path: Path) -> None:

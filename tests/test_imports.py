@@ -42,11 +42,11 @@ for module in pkgutil.walk_packages(hmrf_dask.__path__, "hmrf_dask."):
 
 import numpy as np
 from hmrf_dask.checkpoints.records import MemoryRun
-from hmrf_dask.fit.starts import run_candidate
+from hmrf_dask.fit.starts import Turn, run_candidate
 from tests.support.start_samples import random_rows, sample_of, start_sample_of
 
 run = MemoryRun()
-candidate = run_candidate(start_sample_of(sample_of(random_rows(0))), "k-means++ 0", run, 1)
+candidate = run_candidate(start_sample_of(sample_of(random_rows(0))), run, 1, Turn("k-means++ 0"))
 assert candidate.history[-1][1] <= candidate.history[0][1]
 assert len(np.unique(run.read_labels(candidate.file))) == 4
 """

@@ -111,6 +111,24 @@ def test_kmeans_plus_plus_is_the_plain_race(name: str, dense: bool) -> None:
             np.testing.assert_allclose(found[step], best, atol=1e-9)
 
 
+def test_every_start_looks_at_other_rows_of_those_with_a_direction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = random_rows(4, n=40)
+    rows[:20] = 0.0
+    sample = sample_of(rows)
+    seen = [sample.drawn(10, start) for start in range(8)]
+    assert all(one.block.n_rows == 10 and one.decided.all() for one in seen)
+    assert len({tuple(one.block.keys.tolist()) for one in seen}) == 8
+    monkeypatch.setattr(first_centroids, "DRAWN_ROWS", 10)
+    monkeypatch.setattr(first_centroids, "DRAWN_ROWS_PER_CLUSTER", 1)
+    for start, part in enumerate(seen):
+        found = first_centroids.kmeans_plus_plus(sample, 4, start)
+        assert np.array_equal(found, first_centroids.kmeans_plus_plus(part, 4, start))
+    monkeypatch.setattr(first_centroids, "DRAWN_ROWS_PER_CLUSTER", 10)
+    assert sample.drawn(40, 0) is sample
+
+
 def test_rows_without_a_direction_are_never_drawn() -> None:
     rows = random_rows(2, n=12)
     rows[:9] = 0.0

@@ -17,7 +17,7 @@ from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit import preparation as fit_preparation
 from hmrf_dask.fit.preparation import TaskMemory, check_memory, plan_tasks
-from hmrf_dask.fit.starts import run_candidate
+from hmrf_dask.fit.starts import Turn, run_candidate
 from hmrf_dask.flow.dataflow import FAN
 from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.rows.block import RowBlock
@@ -116,7 +116,7 @@ def start(bench: Bench) -> None:
         bench.extent, 2.0**-8, 400,
     )  # fmt: skip
     block = RowBlock.concatenate([bench.rows()])
-    run_candidate(make_start_sample(block, plan), "random 0", MemoryRun(), 1)
+    run_candidate(make_start_sample(block, plan), MemoryRun(), 1, Turn("random 0"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hmrf_dask.fit import fitting, starts
 from hmrf_dask.fit import starts as fit_starts
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus
 from hmrf_dask.fit.journal import Candidate
-from hmrf_dask.fit.starts import candidate_names, run_candidate
+from hmrf_dask.fit.starts import Turn, candidate_names, run_candidate
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks import start_sample
@@ -53,7 +54,7 @@ def pool_of(bench: Bench, n_init: int = 3) -> tuple[list[Candidate], list[Labels
     constrained = bench.engine.problem.constraints is not None
     settings = Settings(bench.problem.K, n_init=n_init)
     names = candidate_names(settings, constrained)
-    found = [run_candidate(whole, name, run, 1 + at) for at, name in enumerate(names)]
+    found = [run_candidate(whole, run, 1 + at, Turn(name)) for at, name in enumerate(names)]
     return found, [start_sample.labels_by_row(whole, run, one.file) for one in found]
 
 
@@ -145,13 +146,13 @@ def test_of_larger_clusters_only_the_winner_is_refined(
         fitted = fit_corpus(asked, progress=records.append)
         return fitted.state.energy.value, records, labels_of(fitted)
 
-    batch, pool, _ = run(False)
+    batch, _, _ = run(False)
     every, _, refined = run(True)
     assert np.array_equal(run("auto")[2], refined)
     monkeypatch.setattr(fit_starts, "POOL_ROWS_PER_CLUSTER", 59)
     winner, records, _ = run("auto")
     began = [one for one in records if one["phase"] == "start"]
-    assert began == [one for one in pool if one["phase"] == "start"]
+    assert not any(start["history"] for one in began for start in one["starts"])
     phases = [one["phase"] for one in records]
     assert "refine" in phases[len(began) :]
     assert winner < batch
@@ -167,7 +168,7 @@ def test_the_pool_is_never_below_the_unconstrained_solutions(seed: int) -> None:
     run = MemoryRun()
     plain = []
     for number in range(3):
-        candidate = run_candidate(free, f"unconstrained {number}", run, number + 1)
+        candidate = run_candidate(free, run, number + 1, Turn(f"unconstrained {number}"))
         labels = start_sample.labels_by_row(free, run, candidate.file)
         plain.append(energy_of(bench, labels).total)
     best = min(one.energy.value for one in pool)
@@ -375,37 +376,101 @@ def test_pairs_that_no_sample_holds_still_count(monkeypatch: pytest.MonkeyPatch)
     assert len(set(labels_of(fitted)[chain].tolist())) == 1
 
 
+# --- a tournament
+
+
+def tournament(
+    monkeypatch: pytest.MonkeyPatch, seed: int, *, with_pairs: bool = True, n_init: int = 6
+) -> tuple[FitInput, list[tuple[str, int]]]:
+    """Give a fit whose pool is a tournament, and a list of the heats that will be run."""
+    monkeypatch.setattr(fit_starts, "WHOLE_ROWS", 0)
+    rows, hidden = planted_text(300, 300, 6, seed)
+    corpus = Corpus.from_rows(rows, n_partitions=2)
+    pairs = Constraints(*label_pairs(hidden, 30, seed)) if with_pairs else None
+    asked = FitInput(
+        corpus, pairs, Settings(6, seed=seed, n_init=n_init), make_distortion("cosine")
+    )
+    ran: list[tuple[str, int]] = []
+    run = fit_starts.run_candidate
+
+    def counted(*arguments: Any) -> Candidate:
+        turn = arguments[-1]
+        ran.append((turn.name, turn.heat.iterations))
+        return run(*arguments)
+
+    monkeypatch.setattr(fit_starts, "run_candidate", counted)
+    return asked, ran
+
+
+@pytest.mark.parametrize("with_pairs", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_of_every_heat_go_on(
+    seed: int, with_pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ran = tournament(monkeypatch, seed, with_pairs=with_pairs)
+    records: list[Any] = []
+    fitted = fit_corpus(asked, progress=records.append)
+    starts = [one for one in records if one["phase"] == "start"][-1]["starts"]
+    left = candidate_names(asked.settings, with_pairs)
+    for iterations, going_on in fit_starts.TOURNAMENT:
+        heat, starts = starts[: len(left)], starts[len(left) :]
+        assert [one["name"] for one in heat] == left
+        assert all(1 <= one["n_iter"] <= iterations for one in heat)
+        energies = {one["name"]: sum(map(int, one["energy"])) for one in heat}
+        best = sorted(left, key=lambda name: energies[name])[:going_on]
+        left = [name for name in left if name in best]
+    assert not starts
+    assert len(left) == 1
+    assert len(ran) == len(set(ran)) == (9 if with_pairs else 6) + 4 + 2
+    first = next(one for one in records if one["phase"] == "fit")
+    # begun at the winner's centroids, every row is where it costs least
+    assert first["J"] <= energies[left[0]] / 2.0**288 * (1 + 1e-12)
+    assert fitted.n_iter <= asked.settings.max_iter
+
+
+def test_a_start_that_ignores_pairs_is_judged_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, _ = tournament(monkeypatch, 1)
+    records: list[Any] = []
+    fit_corpus(asked, progress=records.append)
+    first = [one for one in records if one["phase"] == "start"][5]["starts"]
+    assert {one["name"].split()[0] for one in first} == {"unconstrained"}
+    assert any(int(term) for one in first for term in one["energy"][1:3])
+
+
+def test_few_candidates_need_fewer_heats() -> None:
+    settings, most = Settings(20), 10**6
+    assert [heat.iterations for heat in fit_starts.heats(settings, most, 10)] == [3, 10, 30]
+    assert [heat.iterations for heat in fit_starts.heats(settings, most, 4)] == [10, 30]
+    assert [heat.iterations for heat in fit_starts.heats(settings, most, 2)] == [30]
+    hard = replace(settings, hard=True)
+    assert fit_starts.heats(hard, most, 10) == (fit_starts.WHOLE,)
+
+
 # --- resume
 
 
+@pytest.mark.parametrize(("whole_pool", "n_done"), [(True, 4), (False, 4), (False, 13)])
 def test_a_fit_stopped_among_its_candidates_resumes_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole_pool: bool, n_done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, hidden = planted_text(60, 300, 3, 5)
-    corpus, pairs = Corpus.from_rows(rows, n_partitions=2), Constraints(*label_pairs(hidden, 30, 5))
-    settings, cosine = Settings(3, seed=2, n_init=4), make_distortion("cosine")
-    asked = FitInput(corpus, pairs, settings, cosine)
+    asked, ran = tournament(monkeypatch, 2)
+    if whole_pool:
+        monkeypatch.setattr(fit_starts, "WHOLE_ROWS", 5000)
     whole = fit_corpus(asked, run_dir=tmp_path / "whole")
-    ran: list[str] = []
-    run = fit_starts.run_candidate
-
-    def counted(place: StartSample, name: str, *arguments: Any) -> Candidate:
-        ran.append(name)
-        return run(place, name, *arguments)
-
-    monkeypatch.setattr(fit_starts, "run_candidate", counted)
+    order = list(ran)
+    ran.clear()
 
     def stop(record: dict[str, Any]) -> None:
-        if len(record["starts"]) == 4:
+        if len(record["starts"]) == n_done:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fit_corpus(asked, run_dir=tmp_path / "two", progress=stop)
-    names = candidate_names(settings, constrained=True)
-    assert sorted(ran) == names[:4]
+    assert sorted(ran[:n_done]) == sorted(order[:n_done])
+    assert len(ran) == n_done
     ran.clear()
     again = fit_corpus(asked, run_dir=tmp_path / "two")
-    assert sorted(ran) == sorted(names[4:])
+    assert sorted(ran) == sorted(order[n_done:])
     assert again.state.energy == whole.state.energy
     assert labels_of(again).tolist() == labels_of(whole).tolist()
     assert again.history == whole.history

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from hmrf_dask.cli.group import (
-    Cost,
     HmrfCommand,
+    Number,
     Place,
     Whole,
     connected_to,
@@ -19,7 +19,7 @@ from hmrf_dask.cli.group import (
     with_options,
 )
 from hmrf_dask.cli.progress import shown_progress
-from hmrf_dask.limits import Range
+from hmrf_dask.limits import Range, problem_of_cost
 from hmrf_dask.parameters import FLAG, PARAMETERS, REQUIRED, SWITCH, Parameter, taken_by
 
 ON_OFF: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
@@ -38,9 +38,9 @@ def option_of(parameter: Parameter) -> Callable[[Any], Any]:
     flag, help_text = f"--{name.replace('_', '-')}", parameter.help
     kind: click.ParamType[Any] | None
     if parameter.is_cost:
-        kind = Cost()
+        kind = Number(problem_of_cost)
     elif isinstance(values, Range):
-        kind = Whole(values)
+        kind = Whole(values) if values.whole else Number(values.problem)
     elif name == "init":
         kind = Place()
         help_text += " Or an .npy file of centroids."

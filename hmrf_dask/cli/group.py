@@ -30,7 +30,7 @@ from hmrf_dask.errors import (
     is_of_a_store,
     may_pass,
 )
-from hmrf_dask.limits import RANGES, Range, problem_of_cost
+from hmrf_dask.limits import RANGES, Range
 from hmrf_dask.redaction import logs_without_secrets, shortened, without_secrets
 from hmrf_dask.storage.addresses import plain_url
 
@@ -312,28 +312,31 @@ class Whole(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-class Cost(click.ParamType[float]):
-    """What a broken pair costs.
+class Number(click.ParamType[float]):
+    """A number with which nothing is wrong, as `problem_of` it says.
 
     Examples
     --------
-    >>> Cost().convert("0.5", None, None)
+    >>> Number(RANGES["share"].problem).convert("0.5", None, None)
     0.5
     """
 
     name = "number"
+
+    def __init__(self, problem_of: Callable[[float], str]) -> None:
+        self.problem_of = problem_of
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return the number."""
         try:
-            cost = float(value)
+            number = float(value)
         except ValueError:
             self.fail(f"must be a number, got {shortened(value)}", param, ctx)
-        if problem := problem_of_cost(cost):
+        if problem := self.problem_of(number):
             self.fail(f"{problem}, got {shortened(value)}", param, ctx)
-        return cost
+        return number
 
 
 class PlaceOfFile(click.Path):

@@ -108,8 +108,11 @@ class Journal:
                 for start, file in zip(record["starts"], commit.files, strict=True)
             ]
 
-    def keep_candidate(self, candidate: Candidate) -> None:
-        """Commit a finished candidate of the pool, with all that were finished before it."""
+    def keep_candidate(self, candidate: Candidate, *, of: int) -> None:
+        """Commit a finished candidate of the pool, with all that were finished before it.
+
+        A pool has `of` of them; one that runs in several heats counts in each.
+        """
         self.candidates.append(candidate)
         files = [finished.file for finished in self.candidates]
         record = self._record("start", len(self.candidates), candidate.energy, moved=0, stop=None)
@@ -119,7 +122,7 @@ class Journal:
         log.info("start %s ends with J %.6g", name, value)
         event = {"event": "candidate", "commit": self.committed, "name": name, "J": value}
         self.run.event(event | {"n_iter": candidate.n_iter})
-        self.progress(record | {"name": name})
+        self.progress(record | {"name": name, "of": of})
 
     def keep(self, phase: str, number: int, iteration: Iteration) -> None:
         """Commit iteration `number` of a phase, report it, and remove what no commit needs."""

@@ -7,7 +7,7 @@ stopped resumes from its last commit to the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -34,6 +34,8 @@ from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.types import FloatArray
 
 UNFINISHED = "max_iter iterations done"
+LATELY = 5  # iterations that `tol` looks at: one alone may lower J little, and those after it more
+IN_EVERY_ITERATION = ("A", "variation")  # one of these steps
 MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob
 Steps = tuple[tuple[str, float], ...]  # of one iteration: their names, and J after each
 
@@ -61,6 +63,7 @@ class Record(Protocol):
     """What keeps the iterations of a fit."""
 
     n_iter: int  # iterations of the phase "fit"
+    history: list[tuple[str, str, float]]  # phase, step, J
 
     @property
     def next(self) -> int:
@@ -113,10 +116,26 @@ class Fit:
             self.engine.number = self.record.next
             iteration = iterate(number)
             check_progress(self._state, iteration.state)
+            iteration = self._judged(phase, iteration)
             self._keep(phase, number + 1, iteration)
             if iteration.stop is not None:
                 return iteration.stop
         return None
+
+    def _judged(self, phase: str, iteration: Iteration) -> Iteration:
+        """Return an iteration that ends its phase where the last ones brought too little."""
+        if iteration.stop is not None or self.engine.learning:
+            return iteration
+        values = [
+            value
+            for earlier, step, value in self.record.history
+            if earlier == phase and step in IN_EVERY_ITERATION
+        ]
+        tol = self.engine.problem.settings.tol
+        if pays([*values, iteration.state.energy.value], tol):
+            return iteration
+        stop = f"the last {LATELY} iterations lowered J by less than {tol:g} of it"
+        return replace(iteration, stop=stop)
 
     def _warm_up(self, done: int) -> None:
         """Run iterations with a smoothing that falls, then hold it."""
@@ -239,6 +258,20 @@ def refine_iteration(engine: Engine, state: State) -> Iteration:
         if learned is not None:
             return Iteration(learned, steps=(("B", learned.energy.value),))
     return replace(iteration, stop="neither a row nor a group can move with a gain")
+
+
+def pays(values: Sequence[float], tol: float) -> bool:
+    """Return whether the last iterations lowered J enough to go on; `values`: J after each.
+
+    Examples
+    --------
+    >>> pays([9, 8, 7.5, 7.2, 7.1, 7.05], 0.1), pays([8, 7.5, 7.2, 7.1, 7.05, 7.04], 0.2)
+    (True, False)
+    """
+    if len(values) <= LATELY:
+        return True
+    before = values[-1 - LATELY]
+    return before - values[-1] >= tol * abs(before)
 
 
 def warm_iteration(engine: Engine, state: State, smoothing: float, number: int) -> Iteration:

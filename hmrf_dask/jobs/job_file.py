@@ -337,7 +337,8 @@ def _field_of(parameter: Parameter) -> tuple[Any, Any]:
     if parameter.is_cost:
         kind = Annotated[float, Field(**RANGES["cost"].as_field()), AfterValidator(_checked_cost)]
     elif isinstance(parameter.values, Range):
-        kind = Annotated[int, Field(**parameter.values.as_field())]
+        number = int if parameter.values.whole else float
+        kind = Annotated[number, Field(**parameter.values.as_field())]
     else:
         names = tuple(value for value in parameter.values if isinstance(value, str))
         kinds = [StrictBool] if True in parameter.values else []

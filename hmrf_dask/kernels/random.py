@@ -13,7 +13,15 @@ import numpy as np
 from hmrf_dask.kernels.compiled import frozen, inner, njit
 from hmrf_dask.types import FloatArray, KeyArray
 
-PURPOSES = {"k-means++": 1, "random": 2, "perturb": 3, "sample": 4, "order": 5, "sketch": 6}
+PURPOSES = {
+    "k-means++": 1,
+    "random": 2,
+    "perturb": 3,
+    "sample": 4,
+    "order": 5,
+    "sketch": 6,
+    "drawn": 7,
+}
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 

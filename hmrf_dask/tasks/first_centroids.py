@@ -24,6 +24,8 @@ from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import StoredLabels
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, Sized
 
+DRAWN_ROWS = 2_000  # that k-means++ sees at least
+DRAWN_ROWS_PER_CLUSTER = 50  # measured: all rows give starts that end no lower
 PERTURBATION = 0.35  # of each entry, either way; the paper gives no size
 
 
@@ -56,6 +58,15 @@ class CandidateRows:
             return np.asarray(spread(self.terms.factor, self.block.n_rows) != 0.0)
         owners = np.repeat(np.arange(self.block.n_rows), np.diff(self.block.indptr))
         return np.bincount(owners[self.block.values != 0], minlength=self.block.n_rows) > 0
+
+    def drawn(self, n_rows: int, start: int) -> CandidateRows:
+        """Return so many of the rows, other ones for every start; undecided ones come last."""
+        if n_rows >= self.block.n_rows:
+            return self
+        numbers = uniforms(self.block.keys, self.seed, "drawn", start, 0, 0)
+        numbers = np.where(self.decided, numbers, 2.0)
+        chosen = np.argsort(numbers, kind="stable")[:n_rows]
+        return replace(self, block=self.block.take(np.sort(chosen)))
 
     def sum_by(self, labels: IntArray, n_groups: int) -> Sums:
         """Return the fixed-point sums of the rows with a label >= 0."""
@@ -95,8 +106,9 @@ def kmeans_plus_plus(
     """Return `known` centroids filled up to K by rows: of 2 + ln K draws the one that helps most.
 
     A draw with probability proportional to the distance is a race: the least exponential / distance
-    wins.
+    wins. Of many rows only some are looked at.
     """
+    sample = sample.drawn(max(DRAWN_ROWS, DRAWN_ROWS_PER_CLUSTER * n_clusters), start)
     n_known, nearest = 0, np.ones(sample.block.n_rows)
     if known is not None and len(known):
         n_known, nearest = len(known), sample.distances(known).min(axis=1)

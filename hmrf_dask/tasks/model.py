@@ -42,6 +42,7 @@ class Settings:
     on_conflict: Literal["raise", "keep", "drop"] = "raise"
     n_init: int = 10
     max_iter: int = 100
+    tol: float = 2e-5
     hard: bool = False  # no pair is ever broken: COP-KMeans
     retries: int = 0  # other orders in which hard pairs are tried
     seed: int = 0

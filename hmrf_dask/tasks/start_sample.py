@@ -135,8 +135,8 @@ def fill_classes(sample: StartSample, known: FloatArray, classes: IntArray) -> F
     return out
 
 
-SAMPLE_ROWS = 50_000
-SAMPLE_ROWS_PER_CLUSTER = 200
+SAMPLE_ROWS = 20_000
+SAMPLE_ROWS_PER_CLUSTER = 100
 
 
 def start_sample_size(n_rows: int, settings: Settings) -> int:

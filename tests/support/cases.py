@@ -58,6 +58,17 @@ def sampled(n_pairs: int) -> Case:
     return replace(text_case(160, 240, 3, n_pairs, ids=True), constants=constants)
 
 
+def tournament(n_pairs: int) -> Case:
+    """Return a case whose starts compete in heats, on part of the rows and of those drawn."""
+    constants = {
+        "hmrf_dask.fit.starts.WHOLE_ROWS": 0,
+        "hmrf_dask.tasks.first_centroids.DRAWN_ROWS": 40,
+        "hmrf_dask.tasks.first_centroids.DRAWN_ROWS_PER_CLUSTER": 1,
+    }
+    case = sampled(n_pairs)
+    return replace(case, constants={**case.constants, **constants})
+
+
 def of_family(
     kind: type[Any], n_pairs: int = 30, *, cannot: bool = True, **parameters: Any
 ) -> Case:
@@ -142,6 +153,8 @@ FITS: Mapping[str, Case] = {
     "one start": text_case(**SIZES, init="neighborhoods"),
     "starts from a sample": sampled(40),
     "starts from a sample, one component": sampled(400),
+    "starts in heats": tournament(40),
+    "ended by tol": text_case(**SIZES, init="neighborhoods", refine=True, tol=3e-3),
     "beliefs": noisy(inference="belief-propagation"),
     "beliefs, potts": noisy(inference="belief-propagation", penalty="potts"),
     "beliefs, learned": believing(learn_weights=True, closure=False),

@@ -44,7 +44,9 @@ def values_of(parameter: Parameter) -> str:
     if parameter.is_cost:
         words = COST_MUST_BE.removeprefix("must be ")
     elif isinstance(parameter.values, Range):
-        words = " to ".join(f"{end:,}" for end in parameter.values)
+        words = " to ".join(
+            f"{end:,g}" if not parameter.values.whole else f"{end:,}" for end in parameter.values
+        )
     else:
         words = ", ".join(map(shown, parameter.values))
     return f"{words}; {parameter.objects}" if parameter.objects else words

@@ -22,11 +22,13 @@ NOT_WHOLE = {
     "nested": "[" * 15 + "1" + "]" * 15, "mapping": "{a: 1}", "superscript": "²",
     "sexagesimal": "1:30", "hexadecimal": "0x10", "tag": "!!int 3", "anchor": "&x 3",
 }  # fmt: skip
+VERY_SMALL = ("1.0e-300", "4.9e-324")
 NOT_COST = {
     "yes": "yes", "negative": "-0.5", "text": '"3"', "1e308": "1.0e+308", "10^400": "1" + "0" * 400,
     "5,000 digits": "7" * 5000, "inf": ".inf", "1e400": "1.0e+400", "nan": ".nan", "list": "[1.0]",
     "tiny": "1.0e-300", "mapping": "{a: 1}", "least": "4.9e-324", "10^13": str(10**13),
 }  # fmt: skip
+NOT_SHARE = {name: value for name, value in NOT_COST.items() if value not in VERY_SMALL}
 NOT_FLAG = {
     "1": "1", "0": "0", "text": '"true"', "fraction": "1.0", "list": "[true]", "mapping": "{a: 1}",
 }  # fmt: skip
@@ -97,7 +99,8 @@ def values() -> Iterator[Case]:
     """Yield every field with every value that it cannot have."""
     kinds: tuple[tuple[Any, Any, Any], ...] = (
         (job, JOB_WHOLE, NOT_WHOLE), (job, ("method.must_link_cost",), NOT_COST),
-        (job, ("method.cannot_link_cost",), NOT_COST), (job, JOB_FLAGS, NOT_FLAG),
+        (job, ("method.cannot_link_cost",), NOT_COST), (job, ("method.tol",), NOT_SHARE),
+        (job, JOB_FLAGS, NOT_FLAG),
         (job, JOB_TEXTS, NOT_TEXT), (manifest, MANIFEST_WHOLE, NOT_WHOLE),
         (manifest, MANIFEST_FLAGS, NOT_FLAG), (manifest, MANIFEST_TEXTS, NOT_TEXT),
     )  # fmt: skip

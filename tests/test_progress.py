@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from hmrf_dask.cli.progress import Bar, remaining, shown_progress
+from hmrf_dask.cli.progress import Bar, Seen, remaining, shown_progress
 
 
 @contextmanager
@@ -32,10 +32,16 @@ def test_the_bar_shows_steps_and_iterations() -> None:
         task = progress.tasks[0]
         assert (task.description, task.total, task.completed) == ("count words", 12, 3)
         assert task.fields["state"] == "3 of 12"
-        bar.tell({"phase": "fit", "iteration": 2, "J": 1234.5, "moved": 17})
+        bar.tell({"phase": "start", "iteration": 3, "of": 16, "J": 90.0, "n_rows": 100})
+        task = progress.tasks[0]
+        assert (task.description, task.total, task.completed) == ("starts", 16, 3)
+        assert task.fields["state"] == "3 of 16, J 90 (0.9000 a document)"
+        event = {"J": 1234.5, "moved": 17, "n_rows": 2000, "enough": 1e-3}
+        bar.tell({"phase": "fit", "iteration": 2, **event})
         task = progress.tasks[0]
         assert (task.description, task.total) == ("fit", None)
-        assert task.fields["state"] == "iteration 2, J 1234.5, 17 rows changed cluster"
+        shown = "iteration 2, J 1234.5 (0.6172 a document), 17 rows changed cluster"
+        assert task.fields["state"] == shown
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,16 @@ def test_the_bar_shows_steps_and_iterations() -> None:
 def test_the_end_is_guessed_from_how_fast_fewer_documents_move(
     seen: list[tuple[float, int]], text: str
 ) -> None:
-    assert remaining(seen) == text
+    assert remaining([Seen(when, moved, 1.0) for when, moved in seen]) == text
+
+
+def test_the_end_is_guessed_from_how_fast_smaller_gains_are_made() -> None:
+    energies = [100.0, 90.0, 89.0, 88.9]  # gains 10, 1, .1
+    seen = [Seen(float(when), 50, one, 1e-3) for when, one in enumerate(energies)]
+    assert remaining(seen) == "about 2 s left"
+    assert remaining([one._replace(enough=0.0) for one in seen]) == ""
+    moving = [one._replace(moved=10 ** (6 - at)) for at, one in enumerate(seen)]
+    assert remaining(moving) == "about 2 s left"  # gains end it sooner than the 3 s of the rows
 
 
 def test_lines_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,10 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hmrf_dask.errors import rows_moved
 from hmrf_dask.jobs.progress import nothing
@@ -88,7 +89,7 @@ class Bar:
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.task = progress.add_task("", total=None, state="", eta="")
-        self.seen: list[tuple[float, int]] = []  # when, and how many documents moved
+        self.seen: list[Seen] = []  # the iterations of the phase
         self.phase = ""
 
     def tell(self, event: dict[str, Any]) -> None:
@@ -101,11 +102,19 @@ class Bar:
             left = self.progress.tasks[0].time_remaining
             state = f"{done} of {total}" if total else ""
             eta = f"about {_span(left)} left" if left else ""
+        elif event["phase"] == "start":
+            self._enter("starts")
+            done, total = event["iteration"], event["of"]
+            self.progress.update(self.task, total=total, completed=done)
+            left = self.progress.tasks[0].time_remaining
+            state = f"{done} of {total}, {_energy(event)}"
+            eta = f"about {_span(left)} left" if left else ""
         else:
             self._enter(event["phase"])
-            self.seen.append((time.monotonic(), event["moved"]))
+            numbers = event["moved"], event["J"], event["enough"]
+            self.seen.append(Seen(time.monotonic(), *numbers))
             moved = rows_moved(event["iteration"], event["moved"])
-            state = f"iteration {event['iteration']}, J {event['J']:.6g}, {moved}"
+            state = f"iteration {event['iteration']}, {_energy(event)}, {moved}"
             eta = remaining(self.seen)
         self.progress.update(self.task, state=state, eta=eta)
 
@@ -116,22 +125,49 @@ class Bar:
             self.task = self.progress.add_task(phase, total=None, state="", eta="")
 
 
-def remaining(seen: list[tuple[float, int]]) -> str:
-    """Return how long a phase will last yet, from how fast fewer documents move; '' if unknown.
+def _energy(event: dict[str, Any]) -> str:
+    """Return J, and how much of it is a document's: at once a first answer to how good this is."""
+    return f"J {event['J']:.6g} ({event['J'] / max(event['n_rows'], 1):.4f} a document)"
+
+
+class Seen(NamedTuple):
+    """An iteration that was shown."""
+
+    when: float
+    moved: int
+    energy: float
+    enough: float = 0.0  # an iteration that lowers J by less ends the phase, in the long run
+
+
+def remaining(seen: Sequence[Seen]) -> str:
+    """Return how long a phase will last yet, '' if unknown.
+
+    It ends where no document moves or J falls too little; both fall by about the same share in
+    every iteration.
 
     Examples
     --------
-    >>> remaining([(0.0, 1000), (2.0, 100)])
+    >>> remaining([Seen(0.0, 1000, 9.0), Seen(2.0, 100, 8.0)])
     'about 4 s left'
-    >>> remaining([(0.0, 1000)])
+    >>> remaining([Seen(0.0, 1000, 9.0)])
     ''
     """
-    recent = [(when, moved) for when, moved in seen[-4:] if moved > 0]
-    if len(recent) < 2 or recent[-1][1] >= recent[0][1]:
-        return ""
-    (began, many), (now, few) = recent[0], recent[-1]
-    falling = math.log(many / few) / (now - began) if now > began else math.inf
-    return f"about {_span(math.log(few / SETTLED) / falling)} left"
+    recent = [one for one in seen[-4:] if one.moved > 0]
+    times = [one.when for one in recent]
+    lefts = [_until(times, [one.moved for one in recent], SETTLED)]
+    gains = [one.energy - after.energy for one, after in pairwise(recent)]
+    if recent and recent[-1].enough > 0:
+        lefts.append(_until(times[1:], gains, recent[-1].enough))
+    known = [left for left in lefts if left is not None]
+    return f"about {_span(min(known))} left" if known else ""
+
+
+def _until(times: Sequence[float], values: Sequence[float], end: float) -> float | None:
+    """Return the seconds until values that fall by a share come to `end`, None if they rise."""
+    if len(values) < 2 or not values[0] > values[-1] > 0 or times[-1] <= times[0]:
+        return None
+    falling = math.log(values[0] / values[-1]) / (times[-1] - times[0])
+    return max(0.0, math.log(values[-1] / end) / falling)
 
 
 def _span(seconds: float) -> str:

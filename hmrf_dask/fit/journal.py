@@ -11,7 +11,7 @@ import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, Commit, LabelsFile
 from hmrf_dask.errors import RunDirectoryError, rows_moved
-from hmrf_dask.fit.loop import Iteration, Position
+from hmrf_dask.fit.loop import LATELY, Iteration, Position
 from hmrf_dask.fit.m_step import FLOOR, centroids_of, effective_share, keeps_centroid
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.problem import LabelFiles, Problem
@@ -64,6 +64,8 @@ class Journal:
     history: list[tuple[str, str, float]] = field(default_factory=list)  # phase, step, J
     n_iter: int = 0  # iterations of E-step and M-steps of the winner
     committed: int = 0  # number of the last commit
+    tol: float = 0.0  # of the settings, for who guesses when a phase ends
+    n_rows: int = 0
 
     @property
     def next(self) -> int:
@@ -72,6 +74,7 @@ class Journal:
 
     def open(self, problem: Problem) -> Commit | None:
         """Report that a fit starts or resumes; return the last commit, None where it starts."""
+        self.tol, self.n_rows = problem.settings.tol, problem.extent.n_rows
         commit = self.run.latest()
         modes = [plan.mode for plan in problem.icm_problems]
         self.run.event(
@@ -122,7 +125,7 @@ class Journal:
         log.info("start %s ends with J %.6g", name, value)
         event = {"event": "candidate", "commit": self.committed, "name": name, "J": value}
         self.run.event(event | {"n_iter": candidate.n_iter})
-        self.progress(record | {"name": name, "of": of})
+        self.progress(record | {"name": name, "of": of, "n_rows": candidate.file.n_rows})
 
     def keep(self, phase: str, number: int, iteration: Iteration) -> None:
         """Commit iteration `number` of a phase, report it, and remove what no commit needs."""
@@ -144,7 +147,8 @@ class Journal:
         health = _health(state)
         self._report(phase, number, iteration, health)
         self.run.clean()
-        self.progress(record | health)
+        enough = self.tol * abs(state.energy.value) / LATELY
+        self.progress(record | health | {"n_rows": self.n_rows, "enough": enough})
 
     def _record(
         self, phase: str, number: int, energy: Energy, *, moved: int, stop: str | None

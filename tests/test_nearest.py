@@ -13,11 +13,10 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 
 from hmrf_dask.distortions import DISTORTIONS
-from hmrf_dask.kernels import distances, means, nearest, products
-from hmrf_dask.kernels import nearest as kernels_nearest
+from hmrf_dask.kernels import approximate, distances, means, nearest, products
+from hmrf_dask.kernels.approximate import make_approximate_table
 from hmrf_dask.kernels.compiled import Terms, spread
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED, Table
-from hmrf_dask.kernels.nearest import make_approximate_table
 from hmrf_dask.kernels.products import aligned, has_half, layout
 from hmrf_dask.rows.block import RowBlock
 from tests.support import problems
@@ -191,16 +190,16 @@ def test_scores_disagree_by_no_more_than_the_slack(find_in: Any, precision: str,
     for block in blocks_of(rows):
         distortion = bound(name, rows)
         terms, table = used(distortion, block, centroids, weights)
-        approximate = make_approximate_table(table, half=precision == "half")
-        stored = approximate.columns.table.view(np.float16 if precision == "half" else np.float32)
+        coarse = make_approximate_table(table, half=precision == "half")
+        stored = coarse.columns.table.view(np.float16 if precision == "half" else np.float32)
         x = block.to_dense().astype(np.float64)
         scores = spread(terms.scale, 20)[:, None] * (x @ stored[:, :K].astype(np.float64))
-        scores = scores / approximate.unit + table.bias
+        scores = scores / coarse.unit + table.bias
         scores = scores + spread(terms.shift, 20)[:, None] * table.extra
         every = distortion.distances(block, terms, table)
         wrong = (scores - scores[:, :1]) - (every - every[:, :1])
-        bounds = nearest.RoundingBounds.of(table, approximate)
-        slack = nearest.rounding_slack(block.arrays, terms, bounds)
+        bounds = approximate.RoundingBounds.of(table, coarse)
+        slack = approximate.rounding_slack(block.arrays, terms, bounds)
         assert (np.abs(wrong) <= slack[:, None]).all()
         assert (slack < 0.1 * (1.0 + np.abs(every).max(axis=1))).all()
 
@@ -212,9 +211,8 @@ def test_few_rows_of_text_are_left_to_float64(name: str) -> None:
     centroids = np.random.default_rng(0).uniform(0.01, 1.0, (50, 200)) ** 4
     terms, table = used(distortion, block, centroids, np.ones(200))
     every = np.sort(distortion.distances(block, terms, table), axis=1)
-    approximate = kernels_nearest.approximate_table(table)
-    bounds = nearest.RoundingBounds.of(table, approximate)
-    slack = nearest.rounding_slack(block.arrays, terms, bounds)
+    bounds = approximate.RoundingBounds.of(table, approximate.approximate_table(table))
+    slack = approximate.rounding_slack(block.arrays, terms, bounds)
     assert (every[:, 1] - every[:, 0] <= slack).mean() < 0.05
 
 
@@ -227,8 +225,8 @@ def test_uneven_weights_leave_no_more_rows_to_float64(name: str) -> None:
     widths = []
     for weights in (np.ones(200), uneven / uneven.mean()):
         terms, table = used(distortion, block, centroids, weights)
-        bounds = nearest.RoundingBounds.of(table, kernels_nearest.approximate_table(table))
-        widths.append(float(np.median(nearest.rounding_slack(block.arrays, terms, bounds))))
+        bounds = approximate.RoundingBounds.of(table, approximate.approximate_table(table))
+        widths.append(float(np.median(approximate.rounding_slack(block.arrays, terms, bounds))))
     assert widths[1] < 1.5 * widths[0]  # four times as much by Euclidean lengths
 
 
@@ -264,10 +262,10 @@ def test_linked_rows_stay_and_rows_without_a_label_get_one() -> None:
 def test_a_row_too_long_for_its_bound_is_left_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = text_like(30, 40, 6)
     block, distortion = RowBlock.from_array(rows), bound("cosine", rows)
-    monkeypatch.setattr(nearest, "LONGEST", 40)
+    monkeypatch.setattr(approximate, "LONGEST", 40)
     terms, table = used(distortion, block, near_ties(35, 40, 2), np.ones(40))
-    bounds = nearest.RoundingBounds.of(table, kernels_nearest.approximate_table(table))
-    assert np.isinf(nearest.rounding_slack(block.arrays, terms, bounds)).all()
+    bounds = approximate.RoundingBounds.of(table, approximate.approximate_table(table))
+    assert np.isinf(approximate.rounding_slack(block.arrays, terms, bounds)).all()
     check_nearest(distortion, block, terms, table)
 
 
@@ -297,8 +295,8 @@ def test_a_table_that_travelled_is_aligned_and_gives_the_same(name: str) -> None
     shifted = [memoryview(memory).toreadonly()[1:] for memory in moved]
     other = pickle.loads(text, buffers=shifted)
     assert found(other) == expected
-    assert kernels_nearest.approximate_table(other).columns.table.ctypes.data % products.LINE == 0
-    assert kernels_nearest.approximate_table(other) is kernels_nearest.approximate_table(other)
+    assert approximate.approximate_table(other).columns.table.ctypes.data % products.LINE == 0
+    assert approximate.approximate_table(other) is approximate.approximate_table(other)
 
 
 def test_terms_that_all_rows_share_give_the_same() -> None:
@@ -439,9 +437,9 @@ def test_an_approximate_table_is_made_once() -> None:
 
 
 def test_bounds_of_rounding_hold_for_narrower_ones_that_are_not_far_narrower() -> None:
-    bounds = nearest.RoundingBounds(*[1.0] * 9)
+    bounds = approximate.RoundingBounds(*[1.0] * 9)
     assert bounds.hold(bounds)
     assert bounds.above().hold(bounds)
     assert not bounds.hold(bounds.above())
-    narrow = nearest.RoundingBounds(*[0.1] * 8, 1.0)
+    narrow = approximate.RoundingBounds(*[0.1] * 8, 1.0)
     assert not bounds.hold(narrow)

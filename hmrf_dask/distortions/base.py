@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from hmrf_dask.kernels import distances, exact, hamerly, pairs
+from hmrf_dask.kernels import approximate, distances, exact, hamerly, pairs
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import Table
@@ -266,7 +266,7 @@ class TableDistortion(Distortion):
 
     def make_ready(self, table: Table) -> None:
         """See `Distortion.make_ready`."""
-        nearest_rows.approximate_table(table)
+        approximate.approximate_table(table)
 
     def nearest(
         self,

@@ -284,6 +284,14 @@ def product(dense: bool, lanes: int) -> Callable[..., None]:
     return multiply
 
 
+def products(rows: RowArrays, starts: AnyArray, columns: Any, out: AnyArray, column: int) -> None:
+    """Write the products of dense rows, by where they start, with some columns of a table."""
+    if column == 0:  # all at once
+        n_features = len(columns.table)
+        for row, start in enumerate(starts):
+            out[row] = rows.values[start : start + n_features] @ columns.table
+
+
 def store(table: AnyArray, row: int, column: int, value: float) -> float:
     """Store a number in a float32 table and return what was stored."""
     table[row, column] = value

@@ -14,17 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.approximate import WIDEST, RoundingBounds, RowScaling, approximate_table
 from hmrf_dask.kernels.compiled import RowArrays, Terms, former, frozen, inner, njit, of_row
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.instructions import stream
-from hmrf_dask.kernels.nearest import (
-    WIDEST,
-    RoundingBounds,
-    Scoring,
-    approximate_table,
-    rounding_slack,
-    score,
-)
+from hmrf_dask.kernels.nearest import Scoring, score
 from hmrf_dask.kernels.products import aligned, multiply_row
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
@@ -189,7 +183,7 @@ def _approximate(
             return i, place
         if not out.coarse[i]:
             multiply_row(rows, i, scoring.columns, scores)
-            scale, shift = of_row(scoring.scale, i), of_row(scoring.shift, i)
+            scale, shift = of_row(scoring.rows.scale, i), of_row(scoring.rows.shift, i)
             least = score(scores, scoring.bias, scoring.extra, scale, shift)
             _to_steps(scores, least, steps.per_step, wide)
             if pairs.labels[pairs.first + i] >= 0:
@@ -224,7 +218,8 @@ def approximate_costs(
     out. With `single`, scores are in single precision even where half is faster.
     """
     approximate, per_step = approximate_table(table, single=single), 1.0 / step
-    slack = rounding_slack(rows, terms, RoundingBounds.of(table, approximate))
+    scaling = RowScaling.of(rows, terms, RoundingBounds.of(table, approximate))
+    slack = scaling.slack
     coarse = ~(slack <= tolerance) | (max(step, per_step) > WIDEST)
     n_rows, n_clusters = rows.n_rows, len(table.bias)
     near = np.empty((2, max(n_clusters, NEAR)), np.int64)
@@ -235,7 +230,8 @@ def approximate_costs(
         coarse,
         *near,
     )
-    steps = _Steps(Scoring.of(approximate, terms, slack), np.float32(per_step))
+    scoring = Scoring(approximate.columns, approximate.bias, approximate.extra, scaling)
+    steps = _Steps(scoring, np.float32(per_step))
     buffers = _buffers(n_clusters, approximate.columns.table.shape[1])
     listed, done = [near[:, :0]], 0
     while done < n_rows:

@@ -41,8 +41,8 @@ class RowBounds:
         self.labels: LabelArray = np.zeros(0, np.int32)  # what they got
         # by how much, at least, any other centroid was farther
         self.gaps: RowArray = np.zeros(0, np.float32)
-        # for which bounds of rounding, and how far off scores can be then
-        self.slack: tuple[Any, FloatArray] | None = None
+        # for which bounds of rounding, and the `RowScaling` that holds then
+        self.scaling: tuple[Any, Any] | None = None
 
     def __reduce__(self) -> tuple[type[RowBounds], tuple[()]]:
         """Travel empty."""

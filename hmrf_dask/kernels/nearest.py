@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,10 +10,10 @@ from llvmlite import ir
 from numba import types
 
 from hmrf_dask.kernels import compiled
+from hmrf_dask.kernels.approximate import RoundingBounds, RowScaling, approximate_table
 from hmrf_dask.kernels.compiled import (
     RowArrays,
     Terms,
-    former,
     frozen,
     frozen_terms,
     inner,
@@ -22,160 +21,25 @@ from hmrf_dask.kernels.compiled import (
     njit,
     of_row,
 )
-from hmrf_dask.kernels.distances import DOUBLE, LARGEST, SMALLEST, Operands, Table, distance
+from hmrf_dask.kernels.distances import Operands, Table, distance
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds, rows_to_compare
-from hmrf_dask.kernels.instructions import prefetch, prefetch_row
+from hmrf_dask.kernels.instructions import prefetch_row
 from hmrf_dask.kernels.products import (
     LANES,
     Columns,
     aligned,
-    has_half,
-    layout,
     multiply_row,
+    multiply_rows,
+    rows_together,
     spread,
-    store,
 )
-from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
 
 _INDEX, _LANE = ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _INFINITE = ir.Constant(_VECTOR, [float("inf")] * LANES)
-TILE = 16  # features that are turned at a time: two lines of each centroid
-RUN = 4096  # features whose bounds are added up together
-SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
-HALF_BITS = 14  # half floats reach 2**15.99; twice the largest entry must fit
 MARGIN = 2.0**-18  # more than float32 rounds off scores that are made smaller
-
-
-class ApproximateTable(NamedTuple):
-    """A table of centroids in single or half precision, times a power of two."""
-
-    columns: Columns
-    bias: RowArray  # (width,): of `Table`; the bias of columns that are no centroid is infinite
-    extra: RowArray
-    unit: float  # what the entries are times
-    # the largest norm of a column (see `Table.weights`) and the largest entry, without `unit`
-    norm: float
-    entry: float
-    norm_error: float  # the same of what rounding took from them
-    entry_error: float
-
-
-@inner()
-def _mean(line: FloatArray, lanes: FloatArray) -> Any:
-    """Return the mean, every 16th number in a sum of its own."""
-    n_clusters = line.shape[0]
-    whole = n_clusters - n_clusters % LANES
-    lanes[:] = 0.0
-    for first in range(0, whole, LANES):
-        for lane in range(LANES):
-            lanes[lane] += line[first + lane]
-    for h in range(whole, n_clusters):
-        lanes[h - whole] += line[h]
-    half = LANES // 2
-    while half > 0:
-        for lane in range(half):
-            lanes[lane] += lanes[half + lane]
-        half //= 2
-    return lanes[0] / n_clusters
-
-
-class _Source(NamedTuple):
-    """What an approximate table is made of; no `metric`, no `shares`: all 1."""
-
-    exact: FloatArray
-    metric: FloatArray
-    shares: FloatArray
-    unit: float
-
-
-_make_source = former(_Source)
-
-
-@njit(nogil=True, cache=True)
-def _fill(
-    source: _Source, begin: int, n_features: int, table: RowArray, moments: FloatArray
-) -> None:
-    """Write features `begin` to `n_features` of a table, and into `moments` what it is like.
-
-    That is, sums of squares of entries and of what is lost, times the features' `shares`, and the
-    largest entry, column by column.
-    """
-    exact, metric, shares, unit = source
-    norms, errors, tops = moments[0], moments[1], moments[2]
-    n_clusters = exact.shape[0]
-    tile, lanes = np.empty((TILE, n_clusters)), np.empty(LANES)
-    for first in range(begin, n_features, TILE):
-        count = min(TILE, n_features - first)
-        for h in range(n_clusters):
-            row = exact[h]
-            for ahead in range(first + 2 * TILE, min(first + 3 * TILE, n_features), TILE // 2):
-                prefetch(row, ahead)  # the machine follows few arrays at once
-            for t in range(count):
-                tile[t, h] = row[first + t]
-        for t in range(count):
-            line = tile[t]
-            middle = _mean(line, lanes)
-            scale = unit if metric.shape[0] == 0 else unit * metric[first + t]
-            share = 1.0 if shares.shape[0] == 0 else shares[first + t]
-            for h in range(n_clusters):
-                value = scale * (line[h] - middle)
-                lost = value - store(table, first + t, h, value)
-                norms[h] += share * (value * value)
-                errors[h] += share * (lost * lost)
-            for h in range(n_clusters):  # by itself: of more arrays LLVM makes no vectors
-                size = abs(scale * (line[h] - middle))
-                tops[h] = size if size > tops[h] else tops[h]
-
-
-def make_approximate_table(table: Table, *, half: bool) -> ApproximateTable:
-    """Return the approximate table of a table, in half or in single precision."""
-    n_clusters, n_features = table.exact.shape
-    width, vectors = layout(n_clusters, np.float32)
-    entries = buffer((n_features, width), np.uint16 if half else np.float32)
-    entries[:, n_clusters:] = 0
-    exponent = math.frexp(2.0 * table.largest_entry)[1]
-    unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
-    metric = table.weights if table.squared else np.zeros(0)
-    source = _make_source(table.exact, metric, table.shares, unit)
-    # By fixed runs of features: slack goes into cost rows, so bounds may not know of threads.
-    moments = np.zeros((-(-n_features // RUN), 3, n_clusters))
-
-    def work(first: int, last: int) -> None:
-        """Fill the table for a range of runs of features."""
-        for number in range(first, last):
-            ends = number * RUN, min((number + 1) * RUN, n_features)
-            _fill(source, *ends, entries, moments[number])
-
-    over_ranges(work, len(moments), table.exact.size)
-    norms, errors, _ = moments.sum(axis=0)
-    largest = float(moments[:, 2].max(initial=0.0))
-    entry_error = largest * 2.0**-10.99 + 2.0**-14 if half else largest * 2.0**-23.99 + 2.0**-140
-    bias = np.full(width, np.inf, np.float32)
-    extra = np.zeros(width, np.float32)
-    with np.errstate(over="ignore"):  # what overflows is seen before it is used
-        bias[:n_clusters], extra[:n_clusters] = table.bias, table.extra
-    loose = 1.0 + 2.0**-20  # what was measured was rounded itself
-    return ApproximateTable(
-        columns=Columns(entries, vectors),
-        bias=bias,
-        extra=extra,
-        unit=unit,
-        norm=loose * math.sqrt(norms.max(initial=0.0)) / unit,
-        entry=loose * largest / unit,
-        norm_error=loose * math.sqrt(errors.max(initial=0.0)) / unit,
-        entry_error=loose * entry_error / unit,
-    )
-
-
-def approximate_table(table: Table, *, single: bool = False) -> ApproximateTable:
-    """Return an approximate table in the precision that is the fastest here, or in `single`."""
-    half = has_half() and len(table.exact) > SMALL and not single
-    return table.once(
-        "half" if half else "single", lambda: make_approximate_table(table, half=half)
-    )
 
 
 def _place(builder: Any, array: Any, at: Any) -> Any:
@@ -284,77 +148,7 @@ def least_beyond(typing: Any, scores: RowArray, limit: Any) -> Any:
     return types.float32(scores, types.float32), code
 
 
-SINGLE = 1.0625 * 2.0**-24  # by how much a float32 operation rounds, in sums of up to LONGEST
-OPERATIONS = 16  # float32 operations around the products, more than there are
-LONGEST = 2**19  # entries of a row; longer ones are left to float64
-WIDEST = 2.0**100  # of factors in float32
-WIDER, MOST = 1.125, 2.0  # how much wider bounds are made, and may be
 KEPT = np.float32(1.0 - 2.0**-20)  # of a margin that was rounded
-
-
-class RoundingBounds(NamedTuple):
-    """What bounds the rounding of scores under a table, but for what the rows themselves add."""
-
-    norm_error: float
-    entry_error: float
-    approximate_norm: float
-    approximate_entry: float
-    norm: float
-    entry: float
-    bias: float
-    extra: float
-    unit: float  # a power of two
-
-    @staticmethod
-    def of(table: Table, approximate: ApproximateTable) -> RoundingBounds:
-        """Return the bounds of a table and its approximate table."""
-        return RoundingBounds(
-            norm_error=approximate.norm_error,
-            entry_error=approximate.entry_error,
-            approximate_norm=approximate.norm,
-            approximate_entry=approximate.entry,
-            norm=table.largest_norm,
-            entry=table.largest_entry,
-            bias=float(np.abs(table.bias).max()),
-            extra=float(np.abs(table.extra).max()),
-            unit=approximate.unit,
-        )
-
-    def above(self) -> RoundingBounds:
-        """Return bounds a little wider, which hold for other tables, too."""
-        return RoundingBounds._make([*(WIDER * bound for bound in self[:-1]), self.unit])
-
-    def hold(self, others: RoundingBounds) -> bool:
-        """Return whether these bounds hold for what `others` do, and are not far too wide."""
-        pairs = zip(others[:-1], self[:-1], strict=True)
-        within = (least <= own <= MOST * least for least, own in pairs)
-        return self.unit == others.unit and all(within)
-
-
-def rounding_slack(rows: RowArrays, terms: Terms, bounds: RoundingBounds) -> FloatArray:
-    """Return how far a row's scores, and two of its distances, can disagree; inf: without bound.
-
-    A score of a row is a distance but for the row's own part, and what its entries make of the
-    centring of the table.
-    """
-    lengths = np.diff(rows.indptr)
-    scale, shift = np.abs(terms.scale), np.abs(terms.shift)
-    bias, extra, unit = bounds.bias, bounds.extra, bounds.unit
-    with np.errstate(over="ignore", invalid="ignore"):
-        lost = np.minimum(terms.norm * bounds.norm_error, terms.mass * bounds.entry_error)
-        reach = lost + np.minimum(
-            terms.norm * bounds.approximate_norm, terms.mass * bounds.approximate_entry
-        )
-        size = np.minimum(terms.norm * bounds.norm, terms.mass * bounds.entry)
-        other = bias + shift * extra
-        slack = SINGLE * reach + DOUBLE * (size + (other + terms.size))
-        slack = (slack + (SMALLEST / unit) * scale) * (lengths + OPERATIONS)
-        slack += lost + OPERATIONS * (SINGLE * (other + extra) + SMALLEST * (1.0 + extra))
-        slack *= 2.0 + 2.0**-18
-        within = (reach * (unit / LARGEST) <= scale) & (slack < np.inf)
-    within &= (scale < unit * WIDEST) & (scale > unit / WIDEST)
-    within &= (shift < WIDEST) & (lengths < LONGEST)
-    return np.where(within & (bias < WIDEST) & (extra < WIDEST), slack, np.inf)
 
 
 @inner()
@@ -396,20 +190,7 @@ class Scoring(NamedTuple):
     columns: Columns
     bias: RowArray  # (width,)
     extra: RowArray
-    scale: RowArray  # (n_rows,) or (1,)
-    shift: RowArray
-    slack: FloatArray  # (n_rows,)
-
-    @staticmethod
-    def of(approximate: ApproximateTable, terms: Terms, slack: FloatArray) -> Scoring:
-        """Return how the rows of these terms are scored."""
-        columns, bias, extra, unit, *_ = approximate
-        with np.errstate(over="ignore"):  # such rows have no finite slack
-            scale, shift = (
-                frozen(factor.astype(np.float32), np.float32)
-                for factor in (terms.scale / unit, terms.shift)
-            )
-        return Scoring(columns, bias, extra, scale, shift, frozen(slack, np.float64))
+    rows: RowScaling
 
 
 class Nearest(NamedTuple):
@@ -418,6 +199,34 @@ class Nearest(NamedTuple):
     labels: LabelArray
     gaps: RowArray
     change: IntArray
+
+
+@inner(inline="always")
+def _choose(
+    read: Operands, scoring: Scoring, i: int, current: Any, scores: RowArray, out: Nearest
+) -> None:
+    """Write the nearest centroid of a row from its products with all of them."""
+    slack, change = scoring.rows.slack[i], out.change
+    if slack < np.inf:
+        scale, shift = of_row(scoring.rows.scale, i), of_row(scoring.rows.shift, i)
+        lowest = score(scores, scoring.bias, scoring.extra, scale, shift)
+        limit = np.float32(np.float64(lowest) + slack)
+        alone = count_within(scores, limit) == 1
+    else:  # what overflowed says nothing
+        for h in range(scores.shape[0]):
+            scores[h] = np.float32(0.0)
+        limit = np.float32(0.0)
+        alone = False
+    if alone and current >= 0 and scores[current] <= limit:
+        out.labels[i] = current
+    elif alone and (current < 0 or change.shape[0] == 0):
+        out.labels[i] = _first_within(scores, limit)
+    else:
+        out.labels[i] = _decide(read, scores, limit, i, current, change)
+        alone = False
+    if out.gaps.shape[0] > 0:
+        gap = least_beyond(scores, limit) - limit if alone else np.float32(0.0)
+        out.gaps[i] = KEPT * gap
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -429,45 +238,51 @@ def _nearest(
     scores: RowArray,
     out: Nearest,
 ) -> None:
-    rows, columns, slack, change = read.rows, scoring.columns, scoring.slack, out.change
-    bias, extra, scale, shift = scoring.bias, scoring.extra, scoring.scale, scoring.shift
+    rows = read.rows
     for t in range(todo.shape[0]):
         i = np.int64(todo[t])
-        current = labels[i]
         if t + 1 < todo.shape[0] and todo[t + 1] > i + 1:  # else the machine itself fetches it
             prefetch_row(rows.values, rows.indices, rows.indptr, np.int64(todo[t + 1]))
-        if slack[i] < np.inf:
-            multiply_row(rows, i, columns, scores)
-            lowest = score(scores, bias, extra, of_row(scale, i), of_row(shift, i))
-            limit = np.float32(np.float64(lowest) + slack[i])
-            alone = count_within(scores, limit) == 1
-        else:  # what overflowed says nothing
-            for h in range(scores.shape[0]):
-                scores[h] = np.float32(0.0)
-            limit = np.float32(0.0)
-            alone = False
-        if alone and current >= 0 and scores[current] <= limit:
-            out.labels[i] = current
-        elif alone and (current < 0 or change.shape[0] == 0):
-            out.labels[i] = _first_within(scores, limit)
-        else:
-            out.labels[i] = _decide(read, scores, limit, i, current, change)
-            alone = False
-        if out.gaps.shape[0] > 0:
-            gap = least_beyond(scores, limit) - limit if alone else np.float32(0.0)
-            out.gaps[i] = KEPT * gap
-    if change.shape[0] > 0:
-        carry(change)
+        if scoring.rows.slack[i] < np.inf:
+            multiply_row(rows, i, scoring.columns, scores)
+        _choose(read, scoring, i, labels[i], scores, out)
+    if out.change.shape[0] > 0:
+        carry(out.change)
 
 
-def _lasting_slack(
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _nearest_dense(
+    read: Operands,
+    scoring: Scoring,
+    todo: LabelArray,
+    labels: LabelArray,
+    starts: IntArray,
+    scores: RowArray,
+    out: Nearest,
+) -> None:
+    """Do the same for dense rows, as many at a time as there are `scores`."""
+    rows, n_rows = read.rows, scores.shape[0]
+    for first in range(0, todo.shape[0], n_rows):
+        count = min(n_rows, todo.shape[0] - first)
+        for r in range(n_rows):  # at the end the last row again
+            starts[r] = rows.indptr[todo[first + min(r, count - 1)]]
+        multiply_rows(rows, starts, scoring.columns, scores)
+        for r in range(count):
+            i = np.int64(todo[first + r])
+            _choose(read, scoring, i, labels[i], scores[r], out)
+    if out.change.shape[0] > 0:
+        carry(out.change)
+
+
+def _lasting_scaling(
     rows: RowArrays, terms: Terms, rounding: RoundingBounds, bounds: RowBounds
-) -> FloatArray:
-    """Return `rounding_slack` for bounds that last for some tables."""
-    if bounds.slack is None or not bounds.slack[0].hold(rounding):
+) -> RowScaling:
+    """Return the scaling of rows for bounds that last for some tables."""
+    if bounds.scaling is None or not bounds.scaling[0].hold(rounding):
         wider = rounding.above()
-        bounds.slack = (wider, rounding_slack(rows, terms, wider))
-    return bounds.slack[1]
+        bounds.scaling = (wider, RowScaling.of(rows, terms, wider))
+    scaling: RowScaling = bounds.scaling[1]
+    return scaling
 
 
 def nearest(
@@ -490,16 +305,22 @@ def nearest(
     change, approximate = exact_zero(), approximate_table(table)
     rounding = RoundingBounds.of(table, approximate)
     if bounds is None:
-        slack, gaps = rounding_slack(rows, terms, rounding), np.zeros(0, np.float32)
+        scaling, gaps = RowScaling.of(rows, terms, rounding), np.zeros(0, np.float32)
     else:
-        slack = _lasting_slack(rows, terms, rounding, bounds)
+        scaling = _lasting_scaling(rows, terms, rounding, bounds)
         gaps = bounds.take(labels, drift)
-    out, todo = rows_to_compare(terms, slack, drift, gaps, labels)
+    out, todo = rows_to_compare(terms, scaling.slack, drift, gaps, labels)
     read = Operands(rows, frozen_terms(*terms), table.arrays)
-    scoring = Scoring.of(approximate, terms, slack)
+    columns = approximate.together if rows.dense else approximate.columns
+    scoring = Scoring(columns, approximate.bias, approximate.extra, scaling)
     kept = frozen(todo, np.int32), frozen(labels, np.int32)
-    scores = aligned((approximate.columns.table.shape[1],), np.float32)
-    _nearest(read, scoring, *kept, scores, Nearest(out, gaps, change if measured else change[:0]))
+    width, found = len(scoring.bias), Nearest(out, gaps, change if measured else change[:0])
+    if rows.dense:
+        together = rows_together(len(columns.vectors))
+        scores, starts = aligned((together, width), np.float32), np.empty(together, np.int64)
+        _nearest_dense(read, scoring, *kept, starts, scores, found)
+    else:
+        _nearest(read, scoring, *kept, aligned((width,), np.float32), found)
     if bounds is not None:
         bounds.note(out, gaps, drift)
     return out, change
@@ -518,12 +339,13 @@ def _may_move(
         own = labels[i]
         if own < 0:
             continue
-        out[i] = not scoring.slack[i] + leaving[own] < np.inf
+        slack = scoring.rows.slack[i] + leaving[own]
+        out[i] = not slack < np.inf
         if not out[i]:
             multiply_row(rows, i, scoring.columns, scores)
-            scale, shift = of_row(scoring.scale, i), of_row(scoring.shift, i)
+            scale, shift = of_row(scoring.rows.scale, i), of_row(scoring.rows.shift, i)
             score(scores, scoring.bias, scoring.extra, scale, shift)
-            limit = np.float64(scores[own]) + (scoring.slack[i] + leaving[own])
+            limit = np.float64(scores[own]) + slack
             out[i] = count_within(scores, np.float32(limit)) > 1
 
 
@@ -542,15 +364,15 @@ def rows_that_may_move(
     c − 1 / (2 (‖S‖ − 1)): no row goes to a centroid that is farther than its own by more than both.
     """
     approximate = approximate_table(table)
-    slack = _lasting_slack(rows, terms, RoundingBounds.of(table, approximate), bounds)
-    scoring = Scoring.of(approximate, terms, slack)
-    bias, lengths = scoring.bias.copy(), np.sqrt(np.maximum(squares, 0.0))  # rounded themselves
+    scaling = _lasting_scaling(rows, terms, RoundingBounds.of(table, approximate), bounds)
+    bias, lengths = approximate.bias.copy(), np.sqrt(np.maximum(squares, 0.0))  # rounded themselves
     with np.errstate(divide="ignore", over="ignore"):  # vacant clusters are never out
         joining = 0.5 / lengths
         leaving = joining + np.where(lengths > 1.5, 0.5 / (lengths - 1.0), np.inf) + MARGIN
         bias[: len(lengths)] -= joining.astype(np.float32)
     scores, out = aligned(bias.shape, np.float32), np.zeros(len(labels), np.bool_)
-    scoring = scoring._replace(bias=frozen(bias, np.float32))
+    known_bias = frozen(bias, np.float32)
+    scoring = Scoring(approximate.columns, known_bias, approximate.extra, scaling)
     known = frozen(leaving, np.float64), frozen(labels, np.int32)
     _may_move(rows, scoring, *known, scores, out)
     return np.flatnonzero(out).astype(np.int32)

@@ -30,6 +30,7 @@ _INDEX, _LANE, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _REAL = {16: ir.HalfType(), 32: ir.FloatType(), 64: ir.DoubleType()}
 LANES = 16  # numbers in a vector of the generated code; a machine may take several steps for it
 FEW = 4  # vectors of sums so short that entries take turns at two chains of them
+MOST_ROWS = 8  # that are multiplied together: each takes a register that holds its address
 LEAST_HALF = 2.0**-14  # zero stands for smaller ones, which have fewer digits
 AHEAD = 24  # entries between the fetch of a line of the table and its use
 
@@ -65,6 +66,34 @@ def layout(n_columns: int, sums: type[np.generic]) -> tuple[int, tuple[int, ...]
     passes = -(-needed // most)
     each = -(-needed // passes)
     return passes * each * LANES, (0,) * each
+
+
+def side_by_side(columns: Columns) -> Columns:
+    """Return the columns of a table for dense rows, of which several are multiplied together.
+
+    A line of the table, once fetched, serves them all; `vectors` are those of one pass, as many as
+    leave registers for the sums of the most rows.
+    """
+    n_vectors = columns.table.shape[1] // LANES
+    divisors = [each for each in range(1, n_vectors + 1) if n_vectors % each == 0]
+    rows = {each: rows_together(each) for each in divisors}
+    # multiplications for each number that is loaded
+    best = max(divisors, key=lambda each: rows[each] * each / (rows[each] + each))
+    return Columns(columns.table, (0,) * best)
+
+
+def rows_together(n_vectors: int) -> int:
+    """Return how many dense rows are multiplied together with so many vectors of columns.
+
+    Registers hold their sums, and what is multiplied.
+    """
+    registers = 32 if "+avx512f" in _features() else 8
+    fitting = [
+        rows
+        for rows in range(1, MOST_ROWS + 1)
+        if rows * n_vectors + min(rows, n_vectors) + 1 <= registers
+    ]
+    return max(fitting, default=1)
 
 
 def aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
@@ -212,6 +241,96 @@ def _product(dense: bool) -> Any:
 
 
 _sparse_product, _dense_product = _product(dense=False), _product(dense=True)
+
+
+class _Together:
+    """The code of one pass over the features of some dense rows: `n_vectors` of the columns."""
+
+    def __init__(self, builder: Any, stored: Any, n_vectors: int) -> None:
+        self.builder, self.stored, self.n_vectors = builder, stored, n_vectors
+        self.n_rows, self.vector = rows_together(n_vectors), ir.VectorType(_REAL[32], LANES)
+
+    def _entry(self, line: Any, number: int) -> Any:
+        """Return a vector of a line of the table."""
+        builder, kept = self.builder, ir.VectorType(self.stored, LANES).as_pointer()
+        place = builder.bitcast(builder.gep(line, [_INDEX(LANES * number)]), kept)
+        half = self.stored == _REAL[16]
+        entry = builder.load(place, align=LINE // 2 if half else LINE)
+        return builder.fpext(entry, self.vector) if half else entry
+
+    def _feature(self, firsts: list[Any], feature: Any, line: Any, sums: list[Any]) -> list[Any]:
+        """Return the sums of all rows after one more feature."""
+        builder, after = self.builder, list(sums)
+        factors = [spread(builder, builder.load(builder.gep(row, [feature]))) for row in firsts]
+        for number in range(self.n_vectors):
+            entry = self._entry(line, number)
+            for row, factor in enumerate(factors):
+                at = row * self.n_vectors + number
+                product = builder.fmul(entry, factor, flags=("contract",))
+                after[at] = builder.fadd(after[at], product, flags=("contract",))
+        return after
+
+    def emit(self, firsts: list[Any], first_line: Any, sizes: tuple[Any, Any]) -> list[Any]:
+        """Emit the loop over features, the sums as phi nodes; return them."""
+        builder, (n_features, width) = self.builder, sizes
+        zero = ir.Constant(self.vector, [0.0] * LANES)
+        before, loop = builder.block, builder.append_basic_block("features")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        feature = builder.phi(_INDEX)
+        sums = [builder.phi(self.vector) for _ in range(self.n_rows * self.n_vectors)]
+        line = builder.gep(first_line, [builder.mul(feature, width)])
+        after = self._feature(firsts, feature, line, sums)
+        following = builder.add(feature, _INDEX(1))
+        nodes, starts = [feature, *sums], [_INDEX(0), *[zero] * len(sums)]
+        for node, start, again in zip(nodes, starts, [following, *after], strict=True):
+            node.add_incoming(start, before)
+            node.add_incoming(again, loop)
+        done = builder.append_basic_block("done")
+        builder.cbranch(builder.icmp_signed("<", following, n_features), loop, done)
+        builder.position_at_end(done)
+        return after
+
+
+@instruction(compiled.products)
+def _products(typing: Any, rows: Any, starts: Any, columns: Any, out: Any, column: Any) -> Any:
+    """Multiply some dense rows, by where they start, with as many columns as fit."""
+    signature = types.void(rows, starts, columns, out, types.int64)
+    (values, *_), (table, vectors) = rows.types, columns.types
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit the loop over features, and the stores."""
+        rows, starts, columns, out, column = arguments
+        kinds = (values, signature.args[1], table, signature.args[3])
+        read = (builder.extract_value(rows, 0), starts, builder.extract_value(columns, 0), out)
+        value, start, lines, sums = (
+            context.make_array(kind)(context, builder, array)
+            for kind, array in zip(kinds, read, strict=True)
+        )
+        stored = _REAL[table.dtype.bitwidth]
+        together = _Together(builder, stored, len(vectors))
+        firsts = [
+            builder.gep(value.data, [builder.load(builder.gep(start.data, [_INDEX(row)]))])
+            for row in range(together.n_rows)
+        ]
+        first_line = builder.gep(builder.bitcast(lines.data, stored.as_pointer()), [column])
+        sizes = (builder.extract_value(lines.shape, 0), builder.extract_value(lines.shape, 1))
+        for number, total in enumerate(together.emit(firsts, first_line, sizes)):
+            row, vector = divmod(number, len(vectors))
+            first = builder.add(builder.mul(_INDEX(row), sizes[1]), column)
+            place = builder.gep(sums.data, [builder.add(first, _INDEX(LANES * vector))])
+            target = builder.bitcast(place, together.vector.as_pointer())
+            builder.store(total, target, align=4)
+        return context.get_dummy_value()
+
+    return signature, code
+
+
+@inner(inline="always")
+def multiply_rows(rows: Any, starts: Any, columns: Any, out: Any) -> None:
+    """Write the float32 products of dense rows, by where they start, with all columns."""
+    for column in range(0, columns.table.shape[1], LANES * len(columns.vectors)):
+        _products(rows, starts, columns, out, column)
 
 
 @inner(inline="always")

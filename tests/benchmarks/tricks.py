@@ -23,8 +23,7 @@ from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.fit import fitting, m_step
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import DaskFlow
-from hmrf_dask.kernels import cost_rows, distances, nearest, products, sums
-from hmrf_dask.kernels import nearest as kernels_nearest
+from hmrf_dask.kernels import approximate, cost_rows, distances, nearest, products, sums
 from hmrf_dask.kernels.compiled import inner
 from hmrf_dask.kernels.exact import exact_sum, exact_zero
 from hmrf_dask.tasks import icm, partitions
@@ -125,9 +124,7 @@ def _row_hints() -> tuple[Replacement, ...]:
 
 @cache
 def _centroid_hints() -> tuple[Replacement, ...]:
-    return (
-        (kernels_nearest, "_fill", recompiled(kernels_nearest._fill, prefetch=_no_number_hint)),
-    )
+    return ((approximate, "_fill", recompiled(approximate._fill, prefetch=_no_number_hint)),)
 
 
 @cache
@@ -209,7 +206,7 @@ def _no_mean(line, lanes):  # type: ignore[no-untyped-def]
 
 @cache
 def _uncentred() -> tuple[Replacement, ...]:
-    return ((kernels_nearest, "_fill", recompiled(kernels_nearest._fill, _mean=_no_mean)),)
+    return ((approximate, "_fill", recompiled(approximate._fill, _mean=_no_mean)),)
 
 
 @numba.njit(nogil=True)
@@ -251,8 +248,8 @@ def _no_drift(model: Model, previous: Model) -> Model:
     return model
 
 
-def _slack(rows: Any, terms: Any, rounding: Any, bounds: Any) -> Any:
-    return nearest.rounding_slack(rows, terms, rounding)
+def _scaling(rows: Any, terms: Any, rounding: Any, bounds: Any) -> Any:
+    return approximate.RowScaling.of(rows, terms, rounding)
 
 
 def _roots(weights: Any) -> Any:
@@ -301,7 +298,7 @@ TRICKS = (
     ),
     Trick(
         "registers", "sums of many clusters in registers for a whole row",
-        _off((kernels_nearest, "layout", _one_vector)), same_bits=("fit",),
+        _off((approximate, "layout", _one_vector)), same_bits=("fit",),
     ),
     Trick(
         "chains", "two chains of sums where clusters are few",
@@ -310,7 +307,7 @@ TRICKS = (
     Trick("vectors", "scores in whole vectors", _scalar_scores, same_bits=("fit",)),
     Trick(
         "half", "scores in half precision",
-        _off((kernels_nearest, "has_half", lambda: False)), same_bits=("fit",),
+        _off((approximate, "has_half", lambda: False)), same_bits=("fit",),
     ),
     Trick(
         "low-precision", "candidates found in low precision, float64 for these alone",
@@ -329,7 +326,7 @@ TRICKS = (
     ),
     Trick(
         "slack", "bounds of rounding that hold for several tables",
-        _off((nearest, "_lasting_slack", _slack)),
+        _off((nearest, "_lasting_scaling", _scaling)),
     ),
     Trick("terms", "terms of rows kept", _off((partitions, "terms_of", _terms))),
     Trick("roots", "roots of the weights kept", _off((cosine, "_roots", _roots))),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import runpy
 import sys
-from contextlib import nullcontext, redirect_stdout
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +23,18 @@ from hmrf_dask.kernels.exact import exact_zero
 from tests.benchmarks import (
     __main__,
     ablation,
+    commands,
+    dense_peers,
+    end_to_end,
     growth,
     measuring,
     report,
     rows_kernels,
     rows_processes,
     scheduling,
+    user_tables,
 )
+from tests.benchmarks.commands import Ran
 from tests.benchmarks.measuring import Bench, Figure, Timed
 from tests.benchmarks.sizes import TINY
 from tests.benchmarks.tricks import TRICKS, Trick
@@ -42,6 +50,18 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
             exec(code, {})
         return json.loads(printed.getvalue().splitlines()[-1])
 
+    def command_here(command: Sequence[str]) -> Ran:
+        _, *arguments = [one for one in command if one not in ("-W", "ignore")]
+        run = runpy.run_module if arguments[0] == "-m" else runpy.run_path
+        name, *given = arguments[1:] if arguments[0] == "-m" else arguments
+        monkeypatch.setattr(sys, "argv", [name, *given])
+        began = time.time()
+        with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
+            run(name, run_name="__main__")
+        value = json.loads(printed.getvalue().splitlines()[-1])
+        ended = time.time()
+        return Ran(Timed(ended - began, ended - began, value), began, ended, 2**20)
+
     def fit(rows: Any, n_clusters: int, bench: Bench, n_pairs: int = 0) -> Any:
         n_rows, n_features = rows.X.shape
         seconds = n_rows * n_clusters**2 * n_features**0.5 * 3.0**n_pairs
@@ -50,11 +70,34 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     # Collecting the garbage of all tests takes longer than what is measured.
     monkeypatch.setattr(measuring, "gc", SimpleNamespace(collect=lambda: 0))
     monkeypatch.setattr(rows_processes, "run_python", run_here)
+    monkeypatch.setattr(end_to_end, "run_command", command_here)
+    monkeypatch.setitem(sys.modules, "faiss", SimpleNamespace(**PRETENDED_FAISS))
     monkeypatch.setattr(growth, "_fit", fit)
     monkeypatch.setattr(ablation, "workers", lambda number: nullcontext())
     monkeypatch.setattr(ablation, "TRICKS", [one for one in TRICKS if one.name in FEW_TRICKS])
     write_abstracts(tmp_path / "arxiv.parquet")
     return Bench(TINY, cache=tmp_path / "cache", arxiv=tmp_path / "arxiv.parquet")
+
+
+class PretendedKMeans:
+    """Lloyd's spherical k-means behind the interface of faiss, which is no dependency."""
+
+    def __init__(self, n_features: int, n_clusters: int, *, niter: int, **_: Any) -> None:
+        self.niter, self.index = niter, self
+
+    def train(self, X: Any, init_centroids: Any) -> None:
+        self.centroids = init_centroids
+        for _ in range(self.niter):
+            labels = self.search(X, 1)[1][:, 0]
+            sums = np.stack([X[labels == k].sum(axis=0) for k in range(len(init_centroids))])
+            self.centroids = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+
+    def search(self, X: Any, n_nearest: int) -> Any:
+        scores = X @ self.centroids.T
+        return scores, scores.argmax(axis=1)[:, np.newaxis]
+
+
+PRETENDED_FAISS = {"Kmeans": PretendedKMeans, "omp_set_num_threads": lambda number: None}
 
 
 def write_abstracts(path: Path) -> None:
@@ -65,7 +108,12 @@ def write_abstracts(path: Path) -> None:
         " ".join(words[(40 * topic + chance.integers(0, 60, 50)) % 160]) for topic in label.tolist()
     ]
     fine = [f"{topic}.{i % 2}" for i, topic in enumerate(label)]
-    table = {"text": texts, "label": [str(topic) for topic in label], "label_fine": fine}
+    table = {
+        "doc_id": [f"a/{i}" for i in range(240)],
+        "text": texts,
+        "label": [str(topic) for topic in label],
+        "label_fine": fine,
+    }
     parquet.write_table(pa.table(table), path)
 
 
@@ -74,10 +122,30 @@ def exponents(facts: dict[str, Any], figure: Figure) -> bool:
     return figure.name not in wanted or figure.median == pytest.approx(wanted[figure.name])
 
 
+def jobs_agree(facts: dict[str, Any], figure: Figure) -> bool:
+    times = [one["wall"] for one in figure.raw.get("hmrf_dask", figure.raw.get("answers", []))]
+    found = [one["nmi"] for one in facts["ways"].values()]
+    steps = facts["steps"]
+    return (
+        min(found) > 0.4
+        and min(steps.values()) > -0.05
+        and min(steps[name] for name in ("count words", "weigh words", "starts", "fit")) > 0
+        and sum(steps.values()) == pytest.approx(times[0], abs=0.02)
+    )
+
+
 # What the figures of a row say of the work, and when two sides did the same.
 AGREES: dict[str, Any] = {
     "estep": lambda facts, _: facts["apart_beyond_ties"] == 0,
+    "end-to-end": lambda facts, figure: jobs_agree(facts, figure) and len(facts["ways"]) == 4,
+    "end-to-end-answers": lambda facts, figure: jobs_agree(facts, figure),
     "fit": lambda facts, _: facts["loss"][0] <= 1.02 * facts["loss"][1],
+    "dense": lambda facts, _: max(facts["loss"]) <= 1.05 * min(facts["loss"]),
+    "real-text": lambda facts, _: len({*facts[facts["worst"]]["n_iter"]}) == 1,
+    "before-first-iteration": lambda facts, figure: (
+        0 < figure.median < facts["seconds_to_the_first_commit"]
+    ),
+    "refinement-round": lambda facts, _: facts["rounds"][0] > 0,
     "pairs": lambda facts, _: facts["must_link"] + facts["cannot_link"] == TINY.pairs,
     "dask-ml": lambda facts, _: facts["nmi_of_both"] > 0.95,
     "out-of-core": lambda facts, _: facts["rows"] == TINY.copies * TINY.large,
@@ -161,12 +229,66 @@ def test_one_command_measures_writes_and_keeps_what_it_did_not_measure(
     assert "no file" in capsys.readouterr().out
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
+    marks = (report.USER_BEGIN, report.USER_END, report.BEGIN, report.END)
+    page.write_text("before\n{}\nold\n{}\nmiddle\n{}\nold\n{}\nafter\n".format(*marks))
     assert __main__.main(["page", "--page", str(page), *common]) == 0
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert "E-step, one thread" in text
-    for mark in (report.BEGIN, report.END):
+    assert text.index("not measured yet") < text.index("\nmiddle\n") < text.index("E-step")
+    for mark in marks:
         assert __main__.PAGE.read_text(encoding="utf-8").count(mark) == 1
+
+
+def test_what_a_user_gets_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {
+        "K": 20, "documents": 120_000, "MB": 116.3, "truth": "label",
+        "ways": {
+            "hmrf_dask": {"wall": 10.0, "cpu": 15.0, "peak_MiB": 1100, "nmi": 0.33},
+            "scikit_learn": {"wall": 21.0, "cpu": 35.0, "peak_MiB": 900, "nmi": 0.32},
+        },
+        "steps": {"start-up": 1.5, "starts": 8.5},
+    }  # fmt: skip
+    figures = [
+        Figure("estep-20", "E-step", (6.5,)),
+        Figure("end-to-end-20", "jobs", (2.1,), must=1.7, aim=2.2, facts=facts),
+        Figure("end-to-end-answers-1000", "jobs", (1.1,), better="less", must=1.5, aim=1.2,
+               facts=facts | {"answers": 1000, "steps": {"starts": 9.0}}),
+    ]  # fmt: skip
+    line = user_tables.sentence(figures)
+    assert "released in 20 clusters after 10.0 s" in line
+    assert line.endswith("a scikit-learn script with its own takes 21.0 s, 2.1 times as long.")
+    report.print_tables(figures, "title")
+    printed = capsys.readouterr().out
+    assert printed.startswith(line)
+    assert printed.index("KMeans with its defaults, K = 20") < printed.index("start-up")
+    assert printed.index("start-up") < printed.index("E-step")
+    assert user_tables.steps(figures)[1][-1] == ["all", "10.00", "9.00"]
+    assert user_tables.sentence(figures[:1]) == ""
+
+
+def test_a_command_is_measured_with_all_that_it_starts() -> None:
+    busy = "import json; x = bytearray(2**26); print(json.dumps(sum(range(10**6))))"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}], check=True)"
+    ran = commands.run_command([sys.executable, "-c", child])
+    assert ran.timed.value == sum(range(10**6))
+    assert ran.peak > 2**26
+    assert ran.timed.cpu > 0
+    assert ran.ended - ran.began == pytest.approx(ran.timed.wall, abs=0.1)
+    with pytest.raises(RuntimeError, match="must end with 0, got 3"):
+        commands.run_command([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_rows_whose_peer_or_data_is_missing_say_so(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    bench = Bench(TINY, cache=tmp_path, arxiv=tmp_path / "none.parquet")
+    for row in ("end-to-end", "end-to-end-answers", "real-text", "before-first-iteration",
+                "refinement-round"):  # fmt: skip
+        figures, fine = __main__.measure(row, bench)
+        assert fine
+        assert {one.skipped for one in figures} == {f"no file {tmp_path / 'none.parquet'}"}
+    assert {one.skipped for one in dense_peers.dense(bench)} == {
+        "no faiss; name a folder that holds faiss-cpu as --faiss"
+    }

@@ -26,9 +26,15 @@ PAGE = corpora.ROOT / "hmrf_dask" / "BENCHMARKS.md"
 SIZES = {"full": sizes.FULL, "quick": sizes.QUICK, "tiny": sizes.TINY}
 # By the name of a row: where it is measured, in the order of the table.
 ROWS = {
+    "end-to-end": "end_to_end.end_to_end",
+    "end-to-end-answers": "end_to_end.answers",
     "estep": "rows_kernels.estep",
     "fit": "rows_fits.fit",
+    "dense": "dense_peers.dense",
+    "real-text": "real_text.real_text",
     "arxiv": "rows_fits.arxiv",
+    "before-first-iteration": "real_text.before_first_iteration",
+    "refinement-round": "real_text.refinement_round",
     "spark": "spark_rows.against_spark",
     "dask-share": "rows_iterations.dask_share",
     "weights": "rows_iterations.weights",
@@ -59,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         report.rewrite_page(asked.page, report.read_result(path), ROWS)
         return 0
     measuring.keep_cores(CORES)
-    bench = Bench(SIZES[size], asked.cache, asked.arxiv, asked.spark_python, _say)
+    bench = Bench(SIZES[size], asked.cache, asked.arxiv, asked.spark_python, asked.faiss, _say)
     if asked.repeats:
         bench = replace(bench, sizes=replace(bench.sizes, repeats=asked.repeats))
     chosen = [row for row in ROWS if not asked.rows or row in asked.rows]
@@ -100,7 +106,7 @@ def _show(result: report.Result, chosen: list[str], stem: Path) -> None:
     figures = report.figures_of(result, ROWS)
     rows = {name: one["row"] for name, one in result["figures"].items()}
     title = f"{stem.name}: {report.caution(result)}"
-    report.print_table([one for one in figures if rows[one.name] in chosen], title)
+    report.print_tables([one for one in figures if rows[one.name] in chosen], title)
     try:
         from tests.benchmarks import plots
     except ImportError as error:
@@ -139,6 +145,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--spark-python", default=os.environ.get("SPARK_PYTHON", sys.executable),
         help="a Python that has pyspark and numpy (else $SPARK_PYTHON, else this one)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--faiss", default=os.environ.get("FAISS_FOLDER", ""), metavar="FOLDER",
+        help="a folder that faiss-cpu was installed into (else $FAISS_FOLDER, else this Python's)",
     )  # fmt: skip
     parser.add_argument("--output", type=Path, help="files to write, without their endings")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write into")

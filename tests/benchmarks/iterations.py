@@ -26,6 +26,7 @@ class Mark:
     moved: int
     wall: float
     cpu: float
+    step: str  # the last that lowered J, "" where none did
 
 
 @contextmanager
@@ -37,7 +38,8 @@ def watched_commits() -> Iterator[list[Mark]]:
     def watched(journal: Journal, phase: str, iteration: int, turn: Any) -> None:
         keep(journal, phase, iteration, turn)
         now = time.perf_counter(), time.process_time()
-        marks.append(Mark(phase, iteration, turn.moved, *now))
+        step = turn.steps[-1][0] if turn.steps else ""
+        marks.append(Mark(phase, iteration, turn.moved, *now, step))
 
     Journal.keep = watched  # type: ignore[method-assign]
     try:
@@ -67,11 +69,16 @@ class Watched:
     @property
     def iteration(self) -> Timed:
         """The median iteration."""
-        return Timed(
-            statistics.median(one.wall for one in self.iterations),
-            statistics.median(one.cpu for one in self.iterations),
-            int(statistics.median(one.value for one in self.iterations)),
-        )
+        return median_of(self.iterations)
+
+
+def median_of(found: list[Timed]) -> Timed:
+    """Return the medians of the times of some iterations, and of how many rows moved."""
+    return Timed(
+        statistics.median(one.wall for one in found),
+        statistics.median(one.cpu for one in found),
+        int(statistics.median(one.value for one in found)),
+    )
 
 
 def watched_fit(

@@ -127,6 +127,7 @@ class Bench:
     cache: Path = corpora.CACHE
     arxiv: Path = corpora.ARXIV
     spark_python: str = sys.executable
+    faiss: str = ""  # the folder that holds it, where it is not installed
     say: Callable[[str], None] = lambda text: None
 
     def rows(self, n_rows: int, n_features: int | None = None) -> corpora.Rows:

@@ -7,12 +7,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks import user_tables
 from tests.benchmarks.measuring import Figure
 
+# The page has two places that are written: what a user gets, and all figures.
+USER_BEGIN = "<!-- what a user gets: from here to the end mark `make bench ARGS=page` writes -->"
+USER_END = "<!-- end of what a user gets -->"
 BEGIN = "<!-- measured: from here to the end mark `make bench ARGS=page` writes -->"
 END = "<!-- end of what was measured -->"
 REACHED = {"aim": "aim", "must": "must", "no": "**no**", "": "", "skipped": "skipped"}
-TABLES = ("growth", "profile", "ablation")  # rows whose figures have a table of their own
+TABLES = (
+    "growth",
+    "profile",
+    "ablation",
+    "end-to-end",
+)  # rows whose figures have a table of their own
 Result = dict[str, Any]  # what bench.json holds
 
 
@@ -48,17 +57,25 @@ def limit(figure: Figure, value: float | None) -> str:
     return ("≥ " if figure.better == "more" else "≤ ") + quantity(value, figure.unit)
 
 
-def print_table(figures: Iterable[Figure], title: str) -> None:
-    """Print the table to stdout."""
+def print_tables(figures: list[Figure], title: str) -> None:
+    """Print to stdout what a user gets, where that was measured, then all figures."""
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(width=170)
+    if line := user_tables.sentence(figures):
+        console.print(line, "\n", soft_wrap=True, highlight=False)
+        for heads, rows in (user_tables.ways(figures), user_tables.steps(figures)):
+            jobs = Table(*heads)
+            for row in rows:
+                jobs.add_row(*row)
+            console.print(jobs)
     table = Table("row", "what", "median (least to most)", "must", "aim", "reached", title=title)
     for one in figures:
         reached = one.reached.replace("no", "NO")
         asked = limit(one, one.must), limit(one, one.aim)
         table.add_row(one.name, one.what, spread(one), *asked, reached)
-    Console(width=170).print(table)
+    console.print(table)
 
 
 # ---- bench.json
@@ -109,13 +126,30 @@ def caution(result: Result) -> str:
 
 
 def rewrite_page(page: Path, result: Result, order: Iterable[str]) -> None:
-    """Put what was measured between the marks of a page; the text around it stays."""
+    """Put what was measured between the marks of a page; the text around them stays."""
     text = page.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"{page} must hold the marks {BEGIN!r} and {END!r}; put them back")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    measured = "\n".join(section(result, order))
-    page.write_text(f"{before}{BEGIN}\n\n{measured}\n{END}{after}", encoding="utf-8")
+    written = (
+        (USER_BEGIN, USER_END, user_section(result, order)),
+        (BEGIN, END, section(result, order)),
+    )
+    for begin, end, lines in written:
+        if begin not in text or end not in text:
+            raise ValueError(f"{page} must hold the marks {begin!r} and {end!r}; put them back")
+        before, after = text.split(begin)[0], text.split(end)[1]
+        measured = "\n".join(lines)
+        text = f"{before}{begin}\n\n{measured}\n\n{end}{after}"
+    page.write_text(text, encoding="utf-8")
+
+
+def user_section(result: Result, order: Iterable[str]) -> list[str]:
+    """Return what a user gets as Markdown: a sentence, whole jobs beside peers, and their steps."""
+    figures = figures_of(result, order)
+    line = user_tables.sentence(figures)
+    if not line:
+        return ["Whole jobs: not measured yet."]
+    shown = [f"**{line}**", "", *_markdown(*user_tables.ways(figures))]
+    shown += ["", "Where the time of `hmrf-dask run` goes:", ""]
+    return [*shown, *_markdown(*user_tables.steps(figures))]
 
 
 def section(result: Result, order: Iterable[str]) -> list[str]:

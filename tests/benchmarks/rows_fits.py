@@ -199,7 +199,7 @@ def _truths(rows: Rows, mine: NDArray[Any], peer: NDArray[Any]) -> dict[str, Any
 
 def dask_ml(bench: Bench) -> list[Figure]:
     """Time a small dense fit against dask-ml's: it takes no sparse rows."""
-    n_rows, n_features = bench.sizes.dense
+    n_rows, n_features = bench.sizes.dask_ml
     name, n_clusters = "dask-ml", 20 if n_rows > 1000 else 4
     what = f"whole fit of {n_rows:,} dense rows × {n_features} against dask-ml KMeans"
     try:

@@ -14,15 +14,26 @@ class Sizes:
     n_features: int
     estep_rows: dict[int, int]  # by K
     fits: dict[int, tuple[int, int]]  # by K: rows, iterations
+    end_to_end: dict[int, int]  # by K: repeats of whole jobs
+    ten_starts: int  # most clusters for which scikit-learn runs ten starts: at 100 that is minutes
+    answers: tuple[int, ...]
+    answers_repeats: int
     arxiv: dict[int, int]  # by K: repeats
     arxiv_rows: int | None  # None: all
+    real_text: dict[int, tuple[tuple[int, int], ...]]  # by K: rows, iterations of whole fits
+    before: tuple[int, ...]  # rows of fits of which the time before an iteration is taken
+    before_rounds: int  # iterations before the rounds of refinement
     spark: tuple[int, int]  # rows, iterations
     middle: int  # rows of an iteration's own rows: Dask's share, weights, pairs
     pairs: int
     large: int  # rows of commits, processes, memory
     copies: int  # of these rows in a corpus that does not fit
     iterations: int  # of fits whose iterations are timed
-    dense: tuple[int, int]  # rows, features
+    dask_ml: tuple[int, int]  # rows, features
+    dense_rows: int
+    dense_features: tuple[int, ...]
+    dense_clusters: tuple[int, ...]
+    dense_iterations: int
     growth: dict[str, tuple[int, ...]]
     growth_base: tuple[int, int]  # rows, K
     ablation: dict[int, tuple[int, int]]  # by K: rows, iterations of fits with and without tricks
@@ -45,15 +56,30 @@ FULL = Sizes(
     n_features=50_000,
     estep_rows={20: 100_000, 100: 60_000, 500: 20_000},
     fits={20: (200_000, 15), 100: (100_000, 15), 500: (50_000, 10)},
+    end_to_end={20: 3, 100: 2},
+    ten_starts=20,
+    answers=(1_000, 10_000),
+    answers_repeats=2,
     arxiv={20: 3, 172: 3},
     arxiv_rows=None,
+    real_text={
+        20: ((60_000, 10), (60_000, 30), (120_000, 10), (120_000, 30)),
+        100: ((60_000, 10), (60_000, 30), (120_000, 10), (120_000, 30)),
+        500: ((60_000, 10), (60_000, 30), (120_000, 10)),  # scikit-learn's next takes 2 minutes
+    },
+    before=(60_000, 120_000),
+    before_rounds=10,
     spark=(60_000, 4),
     middle=200_000,
     pairs=100_000,
     large=1_000_000,
     copies=10,
     iterations=6,
-    dense=(20_000, 256),
+    dask_ml=(20_000, 256),
+    dense_rows=120_000,
+    dense_features=(50, 256, 384),
+    dense_clusters=(20, 100, 1_000),
+    dense_iterations=10,
     growth={
         "n": (25_000, 50_000, 100_000, 200_000, 400_000),
         "K": (10, 20, 50, 100, 200, 500),
@@ -73,15 +99,26 @@ QUICK = Sizes(
     n_features=20_000,
     estep_rows={20: 10_000, 100: 5_000, 500: 1_500},
     fits={20: (20_000, 6), 100: (10_000, 6), 500: (3_000, 3)},
+    end_to_end={20: 1, 100: 1},
+    ten_starts=20,
+    answers=(100, 1_000),
+    answers_repeats=1,
     arxiv={20: 1},
     arxiv_rows=5_000,
+    real_text={20: ((2_500, 5), (5_000, 5)), 100: ((5_000, 5),)},
+    before=(2_500, 5_000),
+    before_rounds=5,
     spark=(4_000, 2),
     middle=20_000,
     pairs=10_000,
     large=50_000,
     copies=10,
     iterations=4,
-    dense=(4_000, 64),
+    dask_ml=(4_000, 64),
+    dense_rows=5_000,
+    dense_features=(50,),
+    dense_clusters=(20, 100),
+    dense_iterations=5,
     growth={
         "n": (2_500, 5_000, 10_000),
         "K": (10, 50, 100),
@@ -102,15 +139,26 @@ TINY = Sizes(
     n_features=1_000,
     estep_rows={5: 600},
     fits={4: (500, 3)},
+    end_to_end={4: 1},
+    ten_starts=4,
+    answers=(20, 40),
+    answers_repeats=1,
     arxiv={4: 1},
     arxiv_rows=None,
+    real_text={4: ((120, 2), (240, 3))},
+    before=(120, 240),
+    before_rounds=3,
     spark=(300, 2),
     middle=400,
     pairs=100,
     large=600,
     copies=3,
     iterations=3,
-    dense=(200, 8),
+    dask_ml=(200, 8),
+    dense_rows=300,
+    dense_features=(8,),
+    dense_clusters=(4,),
+    dense_iterations=3,
     growth={"n": (200, 400), "K": (3, 6), "d": (500, 1_000), "pairs": (20, 40)},
     growth_base=(300, 3),
     ablation={4: (300, 4)},

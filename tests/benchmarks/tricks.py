@@ -193,8 +193,9 @@ def _least_beyond(scores, limit):  # type: ignore[no-untyped-def]
 @cache
 def _scalar_scores() -> tuple[Replacement, ...]:
     names = {"score": _score, "count_within": _count_within, "least_beyond": _least_beyond}
+    choose = recompiled(nearest._choose, **names)
     return (
-        (nearest, "_nearest", recompiled(nearest._nearest, **names)),
+        (nearest, "_nearest", recompiled(nearest._nearest, _choose=choose)),
         (cost_rows, "_approximate", recompiled(cost_rows._approximate, score=_score)),
     )
 

@@ -91,14 +91,14 @@ def watched_fit(
     run_dir: str | None = None,
     **parameters: Any,
 ) -> Watched:
-    """Fit from random documents without refinement.
+    """Fit from random documents without refinement, and without a tolerance.
 
     `X` may be a corpus or a path: then `shape` is a matrix to draw first centroids from.
     """
     from hmrf_dask import HMRFKMeans
 
     init = first_centroids(X if shape is None else shape, n_clusters)
-    settings = {"n_init": 1, "refine": False, "random_state": 0} | parameters
+    settings = {"n_init": 1, "tol": 0.0, "refine": False, "random_state": 0} | parameters
     model = HMRFKMeans(n_clusters, init=init, max_iter=max_iter, **settings)
     with watched_commits() as marks:
         fit = timed(lambda: model.fit(X, run_dir=run_dir, **(pairs or {})))

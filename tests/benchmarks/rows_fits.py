@@ -32,12 +32,12 @@ PASSES = 3  # of MiniBatchKMeans over the data
 
 
 def ours(X: Any, init: Any, max_iter: int, distortion: str = "cosine") -> Any:
-    """Fit through the public API: one start, no refinement."""
+    """Fit through the public API: one start, no tolerance, no refinement."""
     from hmrf_dask import HMRFKMeans
 
     model = HMRFKMeans(
-        len(init), init=init, n_init=1, refine=False, max_iter=max_iter, random_state=0,
-        distortion=distortion, learn_weights=False,
+        len(init), init=init, n_init=1, refine=False, max_iter=max_iter, tol=0.0,
+        random_state=0, distortion=distortion, learn_weights=False,
     )  # fmt: skip
     return model.fit(X)
 

@@ -25,7 +25,7 @@ from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Energy, Settings
-from hmrf_dask.tasks.start_sample import StartSample
+from hmrf_dask.tasks.start_sample import StartSample, narrowed
 from tests import naive
 from tests.support.loop import Bench, constraints_of, make_bench
 from tests.support.problems import (
@@ -36,7 +36,12 @@ from tests.support.problems import (
     random_problem,
     string_ids,
 )
-from tests.support.start_samples import start_sample_of_bench
+from tests.support.start_samples import (
+    random_rows,
+    sample_of,
+    start_sample_of,
+    start_sample_of_bench,
+)
 
 Labels = NDArray[np.int32]
 
@@ -435,6 +440,32 @@ def test_a_start_that_ignores_pairs_is_judged_with_them(monkeypatch: pytest.Monk
     first = [one for one in records if one["phase"] == "start"][5]["starts"]
     assert {one["name"].split()[0] for one in first} == {"unconstrained"}
     assert any(int(term) for one in first for term in one["energy"][1:3])
+
+
+@pytest.mark.parametrize("name", ["cosine", "euclidean", "pearson", "kl"])
+def test_a_tournament_leaves_out_features_that_one_row_has(name: str) -> None:
+    rows = random_rows(0, 40, 12)
+    rows[:, 2], rows[:, 7] = 0.0, 0.0
+    rows[3, 2], rows[3, 5] = 1.0, 0.5  # feature 2 is one row's, 7 nobody's
+    sample = start_sample_of(sample_of(rows, name))
+    narrow, kept = narrowed(sample), [m for m in range(12) if m not in (2, 7)]
+    if name in ("pearson", "kl"):  # whose distances depend on the number of features
+        assert narrow is sample
+        return
+    np.testing.assert_array_equal(narrow.block.to_dense(), rows[:, kept])
+    assert narrow.extent.n_features == len(kept)
+    np.testing.assert_array_equal(narrow.extent.maximum, sample.extent.maximum[kept])
+    again = narrowed(narrow)
+    np.testing.assert_array_equal(again.block.indices, narrow.block.indices)
+    candidate = run_candidate(narrow, MemoryRun(), 1, Turn("k-means++ 0", fit_starts.TOURNAMENT[0]))
+    assert candidate.n_iter <= 3
+
+
+def test_dense_rows_and_rows_that_share_nothing_keep_their_features() -> None:
+    dense = start_sample_of(sample_of(random_rows(0), dense=True))
+    assert narrowed(dense) is dense
+    alone = start_sample_of(sample_of(np.eye(6)))
+    assert narrowed(alone) is alone
 
 
 def test_few_candidates_need_fewer_heats() -> None:

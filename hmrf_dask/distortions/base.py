@@ -74,6 +74,8 @@ class Distortion(ABC):
     common_offset: ClassVar[float | None] = None  # of the distances of all rows; None: each its own
     # Whether rows are scaled to length 1, so that distances of any row reach the span.
     unit_rows: ClassVar[bool] = False
+    # Whether rows are as much alike without the features that only one of them has.
+    narrows: ClassVar[bool] = False
 
     @property
     def identity(self) -> str:

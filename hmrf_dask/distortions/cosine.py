@@ -71,6 +71,7 @@ class Cosine(TableDistortion):
     unit_rows = True
     common_offset = 1.0
     zero_rows = "undecided"
+    narrows = True
 
     def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return 1: summands are unit rows."""

@@ -42,6 +42,7 @@ class Euclidean(TableDistortion):
     linear = False
     refinement = "euclidean"
     closure_form = True
+    narrows = True
 
     def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return the largest absolute value of the corpus."""

@@ -39,6 +39,7 @@ class Pearson(Cosine):
     """
 
     name = "pearson"
+    narrows = False  # the mean is over all features
 
     def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return the largest part of a summand before its mean is taken off."""

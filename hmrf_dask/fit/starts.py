@@ -42,6 +42,7 @@ from hmrf_dask.tasks.start_sample import (
     StartSample,
     lowest_rows,
     make_start_sample,
+    narrowed,
     start_centroids,
     start_sample_size,
 )
@@ -110,6 +111,8 @@ def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[st
     )
     total = len(names) + sum(heat.going_on for heat in pool[:-1])
     turns, done = [Turn(name, pool[0]) for name in names], 0
+    if pool[0] != WHOLE:
+        sample = flow.persist([flow.lazy(narrowed, sample)])[0]
     best: list[Candidate] = []
     for heat, following in zip(pool, [*pool[1:], WHOLE], strict=True):
         last = done + len(turns)

@@ -190,6 +190,23 @@ class RowBlock(Sized):
         ids, keys = self.ids[chosen], self.keys[chosen]
         return RowBlock(values, indices, indptr, ids, keys, self.n_features)
 
+    def with_features(self, features: IntArray) -> RowBlock:
+        """Return a new block of sparse rows with these features alone, which are sorted.
+
+        Examples
+        --------
+        >>> block = RowBlock.from_scipy(scipy.sparse.csr_array([[0, 2, 0], [3, 0, 1]]))
+        >>> block.with_features(np.array([1, 2])).to_dense().tolist()
+        [[2.0, 0.0], [0.0, 1.0]]
+        """
+        places = np.full(self.n_features, -1, np.int32)
+        places[features] = np.arange(len(features), dtype=np.int32)
+        indices = places[self.indices]
+        kept = indices >= 0
+        ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(kept, dtype=np.int32)])
+        rows = self.values[kept], indices[kept], ends[self.indptr]
+        return RowBlock(*rows, self.ids, self.keys, len(features))
+
     @staticmethod
     def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
         """Return one block of the rows of all, in order; it shares no memory with them.

@@ -64,6 +64,24 @@ def make_start_sample(block: RowBlock, sample: StartSample) -> StartSample:
     )
 
 
+def narrowed(sample: StartSample) -> StartSample:
+    """Return the sample without features that only one of its rows has.
+
+    They make no rows alike, and are most of the features of a sample of texts: an iteration takes
+    as long as there are features.
+    """
+    block, extent = sample.block, sample.extent
+    if block.is_dense or not sample.distortion.narrows:
+        return sample
+    features = np.flatnonzero(np.bincount(block.indices, minlength=block.n_features) > 1)
+    if not len(features):
+        return sample
+    ends = extent.minimum[features], extent.maximum[features]
+    extent = replace(extent, n_features=len(features), minimum=ends[0], maximum=ends[1])
+    distortion, block = sample.distortion.bind(extent), block.with_features(features)
+    return replace(sample, block=block, distortion=distortion, extent=extent)
+
+
 def start_centroids(sample: StartSample, name: str) -> FloatArray:
     """Return the centroids a candidate starts from."""
     settings, rows = sample.settings, sample.candidate_rows(sample.distortion.first_smoothing)

@@ -24,6 +24,7 @@ from hmrf_dask.kernels.exact import (
     exact_zero,
 )
 from hmrf_dask.kernels.gradients import rows_by_cluster, squares_by_length, weighted_squares
+from hmrf_dask.kernels.reweighting import all_by_cluster, gather, reweigh
 from hmrf_dask.kernels.sums import (
     LARGEST_EXPONENT,
     Accumulator,
@@ -31,6 +32,7 @@ from hmrf_dask.kernels.sums import (
     add_sums,
     add_to,
     fixed_point_exponent,
+    line_up,
 )
 from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.rows.block import RowBlock
@@ -302,6 +304,44 @@ def test_summands_as_large_as_the_exponent_allows_do_not_overflow(n_columns: int
     assert sums[1, -1] == -sums[1, 0]
 
 
+# --- rows under new weights -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_under_new_weights_are_those_that_terms_and_sums_from_nothing_give(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "WORTH", 0)
+    rng, distortion = np.random.default_rng(seed), make_distortion("cosine")
+    X = rng.random((60, 23)) * (rng.random((60, 23)) < 0.4)
+    X[7] = 0.0
+    labels = rng.integers(-2, 5, 60).astype(np.int32)  # below 0: no cluster; 3 has no row
+    labels[labels == 3] = 2
+    for block in blocks_of(X):
+        before, weights = distortion.terms(block, np.ones(23)), rng.uniform(0.1, 3.0, 23)
+        terms = distortion.terms(block, weights)
+        wanted = distortion.sum_moves(
+            block, terms, weights, np.full(60, -1, np.int32), labels, 5, exponent=43
+        )
+        for step in (60, 17):
+            parts = [slice(first, first + step) for first in range(0, 60, step)]
+            rows = [block.take(np.arange(60)[part]) for part in parts]
+            own = [distortion.terms(part, np.ones(23)) for part in rows]
+            gathered = gather(
+                [
+                    all_by_cluster(part.arrays, term, labels[places], 5)
+                    for part, term, places in zip(rows, own, parts, strict=True)
+                ]
+            )
+            for number in (1, 3):
+                with threads_allowed(number):
+                    sizes, sums = reweigh(gathered, weights, 5, 43)
+                assert np.array_equal(sums, wanted.to_dense())
+                found = distortion.terms_of_sizes(np.concatenate(sizes, axis=1))
+                for name in before._fields:
+                    assert np.array_equal(getattr(found, name), getattr(terms, name))
+
+
 # --- squares by feature --------------------------------------------------------------------------
 
 
@@ -318,9 +358,8 @@ def test_weighted_squares_are_those_of_every_row_alone(
     overall = distortion.table(rng.random((1, 11)), weights)
     for block in blocks_of(problem.X):
         terms, x = distortion.terms(block, weights), block.to_dense().astype(np.float64)
-        whole = weighted_squares(
-            rows_by_cluster([block.arrays], [terms], [labels], 4), table, overall, 0.7, 44
-        )
+        members = rows_by_cluster([block.arrays], [terms], [labels], 4)
+        whole = weighted_squares(line_up(members, 1.0), table, overall, 0.7, 44)
         own = 1.0 - distortion.own_distances(block, terms, table, labels)
         own -= 0.7 * (1.0 - distortion.own_distances(block, terms, overall, 0 * labels))
         own[labels < 0] = 0.0
@@ -335,11 +374,14 @@ def test_weighted_squares_are_those_of_every_row_alone(
             own_labels = [labels[np.isin(block.ids, one.ids)] for one in rows]
             arguments = (table, overall, 0.7, 44)
             members = rows_by_cluster([one.arrays for one in rows], alone, own_labels, 4)
-            assert np.array_equal(weighted_squares(members, *arguments), whole)
+            lined = line_up(members, 1.0)
+            assert np.array_equal(weighted_squares(lined, *arguments), whole)
             with threads_allowed(3):
-                assert np.array_equal(weighted_squares(members, *arguments), whole)
+                assert np.array_equal(weighted_squares(lined, *arguments), whole)
             parts = [
-                weighted_squares(rows_by_cluster([one.arrays], [term], [label], 4), *arguments)
+                weighted_squares(
+                    line_up(rows_by_cluster([one.arrays], [term], [label], 4), 1.0), *arguments
+                )
                 for one, term, label in zip(rows, alone, own_labels, strict=True)
             ]
             assert np.array_equal(np.sum(parts, axis=0), whole)
@@ -497,7 +539,7 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             )  # fmt: skip
             table = distortion.table(np.ones((2, 4)), weights)
             members = rows_by_cluster([block.arrays], [terms], [labels], 2)
-            weighted_squares(members, table, table, 1.0, 40)
+            weighted_squares(line_up(members, 1.0), table, table, 1.0, 40)
             exact_sum(signed)
     kernels = (
         kernels_sums._by_cluster,

@@ -8,6 +8,7 @@ import pytest
 
 from hmrf_dask.kernels.exact import exact_value
 from hmrf_dask.kernels.gradients import rows_by_cluster, weighted_squares
+from hmrf_dask.kernels.sums import line_up
 from hmrf_dask.linked.layout import CANNOT, MUST, IcmProblem, PairBlock
 from hmrf_dask.tasks import gradients
 from hmrf_dask.tasks.gradients import closure_part, explicit_part
@@ -115,7 +116,7 @@ def row_part(case: Case, block: Any, strength: float) -> Any:
     together = totals.sum(axis=0, keepdims=True)
     tables = (table(totals), table(together))
     members = rows_by_cluster([block.arrays], [terms], [case.labels], len(tables[0].exact))
-    squares = weighted_squares(members, *tables, strength, EXPONENT)
+    squares = weighted_squares(line_up(members, 1.0), *tables, strength, EXPONENT)
     rows = weights * (squares[:-1] + squares[-1]) * 2.0**-EXPONENT
     everyone = whole.sum(axis=0, keepdims=True)
     return 0.5 * (rows - directions(whole) + strength * directions(everyone))

@@ -243,7 +243,7 @@ def test_learning_keeps_only_what_lowers_j(distortion: str) -> None:
 def test_weights_stay_where_every_proposal_raises_j(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def bad(engine: Engine, state: State) -> Iterator[NDArray[np.float64]]:
+    def bad(engine: Engine, state: State, _rows: Any) -> Iterator[NDArray[np.float64]]:
         for factor in (1e3, 1e2):
             tried.append(factor)
             yield state.model.weights * np.geomspace(1.0, factor, len(state.model.weights))
@@ -257,10 +257,33 @@ def test_weights_stay_where_every_proposal_raises_j(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("distortion", GRADIENT)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_driver_that_sees_the_rows_learns_what_tasks_learn(distortion: str, seed: int) -> None:
+    bench = learning_bench(seed, distortion)
+    state = settled(bench)
+    rows, weights = m_step._gathered(bench.engine, state), random_weights(7, seed)
+    by_tasks, by_driver = (weight_gradient(bench.engine, state, seen) for seen in (None, rows))
+    assert np.array_equal(by_tasks, by_driver)
+    of_tasks = reweighted(bench.engine, state, weights)
+    known = bench.engine.corpus_terms(weights)
+    bench.engine.forget(weights)
+    of_driver = reweighted(bench.engine, state, weights, rows)
+    again = bench.engine.corpus_terms(weights)
+    assert (again.offsets, again.bound) == (known.offsets, known.bound)
+    assert of_tasks.energy == of_driver.energy
+    assert np.array_equal(of_tasks.sums, of_driver.sums)
+    assert np.array_equal(of_tasks.counts, of_driver.counts)
+    pairs = zip(*(bench.engine.flow.compute(list(one.rows)) for one in (known, again)), strict=True)
+    for one, other in pairs:
+        for name in one.terms._fields:
+            assert np.array_equal(getattr(one.terms, name), getattr(other.terms, name))
+
+
+@pytest.mark.parametrize("distortion", GRADIENT)
 def test_a_rejected_step_leaves_what_is_known_of_the_rows(
     distortion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bad(engine: Engine, state: State) -> Iterator[NDArray[np.float64]]:
+    def bad(engine: Engine, state: State, _rows: Any) -> Iterator[NDArray[np.float64]]:
         engine.corpus_terms(state.model.weights)
         for factor in (1e6, 1e5, 1e4):
             yield state.model.weights * np.geomspace(1.0, factor, len(state.model.weights))

@@ -76,6 +76,8 @@ class Distortion(ABC):
     unit_rows: ClassVar[bool] = False
     # Whether rows are as much alike without the features that only one of them has.
     narrows: ClassVar[bool] = False
+    # Whether summands are √a∘x/√(Σ a x²), and Σ a x² and Σ |x| of rows give their terms.
+    scaled_rows: ClassVar[bool] = False
 
     @property
     def identity(self) -> str:
@@ -125,6 +127,10 @@ class Distortion(ABC):
     @abstractmethod
     def terms(self, block: RowBlock, weights: FloatArray) -> Any:
         """Return what the other methods need of each row under these weights."""
+
+    def terms_of_sizes(self, sizes: FloatArray) -> Any:
+        """Return the terms of rows from their Σ a x² and Σ |x|, (2, n_rows), if `scaled_rows`."""
+        raise NotImplementedError(f"{self.name}: terms need more of a row than its sizes")
 
     @abstractmethod
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Any:

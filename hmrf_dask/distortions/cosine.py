@@ -69,6 +69,7 @@ class Cosine(TableDistortion):
     refinement = "directional"
     closure_form = True
     unit_rows = True
+    scaled_rows = True
     common_offset = 1.0
     zero_rows = "undecided"
     narrows = True
@@ -83,7 +84,11 @@ class Cosine(TableDistortion):
 
     def terms(self, block: RowBlock, weights: FloatArray) -> Terms:
         """Return the row terms: D = 1 − x·T/‖x‖_A."""
-        squares, mass = distances.sizes(block.arrays, weights)
+        return self.terms_of_sizes(distances.sizes(block.arrays, weights))
+
+    def terms_of_sizes(self, sizes: FloatArray) -> Terms:
+        """See `Distortion.terms_of_sizes`."""
+        squares, mass = sizes
         inverse = np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
         zero, one = np.zeros(1), np.ones(1)
         return Terms(

@@ -40,6 +40,7 @@ class Pearson(Cosine):
 
     name = "pearson"
     narrows = False  # the mean is over all features
+    scaled_rows = False
 
     def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return the largest part of a summand before its mean is taken off."""

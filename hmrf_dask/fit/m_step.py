@@ -10,7 +10,8 @@ import numpy as np
 from hmrf_dask.distortions.idivergence import LEAST, IDivergence
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import share_array, tree
-from hmrf_dask.kernels.gradients import squares_by_length, weighted_squares
+from hmrf_dask.kernels.gradients import squares_by_length, sum_of_clusters, weighted_squares
+from hmrf_dask.kernels.reweighting import Gathered, gather, reweigh
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.first_centroids import Lowest, farthest, merge_lowest
 from hmrf_dask.tasks.gradients import (
@@ -22,7 +23,7 @@ from hmrf_dask.tasks.gradients import (
     squares_of_slice,
 )
 from hmrf_dask.tasks.model import Model, State, WeightPrior, real_sums
-from hmrf_dask.tasks.partitions import StoredLabels, add_limbs
+from hmrf_dask.tasks.partitions import RowTerms, StoredLabels, add_limbs
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 FEW = 16  # one row in so many
@@ -130,7 +131,7 @@ def prior_value(engine: Engine, state: State) -> float:
     prior, weights = state.prior, state.model.weights
     rule = engine.problem.distortion.learning
     if rule == "gradient" and prior.strength:
-        whole = full_sums(state.model, state.sums.sum(axis=0, keepdims=True))
+        whole = full_sums(state.model, sum_of_clusters(state.sums))
         length = float(np.sqrt((whole * whole).sum()))
         return -prior.strength * (engine.problem.extent.n_rows - length)
     if rule == "entropy" and prior.strength:
@@ -152,35 +153,65 @@ def full_sums(model: Model, sums: IntArray) -> FloatArray:
 
 def learn(engine: Engine, state: State) -> State | None:
     """Return the state under better weights, None when no step lowers J."""
-    for weights in _proposals(engine, state):
+    rows = None
+    if engine.problem.distortion.learning == "gradient" and engine.in_process:
+        rows = _gathered(engine, state)
+    for weights in _proposals(engine, state, rows):
         if np.array_equal(weights, state.model.weights):
             return None
-        moved = reweighted(engine, state, weights)
+        moved = reweighted(engine, state, weights, rows)
         if moved.energy.total < state.energy.total:
             return moved
         engine.forget(weights)
     return None
 
 
-def reweighted(engine: Engine, state: State, weights: FloatArray) -> State:
-    """Return the state under other weights: sums where they change, centroids, pairs, J."""
+def _gathered(engine: Engine, state: State) -> Gathered:
+    """Return all rows by cluster where the driver sees them, partitions in the problem's order."""
+    flow, shared, (free, linked) = (
+        engine.flow,
+        engine.share_model(state.model),
+        engine.slices(state),
+    )
+    noted = flow.compute(
+        [flow.lazy(noted_rows, rows, shared, engine.run) for rows in [*free, *linked]]
+    )
+    blocks = [rows for of_slice in noted for rows in of_slice]
+    places = [place for of_slice in engine.problem.slices for place in of_slice]
+    in_order = [blocks[slot] for slot in np.argsort(places)]
+    return gather([*in_order, *blocks[len(places) :]])
+
+
+def reweighted(
+    engine: Engine, state: State, weights: FloatArray, rows: Gathered | None = None
+) -> State:
+    """Return the state under other weights: sums where they change, centroids, pairs, J.
+
+    With the `rows` by cluster, one pass makes sums and terms of rows together where it can.
+    """
     model = replace(state.model, weights=weights)
     moved = replace(state, model=model)
-    if engine.problem.distortion.learning == "gradient":  # summands are scaled by √a/‖x‖_A
+    distortion = engine.problem.distortion
+    if distortion.learning == "gradient":  # summands are scaled by √a/‖x‖_A
         bound = engine.summand_bound(weights)
         model = replace(model, exponent=fixed_point_exponent(engine.problem.extent.n_rows, bound))
-        sums, counts = engine.total_sums(model, moved)
+        if rows is not None and distortion.scaled_rows:
+            sizes, sums = reweigh(rows, weights, model.n_clusters, model.exponent)
+            engine.keep_terms(weights, [RowTerms(distortion.terms_of_sizes(of)) for of in sizes])
+            counts = state.counts
+        else:
+            sums, counts = engine.total_sums(model, moved)
         moved = replace(moved, model=model, sums=sums, counts=counts)
     moved = replace(moved, model=replace(model, centroids=centroids_of(moved)))
     return replace(moved, energy=engine.energy(moved, prior_value(engine, moved)))
 
 
-def _proposals(engine: Engine, state: State) -> Iterator[FloatArray]:
-    """Yield weights to try, the boldest first."""
+def _proposals(engine: Engine, state: State, rows: Gathered | None = None) -> Iterator[FloatArray]:
+    """Yield weights to try, the boldest first; the `rows` are those that the driver sees."""
     rule = engine.problem.distortion.learning
     weights = state.model.weights
     if rule == "gradient":
-        gradient = weight_gradient(engine, state)
+        gradient = weight_gradient(engine, state, rows)
         if engine.problem.settings.weight_update == "paper":
             yield _kept(weights - PAPER_RATE * gradient)
             return
@@ -404,35 +435,35 @@ def _width(engine: Engine) -> FloatArray:
     return engine.problem.extent.maximum - engine.problem.extent.minimum
 
 
-def _squares(engine: Engine, state: State, overall: Model, exponent: int) -> IntArray:
+def _squares(
+    engine: Engine, state: State, overall: Model, exponent: int, rows: Gathered | None
+) -> IntArray:
     """Return Σ c_i z_im²/a_m of all rows: by the driver where it sees them, else by tasks."""
     flow, model, strength = engine.flow, state.model, state.prior.strength
+    if rows is not None:
+        return weighted_squares(rows.rows.lined, model.table(), overall.table(), strength, exponent)
     free, linked = engine.slices(state)
     slices, shared = [*free, *linked], engine.share_model(model)
-    if engine.in_process:
-        noted = flow.compute([flow.lazy(noted_rows, rows, shared, engine.run) for rows in slices])
-        members = [rows for of_slice in noted for rows in of_slice]
-        return weighted_squares(members, model.table(), overall.table(), strength, exponent)
     one_cluster = Overall(flow.share(overall), strength)
     squares = [
-        flow.lazy(squares_of_slice, rows, shared, engine.run, one_cluster, exponent)
-        for rows in slices
+        flow.lazy(squares_of_slice, of_slice, shared, engine.run, one_cluster, exponent)
+        for of_slice in slices
     ]
     total: IntArray = flow.compute([tree(flow, add_limbs, squares)])[0]
     return total
 
 
-def weight_gradient(engine: Engine, state: State) -> FloatArray:
+def weight_gradient(engine: Engine, state: State, gathered: Gathered | None = None) -> FloatArray:
     """Return ∂J/∂a by feature, priors included."""
     model, strength = state.model, state.prior.strength
-    n_rows, whole = engine.problem.extent.n_rows, state.sums.sum(axis=0, keepdims=True)
+    n_rows, whole = engine.problem.extent.n_rows, sum_of_clusters(state.sums)
     # A centred row's part is (x + e)² − e², x + e at most 1/√a
     bound = max(engine.summand_bound(model.weights) ** 2, 1.0 / float(model.weights.min()))
     exponent = fixed_point_exponent(n_rows, (1.0 + strength) * bound)
     rows = (whole, model.exponent, np.asarray([n_rows], np.int64))
     centroids = model.distortion.centroids(*rows, model.weights, model.smoothing, None)
     overall = replace(model, centroids=centroids)  # of one cluster of all rows
-    totals = _squares(engine, state, overall, exponent) * 2.0**-exponent
+    totals = _squares(engine, state, overall, exponent, gathered) * 2.0**-exponent
     own = model.weights * (totals[:-1] + totals[-1])
     unit, roots = 2.0**-model.exponent, np.sqrt(model.weights)
     by_log = 0.5 * (own - unit * squares_by_length(state.sums, roots))

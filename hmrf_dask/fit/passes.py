@@ -122,6 +122,13 @@ class Engine:
         self._known = [*self._known[-1:], corpus_terms]
         return corpus_terms, computed
 
+    def keep_terms(self, weights: FloatArray, terms: Sequence[partitions.RowTerms]) -> None:
+        """Keep the terms of all rows, by partition, that were made with their sums."""
+        problem, bound = self.problem, self.summand_bound(weights)
+        offsets = exact(problem.distortion.common_offset or 0.0) * problem.extent.n_rows
+        rows = tuple(self.flow.share(known) for known in terms)
+        self._known = [*self._known[-1:], CorpusTerms(weights, rows, offsets, bound)]
+
     @cached_property
     def in_process(self) -> bool:
         """Whether all rows are in this process: then tasks only note those that move."""

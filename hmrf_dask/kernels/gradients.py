@@ -21,7 +21,7 @@ from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.means import LANES, squared_length
 from hmrf_dask.kernels.pairs import Side
-from hmrf_dask.kernels.sums import Lined, Moved, line_up, members_by_cluster, moved_rows
+from hmrf_dask.kernels.sums import Lined, Moved, members_by_cluster, moved_rows
 from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
@@ -123,17 +123,17 @@ def rows_by_cluster(
 
 
 def weighted_squares(
-    members: Sequence[Moved], table: Table, overall: Table, strength: float, exponent: int
+    lined: Lined, table: Table, overall: Table, strength: float, exponent: int
 ) -> IntArray:
     """Return Σ_i c_i z_im²/a_m in fixed point, shape (d + 1,); the last entry is part of every m.
 
     c_i is the similarity to the own centroid less `strength` times that to the only one of
-    `overall`. Clusters are shared out among threads.
+    `overall`; rows are lined up with a unit of 1. Clusters are shared out among threads.
     """
     similarities = _make_similarities(
         table.exact, table.extra, overall.exact[0], overall.extra[0], strength
     )
-    lined, parts = line_up(members, 1.0), list[IntArray]()
+    parts = list[IntArray]()
 
     def work(first: int, last: int) -> None:
         """Add up the squares of the rows of a range of clusters."""
@@ -141,8 +141,27 @@ def weighted_squares(
         _squares_in_line(lined, similarities, 2.0**exponent, first, last, part)
         parts.append(part)
 
-    over_ranges(work, len(table.exact), int(lined.length.sum()), np.diff(lined.start))
+    sizes = lined.sizes[: len(table.exact)]
+    over_ranges(work, len(sizes), int(sizes.sum()), sizes)
     return np.asarray(np.sum(parts, axis=0))
+
+
+def sum_of_clusters(sums: IntArray) -> IntArray:
+    """Return the sum over all clusters of sums (K, d + 1), as one cluster.
+
+    Examples
+    --------
+    >>> sum_of_clusters(np.array([[1, 2, 0], [10, 20, 1]])).tolist()
+    [[11, 22, 1]]
+    """
+    out = np.empty((1, sums.shape[1]), np.int64)
+
+    def work(first: int, last: int) -> None:
+        """Add up a range of columns."""
+        sums[:, first:last].sum(axis=0, out=out[0, first:last])
+
+    over_ranges(work, sums.shape[1], sums.size)
+    return out
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")

@@ -13,7 +13,7 @@ from hmrf_dask.kernels.compiled import inner, instruction
 from hmrf_dask.kernels.threads import LINE
 from hmrf_dask.types import LabelArray
 
-AHEAD = 2  # rows: one is on its way while one is worked on
+AHEAD = 1  # rows: the next is on its way; more of them at once hold up the reads of tables
 _NUMBERS = 16  # of four bytes in a line
 _MOST = 512  # entries of a row that are asked for; the processor follows a longer row by itself
 _INT = ir.IntType(32)

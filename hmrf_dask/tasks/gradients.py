@@ -21,7 +21,8 @@ from hmrf_dask.kernels.gradients import (
     weighted_squares,
 )
 from hmrf_dask.kernels.pairs import Side
-from hmrf_dask.kernels.sums import Moved
+from hmrf_dask.kernels.reweighting import all_by_cluster
+from hmrf_dask.kernels.sums import Moved, line_up
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import batches
@@ -187,22 +188,13 @@ def _turning(tables: Tables, units: FloatArray) -> IntArray:
     return out + member_squares(tables.rows, tables.member, coefficients, scaled)
 
 
-def rows_of_slice(
-    partitions: TaskSlice, model: Model, run: CheckpointStore
-) -> Iterator[list[Moved]]:
-    """Yield the rows of partitions cluster by cluster, as many at a time as a task may hold."""
-    for places, blocks in batches(partitions.blocks):
-        labels = run.read_group([partitions.files[place] for place in places])
-        terms = [
-            terms_of(block, partitions.terms[place], model)
-            for place, block in zip(places, blocks, strict=True)
-        ]
-        yield rows_by_cluster([block.arrays for block in blocks], terms, labels, model.n_clusters)
-
-
 def noted_rows(partitions: TaskSlice, model: Model, run: CheckpointStore) -> list[Moved]:
     """Return the rows of some partitions cluster by cluster, for a driver that sees them too."""
-    return [rows for batch in rows_of_slice(partitions, model, run) for rows in batch]
+    noted = []
+    for block, cached, _, labels in partitions.labelled(run):
+        terms = terms_of(block, cached, model)
+        noted.append(all_by_cluster(block.arrays, terms, labels, model.n_clusters))
+    return noted
 
 
 class Overall(NamedTuple):
@@ -221,8 +213,16 @@ def squares_of_slice(
     """
     squares = np.zeros(len(model.weights) + 1, np.int64)
     table = overall.model.table()
-    for rows in rows_of_slice(partitions, model, run):
-        squares += weighted_squares(rows, model.table(), table, overall.strength, exponent)
+    for places, blocks in batches(partitions.blocks):
+        labels = run.read_group([partitions.files[place] for place in places])
+        terms = [
+            terms_of(block, partitions.terms[place], model)
+            for place, block in zip(places, blocks, strict=True)
+        ]
+        rows = rows_by_cluster([block.arrays for block in blocks], terms, labels, model.n_clusters)
+        squares += weighted_squares(
+            line_up(rows, 1.0), model.table(), table, overall.strength, exponent
+        )
     return squares
 
 

@@ -15,7 +15,7 @@ from hmrf_dask.kernels.nearest import rows_that_may_move
 from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.tasks.first_variation import Sources, summands_of
+from hmrf_dask.tasks.first_variation import Sources, column_weights, summands_of
 from hmrf_dask.tasks.model import Model
 from tests import naive
 from tests.support import problems
@@ -43,7 +43,13 @@ class Case:
         metric = np.append(self.weights, 0.0)
         if directional:
             metric = np.append(np.ones_like(self.weights), -self.weights.sum())
-        return first_variation.cluster_sums(sums, metric, self.exponent, counts, directional)
+        squares = first_variation.squares_of(sums, metric, self.exponent)
+        unit, columns = 2.0**-self.exponent, np.empty((0, 0))
+        return first_variation.with_columns(
+            first_variation.make_clusters(
+                sums, metric, unit, squares, columns, counts=counts, directional=directional
+            )
+        )
 
     def sums(self, labels: Any) -> tuple[Any, Any]:
         terms = self.distortion.terms(self.block, self.weights)
@@ -252,15 +258,20 @@ def test_no_row_that_gains_is_left_out(name: str, K: int) -> None:
             sums, counts = found.to_dense(), found.counts
             centroids = distortion.centroids(sums, 40, counts, weights, 0.0, model.centroids)
             model = replace(model, centroids=centroids)
-            sources = Sources(model, sums, counts, optimal=True)
-            clusters = sources.clusters()
+            squares = first_variation.squares_of(sums, column_weights(model), 40)
+            sources = Sources(model, sums, counts, squares, optimal=True)
+            clusters = sources.clusters_with_columns()
             summands = summands_of(block, model)
             skip = np.zeros(400, np.bool_)
             gains = first_variation.single_gains(summands, clusters, labels, skip)
-            near = rows_that_may_move(
+            near, *places = rows_that_may_move(
                 block.arrays, terms, model.table(), clusters.squares, labels, RowBounds()
             )
             assert set(np.flatnonzero(gains.gain > 0)) <= set(near)
+            few = summands_of(block.take(near), model)
+            alike = first_variation.gains_at(few, sources.clusters(), labels[near], *places)
+            for found, wanted in zip(alike, gains, strict=True):
+                np.testing.assert_array_equal(found, wanted[near])
             shares.append(len(near) / 400)
             labels = np.where(gains.gain > 0, gains.target, labels).astype(np.int32)
     assert min(shares) < (0.8 if K == 40 else 0.3)  # small clusters leave more open
@@ -275,4 +286,4 @@ def test_a_row_may_always_move_to_or_from_a_cluster_without_a_direction() -> Non
         near = rows_that_may_move(
             block.arrays, terms, model.table(), np.array(squares), labels, RowBounds()
         )
-        assert near.tolist() == list(range(50))
+        assert near.rows.tolist() == list(range(50))

@@ -95,7 +95,7 @@ def assign(bench: Bench) -> None:
 
 def vary(bench: Bench, *, optimal: bool = False) -> None:
     model, counts = bench.model(), np.full(K, ROWS // K)
-    sources = Sources(model, np.ones((K, WIDTH + 1), np.int64), counts, optimal)
+    sources = Sources(model, np.ones((K, WIDTH + 1), np.int64), counts, np.ones(K), optimal)
     propose_rows(bench.rows(), None, sources, StoredLabels(bench.run, [bench.file]), 1000)
 
 

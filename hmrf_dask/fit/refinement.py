@@ -60,7 +60,7 @@ def first_variation(engine: Engine, state: State) -> tuple[State, int]:
     The same state, and 0, when J would not fall.
     """
     flow = engine.flow
-    sources = flow.share(Sources(state.model, state.sums, state.counts, state.optimal))
+    sources = flow.share(Sources.of(state))
     proposals = _propose(engine, state, sources)
     if not len(proposals.gains):
         return state, 0

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hmrf_dask.kernels.compiled import RowArrays, former, frozen, inner, njit
+from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 ACCEPT = 1e-10  # of 1 + the receiving cluster's worth: below it a gain may be rounding
@@ -44,7 +45,7 @@ class ClusterSums(NamedTuple):
     metric: FloatArray  # (d + 1,), the weight of each column in products of summands
     unit: float  # of the sums
     squares: FloatArray  # (K,), ‖S_h‖² in the metric
-    columns: FloatArray  # (d + 1, K) or (0, 0): the sums as floats, transposed; of frozen ones
+    columns: FloatArray  # (d + 1, K), the sums as floats, transposed; or (0, 0), see `with_columns`
     counts: IntArray  # (K,)
     directional: bool  # whether a cluster is worth ‖S‖, not ‖S‖²/n
 
@@ -67,7 +68,7 @@ class Gains(NamedTuple):
 
 
 _make_summands, _make_costs, _make_known = former(Summands), former(PairCosts), former(Known)
-_make_clusters = former(ClusterSums)
+make_clusters = former(ClusterSums)
 
 
 def known_of(
@@ -101,23 +102,32 @@ def _squares(sums: IntArray, metric: FloatArray, unit: float, out: FloatArray) -
         out[h] = total
 
 
-def cluster_sums(
-    sums: IntArray, metric: FloatArray, exponent: int, counts: IntArray, directional: bool
-) -> ClusterSums:
-    """Return sums in units of 2**-exponent, with their squares, as kernels read them."""
-    whole, weights, unit = frozen(sums, np.int64), frozen(metric, np.float64), 2.0**-exponent
-    squares = np.empty(len(sums))
-    _squares(whole, weights, unit, squares)
-    columns = np.ascontiguousarray((whole * unit).T)
-    return _make_clusters(
-        sums=whole,
-        metric=weights,
-        unit=unit,
-        squares=squares,
-        columns=columns,
-        counts=counts,
-        directional=directional,
-    )
+def squares_of(sums: IntArray, metric: FloatArray, exponent: int) -> FloatArray:
+    """Return ‖S_h‖² of sums in units of 2**-exponent, shape (K,)."""
+    whole, weights, out = frozen(sums, np.int64), frozen(metric, np.float64), np.empty(len(sums))
+
+    def work(first: int, last: int) -> None:
+        """Write the squares of a range of clusters."""
+        _squares(whole[first:last], weights, 2.0**-exponent, out[first:last])
+
+    over_ranges(work, len(sums), sums.size)
+    return out
+
+
+def with_columns(clusters: ClusterSums) -> ClusterSums:
+    """Return sums with their transpose too: what products with all clusters read."""
+    columns = np.ascontiguousarray((clusters.sums * clusters.unit).T)
+    return make_clusters(*clusters._replace(columns=columns))
+
+
+def on_columns_of(rows: Summands, clusters: ClusterSums) -> tuple[Summands, ClusterSums]:
+    """Return rows, and sums, on the columns that these rows have: few of all where rows are few."""
+    used = np.zeros(clusters.sums.shape[1], np.bool_)
+    used[rows.column] = True
+    chosen, places = np.flatnonzero(used), np.cumsum(used, dtype=np.int32) - np.int32(1)
+    sums, metric = clusters.sums.take(chosen, axis=1), clusters.metric[chosen]
+    few = clusters._replace(sums=sums, metric=metric, columns=np.empty((0, 0)))
+    return rows._replace(column=places[rows.column]), make_clusters(*few)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -181,7 +191,27 @@ def _single_products(known: Known, i: Any, products: Any) -> Any:
 
 
 @inner(inline="always")
-def _best_target(own: Any, length: Any, products: Any, costs: Any, clusters: Any) -> Any:
+def _products_at(known: Known, i: Any, targets: LabelArray, products: Any) -> Any:
+    """Write z_i · S_h for some clusters; return ‖z_i‖²."""
+    rows, metric, unit = known.rows, known.clusters.metric, known.clusters.unit
+    sums = known.clusters.sums
+    for h in targets:
+        products[h] = 0.0
+    length = 0.0
+    for p in range(rows.start[i], rows.start[i + 1]):
+        m = rows.column[p]
+        value = np.float64(rows.entry[p]) * unit
+        weighted = value * metric[m]
+        length += weighted * value
+        for h in targets:
+            products[h] += weighted * (np.float64(sums[h, m]) * unit)
+    return length
+
+
+@inner(inline="always")
+def _best_target(
+    own: Any, length: Any, products: Any, costs: Any, targets: LabelArray, clusters: Any
+) -> Any:
     """Return the largest gain of one row above its threshold, and its target (0, own: none)."""
     squares, counts, directional = clusters.squares, clusters.counts, clusters.directional
     leaving = worth_of(directional, squares[own], counts[own]) - worth_of(
@@ -189,14 +219,14 @@ def _best_target(own: Any, length: Any, products: Any, costs: Any, clusters: Any
     )
     best = 0.0
     target = own
-    for h in range(products.shape[0]):
+    for h in targets:
         if h != own:
             worth = worth_of(directional, squares[h], counts[h])
             joined = worth_of(directional, squares[h] + 2.0 * products[h] + length, counts[h] + 1)
             gain = joined - worth - leaving - (costs[h] - costs[own])
             if gain > best and gain > ACCEPT * (1.0 + worth):
                 best = gain
-                target = np.int32(h)
+                target = h
     return best, target
 
 
@@ -211,7 +241,9 @@ def _cost_pairs(known: Known, i: Any, costs: Any) -> None:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _single_gains(known: Known, skip: BoolArray, buffer: FloatArray, out: Gains) -> None:
+def _single_gains(
+    known: Known, skip: BoolArray, everywhere: LabelArray, buffer: FloatArray, out: Gains
+) -> None:
     products, costs = buffer[0], buffer[1]
     labels, clusters = known.labels, known.clusters
     for h in range(costs.shape[0]):
@@ -224,7 +256,24 @@ def _single_gains(known: Known, skip: BoolArray, buffer: FloatArray, out: Gains)
         length = _single_products(known, i, products)
         if paired:
             _cost_pairs(known, i, costs)
-        out.gain[i], out.target[i] = _best_target(own, length, products, costs, clusters)
+        best = _best_target(own, length, products, costs, everywhere, clusters)
+        out.gain[i], out.target[i] = best
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _gains_at(
+    known: Known, start: IntArray, target: LabelArray, buffer: FloatArray, out: Gains
+) -> None:
+    products, costs = buffer[0], buffer[1]
+    labels, clusters = known.labels, known.clusters
+    for h in range(costs.shape[0]):
+        costs[h] = 0.0
+    for i in range(labels.shape[0]):
+        own, targets = labels[i], target[start[i] : start[i + 1]]
+        if clusters.counts[own] < 2:
+            continue
+        length = _products_at(known, i, targets, products)
+        out.gain[i], out.target[i] = _best_target(own, length, products, costs, targets, clusters)
 
 
 def single_gains(
@@ -234,10 +283,29 @@ def single_gains(
     skip: BoolArray,
     pair_costs: PairCosts | None = None,
 ) -> Gains:
-    """Return the best gain of each row alone against frozen sums, and its target; 0: none gains."""
+    """Return the best gain of each row alone against frozen sums, and its target; 0: none gains.
+
+    `clusters` have their columns.
+    """
     out = Gains(np.zeros(len(labels)), np.array(labels, np.int32))
     known = known_of(rows, np.empty(0, np.int32), labels, clusters, pair_costs)
-    _single_gains(known, frozen(skip, np.bool_), np.empty((2, len(clusters.sums))), out)
+    everywhere = frozen(np.arange(len(clusters.sums)), np.int32)
+    buffer = np.empty((2, len(clusters.sums)))
+    _single_gains(known, frozen(skip, np.bool_), everywhere, buffer, out)
+    return out
+
+
+def gains_at(
+    rows: Summands, clusters: ClusterSums, labels: LabelArray, start: IntArray, target: LabelArray
+) -> Gains:
+    """Return the same of rows without pairs that may gain at some clusters alone, their own too.
+
+    Those of row i, ascending, are target[start[i]:start[i + 1]].
+    """
+    out = Gains(np.zeros(len(labels)), np.array(labels, np.int32))
+    known = known_of(rows, np.empty(0, np.int32), labels, clusters, None)
+    lists = frozen(start, np.int64), frozen(target, np.int32)
+    _gains_at(known, *lists, np.empty((2, len(clusters.sums))), out)
     return out
 
 
@@ -441,7 +509,7 @@ def apply_moves(
     """
     state = _State(labels, clusters.sums.copy(), clusters.squares.copy(), clusters.counts.copy())
     # Frozen arrays are views: they show what is written to the state. Columns would not follow.
-    after = _make_clusters(
+    after = make_clusters(
         sums=state.sums,
         metric=clusters.metric,
         unit=clusters.unit,

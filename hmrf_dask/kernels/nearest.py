@@ -34,7 +34,7 @@ from hmrf_dask.kernels.products import (
     rows_together,
     spread,
 )
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, RowArray
+from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
 
 _INDEX, _LANE = ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
@@ -326,27 +326,64 @@ def nearest(
     return out, change
 
 
+class Movers(NamedTuple):
+    """Rows that may gain by a move, and the clusters that each may gain at, its own among them."""
+
+    rows: LabelArray
+    start: IntArray  # where the clusters of each begin, and a last end
+    target: LabelArray  # ascending
+
+
+@inner()
+def _limit_of(
+    rows: RowArrays, i: Any, scoring: Scoring, leaving: FloatArray, own: Any, scores: RowArray
+) -> Any:
+    """Return the score above which a row gains at no cluster, NaN: not known; write its scores."""
+    slack = scoring.rows.slack[i] + leaving[own]
+    if not slack < np.inf:
+        return np.nan
+    multiply_row(rows, i, scoring.columns, scores)
+    scale, shift = of_row(scoring.rows.scale, i), of_row(scoring.rows.shift, i)
+    score(scores, scoring.bias, scoring.extra, scale, shift)
+    return np.float64(scores[own]) + slack
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
-def _may_move(
+def _count_targets(
     rows: RowArrays,
     scoring: Scoring,
     leaving: FloatArray,
     labels: LabelArray,
     scores: RowArray,
-    out: BoolArray,
+    out: IntArray,
 ) -> None:
     for i in range(labels.shape[0]):
         own = labels[i]
         if own < 0:
             continue
-        slack = scoring.rows.slack[i] + leaving[own]
-        out[i] = not slack < np.inf
-        if not out[i]:
-            multiply_row(rows, i, scoring.columns, scores)
-            scale, shift = of_row(scoring.rows.scale, i), of_row(scoring.rows.shift, i)
-            score(scores, scoring.bias, scoring.extra, scale, shift)
-            limit = np.float64(scores[own]) + slack
-            out[i] = count_within(scores, np.float32(limit)) > 1
+        limit = _limit_of(rows, i, scoring, leaving, own, scores)
+        within = leaving.shape[0]
+        if not np.isnan(limit):
+            within = count_within(scores, np.float32(limit))
+        out[i] = within if within > 1 else 0
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _list_targets(
+    rows: RowArrays,
+    scoring: Scoring,
+    leaving: FloatArray,
+    labels: LabelArray,
+    scores: RowArray,
+    out: Movers,
+) -> None:
+    for t in range(out.rows.shape[0]):
+        i, at = out.rows[t], out.start[t]
+        limit = _limit_of(rows, i, scoring, leaving, labels[i], scores)
+        for h in range(leaving.shape[0]):
+            if np.isnan(limit) or scores[h] <= np.float32(limit):
+                out.target[at] = h
+                at += 1
 
 
 def rows_that_may_move(
@@ -356,8 +393,8 @@ def rows_that_may_move(
     squares: FloatArray,
     labels: LabelArray,
     bounds: RowBounds,
-) -> LabelArray:
-    """Return the rows that may gain by a move, found in low precision; all others cannot.
+) -> Movers:
+    """Return the rows that may gain by a move, and where, found in low precision; no others can.
 
     The table is that of the directions of the sums, whose `squares` are ‖S‖². With c the cosine of
     a unit row and S, joining S gains at most c + 1 / (2 ‖S‖), and leaving it costs at least
@@ -370,9 +407,13 @@ def rows_that_may_move(
         joining = 0.5 / lengths
         leaving = joining + np.where(lengths > 1.5, 0.5 / (lengths - 1.0), np.inf) + MARGIN
         bias[: len(lengths)] -= joining.astype(np.float32)
-    scores, out = aligned(bias.shape, np.float32), np.zeros(len(labels), np.bool_)
-    known_bias = frozen(bias, np.float32)
+    known_bias, scores = frozen(bias, np.float32), aligned(bias.shape, np.float32)
     scoring = Scoring(approximate.columns, known_bias, approximate.extra, scaling)
     known = frozen(leaving, np.float64), frozen(labels, np.int32)
-    _may_move(rows, scoring, *known, scores, out)
-    return np.flatnonzero(out).astype(np.int32)
+    counts = np.zeros(len(labels), np.int64)
+    _count_targets(rows, scoring, *known, scores, counts)
+    chosen = np.flatnonzero(counts)
+    start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[chosen])])
+    out = Movers(chosen.astype(np.int32), start, np.empty(start[-1], np.int32))
+    _list_targets(rows, scoring, *known, scores, out)
+    return out

@@ -17,14 +17,19 @@ from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.kernels.compiled import spread
 from hmrf_dask.kernels.first_variation import (
     ClusterSums,
+    Gains,
     PairCosts,
     SetMoves,
     Summands,
     apply_moves,
-    cluster_sums,
+    gains_at,
     group_gains,
+    make_clusters,
+    on_columns_of,
     single_gains,
+    squares_of,
     summands,
+    with_columns,
 )
 from hmrf_dask.kernels.hamerly import RowBounds
 from hmrf_dask.kernels.nearest import rows_that_may_move
@@ -32,7 +37,7 @@ from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.linked.layout import CANNOT
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.icm import PricedProblem, end_to_end
-from hmrf_dask.tasks.model import Model
+from hmrf_dask.tasks.model import Model, State
 from hmrf_dask.tasks.partitions import RowTerms, StoredLabels, pick, terms_of
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
@@ -44,34 +49,52 @@ class Sources(Sized):
     model: Model
     sums: IntArray
     counts: IntArray
+    squares: FloatArray  # ‖S_h‖²
     optimal: bool  # whether the centroids are those of the sums
     _made: list[ClusterSums] = field(default_factory=list, init=False, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
-    def clusters(self) -> ClusterSums:
-        """Return the sums that moves are judged by, made once in a process."""
-        with self._lock:  # tasks on other threads wait for the one that makes them
-            if not self._made:
-                self._made.append(self._make())
-        return self._made[0]
+    @staticmethod
+    def of(state: State) -> Sources:
+        """Return the sums of a state."""
+        model, sums = state.model, state.sums
+        squares = squares_of(sums, column_weights(model), model.exponent)
+        return Sources(model, sums, state.counts, squares, state.optimal)
 
     @property
     def screening(self) -> bool:
         """Whether low precision shows which rows may move."""
         return self.optimal and self.model.distortion.refinement == "directional"
 
-    def _make(self) -> ClusterSums:
-        """Return the sums with the weight of each of their columns."""
-        weights, exponent = self.model.weights, self.model.exponent
-        directional = self.model.distortion.refinement == "directional"
-        metric = np.append(weights, 0.0)
-        if directional:
-            metric = np.append(np.ones_like(weights), -weights.sum())
-        return cluster_sums(self.sums, metric, exponent, self.counts, directional)
+    def clusters(self) -> ClusterSums:
+        """Return the sums that moves are judged by."""
+        return make_clusters(
+            self.sums,
+            column_weights(self.model),
+            2.0**-self.model.exponent,
+            self.squares,
+            columns=np.empty((0, 0)),
+            counts=self.counts,
+            directional=self.model.distortion.refinement == "directional",
+        )
+
+    def clusters_with_columns(self) -> ClusterSums:
+        """Return them for products with all clusters, made once in a process."""
+        with self._lock:  # tasks on other threads wait for the one that makes them
+            if not self._made:
+                self._made.append(with_columns(self.clusters()))
+        return self._made[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave behind what is made again faster than it travels."""
-        return Sources, (self.model, self.sums, self.counts, self.optimal)
+        return Sources, (self.model, self.sums, self.counts, self.squares, self.optimal)
+
+
+def column_weights(model: Model) -> FloatArray:
+    """Return the weight of each column of the sums in products of summands."""
+    if model.distortion.refinement == "directional":
+        return np.append(np.ones_like(model.weights), -model.weights.sum())
+    return np.append(model.weights, 0.0)
 
 
 @dataclass(frozen=True)
@@ -118,10 +141,16 @@ def _single_moves(
     moving: _Rows, sources: Sources, most_rows: int, pair_costs: PairCosts | None = None
 ) -> Proposals:
     """Return the moves of single rows that lower J; rows with a label below 0 stay."""
-    rows, ids, labels, addresses = moving
-    skip = labels < 0
-    shown = np.where(skip, 0, labels).astype(np.int32)
-    gains, targets = single_gains(rows, sources.clusters(), shown, skip, pair_costs)
+    skip = moving.labels < 0
+    shown = np.where(skip, 0, moving.labels).astype(np.int32)
+    clusters = sources.clusters_with_columns()
+    gains = single_gains(moving.rows, clusters, shown, skip, pair_costs)
+    return _best_of(moving, gains, most_rows)
+
+
+def _best_of(moving: _Rows, found: Gains, most_rows: int) -> Proposals:
+    """Return the moves of single rows that gain."""
+    (_, ids, _, addresses), (gains, targets) = moving, found
     chosen = np.flatnonzero(gains > 0)
     starts = np.arange(len(chosen) + 1)
     best = (gains[chosen], ids[chosen], targets[chosen])
@@ -140,12 +169,14 @@ def propose_rows(
     if not sources.screening:
         return _single_moves(_rows_of(block, model, known, first), sources, most_rows)
     terms, bounds = terms_of(block, cached, model), RowBounds() if cached is None else cached.bounds
-    squares = sources.clusters().squares
-    near = rows_that_may_move(block.arrays, terms, model.table(), squares, known, bounds)
+    table = model.table()
+    squares = sources.squares
+    near, start, target = rows_that_may_move(block.arrays, terms, table, squares, known, bounds)
     rows = block if len(near) == block.n_rows else block.take(near)
     addresses = first + near.astype(np.int64)
     moving = _Rows(summands_of(rows, model), rows.ids, known[near], addresses)
-    return _single_moves(moving, sources, most_rows)
+    gains = gains_at(moving.rows, sources.clusters(), moving.labels, start, target)
+    return _best_of(moving, gains, most_rows)
 
 
 def pair_costs_of(priced: PricedProblem) -> PairCosts:
@@ -169,7 +200,8 @@ def propose_linked(
     if len(starts) == 1:
         return singles
     rows, ids, labels, addresses = moving
-    gains, targets = group_gains(starts, members, rows, labels, sources.clusters(), pair_costs)
+    clusters = sources.clusters_with_columns()
+    gains, targets = group_gains(starts, members, rows, labels, clusters, pair_costs)
     chosen = np.flatnonzero(gains > 0)
     cuts, whole = pick(starts, members, chosen)
     best = (gains[chosen], ids[members[starts[chosen]]], targets[chosen])
@@ -254,10 +286,11 @@ def apply_proposals(
         np.concatenate([np.zeros(0), *(rows.costs for rows in linked)]),
     )
     rows = summands_of(RowBlock.concatenate(blocks), sources.model)
+    rows, clusters = on_columns_of(rows, sources.clusters())
     members = np.searchsorted(addresses, proposals.addresses).astype(np.int32)
     before = labels[places]
     moves = SetMoves(proposals.starts, members, proposals.targets)
-    apply_moves(moves, rows, places, labels, sources.clusters(), pair_costs)
+    apply_moves(moves, rows, places, labels, clusters, pair_costs)
     after = labels[places]
     moved = np.flatnonzero(before != after)
     return addresses[moved], after[moved]

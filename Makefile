@@ -28,7 +28,7 @@ help:
 	@echo 'make published  write the JSON schemas and the tables of parameters and modules again, from the code'
 	@echo 'make lint     ruff, formatting, spelling, docstrings, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
-	@echo 'make bench    the speed, beside the peers (35 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
+	@echo 'make bench    the speed, beside the peers (40 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
 	@echo 'make setup    only set up $(VENV)'
 	@echo 'make format   let ruff format and mend what it can'
 	@echo 'make lock     pin the dependencies of pyproject.toml again (needs uv)'

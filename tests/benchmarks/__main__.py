@@ -53,6 +53,7 @@ ROWS = {
     "profile": "profiling.profile",
     "ablation": "ablation.ablation",
 }
+ON_DEMAND = ("ablation",)  # only when named: it judges how kernels are written, for ten minutes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,14 +69,15 @@ def main(arguments: list[str] | None = None) -> int:
     bench = Bench(SIZES[size], asked.cache, asked.arxiv, asked.spark_python, asked.faiss, _say)
     if asked.repeats:
         bench = replace(bench, sizes=replace(bench.sizes, repeats=asked.repeats))
-    chosen = [row for row in ROWS if not asked.rows or row in asked.rows]
+    wanted = asked.rows or [row for row in ROWS if row not in ON_DEMAND]
+    chosen = [row for row in ROWS if row in wanted]
     result = report.read_result(path) | {
         "began": _now(),
         "sizes": size,
         "machine": measuring.machine(),
         "versions": measuring.versions(),
     }
-    failed = False
+    failed, start = False, time.perf_counter()
     for row in chosen:
         began = time.perf_counter()
         figures, fine = measure(row, bench)
@@ -87,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
         report.write_result(path, result)  # so that Ctrl-C loses one row, not all
         _say(f"{row}: {spent:.1f} s")
     _show(result, chosen, stem)
+    _say(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     return int(failed)
 
 

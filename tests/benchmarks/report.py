@@ -170,8 +170,8 @@ def section(result: Result, order: Iterable[str]) -> list[str]:
     lines += ["", "### In detail", "", *_details(figures)]
     lines += ["", "### CPU time of a whole fit, by phase", "", *_phases(figures)]
     lines += ["", "### Growth", "", *_growth(figures)]
-    lines += ["", "### What each trick gains", "", *_ablation(figures)]
-    return lines
+    tricks = _ablation(figures)
+    return [*lines, "", "### What each trick gains", "", *tricks] if tricks else lines
 
 
 def _machine(result: Result) -> str:
@@ -252,7 +252,7 @@ def _growth(figures: list[Figure]) -> list[str]:
 def _ablation(figures: list[Figure]) -> list[str]:
     found = [one for one in figures if one.name.startswith("ablation-") and not one.skipped]
     if not found:
-        return ["Not measured yet."]
+        return []
     works = list(dict.fromkeys(work for one in found for work in one.facts["gains_percent"]))
     rows = []
     for one in found:

@@ -6,13 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-documents, results, settings, way, n_clusters, seed = sys.argv[1:]
+documents, results, way, n_clusters, seed = sys.argv[1:]
 with Path(documents).open(encoding="utf-8") as lines:
     read = [json.loads(line) for line in lines]
-rows = TfidfVectorizer(**json.loads(settings)).fit_transform([one["text"] for one in read])
+rows = TfidfVectorizer(dtype=np.float32).fit_transform([one["text"] for one in read])
 kind = MiniBatchKMeans if way == "mini_batch" else KMeans
 options = {"n_init": 10} if way == "ten_starts" else {}
 model = kind(int(n_clusters), random_state=int(seed), **options).fit(rows)

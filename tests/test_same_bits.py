@@ -27,7 +27,7 @@ from hmrf_dask.jobs import packs
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import Report, assignment_files
 from hmrf_dask.jobs.run_job import run_job
-from hmrf_dask.kernels import nearest, threads
+from hmrf_dask.kernels import approximate, threads
 from tests.support.cases import CASES, FITS, LSAS, ON_WORKERS
 from tests.support.fits import Case, scheduled
 from tests.support.icm_problems import SMALL, in_rounds, tangled
@@ -132,7 +132,7 @@ def test_a_fit_that_is_stopped_and_resumed(
 
 @pytest.mark.parametrize("name", CASES)
 def test_threads_of_the_driver_and_spared_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "RUN", 16)  # bounds are added up by fixed runs of features
+    monkeypatch.setattr(approximate, "RUN", 16)  # bounds are added up by fixed runs of features
     for worth, few in ((0, 2**60), (2**60, 1), (0, 1)):
         monkeypatch.setattr(threads, "WORTH", worth)
         monkeypatch.setattr(m_step, "FEW", few)

@@ -22,6 +22,7 @@ from hmrf_dask.types import AnyArray, KeyArray
 PARTITIONS = 64
 LEAST_ROWS, LEAST_BYTES = 2**13, 2**23
 PARTITION_ROWS = 2**16
+EVEN = 4  # partitions come in multiples of it: threads that share them end together
 _SHOWN = 10
 
 
@@ -41,8 +42,9 @@ def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
     """Return bounds of partitions of about equal bytes, `PARTITIONS` of them where rows allow.
 
     That many keep 16 threads busy to the end of a pass. Partitions have at least `LEAST_ROWS` rows
-    and `LEAST_BYTES` bytes on average, as each costs something of its own, and at most
-    `partition_bytes` bytes and `PARTITION_ROWS` rows.
+    and `LEAST_BYTES` bytes on average, as each costs something of its own, or a little less where
+    that makes their number a multiple of `EVEN`; and at most `partition_bytes` bytes and
+    `PARTITION_ROWS` rows.
 
     Examples
     --------
@@ -56,6 +58,7 @@ def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
     each = 4 if dense else 8  # bytes
     n_entries = int(ends[-1]) - int(ends[0])
     wanted = max(1, min(PARTITIONS, n_rows // LEAST_ROWS, each * n_entries // LEAST_BYTES))
+    wanted = wanted if wanted == 1 else -(-wanted // EVEN) * EVEN
     bounds = [0]
     while bounds[-1] < n_rows or len(bounds) == 1:
         start = bounds[-1]

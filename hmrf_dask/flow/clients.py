@@ -130,6 +130,14 @@ def in_this_process() -> bool:
     return scheduler_in_use() in (None, dask.local.get_sync, dask.threaded.get)
 
 
+def runs_unseen() -> bool:
+    """Return whether nobody sees by which scheduler of this process a graph is run."""
+    import dask
+    from dask.callbacks import Callback
+
+    return in_this_process() and not Callback.active and dask.config.get("pool", None) is None
+
+
 def local_threads() -> int:
     """Return how many tasks a local scheduler runs at a time."""
     import dask

@@ -17,7 +17,9 @@ from hmrf_dask.flow.clients import (
     active_client,
     begin,
     in_this_process,
+    local_threads,
     no_progress,
+    runs_unseen,
     scheduler_in_use,
     setting,
 )
@@ -32,6 +34,7 @@ from hmrf_dask.flow.cluster import (
     slices_of,
     wait_for,
 )
+from hmrf_dask.flow.here import Call, Pool
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.rows.files import BlockSource, InTurn
 from hmrf_dask.types import AnyArray
@@ -225,6 +228,17 @@ def merged(tasks: Sequence[Planned]) -> dict[str, Any]:
     return graph
 
 
+def _calls(tasks: Sequence[Planned]) -> list[Call] | None:
+    """Return tasks and all they need as calls in order, None where some are the user's own."""
+    calls = []
+    for task in with_needs(tasks):
+        own = task.layer[task.key] if len(task.layer) == 1 else None
+        if type(own) is not tuple or type(own[0]) is not Guarded:
+            return None
+        calls.append(Call(task.key, own[0], own[1:]))
+    return calls[::-1]
+
+
 def _replanned(graph: Mapping[str, Any], key: str, **_renamed: Any) -> Planned:
     return Planned(key, {key: graph[key]})
 
@@ -341,6 +355,7 @@ class DaskFlow(Dataflow):
         self.computes = 0
         self.tasks = 0
         self._sent = Sent()
+        self._pool: Pool | None = None
 
     def lazy(self, function: Callable[..., Any], *arguments: Any) -> Planned:
         """Return a call to come; its key is new, as a key used again returns the old result."""
@@ -367,17 +382,11 @@ class DaskFlow(Dataflow):
 
     def compute(self, values: Sequence[Lazy]) -> list[Any]:
         """Return the values, computed in one graph."""
-        import dask.threaded
-
         self.computes += 1
         asked = [value if isinstance(value, Known) else planned(value) for value in values]
         tasks = [value for value in asked if isinstance(value, Planned)]
         client = active_client()
-        if client is None:
-            run = scheduler_in_use() or dask.threaded.get
-            results = iter(run(merged(tasks), [task.key for task in tasks]) if tasks else ())
-        else:
-            results = iter(self._run_on(client, tasks))
+        results = iter(self._run_here(tasks) if client is None else self._run_on(client, tasks))
         return [value.value if isinstance(value, Known) else next(results) for value in asked]
 
     def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
@@ -404,6 +413,18 @@ class DaskFlow(Dataflow):
     def shares_memory(self) -> bool:
         """Whether tasks see the very objects that they are given, on threads of this process."""
         return in_this_process()
+
+    def _run_here(self, tasks: Sequence[Planned]) -> list[Any]:
+        """Return values computed by a local scheduler, or where that is the same without Dask."""
+        import dask.threaded
+
+        keys, calls = [task.key for task in tasks], _calls(tasks) if runs_unseen() else None
+        if calls is None:
+            run = scheduler_in_use() or dask.threaded.get
+            return list(run(merged(tasks), keys)) if tasks else []
+        if self._pool is None or self._pool.n_threads != local_threads():
+            self._pool = Pool(local_threads())
+        return self._pool.compute(calls, keys)
 
     def _run_on(self, client: Any, tasks: Sequence[Planned]) -> list[Any]:
         """Return values computed on workers, from what was sent there or, where it is lost, not."""

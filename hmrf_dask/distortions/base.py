@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -52,6 +52,15 @@ class Extent:
     def largest(self) -> float:
         """The largest absolute value."""
         return float(max(-self.minimum.min(initial=0.0), self.maximum.max(initial=0.0)))
+
+
+class Remade(NamedTuple):
+    """Centroids that sums ask for, and what an M-step makes of them."""
+
+    centroids: FloatArray
+    table: Any = None  # of them; None: it was not needed
+    losses: FloatArray | None = None  # from the table before to that one; see `CentroidDrift`
+    closed: int | None = None  # `closed_distances`
 
 
 class Distortion(ABC):
@@ -222,6 +231,30 @@ class Distortion(ABC):
 
         A cluster whose sum decides nothing keeps its `previous` one.
         """
+
+    def remade(
+        self,
+        sums: tuple[IntArray, int, IntArray],
+        metric: tuple[FloatArray, float],
+        previous: FloatArray,
+        before: Any | None,
+    ) -> Remade:
+        """Return the centroids of sums (with their exponent and counts) and what is made of them.
+
+        The metric is weights and smoothing; `before` is the table of the `previous` centroids where
+        losses are wanted.
+        """
+        whole, exponent, counts = sums
+        weights, smoothing = metric
+        centroids = self.centroids(*sums, weights, smoothing, previous)
+        if before is None and not self.linear:
+            return Remade(centroids)
+        table = self.table(centroids, weights, smoothing)
+        losses = None if before is None else self.bound_losses(before, table)
+        if not self.linear:
+            return Remade(centroids, table, losses)
+        known = (weights, whole, counts, exponent)
+        return Remade(centroids, table, losses, self.closed_distances(table, *known))
 
     @abstractmethod
     def pair_values(

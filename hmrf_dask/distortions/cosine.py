@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from hmrf_dask.distortions.base import TableDistortion
-from hmrf_dask.kernels import distances, means, pairs
+from hmrf_dask.distortions.base import Remade, TableDistortion
+from hmrf_dask.kernels import distances, exact, hamerly, means, pairs
 from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import Table
+from hmrf_dask.kernels.remaking import remade_directions
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -133,6 +134,26 @@ class Cosine(TableDistortion):
         The printed eq. 17 sums raw rows, which does not minimise J.
         """
         return means.directions(sums, weights, previous)
+
+    def remade(
+        self,
+        sums: tuple[IntArray, int, IntArray],
+        metric: tuple[FloatArray, float],
+        previous: FloatArray,
+        before: Table | None,
+    ) -> Remade:
+        """See `Distortion.remade`; where all features weigh 1 it is one pass over the sums."""
+        (whole, exponent, counts), (weights, _) = sums, metric
+        plain = not len(metric_of(weights)) and not whole[:, -1].any()
+        plain = plain and (before is None or before.exact is previous)  # no length but 1
+        made = remade_directions(whole, previous, compared=before is not None) if plain else None
+        if made is None:
+            return super().remade(sums, metric, previous, before)
+        zero = np.zeros(len(previous))
+        table = Table(made.centroids, zero, zero, made.largest_entry, 1.0 + ROUNDED, weights[:0])
+        losses = None if before is None else hamerly.losses_of(made.moved, before, table)
+        closed = exact.closed_sum(table, whole, counts, exponent, made.products)
+        return Remade(made.centroids, table, losses, closed)
 
     def maximum(self, weights: FloatArray) -> float:
         """Return 1 when all data are non-negative, else 2."""

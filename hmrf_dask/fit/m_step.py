@@ -51,13 +51,14 @@ def maximisation(engine: Engine, state: State, *, moved: int | None = None) -> S
 
     Where few rows `moved` centroids go so little that most rows need no comparison with them.
     """
-    model = replace(state.model, centroids=centroids_of(state))
     near = moved is not None and FEW * moved < engine.problem.extent.n_rows
-    if near:
-        model = model.moved_from(state.model)
-    engine.share_model(model)  # on its way while Σ D is computed
+    model, closed = state.model.remade(state.sums, state.counts, near=near)
+    engine.share_model(model)
     after = replace(state, model=model, optimal=True)
-    distortion = engine.distortion_sum(after)
+    if closed is None:
+        distortion = engine.distortion_sum(after)
+    else:
+        distortion = engine.corpus_terms(model.weights).offsets + closed
     return replace(after, energy=replace(state.energy, distortion=distortion))
 
 

@@ -150,23 +150,27 @@ def _add_product(whole: int, t: float, high: FloatArray, low: FloatArray, lane: 
     low[lane] += ((before - (after - moved)) + (product - moved)) + error
 
 
+@inner(error_model="numpy")
+def multiply_sums(row: IntArray, line: FloatArray, features: FloatArray, out: FloatArray) -> None:
+    """Write Σ_m S_m T_m / f_m of a cluster as `LANES` numbers and their errors."""
+    n_features = line.shape[0]
+    whole = n_features - n_features % LANES
+    out[:] = 0.0
+    high, low = out[:LANES], out[LANES:]
+    for first in range(0, whole, LANES):
+        for lane in range(LANES):
+            m = first + lane
+            t = line[m] if features.shape[0] == 0 else line[m] / features[m]
+            _add_product(row[m], t, high, low, lane)
+    for m in range(whole, n_features):
+        t = line[m] if features.shape[0] == 0 else line[m] / features[m]
+        _add_product(row[m], t, high, low, m - whole)
+
+
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
 def _products(sums: IntArray, table: FloatArray, features: FloatArray, out: FloatArray) -> None:
-    """Write Σ_m S_hm T_hm / f_m of each cluster as `LANES` numbers and their errors."""
-    n_features = table.shape[1]
-    whole = n_features - n_features % LANES
     for h in range(table.shape[0]):
-        out[h] = 0.0
-        high, low = out[h, :LANES], out[h, LANES:]
-        row, line = sums[h], table[h]
-        for first in range(0, whole, LANES):
-            for lane in range(LANES):
-                m = first + lane
-                t = line[m] if features.shape[0] == 0 else line[m] / features[m]
-                _add_product(row[m], t, high, low, lane)
-        for m in range(whole, n_features):
-            t = line[m] if features.shape[0] == 0 else line[m] / features[m]
-            _add_product(row[m], t, high, low, m - whole)
+        multiply_sums(sums[h], table[h], features, out[h])
 
 
 def closed_distances(
@@ -187,6 +191,13 @@ def closed_distances(
         _products(whole[first:last], exact[first:last], known, out[first:last])
 
     over_ranges(work, len(out), sums.size)
+    return closed_sum(table, sums, counts, exponent, out)
+
+
+def closed_sum(
+    table: Table, sums: IntArray, counts: IntArray, exponent: int, out: FloatArray
+) -> int:
+    """Return `closed_distances` from what `multiply_sums` wrote of each cluster, (K, 2 LANES)."""
     unit = 2.0**-exponent
     shifts = sums[:, -1] * unit * table.extra
     parts = np.concatenate([counts * table.bias, -shifts, (out * -unit).ravel()])

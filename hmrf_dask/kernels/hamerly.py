@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import Terms, frozen, frozen_terms, njit, of_row
+from hmrf_dask.kernels.compiled import Terms, frozen, frozen_terms, inner, njit, of_row
 from hmrf_dask.kernels.distances import LINKED, Table
 from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import FloatArray, LabelArray, RowArray
@@ -66,21 +66,26 @@ class RowBounds:
             self.model, self.labels, self.gaps = drift.after, labels, gaps
 
 
-@njit(nogil=True, cache=True, makes_arrays=False, fastmath={"reassoc", "contract"})
+@inner(fastmath={"reassoc", "contract"})
+def length_between(first: FloatArray, second: FloatArray, metric: FloatArray) -> Any:
+    """Return how far a centroid is from another one; no `metric`: all 1."""
+    total = 0.0
+    if metric.shape[0] == 0:
+        for m in range(first.shape[0]):
+            total += (second[m] - first[m]) * (second[m] - first[m])
+    else:
+        for m in range(first.shape[0]):
+            away = metric[m] * (second[m] - first[m])
+            total += away * away
+    return np.sqrt(total)
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
 def _lengths_between(
     before: FloatArray, after: FloatArray, metric: FloatArray, out: FloatArray
 ) -> None:
     for h in range(out.shape[0]):
-        first, second = before[h], after[h]
-        total = 0.0
-        if metric.shape[0] == 0:
-            for m in range(first.shape[0]):
-                total += (second[m] - first[m]) * (second[m] - first[m])
-        else:
-            for m in range(first.shape[0]):
-                away = metric[m] * (second[m] - first[m])
-                total += away * away
-        out[h] = np.sqrt(total)
+        out[h] = length_between(before[h], after[h], metric)
 
 
 def _with_others(sizes: FloatArray) -> FloatArray:
@@ -104,6 +109,11 @@ def bound_losses(before: Table, after: Table) -> FloatArray:
         _lengths_between(old[first:last], new[first:last], metric, lengths[first:last])
 
     over_ranges(work, len(lengths), new.size)
+    return losses_of(lengths, before, after)
+
+
+def losses_of(lengths: FloatArray, before: Table, after: Table) -> FloatArray:
+    """Return the losses between two tables, of which each centroid went that far."""
     changes = np.abs(after.bias - before.bias), np.abs(after.extra - before.extra)
     return LOOSE * np.stack([_with_others(sizes) for sizes in (lengths, *changes)])
 
@@ -117,23 +127,26 @@ def _rows_to_compare(
     labels: LabelArray,
     out: LabelArray,
 ) -> int:
-    """Write labels to be changed and the rows to be compared; return how many these are."""
+    """Write labels to be changed and the rows to be compared; return how many these are.
+
+    Every row is written, and counted where it is wanted: a branch would be guessed wrong.
+    """
     after, todo = out[0], out[1]
     norm, shift = terms.norm, terms.shift
+    known = gaps.shape[0] > 0
     count = 0
     for i in range(labels.shape[0]):
         h = labels[i]
-        after[i] = h
-        if h == LINKED:
-            continue
-        if h >= 0 and gaps.shape[0] > 0 and gaps[i] > 0.0:
-            lost = of_row(norm, i) * losses[0, h] + losses[1, h]
-            rest = np.float64(gaps[i]) - lost - abs(of_row(shift, i)) * losses[2, h]
-            if rest > slack[i]:
-                gaps[i] = np.float32(SHRUNK * rest)
-                continue
-        todo[count] = i
-        count += 1
+        after[i], todo[count] = h, i
+        wanted = h != LINKED
+        if known:
+            own = np.uint32(h if h > 0 else 0)
+            lost = of_row(norm, i) * losses[0, own] + losses[1, own]
+            rest = np.float64(gaps[i]) - lost - abs(of_row(shift, i)) * losses[2, own]
+            spared = (h >= 0) & (gaps[i] > 0.0) & (rest > slack[i])
+            gaps[i] = np.float32(SHRUNK * rest) if spared else gaps[i]
+            wanted &= not spared
+        count += wanted
     return count
 
 

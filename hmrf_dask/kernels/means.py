@@ -39,30 +39,35 @@ def squared_length(row: FloatArray, lanes: FloatArray) -> Any:
     return _fold(lanes)
 
 
+@inner(error_model="numpy")
+def write_direction(row: IntArray, roots: FloatArray, lanes: FloatArray, target: FloatArray) -> Any:
+    """Write the direction of a cluster's sums; return whether they have one. No `roots`: all 1."""
+    n_features = target.shape[0]
+    last = np.float64(row[n_features])
+    for m in range(n_features):
+        target[m] = np.float64(row[m])
+    if roots.shape[0] > 0:
+        for m in range(n_features):
+            target[m] += last * roots[m]
+    length = math.sqrt(squared_length(target, lanes))
+    if not length > 0.0:
+        return False
+    inverse = 1.0 / length
+    if roots.shape[0] == 0:
+        for m in range(n_features):
+            target[m] *= inverse
+    else:
+        for m in range(n_features):
+            target[m] = target[m] * inverse / roots[m]
+    return True
+
+
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
 def _directions(
     sums: IntArray, roots: FloatArray, lanes: FloatArray, decided: BoolArray, out: FloatArray
 ) -> None:
-    n_features = out.shape[1]
     for h in range(out.shape[0]):
-        row, target = sums[h], out[h]
-        last = np.float64(row[n_features])
-        for m in range(n_features):
-            target[m] = np.float64(row[m])
-        if roots.shape[0] > 0:
-            for m in range(n_features):
-                target[m] += last * roots[m]
-        length = math.sqrt(squared_length(target, lanes))
-        decided[h] = length > 0.0
-        if not decided[h]:
-            continue
-        inverse = 1.0 / length
-        if roots.shape[0] == 0:
-            for m in range(n_features):
-                target[m] *= inverse
-        else:
-            for m in range(n_features):
-                target[m] = target[m] * inverse / roots[m]
+        decided[h] = write_direction(sums[h], roots, lanes, out[h])
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
@@ -156,7 +161,9 @@ def _measure(
 
 
 @inner()
-def _length(row: FloatArray, weights: FloatArray, lanes: FloatArray, most: FloatArray) -> float:
+def measure_centroid(
+    row: FloatArray, weights: FloatArray, lanes: FloatArray, most: FloatArray
+) -> float:
     """Return ‖μ‖_A of a centroid; no `weights` are all 1. Its largest entries go into `most`."""
     whole = row.shape[0] - row.shape[0] % LANES
     lanes[:] = 0.0
@@ -170,12 +177,12 @@ def _length(row: FloatArray, weights: FloatArray, lanes: FloatArray, most: Float
 
 
 @inner()
-def _top(most: FloatArray) -> float:
+def top(most: FloatArray) -> float:
     """Return the largest of all lanes."""
-    top = 0.0
+    largest_yet = 0.0
     for lane in range(LANES):
-        top = max(top, most[lane])
-    return top
+        largest_yet = max(largest_yet, most[lane])
+    return largest_yet
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
@@ -192,8 +199,8 @@ def _weigh(
     n_features = out.shape[1]
     whole = n_features - n_features % LANES
     for h in range(lengths.shape[0]):
-        length = _length(centroids[h], weights, lanes, most)
-        lengths[h], tops[h] = length, _top(most)
+        length = measure_centroid(centroids[h], weights, lanes, most)
+        lengths[h], tops[h] = length, top(most)
         if out.shape[0] == 0:
             continue
         row, target = centroids[h], out[h]
@@ -209,7 +216,7 @@ def _weigh(
                 most[lane] = size if size > most[lane] else most[lane]
         for m in range(whole, n_features):
             most[0] = max(most[0], abs(target[m]))
-        tops[h] = _top(most)
+        tops[h] = top(most)
 
 
 def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[FloatArray, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -75,12 +75,27 @@ class Model(Sized):
                 self._made.append(made)
         return self._made[0]
 
-    def moved_from(self, previous: Model) -> Model:
+    def remade(self, sums: IntArray, counts: IntArray, *, near: bool) -> tuple[Model, int | None]:
+        """Return the model of the centroids that sums ask for, and the part of Σ D they decide.
+
+        That is Σ D less the offsets of the rows, None where it does not follow from sums. Where
+        centroids go little, `near`, the model has how far they went.
+        """
+        metric, before = (self.weights, self.smoothing), self.table() if near else None
+        totals = (sums, self.exponent, counts)
+        made = self.distortion.remade(totals, metric, self.centroids, before)
+        model = replace(self, centroids=made.centroids)
+        if made.table is not None:
+            model._made.append(made.table)
+        return (model.moved_from(self, made.losses) if near else model), made.closed
+
+    def moved_from(self, previous: Model, losses: FloatArray | None = None) -> Model:
         """Return this model with how far its centroids are from a previous one's.
 
         Rows are compared under models that follow one another so; any other change begins again.
         """
-        losses = self.distortion.bound_losses(previous.table(), self.table())
+        if losses is None:
+            losses = self.distortion.bound_losses(previous.table(), self.table())
         if losses is not None:
             before = "" if previous.drift is None else previous.drift.after
             object.__setattr__(self, "drift", CentroidDrift(before, uuid.uuid4().hex, losses))

@@ -46,21 +46,24 @@ def _place(h: Any, row: Any, moves: Moves, filled: IntArray) -> None:
 
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _by_cluster(
-    indptr: LabelArray, before: LabelArray, after: LabelArray, filled: IntArray, moves: Moves
+    indptr: LabelArray,
+    before: LabelArray,
+    after: LabelArray,
+    moved: LabelArray,
+    filled: IntArray,
+    moves: Moves,
 ) -> None:
     start = moves.start
-    for i in range(after.shape[0]):
-        if before[i] != after[i]:
-            length = np.int64(indptr[i + 1] - indptr[i]) + 1
-            _count(np.int64(after[i]), length, 1, moves)
-            _count(np.int64(before[i]), length, -1, moves)
+    for i in moved:
+        length = np.int64(indptr[i + 1] - indptr[i]) + 1
+        _count(np.int64(after[i]), length, 1, moves)
+        _count(np.int64(before[i]), length, -1, moves)
     for cluster in range(filled.shape[0]):
         filled[cluster] = start[cluster]
         start[cluster + 1] += start[cluster]
-    for i in range(after.shape[0]):
-        if before[i] != after[i]:
-            _place(np.int64(after[i]), i, moves, filled)
-            _place(np.int64(before[i]), ~i, moves, filled)
+    for i in moved:
+        _place(np.int64(after[i]), i, moves, filled)
+        _place(np.int64(before[i]), ~i, moves, filled)
 
 
 def moves_by_cluster(
@@ -69,11 +72,10 @@ def moves_by_cluster(
     """Return the moves of rows from the clusters of one labelling to those of another."""
     start = np.zeros(n_clusters + 1, np.int64)
     sizes, counts, filled = np.zeros((3, n_clusters), np.int64)
-    moved = before != after
-    n_moves = np.count_nonzero(moved & (before >= 0)) + np.count_nonzero(moved & (after >= 0))
-    moves = Moves(np.empty(n_moves, np.int32), start, sizes, counts)
-    _by_cluster(indptr, before, after, filled, moves)
-    return moves
+    moved = np.flatnonzero(before != after).astype(np.int32)
+    moves = Moves(np.empty(2 * len(moved), np.int32), start, sizes, counts)
+    _by_cluster(indptr, before, after, moved, filled, moves)
+    return moves._replace(row=moves.row[: start[-1]])
 
 
 def members_by_cluster(indptr: AnyArray, labels: LabelArray, n_clusters: int) -> Moves:

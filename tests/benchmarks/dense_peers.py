@@ -110,9 +110,10 @@ def _dense(bench: Bench, faiss: Any, X: NDArray[np.float32], n_clusters: int) ->
     }
     with threads(CORES):
         few = X[: 5 * n_clusters]
-        ours(few, init, 2)
-        faiss_labels(faiss, few, init, 2)
-        scikit_learn(few, init, 2)
+        first = few[:n_clusters].astype(np.float64)
+        ours(few, first, 2)
+        faiss_labels(faiss, few, first, 2)
+        scikit_learn(few, first, 2)
         runs = in_turn(bench.sizes.repeats, works, budget=BUDGET)
     each = zip(runs["ours"], runs["faiss"], runs["scikit_learn"], strict=True)
     ratios = [(one.wall / mine.wall, two.wall / mine.wall) for mine, one, two in each]

@@ -147,11 +147,17 @@ def line_up(blocks: Sequence[Moved], unit: float) -> Lined:
     values, indices, length = np.empty((3, start[-1]), np.int64)
     factors, extras = np.empty((2, start[-1]))
     lined = Lined(values, indices, length, factors, extras, start, sizes=sizes)
-    filled = start[:-1].copy()
-    for block in blocks:
-        rows = block.rows
-        first_index = 0 if rows.dense else rows.indices.ctypes.data
-        _line_up(block, rows.values.ctypes.data, first_index, unit, filled, lined)
+    counts = np.array([np.diff(block.moves.start) for block in blocks]).reshape(-1, len(sizes))
+    filled = start[:-1] + np.cumsum(counts, axis=0) - counts  # where each block begins
+
+    def work(first: int, last: int) -> None:
+        """Put the rows of a range of blocks where they belong."""
+        for block, places in zip(blocks[first:last], filled[first:last], strict=True):
+            rows = block.rows
+            first_index = 0 if rows.dense else rows.indices.ctypes.data
+            _line_up(block, rows.values.ctypes.data, first_index, unit, places, lined)
+
+    over_ranges(work, len(blocks), len(lined) * len(length))
     return lined
 
 

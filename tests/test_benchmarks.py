@@ -142,9 +142,7 @@ AGREES: dict[str, Any] = {
     "fit": lambda facts, _: facts["loss"][0] <= 1.02 * facts["loss"][1],
     "dense": lambda facts, _: max(facts["loss"]) <= 1.05 * min(facts["loss"]),
     "real-text": lambda facts, _: len({*facts[facts["worst"]]["n_iter"]}) == 1,
-    "before-first-iteration": lambda facts, figure: (
-        0 < figure.median < facts["seconds_to_the_first_commit"]
-    ),
+    "before-first-iteration": lambda facts, figure: facts["rows"] in TINY.before,
     "refinement-round": lambda facts, _: facts["rounds"][0] > 0,
     "pairs": lambda facts, _: facts["must_link"] + facts["cannot_link"] == TINY.pairs,
     "dask-ml": lambda facts, _: facts["nmi_of_both"] > 0.95,

@@ -39,7 +39,7 @@ def find_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return what makes all tables of candidates have one precision."""
 
     def use(precision: str) -> None:
-        def approximate_table(table: Table) -> Any:
+        def approximate_table(table: Table, **_: Any) -> Any:
             return make_approximate_table(table, half=precision == "half")
 
         monkeypatch.setattr(nearest, "approximate_table", approximate_table)

@@ -149,8 +149,8 @@ class Distortion(ABC):
         """Return what gaps may lose between two tables; see `kernels.hamerly.CentroidDrift`."""
         return None
 
-    def make_ready(self, table: Any) -> None:  # noqa: B027 - there may be nothing to make
-        """Make what `nearest` derives from the table at its first call."""
+    def make_ready(self, table: Any, *, dense: bool) -> None:  # noqa: B027 - there may be nothing
+        """Make what `nearest` derives from the table at its first call, for dense rows or not."""
 
     @abstractmethod
     def nearest(
@@ -305,9 +305,9 @@ class TableDistortion(Distortion):
         """Return the feature factors f of a row's summand."""
         return np.ones_like(weights)
 
-    def make_ready(self, table: Table) -> None:
+    def make_ready(self, table: Table, *, dense: bool) -> None:
         """See `Distortion.make_ready`."""
-        approximate.approximate_table(table)
+        approximate.approximate_table(table, dense=dense)
 
     def nearest(
         self,

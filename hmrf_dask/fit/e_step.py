@@ -17,7 +17,8 @@ from hmrf_dask.tasks.partitions import Step, TaskSlice
 def expectation(engine: Engine, state: State) -> tuple[State, int]:
     """Return the state after an E-step at frozen centroids and weights, and how many rows moved."""
     if engine.flow.shares_memory:  # by all threads now, or by the first task while others wait
-        engine.problem.distortion.make_ready(state.model.table())
+        problem = engine.problem
+        problem.distortion.make_ready(state.model.table(), dense=problem.dense)
     return _moved(engine, state, partitions.assign)
 
 

@@ -204,7 +204,8 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
     flow, asked, linked = work.flow, work.asked, work.linked
     corpus, settings = asked.corpus, asked.settings
     extent = preparation.extent_of(work.facts, corpus.n_features)
-    rows = CorpusRows(corpus.blocks, corpus.row_counts, work.row_bytes, work.slices)
+    dense = work.facts.n_values == work.facts.n_rows * corpus.n_features
+    rows = CorpusRows(corpus.blocks, corpus.row_counts, work.row_bytes, work.slices, dense)
     problem = lay_out(flow, settings, asked.distortion, extent, rows, linked)
     engine = Engine(flow, problem, run)
     sample = partial(prepare_start_sample, flow, corpus, problem)

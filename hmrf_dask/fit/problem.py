@@ -69,6 +69,7 @@ class CorpusRows(NamedTuple):
     counts: Sequence[int]  # rows of each
     row_bytes: int = 1024  # of an average row
     slices: Sequence[Sequence[int]] | None = None  # that one task takes, by number; None: each
+    dense: bool = False  # whether no entry of the rows is left out
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Problem:
     positions: tuple[IntArray, ...]  # linked position of each of those rows
     row_bytes: int  # of an average row of the corpus
     slices: tuple[tuple[int, ...], ...]  # free partitions that one task takes, by number
+    dense: bool = False  # whether no entry of the rows is left out
     linked: tuple[LabelledPartition, ...] = ()
     icm_problems: tuple[ProblemPlan, ...] = ()
     pairs: tuple[PairPart, ...] = ()
@@ -169,7 +171,7 @@ def lay_out(
     slices = tuple(tuple(places) for places in rows.slices or zip(range(n_parts)))
     problem = Problem(
         settings, distortion, extent, free, nowhere, nowhere,
-        row_bytes=rows.row_bytes, slices=slices,
+        row_bytes=rows.row_bytes, slices=slices, dense=rows.dense,
     )  # fmt: skip
     if pairs is None or not pairs.graph.n_nodes:
         return problem

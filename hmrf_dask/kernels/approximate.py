@@ -26,6 +26,7 @@ from hmrf_dask.types import FloatArray, RowArray
 TILE = 16  # features that are turned at a time: two lines of each centroid
 RUN = 4096  # features whose bounds are added up together
 SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
+NEAR = 2**21  # bytes of a table that several dense rows share: half of them, converted, are later
 HALF_BITS = 14  # half floats reach 2**15.99; twice the largest entry must fit
 
 
@@ -153,9 +154,15 @@ def make_approximate_table(table: Table, *, half: bool) -> ApproximateTable:
     )
 
 
-def approximate_table(table: Table, *, single: bool = False) -> ApproximateTable:
-    """Return an approximate table in the precision that is the fastest here, or in `single`."""
-    half = has_half() and len(table.exact) > SMALL and not single
+def approximate_table(
+    table: Table, *, single: bool = False, dense: bool = False
+) -> ApproximateTable:
+    """Return an approximate table in the precision that is the fastest here, or in `single`.
+
+    Of `dense` rows several are multiplied together, so there is less to fetch for each.
+    """
+    single = single or len(table.exact) <= SMALL or (dense and 4 * table.exact.size <= NEAR)
+    half = has_half() and not single
     return table.once(
         "half" if half else "single", lambda: make_approximate_table(table, half=half)
     )

@@ -302,7 +302,7 @@ def nearest(
     to find it. Where the change is not `measured` it is 0. The `bounds` of the rows, and how far
     centroids drifted since, spare what cannot have changed; they are noted for the next time.
     """
-    change, approximate = exact_zero(), approximate_table(table)
+    change, approximate = exact_zero(), approximate_table(table, dense=rows.dense)
     rounding = RoundingBounds.of(table, approximate)
     if bounds is None:
         scaling, gaps = RowScaling.of(rows, terms, rounding), np.zeros(0, np.float32)

@@ -32,6 +32,7 @@ LANES = 16  # numbers in a vector of the generated code; a machine may take seve
 FEW = 4  # vectors of sums so short that entries take turns at two chains of them
 MOST_ROWS = 8  # that are multiplied together: each takes a register that holds its address
 LEAST_HALF = 2.0**-14  # zero stands for smaller ones, which have fewer digits
+SOON = 8  # features between the same of dense rows
 AHEAD = 24  # entries between the fetch of a line of the table and its use
 
 
@@ -258,9 +259,23 @@ class _Together:
         entry = builder.load(place, align=LINE // 2 if half else LINE)
         return builder.fpext(entry, self.vector) if half else entry
 
-    def _feature(self, firsts: list[Any], feature: Any, line: Any, sums: list[Any]) -> list[Any]:
+    def _fetch(self, line: Any, width: Any) -> None:
+        """Ask for a line that a later feature needs: the machine itself follows none so far on."""
+        builder, byte = self.builder, _BYTE.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, _LANE, _LANE, _LANE])
+        hint = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
+        later = builder.gep(line, [builder.mul(width, _INDEX(SOON))])
+        place = builder.bitcast(later, byte)
+        size = LANES * (2 if self.stored == _REAL[16] else 4)
+        for step in range(0, self.n_vectors * size, LINE):
+            builder.call(hint, [builder.gep(place, [_INDEX(step)]), *map(_LANE, (0, 3, 1))])
+
+    def _feature(
+        self, firsts: list[Any], feature: Any, line: Any, width: Any, sums: list[Any]
+    ) -> list[Any]:
         """Return the sums of all rows after one more feature."""
         builder, after = self.builder, list(sums)
+        self._fetch(line, width)
         factors = [spread(builder, builder.load(builder.gep(row, [feature]))) for row in firsts]
         for number in range(self.n_vectors):
             entry = self._entry(line, number)
@@ -280,7 +295,7 @@ class _Together:
         feature = builder.phi(_INDEX)
         sums = [builder.phi(self.vector) for _ in range(self.n_rows * self.n_vectors)]
         line = builder.gep(first_line, [builder.mul(feature, width)])
-        after = self._feature(firsts, feature, line, sums)
+        after = self._feature(firsts, feature, line, width, sums)
         following = builder.add(feature, _INDEX(1))
         nodes, starts = [feature, *sums], [_INDEX(0), *[zero] * len(sums)]
         for node, start, again in zip(nodes, starts, [following, *after], strict=True):

@@ -281,7 +281,7 @@ def _vacant(state: Any) -> Any:
 # ---- the driver, threads and workers
 
 
-def _nothing_made(self: Any, table: Any) -> None:
+def _nothing_made(distortion: Any, table: Any, *, dense: bool) -> None:
     """Leave it to the tasks."""
 
 

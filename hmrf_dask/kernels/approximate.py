@@ -24,7 +24,7 @@ from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import FloatArray, RowArray
 
 TILE = 16  # features that are turned at a time: two lines of each centroid
-RUN = 4096  # features whose bounds are added up together
+RUN = 2048  # features whose bounds are added up together
 SMALL = 32  # up to so many centroids half the bytes are no sooner fetched
 NEAR = 2**21  # bytes of a table that several dense rows share: half of them, converted, are later
 HALF_BITS = 14  # half floats reach 2**15.99; twice the largest entry must fit
@@ -100,6 +100,8 @@ def _fill(
         for t in range(count):
             line = tile[t]
             middle = _mean(line, lanes)
+            for h in range(n_clusters, table.shape[1]):  # these columns are no centroids
+                table[first + t, h] = 0
             scale = unit if metric.shape[0] == 0 else unit * metric[first + t]
             share = 1.0 if shares.shape[0] == 0 else shares[first + t]
             for h in range(n_clusters):
@@ -117,7 +119,6 @@ def make_approximate_table(table: Table, *, half: bool) -> ApproximateTable:
     n_clusters, n_features = table.exact.shape
     width, vectors = layout(n_clusters, np.float32)
     entries = buffer((n_features, width), np.uint16 if half else np.float32)
-    entries[:, n_clusters:] = 0
     exponent = math.frexp(2.0 * table.largest_entry)[1]
     unit = math.ldexp(1.0, (HALF_BITS if half else 0) - exponent)
     metric = table.weights if table.squared else np.zeros(0)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmrf_dask.kernels import first_variation
+from hmrf_dask.kernels import first_variation, set_moves
 from hmrf_dask.kernels.compiled import spread
-from hmrf_dask.kernels.first_variation import PairCosts, SetMoves, Summands
+from hmrf_dask.kernels.first_variation import PairCosts, Summands
 from hmrf_dask.kernels.hamerly import RowBounds
 from hmrf_dask.kernels.nearest import rows_that_may_move
 from hmrf_dask.kernels.problem import adjacency
+from hmrf_dask.kernels.set_moves import SetMoves
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.first_variation import Sources, column_weights, summands_of
@@ -144,7 +145,7 @@ def test_gains_of_groups_are_those_of_brute_force(
     case = make_case(name, seed, dense, linked)
     sums, counts = case.sums(case.labels)
     starts, members = random_groups(np.random.default_rng(seed))
-    gains, targets = first_variation.group_gains(
+    gains, targets = set_moves.group_gains(
         starts, members, case.rows, case.labels, case.clusters(sums, counts), case.pair_costs
     )
     for g in range(len(starts) - 1):
@@ -186,7 +187,7 @@ def test_applied_moves_lower_the_energy_and_leave_exact_sums(
     sums, counts = case.sums(case.labels)
     moves = SetMoves(np.array(starts), np.array(rows, np.int32), np.array(targets, np.int32))
     before = case.clusters(sums, counts)
-    accepted, clusters = first_variation.apply_moves(
+    accepted, clusters = set_moves.apply_moves(
         moves, case.rows, places, labels, before, costs if linked else None
     )
     now = case.labels.copy()
@@ -231,11 +232,9 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
                 array.flags.writeable = False
         for pair_costs in (None, case.pair_costs):
             first_variation.single_gains(case.rows, clusters, case.labels, skip, pair_costs)
-            first_variation.apply_moves(moves, case.rows, places, labels, clusters, pair_costs)
-        first_variation.group_gains(
-            starts, members, case.rows, case.labels, clusters, case.pair_costs
-        )
-    kernels = first_variation._single_gains, first_variation._apply, first_variation._group_gains
+            set_moves.apply_moves(moves, case.rows, places, labels, clusters, pair_costs)
+        set_moves.group_gains(starts, members, case.rows, case.labels, clusters, case.pair_costs)
+    kernels = first_variation._single_gains, set_moves._apply, set_moves._group_gains
     for kernel in kernels:
         assert len(kernel.signatures) == 1
 

@@ -20,7 +20,7 @@ from hmrf_dask.fit import fitting, starts
 from hmrf_dask.fit import starts as fit_starts
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus
 from hmrf_dask.fit.journal import Candidate
-from hmrf_dask.fit.starts import Turn, candidate_names, run_candidate
+from hmrf_dask.fit.starts import Heat, Turn, candidate_names, run_candidate
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks import start_sample
@@ -155,6 +155,7 @@ def test_of_larger_clusters_only_the_winner_is_refined(
     every, _, refined = run(True)
     assert np.array_equal(run("auto")[2], refined)
     monkeypatch.setattr(fit_starts, "POOL_ROWS_PER_CLUSTER", 59)
+    monkeypatch.setattr(fit_starts, "WHOLE_WORK", 0)
     winner, records, _ = run("auto")
     began = [one for one in records if one["phase"] == "start"]
     assert not any(start["history"] for one in began for start in one["starts"])
@@ -384,23 +385,33 @@ def test_pairs_that_no_sample_holds_still_count(monkeypatch: pytest.MonkeyPatch)
 # --- a tournament
 
 
+WHOLE_POOL, SHORT = (fit_starts.WHOLE,), fit_starts.SHORT_TOURNAMENT
+LONG = fit_starts.TOURNAMENT
+
+
 def tournament(
-    monkeypatch: pytest.MonkeyPatch, seed: int, *, with_pairs: bool = True, n_init: int = 6
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    pool: tuple[Heat, ...] = LONG,
+    *,
+    with_pairs: bool = True,
+    n_init: int = 6,
 ) -> tuple[FitInput, list[tuple[str, int]]]:
-    """Give a fit whose pool is a tournament, and a list of the heats that will be run."""
-    monkeypatch.setattr(fit_starts, "WHOLE_ROWS", 0)
+    """Give a fit whose pool has these heats, and a list of those that will be run."""
+    monkeypatch.setattr(fit_starts, "WHOLE_WORK", 10**6 if pool == WHOLE_POOL else 0)
+    monkeypatch.setattr(fit_starts, "WHOLE_ROWS", 0 if pool == LONG else 5000)
     rows, hidden = planted_text(300, 300, 6, seed)
     corpus = Corpus.from_rows(rows, n_partitions=2)
     pairs = Constraints(*label_pairs(hidden, 30, seed)) if with_pairs else None
     asked = FitInput(
         corpus, pairs, Settings(6, seed=seed, n_init=n_init), make_distortion("cosine")
     )
-    ran: list[tuple[str, int]] = []
+    ran: list[tuple[str, int]] = []  # a candidate that runs to its end: 0
     run = fit_starts.run_candidate
 
     def counted(*arguments: Any) -> Candidate:
         turn = arguments[-1]
-        ran.append((turn.name, turn.heat.iterations))
+        ran.append((turn.name, turn.heat.iterations or 0))
         return run(*arguments)
 
     monkeypatch.setattr(fit_starts, "run_candidate", counted)
@@ -408,28 +419,30 @@ def tournament(
 
 
 @pytest.mark.parametrize("with_pairs", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("pool", "seed"), [(LONG, 0), (LONG, 1), (SHORT, 0), (SHORT, 2)])
 def test_the_best_of_every_heat_go_on(
-    seed: int, with_pairs: bool, monkeypatch: pytest.MonkeyPatch
+    pool: tuple[Heat, ...], seed: int, with_pairs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, ran = tournament(monkeypatch, seed, with_pairs=with_pairs)
+    asked, ran = tournament(monkeypatch, seed, pool, with_pairs=with_pairs)
     records: list[Any] = []
     fitted = fit_corpus(asked, progress=records.append)
     starts = [one for one in records if one["phase"] == "start"][-1]["starts"]
     left = candidate_names(asked.settings, with_pairs)
-    for iterations, going_on in fit_starts.TOURNAMENT:
+    for iterations, going_on in pool:
         heat, starts = starts[: len(left)], starts[len(left) :]
         assert [one["name"] for one in heat] == left
-        assert all(1 <= one["n_iter"] <= iterations for one in heat)
+        assert all(1 <= one["n_iter"] <= (iterations or 100) for one in heat)
         energies = {one["name"]: sum(map(int, one["energy"])) for one in heat}
         best = sorted(left, key=lambda name: energies[name])[:going_on]
         left = [name for name in left if name in best]
     assert not starts
     assert len(left) == 1
-    assert len(ran) == len(set(ran)) == (9 if with_pairs else 6) + 4 + 2
+    going_on = sum(heat.going_on for heat in pool[:-1])
+    assert len(ran) == len(set(ran)) == (9 if with_pairs else 6) + going_on
     first = next(one for one in records if one["phase"] == "fit")
-    # begun at the winner's centroids, every row is where it costs least
+    # begun with the winner's labels, or at its centroids every row is where it costs least
     assert first["J"] <= energies[left[0]] / 2.0**288 * (1 + 1e-12)
+    assert pool == LONG or first["J"] == pytest.approx(energies[left[0]] / 2.0**288)
     assert fitted.n_iter <= asked.settings.max_iter
 
 
@@ -474,19 +487,25 @@ def test_few_candidates_need_fewer_heats() -> None:
     assert [heat.iterations for heat in fit_starts.heats(settings, most, 4)] == [10, 30]
     assert [heat.iterations for heat in fit_starts.heats(settings, most, 2)] == [30]
     hard = replace(settings, hard=True)
-    assert fit_starts.heats(hard, most, 10) == (fit_starts.WHOLE,)
+    assert fit_starts.heats(hard, most, 10) == WHOLE_POOL
+    assert fit_starts.heats(settings, 4000, 10) == SHORT  # 200 rows a cluster
+    assert fit_starts.heats(settings, 4001, 10) == LONG
+    assert fit_starts.heats(settings, 4000, 4) == WHOLE_POOL
+    assert fit_starts.heats(settings, 2500, 10) == WHOLE_POOL
+    assert fit_starts.heats(Settings(100), 5000, 10) == SHORT
+    assert fit_starts.heats(Settings(100), 5001, 10) == LONG
 
 
 # --- resume
 
 
-@pytest.mark.parametrize(("whole_pool", "n_done"), [(True, 4), (False, 4), (False, 13)])
+@pytest.mark.parametrize(
+    ("pool", "n_done"), [(WHOLE_POOL, 4), (SHORT, 4), (SHORT, 9), (LONG, 4), (LONG, 13)]
+)
 def test_a_fit_stopped_among_its_candidates_resumes_with_the_next(
-    whole_pool: bool, n_done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: tuple[Heat, ...], n_done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, ran = tournament(monkeypatch, 2)
-    if whole_pool:
-        monkeypatch.setattr(fit_starts, "WHOLE_ROWS", 5000)
+    asked, ran = tournament(monkeypatch, 2, pool)
     whole = fit_corpus(asked, run_dir=tmp_path / "whole")
     order = list(ran)
     ran.clear()

@@ -49,8 +49,8 @@ class HMRFKMeans(HMRFEstimator):
         fit `hmrf.task-memory` stay with "icm".
     refine : bool or "auto", default="auto"
         First-variation moves: single rows move where J falls with the centroids re-optimised.
-        "auto" refines every start up to 5,000 rows, 200 a cluster, else the best one up to 2,000 a
-        cluster, none beyond, where they bring nothing.
+        "auto" refines every start that runs to its end up to 200 rows a cluster, else the best one
+        up to 2,000 a cluster, none beyond, where they bring nothing.
     weight_update : {"normalized", "paper"}, default="normalized"
         How weights of cosine and pearson are learned.
     closure : bool, default=True
@@ -59,9 +59,10 @@ class HMRFKMeans(HMRFEstimator):
         What to do with pairs that contradict each other: refuse them; keep them without the closure
         of their documents; drop the cannot-links among them.
     n_init : int, default=10
-        Number of unconstrained starts; of many rows most run a few iterations only. Up to 5,000
-        rows, and 200 a cluster, every start runs to its end. Beyond, all run 3 iterations on a
-        start sample (20,000 rows, or 100 a cluster), the best four 10, the best two 30.
+        Number of unconstrained starts; of many rows most run a few iterations only. Up to 50,000
+        rows × clusters every start runs to its end. Beyond, all run 3 iterations; up to 5,000 rows
+        and 200 a cluster the best four go on to their ends. Of more rows a start sample (20,000, or
+        100 a cluster) is run, the best four for 10 iterations, the best two for 30.
     max_iter : int, default=100
         Most iterations of each fit before refinement.
     tol : float, default=2e-5

@@ -50,7 +50,8 @@ from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArra
 
 log = logging.getLogger("hmrf_dask")
 IN_PARALLEL = 4  # candidates computed in one graph, each committed when all four are done
-WHOLE_ROWS = 5_000  # of the start sample: up to so many every candidate runs to its end
+WHOLE_ROWS = 5_000  # of the start sample: up to so many the last candidates run to their ends
+WHOLE_WORK = 50_000  # rows × clusters: up to so many all candidates do
 
 
 class Heat(NamedTuple):
@@ -67,11 +68,22 @@ class Turn(NamedTuple):
     heat: Heat = Heat(None, 1)
     before: Candidate | None = None  # what it was after the heat before
 
+    @property
+    def done(self) -> int:
+        """Iterations of the heats before."""
+        return 0 if self.before is None else self.before.n_iter
+
+    @property
+    def ignores_pairs(self) -> bool:
+        """Whether it is first run as if there were no pairs."""
+        return self.name.startswith("unconstrained")
+
 
 WHOLE = Heat(None, 1)
 # Chosen on 20 Newsgroups, confirmed on arXiv: the winner ends as low as the lowest of ten that all
 # run to their ends, for a third of the iterations (docs/design/method.md has the figures).
 TOURNAMENT = (Heat(3, 4), Heat(10, 2), Heat(30, 1))
+SHORT_TOURNAMENT = (Heat(3, 4), WHOLE)
 
 
 def initialise(
@@ -111,15 +123,14 @@ def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[st
     )
     total = len(names) + sum(heat.going_on for heat in pool[:-1])
     turns, done = [Turn(name, pool[0]) for name in names], 0
-    if pool[0] != WHOLE:
-        sample = flow.persist([flow.lazy(narrowed, sample)])[0]
+    narrow = flow.persist([flow.lazy(narrowed, sample)])[0] if pool[0] != WHOLE else sample
     best: list[Candidate] = []
     for heat, following in zip(pool, [*pool[1:], WHOLE], strict=True):
-        last = done + len(turns)
+        last, seen = done + len(turns), sample if heat == WHOLE else narrow
         while (first := len(journal.candidates)) < last:
             few = enumerate(turns[first - done :][:IN_PARALLEL], first + 1)
             batch = [
-                flow.lazy(run_candidate, sample, engine.run, number, turn) for number, turn in few
+                flow.lazy(run_candidate, seen, engine.run, number, turn) for number, turn in few
             ]
             for candidate in flow.compute(batch):
                 journal.keep_candidate(candidate, of=total)
@@ -137,11 +148,15 @@ def heats(settings: Settings, n_rows: int, n_candidates: int) -> tuple[Heat, ...
     >>> [heat.iterations for heat in heats(Settings(20), 20_000, 10)]
     [3, 10, 30]
     >>> [heat.iterations for heat in heats(Settings(20), 4_000, 10)]
+    [3, None]
+    >>> [heat.iterations for heat in heats(Settings(20), 2_000, 10)]
     [None]
     """
-    if runs_whole(settings, start_sample_size(n_rows, settings)):
+    size = start_sample_size(n_rows, settings)
+    if settings.hard or size * settings.n_clusters <= WHOLE_WORK or n_candidates == 1:
         return (WHOLE,)
-    return tuple(heat for heat in TOURNAMENT if heat.going_on < n_candidates)
+    pool = SHORT_TOURNAMENT if ends_whole(settings, size) else TOURNAMENT
+    return tuple(heat for heat in pool if heat.going_on < n_candidates)
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -153,7 +168,7 @@ def _from_winner(engine: Engine, journal: Journal, sample: Lazy, winner: Candida
     """Commit the winner: with its labels if it ran to its end on every row, else its centroids."""
     flow, distortion = engine.flow, engine.problem.distortion
     n_rows, settings = engine.problem.extent.n_rows, engine.problem.settings
-    ended = start_sample_size(n_rows, settings) == n_rows and runs_whole(settings, n_rows)
+    ended = start_sample_size(n_rows, settings) == n_rows and ends_whole(settings, n_rows)
     if ended and not engine.learning:  # else its J is of another sum, and it was another fit
         journal.n_iter = winner.n_iter
         journal.history = [("start", step, value) for step, value in winner.history]
@@ -178,8 +193,8 @@ def _committed(journal: Journal, iteration: Iteration, *, warm: bool) -> Positio
 # ---- a candidate, which runs inside one task
 
 
-def runs_whole(settings: Settings, n_rows: int) -> bool:
-    """Return whether every candidate runs to its end, on a start sample of so many rows.
+def ends_whole(settings: Settings, n_rows: int) -> bool:
+    """Return whether the last candidates run to their ends, on a start sample of so many rows.
 
     Where clusters are small only refinement shows which start is best. A hard fit does so too: one
     that begins again at its centroids may find no way to keep all pairs.
@@ -189,10 +204,10 @@ def runs_whole(settings: Settings, n_rows: int) -> bool:
 
 
 def refines_all(settings: Settings, distortion: Distortion, n_rows: int) -> bool:
-    """Return whether first variation runs in every candidate, on so many rows."""
+    """Return whether first variation runs in candidates, on so many rows."""
     sizes = n_rows, settings.n_clusters
     varied = refines(settings.refine, distortion, *sizes, most=POOL_ROWS_PER_CLUSTER)
-    return varied and runs_whole(settings, n_rows)
+    return varied and ends_whole(settings, n_rows)
 
 
 def engine_over(sample: StartSample, *, constrained: bool) -> Engine:
@@ -228,35 +243,41 @@ def run_candidate(sample: StartSample, run: CheckpointStore, number: int, turn: 
     """Run one candidate through a heat; keep its labels, in the order of the start sample."""
     if turn.heat.iterations is not None:
         return _run_heat(sample, run, number, turn, turn.heat.iterations)
-    name, centroids = turn.name, start_centroids(sample, turn.name)
+    centroids, warm = _first_of(sample, run, turn), turn.before is None
     engine, steps = engine_over(sample, constrained=True), _StepsTaken()
-    if sample.graph is not None and name.startswith("unconstrained"):
-        state = _run_unconstrained_first(engine, centroids, sample, steps)
+    if sample.graph is not None and turn.ignores_pairs:
+        alone = engine_over(sample, constrained=False)
+        first = _run(_fit(alone, sample, _StepsTaken()), centroids, sample, warm=warm)
+        labels = alone.run.read_labels(first.free[0])
+        state = _go_on_with_pairs(engine, first.model.centroids, labels, sample, steps)
     else:
-        state = _run(_fit(engine, sample, steps), centroids, sample)
-    file = _write(engine, state, run, number)
+        state = _run(_fit(engine, sample, steps), centroids, sample, warm=warm)
+    file, n_iter = _write(engine, state, run, number), turn.done + steps.n_iter
     history = tuple((step, value) for _, step, value in steps.history)
-    return Candidate(name, file, state.energy, steps.n_iter, history)
+    return Candidate(turn.name, file, state.energy, n_iter, history)
 
 
 def _run_heat(
     sample: StartSample, run: CheckpointStore, number: int, turn: Turn, iterations: int
 ) -> Candidate:
     """Run a few iterations, one that ignores the pairs too, and find J with the pairs."""
-    name, _, before = turn
-    alone = name.startswith("unconstrained")
+    alone, most = turn.ignores_pairs, min(iterations, sample.settings.max_iter)
     engine, steps = engine_over(sample, constrained=not alone), _StepsTaken()
-    done = 0 if before is None else before.n_iter
-    fit = Fit(engine, steps, min(iterations, sample.settings.max_iter) - done, refining=False)
-    if before is None:
-        state = _run(fit, start_centroids(sample, name), sample)
-    else:
-        state = _run(fit, candidate_centroids(sample, run, before.file), sample, warm=False)
+    fit = Fit(engine, steps, most - turn.done, refining=False)
+    state = _run(fit, _first_of(sample, run, turn), sample, warm=turn.before is None)
+    file, n_iter = _write(engine, state, run, number), turn.done + steps.n_iter
     energy = state.energy
     if alone and sample.graph is not None:
         paired, smoothing = engine_over(sample, constrained=True), state.model.smoothing
         energy = begin(paired, state.model.centroids, smoothing=smoothing).state.energy
-    return Candidate(name, _write(engine, state, run, number), energy, done + steps.n_iter, ())
+    return Candidate(turn.name, file, energy, n_iter, ())
+
+
+def _first_of(sample: StartSample, run: CheckpointStore, turn: Turn) -> FloatArray:
+    """Return the centroids that a candidate begins a heat with."""
+    if turn.before is None:
+        return start_centroids(sample, turn.name)
+    return candidate_centroids(sample, run, turn.before.file)
 
 
 def _write(engine: Engine, state: State, run: CheckpointStore, number: int) -> LabelsFile:
@@ -267,7 +288,7 @@ def _write(engine: Engine, state: State, run: CheckpointStore, number: int) -> L
     return run.write_labels(number, f"start-{number:05d}", 0, labels)
 
 
-def _run(fit: Fit, centroids: FloatArray, sample: StartSample, *, warm: bool = True) -> State:
+def _run(fit: Fit, centroids: FloatArray, sample: StartSample, *, warm: bool) -> State:
     """Run a fit at weights 1 from centroids on: warm-up where the distortion has one, the rest."""
     phase, smoothing = "fit", sample.distortion.final_smoothing
     if warm and sample.distortion.warm_smoothings:
@@ -286,27 +307,26 @@ def _fit(engine: Engine, sample: StartSample, steps: _StepsTaken) -> Fit:
     return Fit(engine, steps, settings.max_iter, refining)
 
 
-def _run_unconstrained_first(
-    engine: Engine, centroids: FloatArray, sample: StartSample, steps: _StepsTaken
-) -> State:
-    """Run a start as if there were no pairs, then with them.
+def _go_on_with_pairs(
+    engine: Engine, centroids: FloatArray, labels: LabelArray, sample: StartSample,
+    steps: _StepsTaken,
+) -> State:  # fmt: skip
+    """Run on with pairs from what a fit without them found.
 
     Labels that first variation found are better than any batch assignment, so free rows keep these
     and only linked rows are settled again.
     """
-    alone = engine_over(sample, constrained=False)
-    unconstrained = _run(_fit(alone, sample, _StepsTaken()), centroids, sample)
     fit = _fit(engine, sample, steps)
     free = None
     if fit.refining:
         fit.max_iter = 1  # its E-step is that of the beginning, so it is an M-step
-        labels = np.array(alone.run.read_labels(unconstrained.free[0]))
-        labels[engine.problem.places[0]] = LINKED
-        free = (engine.run.write_labels(0, "rows-00000", 0, labels),)
+        kept = np.array(labels)
+        kept[engine.problem.places[0]] = LINKED
+        free = (engine.run.write_labels(0, "rows-00000", 0, kept),)
 
     def initialise() -> Position:
-        """Begin with labels that the unconstrained fit found."""
-        centroids, smoothing = unconstrained.model.centroids, sample.distortion.final_smoothing
+        """Begin with labels that the fit without pairs found."""
+        smoothing = sample.distortion.final_smoothing
         iteration = begin(engine, centroids, smoothing=smoothing, free=free)
         return Position("fit", 0, None, iteration.state)
 

@@ -19,11 +19,8 @@ from hmrf_dask.kernels.first_variation import (
     ClusterSums,
     Gains,
     PairCosts,
-    SetMoves,
     Summands,
-    apply_moves,
     gains_at,
-    group_gains,
     make_clusters,
     on_columns_of,
     single_gains,
@@ -34,6 +31,7 @@ from hmrf_dask.kernels.first_variation import (
 from hmrf_dask.kernels.hamerly import RowBounds
 from hmrf_dask.kernels.nearest import rows_that_may_move
 from hmrf_dask.kernels.problem import adjacency
+from hmrf_dask.kernels.set_moves import SetMoves, apply_moves, group_gains
 from hmrf_dask.linked.layout import CANNOT
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.icm import PricedProblem, end_to_end

@@ -64,25 +64,18 @@ def synchronous() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", together(ALL))
-def test_any_partitioning_on_threads(name: str) -> None:
+def test_documents_and_pairs_in_any_order_and_partitioning_on_threads(name: str) -> None:
     case = ALL[name]
+    other = case.in_other_order(3)
+    assert case.ids is None or not np.array_equal(case.ids, other.ids)
     with scheduled("threads"):
-        assert case.answer(case.uneven()) == undisturbed(name)
+        assert other.answer(other.uneven()) == undisturbed(name)
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", ON_WORKERS)
 def test_worker_processes(name: str, process_client: Any) -> None:
     assert ALL[name].answer(3) == undisturbed(name)
-
-
-@pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", together(ALL))
-def test_documents_and_pairs_in_any_order(name: str) -> None:
-    case = ALL[name]
-    other = case.in_other_order(3)
-    assert case.ids is None or not np.array_equal(case.ids, other.ids)
-    assert other.answer(2) == undisturbed(name)
 
 
 @pytest.mark.parametrize("name", together(ALL))
@@ -102,8 +95,13 @@ class Stopped(BaseException):
     """Stands for Ctrl-C."""
 
 
+# A commit is the same whether components were settled in rounds or not: two of these will do.
+STOPPED = [name for name in FITS if not name.endswith("in rounds")]
+STOPPED += ["kl in rounds", "cosine potts open in rounds"]
+
+
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", together(FITS))
+@pytest.mark.parametrize("name", together(STOPPED))
 def test_a_fit_that_is_stopped_and_resumed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -41,6 +43,35 @@ def test_the_first_error_ends_a_graph(n_threads: int, error: type[BaseException]
     pool = Pool(n_threads)
     with pytest.raises(error, match="one"):
         pool.compute(calls, ["never"])
+    assert not called
+    assert pool.compute([Call("works", lambda: 7, ())], ["works"]) == [7]
+
+
+def test_threads_that_never_begin_are_not_waited_for() -> None:
+    pool, ended = Pool(2), threading.Event()
+    busy = pool._others.submit(ended.wait, 60.0)  # as after a fork, where they are gone
+    calls = [Call(number, lambda: 7, ()) for number in range(4)]
+    assert pool.compute(calls, range(4)) == [7] * 4
+    assert not busy.done()
+    ended.set()
+
+
+def test_an_interrupt_while_others_work_begins_nothing_new() -> None:
+    both, called = threading.Barrier(2, timeout=60.0), list[int]()
+    caller = threading.get_ident()
+
+    def first() -> None:
+        both.wait()
+        if threading.get_ident() != caller:
+            time.sleep(0.2)  # until the main thread waits for what is done here
+            signal.pthread_kill(caller, signal.SIGINT)
+            time.sleep(0.2)
+
+    calls = [Call("one", first, ()), Call("two", first, ())]
+    calls.append(Call("three", lambda *_: called.append(3), ("one", "two")))
+    pool = Pool(2)
+    with pytest.raises(KeyboardInterrupt):
+        pool.compute(calls, ["three"])
     assert not called
     assert pool.compute([Call("works", lambda: 7, ())], ["works"]) == [7]
 

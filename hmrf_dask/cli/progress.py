@@ -96,19 +96,11 @@ class Bar:
         """Show a step or an iteration."""
         if "step" in event:
             self._enter(event["step"])
-            total = event.get("of") or None
-            done = event.get("done", 0)
-            self.progress.update(self.task, total=total, completed=done)
-            left = self.progress.tasks[0].time_remaining
-            state = f"{done} of {total}" if total else ""
-            eta = f"about {_span(left)} left" if left else ""
+            state, eta = self._counted(event.get("done", 0), event.get("of") or None)
         elif event["phase"] == "start":
             self._enter("starts")
-            done, total = event["iteration"], event["of"]
-            self.progress.update(self.task, total=total, completed=done)
-            left = self.progress.tasks[0].time_remaining
-            state = f"{done} of {total}, {_energy(event)}"
-            eta = f"about {_span(left)} left" if left else ""
+            state, eta = self._counted(event["iteration"], event["of"])
+            state = f"{state}, {_energy(event)}"
         else:
             self._enter(event["phase"])
             numbers = event["moved"], event["J"], event["enough"]
@@ -117,6 +109,12 @@ class Bar:
             state = f"iteration {event['iteration']}, {_energy(event)}, {moved}"
             eta = remaining(self.seen)
         self.progress.update(self.task, state=state, eta=eta)
+
+    def _counted(self, done: int, total: int | None) -> tuple[str, str]:
+        """Draw how much of a known number is done; return it, and the time left, in words."""
+        self.progress.update(self.task, total=total, completed=done)
+        left = self.progress.tasks[0].time_remaining
+        return f"{done} of {total}" if total else "", f"about {_span(left)} left" if left else ""
 
     def _enter(self, phase: str) -> None:
         if phase != self.phase:

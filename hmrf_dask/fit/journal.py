@@ -11,7 +11,7 @@ import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, Commit, LabelsFile
 from hmrf_dask.errors import RunDirectoryError, rows_moved
-from hmrf_dask.fit.loop import LATELY, Iteration, Position
+from hmrf_dask.fit.loop import LAST_ITERATIONS, Iteration, Position
 from hmrf_dask.fit.m_step import FLOOR, centroids_of, effective_share, keeps_centroid
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.problem import LabelFiles, Problem
@@ -147,7 +147,7 @@ class Journal:
         health = _health(state)
         self._report(phase, number, iteration, health)
         self.run.clean()
-        enough = self.tol * abs(state.energy.value) / LATELY
+        enough = self.tol * abs(state.energy.value) / LAST_ITERATIONS
         self.progress(record | health | {"n_rows": self.n_rows, "enough": enough})
 
     def _record(

@@ -34,7 +34,7 @@ from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.types import FloatArray
 
 UNFINISHED = "max_iter iterations done"
-LATELY = 5  # iterations that `tol` looks at: one alone may lower J little, and those after it more
+LAST_ITERATIONS = 5  # that `tol` looks at: one alone may lower J little, and those after it more
 IN_EVERY_ITERATION = ("A", "variation")  # one of these steps
 MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob
 Steps = tuple[tuple[str, float], ...]  # of one iteration: their names, and J after each
@@ -134,7 +134,7 @@ class Fit:
         tol = self.engine.problem.settings.tol
         if pays([*values, iteration.state.energy.value], tol):
             return iteration
-        stop = f"the last {LATELY} iterations lowered J by less than {tol:g} of it"
+        stop = f"the last {LAST_ITERATIONS} iterations lowered J by less than {tol:g} of it"
         return replace(iteration, stop=stop)
 
     def _warm_up(self, done: int) -> None:
@@ -268,9 +268,9 @@ def pays(values: Sequence[float], tol: float) -> bool:
     >>> pays([9, 8, 7.5, 7.2, 7.1, 7.05], 0.1), pays([8, 7.5, 7.2, 7.1, 7.05, 7.04], 0.2)
     (True, False)
     """
-    if len(values) <= LATELY:
+    if len(values) <= LAST_ITERATIONS:
         return True
-    before = values[-1 - LATELY]
+    before = values[-1 - LAST_ITERATIONS]
     return before - values[-1] >= tol * abs(before)
 
 

@@ -153,7 +153,7 @@ def heats(settings: Settings, n_rows: int, n_candidates: int) -> tuple[Heat, ...
     [None]
     """
     size = start_sample_size(n_rows, settings)
-    if settings.hard or size * settings.n_clusters <= WHOLE_WORK or n_candidates == 1:
+    if settings.hard or size * settings.n_clusters <= WHOLE_WORK:
         return (WHOLE,)
     pool = SHORT_TOURNAMENT if ends_whole(settings, size) else TOURNAMENT
     return tuple(heat for heat in pool if heat.going_on < n_candidates)

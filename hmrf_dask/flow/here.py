@@ -39,9 +39,13 @@ class Pool:
         others = [self._others.submit(graph.work) for _ in range(n_others)]
         try:
             Context().run(graph.work)  # as on any other thread: tasks start none
+        except BaseException as error:  # Ctrl-C between two calls
+            graph.fail(error)
+            raise
         finally:
             for other in others:
-                other.result()
+                if not other.cancel():  # it has begun: it ends with the call that it is at
+                    other.result()
         return graph.results()
 
 
@@ -81,7 +85,7 @@ class _Graph:
             try:
                 self._finish(call, call.function(*(self._done[need] for need in call.needs)))
             except BaseException as error:  # noqa: BLE001 - for the thread that asked
-                self._fail(error)
+                self.fail(error)
 
     def _next(self) -> Call | None:
         """Return a call that can run, None where nothing is left."""
@@ -107,7 +111,7 @@ class _Graph:
                     del self._done[need]
             self._changed.notify_all()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Stop all threads with an error."""
         with self._changed:
             self._error = self._error or error

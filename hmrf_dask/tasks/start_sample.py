@@ -74,7 +74,7 @@ def narrowed(sample: StartSample) -> StartSample:
     if block.is_dense or not sample.distortion.narrows:
         return sample
     features = np.flatnonzero(np.bincount(block.indices, minlength=block.n_features) > 1)
-    if not len(features):
+    if len(features) in (0, block.n_features):
         return sample
     ends = extent.minimum[features], extent.maximum[features]
     extent = replace(extent, n_features=len(features), minimum=ends[0], maximum=ends[1])

@@ -15,6 +15,9 @@ STAMP := $(VENV)/.set-up
 # Each test worker and each Dask thread is one thread: BLAS pools on top of them only fight.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
+# The many processes that tests start read modules that one of them compiled, whatever was exported.
+COMPILED_ONCE := PYTHONDONTWRITEBYTECODE=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo papers test test-newest test-lowest golden published lint format prove bench lock clean
 
@@ -52,7 +55,7 @@ papers: $(STAMP)
 	@for one in $(PAPERS); do $(ONE_THREAD) $(BIN)/python -m pipelines.papers.$$one $(ARGS) || exit; done
 
 test: $(STAMP)
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(ONE_THREAD) $(COMPILED_ONCE) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 # What other releases could break: answers, what scikit-learn and users call, what numba keeps to itself, the cluster, the store.
 ACROSS := tests/test_golden.py tests/test_estimators.py tests/test_sklearn.py tests/test_lsa.py tests/test_compiled.py tests/test_cli.py \

@@ -43,6 +43,13 @@ def table(**columns: Any) -> Callable[[Path], None]:
     return lambda path: pq.write_table(pa.table(columns), path)
 
 
+def million(form: bytes, head: bytes = b"", tail: bytes = b"") -> Callable[[Path], None]:
+    """Return what writes a million numbers in a form, with commas between."""
+    return lambda path: path.write_bytes(
+        head + b",".join(form % number for number in range(10**6)) + tail
+    )
+
+
 def _frames(path: Path) -> None:
     codec = pa.Codec("zstd", 3)
     with path.open("wb") as file:
@@ -73,8 +80,8 @@ DOCUMENTS = (
     documents("objects nested 100,000 deep", b'{"a":' * 100_000),
     documents("nested in the text",
               b'{"id": "a", "text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
-    documents("a million keys", b'{"id": "a", "text": "x", ' + b",".join(
-        b'"k%d": 1' % n for n in range(10**6)) + b"}\n", fine=True),
+    documents("a million keys", million(b'"k%d": 1', b'{"id": "a", "text": "x", ', b"}\n"),
+              fine=True),
     documents("a number of 5,000 digits", b'{"id": ' + b"7" * 5000 + b', "text": "x"}\n'),
     documents("1e999", b'{"id": 1e999, "text": "x"}\n'),
     documents("half of a character", b'{"id": "\\ud800", "text": "x"}\n'),
@@ -88,7 +95,7 @@ DOCUMENTS = (
     documents("UTF-16", '{"id": "a"}'.encode("utf-16")),
     documents("random bytes", np.random.default_rng(1).bytes(10_000)),
     documents("no columns", b"\n\n", "bad.csv", fine=True),
-    documents("a million columns", b",".join(b"c%d" % n for n in range(10**6)) + b"\n", "bad.csv"),
+    documents("a million columns", million(b"c%d", tail=b"\n"), "bad.csv"),
     documents("a header of 20 MB", b"x" * (20 * MIB) + b"\n", "bad.csv"),
     documents("a quote left open", b'id,text,label\na,"b' + b"x\n" * 10**6, "bad.csv"),
     documents("a quote left open for 100 MB",
@@ -164,7 +171,7 @@ HOSTILE_ANSWERS = (
     ("an id of 1 MB", A + b"x" * MIB + b",1,must,\n", "csv"),
     ("a cell of 300 KB", A + b'"' + b"x" * 300_000 + b'",1,must,\n', "csv"),
     ("a NUL in an id", A + b"0,a\0,must,\n", "csv"),
-    ("a million columns", b",".join(b"c%d" % n for n in range(10**6)), "csv"),
+    ("a million columns", million(b"c%d"), "csv"),
     ("a document with itself", A + b"0,0,must,\n", "csv"),
     ("random bytes", np.random.default_rng(3).bytes(10_000), "csv"),
     ("nested deep", b"[" * 100_000, "jsonl"), ("a list", b"[1]\n", "jsonl"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
 from hmrf_dask.constraints.answer_files import parse_lines
 from hmrf_dask.constraints.pairs import Constraints
@@ -34,11 +36,12 @@ def constraints(draw: st.DrawFn) -> Constraints:
     return Constraints(*lists, must_link_costs=costs[0], cannot_link_costs=costs[1], ids=True)
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 @given(pairs=constraints())
 def test_files_give_back_what_was_written(
     pairs: Constraints, ending: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    assume(len(pairs) or ending != "jsonl")  # a file without a byte is one that has none yet
     path = tmp_path_factory.mktemp("pairs") / f"pairs.{ending}"
     pairs.to_file(path)
     again = Constraints.from_file(path)
@@ -47,6 +50,23 @@ def test_files_give_back_what_was_written(
     if ending == "parquet" and len(pairs):
         assert again.fingerprint == pairs.fingerprint
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_write_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pairs.csv"
+    Constraints([(0, 1)]).to_file(path)
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="cannot write it: no space left"):
+        Constraints([(0, 2)]).to_file(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 def test_csv_numbers_stay_text_unless_written_as_python_writes_them(tmp_path: Path) -> None:

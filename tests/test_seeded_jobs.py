@@ -149,3 +149,15 @@ def test_seeds_must_be_there(tmp_path: Path) -> None:
     result = run(job)
     assert result.exit_code == 65
     assert "SeededKMeans must have answers" in result.stderr
+
+
+def test_answers_of_a_method_that_takes_none_are_warned_of(tmp_path: Path) -> None:
+    corpus = JobCorpus(tmp_path)
+    corpus.write_all()
+    first, second = (document["id"] for document in corpus.documents[:2])
+    corpus.write({"answers.csv": f"a,b,kind\n{first},{second},cannot\n".encode()})
+    job = corpus.write_job(method={"name": "KMeans", "n_clusters": 3})
+    result = run(job)
+    assert result.exit_code == 0, result.output
+    (warning,) = json.loads(result.stdout)["warnings"]
+    assert warning.startswith("KMeans takes no pairs: the 1 answers change nothing")

@@ -17,6 +17,15 @@ LabelArray = npt.NDArray[np.int32]
 KeyArray = npt.NDArray[np.uint64]
 BoolArray = npt.NDArray[np.bool_]
 AnyArray = npt.NDArray[Any]
+# The types of their elements; what an alias of numpy is made of differs from release to release.
+DTYPES = {
+    FloatArray: np.float64,
+    RowArray: np.float32,
+    IntArray: np.int64,
+    LabelArray: np.int32,
+    KeyArray: np.uint64,
+    BoolArray: np.bool_,
+}
 
 
 class Sized:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from importlib.metadata import version
-from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, ParamSpec, TypeVar, get_type_hints
 
 import numpy as np
 
 from hmrf_dask.errors import HmrfError
-from hmrf_dask.types import AnyArray, FloatArray, LabelArray, RowArray
+from hmrf_dask.types import DTYPES, AnyArray, FloatArray, LabelArray, RowArray
 
 P = ParamSpec("P")
 Made = TypeVar("Made", bound=NamedTuple)
@@ -176,9 +176,9 @@ def former(kind: Callable[P, Made]) -> Callable[P, Made]:
 
 def _form(hint: Any) -> Callable[[Any], Any]:
     """Return what brings a value into the form that an annotation says."""
-    dtype = get_args(get_args(hint)[-1]) if get_args(hint) else ()
-    if dtype and dtype[0] is not Any:
-        return lambda array: frozen(array, dtype[0])
+    dtype = DTYPES.get(hint)
+    if dtype is not None:
+        return lambda array: frozen(array, dtype)
     return hint if hint in (int, float, bool) else lambda value: value
 
 

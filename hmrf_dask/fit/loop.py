@@ -217,7 +217,8 @@ def fit_iteration(
         if moved == 0:
             return Iteration(state, stop="no label moved")
         if after.energy.total > state.energy.total:
-            return Iteration(state, stop="the E-step found no move that lowers J in float64")
+            stop = "the E-step found no move that lowers J in float64"
+            return Iteration(engine.with_sums(state), stop=stop)
         state = after
         steps.append(("E", state.energy.value))
 

@@ -306,15 +306,16 @@ def score(scores: AnyArray, bias: AnyArray, extra: AnyArray, scale: float, shift
     return scores.min()
 
 
-def count_within(scores: AnyArray, limit: float) -> int:
-    """Return how many scores are not above a limit.
+def within(scores: AnyArray, limit: float) -> tuple[int, int]:
+    """Return how many scores are not above a limit, and the place of it where it is one.
 
     Examples
     --------
-    >>> count_within(np.array([0.5, 1.0, 2.0]), 1.0)
-    2
+    >>> within(np.array([0.5, 1.0, 0.2]), 0.3)
+    (1, 2)
     """
-    return int(np.count_nonzero(scores <= limit))
+    found = np.flatnonzero(scores <= limit)
+    return len(found), int(found.sum())
 
 
 def least_beyond(scores: AnyArray, limit: float) -> Any:

@@ -35,6 +35,7 @@ from hmrf_dask.types import FloatArray
 
 UNFINISHED = "max_iter iterations done"
 LAST_ITERATIONS = 5  # that `tol` looks at: one alone may lower J little, and those after it more
+LAST_STEPS = 4 * LAST_ITERATIONS  # no iteration has more steps than four
 IN_EVERY_ITERATION = ("A", "variation")  # one of these steps
 MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob
 Steps = tuple[tuple[str, float], ...]  # of one iteration: their names, and J after each
@@ -128,7 +129,7 @@ class Fit:
             return iteration
         values = [
             value
-            for earlier, step, value in self.record.history
+            for earlier, step, value in self.record.history[-LAST_STEPS:]
             if earlier == phase and step in IN_EVERY_ITERATION
         ]
         tol = self.engine.problem.settings.tol

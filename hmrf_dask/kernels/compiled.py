@@ -154,6 +154,10 @@ def frozen(array: AnyArray, dtype: type[np.generic]) -> Any:
     >>> array.dtype, array.flags.writeable
     (dtype('int32'), False)
     """
+    if type(array) is np.ndarray and array.dtype == dtype:
+        flags = array.flags
+        if flags.c_contiguous and not flags.writeable:
+            return array
     view = np.ascontiguousarray(array, dtype).view()
     view.flags.writeable = False
     return view

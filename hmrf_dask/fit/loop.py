@@ -256,7 +256,7 @@ def refine_iteration(engine: Engine, state: State) -> Iteration:
     if iteration.stop is None:
         return iteration
     if engine.learning and engine.problem.distortion.learning != "gradient":
-        learned = learn(engine, state)
+        learned = learn(engine, iteration.state)
         if learned is not None:
             return Iteration(learned, steps=(("B", learned.energy.value),))
     return replace(iteration, stop="neither a row nor a group can move with a gain")

@@ -126,7 +126,11 @@ def python_sums(block: RowBlock, terms: Terms, features: Any, moves: Any, K: int
 
 @pytest.mark.parametrize("name", ["cosine", "pearson", "kl"])
 @pytest.mark.parametrize("seed", range(4))
-def test_moves_of_rows_are_the_same_bits_in_any_form(name: str, seed: int) -> None:
+@pytest.mark.parametrize("near", [0, kernels_sums.NEAR])
+def test_moves_of_rows_are_the_same_bits_in_any_form(
+    name: str, seed: int, near: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels_sums, "NEAR", near)
     problem = problems.random_problem(seed, distortion=name, n=40, d=11, smooth=True)
     weights, rng, K = problems.random_weights(11, seed), np.random.default_rng(seed), 120
     few = rng.integers(-2, K, 40).astype(np.int32)
@@ -137,7 +141,7 @@ def test_moves_of_rows_are_the_same_bits_in_any_form(name: str, seed: int) -> No
         features = distortion.features(weights)
         expected, counts = python_sums(block, terms, features, (few, after), K, 40)
         found = sum_moves(block.arrays, terms, features, few, after, K, 40)
-        assert not found.is_dense
+        assert found.is_dense == (block.is_dense and near > 0)
         assert np.array_equal(found.to_dense(), expected)
         assert found.counts.tolist() == counts
         whole = [sum_moves(block.arrays, terms, features, few % 2, after % 3, 3, 40)]
@@ -218,7 +222,11 @@ def random_moves(seed: int, name: str, K: int) -> tuple[list[Any], Any]:
 
 @pytest.mark.parametrize("name", ["cosine", "pearson", "kl"])
 @pytest.mark.parametrize("K", [2, 30, 2000])
-def test_an_accumulator_adds_blocks_in_any_order(name: str, K: int) -> None:
+@pytest.mark.parametrize("near", [0, kernels_sums.NEAR])
+def test_an_accumulator_adds_blocks_in_any_order(
+    name: str, K: int, near: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels_sums, "NEAR", near)
     found, features = random_moves(K, name, K)
     expected, counts = np.zeros((K, 14), np.int64), np.zeros(K, np.int64)
     for rows, terms, before, after in found:
@@ -238,7 +246,8 @@ def test_an_accumulator_adds_blocks_in_any_order(name: str, K: int) -> None:
         assert np.array_equal(sums.to_dense(), expected)
         assert np.array_equal(sums.counts, counts)
         assert np.array_equal(add_to(expected, sums), 2 * expected)
-    assert forms == {K < 2000}  # entries of few rows, the whole array of many
+    # entries of few rows, the whole array of many, and of dense rows where it stays in the cache
+    assert forms == {K < 2000 or near > 0}
 
 
 def test_an_accumulator_goes_over_to_the_whole_array_in_between() -> None:
@@ -529,7 +538,7 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             nowhere = labels - 1
             for K in (1, 400):
                 distortion.sum_moves(block, terms, weights, nowhere, labels, K, 43)
-            few = distortion.sum_moves(block, terms, weights, nowhere, labels, 400, 43)
+            few = distortion.sum_moves(block, terms, weights, nowhere, labels, 20_000, 43)
             assert not few.is_dense
             few.to_dense()
             distortion.pair_values(block, block, ends, ends, weights)
@@ -544,6 +553,7 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
     kernels = (
         kernels_sums._by_cluster,
         kernels_sums._line_up,
+        kernels_sums._move_dense,
         sums._scatter,
         sums._emit,
         sums._add_entries,

@@ -6,7 +6,7 @@ import io
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -294,10 +294,14 @@ class HeldLabels(LabelsFile):
 
 
 class MemoryRun(CheckpointStore):
-    """The same surface as RunDirectory without files; only the last commit is kept."""
+    """The same surface as RunDirectory without files; only the last commit is kept.
+
+    Records become JSON when they are read, as a reader of files would see them: a fit in memory
+    writes one in every iteration, and each holds the whole history.
+    """
 
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []
         self._last: Commit | None = None
         self._state: Arrays = {}
         self._final: dict[str, Any] | None = None
@@ -330,7 +334,9 @@ class MemoryRun(CheckpointStore):
         Examples
         --------
         >>> run = MemoryRun()
-        >>> run.commit(1, {"J": 0.5}, {"centroids": np.eye(2)}, []).record
+        >>> run.commit(1, {"J": np.float32(0.5)}, {"centroids": np.eye(2)}, []).number
+        1
+        >>> run.latest().record
         {'J': 0.5}
         >>> run.load_state(run.latest())["centroids"].tolist()
         [[1.0, 0.0], [0.0, 1.0]]
@@ -340,7 +346,7 @@ class MemoryRun(CheckpointStore):
                 f"commit numbers must rise, got {number} after {self._last.number}; "
                 "begin a new MemoryRun for another start"
             )
-        self._last = Commit(number, sealed.round_trip(record), "", "", tuple(files))
+        self._last = Commit(number, record, "", "", tuple(files))
         self._state = {
             name: np.array(values) if values.flags.writeable else values
             for name, values in state.items()
@@ -349,11 +355,13 @@ class MemoryRun(CheckpointStore):
 
     def latest(self) -> Commit | None:
         """Return the last commit."""
+        if self._last is not None:
+            self._last = replace(self._last, record=sealed.round_trip(self._last.record))
         return self._last
 
     def load_state(self, commit: Commit) -> dict[str, AnyArray]:
         """Return copies of the arrays of the last commit; older ones are gone."""
-        if commit is not self._last:
+        if self._last is None or commit.number != self._last.number:
             raise RunDirectoryError(
                 f"a MemoryRun must be asked for its last commit, got number {commit.number}; "
                 "use latest()"
@@ -369,6 +377,11 @@ class MemoryRun(CheckpointStore):
     def flush_events(self) -> None:
         """Nothing: events never wait."""
 
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What happened, in its order."""
+        return [sealed.round_trip(record) for record in self._events]
+
     def event(self, record: dict[str, Any]) -> None:
         """Add to `events`.
 
@@ -379,7 +392,7 @@ class MemoryRun(CheckpointStore):
         >>> run.events
         [{'event': 'resumed'}]
         """
-        self.events.append(sealed.round_trip(record))
+        self._events.append(record)
 
     def finalise(self, record: dict[str, Any]) -> None:
         """Keep the record that says the run is done.

@@ -15,7 +15,11 @@ from hmrf_dask.tasks.partitions import Step, TaskSlice
 
 
 def expectation(engine: Engine, state: State) -> tuple[State, int]:
-    """Return the state after an E-step at frozen centroids and weights, and how many rows moved."""
+    """Return the state after an E-step at frozen centroids and weights, and how many rows moved.
+
+    The sums are changed in place, K × d numbers, and so are those of the state before: see
+    `Engine.with_sums` for who goes back to it.
+    """
     if engine.flow.shares_memory:  # by all threads now, or by the first task while others wait
         problem = engine.problem
         problem.distortion.make_ready(state.model.table(), dense=problem.dense)
@@ -30,7 +34,7 @@ def settle_linked(engine: Engine, state: State) -> tuple[State, int]:
 def _moved(engine: Engine, state: State, free_step: Callable[..., Step]) -> tuple[State, int]:
     model, (slices, linked) = engine.share_model(state.model), engine.slices(state)
     free = [engine.flow.lazy(free_step, rows, model, engine.store) for rows in slices]
-    return engine.finish(state, [*free, *_linked_steps(engine, state, linked)])
+    return engine.finish(state, [*free, *_linked_steps(engine, state, linked)], in_place=True)
 
 
 def _linked_steps(engine: Engine, state: State, slices: Sequence[TaskSlice]) -> list[Lazy]:

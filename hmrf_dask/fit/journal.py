@@ -161,7 +161,7 @@ class Journal:
             "energy": energy.encoded(),
             "J": energy.value,
             "n_iter": self.n_iter,
-            "history": [list(step) for step in self.history],
+            "history": list(self.history),
             "starts": [candidate.encoded() for candidate in self.candidates],
         }
 

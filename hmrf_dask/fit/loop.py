@@ -35,6 +35,7 @@ from hmrf_dask.types import FloatArray
 
 UNFINISHED = "max_iter iterations done"
 LAST_ITERATIONS = 5  # that `tol` looks at: one alone may lower J little, and those after it more
+LAST_STEPS = 4 * LAST_ITERATIONS  # no iteration has more steps than four
 IN_EVERY_ITERATION = ("A", "variation")  # one of these steps
 MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob
 Steps = tuple[tuple[str, float], ...]  # of one iteration: their names, and J after each
@@ -128,7 +129,7 @@ class Fit:
             return iteration
         values = [
             value
-            for earlier, step, value in self.record.history
+            for earlier, step, value in self.record.history[-LAST_STEPS:]
             if earlier == phase and step in IN_EVERY_ITERATION
         ]
         tol = self.engine.problem.settings.tol
@@ -217,7 +218,8 @@ def fit_iteration(
         if moved == 0:
             return Iteration(state, stop="no label moved")
         if after.energy.total > state.energy.total:
-            return Iteration(state, stop="the E-step found no move that lowers J in float64")
+            stop = "the E-step found no move that lowers J in float64"
+            return Iteration(engine.with_sums(state), stop=stop)
         state = after
         steps.append(("E", state.energy.value))
 
@@ -254,7 +256,7 @@ def refine_iteration(engine: Engine, state: State) -> Iteration:
     if iteration.stop is None:
         return iteration
     if engine.learning and engine.problem.distortion.learning != "gradient":
-        learned = learn(engine, state)
+        learned = learn(engine, iteration.state)
         if learned is not None:
             return Iteration(learned, steps=(("B", learned.energy.value),))
     return replace(iteration, stop="neither a row nor a group can move with a gain")

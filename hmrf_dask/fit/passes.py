@@ -301,6 +301,11 @@ class Engine:
         whole = joined(computed).finish()
         return whole.dense if whole.is_dense else whole.to_dense(), whole.counts
 
+    def with_sums(self, state: State) -> State:
+        """Return a state with its sums from its labels: the same integers, wherever they were."""
+        sums, counts = self.total_sums(state.model, state)
+        return replace(state, sums=sums, counts=counts)
+
     def summand_bound(self, weights: FloatArray) -> float:
         """Return a bound on the entries of summands under these weights."""
         bound = self.problem.distortion.summand_bound(None, weights)
@@ -320,10 +325,13 @@ class Engine:
         ]  # fmt: skip
         return self.finish(state, steps)
 
-    def finish(self, state: State, steps: Sequence[Lazy]) -> tuple[State, int]:
+    def finish(
+        self, state: State, steps: Sequence[Lazy], *, in_place: bool = False
+    ) -> tuple[State, int]:
         """Compute the steps of all slices; return the state after them and how many rows moved.
 
-        The last of them are those of the linked partitions. Centroids stay as they are.
+        The last of them are those of the linked partitions. Centroids stay as they are. Sums that
+        are changed `in_place` are those of the state before, too.
         """
         flow, problem = self.flow, self.problem
         linked = [flow.lazy(partitions.file_of, step) for step in steps[len(problem.slices) :]]
@@ -336,7 +344,7 @@ class Engine:
             linked=tuple(files[part.name] for part in problem.linked),
             optimal=False,
         )
-        sums = add_to(state.sums, whole.sums)
+        sums = add_to(state.sums, whole.sums, in_place=in_place)
         after = replace(after, sums=sums, counts=state.counts + whole.sums.counts)
         if problem.distortion.linear or whole.change is None:
             distortion = self.distortion_sum(after)

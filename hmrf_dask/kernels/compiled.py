@@ -154,6 +154,10 @@ def frozen(array: AnyArray, dtype: type[np.generic]) -> Any:
     >>> array.dtype, array.flags.writeable
     (dtype('int32'), False)
     """
+    if type(array) is np.ndarray and array.dtype == dtype:
+        flags = array.flags
+        if flags.c_contiguous and not flags.writeable:
+            return array
     view = np.ascontiguousarray(array, dtype).view()
     view.flags.writeable = False
     return view
@@ -306,15 +310,16 @@ def score(scores: AnyArray, bias: AnyArray, extra: AnyArray, scale: float, shift
     return scores.min()
 
 
-def count_within(scores: AnyArray, limit: float) -> int:
-    """Return how many scores are not above a limit.
+def within(scores: AnyArray, limit: float) -> tuple[int, int]:
+    """Return how many scores are not above a limit, and the place of it where it is one.
 
     Examples
     --------
-    >>> count_within(np.array([0.5, 1.0, 2.0]), 1.0)
-    2
+    >>> within(np.array([0.5, 1.0, 0.2]), 0.3)
+    (1, 2)
     """
-    return int(np.count_nonzero(scores <= limit))
+    found = np.flatnonzero(scores <= limit)
+    return len(found), int(found.sum())
 
 
 def least_beyond(scores: AnyArray, limit: float) -> Any:

@@ -50,20 +50,21 @@ def _lesser(builder: Any, x: Any, y: Any) -> Any:
     return builder.select(builder.fcmp_ordered("<", x, y), x, y)
 
 
-def _loop(builder: Any, array: Any, first: Any, body: Callable[[Any, Any], Any]) -> Any:
-    """Emit a loop over whole vectors of an array that carries one value; return its last."""
+def _loop(builder: Any, array: Any, firsts: list[Any], body: Callable[..., list[Any]]) -> list[Any]:
+    """Emit a loop over whole vectors of an array that carries some values; return their last."""
     length = builder.extract_value(array.shape, 0)
     before, loop = builder.block, builder.append_basic_block("vectors")
     done = builder.append_basic_block("done")
     builder.branch(loop)
     builder.position_at_end(loop)
-    at, value = builder.phi(_INDEX), builder.phi(first.type)
-    after = body(at, value)
+    at = builder.phi(_INDEX)
+    values = [builder.phi(first.type) for first in firsts]
+    after = body(at, *values)
     following = builder.add(at, ir.Constant(_INDEX, LANES))
-    at.add_incoming(ir.Constant(_INDEX, 0), before)
-    at.add_incoming(following, loop)
-    value.add_incoming(first, before)
-    value.add_incoming(after, loop)
+    nodes, starts = [at, *values], [ir.Constant(_INDEX, 0), *firsts]
+    for node, start, again in zip(nodes, starts, [following, *after], strict=True):
+        node.add_incoming(start, before)
+        node.add_incoming(again, loop)
     builder.cbranch(builder.icmp_signed("<", following, length), loop, done)
     builder.position_at_end(done)
     return after
@@ -93,7 +94,7 @@ def score(typing: Any, scores: RowArray, bias: Any, extra: Any, scale: Any, shif
         scales, shifts = (spread(builder, number) for number in arguments[3:])
         flags = ("contract",)
 
-        def body(at: Any, least: Any) -> Any:
+        def body(at: Any, least: Any) -> list[Any]:
             """Write the scores of one vector, and keep the least of each lane."""
             number, own, more = (
                 builder.load(_place(builder, array, at), align=4) for array in arrays
@@ -101,31 +102,42 @@ def score(typing: Any, scores: RowArray, bias: Any, extra: Any, scale: Any, shif
             number = builder.fadd(builder.fmul(number, scales, flags=flags), own, flags=flags)
             number = builder.fadd(builder.fmul(more, shifts, flags=flags), number, flags=flags)
             builder.store(number, _place(builder, arrays[0], at), align=4)
-            return _lesser(builder, number, least)
+            return [_lesser(builder, number, least)]
 
-        return _least_lane(builder, _loop(builder, arrays[0], _INFINITE, body))
+        return _least_lane(builder, *_loop(builder, arrays[0], [_INFINITE], body))
 
     return types.float32(scores, scores, scores, types.float32, types.float32), code
 
 
-@instruction(compiled.count_within)
-def count_within(typing: Any, scores: RowArray, limit: Any) -> Any:
-    """Return how many scores are not above a limit."""
+@instruction(compiled.within)
+def within(typing: Any, scores: RowArray, limit: Any) -> Any:
+    """Return how many scores are not above a limit, and the place of it where it is one.
+
+    There is no branch on what is found: of rows that move it would be guessed wrong.
+    """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        """Emit a loop over whole vectors."""
+        """Emit a loop over whole vectors, and what finds the place in the last that has any."""
         array = context.make_array(scores)(context, builder, arguments[0])
         limits, bits = spread(builder, arguments[1]), ir.IntType(LANES)
 
-        def body(at: Any, count: Any) -> Any:
-            """Count the scores of one vector that are within the limit."""
+        def lanes(at: Any) -> Any:
+            """Return one bit for each score of a vector: whether it is within the limit."""
             number = builder.load(_place(builder, array, at), align=4)
-            within = builder.bitcast(builder.fcmp_ordered("<=", number, limits), bits)
-            return builder.add(count, builder.zext(builder.ctpop(within), _INDEX))
+            return builder.bitcast(builder.fcmp_ordered("<=", number, limits), bits)
 
-        return _loop(builder, array, ir.Constant(_INDEX, 0), body)
+        def body(at: Any, count: Any, last: Any) -> list[Any]:
+            """Count the scores of one vector that are within the limit."""
+            here = lanes(at)
+            count = builder.add(count, builder.zext(builder.ctpop(here), _INDEX))
+            return [count, builder.select(builder.icmp_unsigned("!=", here, bits(0)), at, last)]
 
-    return types.int64(scores, types.float32), code
+        count, last = _loop(builder, array, [_INDEX(0), _INDEX(0)], body)
+        first = builder.zext(builder.cttz(lanes(last), ir.IntType(1)(0)), _INDEX)
+        found = [count, builder.add(last, first)]
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return types.UniTuple(types.int64, 2)(scores, types.float32), code
 
 
 @instruction(compiled.least_beyond)
@@ -137,26 +149,18 @@ def least_beyond(typing: Any, scores: RowArray, limit: Any) -> Any:
         array = context.make_array(scores)(context, builder, arguments[0])
         limits = spread(builder, arguments[1])
 
-        def body(at: Any, least: Any) -> Any:
+        def body(at: Any, least: Any) -> list[Any]:
             """Keep the least of each lane among the scores of one vector beyond the limit."""
             number = builder.load(_place(builder, array, at), align=4)
             beyond = builder.fcmp_ordered(">", number, limits)
-            return _lesser(builder, builder.select(beyond, number, _INFINITE), least)
+            return [_lesser(builder, builder.select(beyond, number, _INFINITE), least)]
 
-        return _least_lane(builder, _loop(builder, array, _INFINITE, body))
+        return _least_lane(builder, *_loop(builder, array, [_INFINITE], body))
 
     return types.float32(scores, types.float32), code
 
 
 KEPT = np.float32(1.0 - 2.0**-20)  # of a margin that was rounded
-
-
-@inner()
-def _first_within(scores: RowArray, limit: float) -> Any:
-    h = np.int32(0)
-    while not scores[h] <= limit:
-        h += np.int32(1)
-    return h
 
 
 @inner()
@@ -211,16 +215,14 @@ def _choose(
         scale, shift = of_row(scoring.rows.scale, i), of_row(scoring.rows.shift, i)
         lowest = score(scores, scoring.bias, scoring.extra, scale, shift)
         limit = np.float32(np.float64(lowest) + slack)
-        alone = count_within(scores, limit) == 1
+        count, only = within(scores, limit)
+        alone = count == 1
     else:  # what overflowed says nothing
         for h in range(scores.shape[0]):
             scores[h] = np.float32(0.0)
-        limit = np.float32(0.0)
-        alone = False
-    if alone and current >= 0 and scores[current] <= limit:
-        out.labels[i] = current
-    elif alone and (current < 0 or change.shape[0] == 0):
-        out.labels[i] = _first_within(scores, limit)
+        limit, only, alone = np.float32(0.0), np.int64(0), False
+    if alone and (change.shape[0] == 0 or current < 0 or current == only):
+        out.labels[i] = only
     else:
         out.labels[i] = _decide(read, scores, limit, i, current, change)
         alone = False
@@ -266,6 +268,8 @@ def _nearest_dense(
         count = min(n_rows, todo.shape[0] - first)
         for r in range(n_rows):  # at the end the last row again
             starts[r] = rows.indptr[todo[first + min(r, count - 1)]]
+        for t in range(first + count, min(first + count + n_rows, todo.shape[0])):
+            prefetch_row(rows.values, rows.indices, rows.indptr, np.int64(todo[t]))
         multiply_rows(rows, starts, scoring.columns, scores)
         for r in range(count):
             i = np.int64(todo[first + r])
@@ -362,10 +366,10 @@ def _count_targets(
         if own < 0:
             continue
         limit = _limit_of(rows, i, scoring, leaving, own, scores)
-        within = leaving.shape[0]
+        count = leaving.shape[0]
         if not np.isnan(limit):
-            within = count_within(scores, np.float32(limit))
-        out[i] = within if within > 1 else 0
+            count = within(scores, np.float32(limit))[0]
+        out[i] = count if count > 1 else 0
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, Terms, former, frozen, inner, njit, of_row
+from hmrf_dask.kernels.compiled import (
+    RowArrays,
+    Terms,
+    former,
+    frozen,
+    frozen_terms,
+    inner,
+    njit,
+    of_row,
+)
 from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
@@ -167,6 +176,7 @@ LIKELY = 0.75  # as many summands a place may make few enough entries: features 
 CHUNK = 2**15  # places that are added up at a time: they stay in the cache
 GATHERED = 16  # from a 16th of its columns on, a cluster's rows are added up aside
 FOLDED = 4  # the same where the sums are wanted as entries
+NEAR = 2**16  # numbers of sums that stay in the cache: dense rows are added to them as they come
 
 
 def fixed_point_exponent(n_rows: int, bound: float) -> int:
@@ -247,6 +257,53 @@ def scatter(blocks: Sequence[Moved], features: FloatArray, unit: float, out: Int
         _scatter(lined, factors, aside, out, first, last)
 
     over_ranges(work, len(out), int(lined.sizes.sum()), lined.sizes)
+
+
+class Near(NamedTuple):
+    """Sums and counts that stay in the cache; the last row of each stands for nowhere."""
+
+    sums: IntArray  # (K + 1, d + 1)
+    counts: IntArray
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _move_dense(
+    rows: RowArrays,
+    terms: Terms,
+    features: FloatArray,
+    unit: float,
+    before: LabelArray,
+    after: LabelArray,
+    out: Near,
+) -> None:
+    """Add the rounded summands of dense rows where they come, and take them from where they go.
+
+    No `features`: all 1.
+    """
+    nowhere, last, plain = out.counts.shape[0] - 1, rows.n_features, features.shape[0] == 0
+    for i in range(before.shape[0]):
+        h, g = np.int64(after[i]), np.int64(before[i])
+        if h == g:
+            continue
+        h, g = h if h >= 0 else nowhere, g if g >= 0 else nowhere
+        target, source = out.sums[h], out.sums[g]
+        start, scaled = np.int64(rows.indptr[i]), of_row(terms.factor, i) * unit
+        row = rows.values[start : start + last]
+        value = np.int64(np.rint(of_row(terms.extra, i) * unit))
+        target[last] += value
+        source[last] -= value
+        out.counts[h] += 1
+        out.counts[g] -= 1
+        if plain:
+            for m in range(last):
+                value = np.int64(np.rint(scaled * row[m]))
+                target[m] += value
+                source[m] -= value
+        else:
+            for m in range(last):
+                value = np.int64(np.rint(scaled * features[m] * row[m]))
+                target[m] += value
+                source[m] -= value
 
 
 class Entries(NamedTuple):
@@ -407,9 +464,19 @@ def joined(parts: Sequence[Sums | Accumulator]) -> Accumulator:
     return accumulator
 
 
-def add_to(sums: IntArray, change: Sums | Accumulator) -> IntArray:
-    """Return sums (K, d + 1) after a change, a new array."""
-    return joined([change]).added_to(sums)
+def add_to(sums: IntArray, change: Sums | Accumulator, *, in_place: bool = False) -> IntArray:
+    """Return sums (K, d + 1) after a change: a new array, or the same one where that may be."""
+    out = sums
+    if not (in_place and sums.flags.writeable):
+        out = buffer(sums.shape, np.int64)
+
+        def copy(first: int, last: int) -> None:
+            """Copy the sums of a range of clusters."""
+            np.copyto(out[first:last], sums[first:last])
+
+        over_ranges(copy, len(out), out.size)
+    joined([change]).add_into(out)
+    return out
 
 
 class Accumulator(Sized):
@@ -418,7 +485,7 @@ class Accumulator(Sized):
     Rows are only noted when they are added, and gone through cluster by cluster at the end: entries
     of the sums where rows are few, the whole array where they are many; or, where the sums are at
     hand, straight into these. Blocks that are not `lasting` may not be held until the end: their
-    rows are added up one block at a time.
+    rows are added up one block at a time. So are dense rows where the sums stay in the cache.
     """
 
     def __init__(self, n_clusters: int, n_columns: int, *, lasting: bool = True) -> None:
@@ -427,6 +494,7 @@ class Accumulator(Sized):
         self._features, self._unit = np.zeros(0), 1.0
         self._blocks: list[Moved] = []
         self._sums: list[Sums] = []
+        self._near: IntArray | None = None  # but for the last row, which is nowhere, in `_sums` too
 
     def add(
         self,
@@ -442,6 +510,9 @@ class Accumulator(Sized):
         Labels below 0 are nowhere. Features and exponent are those of every other block, too.
         """
         ends = frozen(before, np.int32), frozen(after, np.int32)
+        if rows.dense and self._size <= NEAR:
+            self._add_near(rows, terms, features, ends, 2.0**exponent)
+            return
         moves = moves_by_cluster(rows.indptr, *ends, self.n_clusters)
         if len(moves.row):
             self._blocks.append(moved_rows(rows, terms, moves))
@@ -449,6 +520,25 @@ class Accumulator(Sized):
             self.counts += moves.counts
             self._features, self._unit = features, 2.0**exponent
             self._settle()
+
+    def _add_near(
+        self,
+        rows: RowArrays,
+        terms: Terms,
+        features: FloatArray,
+        ends: tuple[LabelArray, LabelArray],
+        unit: float,
+    ) -> None:
+        """Add what dense rows change to sums that stay in the cache."""
+        counts = np.zeros(self.n_clusters + 1, np.int64)
+        if self._near is None:
+            self._near = np.zeros((len(counts), self.n_columns), np.int64)
+            whole, nothing = self._near[:-1], np.zeros(0, np.int64)
+            self._sums.append(Sums(whole, nothing, nothing, self.counts, self.n_columns))
+        self._features = features
+        factors, out = frozen(self._factors, np.float64), Near(self._near, counts)
+        _move_dense(rows, frozen_terms(*terms), factors, unit, *ends, out)
+        self.counts += counts[:-1]
 
     def sized_values(self) -> tuple[object, ...]:
         """Return what is not rows: these are counted where they are kept."""
@@ -475,27 +565,24 @@ class Accumulator(Sized):
         if self._blocks and whole.size:  # made here, by the line below
             scatter(self._blocks, self._factors, self._unit, whole)
         else:
-            self._sums = [self.finish()]
+            self._sums, self._near = [self.finish()], None
         self._blocks, self._n_entries = [], 0
 
-    def added_to(self, sums: IntArray) -> IntArray:
-        """Return sums (K, d + 1) after the change, a new array."""
-        out = buffer(sums.shape, np.int64)
+    def add_into(self, out: IntArray) -> None:
+        """Add the change to sums (K, d + 1)."""
+        whole = [one.dense for one in self._sums if one.is_dense]
 
         def work(first: int, last: int) -> None:
             """Add up the sums of a range of clusters."""
-            np.copyto(out[first:last], sums[first:last])
-            for one in self._sums:
-                if one.is_dense:
-                    out[first:last] += one.dense[first:last]
+            for dense in whole:
+                out[first:last] += dense[first:last]
 
-        over_ranges(work, len(out), out.size)
+        over_ranges(work, len(out), len(whole) * out.size)
         for one in self._sums:
             if not one.is_dense:
                 _add_sparse(one, out)
         if self._blocks:
             scatter(self._blocks, self._factors, self._unit, out)
-        return out
 
     def finish(self) -> Sums:
         """Return the sums."""

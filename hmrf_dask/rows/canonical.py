@@ -204,7 +204,7 @@ def sound_csr(matrix: Any) -> Any:
     with contextlib.suppress(ValueError, TypeError, AttributeError, IndexError, OverflowError):
         if matrix.format == "dok":
             matrix = matrix.tocoo()
-        if _is_sound(matrix) and _is_sound(csr := matrix.tocsr()):
+        if _is_sound(matrix) and ((csr := matrix.tocsr()) is matrix or _is_sound(csr)):
             return csr
     raise InvalidInputError(
         f"the numbers of a {matrix.format.upper()} matrix must lie within its shape "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -144,17 +144,17 @@ class Energy:
     @property
     def value(self) -> float:
         """J, correctly rounded."""
-        return float(Fraction(self.total, 1 << BASE))
+        return self.total / (1 << BASE)
 
     def terms(self) -> dict[str, float]:
         """Return J and its terms as floats."""
-        names = ("distortion", "must_link", "cannot_link", "prior")
-        parts = zip(names, astuple(self), strict=True)
-        return {"J": self.value} | {name: float(Fraction(part, 1 << BASE)) for name, part in parts}
+        names = ("J", "distortion", "must_link", "cannot_link", "prior")
+        parts = (self.total, self.distortion, self.must, self.cannot, self.prior)
+        return {name: part / (1 << BASE) for name, part in zip(names, parts, strict=True)}
 
     def encoded(self) -> list[str]:
         """Return the exact terms for a commit."""
-        return [str(part) for part in astuple(self)]
+        return [str(part) for part in (self.distortion, self.must, self.cannot, self.prior)]
 
     @staticmethod
     def decoded(parts: list[Any]) -> Energy:

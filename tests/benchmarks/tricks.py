@@ -175,11 +175,12 @@ def _score(scores, bias, extra, scale, shift):  # type: ignore[no-untyped-def]
 
 
 @inner()
-def _count_within(scores, limit):  # type: ignore[no-untyped-def]
-    within = 0
+def _within(scores, limit):  # type: ignore[no-untyped-def]
+    count, place = 0, 0
     for h in range(scores.shape[0]):
-        within += scores[h] <= limit
-    return within
+        if scores[h] <= limit:
+            count, place = count + 1, h
+    return count, place
 
 
 @inner()
@@ -192,7 +193,7 @@ def _least_beyond(scores, limit):  # type: ignore[no-untyped-def]
 
 @cache
 def _scalar_scores() -> tuple[Replacement, ...]:
-    names = {"score": _score, "count_within": _count_within, "least_beyond": _least_beyond}
+    names = {"score": _score, "within": _within, "least_beyond": _least_beyond}
     choose = recompiled(nearest._choose, **names)
     return (
         (nearest, "_nearest", recompiled(nearest._nearest, _choose=choose)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -260,7 +260,9 @@ def check_steps(bench: Bench, **how: Any) -> list[str]:
 
 def check_local_optimum(bench: Bench, turn: Iteration) -> None:
     """After an E-step neither a row nor a component gains more than the integers misjudge."""
-    state, _ = expectation(bench.engine, turn.state)
+    # An E-step changes sums in place, and the fit goes on from this state.
+    own = replace(turn.state, sums=turn.state.sums.copy())
+    state, _ = expectation(bench.engine, own)
     problem, oracle = bench.problem, bench.oracle(state)
     labels, mu, weights = bench.labels(state), state.model.centroids, state.model.weights
     quantum = bench.engine.price(turn.state.model).scale.quantum

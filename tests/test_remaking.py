@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
-from hmrf_dask.kernels import remaking, threads
+from hmrf_dask.kernels import means, threads
 from tests.support.distortion_rows import bound, text_like
 
 K, D = 9, 70
@@ -93,8 +93,8 @@ def test_other_distortions_say_as_much(name: str) -> None:
 def test_a_range_of_clusters_is_as_good_as_all() -> None:
     sums, _, _ = sums_of(3)
     previous = np.ones((K, D)) / np.sqrt(D)
-    whole = remaking.remade_directions(sums, previous, compared=True)
-    some = remaking.remade_directions(sums[2:6], previous[2:6], compared=True)
+    whole = means.remade_directions(sums, previous, compared=True)
+    some = means.remade_directions(sums[2:6], previous[2:6], compared=True)
     assert whole is not None
     assert some is not None
     assert some.centroids.tobytes() == whole.centroids[2:6].tobytes()

@@ -174,8 +174,6 @@ class Engine:
             span=problem.distortion.span(model.weights, model.smoothing),
             unit_of_costs=problem.cost_unit,
         )
-        if not problem.icm_problems:
-            return Pricing(model.weights, scale, ())
         for known in self._priced:
             if known.weights is model.weights and known.scale == scale:
                 return known
@@ -244,6 +242,8 @@ class Engine:
         One for each ICM problem; of one in pieces one for each block of pairs.
         """
         flow, problem = self.flow, self.problem
+        if not problem.icm_problems:
+            return []
         pricing, shared = self.price(model), self.share_model(model)
         costs: list[Lazy] = []
         for number, plan in enumerate(problem.icm_problems):

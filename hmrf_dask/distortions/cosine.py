@@ -152,9 +152,13 @@ class Cosine(TableDistortion):
             return super().remade(sums, metric, previous, before)
         zero = np.zeros(len(previous))
         table = Table(made.centroids, zero, zero, made.largest_entry, 1.0 + ROUNDED, weights[:0])
-        losses = None if before is None else hamerly.losses_of(made.moved, before, table)
-        closed = exact.closed_sum(table, whole, counts, exponent, made.products)
-        return Remade(made.centroids, table, losses, closed)
+        known = (whole, counts, exponent)
+        closed = exact.closed_sum(table, *known, made.products[:, 0])
+        if before is None:
+            return Remade(made.centroids, table, closed=closed)
+        losses = hamerly.losses_of(made.moved, before, table)
+        earlier = exact.closed_sum(before, *known, made.products[:, 1])
+        return Remade(made.centroids, table, losses, closed, earlier)
 
     def maximum(self, weights: FloatArray) -> float:
         """Return 1 when all data are non-negative, else 2."""

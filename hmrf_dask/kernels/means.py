@@ -255,13 +255,15 @@ class Directions(NamedTuple):
     """The centroids that sums ask for under weights of 1, and what one pass tells of them.
 
     A cluster's sums, and its centroid before and after, stay in the cache while its direction is
-    made and measured, the distance that it went, and its part of J.
+    made and measured, the distance that it went, and its part of J at both centroids.
     """
 
     centroids: FloatArray  # (K, d), each of length 1 but for rounding
     largest_entry: float
-    moved: FloatArray  # (K,): how far each is from the one before, 0 where that was not asked
-    products: FloatArray  # (K, 2 LANES), for `exact.closed_sum`
+    # What compares them with those before; zero where that was not asked.
+    moved: FloatArray  # (K,): how far each went
+    # (K, 2, 2 LANES), at the centroids and at those before, for `exact.closed_sum`
+    products: FloatArray
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
@@ -278,13 +280,15 @@ def _remake(
     plain, most = lanes[0, :0], lanes[1]
     for h in range(out.shape[0]):
         row, target, before = sums[h], out[h], previous[h]
+        if compared:
+            multiply_sums(row, before, plain, products[h, 1])
         if not write_direction(row, plain, lanes[0], target):
             for m in range(target.shape[0]):
                 target[m] = before[m]
         sizes[h, 0] = measure_centroid(target, plain, lanes[0], most)
         sizes[h, 1] = top(most)
         sizes[h, 2] = length_between(before, target, plain) if compared else 0.0
-        multiply_sums(row, target, plain, products[h])
+        multiply_sums(row, target, plain, products[h, 0])
 
 
 def remade_directions(sums: IntArray, previous: FloatArray, *, compared: bool) -> Directions | None:
@@ -293,7 +297,7 @@ def remade_directions(sums: IntArray, previous: FloatArray, *, compared: bool) -
     Those without one keep their previous centroid: None where such a one has not length 1, so that
     a table has to be made of it.
     """
-    out, products = buffer(previous.shape, np.float64), np.empty((len(sums), 2 * exact.LANES))
+    out, products = buffer(previous.shape, np.float64), np.zeros((len(sums), 2, 2 * exact.LANES))
     totals, known = frozen(sums, np.int64), frozen(previous, np.float64)
     sizes = np.empty((len(sums), 3))
 

@@ -171,7 +171,7 @@ class Step(Sized):
 
     files: tuple[LabelsFile, ...]
     n_moved: int
-    change: IntArray | None  # exact change of Σ D, limbs; None where it is measured again
+    change: IntArray  # exact change of Σ D, limbs; 0 where it follows from the sums
     sums: Sums | Accumulator  # change of the centroid sums
 
 
@@ -345,11 +345,10 @@ def merge_steps(steps: Sequence[Step]) -> Step:
         return steps[0]
     sums = joined([step.sums for step in steps])
     noted = any(isinstance(step.sums, Accumulator) for step in steps)
-    changes = [step.change for step in steps if step.change is not None]
     return Step(
         tuple(file for step in steps for file in step.files),
         sum(step.n_moved for step in steps),
-        add_limbs(changes) if changes else None,
+        add_limbs([step.change for step in steps]),
         sums if noted else sums.finish(),
     )
 

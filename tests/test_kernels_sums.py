@@ -12,8 +12,9 @@ import scipy.sparse
 from hypothesis import example, given, settings
 
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.kernels import exact, gradients, pairs, random, sums, threads
+from hmrf_dask.kernels import by_cluster, exact, gradients, pairs, random, sums, threads
 from hmrf_dask.kernels import sums as kernels_sums
+from hmrf_dask.kernels.by_cluster import line_up
 from hmrf_dask.kernels.compiled import Terms, njit, spread
 from hmrf_dask.kernels.exact import (
     BASE,
@@ -32,7 +33,6 @@ from hmrf_dask.kernels.sums import (
     add_sums,
     add_to,
     fixed_point_exponent,
-    line_up,
 )
 from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.rows.block import RowBlock
@@ -551,8 +551,8 @@ def test_kernels_are_compiled_once_for_fresh_and_for_read_only_arrays() -> None:
             weighted_squares(line_up(members, 1.0), table, table, 1.0, 40)
             exact_sum(signed)
     kernels = (
-        kernels_sums._by_cluster,
-        kernels_sums._line_up,
+        by_cluster._by_cluster,
+        by_cluster._line_up,
         kernels_sums._move_dense,
         sums._scatter,
         sums._emit,

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from hmrf_dask import HMRFKMeans, MPCKMeans
 from hmrf_dask.errors import HmrfError, InvalidInputError, MemoryPlanError
-from hmrf_dask.fit.e_step import expectation
 from hmrf_dask.fit.journal import restore, state_arrays
 from hmrf_dask.fit.loop import Iteration, begin, check_progress, fit_iteration, refine_iteration
-from hmrf_dask.fit.m_step import maximisation, reseed
+from hmrf_dask.fit.m_step import maximisation, maximisation_after, reseed
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.tasks.model import State
 from tests import naive
@@ -275,31 +274,31 @@ def test_pairs_that_cost_nothing_change_nothing(distortion: str) -> None:
 # --- few rows, many clusters, nothing to go by ---------------------------------------------------
 
 
-def no_better(engine: Engine, state: State) -> tuple[State, int]:
-    """Run an E-step that moves rows and is said not to lower J."""
-    sums = state.sums.copy()
-    after, moved = expectation(engine, state)
+def no_better(engine: Engine, state: State, moved: int, *, learning: bool) -> tuple[State, State]:
+    """Run an M-step after an E-step that moved rows and is said not to lower J."""
     assert moved
-    assert (after.sums != sums).any()
-    energy = replace(after.energy, distortion=state.energy.distortion + 1)
-    return replace(after, energy=energy), moved
+    labelled, after = maximisation_after(engine, state, moved, learning=learning)
+    energy = replace(labelled.energy, distortion=10 * labelled.energy.distortion)
+    return replace(labelled, energy=energy), after
 
 
-def before_an_e_step() -> tuple[Bench, State]:
+def before_an_e_step(distortion: str = "euclidean") -> tuple[Bench, State]:
     rows = np.random.default_rng(0).standard_normal((60, 3)) * [1.0, 2.0, 5.0]
-    bench = make_bench(plain_problem(rows, 4), learn=True)
+    bench = make_bench(plain_problem(rows, 4, distortion=distortion), learn=True)
     turn = next(kept_iterations(bench, centroids=rows[:4]))
     return bench, fit_iteration(bench.engine, turn.state, 0, learning=False).state
 
 
+@pytest.mark.parametrize("distortion", ["cosine", "euclidean"])
 def test_an_e_step_that_is_undone_leaves_the_state_before_whole(
-    monkeypatch: pytest.MonkeyPatch,
+    distortion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, before = before_an_e_step()
+    bench, before = before_an_e_step(distortion)
     sums, counts = before.sums.copy(), before.counts.copy()
-    monkeypatch.setattr("hmrf_dask.fit.loop.expectation", no_better)
+    monkeypatch.setattr("hmrf_dask.fit.loop.maximisation_after", no_better)
     undone = fit_iteration(bench.engine, before, 1, learning=False)
     assert undone.stop == "the E-step found no move that lowers J in float64"
+    assert undone.state.energy == before.energy
     np.testing.assert_array_equal(undone.state.sums, sums)
     np.testing.assert_array_equal(undone.state.counts, counts)
     assert bench.labels(undone.state).tolist() == bench.labels(before).tolist()
@@ -310,13 +309,14 @@ def test_weights_follow_the_sums_of_a_refinement_whose_e_step_is_undone(
 ) -> None:
     monkeypatch.setattr("hmrf_dask.fit.loop.first_variation", lambda _, state: (state, 0))
     learned = []
-    for e_step in (lambda _, state: (state, 0), no_better):
+    steps = {"expectation": lambda _, state: (state, 0), "maximisation_after": no_better}
+    for name, step in steps.items():
         bench, before = before_an_e_step()
-        monkeypatch.setattr("hmrf_dask.fit.loop.expectation", e_step)
-        turn = refine_iteration(bench.engine, before)
+        with monkeypatch.context() as patched:
+            patched.setattr(f"hmrf_dask.fit.loop.{name}", step)
+            turn = refine_iteration(bench.engine, before)
         assert [step for step, _ in turn.steps] == ["B"]
         learned.append(turn.state.model.weights)
-        monkeypatch.setattr("hmrf_dask.fit.loop.expectation", expectation)
     np.testing.assert_array_equal(*learned)
 
 

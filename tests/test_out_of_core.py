@@ -24,9 +24,9 @@ from hmrf_dask.flow.cluster import TASKS
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.rows.files import BlockSource, InTurn, batches, lasting
+from hmrf_dask.rows.files import BlockSource, InTurn, batches
 from hmrf_dask.tasks.model import Settings
-from hmrf_dask.tasks.partitions import Facts
+from hmrf_dask.tasks.partitions import Facts, TaskSlice
 from tests.support.fits import Case, fit, one_process_cluster, text_case
 from tests.support.problems import planted_text
 from tests.support.reads import watched_reads
@@ -239,7 +239,8 @@ def test_ids_are_read_without_rows(names: bool, tmp_path: Path) -> None:
 def test_blocks_that_last_come_together_and_others_one_by_one(tmp_path: Path) -> None:
     sources = sources_of(tmp_path / "rows")
     kept = [source.read() for source in sources]
-    assert (lasting(kept), lasting(InTurn(sources))) == (True, False)
+    slices = [TaskSlice(blocks, [], []) for blocks in (kept, InTurn(sources))]
+    assert [task_slice.lasting for task_slice in slices] == [True, False]
     assert [(list(places), len(some)) for places, some in batches(kept)] == [([0, 1, 2], 3)]
     found = [(list(places), len(some)) for places, some in batches(InTurn(sources))]
     assert found == [([0], 1), ([1], 1), ([2], 1)]

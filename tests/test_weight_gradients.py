@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hmrf_dask.kernels.by_cluster import line_up
 from hmrf_dask.kernels.exact import exact_value
 from hmrf_dask.kernels.gradients import rows_by_cluster, weighted_squares
-from hmrf_dask.kernels.sums import line_up
 from hmrf_dask.linked.layout import CANNOT, MUST, IcmProblem, PairBlock
 from hmrf_dask.tasks import gradients
 from hmrf_dask.tasks.gradients import closure_part, explicit_part

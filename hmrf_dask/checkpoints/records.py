@@ -404,8 +404,8 @@ class MemoryRun(CheckpointStore):
         >>> run.final()
         {'stop': 'converged'}
         """
-        self._final = sealed.round_trip(record)
+        self._final = record
 
     def final(self) -> dict[str, Any] | None:
         """Return the record of `finalise`, None before."""
-        return self._final
+        return None if self._final is None else sealed.round_trip(self._final)

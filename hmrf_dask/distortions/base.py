@@ -59,8 +59,9 @@ class Remade(NamedTuple):
 
     centroids: FloatArray
     table: Any = None  # of them; None: it was not needed
-    losses: FloatArray | None = None  # from the table before to that one; see `CentroidDrift`
+    losses: FloatArray | None = None  # from the table before to that one, if the pass gives them
     closed: int | None = None  # `closed_distances`
+    closed_before: int | None = None  # the same at the centroids before
 
 
 class Distortion(ABC):
@@ -242,19 +243,17 @@ class Distortion(ABC):
         """Return the centroids of sums (with their exponent and counts) and what is made of them.
 
         The metric is weights and smoothing; `before` is the table of the `previous` centroids where
-        losses are wanted.
+        the new ones are compared with these.
         """
         whole, exponent, counts = sums
         weights, smoothing = metric
         centroids = self.centroids(*sums, weights, smoothing, previous)
-        if before is None and not self.linear:
-            return Remade(centroids)
-        table = self.table(centroids, weights, smoothing)
-        losses = None if before is None else self.bound_losses(before, table)
         if not self.linear:
-            return Remade(centroids, table, losses)
-        known = (weights, whole, counts, exponent)
-        return Remade(centroids, table, losses, self.closed_distances(table, *known))
+            return Remade(centroids)
+        table, known = self.table(centroids, weights, smoothing), (weights, whole, counts, exponent)
+        closed = self.closed_distances(table, *known)
+        earlier = None if before is None else self.closed_distances(before, *known)
+        return Remade(centroids, table, closed=closed, closed_before=earlier)
 
     @abstractmethod
     def pair_values(

@@ -11,7 +11,6 @@ from hmrf_dask.distortions.base import Remade, TableDistortion
 from hmrf_dask.kernels import distances, exact, hamerly, means, pairs
 from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.remaking import remade_directions
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -146,14 +145,20 @@ class Cosine(TableDistortion):
         (whole, exponent, counts), (weights, _) = sums, metric
         plain = not len(metric_of(weights)) and not whole[:, -1].any()
         plain = plain and (before is None or before.exact is previous)  # no length but 1
-        made = remade_directions(whole, previous, compared=before is not None) if plain else None
+        made = (
+            means.remade_directions(whole, previous, compared=before is not None) if plain else None
+        )
         if made is None:
             return super().remade(sums, metric, previous, before)
         zero = np.zeros(len(previous))
         table = Table(made.centroids, zero, zero, made.largest_entry, 1.0 + ROUNDED, weights[:0])
-        losses = None if before is None else hamerly.losses_of(made.moved, before, table)
-        closed = exact.closed_sum(table, whole, counts, exponent, made.products)
-        return Remade(made.centroids, table, losses, closed)
+        known = (whole, counts, exponent)
+        closed = exact.closed_sum(table, *known, made.products[:, 0])
+        if before is None:
+            return Remade(made.centroids, table, closed=closed)
+        losses = hamerly.losses_of(made.moved, before, table)
+        earlier = exact.closed_sum(before, *known, made.products[:, 1])
+        return Remade(made.centroids, table, losses, closed, earlier)
 
     def maximum(self, weights: FloatArray) -> float:
         """Return 1 when all data are non-negative, else 2."""

@@ -40,7 +40,7 @@ def _moved(engine: Engine, state: State, free_step: Callable[..., Step]) -> tupl
 def _linked_steps(engine: Engine, state: State, slices: Sequence[TaskSlice]) -> list[Lazy]:
     """Return the steps of linked partitions: cost rows, ICM by problem, their labels."""
     flow, problem, store = engine.flow, engine.problem, engine.store
-    model, pricing = engine.share_model(state.model), engine.price(state.model)
+    model = engine.share_model(state.model)
     if problem.held:
         return [
             flow.lazy(partitions.relabel, rows, model, store, [labels])
@@ -49,6 +49,7 @@ def _linked_steps(engine: Engine, state: State, slices: Sequence[TaskSlice]) -> 
     steps: list[Lazy] = []
     for number, plan in enumerate(problem.icm_problems):
         if plan.mode != "rounds" and len(plan.partitions) == 1 and not problem.settings.hard:
+            pricing = engine.price(state.model)
             priced = engine.priced(pricing, number, state.linked)
             rows = slices[plan.partitions.start]
             steps.append(flow.lazy(icm.settle_alone, priced, rows, model, pricing.scale, store))

@@ -21,6 +21,7 @@ from hmrf_dask.fit.m_step import (
     held_prior,
     learn,
     maximisation,
+    maximisation_after,
     prior_value,
     reseed,
     reweighted,
@@ -208,23 +209,26 @@ def fit_iteration(
 
     Weights are learned where the engine's problem says so, but for another `learning`.
     """
-    first, learning = number == 0, engine.learning if learning is None else learning
+    learning = engine.learning if learning is None else learning
     steps: list[tuple[str, float]] = []
     moved = 0
 
-    # 2a. E-step (section 3.4): every row to the cluster that lowers J most, the rest held.
-    if not first:
-        after, moved = expectation(engine, state)
+    if number == 0:
+        after = maximisation(engine, state)
+    else:
+        # 2a. E-step (section 3.4): every row to the cluster that lowers J most, the rest held.
+        labelled, moved = expectation(engine, state)
         if moved == 0:
             return Iteration(state, stop="no label moved")
-        if after.energy.total > state.energy.total:
+        # J after it and the centroids of 2b come from one pass: either step may still be undone.
+        labelled, after = maximisation_after(engine, labelled, moved, learning=learning)
+        if labelled.energy.total > state.energy.total:
             stop = "the E-step found no move that lowers J in float64"
             return Iteration(engine.with_sums(state), stop=stop)
-        state = after
+        state = labelled
         steps.append(("E", state.energy.value))
 
     # 2b. M-step (A), section 3.5: centroids; then farthest rows into clusters that ran empty.
-    after = maximisation(engine, state, moved=None if first or learning else moved)
     if after.energy.total > state.energy.total:
         stop = "new centroids would not lower J in float64"
         return Iteration(state, moved, tuple(steps), stop)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hmrf_dask.distortions.base import Remade
 from hmrf_dask.distortions.idivergence import LEAST, IDivergence
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import share_array, tree
@@ -46,20 +47,40 @@ def keeps_centroid(state: State) -> BoolArray:
     return np.asarray((centroids_of(alone) != model.centroids).any(axis=1))
 
 
-def maximisation(engine: Engine, state: State, *, moved: int | None = None) -> State:
-    """Return the state at its optimal centroids, Σ D computed again.
+def maximisation(engine: Engine, state: State) -> State:
+    """Return the state at its optimal centroids, Σ D computed again."""
+    return _optimal(engine, state, *state.model.remade(state.sums, state.counts))
 
-    Where few rows `moved` centroids go so little that most rows need no comparison with them.
+
+def maximisation_after(
+    engine: Engine, state: State, moved: int, *, learning: bool
+) -> tuple[State, State]:
+    """Return the state after an E-step that `moved` so many rows, and that at optimal centroids.
+
+    One pass over the sums gives Σ D of both. Where few rows moved centroids go so little that most
+    rows need no comparison with them, unless weights are learned.
     """
-    near = moved is not None and FEW * moved < engine.problem.extent.n_rows
-    model, closed = state.model.remade(state.sums, state.counts, near=near)
+    near = not learning and FEW * moved < engine.problem.extent.n_rows
+    model, made = state.model.remade(state.sums, state.counts, compared=True, near=near)
+    if made.closed_before is not None:
+        state = _measured(engine, state, made.closed_before)
+    return state, _optimal(engine, state, model, made)
+
+
+def _optimal(engine: Engine, state: State, model: Model, made: Remade) -> State:
+    """Return the state with the model of its optimal centroids."""
     engine.share_model(model)
     after = replace(state, model=model, optimal=True)
-    if closed is None:
-        distortion = engine.distortion_sum(after)
-    else:
-        distortion = engine.corpus_terms(model.weights).offsets + closed
-    return replace(after, energy=replace(state.energy, distortion=distortion))
+    if made.closed is not None:
+        return _measured(engine, after, made.closed)
+    energy = replace(state.energy, distortion=engine.distortion_sum(after))
+    return replace(after, energy=energy)
+
+
+def _measured(engine: Engine, state: State, closed: int) -> State:
+    """Return the state with the Σ D of which its sums decide that part."""
+    distortion = engine.corpus_terms(state.model.weights).offsets + closed
+    return replace(state, energy=replace(state.energy, distortion=distortion))
 
 
 def vacant_clusters(state: State) -> BoolArray:

@@ -174,8 +174,6 @@ class Engine:
             span=problem.distortion.span(model.weights, model.smoothing),
             unit_of_costs=problem.cost_unit,
         )
-        if not problem.icm_problems:
-            return Pricing(model.weights, scale, ())
         for known in self._priced:
             if known.weights is model.weights and known.scale == scale:
                 return known
@@ -244,6 +242,8 @@ class Engine:
         One for each ICM problem; of one in pieces one for each block of pairs.
         """
         flow, problem = self.flow, self.problem
+        if not problem.icm_problems:
+            return []
         pricing, shared = self.price(model), self.share_model(model)
         costs: list[Lazy] = []
         for number, plan in enumerate(problem.icm_problems):
@@ -331,7 +331,8 @@ class Engine:
         """Compute the steps of all slices; return the state after them and how many rows moved.
 
         The last of them are those of the linked partitions. Centroids stay as they are. Sums that
-        are changed `in_place` are those of the state before, too.
+        are changed `in_place` are those of the state before, too. A Σ D that follows from the sums
+        stays that of the state before: the M-step to come reads them, and measures it.
         """
         flow, problem = self.flow, self.problem
         linked = [flow.lazy(partitions.file_of, step) for step in steps[len(problem.slices) :]]
@@ -346,9 +347,7 @@ class Engine:
         )
         sums = add_to(state.sums, whole.sums, in_place=in_place)
         after = replace(after, sums=sums, counts=state.counts + whole.sums.counts)
-        if problem.distortion.linear or whole.change is None:
-            distortion = self.distortion_sum(after)
-        else:  # the moved rows' exact differences: Σ D exact to the last bit
-            distortion = state.energy.distortion + exact_integer(whole.change)
+        # the moved rows' exact differences: Σ D exact to the last bit
+        distortion = state.energy.distortion + exact_integer(whole.change)
         energy = replace(gather_energy(distortion, costs, 0.0), prior=state.energy.prior)
         return replace(after, energy=energy), whole.n_moved

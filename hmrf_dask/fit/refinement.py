@@ -104,7 +104,7 @@ def _varied_problems(engine: Engine) -> list[tuple[int, range]]:
 def _propose(engine: Engine, state: State, sources: Lazy) -> Proposals:
     """Return the best moves of all partitions."""
     flow, problem = engine.flow, engine.problem
-    memory, pricing = problem.settings.task_memory, engine.price(state.model)
+    memory = problem.settings.task_memory
     most = max(LEAST_ROWS, memory // (SHARE * max(problem.row_bytes, 1)))
     terms = engine.corpus_terms(state.model.weights).rows
     free = zip(_addressed(engine, state)[: len(problem.free)], terms, strict=False)
@@ -115,7 +115,7 @@ def _propose(engine: Engine, state: State, sources: Lazy) -> Proposals:
     for number, addresses in _varied_problems(engine):
         plan = problem.icm_problems[number]
         blocks = [problem.linked[place].block for place in plan.partitions]
-        priced = engine.priced(pricing, number, state.linked)
+        priced = engine.priced(engine.price(state.model), number, state.linked)
         lists.append(flow.lazy(propose_linked, priced, blocks, sources, addresses.start, most))
     best: Proposals = flow.compute([tree(flow, merge_proposals, lists)])[0]
     return best
@@ -123,7 +123,7 @@ def _propose(engine: Engine, state: State, sources: Lazy) -> Proposals:
 
 def _apply(engine: Engine, state: State, proposals: Proposals, sources: Lazy) -> Lazy:
     """Return the accepted moves, lazily: rows come from their partitions, one task applies them."""
-    flow, problem, pricing = engine.flow, engine.problem, engine.price(state.model)
+    flow, problem = engine.flow, engine.problem
     wanted = np.unique(proposals.addresses)
 
     def inside(first: int, stop: int) -> IntArray:
@@ -142,7 +142,8 @@ def _apply(engine: Engine, state: State, proposals: Proposals, sources: Lazy) ->
                 free.append(flow.lazy(free_labels, labels, share_array(flow, here)))
     pairs: Sequence[Lazy] = [
         flow.lazy(
-            pairs_of_rows, engine.priced(pricing, number, state.linked), addresses.start,
+            pairs_of_rows,
+            engine.priced(engine.price(state.model), number, state.linked), addresses.start,
             share_array(flow, inside(addresses.start, addresses.stop)),
         )
         for number, addresses in _varied_problems(engine)

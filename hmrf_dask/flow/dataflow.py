@@ -307,6 +307,8 @@ class Sent:
 
     def settle(self) -> None:
         """Wait until all have arrived; what nobody wants any more leaves errors in logs if not."""
+        if not self._under_way:
+            return
         _, late = wait(self._under_way, min(self._allowed, no_progress()))
         for sending in late:  # a worker takes nothing: there is the way through the scheduler
             sending.cancel()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from hmrf_dask.kernels.by_cluster import members_by_cluster
 from hmrf_dask.kernels.compiled import (
     RowArrays,
     Terms,
@@ -28,7 +29,6 @@ from hmrf_dask.kernels.compiled import (
 )
 from hmrf_dask.kernels.instructions import AHEAD, prefetch_row
 from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
-from hmrf_dask.kernels.sums import members_by_cluster
 from hmrf_dask.types import FloatArray, LabelArray, Sized
 
 LINKED = -1  # label of a constrained row in its corpus partition: a linked partition holds it

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.by_cluster import Lined, Moved, members_by_cluster, moved_rows
 from hmrf_dask.kernels.compiled import RowArrays, Terms, former, frozen, inner, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.means import LANES, squared_length
 from hmrf_dask.kernels.pairs import Side
-from hmrf_dask.kernels.sums import Lined, Moved, members_by_cluster, moved_rows
 from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels import exact
 from hmrf_dask.kernels.compiled import frozen, inner, njit
+from hmrf_dask.kernels.exact import multiply_sums
+from hmrf_dask.kernels.hamerly import length_between
 from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
@@ -246,3 +249,67 @@ def weighted_directions(centroids: FloatArray, weights: FloatArray) -> tuple[Flo
 def largest(rows: FloatArray) -> float:
     """Return the largest absolute value, row by row."""
     return max((max(float(row.max()), -float(row.min())) for row in rows), default=0.0)
+
+
+class Directions(NamedTuple):
+    """The centroids that sums ask for under weights of 1, and what one pass tells of them.
+
+    A cluster's sums, and its centroid before and after, stay in the cache while its direction is
+    made and measured, the distance that it went, and its part of J at both centroids.
+    """
+
+    centroids: FloatArray  # (K, d), each of length 1 but for rounding
+    largest_entry: float
+    # What compares them with those before; zero where that was not asked.
+    moved: FloatArray  # (K,): how far each went
+    # (K, 2, 2 LANES), at the centroids and at those before, for `exact.closed_sum`
+    products: FloatArray
+
+
+@njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
+def _remake(
+    sums: IntArray,
+    previous: FloatArray,
+    compared: bool,
+    lanes: FloatArray,
+    sizes: FloatArray,
+    products: FloatArray,
+    out: FloatArray,
+) -> None:
+    """Write centroids; into `sizes` their lengths, largest entries and how far they went."""
+    plain, most = lanes[0, :0], lanes[1]
+    for h in range(out.shape[0]):
+        row, target, before = sums[h], out[h], previous[h]
+        if compared:
+            multiply_sums(row, before, plain, products[h, 1])
+        if not write_direction(row, plain, lanes[0], target):
+            for m in range(target.shape[0]):
+                target[m] = before[m]
+        sizes[h, 0] = measure_centroid(target, plain, lanes[0], most)
+        sizes[h, 1] = top(most)
+        sizes[h, 2] = length_between(before, target, plain) if compared else 0.0
+        multiply_sums(row, target, plain, products[h, 0])
+
+
+def remade_directions(sums: IntArray, previous: FloatArray, *, compared: bool) -> Directions | None:
+    """Return the directions of sums (K, d + 1) whose last column is zero; see `directions`.
+
+    Those without one keep their previous centroid: None where such a one has not length 1, so that
+    a table has to be made of it.
+    """
+    out, products = buffer(previous.shape, np.float64), np.zeros((len(sums), 2, 2 * exact.LANES))
+    totals, known = frozen(sums, np.int64), frozen(previous, np.float64)
+    sizes = np.empty((len(sums), 3))
+
+    def work(first: int, last: int) -> None:
+        """Make the directions of a range of clusters."""
+        here, lanes = slice(first, last), np.empty((2, LANES))
+        ends = totals[here], known[here], compared
+        _remake(*ends, lanes, sizes[here], products[here], out[here])
+
+    over_ranges(work, len(out), out.size)
+    lengths, tops, moved = sizes.T
+    unit = (np.abs(lengths - 1.0) < UNIT) | (lengths == 0.0)
+    if not unit.all():
+        return None
+    return Directions(out, float(tops.max(initial=0.0)), moved, products)

@@ -8,10 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hmrf_dask.kernels.by_cluster import (
+    Lined,
+    Moved,
+    Moves,
+    line_up,
+    members_by_cluster,
+    moved_rows,
+)
 from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, inner, njit
 from hmrf_dask.kernels.distances import row_sizes
 from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
-from hmrf_dask.kernels.sums import Lined, Moved, Moves, line_up, members_by_cluster, moved_rows
 from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 

@@ -337,6 +337,8 @@ def _table_sizes(
     graph: ConstraintGraph, row_values: IntArray, counts: IntArray
 ) -> Iterator[tuple[int, TableSizes]]:
     """Yield every component in table form with the sizes of its tables."""
+    if not graph.table_components.any():
+        return
     ends = np.concatenate([graph.rivals, graph.rivals[:, ::-1]])
     order = np.argsort(ends[:, 0], kind="stable")
     starts = np.searchsorted(ends[order, 0], np.arange(graph.n_groups + 1))

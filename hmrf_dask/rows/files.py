@@ -270,17 +270,6 @@ class InTurn:
 Blocks = Sequence[RowBlock] | InTurn
 
 
-def lasting(blocks: Blocks) -> bool:
-    """Return whether blocks stay in memory whatever a task does, so that it may point into them.
-
-    Examples
-    --------
-    >>> lasting([]), lasting(InTurn([]))
-    (True, False)
-    """
-    return not isinstance(blocks, InTurn)
-
-
 def batches(blocks: Blocks) -> Iterator[tuple[range, list[RowBlock]]]:
     """Yield the blocks that a task may hold at a time, and their numbers: all, or one by one.
 

@@ -13,6 +13,7 @@ from hmrf_dask.checkpoints.records import CheckpointStore
 from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.distortions.idivergence import IDivergence
 from hmrf_dask.kernels import pairs as pair_kernels
+from hmrf_dask.kernels.by_cluster import Moved, line_up
 from hmrf_dask.kernels.gradients import (
     feature_squares,
     member_products,
@@ -22,7 +23,6 @@ from hmrf_dask.kernels.gradients import (
 )
 from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.reweighting import all_by_cluster
-from hmrf_dask.kernels.sums import Moved, line_up
 from hmrf_dask.linked.layout import CANNOT, IcmProblem, PairBlock
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import batches

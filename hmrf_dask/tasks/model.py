@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hmrf_dask.checkpoints.records import LabelsFile
-from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.distortions.base import Distortion, Remade
 from hmrf_dask.kernels.exact import BASE, exact_integer
 from hmrf_dask.kernels.hamerly import CentroidDrift
 from hmrf_dask.kernels.sums import Accumulator
@@ -75,19 +75,21 @@ class Model(Sized):
                 self._made.append(made)
         return self._made[0]
 
-    def remade(self, sums: IntArray, counts: IntArray, *, near: bool) -> tuple[Model, int | None]:
-        """Return the model of the centroids that sums ask for, and the part of Σ D they decide.
+    def remade(
+        self, sums: IntArray, counts: IntArray, *, compared: bool = False, near: bool = False
+    ) -> tuple[Model, Remade]:
+        """Return the model of the centroids that sums ask for, and what was found with these.
 
-        That is Σ D less the offsets of the rows, None where it does not follow from sums. Where
-        centroids go little, `near`, the model has how far they went.
+        They are `compared` with the centroids before where Σ D at these is wanted too. Where they
+        go little, `near`, the model has how far they went.
         """
-        metric, before = (self.weights, self.smoothing), self.table() if near else None
+        metric, before = (self.weights, self.smoothing), self.table() if compared else None
         totals = (sums, self.exponent, counts)
         made = self.distortion.remade(totals, metric, self.centroids, before)
         model = replace(self, centroids=made.centroids)
         if made.table is not None:
             model._made.append(made.table)
-        return (model.moved_from(self, made.losses) if near else model), made.closed
+        return (model.moved_from(self, made.losses) if near else model), made
 
     def moved_from(self, previous: Model, losses: FloatArray | None = None) -> Model:
         """Return this model with how far its centroids are from a previous one's.

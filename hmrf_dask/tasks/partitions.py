@@ -17,7 +17,7 @@ from hmrf_dask.kernels.exact import exact_sum, exact_zero
 from hmrf_dask.kernels.hamerly import RowBounds
 from hmrf_dask.kernels.sums import Accumulator, Sums, joined
 from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint, survey
-from hmrf_dask.rows.files import Blocks, BlockSource, lasting
+from hmrf_dask.rows.files import Blocks, BlockSource, InTurn
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, RowArray, Sized
 
@@ -171,7 +171,7 @@ class Step(Sized):
 
     files: tuple[LabelsFile, ...]
     n_moved: int
-    change: IntArray | None  # exact change of Σ D, limbs; None where it is measured again
+    change: IntArray  # exact change of Σ D, limbs; 0 where it follows from the sums
     sums: Sums | Accumulator  # change of the centroid sums
 
 
@@ -223,6 +223,11 @@ class TaskSlice(NamedTuple):
     terms: Sequence[RowTerms | None]  # of their rows, None where these are not cached
     files: Sequence[LabelsFile]
 
+    @property
+    def lasting(self) -> bool:
+        """Whether the blocks stay in memory whatever the task does: it may point into them."""
+        return not isinstance(self.blocks, InTurn)
+
     def labelled(self, run: CheckpointStore) -> Iterator[Labelled]:
         """Yield the partitions with their labels; a block is held until the next one is there."""
         by_file = run.read_group(self.files)
@@ -272,7 +277,7 @@ Relabel = Callable[[Labelled, Any], tuple[LabelArray, IntArray]]
 
 def _relabelled(partitions: TaskSlice, model: Model, store: LabelStore, new: Relabel) -> Step:
     """Return the step of partitions, moved rows only noted where the driver sees them."""
-    sums = model.accumulator(lasting=lasting(partitions.blocks))
+    sums = model.accumulator(lasting=partitions.lasting)
     labelled: list[PartLabels] = []
     n_moved, change = 0, exact_zero()
     for part in partitions.labelled(store.run):
@@ -340,11 +345,10 @@ def merge_steps(steps: Sequence[Step]) -> Step:
         return steps[0]
     sums = joined([step.sums for step in steps])
     noted = any(isinstance(step.sums, Accumulator) for step in steps)
-    changes = [step.change for step in steps if step.change is not None]
     return Step(
         tuple(file for step in steps for file in step.files),
         sum(step.n_moved for step in steps),
-        add_limbs(changes) if changes else None,
+        add_limbs([step.change for step in steps]),
         sums if noted else sums.finish(),
     )
 
@@ -357,7 +361,7 @@ def file_of(step: Step) -> LabelsFile:
 
 def total(partitions: TaskSlice, model: Model, store: LabelStore) -> Sums | Accumulator:
     """Return the centroid sums of partitions from nothing, rows noted or added up as in a step."""
-    sums = model.accumulator(lasting=lasting(partitions.blocks))
+    sums = model.accumulator(lasting=partitions.lasting)
     for block, cached, _, labels in partitions.labelled(store.run):
         nowhere, terms = np.full(block.n_rows, -1, np.int32), terms_of(block, cached, model)
         model.distortion.add_moves(

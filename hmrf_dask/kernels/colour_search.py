@@ -169,8 +169,8 @@ def search_once(graph: Graph, order: AnyArray, weight: IntArray, most: int) -> S
     near, uses = np.zeros((n, n_colours), np.int32), np.zeros(n_colours, np.int32)
     node, tried = np.empty((2, n), np.int32)
     opened, met = np.zeros((2, n), np.bool_)
-    heap = empty_heap(n, True)
-    tree = _Tree(frozen(order, np.int32), node, tried, opened, weight, met, heap)
+    heap, trying = empty_heap(n, True), frozen(order, np.int32)
+    tree = _Tree(trying, node, tried, opened=opened, weight=weight, met=met, heap=heap)
     depth, steps = _search(graph, tree, _Colours(of, near, free, uses), most)
     if depth == n:
         return Search(steps, of)

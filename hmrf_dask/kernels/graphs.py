@@ -150,8 +150,8 @@ def largest_clique(graph: Graph) -> LabelArray:
 
     Examples
     --------
-    >>> square_with_one_diagonal = graph_of(4, np.array([[0, 1], [1, 2], [2, 3], [3, 0], [0, 2]]))
-    >>> largest_clique(square_with_one_diagonal).tolist()
+    >>> triangle_with_tail = graph_of(4, np.array([[0, 1], [1, 2], [0, 2], [2, 3]]))
+    >>> largest_clique(triangle_with_tail).tolist()
     [0, 1, 2]
     """
     order, core = smallest_last(graph)

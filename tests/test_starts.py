@@ -16,11 +16,12 @@ from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedP
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.fit import fitting, starts
+from hmrf_dask.fit import candidates, fitting, starts
 from hmrf_dask.fit import starts as fit_starts
+from hmrf_dask.fit.candidates import WHOLE, Heat, Turn, run_candidate
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus
 from hmrf_dask.fit.journal import Candidate
-from hmrf_dask.fit.starts import Heat, Turn, candidate_names, run_candidate
+from hmrf_dask.fit.starts import candidate_names
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks import start_sample
@@ -154,7 +155,7 @@ def test_of_larger_clusters_only_the_winner_is_refined(
     batch, _, _ = run(False)
     every, _, refined = run(True)
     assert np.array_equal(run("auto")[2], refined)
-    monkeypatch.setattr(fit_starts, "POOL_ROWS_PER_CLUSTER", 59)
+    monkeypatch.setattr(candidates, "POOL_ROWS_PER_CLUSTER", 59)
     monkeypatch.setattr(fit_starts, "WHOLE_WORK", 0)
     winner, records, _ = run("auto")
     began = [one for one in records if one["phase"] == "start"]
@@ -385,7 +386,7 @@ def test_pairs_that_no_sample_holds_still_count(monkeypatch: pytest.MonkeyPatch)
 # --- a tournament
 
 
-WHOLE_POOL, SHORT = (fit_starts.WHOLE,), fit_starts.SHORT_TOURNAMENT
+WHOLE_POOL, SHORT = (WHOLE,), fit_starts.SHORT_TOURNAMENT
 LONG = fit_starts.TOURNAMENT
 
 
@@ -399,7 +400,7 @@ def tournament(
 ) -> tuple[FitInput, list[tuple[str, int]]]:
     """Give a fit whose pool has these heats, and a list of those that will be run."""
     monkeypatch.setattr(fit_starts, "WHOLE_WORK", 10**6 if pool == WHOLE_POOL else 0)
-    monkeypatch.setattr(fit_starts, "WHOLE_ROWS", 0 if pool == LONG else 5000)
+    monkeypatch.setattr(candidates, "WHOLE_ROWS", 0 if pool == LONG else 5000)
     rows, hidden = planted_text(300, 300, 6, seed)
     corpus = Corpus.from_rows(rows, n_partitions=2)
     pairs = Constraints(*label_pairs(hidden, 30, seed)) if with_pairs else None

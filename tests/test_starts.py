@@ -59,7 +59,7 @@ def pool_of(bench: Bench, n_init: int = 3) -> tuple[list[Candidate], list[Labels
     whole, run = start_sample_of_bench(bench), MemoryRun()
     constrained = bench.engine.problem.constraints is not None
     settings = Settings(bench.problem.K, n_init=n_init)
-    names = candidate_names(settings, constrained)
+    names = candidate_names(settings, bench.problem.K + 1 if constrained else 0)
     found = [run_candidate(whole, run, 1 + at, Turn(name)) for at, name in enumerate(names)]
     return found, [start_sample.labels_by_row(whole, run, one.file) for one in found]
 
@@ -200,11 +200,12 @@ def test_candidates_come_in_the_order_that_decides_ties() -> None:
     auto = Settings(4, n_init=2)
     unconstrained = ["unconstrained 0", "unconstrained 1"]
     from_pairs = ["farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
-    assert candidate_names(auto, constrained=False) == unconstrained
-    assert candidate_names(auto, constrained=True) == unconstrained + from_pairs
-    assert candidate_names(Settings(4, init="random", n_init=2), True) == ["random 0", "random 1"]
-    assert candidate_names(Settings(4, init="neighborhoods"), True) == ["neighborhoods 0"]
-    assert candidate_names(Settings(4, init="k-means++", n_init=1), True) == ["k-means++ 0"]
+    assert candidate_names(auto, 0) == unconstrained
+    assert candidate_names(auto, 4) == [*unconstrained, "agglomerated-singles 0"]
+    assert candidate_names(auto, 5) == unconstrained + from_pairs
+    assert candidate_names(Settings(4, init="random", n_init=2), 5) == ["random 0", "random 1"]
+    assert candidate_names(Settings(4, init="neighborhoods"), 5) == ["neighborhoods 0"]
+    assert candidate_names(Settings(4, init="k-means++", n_init=1), 5) == ["k-means++ 0"]
 
 
 def test_of_candidates_as_good_the_first_wins() -> None:
@@ -268,7 +269,7 @@ def test_part_of_a_graph_is_the_graph_of_the_part(
         keep = (rng.random(whole.n_components) < 0.5)[whole.components]
         place = np.cumsum(keep) - 1
         inside = keep[pairs[:, 0]]
-        part = starts.restrict(whole, keep)
+        part = start_sample.restrict(whole, keep)
         wanted = graph_of_pairs(
             int(keep.sum()), place[pairs[kind & inside]], place[pairs[~kind & inside]], closure
         )
@@ -428,7 +429,7 @@ def test_the_best_of_every_heat_go_on(
     records: list[Any] = []
     fitted = fit_corpus(asked, progress=records.append)
     starts = [one for one in records if one["phase"] == "start"][-1]["starts"]
-    left = candidate_names(asked.settings, with_pairs)
+    left = candidate_names(asked.settings, 100 if with_pairs else 0)
     for iterations, going_on in pool:
         heat, starts = starts[: len(left)], starts[len(left) :]
         assert [one["name"] for one in heat] == left

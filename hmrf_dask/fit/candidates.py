@@ -16,10 +16,14 @@ from hmrf_dask.fit.problem import CorpusRows, Pairs, lay_out, whole_labels
 from hmrf_dask.fit.refinement import POOL_ROWS_PER_CLUSTER, refines
 from hmrf_dask.flow.dataflow import Inline
 from hmrf_dask.kernels.distances import LINKED
+from hmrf_dask.tasks.first_centroids import completed
+from hmrf_dask.tasks.folds import Agreement, agreement, nodes_of_fold, without_answers
 from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.tasks.start_sample import StartSample, start_centroids
 from hmrf_dask.types import FloatArray, LabelArray
 
+UNCONSTRAINED, COMPLETED = "unconstrained", "completed"
+FEW_ITERATIONS = 10  # after which clusters are those that a fit ends with, by and large
 WHOLE_ROWS = 5_000  # of the start sample: up to so many the last candidates run to their ends
 
 
@@ -36,6 +40,7 @@ class Turn(NamedTuple):
     name: str
     heat: Heat = Heat(None, 1)
     before: Candidate | None = None  # what it was after the heat before
+    fold: int | None = None  # of the answers that it is not told
 
     @property
     def done(self) -> int:
@@ -45,7 +50,12 @@ class Turn(NamedTuple):
     @property
     def ignores_pairs(self) -> bool:
         """Whether it is first run as if there were no pairs."""
-        return self.name.startswith("unconstrained")
+        return ignores_pairs(self.name)
+
+
+def ignores_pairs(name: str) -> bool:
+    """Return whether a candidate is first run as if there were no pairs."""
+    return name.startswith(UNCONSTRAINED)
 
 
 WHOLE = Heat(None, 1)
@@ -83,7 +93,7 @@ def engine_over(sample: StartSample, *, constrained: bool) -> Engine:
 
 
 @dataclass
-class _StepsTaken:
+class StepsTaken:
     """The record of a candidate: it commits nothing."""
 
     n_iter: int = 0
@@ -102,10 +112,10 @@ def run_candidate(sample: StartSample, run: CheckpointStore, number: int, turn: 
     if turn.heat.iterations is not None:
         return _run_heat(sample, run, number, turn, turn.heat.iterations)
     centroids, warm = _first_of(sample, run, turn), turn.before is None
-    engine, steps = engine_over(sample, constrained=True), _StepsTaken()
+    engine, steps = engine_over(sample, constrained=True), StepsTaken()
     if sample.graph is not None and turn.ignores_pairs:
         alone = engine_over(sample, constrained=False)
-        first = _run(_fit(alone, sample, _StepsTaken()), centroids, sample, warm=warm)
+        first = _run(_fit(alone, sample, StepsTaken()), centroids, sample, warm=warm)
         labels = alone.run.read_labels(first.free[0])
         state = _go_on_with_pairs(engine, first.model.centroids, labels, sample, steps)
     else:
@@ -118,9 +128,13 @@ def run_candidate(sample: StartSample, run: CheckpointStore, number: int, turn: 
 def _run_heat(
     sample: StartSample, run: CheckpointStore, number: int, turn: Turn, iterations: int
 ) -> Candidate:
-    """Run a few iterations, one that ignores the pairs too, and find J with the pairs."""
-    alone, most = turn.ignores_pairs, min(iterations, sample.settings.max_iter)
-    engine, steps = engine_over(sample, constrained=not alone), _StepsTaken()
+    """Run a few iterations, one that ignores the pairs too, and find J with the pairs.
+
+    Of a fold all run with the pairs that are left: what they keep is to be that of a fit.
+    """
+    alone = turn.ignores_pairs and turn.fold is None
+    most = min(iterations, sample.settings.max_iter)
+    engine, steps = engine_over(sample, constrained=not alone), StepsTaken()
     fit = Fit(engine, steps, most - turn.done, refining=False)
     state = _run(fit, _first_of(sample, run, turn), sample, warm=turn.before is None)
     file, n_iter = _write(engine, state, run, number), turn.done + steps.n_iter
@@ -131,11 +145,37 @@ def _run_heat(
     return Candidate(turn.name, file, energy, n_iter, ())
 
 
+def run_fold(sample: StartSample, run: CheckpointStore, number: int, turn: Turn) -> Candidate:
+    """Run a candidate that is not told the answers of a fold; count how many of these it keeps."""
+    assert turn.fold is not None
+    nodes = nodes_of_fold(sample, turn.fold)
+    candidate = run_candidate(without_answers(sample, nodes), run, number, turn)
+    labels = run.read_labels(candidate.file)[sample.node_rows]
+    kept = Agreement() if sample.graph is None else agreement(sample.graph, labels, nodes)
+    name = f"{turn.name}, fold {turn.fold + 1}"
+    return replace(candidate, name=name, history=(), agreement=kept)
+
+
 def _first_of(sample: StartSample, run: CheckpointStore, turn: Turn) -> FloatArray:
     """Return the centroids that a candidate begins a heat with."""
-    if turn.before is None:
-        return start_centroids(sample, turn.name)
-    return candidate_centroids(sample, run, turn.before.file)
+    if turn.before is not None:
+        return candidate_centroids(sample, run, turn.before.file)
+    kind, number = turn.name.rsplit(" ", 1)
+    return _completed(sample, number) if kind == COMPLETED else start_centroids(sample, turn.name)
+
+
+def _completed(sample: StartSample, number: str) -> FloatArray:
+    """Return the groups, completed by clusters that some iterations without any answer find."""
+    centroids = start_centroids(sample, f"{UNCONSTRAINED} {number}")
+    if sample.graph is None:
+        return centroids
+    engine = engine_over(sample, constrained=False)
+    most = min(FEW_ITERATIONS, sample.settings.max_iter)
+    state = _run(Fit(engine, StepsTaken(), most, refining=False), centroids, sample, warm=True)
+    labels = engine.run.read_labels(state.free[0]).astype(np.int64)
+    rows = sample.candidate_rows(sample.distortion.first_smoothing)
+    known = sample.graph, sample.node_rows
+    return completed(rows, *known, labels, sample.settings.n_clusters)
 
 
 def _write(engine: Engine, state: State, run: CheckpointStore, number: int) -> LabelsFile:
@@ -159,7 +199,7 @@ def _run(fit: Fit, centroids: FloatArray, sample: StartSample, *, warm: bool) ->
     return fit.run(initialise)[0]
 
 
-def _fit(engine: Engine, sample: StartSample, steps: _StepsTaken) -> Fit:
+def _fit(engine: Engine, sample: StartSample, steps: StepsTaken) -> Fit:
     settings = sample.settings
     refining = refines_all(settings, sample.distortion, sample.block.n_rows)
     return Fit(engine, steps, settings.max_iter, refining)
@@ -167,7 +207,7 @@ def _fit(engine: Engine, sample: StartSample, steps: _StepsTaken) -> Fit:
 
 def _go_on_with_pairs(
     engine: Engine, centroids: FloatArray, labels: LabelArray, sample: StartSample,
-    steps: _StepsTaken,
+    steps: StepsTaken,
 ) -> State:  # fmt: skip
     """Run on with pairs from what a fit without them found.
 

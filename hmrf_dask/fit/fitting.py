@@ -234,6 +234,7 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
         stop,
         history=journal.history,
         n_iter=journal.n_iter,
+        start_reason=journal.start_reason,
         pairs=work.pairs,
         facts=work.facts,
     )
@@ -308,6 +309,7 @@ class Fitted:
     stop: str
     history: list[tuple[str, str, float]]
     n_iter: int
+    start_reason: str
     pairs: Pairs | None
     facts: Facts
 

@@ -1,4 +1,4 @@
-"""The pool of starts: candidates run on a start sample; the lowest J wins.
+"""The pool of starts: candidates run on a start sample; the lowest J wins, or the answers decide.
 
 Few rows: every candidate runs to its end, refined. Many rows: a tournament in heats, as a few
 iterations show which of the candidates will end low.
@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.fit.candidates import (
+    COMPLETED,
+    UNCONSTRAINED,
     WHOLE,
     Heat,
     Turn,
     candidate_centroids,
     ends_whole,
+    ignores_pairs,
     run_candidate,
+    run_fold,
 )
+from hmrf_dask.fit.cross_fitting import Choice, Match, match_of, verdict_of
 from hmrf_dask.fit.journal import Candidate, Journal, write_candidate
 from hmrf_dask.fit.loop import Iteration, Position, begin
 from hmrf_dask.fit.passes import Engine
@@ -39,10 +44,11 @@ from hmrf_dask.tasks.start_sample import (
     lowest_rows,
     make_start_sample,
     narrowed,
+    restrict,
     start_centroids,
     start_sample_size,
 )
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 log = logging.getLogger("hmrf_dask")
 IN_PARALLEL = 4  # candidates computed in one graph, each committed when all four are done
@@ -67,14 +73,14 @@ def initialise(
     """
     if centroids is not None:
         return _from_centroids(engine, journal, centroids())
-    constrained = engine.problem.constraints is not None
-    names, started = candidate_names(engine.problem.settings, constrained), sample()
+    names = candidate_names(engine.problem.settings, n_groups(engine.problem))
+    started = sample()
     if len(names) == 1:
         lazy_centroids = engine.flow.lazy(start_centroids, started, names[0])
         return _from_centroids(engine, journal, engine.flow.compute([lazy_centroids])[0])
-    winner = _run_pool(engine, journal, started, names)
-    log.info("start %s wins with J %.6g", winner.name, winner.energy.value)
-    return _from_winner(engine, journal, started, winner)
+    choice = _run_pool(engine, journal, started, names)
+    journal.choose(choice.reason, choice.record())
+    return _from_winner(engine, journal, started, choice.winner)
 
 
 def _from_centroids(engine: Engine, journal: Journal, centroids: FloatArray) -> Position:
@@ -83,29 +89,83 @@ def _from_centroids(engine: Engine, journal: Journal, centroids: FloatArray) -> 
     return _committed(journal, begin(engine, centroids), warm=warm)
 
 
-def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[str]) -> Candidate:
-    """Run what is not done, a few candidates in parallel, commit each; return the winner."""
-    flow, pool = (
-        engine.flow,
-        heats(engine.problem.settings, engine.problem.extent.n_rows, len(names)),
-    )
-    total = len(names) + sum(heat.going_on for heat in pool[:-1])
-    turns, done = [Turn(name, pool[0]) for name in names], 0
-    narrow = flow.persist([flow.lazy(narrowed, sample)])[0] if pool[0] != WHOLE else sample
-    best: list[Candidate] = []
-    for heat, following in zip(pool, [*pool[1:], WHOLE], strict=True):
-        last, seen = done + len(turns), sample if heat == WHOLE else narrow
+@dataclass
+class _Pool:
+    """Candidates that are run, or were before the fit was stopped: each is a commit."""
+
+    engine: Engine
+    journal: Journal
+    sample: Lazy
+    narrow: Lazy  # for heats of a few iterations
+    done: int = 0  # of the journal's candidates
+
+    def run(
+        self, function: Callable[..., Candidate], turns: Sequence[Turn], *, later: int = 0
+    ) -> list[Candidate]:
+        """Return the candidates of all turns; those that are not committed yet are run.
+
+        So many more may come `later`.
+        """
+        journal, last = self.journal, self.done + len(turns)
         while (first := len(journal.candidates)) < last:
-            few = enumerate(turns[first - done :][:IN_PARALLEL], first + 1)
-            batch = [
-                flow.lazy(run_candidate, seen, engine.run, number, turn) for number, turn in few
-            ]
-            for candidate in flow.compute(batch):
-                journal.keep_candidate(candidate, of=total)
-        ran, done = journal.candidates[done:last], last
-        best = ranked(ran)[: heat.going_on]
-        turns = [Turn(one.name, following, one) for one in ran if one in best]
-    return best[0]
+            few = turns[first - self.done :][:IN_PARALLEL]
+            for candidate in self._computed(function, few, first + 1):
+                journal.keep_candidate(candidate, of=last + later)
+        ran, self.done = journal.candidates[self.done : last], last
+        return ran
+
+    def _computed(
+        self, function: Callable[..., Candidate], turns: Sequence[Turn], number: int
+    ) -> list[Candidate]:
+        flow, run = self.engine.flow, self.engine.run
+        sample = self.sample if turns[0].heat == WHOLE else self.narrow
+        lazy = [flow.lazy(function, sample, run, at, turn) for at, turn in enumerate(turns, number)]
+        return flow.compute(lazy)
+
+
+def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[str]) -> Choice:
+    """Run what is not done, a few candidates in parallel, commit each; return the winner."""
+    flow, problem = engine.flow, engine.problem
+    plan = heats(problem.settings, problem.extent.n_rows, len(names))
+    narrow = flow.persist([flow.lazy(narrowed, sample)])[0] if plan[0] != WHOLE else sample
+    pool, later = _Pool(engine, journal, sample, narrow), sum(heat.going_on for heat in plan[:-1])
+    ran = pool.run(run_candidate, [Turn(name, plan[0]) for name in names], later=later)
+    ran = ran + pool.run(run_candidate, _completing(problem, ran, plan[0]), later=later)
+    by_heat = [ran]
+    for ended, heat in pairwise(plan):
+        best, later = ranked(ran)[: ended.going_on], later - ended.going_on
+        turns = [Turn(candidate.name, heat, candidate) for candidate in ran if candidate in best]
+        ran = pool.run(run_candidate, turns, later=later)
+        by_heat.append(ran)
+    lowest = ranked(ran)[0]
+    match = match_of(lowest, by_heat[0])
+    return Choice(lowest, lowest) if match is None else _met(pool, match, plan[-1], by_heat)
+
+
+def _completing(problem: Problem, ran: Sequence[Candidate], heat: Heat) -> list[Turn]:
+    """Return the start that completes fewer groups than K by what the best of those alone found."""
+    alone = [candidate for candidate in ran if ignores_pairs(candidate.name)]
+    if not alone or not 0 < n_groups(problem) < problem.settings.n_clusters:
+        return []
+    return [Turn(f"{COMPLETED} {ranked(alone)[0].name.split()[1]}", heat)]
+
+
+def _met(pool: _Pool, match: Match, heat: Heat, by_heat: Sequence[Sequence[Candidate]]) -> Choice:
+    """Return who wins a match, run as far as the last `heat` goes; `by_heat`: who ran in each."""
+    untold = by_heat if heat != WHOLE else by_heat[:-1]
+    alone = _named(match.lowest.name, untold[-1] if untold else ())
+    verdict = verdict_of(pool.run(run_fold, match.turns(heat, alone), later=1))
+    if not verdict.against_energy:
+        return Choice(match.lowest, match.lowest, verdict)
+    name = match.challenger.name
+    winner = _named(name, by_heat[-1])
+    if winner is None:  # its J was too high for the last heat
+        winner = pool.run(run_candidate, [Turn(name, heat, match.challenger)])[0]
+    return Choice(winner, match.lowest, verdict)
+
+
+def _named(name: str, candidates: Sequence[Candidate]) -> Candidate | None:
+    return next((candidate for candidate in candidates if candidate.name == name), None)
 
 
 def heats(settings: Settings, n_rows: int, n_candidates: int) -> tuple[Heat, ...]:
@@ -128,8 +188,12 @@ def heats(settings: Settings, n_rows: int, n_candidates: int) -> tuple[Heat, ...
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates that ran equally far, the best first: by J, ties in their order."""
-    return sorted(candidates, key=lambda candidate: candidate.energy.total)
+    """Return candidates that ran equally far, the best first: by J, of equal J the first alone.
+
+    What has the same J to the last bit is the same labels under other numbers.
+    """
+    best = {candidate.energy.total: candidate for candidate in reversed(candidates)}
+    return [best[total] for total in sorted(best)]
 
 
 def _from_winner(engine: Engine, journal: Journal, sample: Lazy, winner: Candidate) -> Position:
@@ -158,54 +222,34 @@ def _committed(journal: Journal, iteration: Iteration, *, warm: bool) -> Positio
     return Position(phase, 0, None, iteration.state)
 
 
-def candidate_names(settings: Settings, constrained: bool) -> list[str]:
+def n_groups(problem: Problem) -> int:
+    """Return how many must-link groups there are, single documents with cannot-links too."""
+    return 0 if problem.constraints is None else problem.constraints.graph.n_groups
+
+
+def candidate_names(settings: Settings, known: int) -> list[str]:
     """Return the candidates of a fit, in the order in which ties are decided.
+
+    Of the `known` groups up to K are clusters as they are, such as classes of some documents. More
+    of them are chosen from, or merged.
 
     Examples
     --------
-    >>> candidate_names(Settings(3, n_init=2), constrained=False)
+    >>> candidate_names(Settings(3, n_init=2), known=0)
     ['unconstrained 0', 'unconstrained 1']
+    >>> candidate_names(Settings(3, n_init=1), known=3)
+    ['unconstrained 0', 'agglomerated-singles 0']
     """
     if settings.init in ("k-means++", "random"):
         return [f"{settings.init} {number}" for number in range(settings.n_init)]
     if settings.init == "neighborhoods":
         return ["neighborhoods 0"]
-    names = [f"unconstrained {number}" for number in range(settings.n_init)]
-    from_pairs = ["farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
-    return [*names, *from_pairs] if constrained else names
-
-
-def restrict(graph: ConstraintGraph, keep: AnyArray) -> ConstraintGraph:
-    """Return the graph of the whole components of the `keep` nodes, renumbered in their order."""
-    group_kept = np.bincount(graph.groups[keep], minlength=graph.n_groups) > 0
-    component_kept = np.bincount(graph.components[keep], minlength=graph.n_components) > 0
-    nodes, groups, components = (np.cumsum(kept) - 1 for kept in (keep, group_kept, component_kept))
-
-    def inside(pairs: LabelArray, mask: AnyArray, number: AnyArray) -> tuple[LabelArray, AnyArray]:
-        """Return the pairs whose ends are kept, in new numbers, and which they are."""
-        chosen = mask[pairs[:, 0]]
-        return number[pairs[chosen]].astype(np.int32).reshape(-1, 2), chosen
-
-    must, must_chosen = inside(graph.must_pairs, keep, nodes)
-    cannot, cannot_chosen = inside(graph.cannot_pairs, keep, nodes)
-    rivals, _ = inside(graph.rivals, group_kept, groups)
-    dropped, _ = inside(graph.dropped_pairs, keep, nodes)
-    contradictory = graph.contradictory_groups[group_kept[graph.contradictory_groups]]
-    return replace(
-        graph,
-        groups=groups[graph.groups[keep]].astype(np.int32),
-        components=components[graph.components[keep]].astype(np.int32),
-        group_components=components[graph.group_components[group_kept]].astype(np.int32),
-        must_pairs=must,
-        must_pair_costs=graph.must_pair_costs[must_chosen],
-        cannot_pairs=cannot,
-        cannot_pair_costs=graph.cannot_pair_costs[cannot_chosen],
-        table_components=graph.table_components[component_kept],
-        table_groups=graph.table_groups[group_kept],
-        rivals=rivals,
-        contradictory_groups=groups[contradictory].astype(np.int32),
-        dropped_pairs=dropped,
-    )
+    names = [f"{UNCONSTRAINED} {number}" for number in range(settings.n_init)]
+    if not known:
+        return names
+    if known <= settings.n_clusters:
+        return [*names, "agglomerated-singles 0"]
+    return [*names, "farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
 
 
 def prepare_start_sample(

@@ -21,6 +21,7 @@ PURPOSES = {
     "order": 5,
     "sketch": 6,
     "drawn": 7,
+    "fold": 8,
 }
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)

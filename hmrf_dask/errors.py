@@ -147,10 +147,11 @@ class UnreadableFileError(InvalidInputError):
 
 
 class InfeasibleError(InvalidInputError):
-    """Hard pairs leave some documents no cluster, in any of the orders that were tried.
+    """No labels were found that keep all hard pairs; `proved` says whether there are none.
 
-    `blocking` are the cannot-linked ids that stand in the way: of each pair the first has no
-    cluster left, the second is in one of them.
+    `blocking` are cannot-linked ids. Where it is proved they are all cannot-links between the
+    documents that cannot be kept apart; else, of a document that was left without a cluster, one
+    for each cluster: the first id is of its must-link group, the second is in that cluster.
 
     Examples
     --------
@@ -158,13 +159,19 @@ class InfeasibleError(InvalidInputError):
     >>> try:
     ...     COPKMeans(1, random_state=0).fit([[1.0], [2.0]], cannot_link=[(0, 1)])
     ... except InfeasibleError as error:
-    ...     sorted(error.blocking[0])
-    [0, 1]
+    ...     error.blocking, error.proved
+    (((0, 1),), True)
     """
 
-    def __init__(self, message: str, blocking: tuple[tuple[object, object], ...] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        blocking: tuple[tuple[object, object], ...] = (),
+        *,
+        proved: bool = False,
+    ) -> None:
         super().__init__(message)
-        self.blocking = blocking
+        self.blocking, self.proved = blocking, proved
 
 
 class ConfigurationError(HmrfError, ValueError):

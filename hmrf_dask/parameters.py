@@ -169,9 +169,9 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             "What to do with pairs that contradict each other: refuse them; keep them without the "
             "closure of their documents; drop the cannot-links among them.",
         ),
-        Parameter(  # orders are counted in eight bits of the random numbers
+        Parameter(
             "retries", Range(0, 255), 20, ("COPKMeans",),
-            "How many other orders are tried where one leaves a group no cluster.",
+            "How many more searches, each longer than the last, for labels that keep all pairs.",
         ),
         Parameter(  # starts run one after the other
             "n_init", Range(1, 1_000), 10, STARTED,

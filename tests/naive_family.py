@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from tests import naive
@@ -98,4 +99,41 @@ def best_free_move(
         for h in range(len(centroids)):
             if h not in taken:
                 best = max(best, float(sum(near[i, labels[i]] - near[i, h] for i in group)))
+    return best
+
+
+Rivals = Mapping[int, set[int]]
+
+
+def placed_apart(costs: Sequence[Sequence[int]], rivals: Rivals) -> list[int]:
+    """Return a cluster for each group, -1 where rivals have all: least freedom, then regret."""
+    labels, waiting = [-1] * len(costs), set(range(len(costs)))
+
+    def left(group: int) -> list[tuple[int, int]]:
+        """Return what no rival has, the cheapest first."""
+        taken = {labels[rival] for rival in rivals[group]}
+        return sorted((cost, h) for h, cost in enumerate(costs[group]) if h not in taken)
+
+    def matters(group: int) -> float:
+        """Return what the second cheapest cluster would cost more."""
+        return left(group)[1][0] - left(group)[0][0] if len(left(group)) > 1 else float("inf")
+
+    while able := [group for group in sorted(waiting) if left(group)]:
+        chosen = max(able, key=matters)
+        labels[chosen] = left(chosen)[0][1]
+        waiting.remove(chosen)
+    return labels
+
+
+def best_swap(costs: Sequence[Sequence[int]], rivals: Rivals, labels: Sequence[int]) -> int:
+    """Return by how much the cost falls if one Kempe chain swaps its two clusters; 0 at least."""
+    best = 0
+    for a, b in itertools.permutations(range(len(costs[0])), 2):
+        waiting = {group for group, label in enumerate(labels) if label in (a, b)}
+        while waiting:
+            chain = reached = {waiting.pop()}
+            while reached := {rival for group in reached for rival in rivals[group]} & waiting:
+                chain, waiting = chain | reached, waiting - reached
+            changes = (costs[g][labels[g]] - costs[g][a + b - labels[g]] for g in chain)
+            best = max(best, sum(changes))
     return best

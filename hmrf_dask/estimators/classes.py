@@ -282,18 +282,21 @@ class KMeans(HMRFEstimator):
 class COPKMeans(HMRFEstimator):
     """K-Means that never breaks a pair: COP-KMeans (Wagstaff et al., ICML 2001).
 
-    Free rows go to the nearest cluster. Must-link groups move as one, each to the nearest cluster
-    that holds no group it is cannot-linked to, in an order keyed by document. Other than in the
-    paper J never rises: a group that would cost more where a new order puts it stays. Other
-    parameters and the attributes are those of `HMRFKMeans`; `violations_` are none.
+    Free rows go to the nearest cluster. Must-link groups move as one, each to the cheapest cluster
+    that holds no group it is cannot-linked to: the group for which the choice matters most is next,
+    and chains of groups swap two clusters while that lowers J. Where a group is left without a
+    cluster, labels that keep all pairs are searched for, or a proof that there are none. Other than
+    in the paper J never rises. Other parameters and the attributes are those of `HMRFKMeans`;
+    `violations_` are none.
 
     Parameters
     ----------
     n_clusters : int, default=8
     init : {"k-means++", "random", "neighborhoods"} or array, default="k-means++"
     retries : int, default=20
-        How many other orders are tried where one leaves a group no cluster. Groups that were stuck
-        come first; when all orders fail, `fit` raises `InfeasibleError` with the pairs in the way.
+        How many more searches, each longer than the last, for labels that keep all pairs. A search
+        of few documents is exhaustive. `fit` raises `InfeasibleError`, which says whether it is
+        `proved` that there are no such labels, and the cannot-links in their way.
 
     Examples
     --------

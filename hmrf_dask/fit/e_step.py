@@ -9,7 +9,7 @@ from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.rounds import settle_in_rounds
 from hmrf_dask.flow.dataflow import Lazy
 from hmrf_dask.tasks import icm, partitions
-from hmrf_dask.tasks.hard_pairs import keyed_costs, settle
+from hmrf_dask.tasks.hard_pairs import named_costs, settle
 from hmrf_dask.tasks.model import State
 from hmrf_dask.tasks.partitions import Step, TaskSlice
 
@@ -67,8 +67,8 @@ def _settled_partitions(
     parts = [problem.linked[place] for place in plan.partitions]
     if problem.settings.hard:
         _refuse_pieces(engine, number)
-        keyed = [flow.lazy(keyed_costs, part.block, model, scale) for part in parts]
-        return engine.cut(number, flow.lazy(settle, plan.problem, keyed, problem.settings, stored))
+        named = [flow.lazy(named_costs, part.block, model, scale) for part in parts]
+        return engine.cut(number, flow.lazy(settle, plan.problem, named, problem.settings, stored))
     if plan.mode == "rounds":
         costs = [flow.lazy(icm.exact_costs, part.block, model, scale) for part in parts]
         return settle_in_rounds(engine, number, pricing, costs, stored.files)

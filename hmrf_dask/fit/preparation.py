@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.constraints.cliques import refuse_clique
 from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
@@ -116,13 +117,20 @@ def resolve(
         np.asarray([settings.must_link_cost, settings.cannot_link_cost]), unit
     )
     sorted_ids = ids[order]
+
+    def names(number: int) -> object:
+        """Return the id of a node."""
+        return sorted_ids[number].item()
+
     graph = build_graph(
         len(order),
         CostedPairs(must, costs[0], float(must_link)),
         CostedPairs(cannot, costs[1], float(cannot_link)),
         ClosureRules(settings.closure, closure_form, settings.on_conflict),
-        names=lambda number: sorted_ids[number].item(),
+        names=names,
     )
+    if settings.hard:
+        refuse_clique(graph, settings.n_clusters, names)
     return Pairs(graph, rows[order], values[order], unit, must, cannot)
 
 

@@ -104,19 +104,6 @@ def best_cluster(row: IntArray, present: int) -> int:
     return target
 
 
-class Rivalry(NamedTuple):
-    """Groups of points, and which must not share a cluster."""
-
-    groups: Grouping
-    component: LabelArray  # (n_groups,), over both kinds of pairs
-    start: IntArray  # (n_groups + 1,): where the cannot-links of a group begin
-    rival: LabelArray  # the group at the other end
-    pair: IntArray  # the number of each cannot-link
-
-
-make_rivalry = former(Rivalry)
-
-
 @inner(inline="always")
 def _members(grouping: Grouping, group: Any) -> Any:
     return grouping.member[grouping.start[group] : grouping.start[group + 1]]
@@ -128,58 +115,6 @@ def _add_rows(costs: LabelArray, members: LabelArray, first: int, total: IntArra
     for at in range(members.shape[0]):
         for h in range(total.shape[0]):
             total[h] += costs[members[at] - first, h]
-
-
-@inner(inline="always")
-def _cheapest_free(total: Any, taken: AnyArray, present: int) -> Any:
-    """Return the cheapest cluster that is not taken, ties: `present`, the lowest; -1: all are."""
-    best = np.int64(present)
-    for h in range(total.shape[0]):
-        if taken[h] == 0 and (best < 0 or total[h] < total[best]):
-            best = np.int64(h)
-    return best
-
-
-@njit(nogil=True, cache=True, makes_arrays=False)
-def _place_apart(
-    costs: LabelArray,
-    rivalry: Rivalry,
-    order: IntArray,
-    labels: LabelArray,
-    total: IntArray,
-    taken: AnyArray,
-    blocked: IntArray,
-) -> None:
-    for t in range(order.shape[0]):
-        g = order[t]
-        if blocked[rivalry.component[g]] >= 0:
-            continue
-        total[:] = 0
-        taken[:] = 0
-        for p in range(rivalry.start[g], rivalry.start[g + 1]):
-            if labels[rivalry.rival[p]] >= 0:
-                taken[labels[rivalry.rival[p]]] = 1
-        _add_rows(costs, _members(rivalry.groups, g), 0, total)
-        best = _cheapest_free(total, taken, labels[g])
-        if best < 0:
-            blocked[rivalry.component[g]] = g
-        else:
-            labels[g] = np.int32(best)
-
-
-def place_apart(
-    costs: LabelArray, rivalry: Rivalry, order: IntArray, labels: LabelArray, n_components: int
-) -> IntArray:
-    """Give groups, in this order, the cheapest cluster that no rival has; ties: present, lowest.
-
-    `labels` are those of the groups, -1 for none; they are changed. Returned is the group of each
-    component that had no cluster left, where the component was given up; -1 for none.
-    """
-    blocked = np.full(n_components, -1, np.int64)
-    total, taken = np.empty(costs.shape[1], np.int64), np.empty(costs.shape[1], np.int8)
-    rows, groups = frozen(costs, np.int32), frozen(order, np.int64)
-    _place_apart(rows, rivalry, groups, labels, total, taken=taken, blocked=blocked)
-    return blocked
 
 
 @inner(inline="always")

@@ -18,7 +18,6 @@ PURPOSES = {
     "random": 2,
     "perturb": 3,
     "sample": 4,
-    "order": 5,
     "sketch": 6,
     "drawn": 7,
 }

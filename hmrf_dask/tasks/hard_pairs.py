@@ -1,4 +1,4 @@
-"""Hard pairs (COP-KMeans): every must-link group to the nearest cluster that breaks no pair."""
+"""Hard pairs (COP-KMeans): every must-link group in the cheapest cluster that breaks no pair."""
 
 from __future__ import annotations
 
@@ -6,138 +6,155 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.constraints.cliques import Pair, infeasible, shown_pairs
 from hmrf_dask.errors import InfeasibleError
-from hmrf_dask.kernels.problem import Rivalry, adjacency, make_rivalry, place_apart
-from hmrf_dask.kernels.random import uniforms
+from hmrf_dask.kernels.colour_search import critical_part, search
+from hmrf_dask.kernels.colouring import (
+    Rivalry,
+    make_rivalry,
+    place_after,
+    place_apart,
+    swap_chains,
+)
+from hmrf_dask.kernels.graphs import graph_of, peeled, subgraph
+from hmrf_dask.kernels.problem import distortion_sums
 from hmrf_dask.linked.layout import CANNOT, IcmProblem
 from hmrf_dask.linked.plan import Scale
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.icm import exact_costs, grouping_of
 from hmrf_dask.tasks.model import Model, Settings
-from hmrf_dask.tasks.partitions import StoredLabels
-from hmrf_dask.types import AnyArray, IntArray, KeyArray, LabelArray, Sized
+from hmrf_dask.tasks.partitions import StoredLabels, pick
+from hmrf_dask.types import AnyArray, IntArray, LabelArray, Sized
 
 
 @dataclass(frozen=True)
-class KeyedCosts(Sized):
+class NamedCosts(Sized):
     """What a linked partition knows before its groups are placed."""
 
     costs: LabelArray
     ids: AnyArray
-    keys: KeyArray
 
 
-def keyed_costs(block: RowBlock, model: Model, scale: Scale) -> KeyedCosts:
+def named_costs(block: RowBlock, model: Model, scale: Scale) -> NamedCosts:
     """Return the integer costs of the rows of a linked partition, and who they are."""
-    return KeyedCosts(exact_costs(block, model, scale), block.ids, block.keys)
+    return NamedCosts(exact_costs(block, model, scale), block.ids)
 
 
 def settle(
-    problem: IcmProblem, partitions: list[KeyedCosts], settings: Settings, stored: StoredLabels
+    problem: IcmProblem, partitions: list[NamedCosts], settings: Settings, stored: StoredLabels
 ) -> LabelArray:
-    """Return the labels of a problem's points; InfeasibleError where none were found at first."""
+    """Return the labels of a problem's points; InfeasibleError where none were found at first.
+
+    Components that have labels keep them, with swaps, unless those made from nothing cost less.
+    """
     points = partitions[0]
     if len(partitions) > 1:
-        points = KeyedCosts(
+        points = NamedCosts(
             np.concatenate([part.costs for part in partitions]),
             np.concatenate([part.ids for part in partitions]),
-            np.concatenate([part.keys for part in partitions]),
         )
     rivalry, present = _rivalry(problem), stored.read()
-    fresh, blocked = _place_again(points, rivalry, settings)
+    placed = place_apart(points.costs, rivalry)
+    stuck = np.unique(problem.group_components[placed < 0])
     if (present < 0).any():
-        if (blocked >= 0).any():
-            stuck = int(blocked[blocked >= 0][0])
-            raise _infeasible(problem, points, rivalry, fresh, stuck, settings)
-        return fresh[problem.groups]
-    labels = _first_of(rivalry, present).astype(np.int32)
-    order = _order(points, rivalry, settings.seed, 0, np.zeros(len(labels), np.int64))
-    place_apart(points.costs, rivalry, order, labels, len(blocked))
-    fresh[fresh < 0] = 0  # of components that were given up, and are not taken
-    components = rivalry.component[problem.groups]
-    before, after = (
-        _by_component(points, components, placed[problem.groups], len(blocked))
-        for placed in (labels, fresh)
-    )
-    lower = after < before
-    taken = (lower & (blocked < 0))[rivalry.component]
-    return np.where(taken, fresh, labels)[problem.groups].astype(np.int32)
+        for component in stuck.tolist():
+            _Stuck(problem, points, rivalry, settings).search(component, placed)
+        swap_chains(points.costs, rivalry, placed)
+        return placed[problem.groups]
+    labels = present[problem.group_members[problem.group_starts[:-1]]].astype(np.int32)
+    swap_chains(points.costs, rivalry, labels)
+    kept = np.isin(problem.group_components, stuck)
+    placed[kept] = labels[kept]
+    swap_chains(points.costs, rivalry, placed)
+    before, after = (_by_component(problem, points, ends) for ends in (labels, placed))
+    lower = (after < before)[problem.group_components]
+    return np.where(lower, placed, labels)[problem.groups].astype(np.int32)
 
 
 def _rivalry(problem: IcmProblem) -> Rivalry:
     """Return the groups of an ICM problem and the cannot-links between them."""
-    pairs = np.flatnonzero(problem.kind == CANNOT)
-    ends = problem.groups[problem.first[pairs]], problem.groups[problem.second[pairs]]
-    rivals = adjacency(len(problem.group_components), *ends, pairs)
-    return make_rivalry(grouping_of(problem), problem.group_components, *rivals)
+    groups = grouping_of(problem)
+    pairs = problem.kind == CANNOT
+    ends = np.stack([groups.of[problem.first[pairs]], groups.of[problem.second[pairs]]], axis=1)
+    return make_rivalry(groups, graph_of(len(problem.group_components), ends))
 
 
-def _first_of(rivalry: Rivalry, values: AnyArray) -> AnyArray:
-    """Return the value of the first point of each group: of the lowest id."""
-    return values[rivalry.groups.member[rivalry.groups.start[:-1]]]
-
-
-def _order(
-    points: KeyedCosts, rivalry: Rivalry, seed: int, attempt: int, failures: IntArray
-) -> IntArray:
-    """Return all groups: first those that had no cluster left most often, then keyed ones."""
-    numbers = uniforms(_first_of(rivalry, points.keys), seed, "order", 0, 0, attempt)
-    return np.lexsort((numbers, -failures))
-
-
-def _place_again(
-    points: KeyedCosts, rivalry: Rivalry, settings: Settings
-) -> tuple[LabelArray, IntArray]:
-    """Return labels of the groups, and of components that were given up the group they stuck at."""
-    n_groups = len(rivalry.component)
-    labels, failures = np.full(n_groups, -1, np.int32), np.zeros(n_groups, np.int64)
-    blocked = np.zeros(int(rivalry.component.max(initial=-1)) + 1, np.int64)  # none is placed yet
-    for attempt in range(1 + settings.retries):
-        open_groups = blocked[rivalry.component] >= 0
-        labels[open_groups] = -1
-        order = _order(points, rivalry, settings.seed, attempt, failures)
-        blocked = place_apart(
-            points.costs, rivalry, order[open_groups[order]], labels, len(blocked)
-        )
-        failures[blocked[blocked >= 0]] += 1
-        if not (blocked >= 0).any():
-            break
-    return labels, blocked
-
-
-def _by_component(
-    points: KeyedCosts, components: LabelArray, labels: LabelArray, n_components: int
-) -> IntArray:
-    """Return what the points of each component cost under some labels."""
-    total = np.zeros(n_components, np.int64)
-    np.add.at(total, components, points.costs[np.arange(len(labels)), labels].astype(np.int64))
+def _by_component(problem: IcmProblem, points: NamedCosts, labels: LabelArray) -> IntArray:
+    """Return what the points of each component cost under labels of their groups."""
+    total = np.zeros(int(problem.group_components.max(initial=-1)) + 1, np.int64)
+    own = points.costs[np.arange(len(points.costs)), labels[problem.groups]].astype(np.int64)
+    np.add.at(total, problem.group_components[problem.groups], own)
     return total
 
 
-def _infeasible(
-    problem: IcmProblem,
-    points: KeyedCosts,
-    rivalry: Rivalry,
-    labels: LabelArray,
-    group: int,
-    settings: Settings,
-) -> InfeasibleError:
-    """Return the error for a group that has no cluster left, with a pair for each cluster."""
-    edges = slice(*rivalry.start[group : group + 2])
-    clusters, pairs = labels[rivalry.rival[edges]], rivalry.pair[edges]
-    kept, chosen = np.unique(clusters, return_index=True)
-    blocking = []
-    for pair in pairs[chosen[kept >= 0]]:
-        ends = int(problem.first[pair]), int(problem.second[pair])
-        mine, rival = ends if problem.groups[ends[0]] == group else ends[::-1]
-        blocking.append((points.ids[mine].item(), points.ids[rival].item()))
-    members = points.ids[rivalry.groups.member[slice(*rivalry.groups.start[group : group + 2])]]
-    shown = ", ".join(f"{mine!r} and {rival!r}" for mine, rival in blocking[:10])
-    return InfeasibleError(
-        f"cannot-links must leave every document one of the {settings.n_clusters} clusters, got "
-        f"none left for {members[0].item()!r} (in a must-link group of {len(members)}) in "
-        f"{1 + settings.retries} orders; the cannot-links in its way: {shown}"
-        f"{' and more' if len(blocking) > 10 else ''}. Drop one of them, ask for more clusters or "
-        "more retries, or use PCKMeans, which may break pairs",
-        tuple(blocking),
-    )
+@dataclass(frozen=True)
+class _Stuck:
+    """What is known where groups were left without a cluster."""
+
+    problem: IcmProblem
+    points: NamedCosts
+    rivalry: Rivalry
+    settings: Settings
+
+    def search(self, component: int, placed: LabelArray) -> None:
+        """Write labels of a component that keep all pairs into `placed`, or raise."""
+        n_clusters, costs = self.settings.n_clusters, self.points.costs
+        groups = np.flatnonzero(self.problem.group_components == component)
+        graph = subgraph(self.rivalry.graph, groups)
+        inside, after = peeled(graph, n_clusters)
+        core = subgraph(graph, inside)
+        members = pick(self.rivalry.groups.start, self.rivalry.groups.member, groups[inside])
+        found = search(core, distortion_sums(costs, *members, 0), self.settings.retries)
+        if found.proof is not None:
+            raise self._proved(groups[inside[critical_part(core, n_clusters, found.proof)]])
+        if found.labels is None:
+            raise self._not_found(groups, placed, found.steps)
+        placed[groups] = -1
+        placed[groups[inside]] = found.labels
+        place_after(costs, self.rivalry, groups[after], placed)
+
+    def _proved(self, groups: IntArray) -> InfeasibleError:
+        """Return the error for groups that cannot be kept apart, with the pairs between them."""
+        first, second, pairs = self._cannot_links()
+        among = np.flatnonzero(np.isin(first, groups) & np.isin(second, groups))
+        ends = np.sort(np.stack([first[among], second[among]], axis=1), axis=1)
+        _, places = np.unique(ends, axis=0, return_index=True)
+        starts = self.rivalry.groups.start
+        lowest = self.points.ids[self.rivalry.groups.member[starts[groups]]]
+        documents = list(zip(lowest.tolist(), np.diff(starts)[groups].tolist(), strict=True))
+        named = self._named(pairs[among[places]])
+        return infeasible(documents, named, self.settings.n_clusters)
+
+    def _not_found(self, groups: IntArray, placed: LabelArray, steps: int) -> InfeasibleError:
+        """Return the error for a component without labels, with the pairs around one group."""
+        group = groups[placed[groups] < 0][0]
+        first, second, pairs = self._cannot_links()
+        here = np.flatnonzero((first == group) | (second == group))
+        clusters, places = np.unique(
+            placed[np.where(first == group, second, first)[here]], return_index=True
+        )
+        chosen = pairs[here[places[clusters >= 0]]]
+        blocking = tuple(
+            ends if self.problem.groups[self.problem.first[pair]] == group else ends[::-1]
+            for pair, ends in zip(chosen, self._named(chosen), strict=True)
+        )
+        n_documents = int(np.diff(self.rivalry.groups.start)[groups].sum())
+        return InfeasibleError(
+            f"cannot-links must leave every document one of the {self.settings.n_clusters} "
+            f"clusters, but for {n_documents} documents that pairs join no such labels were found "
+            f"within {steps:,} steps, nor a proof that there are none; in the way of the first "
+            f"attempt: {shown_pairs(blocking)}. Ask for more clusters or more retries, drop pairs "
+            "that are uncertain, or use PCKMeans, which may break pairs",
+            blocking,
+        )
+
+    def _cannot_links(self) -> tuple[LabelArray, LabelArray, IntArray]:
+        """Return the groups at both ends of each cannot-link, and the numbers of the pairs."""
+        problem = self.problem
+        pairs = np.flatnonzero(problem.kind == CANNOT)
+        return problem.groups[problem.first[pairs]], problem.groups[problem.second[pairs]], pairs
+
+    def _named(self, pairs: IntArray) -> list[Pair]:
+        """Return the ids at both ends of pairs."""
+        ends = self.problem.first[pairs], self.problem.second[pairs]
+        return list(zip(*(self.points.ids[end].tolist() for end in ends), strict=True))

@@ -44,7 +44,7 @@ class Settings:
     max_iter: int = 100
     tol: float = 2e-5
     hard: bool = False  # no pair is ever broken: COP-KMeans
-    retries: int = 0  # other orders in which hard pairs are tried
+    retries: int = 0  # more searches for labels that keep hard pairs
     seed: int = 0
     task_memory: int = 2**30
 

@@ -170,6 +170,9 @@ FITS: Mapping[str, Case] = {
     "MPCKMeans": learning_pairs(),
     "COPKMeans": of_family(COPKMeans, n_init=2),
     "COPKMeans, many pairs": of_family(COPKMeans, 60, n_init=2),
+    "COPKMeans, labels that are searched for": replace(
+        of_family(COPKMeans, 160, n_init=2), ids=string_ids(120, 0)
+    ),
     "SeededKMeans": seeded(SeededKMeans),
     "SeededKMeans without pairs": seeded(SeededKMeans, pairs=False),
     "SeededKMeans, two classes": seeded(SeededKMeans, classes=2, lazy=True),

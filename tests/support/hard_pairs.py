@@ -46,14 +46,15 @@ class Kept:
     Attributes
     ----------
     kept : problems whose pairs were all kept
-    gave_up : problems that were given up and can be solved: an order that keeps all pairs is
-        searched for, not proved to be absent
+    gave_up : problems that were given up and can be solved
+    unproved : problems that were given up without a proof that they cannot be solved
     broken : pairs broken all the same
     rises : fits in which J rose
     """
 
     kept: int = 0
     gave_up: int = 0
+    unproved: int = 0
     broken: int = 0
     rises: int = 0
 
@@ -66,6 +67,7 @@ def kept_or_not(n_problems: int) -> Kept:
             found, (rows, must, cannot, n_clusters) = fitted(seed)
             if isinstance(found, InfeasibleError):
                 seen.gave_up += int(can_be_kept(len(rows), must, cannot, n_clusters))
+                seen.unproved += not found.proved
                 continue
             seen.kept += 1
             seen.broken += int(broken(found.labels_, must, cannot))

@@ -1,41 +1,19 @@
-"""Starts judged by answers that they were not told: folds, what is kept of them, who wins."""
+"""Folds of the answers, and what labels keep of those that were withheld."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse
 from numpy.typing import NDArray
 
-from hmrf_dask import Constraints, HMRFKMeans, load
-from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.checkpoints.records import LabelsFile, MemoryRun
-from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.fit import starts as fit_starts
-from hmrf_dask.fit.candidates import WHOLE, Heat, Turn, run_fold
-from hmrf_dask.fit.cross_fitting import Choice, match_of, verdict_of
-from hmrf_dask.fit.journal import Candidate
 from hmrf_dask.rows.canonical import hash_ids
-from hmrf_dask.tasks.first_centroids import completed
-from hmrf_dask.tasks.folds import (
-    FOLDS,
-    Agreement,
-    agreement,
-    fold_numbers,
-    nodes_of_fold,
-    without_answers,
-)
-from hmrf_dask.tasks.model import Energy
-from hmrf_dask.tasks.start_sample import StartSample, restrict, start_centroids
+from hmrf_dask.tasks.folds import FOLDS, agreement, fold_numbers
+from hmrf_dask.tasks.start_sample import restrict
 from tests import naive
-from tests.support.cases import two_ways
-from tests.support.loop import make_bench
-from tests.support.problems import label_pairs, planted_text, string_ids
-from tests.support.start_samples import graph_of, random_rows, sample_of, start_sample_of
+from tests.support.problems import string_ids
+from tests.support.start_samples import graph_of
 
 Rows = NDArray[np.int64]
 

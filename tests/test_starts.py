@@ -16,7 +16,7 @@ from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedP
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.fit import candidates, fitting, starts
+from hmrf_dask.fit import candidates, fitting
 from hmrf_dask.fit import starts as fit_starts
 from hmrf_dask.fit.candidates import WHOLE, Heat, Turn, run_candidate
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus

@@ -203,6 +203,18 @@ def test_an_asynchronous_client_is_refused_in_its_loop(process_cluster: LocalClu
     asyncio.run(fit_in_the_loop())
 
 
+def test_an_asynchronous_client_that_was_closed_is_no_lost_one(
+    process_cluster: LocalCluster,
+) -> None:
+    async def close_one() -> Client:
+        async with Client(process_cluster.scheduler_address, asynchronous=True) as client:
+            return client
+
+    closed = asyncio.run(close_one())
+    assert closed.status == "closed"
+    fit(CASE, 2)  # any warning fails a test
+
+
 def test_a_closed_client_is_refused(process_cluster: LocalCluster) -> None:
     client = Client(process_cluster, set_as_default=False)
     client.close()

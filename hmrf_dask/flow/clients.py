@@ -97,14 +97,17 @@ def _warn_of_lost() -> None:
 
 
 def _lost_its_scheduler(client: Any) -> bool:
-    """Tell whether a default client was connected, and closed though nobody called its close()."""
+    """Tell whether a default client was connected, and closed though nobody called its close().
+
+    An asynchronous client ends with its event loop, and is never one that work was meant for.
+    """
     cluster_closed = str(getattr(client.cluster, "status", "")).endswith("closed")
     return (
         client.status == "closed"
         and client._set_as_default
         and client._handle_report_task is not None
         and client._loop_runner.is_started()
-        and not (cluster_closed or client in _INHERITED)
+        and not (cluster_closed or client._asynchronous or client in _INHERITED)
     )
 
 

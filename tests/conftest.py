@@ -45,8 +45,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C be Ctrl-C: a shell makes what it starts in the background ignore it."""
+    """Let Ctrl-C be Ctrl-C (a shell makes what it starts in the background ignore it).
+
+    Nor does a test wait for the disk: no power is cut here. What is synced, and when, is seen by
+    tests that put a function of theirs in this place.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.fsync = lambda descriptor: None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -276,11 +276,15 @@ class LocalStorage(Storage):
 
     def _sync(self, descriptor: int, folders: Iterable[str]) -> None:
         """Sync a file and folders in parallel: a disk waits as long for one as for several."""
-        if self.durable:
-            with ThreadPoolExecutor(1) as pool:
-                synced = pool.submit(self.sync_folders, folders)
-                os.fsync(descriptor)
-                synced.result()
+        if not self.durable:
+            return
+        if not (folders := list(folders)):
+            os.fsync(descriptor)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            synced = pool.submit(self.sync_folders, folders)
+            os.fsync(descriptor)
+            synced.result()
 
 
 class ObjectStorage(Storage):

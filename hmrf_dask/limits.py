@@ -82,6 +82,7 @@ RANGES: Final[dict[str, Range]] = {
 }
 LEAST_COST: Final = 1e-12  # of a cost that is not zero: as far below 1 as the largest is above
 COST_MUST_BE: Final = "must be 0, or from 1e-12 to 1e+12"
+TRUST_MUST_BE: Final = "must be a probability from 0 to 1"
 
 # What a person writes by hand.
 YAML_BYTES: Final = 2**20

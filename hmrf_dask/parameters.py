@@ -39,8 +39,8 @@ class Parameter:
 
     Examples
     --------
-    >>> PARAMETERS["penalty"].values, PARAMETERS["penalty"].default
-    (('distance', 'potts'), 'distance')
+    >>> PARAMETERS["fill"].values, PARAMETERS["fill"].default
+    (('k-means++', 'perturb', 'random'), 'k-means++')
     """
 
     name: str
@@ -86,6 +86,8 @@ class Parameter:
         >>> PARAMETERS["init"].problem("auto", "KMeans")
         "must be one of 'k-means++', 'random' or an array of shape (n_clusters, n_features)"
         """
+        if value is None and self.default is None:
+            return ""
         if self.is_cost:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             return problem_of_cost(value) if is_number else COST_MUST_BE
@@ -115,9 +117,16 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             "Whether feature weights are learned; auto: where the distortion gains by it.",
         ),
         Parameter(
-            "penalty", ("distance", "potts"), "distance", ("HMRFKMeans", "MPCKMeans"),
-            "Whether a violated pair costs by its distance (HMRF), or the same whatever it is "
-            "(PCKMeans).",
+            "penalty", ("auto", "trust", "distance", "potts"), "auto", ("HMRFKMeans", "MPCKMeans"),
+            "What a violated pair costs: by how likely it is right (trust), by its distance "
+            "(HMRF), or the same whatever it is (potts: PCKMeans); auto: trust for cosine or where "
+            "trust is given, else distance.",
+        ),
+        Parameter(
+            "trust", RANGES["share"], None, ("HMRFKMeans", "MPCKMeans"),
+            "The probability that an answer is right; 1 is certain, below 1/2 it is turned round; "
+            "None: as answers that contradict each other show.",
+            objects="an array, one for each pair, or None",
         ),
         Parameter(
             "must_link_cost", RANGES["cost"], 1.0, SOFT,
@@ -162,12 +171,14 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
         ),
         Parameter(
             "closure", FLAG, True, SOFT,
-            "Whether pairs are closed: same and same is same, same and different is different.",
+            "Whether pairs are closed: same and same is same, same and different is different; of "
+            "pairs that cost by trust only those that are certain.",
         ),
         Parameter(
-            "on_conflict", ("raise", "keep", "drop"), "raise", SOFT,
-            "What to do with pairs that contradict each other: refuse them; keep them without the "
-            "closure of their documents; drop the cannot-links among them.",
+            "on_conflict", ("warn", "raise", "keep", "drop"), "warn", SOFT,
+            "What to do with pairs that contradict each other: warn, and keep them without the "
+            "closure of their documents; refuse them; keep them without a word; drop the "
+            "cannot-links among them.",
         ),
         Parameter(
             "retries", Range(0, 255), 20, ("COPKMeans",),

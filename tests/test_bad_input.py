@@ -317,20 +317,39 @@ def test_contradictions_show_the_shortest_witness(form: str) -> None:
     must = [(0, 1), (1, 2), (2, 3), (0, 5), (5, 3), (7, 8)]
     path = " = ".join(name_of(form, row) for row in (0, 5, 3))
     with pytest.raises(ConflictError, match="must-links and cannot-links must not") as caught:
-        HMRFKMeans(2).fit(FORMS[form](good()), must_link=must, cannot_link=[(3, 0), (8, 7)])
+        HMRFKMeans(2, on_conflict="raise").fit(
+            FORMS[form](good()), must_link=must, cannot_link=[(3, 0), (8, 7)]
+        )
     said = str(caught.value)
     assert f"got {path} but {name_of(form, 0)} ≠ {name_of(form, 3)}, and 1 more contrad" in said
-    assert "set on_conflict to keep" in said
+    assert "set on_conflict to warn" in said
     assert [str(one).removeprefix("d") for one in caught.value.witness] == ["0", "5", "3"]
 
 
 @pytest.mark.usefixtures("working")
-@pytest.mark.parametrize(("choice", "done"), [("keep", "kept as soft pairs"), ("drop", "dropped")])
-def test_contradictions_can_be_lived_with(form: str, choice: str, done: str) -> None:
-    model = HMRFKMeans(2, on_conflict=choice, random_state=0)
-    with pytest.warns(HmrfWarning, match=rf"^must-links contradict 1 cannot-link, {done}"):
+@pytest.mark.parametrize("penalty", ["auto", "distance", "potts"])
+@pytest.mark.parametrize(
+    ("settings", "done"),
+    [({}, "kept as pairs that may be broken"), ({"on_conflict": "drop"}, "dropped")],
+)
+def test_contradictions_are_warned_of(
+    form: str, settings: dict[str, Any], done: str, penalty: str
+) -> None:
+    model = HMRFKMeans(2, penalty=penalty, random_state=0, **settings)
+    path = " = ".join(name_of(form, row) for row in (0, 1, 2))
+    chain = f"{path} but {name_of(form, 0)} ≠ {name_of(form, 2)}"
+    with pytest.warns(HmrfWarning, match=rf"^must-links contradict 1 cannot-link, {done}: {chain}"):
         model.fit(FORMS[form](good()), must_link=[(0, 1), (1, 2)], cannot_link=[(0, 2)])
     assert sum(model.violations_.values()) >= 1
+
+
+@pytest.mark.usefixtures("working")
+def test_contradictions_can_be_kept_without_a_word() -> None:
+    pairs: dict[str, Any] = {"must_link": [(0, 1), (1, 2)], "cannot_link": [(0, 2)]}
+    with pytest.warns(HmrfWarning, match="contradict"):
+        warned = HMRFKMeans(2, random_state=0).fit(good(), **pairs)
+    silent = HMRFKMeans(2, on_conflict="keep", random_state=0).fit(good(), **pairs)
+    assert silent.objective_history_.tolist() == warned.objective_history_.tolist()
 
 
 @pytest.mark.parametrize("costs", [[-1.0], [np.inf], [-np.inf]])

@@ -234,10 +234,15 @@ def test_kinds_and_notes_of_pairs_are_those_that_people_write(blobs: Path) -> No
 def test_contradictions_can_be_dropped(blobs: Path) -> None:
     with (blobs / "pairs.csv").open("a") as file:
         file.write("0,21,must\n")
-    refused = fit_blobs(blobs)
+    refused = fit_blobs(blobs, "--on-conflict=raise")
     assert refused.exit_code == 65
     assert "0 ≠ 20" in refused.stderr
-    dropped = fit_blobs(blobs, "--on-conflict=drop")
+    warned = fit_blobs(blobs, "--fresh")
+    assert warned.exit_code == 0
+    chain = "0 = 21 = 20 but 0 ≠ 20"
+    kept = "warning: must-links contradict 1 cannot-link, kept as pairs that may be broken"
+    assert warned.stderr.startswith(f"{kept}: {chain}")
+    dropped = fit_blobs(blobs, "--on-conflict=drop", "--fresh")
     assert dropped.exit_code == 0
     assert dropped.stderr.startswith("warning: must-links contradict 1 cannot-link, dropped")
 

@@ -132,13 +132,19 @@ def brute_energy(
     costs: tuple[float, float],
     closure: bool,
     on_conflict: str,
+    doubted: frozenset[tuple[int, int]] = frozenset(),
 ) -> float:
-    """Energy of the closure, pair by pair, after the words of `algorithms.md` 3."""
-    group = brute_groups(n, list(must))
+    """Energy of the closure, pair by pair, after the words of `algorithms.md` 3.
+
+    Pairs that are doubted are not closed, and count only where the closure does not say what is.
+    """
+    reached = brute_groups(n, list(must))
     if on_conflict == "drop":
-        cannot = {pair: cost for pair, cost in cannot.items() if group[pair[0]] != group[pair[1]]}
-    open_groups = {group[i] for i, j in cannot if group[i] == group[j]}
-    rivals = {frozenset((group[i], group[j])) for i, j in cannot}
+        cannot = {(i, j): cost for (i, j), cost in cannot.items() if reached[i] != reached[j]}
+    group = brute_groups(n, [pair for pair in must if pair not in doubted])
+    certain = [pair for pair in cannot if pair not in doubted]
+    open_groups = {group[i] for i, j in certain if group[i] == group[j]}
+    rivals = {frozenset((group[i], group[j])) for i, j in certain}
     energy = 0.0
     for i, j in itertools.combinations(range(n), 2):
         both_closed = closure and not {group[i], group[j]} & open_groups
@@ -150,6 +156,8 @@ def brute_energy(
         ):
             given_cost = given_pairs.get((i, j), cost if implied else 0.0)
             given_cost = cost if np.isnan(given_cost) else given_cost
+            if (i, j) in doubted and (together or separated):
+                given_cost = cost if implied else 0.0
             if given_pairs is must and labels[i] != labels[j]:
                 energy += given_cost * phi[i, j]
             if given_pairs is cannot and labels[i] == labels[j]:
@@ -188,6 +196,7 @@ def problems(draw: st.DrawFn) -> dict[str, object]:
         "closure": draw(st.booleans()),
         "on_conflict": draw(st.sampled_from(["keep", "drop"])),
         "tables": draw(st.booleans()),
+        "doubted": draw(st.frozensets(pairs) if draw(st.booleans()) else st.just(frozenset())),
         "seed": draw(st.integers(0, 2**32 - 1)),
     }
 
@@ -198,18 +207,30 @@ def built(
     cannot: dict[tuple[int, int], float],
     *,
     shuffle: np.random.Generator | None = None,
+    doubted: frozenset[tuple[int, int]] = frozenset(),
     **options: Any,
 ) -> ConstraintGraph:
     """Build a graph of few nodes, its pairs in any order and orientation."""
-    lists = []
+    lists, joined = [], None
     for pairs in (must, cannot):
         nodes = np.array(list(pairs), np.int64).reshape(-1, 2)
         costs = np.array(list(pairs.values()), np.float64)
+        certain = np.array([pair not in doubted for pair in pairs], np.bool_)
         if shuffle is not None and len(nodes):
             order = shuffle.permutation(len(nodes))
             nodes, costs = shuffle.permuted(nodes[order], axis=1), costs[order]
-        lists.append(CostedPairs(nodes, costs, 1.0 if pairs is must else 0.5))
-    return build_graph(n, *lists, ClosureRules(**options), lambda node: f"d{node}")
+            certain = certain[order]
+        own = certain if doubted else None
+        lists.append(CostedPairs(nodes, costs, 1.0 if pairs is must else 0.5, own))
+    if doubted:
+        joined = np.array(numbered(brute_groups(n, list(must))), np.int32)
+    rules = ClosureRules(**options)
+    return build_graph(n, *lists, rules, lambda node: f"d{node}", joined)
+
+
+def numbered(lowest: list[int]) -> list[int]:
+    """Return groups by their lowest nodes, numbered in the order of these."""
+    return [sorted(set(lowest)).index(one) for one in lowest]
 
 
 def arrays_of(graph: ConstraintGraph) -> list[object]:
@@ -224,7 +245,7 @@ def arrays_of(graph: ConstraintGraph) -> list[object]:
 def test_energy_of_any_labelling_is_that_of_the_closure(problem: dict[str, object]) -> None:
     n, must, cannot = problem["n"], problem["must"], problem["cannot"]
     random = np.random.default_rng(problem["seed"])
-    options = {name: problem[name] for name in ("closure", "on_conflict")}
+    options = {name: problem[name] for name in ("closure", "on_conflict", "doubted")}
     # so small a ratio puts every component with more closure than pairs into tables
     ratio = 1 if problem["tables"] else 64
     with (
@@ -252,9 +273,7 @@ def test_groups_and_components_are_numbered_by_lowest_member(problem: dict[str, 
     n, must, cannot = problem["n"], problem["must"], problem["cannot"]
     graph = built(n, must, cannot, on_conflict="keep")
     for numbers, pairs in ((graph.groups, list(must)), (graph.components, [*must, *cannot])):
-        lowest = brute_groups(n, pairs)
-        wanted = [sorted(set(lowest)).index(one) for one in lowest]
-        assert numbers.tolist() == wanted
+        assert numbers.tolist() == numbered(brute_groups(n, pairs))
     assert graph.group_components[graph.groups].tolist() == graph.components.tolist()
 
 

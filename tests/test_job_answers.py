@@ -18,6 +18,7 @@ from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
 
 HEADER = b"a,b,kind,weight\n"
+REFUSING = {"n_clusters": 3, "n_init": 1, "on_conflict": "raise"}
 ONE = "space/0000", "space/0003", "space/0006", "motor/0001"
 
 
@@ -97,7 +98,7 @@ def test_files_that_cannot_be_read_stop_too(name: str, corpus: JobCorpus) -> Non
 
 @pytest.mark.usefixtures("unread")
 def test_contradictions_are_reported_with_their_lines(corpus: JobCorpus) -> None:
-    job = corpus.write_all(20, 0)
+    job = corpus.write_all(20, 0, method=REFUSING)
     a, b, c, d = ONE
     corpus.write({"answers.csv": rows(f"{a},{b},must,", f"{a},{d},cannot,", f"{c},{b},must,")})
     corpus.write({"more.csv": rows(f"{c},{a},cannot,")})
@@ -109,6 +110,31 @@ def test_contradictions_are_reported_with_their_lines(corpus: JobCorpus) -> None
         pytest.raises(AssertionError, match="a document was read"),
     ):
         run(job, answers=["more.csv"], on_bad_record="quarantine")
+
+
+@pytest.mark.usefixtures("unread")
+def test_contradictions_are_warned_of_with_their_lines(corpus: JobCorpus) -> None:
+    job = corpus.write_all(20, 0, method={"n_clusters": 3, "n_init": 1})
+    a, b, c, _ = ONE
+    corpus.write({"answers.csv": rows(f"{a},{b},must,", f"{c},{b},must,")})
+    corpus.write({"more.csv": rows(f"{c},{a},cannot,")})
+    words = "contradict 1 cannot-link, kept as pairs that may be broken: answers.csv, lines 2, 3; "
+    chain = f"more.csv, lines 2: {a!r} = {b!r} = {c!r} but {a!r} ≠ {c!r}"
+    with (
+        pytest.warns(HmrfWarning, match=re.escape(words + chain)),
+        pytest.raises(AssertionError, match="a document was read"),
+    ):
+        run(job, answers=["more.csv"])
+
+
+def test_contradictions_are_warned_of_once(corpus: JobCorpus) -> None:
+    job = corpus.write_all(20, 0, method={"n_clusters": 3, "n_init": 1})
+    a, b, *_ = ONE
+    corpus.write({"answers.csv": rows(f"{a},{b},must,", f"{b},{a},cannot,")})
+    with pytest.warns(HmrfWarning, match="contradict") as warned:
+        report = run(job)
+    assert report.status == "done"
+    assert sum("contradict" in str(one.message) for one in warned) == 1
 
 
 def test_contradictions_that_may_be_lived_with_stop_nothing(corpus: JobCorpus) -> None:
@@ -209,7 +235,7 @@ def test_a_class_is_one_in_all_files(corpus: JobCorpus) -> None:
 
 
 def test_contradicted_classes_are_reported_with_their_lines(corpus: JobCorpus) -> None:
-    job = corpus.write_all(20, 0, answers=["more.csv"])
+    job = corpus.write_all(20, 0, answers=["more.csv"], method=REFUSING)
     a, b, *_ = ONE
     corpus.write({"answers.csv": labelled(f"{a},space", f"{b},space")})
     corpus.write({"more.csv": rows(f"{b},{a},cannot,")})

@@ -29,6 +29,7 @@ from pipelines.papers import (
     inference,
     kdd2004,
     large,
+    noise,
     refinement,
     scale,
     sdm2004,
@@ -43,7 +44,7 @@ from tests.proofs.news import folds as folds_of_the_proof
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        kdd2004, sdm2004, icml2002, defaults, costs, genes, inference, large, refinement,
+        kdd2004, sdm2004, icml2002, defaults, costs, genes, inference, large, noise, refinement,
     )
 }  # fmt: skip
 N_ROWS = 96  # a half of them has more than the 1,000 pairs that experiments ask for

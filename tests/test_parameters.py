@@ -77,12 +77,12 @@ def test_docstrings_say_what_the_table_says(method: str) -> None:
 def test_literals_in_the_code_are_those_of_the_table() -> None:
     assert PARAMETERS["distortion"].values == tuple(DISTORTIONS)
     for name, literal in (
-        ("penalty", Penalty),
         ("weight_update", WeightUpdate),
         ("inference", Inference),
         ("on_conflict", OnConflict),
     ):
         assert PARAMETERS[name].values == get_args(literal)
+    assert PARAMETERS["penalty"].values == ("auto", *get_args(Penalty))
 
 
 def test_every_parameter_is_a_setting_of_the_fit() -> None:

@@ -182,7 +182,7 @@ class Nights:
 
     def __init__(self, corpus: JobCorpus, **job: Any) -> None:
         self.corpus = corpus
-        self.job = corpus.write_all(60, 0, method=FEW, **job)
+        self.job = corpus.write_all(60, 0, **{"method": FEW, **job})
         self.path = corpus.folder / "documents" / "part-002.jsonl.gz"
         self.there = self.path.read_bytes()
         self.ids = [one["id"] for one in corpus.documents]
@@ -332,7 +332,7 @@ def test_predictions_report_answers_that_will_stop_the_next_fit(corpus: JobCorpu
 
 
 def test_a_contradiction_waits_with_its_documents(corpus: JobCorpus) -> None:
-    nights = Nights(corpus)
+    nights = Nights(corpus, method={**FEW, "on_conflict": "raise"})
     first, second, gone = nights.ids[0], nights.ids[3], nights.gone
     run(nights.job)
     nights.without()

@@ -258,6 +258,8 @@ def _answers(answers: dict[str, Any]) -> Iterator[str]:
             f"violated: {violated['must']:,} of {counted(pairs['must'], 'must-link')}, "
             f"{violated['cannot']:,} of {counted(pairs['cannot'], 'cannot-link')}"
         )
+    if suspect := answers.get("suspect", 0):  # runs of former versions have none
+        yield f"{counted(suspect, 'answer')} more likely wrong than right"
     for name, words in (("quarantined", "of answers quarantined"), ("waiting", WAITING)):
         if answers[name]:
             yield f"{counted(answers[name], 'line')} {words}"

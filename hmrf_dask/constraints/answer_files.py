@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.constraints.answer_rows import (
-    PAIR,
     Answer,
     AnswerTable,
     Labelled,
@@ -26,6 +25,7 @@ from hmrf_dask.constraints.answer_rows import (
     said,
 )
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
+from hmrf_dask.constraints.votes import trust_of_classes, trust_of_votes
 from hmrf_dask.documents.delimited import ending_of, read_table
 from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.documents.records import BadRecord
@@ -76,14 +76,17 @@ def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
         shown = "; ".join(f"{table.unit} {bad.line}: {bad.reason}" for bad in table.bad[:SHOWN])
         more = f"; … ({len(table.bad)} in all)" if len(table.bad) > SHOWN else ""
         raise InvalidInputError(f"{address}, {shown}{more}")
+    judged = [said(pair.first, pair.second, must=pair.must) for pair in table.pairs]
+    trust = trust_of_votes(judged, [pair.notes for pair in table.pairs], {}).tolist()
     rows = list(table.labels.values())
-    before = {said(pair.first, pair.second, must=pair.must) for pair in table.pairs}
-    for kind, partner, row in class_links(rows, before):
-        table.pairs.append(Answer(partner, rows[row].document, kind, rows[row].line))
+    for kind, *ends in class_links(rows, set(judged)):
+        one, two = (rows[row] for row in ends)
+        table.pairs.append(Answer(one.document, two.document, kind, two.line))
+        trust.append(trust_of_classes(one, two, {}))
     if not table.pairs:
         return Constraints(ids=ids)
     pairs = _as_integers(table, required=not ids, text=_ending(address) == ".csv")
-    must = np.array([pair.must for pair in table.pairs])
+    must, likely = np.array([pair.must for pair in table.pairs]), np.array(trust)
     weights = np.array([pair.weight for pair in table.pairs])
     try:
         return Constraints(
@@ -91,6 +94,8 @@ def parse_pairs(data: bytes, address: str, *, ids: bool = True) -> Constraints:
             pairs[~must],
             must_link_costs=weights[must],
             cannot_link_costs=weights[~must],
+            must_link_trust=likely[must],
+            cannot_link_trust=likely[~must],
             ids=ids,
         )
     except InvalidInputError as error:
@@ -207,21 +212,28 @@ def _put(address: str, data: bytes) -> None:
         raise
 
 
-def _columns(constraints: Constraints) -> tuple[AnyArray, list[str], AnyArray]:
+def _columns(constraints: Constraints) -> tuple[AnyArray, dict[str, list[Any]]]:
+    """Return the pairs, and by name what is known of each: None where it is the estimator's."""
     pairs = np.concatenate([constraints.must_nodes, constraints.cannot_nodes])
     kinds = ["must"] * len(constraints.must_nodes) + ["cannot"] * len(constraints.cannot_nodes)
-    weights = np.concatenate([constraints.must_link_costs, constraints.cannot_link_costs])
-    return constraints.documents[pairs], kinds, weights
+    columns: dict[str, list[Any]] = {"kind": kinds}
+    for name, must, cannot in (
+        ("weight", constraints.must_link_costs, constraints.cannot_link_costs),
+        ("trust", constraints.must_link_trust, constraints.cannot_link_trust),
+    ):
+        values = np.concatenate([must, cannot]).tolist()
+        columns[name] = [None if value != value else value for value in values]
+    return constraints.documents[pairs], columns
 
 
 def _csv_bytes(constraints: Constraints) -> bytes:
-    pairs, kinds, weights = _columns(constraints)
-    written = ["" if np.isnan(weight) else repr(weight) for weight in weights.tolist()]
+    pairs, columns = _columns(constraints)
+    rows = zip(*pairs.T.tolist(), *columns.values(), strict=True)
     text = io.StringIO(newline="")
     # Python 3.11 quotes a carriage return inside an id only when lines end with one (RFC 4180).
     writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(PAIR)
-    writer.writerows(zip(*pairs.T.tolist(), kinds, written, strict=True))
+    writer.writerow(["a", "b", *columns])
+    writer.writerows(rows)  # a number is written as it is, None as nothing
     return text.getvalue().encode()
 
 
@@ -231,25 +243,24 @@ def encode_pairs(constraints: Constraints) -> bytes:
 
     from hmrf_dask.storage.parquet import encode_parquet  # it imports pyarrow, too
 
-    pairs, kinds, weights = _columns(constraints)
+    pairs, columns = _columns(constraints)
     ids = pa.string() if constraints.documents.dtype.kind == "U" else pa.int64()
-    columns = {
-        "a": pa.array(pairs[:, 0].tolist(), ids),
-        "b": pa.array(pairs[:, 1].tolist(), ids),
-        "kind": pa.array(kinds, pa.string()),
-        "weight": pa.array(weights, pa.float64(), mask=np.isnan(weights)),
-    }
-    return encode_parquet(pa.table(columns))
+    arrays = {name: pa.array(pairs[:, end].tolist(), ids) for end, name in enumerate("ab")}
+    arrays["kind"] = pa.array(columns.pop("kind"), pa.string())
+    arrays |= {name: pa.array(values, pa.float64()) for name, values in columns.items()}
+    return encode_parquet(pa.table(arrays))
 
 
 def _jsonl_bytes(constraints: Constraints) -> bytes:
-    pairs, kinds, weights = _columns(constraints)
-    rows = zip(*pairs.T.tolist(), kinds, weights.tolist(), strict=True)
-    lines = [
-        {"a": first, "b": second, "kind": kind} | ({} if weight != weight else {"weight": weight})
-        for first, second, kind, weight in rows
-    ]
-    return encode_lines(lines)
+    pairs, columns = _columns(constraints)
+    rows = zip(*pairs.T.tolist(), *columns.values(), strict=True)
+    names = ("a", "b", *columns)
+    return encode_lines(
+        [
+            {name: value for name, value in zip(names, row, strict=True) if value is not None}
+            for row in rows
+        ]
+    )
 
 
 _WRITERS = {".csv": _csv_bytes, ".jsonl": _jsonl_bytes, ".parquet": encode_pairs}

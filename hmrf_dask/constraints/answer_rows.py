@@ -1,9 +1,10 @@
 """Rows of answers: two documents, a kind and maybe a weight, or a document and its class.
 
 Names of columns are compared without regard to case and to spaces around them; a column without
-one is called by its number. All other columns are notes: what somebody wrote next to an answer; no
-result depends on it. `annotator`, `trust`, `time` and `comment` are reserved: their values must be
-of a sensible kind.
+one is called by its number. All other columns are notes: what somebody wrote next to an answer. Of
+these `trust` says how likely the answer is right, or `annotator` whose trust it is; no result
+depends on others. `annotator`, `trust`, `time` and `comment` are reserved: their values must be of
+a sensible kind.
 """
 
 from __future__ import annotations
@@ -248,29 +249,29 @@ def said(first: object, second: object, *, must: bool) -> Said:
 
 def class_links(
     rows: Sequence[Labelled], before: Collection[Said]
-) -> Iterator[tuple[bool, Any, int]]:
-    """Yield pairs that say what classes say, as few as say all of it: kind, partner, row.
+) -> Iterator[tuple[bool, int, int]]:
+    """Yield pairs that say what classes say, as few as say all of it: kind, and both rows.
 
     A class is a chain of must-links; its first document is cannot-linked to that of each other.
     `rows` have each document once; pairs that are said `before`, maybe with a weight of their own,
-    are left out. A pair is of the document of a row, by its number, and of its partner.
+    are left out. A pair is of the documents of two rows, by their numbers, the earlier one first.
 
     Examples
     --------
     >>> rows = [Labelled("a", "x", 1), Labelled("b", "y", 2), Labelled("c", "x", 3)]
     >>> list(class_links(rows, before=set()))
-    [(False, 'a', 1), (True, 'a', 2)]
+    [(False, 0, 1), (True, 0, 2)]
     """
-    last: dict[str, Any] = {}
-    first: list[Any] = []
+    last: dict[str, int] = {}
+    first: list[int] = []
     for row, (document, label, *_) in enumerate(rows):
         must = label in last
         for partner in [last[label]] if must else first:
-            if said(partner, document, must=must) not in before:
+            if said(rows[partner].document, document, must=must) not in before:
                 yield must, partner, row
         if not must:
-            first.append(document)
-        last[label] = document
+            first.append(row)
+        last[label] = row
 
 
 def _pair_problem(first: Any, second: Any, weight: Any) -> str:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from hmrf_dask.constraints.pairs import canonical_pairs, freeze_arrays
+from hmrf_dask.constraints.pairs import PairValues, canonical_pairs, freeze_arrays
 from hmrf_dask.errors import ConflictError, InvalidInputError
 from hmrf_dask.kernels.compiled import njit
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, Sized
@@ -150,10 +150,11 @@ def _write_across(
                 place += 1
 
 
-OnConflict = Literal["raise", "keep", "drop"]
+OnConflict = Literal["warn", "raise", "keep", "drop"]
 Names = Callable[[int], object]
 
 N_WITNESSES = 100
+SOFT: Final = "kept as pairs that may be broken"  # what is said of contradictions
 SHOWN_PATH = 8  # documents of a witness that a message shows
 
 
@@ -186,19 +187,30 @@ def witnesses(
 
 
 def _conflict_message(path: tuple[object, ...], n_more: int) -> str:
+    more = "contradiction" if n_more == 1 else "contradictions"
+    rest = f", and {n_more:,} more {more}" if n_more else ""
+    return (
+        "must-links and cannot-links must not contradict each other, got "
+        f"{chain_of(path)}{rest}: correct the pairs, or, where pairs may be broken (HMRFKMeans, "
+        "PCKMeans), set on_conflict to warn (given pairs only for these documents) or drop "
+        "(without the contradicting cannot-links)"
+    )
+
+
+def chain_of(path: tuple[object, ...]) -> str:
+    """Return a contradiction as people write it, the middle of a long one left out.
+
+    Examples
+    --------
+    >>> chain_of(("a", "b", "c"))
+    "'a' = 'b' = 'c' but 'a' ≠ 'c'"
+    """
     shown = [repr(name) for name in path]
     if len(shown) > SHOWN_PATH:
         half = SHOWN_PATH // 2
         left_out = f"… ({len(shown) - SHOWN_PATH} more documents) …"
         shown = [*shown[:half], left_out, *shown[-half:]]
-    more = "contradiction" if n_more == 1 else "contradictions"
-    rest = f", and {n_more:,} more {more}" if n_more else ""
-    return (
-        "must-links and cannot-links must not contradict each other, got "
-        f"{' = '.join(shown)} but {path[0]!r} ≠ {path[-1]!r}{rest}: correct the pairs, or, "
-        "where pairs may be broken (HMRFKMeans, PCKMeans), set on_conflict to keep (given pairs "
-        "only for these documents) or drop (without the contradicting cannot-links)"
-    )
+    return f"{' = '.join(shown)} but {path[0]!r} ≠ {path[-1]!r}"
 
 
 EXPLICIT_PAIRS = 2048  # closure pairs that any component may have written out
@@ -216,7 +228,7 @@ class ConstraintGraph(Sized):
     differences, given cost minus closure cost, and may be negative.
     """
 
-    groups: LabelArray  # must-link group of each node, numbered by lowest member
+    groups: LabelArray  # group of each node, numbered by lowest member
     components: LabelArray  # of each node, over both kinds of pairs, numbered by lowest member
     group_components: LabelArray  # component of each group
     must_pairs: LabelArray  # explicit pairs of nodes, shape (m, 2), lower first, sorted
@@ -263,6 +275,7 @@ class CostedPairs(NamedTuple):
     pairs: IntArray | LabelArray  # shape (m, 2)
     costs: FloatArray | None = None  # NaN for the cost of a closure pair; None where all cost that
     closure_cost: float = 1.0  # of a closure pair of this kind: the estimator's cost
+    certain: BoolArray | None = None  # which pairs are closed; None: all. Then each comes once
 
 
 class _Ordered(NamedTuple):
@@ -271,6 +284,12 @@ class _Ordered(NamedTuple):
     pairs: LabelArray
     costs: FloatArray
     closure_cost: float
+    certain: BoolArray
+
+    def chosen(self, which: BoolArray) -> _Ordered:
+        """Return some of the pairs."""
+        few = (self.pairs[which], self.costs[which])
+        return _Ordered(*few, self.closure_cost, self.certain[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +305,7 @@ class ClosureRules:
 
     closure: bool = True  # False: the pairs themselves only, everywhere
     closure_form: bool = True  # whether the distortion can take closure penalties from tables
-    on_conflict: OnConflict = "raise"  # keep: without the closure of the groups that contradict
+    on_conflict: OnConflict = "raise"  # warn, keep: without the closure of groups that contradict
     pair_budget: int = PAIR_BUDGET  # closure pairs in total where there is no `closure_form`
 
 
@@ -298,16 +317,24 @@ class _Forms(NamedTuple):
     members: LabelArray
     closed: BoolArray
     rivals: LabelArray
+    contradictory: LabelArray  # groups with a cannot-link inside
 
 
 def build_graph(
-    n_nodes: int, must: CostedPairs, cannot: CostedPairs, rules: ClosureRules, names: Names = int
+    n_nodes: int,
+    must: CostedPairs,
+    cannot: CostedPairs,
+    rules: ClosureRules,
+    names: Names = int,
+    joined: LabelArray | None = None,
 ) -> ConstraintGraph:
     """Work out groups, components, contradictions and the form of every component's closure.
 
     Time and memory are linear in the pairs, except that a component with at most
     max(2048, 64 × its pairs) closure pairs has them written out. Nodes are the constrained
-    documents in the order of their ids; errors and `conflicts` give their `names`.
+    documents in the order of their ids; errors and `conflicts` give their `names`. Where not all
+    pairs are certain, `joined` are the groups that they join all the same (numbered by lowest
+    member, certain must-links inside): they move together, but have no closure.
 
     Raises
     ------
@@ -327,65 +354,87 @@ def build_graph(
     """
     musts = _ordered(must, n_nodes, "must_link", names)
     cannots = _ordered(cannot, n_nodes, "cannot_link", names)
-    groups = connected_numbers(n_nodes, musts.pairs)
-    inside = groups[cannots.pairs[:, 0]] == groups[cannots.pairs[:, 1]]
+    reached = connected_numbers(n_nodes, musts.pairs)
+    inside = reached[cannots.pairs[:, 0]] == reached[cannots.pairs[:, 1]]
     contradictions = cannots.pairs[inside]
     conflicts = witnesses(n_nodes, musts.pairs, contradictions, names, rules.on_conflict)
-    dropped, kept = contradictions[:0], contradictions
+    dropped = contradictions[:0]
     if rules.on_conflict == "drop":
-        dropped, kept = contradictions, contradictions[:0]
-        cannots = cannots._replace(pairs=cannots.pairs[~inside], costs=cannots.costs[~inside])
-    contradictory = np.unique(groups[kept[:, 0]])
+        dropped, cannots = contradictions, cannots.chosen(~inside)
+    closed = reached
+    if not musts.certain.all():
+        closed = connected_numbers(n_nodes, musts.pairs[musts.certain])
     components = connected_numbers(n_nodes, np.concatenate([musts.pairs, cannots.pairs]))
-    forms = _forms(groups, components, cannots.pairs, contradictory, rules.closure)
+    forms = _forms(closed, components, cannots.pairs[cannots.certain], rules.closure)
     n_pairs = _pairs_per_component(components, musts.pairs, cannots.pairs)
     tables = _table_components(_closure_sizes(forms), n_pairs, rules)
     in_table = tables[forms.components]
     must_keys, cannot_keys = _written_keys(forms, in_table, n_nodes)
-    explicit_must = _explicit(musts, groups, forms.closed, in_table, must_keys, n_nodes)
-    explicit_cannot = _explicit(cannots, groups, forms.closed, in_table, cannot_keys, n_nodes)
+    explicit_must = _explicit(musts, closed, forms, in_table, must_keys)
+    explicit_cannot = _explicit(cannots, closed, forms, in_table, cannot_keys)
+    groups, number = _groups(closed, joined, tables[components], forms)
+    group_components = np.zeros(int(groups.max(initial=-1)) + 1, np.int32)
+    group_components[groups] = components
+    table_groups = np.zeros(len(group_components), np.bool_)
+    table_groups[number[forms.closed & in_table]] = True
+    rivals = np.sort(number[forms.rivals[in_table[forms.rivals[:, 0]]]], axis=1)
     return ConstraintGraph(
         groups=groups,
         components=components,
-        group_components=forms.components,
+        group_components=group_components,
         must_pairs=explicit_must[0],
         must_pair_costs=explicit_must[1],
         cannot_pairs=explicit_cannot[0],
         cannot_pair_costs=explicit_cannot[1],
         table_components=tables,
-        table_groups=forms.closed & in_table,
-        rivals=forms.rivals[in_table[forms.rivals[:, 0]]],
+        table_groups=table_groups,
+        rivals=rivals[np.lexsort((rivals[:, 1], rivals[:, 0]))],
         must_link_cost=musts.closure_cost,
         cannot_link_cost=cannots.closure_cost,
-        contradictory_groups=contradictory,
+        contradictory_groups=np.unique(number[forms.contradictory]),
         dropped_pairs=dropped,
         conflicts=conflicts,
         n_conflicts=len(contradictions),
     )
 
 
+def _groups(
+    closed: LabelArray, joined: LabelArray | None, in_table: BoolArray, forms: _Forms
+) -> tuple[LabelArray, LabelArray]:
+    """Return the group of every node, and of every group with a closure the number it has there.
+
+    In table form groups are those with a closure, else those that all pairs join.
+    """
+    if joined is None:
+        return closed, np.arange(len(forms.closed), dtype=np.int32)
+    lowest = forms.members[forms.starts[:-1]]  # of every group with a closure
+    _, first = np.unique(joined, return_index=True)
+    owner = np.where(in_table, lowest[closed], first[joined])
+    own = np.stack([np.arange(len(owner)), owner], axis=1).astype(np.int32)
+    groups = connected_numbers(len(owner), own)
+    return groups, groups[lowest]
+
+
 def _ordered(costed: CostedPairs, n_nodes: int, kind: str, names: Names) -> _Ordered:
     nodes = np.asarray(costed.pairs, np.int64).reshape(-1, 2)
     costs = np.full(len(nodes), np.nan) if costed.costs is None else costed.costs
-    pairs, costs = canonical_pairs(nodes, np.asarray(costs, np.float64), n_nodes, kind, names)
+    certain = np.ones(len(nodes), np.bool_) if costed.certain is None else costed.certain
+    values = PairValues(np.asarray(costs, np.float64), certain.astype(np.float64))
+    pairs, (costs, certain) = canonical_pairs(nodes, values, n_nodes, kind, names)
     default = float(costed.closure_cost)
-    return _Ordered(pairs, np.where(np.isnan(costs), default, costs), default)
+    return _Ordered(pairs, np.where(np.isnan(costs), default, costs), default, certain > 0)
 
 
-def _forms(
-    groups: LabelArray,
-    components: LabelArray,
-    cannot: LabelArray,
-    contradictory: LabelArray,
-    closure: bool,
-) -> _Forms:
+def _forms(groups: LabelArray, components: LabelArray, cannot: LabelArray, closure: bool) -> _Forms:
     group_components = np.zeros(int(groups.max(initial=-1)) + 1, np.int32)
     group_components[groups] = components
+    sides = groups[cannot]
+    contradictory = np.unique(sides[sides[:, 0] == sides[:, 1], 0])
     closed = np.full(len(group_components), closure)
     closed[contradictory] = False
     starts, members = members_by_number(groups, len(group_components))
     rivals = _rival_groups(groups, cannot, closed)
-    return _Forms(group_components, starts, members, closed, rivals)
+    return _Forms(group_components, starts, members, closed, rivals, contradictory)
 
 
 def _rival_groups(groups: LabelArray, cannot: LabelArray, closed: BoolArray) -> LabelArray:
@@ -441,14 +490,19 @@ def _written_keys(forms: _Forms, in_table: BoolArray, n_nodes: int) -> tuple[Int
 def _explicit(
     costed: _Ordered,
     groups: LabelArray,
-    has_closure: BoolArray,
+    forms: _Forms,
     in_table: BoolArray,
     closure_keys: IntArray,
-    n_nodes: int,
 ) -> tuple[LabelArray, FloatArray]:
-    """Return the explicit pairs of one kind: closure, costs of their own, differences."""
+    """Return the explicit pairs of one kind: closure, costs of their own, differences.
+
+    What is not certain is left out where the closure says what is.
+    """
+    n_nodes = len(groups)
+    if not costed.certain.all():
+        costed = costed.chosen(costed.certain | ~_decided(groups[costed.pairs], forms))
     ends = groups[costed.pairs]
-    closed = has_closure[ends].all(axis=1)
+    closed = forms.closed[ends].all(axis=1) & costed.certain
     tabled = closed & in_table[ends[:, 0]]
     costs = np.where(tabled, costed.costs - costed.closure_cost, costed.costs)
     keys = costed.pairs[:, 0].astype(np.int64) * n_nodes + costed.pairs[:, 1]
@@ -462,3 +516,12 @@ def _explicit(
     np.floor_divide(every, max(n_nodes, 1), out=pairs[:, 0], casting="unsafe")
     np.remainder(every, max(n_nodes, 1), out=pairs[:, 1], casting="unsafe")
     return pairs, every_cost
+
+
+def _decided(ends: LabelArray, forms: _Forms) -> BoolArray:
+    """Return between which groups a closure says whether they are one."""
+    n_groups, sides = len(forms.closed), np.sort(ends.astype(np.int64), axis=1)
+    rivals = forms.rivals[:, 0].astype(np.int64) * n_groups + forms.rivals[:, 1]
+    apart = np.isin(sides[:, 0] * n_groups + sides[:, 1], rivals)
+    one = (sides[:, 0] == sides[:, 1]) & forms.closed[sides[:, 0]]
+    return np.asarray(one | apart)

@@ -7,20 +7,19 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import COST_MUST_BE, LEAST_COST, RANGES
+from hmrf_dask.limits import COST_MUST_BE, LEAST_COST, RANGES, TRUST_MUST_BE
 from hmrf_dask.redaction import shortened
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Constraints:
-    """Must-links and cannot-links, each with an optional cost: canonical and immutable.
+    """Must-links and cannot-links, maybe with costs or trust of their own: canonical, immutable.
 
     The content does not depend on the order of the pairs, on (a, b) against (b, a), or on exact
     repeats. Pairs name row numbers, or document ids (strings, or integers with ``ids=True``).
@@ -31,6 +30,8 @@ class Constraints:
         Pairs of integers or of strings; both lists must name documents the same way.
     must_link_costs, cannot_link_costs : array-like of shape (m,), optional
         Cost of each pair, at least 0; NaN means the estimator's cost.
+    must_link_trust, cannot_link_trust : array-like of shape (m,), optional
+        Probability that each pair is right, 0 to 1; NaN means the estimator's `trust`.
     ids : bool, default=False
         Integers are document ids, not row numbers. Strings are always document ids.
 
@@ -42,6 +43,8 @@ class Constraints:
         The pairs as positions in `documents`, lower first, sorted, each once.
     must_link_costs, cannot_link_costs : ndarray of shape (m,), float64
         Cost of each pair, NaN for the estimator's.
+    must_link_trust, cannot_link_trust : ndarray of shape (m,), float64
+        Probability that each pair is right, NaN for the estimator's.
     by_id : bool
         Whether the pairs name document ids.
 
@@ -59,6 +62,8 @@ class Constraints:
     cannot_nodes: LabelArray
     must_link_costs: FloatArray
     cannot_link_costs: FloatArray
+    must_link_trust: FloatArray
+    cannot_link_trust: FloatArray
     by_id: bool
 
     def __init__(
@@ -68,20 +73,26 @@ class Constraints:
         *,
         must_link_costs: object = None,
         cannot_link_costs: object = None,
+        must_link_trust: object = None,
+        cannot_link_trust: object = None,
         ids: bool = False,
     ) -> None:
         must, cannot = _as_pairs(must_link, "must_link"), _as_pairs(cannot_link, "cannot_link")
-        must_costs = _as_costs(must_link_costs, len(must), "must_link")
-        cannot_costs = _as_costs(cannot_link_costs, len(cannot), "cannot_link")
         documents, must_codes, cannot_codes = _encode(must, cannot)
         values: dict[str, Any] = {"documents": documents}
-        for kind, codes, costs in (
-            ("must", must_codes, must_costs),
-            ("cannot", cannot_codes, cannot_costs),
+        for kind, codes, costs, trust in (
+            ("must", must_codes, must_link_costs, must_link_trust),
+            ("cannot", cannot_codes, cannot_link_costs, cannot_link_trust),
         ):
-            values[f"{kind}_nodes"], values[f"{kind}_link_costs"] = canonical_pairs(
-                codes, costs, len(documents), f"{kind}_link", lambda node: documents[node].item()
+            name = f"{kind}_link"
+            given = PairValues(
+                _as_costs(costs, len(codes), name), _as_trust(trust, len(codes), name)
             )
+            nodes, given = canonical_pairs(
+                codes, given, len(documents), name, lambda node: documents[node].item()
+            )
+            values |= {f"{kind}_nodes": nodes, f"{name}_costs": given.costs}
+            values[f"{name}_trust"] = given.trust
         for array in values.values():
             array.flags.writeable = False
         values["by_id"] = bool(ids) or documents.dtype.kind == "U"
@@ -94,12 +105,18 @@ class Constraints:
 
     def __reduce__(self) -> tuple[Callable[..., Constraints], tuple[Any, ...]]:
         """Rebuild through the constructor, so that the arrays stay read-only after pickling."""
-        costs = {
-            "must_link_costs": self.must_link_costs,
-            "cannot_link_costs": self.cannot_link_costs,
-        }
-        rebuild = partial(Constraints, **costs, ids=self.by_id)
-        return rebuild, (self.must_link, self.cannot_link)
+        return _rebuilt, (self.must_link, self.cannot_link, self.values(), self.by_id)
+
+    def values(self) -> dict[str, FloatArray]:
+        """Return costs and trust as arguments for constraints of the same pairs.
+
+        Examples
+        --------
+        >>> pairs = Constraints([(0, 1)], must_link_trust=[0.9])
+        >>> Constraints(pairs.must_link, **pairs.values()).must_link_trust.tolist()
+        [0.9]
+        """
+        return {name: getattr(self, name) for name in _VALUES}
 
     def __len__(self) -> int:
         """Count the pairs of both kinds."""
@@ -112,6 +129,18 @@ class Constraints:
             f"Constraints({len(self.must_nodes)} must-link, {len(self.cannot_nodes)} cannot-link, "
             f"{len(self.documents)} documents by {named})"
         )
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether some pairs have trust of their own that is below 1.
+
+        Examples
+        --------
+        >>> Constraints([(0, 1)], must_link_trust=[0.9]).is_uncertain
+        True
+        """
+        own = (self.must_link_trust, self.cannot_link_trust)
+        return any(bool((trust < 1.0).any()) for trust in own)
 
     @property
     def must_link(self) -> AnyArray:
@@ -146,13 +175,15 @@ class Constraints:
         """
         digest = hashlib.sha256(b"hmrf_dask constraints 1\n")
         digest.update(json.dumps([self.by_id, self.documents.tolist()]).encode())
-        for nodes, costs in (
-            (self.must_nodes, self.must_link_costs),
-            (self.cannot_nodes, self.cannot_link_costs),
-        ):
+        for kind in ("must", "cannot"):
+            nodes, costs = getattr(self, f"{kind}_nodes"), getattr(self, f"{kind}_link_costs")
             digest.update(f"\n{len(nodes)}\n".encode())
             digest.update(nodes.astype("<i4").tobytes())
             digest.update(np.where(np.isnan(costs), -1.0, costs).astype("<f8").tobytes())
+        trust = np.concatenate([self.must_link_trust, self.cannot_link_trust])
+        if not np.isnan(trust).all():  # pairs without it are what they were before there was any
+            digest.update(b"\ntrust\n")
+            digest.update(np.where(np.isnan(trust), -1.0, trust).astype("<f8").tobytes())
         return digest.hexdigest()
 
     def as_text(self) -> Constraints:
@@ -168,13 +199,12 @@ class Constraints:
         return Constraints(
             self.must_link.astype(np.str_),
             self.cannot_link.astype(np.str_),
-            must_link_costs=self.must_link_costs,
-            cannot_link_costs=self.cannot_link_costs,
+            **self.values(),
         )
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, ids: bool = True) -> Constraints:
-        r"""Read a pair file: columns a, b, kind and, if wanted, weight; all others are notes.
+        r"""Read a pair file: columns a, b, kind and, if wanted, weight and trust; others are notes.
 
         Parameters
         ----------
@@ -186,8 +216,9 @@ class Constraints:
         Notes
         -----
         A kind is must, must-link, same, 1, true or yes, or cannot, cannot-link, different, 0, false
-        or no, in any case. Notes (`annotator`, `trust`, `time`, `comment` are checked) are no part
-        of constraints. A file with columns id and label has known classes, which become pairs.
+        or no, in any case; trust is the probability that the answer is right. Notes (`annotator`,
+        `time`, `comment` are checked) are no part of constraints. A file with columns id and label
+        has known classes, which become pairs that are certain.
 
         CSV has no types: its ids are integers when every one of them is written exactly as Python
         writes an integer, text otherwise; `as_text` loses nothing on the way back.
@@ -217,7 +248,7 @@ class Constraints:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     Constraints([("b", "a")]).to_file(Path(folder, "pairs.csv"))
         ...     Path(folder, "pairs.csv").read_text().split()
-        ['a,b,kind,weight', 'a,b,must,']
+        ['a,b,kind,weight,trust', 'a,b,must,,']
         """
         from hmrf_dask.constraints.answer_files import write_pairs
 
@@ -225,25 +256,43 @@ class Constraints:
 
 
 SHOWN = 5  # how many offenders an error names
+_VALUES = ("must_link_costs", "cannot_link_costs", "must_link_trust", "cannot_link_trust")
+
+
+def _rebuilt(must: AnyArray, cannot: AnyArray, values: Any, by_id: bool) -> Constraints:
+    """Return constraints that were pickled: through the constructor, so arrays stay read-only."""
+    return Constraints(must, cannot, **values, ids=by_id)
+
+
+class PairValues(NamedTuple):
+    """What may be given with pairs, NaN where the estimator's is meant."""
+
+    costs: FloatArray
+    trust: FloatArray
+
+    def chosen(self, places: IntArray | BoolArray) -> PairValues:
+        """Return those of some of the pairs."""
+        return PairValues(*(np.ascontiguousarray(values[places]) for values in self))
 
 
 def canonical_pairs(
     pairs: IntArray,
-    costs: FloatArray,
+    values: PairValues,
     n_nodes: int,
     kind: str,
     names: Callable[[int], object],
-) -> tuple[LabelArray, FloatArray]:
+) -> tuple[LabelArray, PairValues]:
     """Order pairs (lower, higher), sort them and fold repeats; refuse self-pairs and two costs.
 
-    Pairs are node indexes in 0..n_nodes-1, shape (m, 2); a cost of NaN is the estimator's. Errors
-    say `kind` of the pairs and the `names` of nodes.
+    Pairs are node indexes in 0..n_nodes-1, shape (m, 2). Errors say `kind` of the pairs and the
+    `names` of nodes.
 
     Examples
     --------
-    >>> pairs, costs = np.array([[2, 0], [0, 1], [0, 2]]), np.array([2.0, 1.0, 2.0])
-    >>> nodes, costs = canonical_pairs(pairs, costs, 3, "must_link", int)
-    >>> nodes.tolist(), costs.tolist()
+    >>> values = PairValues(np.array([2.0, 1.0, 2.0]), np.full(3, np.nan))
+    >>> pairs = np.array([[2, 0], [0, 1], [0, 2]])
+    >>> nodes, values = canonical_pairs(pairs, values, 3, "must_link", int)
+    >>> nodes.tolist(), values.costs.tolist()
     ([[0, 1], [0, 2]], [1.0, 2.0])
     """
     lower, higher = pairs.min(axis=1), pairs.max(axis=1)
@@ -261,36 +310,38 @@ def canonical_pairs(
         )
     keys = lower.astype(np.int64) * n_nodes + higher
     order = np.argsort(keys, kind="stable")
-    keys, costs = keys[order], costs[order]
+    keys, values = keys[order], values.chosen(order)
     fresh = np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)]
-    _refuse_two_costs(keys, costs, fresh, n_nodes, kind, names)
+    repeats = keys, fresh, n_nodes
+    for word, given in zip(("cost", "trust"), values, strict=True):
+        _refuse_two(word, given, repeats, kind, names)
     keys = keys[fresh]
     nodes = np.stack([keys // max(n_nodes, 1), keys % max(n_nodes, 1)], axis=1).astype(np.int32)
-    return nodes, np.ascontiguousarray(costs[fresh])
+    return nodes, values.chosen(fresh)
 
 
-def _refuse_two_costs(
-    keys: IntArray,
-    costs: FloatArray,
-    fresh: BoolArray,
-    n_nodes: int,
+def _refuse_two(
+    word: str,
+    values: FloatArray,
+    repeats: tuple[IntArray, BoolArray, int],
     kind: str,
     names: Callable[[int], object],
 ) -> None:
-    """Refuse a pair that is given with two different costs (NaN, the estimator's, is one)."""
-    same = (costs[1:] == costs[:-1]) | (np.isnan(costs[1:]) & np.isnan(costs[:-1]))
+    """Refuse a pair that is given with two different costs, or trusts (NaN is one of them)."""
+    keys, fresh, n_nodes = repeats
+    same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
     clash = np.unique(keys[1:][~fresh[1:] & ~same])
     if not len(clash):
         return
 
     def pair(key: int) -> str:
-        """Return both names of a pair and the costs that were given for it."""
-        values = sorted(set(np.nan_to_num(costs[keys == key], nan=-1.0).tolist()))
-        shown = " and ".join("the estimator's" if cost < 0 else f"{cost:g}" for cost in values)
+        """Return both names of a pair and the values that were given for it."""
+        found = sorted(set(np.nan_to_num(values[keys == key], nan=-1.0).tolist()))
+        shown = " and ".join("the estimator's" if value < 0 else f"{value:g}" for value in found)
         return f"{names(key // n_nodes)!r}, {names(key % n_nodes)!r} ({shown})"
 
     raise InvalidInputError(
-        f"a {kind} pair must have one cost, got two different ones for {_listed(clash, pair)}: "
+        f"a {kind} pair must have one {word}, got two different ones for {_listed(clash, pair)}: "
         "keep one of them"
     )
 
@@ -354,6 +405,22 @@ def _from_objects(array: AnyArray, kind: str) -> AnyArray:
 
 def _as_costs(value: object, n_pairs: int, kind: str) -> FloatArray:
     """Return float64 costs, NaN where the estimator's cost is meant; -0.0 becomes 0.0."""
+    costs = _as_numbers(value, n_pairs, f"{kind}_costs", "cost")
+    bad = np.flatnonzero(((costs < LEAST_COST) | (costs > RANGES["cost"].most)) & (costs != 0))
+    _refuse_values(costs, bad, f"{kind}_costs {COST_MUST_BE}")
+    return costs
+
+
+def _as_trust(value: object, n_pairs: int, kind: str) -> FloatArray:
+    """Return float64 probabilities, NaN where the estimator's trust is meant."""
+    trust = _as_numbers(value, n_pairs, f"{kind}_trust", "probability")
+    bad = np.flatnonzero((trust < 0.0) | (trust > 1.0))
+    _refuse_values(trust, bad, f"{kind}_trust {TRUST_MUST_BE}")
+    return trust
+
+
+def _as_numbers(value: object, n_pairs: int, name: str, word: str) -> FloatArray:
+    """Return a number of each pair, NaN for all of them without any."""
     if value is None:
         return np.full(n_pairs, np.nan)
     try:
@@ -361,23 +428,22 @@ def _as_costs(value: object, n_pairs: int, kind: str) -> FloatArray:
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError("a mask would be lost")
         objects = raw.flat if raw.dtype.kind == "O" else ()
-        if raw.dtype.kind not in "iufO" or any(isinstance(cost, bool | str) for cost in objects):
+        if raw.dtype.kind not in "iufO" or any(isinstance(one, bool | str) for one in objects):
             raise TypeError("no numbers")
-        costs = np.array(raw, dtype=np.float64)
+        numbers = np.array(raw, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"{kind}_costs must be numbers, got {shortened(value)}") from error
-    if costs.shape != (n_pairs,):
+        raise InvalidInputError(f"{name} must be numbers, got {shortened(value)}") from error
+    if numbers.shape != (n_pairs,):
         raise InvalidInputError(
-            f"{kind}_costs must have shape ({n_pairs},), one cost per pair, got shape {costs.shape}"
+            f"{name} must have shape ({n_pairs},), one {word} per pair, got shape {numbers.shape}"
         )
-    out_of_range = (costs < LEAST_COST) | (costs > RANGES["cost"].most)
-    bad = np.flatnonzero(out_of_range & (costs != 0))
+    return numbers + 0.0
+
+
+def _refuse_values(values: FloatArray, bad: IntArray, problem: str) -> None:
     if len(bad):
-        shown = _listed(bad, lambda row: f"{costs[row]:g} for pair {row}")
-        raise InvalidInputError(
-            f"{kind}_costs {COST_MUST_BE} (NaN for the estimator's), got {shown}"
-        )
-    return costs + 0.0
+        shown = _listed(bad, lambda row: f"{values[row]:g} for pair {row}")
+        raise InvalidInputError(f"{problem} (NaN for the estimator's), got {shown}")
 
 
 def _encode(must: AnyArray, cannot: AnyArray) -> tuple[AnyArray, IntArray, IntArray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from collections.abc import Mapping
 from copy import copy
@@ -19,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
-from hmrf_dask.errors import DistortionError, InvalidInputError
+from hmrf_dask.errors import DistortionError, HmrfWarning, InvalidInputError
 from hmrf_dask.estimators.files import SavedModel, save_model
 from hmrf_dask.estimators.inputs import (
     GivenRows,
@@ -27,6 +28,7 @@ from hmrf_dask.estimators.inputs import (
     draw_seed,
     given_centroids,
     given_seeds,
+    is_by_pair,
     is_lazy,
     make_settings,
     without_costs,
@@ -120,10 +122,20 @@ class HMRFEstimator(
         parameters = self.get_params(deep=False)
         values = {name: parameters[name] for name in parameters if name in PARAMETERS}
         values["random_state"] = self._seed(run_dir)
-        settings = make_settings(values, self._fixed, distortion, self._method)
-        constraints = as_constraints(must_link, cannot_link)
+        constraints = as_constraints(must_link, cannot_link, values.get("trust"))
+        if is_by_pair(values.get("trust")):
+            values["trust"] = None
+        trusting = constraints is not None and constraints.is_uncertain
+        if trusting and "penalty" not in values:
+            warnings.warn(
+                f"{type(self).__name__} takes all pairs as equally likely: their trust changes "
+                "nothing; use HMRFKMeans",
+                HmrfWarning,
+                stacklevel=2,
+            )
         if "must_link_cost" in self._fixed:
             constraints = without_costs(constraints)
+        settings = make_settings(values, self._fixed, distortion, self._method, trusting=trusting)
         corpus = self._corpus(X, fitting=True)
         check_memory([table_task(settings.n_clusters, corpus.n_features)])
         seeds, n_clusters, fixed = None, settings.n_clusters, self._fixed_seeds
@@ -156,6 +168,7 @@ class HMRFEstimator(
         self.objective_terms_ = state.energy.terms()
         self.objective_history_ = np.asarray(fitted.objective_history())
         self.violations_ = fitted.violations()
+        self.suspect_answers_ = fitted.suspect_answers()
         self.n_iter_ = fitted.n_iter
         self.stop_reason_ = fitted.stop
         self.converged_ = "max_iter" not in fitted.stop
@@ -270,6 +283,8 @@ class HMRFEstimator(
             parameters["distortion"] = self._distortion.name
         if isinstance(parameters["random_state"], np.random.RandomState):
             parameters["random_state"] = None  # its state has moved on; seed_ is what it drew
+        if is_by_pair(parameters.get("trust")):
+            parameters["trust"] = None  # it belongs to the pairs, which are no part of the model
         return {
             name: value.item() if isinstance(value, np.generic) else value
             for name, value in parameters.items()

@@ -30,8 +30,15 @@ class HMRFKMeans(HMRFEstimator):
         Whether feature weights are learned; "auto": where the distortion gains by it. That is what
         was shown to help: on for euclidean, i-divergence and kl, off for cosine, pearson and own
         distortions.
-    penalty : {"distance", "potts"}, default="distance"
-        Whether a violated pair costs by its distance (HMRF), or the same whatever it is (PCKMeans).
+    penalty : {"auto", "trust", "distance", "potts"}, default="auto"
+        What a violated pair costs: by how likely it is right (trust), by its distance (HMRF), or
+        the same whatever it is (potts: PCKMeans); auto: trust for cosine or where trust is given,
+        else distance. By trust it is κ ln(p / (1 - p)) for a pair that is right with probability p,
+        κ the standard deviation of the distance between two rows.
+    trust : float, array or None, default=None
+        The probability that an answer is right; 1 is certain, below 1/2 it is turned round; None:
+        as answers that contradict each other show. An array has one for each pair, the must-links
+        first; a pair's own, in a `Constraints` or a file, goes before.
     must_link_cost : float, default=1.0
         What a violated must-link costs, times its penalty. A pair's own cost goes before.
     cannot_link_cost : float, default=1.0
@@ -54,10 +61,11 @@ class HMRFKMeans(HMRFEstimator):
     weight_update : {"normalized", "paper"}, default="normalized"
         How weights of cosine and pearson are learned.
     closure : bool, default=True
-        Whether pairs are closed: same and same is same, same and different is different.
-    on_conflict : {"raise", "keep", "drop"}, default="raise"
-        What to do with pairs that contradict each other: refuse them; keep them without the closure
-        of their documents; drop the cannot-links among them.
+        Whether pairs are closed: same and same is same, same and different is different; of pairs
+        that cost by trust only those that are certain.
+    on_conflict : {"warn", "raise", "keep", "drop"}, default="warn"
+        What to do with pairs that contradict each other: warn, and keep them without the closure of
+        their documents; refuse them; keep them without a word; drop the cannot-links among them.
     n_init : int, default=10
         Number of unconstrained starts; of many rows most run a few iterations only. Up to 50,000
         rows × clusters every start runs to its end. Beyond, all run 3 iterations; up to 5,000 rows
@@ -123,7 +131,8 @@ class HMRFKMeans(HMRFEstimator):
         *,
         distortion: str | Distortion = "cosine",
         learn_weights: str | bool = "auto",
-        penalty: str = "distance",
+        penalty: str = "auto",
+        trust: Any = None,
         must_link_cost: float = 1.0,
         cannot_link_cost: float = 1.0,
         init: Any = "auto",
@@ -132,7 +141,7 @@ class HMRFKMeans(HMRFEstimator):
         refine: str | bool = "auto",
         weight_update: str = "normalized",
         closure: bool = True,
-        on_conflict: str = "raise",
+        on_conflict: str = "warn",
         n_init: int = 10,
         max_iter: int = 100,
         tol: float = 2e-5,
@@ -182,7 +191,7 @@ class PCKMeans(HMRFEstimator):
         inference: str = "icm",
         refine: str | bool = "auto",
         closure: bool = True,
-        on_conflict: str = "raise",
+        on_conflict: str = "warn",
         n_init: int = 10,
         max_iter: int = 100,
         tol: float = 2e-5,
@@ -215,7 +224,8 @@ class MPCKMeans(HMRFEstimator):
         n_clusters: int = 8,
         *,
         learn_weights: str | bool = "auto",
-        penalty: str = "distance",
+        penalty: str = "auto",
+        trust: Any = None,
         must_link_cost: float = 1.0,
         cannot_link_cost: float = 1.0,
         init: Any = "auto",
@@ -223,7 +233,7 @@ class MPCKMeans(HMRFEstimator):
         inference: str = "icm",
         refine: str | bool = "auto",
         closure: bool = True,
-        on_conflict: str = "raise",
+        on_conflict: str = "warn",
         n_init: int = 10,
         max_iter: int = 100,
         tol: float = 2e-5,

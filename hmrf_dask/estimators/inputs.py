@@ -42,11 +42,17 @@ class Labelled(NamedTuple):
 
 
 def make_settings(
-    parameters: Mapping[str, Any], fixed: Mapping[str, Any], distortion: Distortion, method: str
+    parameters: Mapping[str, Any],
+    fixed: Mapping[str, Any],
+    distortion: Distortion,
+    method: str,
+    *,
+    trusting: bool = False,
 ) -> Settings:
     """Return the settings that an estimator's parameters mean; `random_state` is a seed by now.
 
-    The `method` is the estimator's name in the table of parameters, `fixed` what makes it this one.
+    The `method` is the estimator's name in the table of parameters, `fixed` what makes it this one;
+    `trusting` says whether pairs have trust of their own.
     """
     values = {name: _plain(value) for name, value in parameters.items()}
     for name, value in values.items():
@@ -56,6 +62,8 @@ def make_settings(
         values["init"] = "given"
     values["learn_weights"] = _learning(values.get("learn_weights", False), distortion)
     _check_refinement(values["refine"], distortion)
+    if "penalty" in values:
+        values["penalty"] = _penalty(values["penalty"], values["trust"], distortion, trusting)
     values["seed"] = values.pop("random_state")
     values.pop("distortion", None)
     return Settings(**{**values, **fixed}, task_memory=task_memory())
@@ -128,14 +136,20 @@ def _other_shape(
     )
 
 
-def as_constraints(must_link: Any, cannot_link: Any) -> Constraints | None:
+def as_constraints(must_link: Any, cannot_link: Any, trust: Any = None) -> Constraints | None:
     """Return the pairs that `fit` got as constraints, None where there are none.
+
+    `trust` is a probability for each of them, must-links first, if it is an array.
 
     Examples
     --------
     >>> len(as_constraints([(0, 1)], [(1, 2)])), as_constraints(None, None)
     (2, None)
+    >>> as_constraints([(0, 1)], [(1, 2)], [0.9, 0.8]).cannot_link_trust.tolist()
+    [0.8]
     """
+    if is_by_pair(trust):
+        return _trusted(must_link, cannot_link, trust)
     if isinstance(must_link, Constraints) and cannot_link is None:
         return must_link
     if isinstance(must_link, Constraints) or isinstance(cannot_link, Constraints):
@@ -147,8 +161,42 @@ def as_constraints(must_link: Any, cannot_link: Any) -> Constraints | None:
     return Constraints(must_link, cannot_link)
 
 
+def is_by_pair(trust: Any) -> bool:
+    """Return whether trust is given for each pair, not one for all.
+
+    Examples
+    --------
+    >>> is_by_pair([0.9]), is_by_pair(0.9), is_by_pair(None)
+    (True, False, False)
+    """
+    return not (trust is None or isinstance(trust, str) or np.ndim(trust) == 0)
+
+
+def _trusted(must_link: Any, cannot_link: Any, trust: Any) -> Constraints | None:
+    """Return pairs with the trust that an array gives each of them."""
+    if isinstance(must_link, Constraints) or isinstance(cannot_link, Constraints):
+        raise InvalidInputError(
+            "trust must be one number, or None, where pairs are a Constraints, got an array: give "
+            "it must_link_trust and cannot_link_trust"
+        )
+    n_must, n_cannot = (0 if pairs is None else len(pairs) for pairs in (must_link, cannot_link))
+    if np.shape(trust) != (n_must + n_cannot,):
+        raise ConfigurationError(
+            f"trust must be one number, None, or an array of shape ({n_must + n_cannot},), a "
+            f"probability for each pair, must-links first, got shape {np.shape(trust)}"
+        )
+    if not n_must + n_cannot:
+        return None
+    return Constraints(
+        must_link,
+        cannot_link,
+        must_link_trust=trust[:n_must],
+        cannot_link_trust=trust[n_must:],
+    )
+
+
 def without_costs(constraints: Constraints | None) -> Constraints | None:
-    """Return the same pairs without costs of their own, for estimators whose pairs have none."""
+    """Return the same pairs without costs or trust, for estimators whose pairs have none."""
     if constraints is None:
         return None
     return Constraints(constraints.must_link, constraints.cannot_link, ids=constraints.by_id)
@@ -167,6 +215,18 @@ def _learning(asked: str | bool, distortion: Distortion) -> bool:
             "has no rule for feature weights, got True"
         )
     return bool(asked)
+
+
+def _penalty(asked: str, trust: float | None, distortion: Distortion, trusting: bool) -> str:
+    trusting |= trust is not None
+    if asked == "auto":
+        return "trust" if trusting or distortion.name == "cosine" else "distance"
+    if asked != "trust" and trusting:
+        raise ConfigurationError(
+            f"trust must go with penalty 'auto' or 'trust', got penalty {asked!r}, which costs the "
+            "same however likely a pair is right; leave one of them out"
+        )
+    return asked
 
 
 def _check_refinement(asked: str | bool, distortion: Distortion) -> None:

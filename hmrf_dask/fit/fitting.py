@@ -19,7 +19,8 @@ import numpy as np
 
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.checkpoints.records import MemoryRun
-from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.constraints.closure import SOFT, chain_of
+from hmrf_dask.constraints.pairs import SHOWN, Constraints
 from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
@@ -40,6 +41,7 @@ from hmrf_dask.fit.problem import (
 from hmrf_dask.fit.refinement import refines
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
 from hmrf_dask.fit.starts import initialise, prepare_start_sample
+from hmrf_dask.fit.suspects import SuspectAnswer, find_suspects
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
@@ -173,8 +175,7 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     _warn_of_zero_rows(facts, distortion)
     pairs = linked = None
     if asked.constraints:
-        closure_form = distortion.closure_form
-        pairs = preparation.resolve(flow, corpus, asked.constraints, settings, closure_form)
+        pairs = preparation.resolve(flow, corpus, asked.constraints, settings, distortion)
         _warn_of_conflicts(pairs, settings)
         linked = pairs
     if seeds is not None:
@@ -286,11 +287,14 @@ def _warn_of_zero_rows(facts: Facts, distortion: Distortion) -> None:
 
 
 def _warn_of_conflicts(pairs: Pairs, settings: Settings) -> None:
-    if pairs.graph.n_conflicts:
-        done = "kept as soft pairs without closure" if settings.on_conflict == "keep" else "dropped"
+    graph = pairs.graph
+    if graph.n_conflicts and settings.on_conflict != "keep":
+        done = "dropped" if settings.on_conflict == "drop" else SOFT
+        chains = "; ".join(chain_of(path) for path in graph.conflicts[:SHOWN])
+        more = f"; … ({graph.n_conflicts:,} in all)" if graph.n_conflicts > SHOWN else ""
         warnings.warn(
-            f"must-links contradict {counted(pairs.graph.n_conflicts, 'cannot-link')}, {done}; the "
-            f"first: {pairs.graph.conflicts[0]}",
+            f"must-links contradict {counted(graph.n_conflicts, 'cannot-link')}, {done}: "
+            f"{chains}{more}",
             HmrfWarning,
             stacklevel=5,
         )
@@ -348,6 +352,13 @@ class Fitted:
         for home, own in zip(used, computed, strict=True):
             labels[homes == home] = own
         return labels
+
+    def suspect_answers(self) -> list[SuspectAnswer]:
+        """Return the answers that are more likely wrong than right, the least likely first."""
+        if self.pairs is None or self.problem.constraints is not self.pairs:
+            return []
+        labels = self._labels_of_nodes(self.pairs)
+        return find_suspects(self.flow, self.problem, self.state, self.run, labels)
 
     def violations(self) -> dict[str, int]:
         """Return how many of the given pairs the labels break."""

@@ -14,6 +14,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, MemoryPlanError
+from hmrf_dask.fit.answers import GivenPairs, given_pairs, graph_of_answers, weigh_answers
 from hmrf_dask.fit.problem import Pairs
 from hmrf_dask.fit.refinement import SHARE
 from hmrf_dask.flow.cluster import memory_of_a_task
@@ -32,7 +33,7 @@ from hmrf_dask.tasks.partitions import (
     survey_slice,
 )
 from hmrf_dask.tasks.start_sample import start_sample_size
-from hmrf_dask.types import AnyArray, FloatArray, IntArray
+from hmrf_dask.types import AnyArray, IntArray
 
 SLICE_ROWS = 2**22  # whose labels a task may hold, 4 bytes each, before and after
 
@@ -103,7 +104,11 @@ def extent_of(facts: Facts, n_features: int) -> Extent:
 
 
 def resolve(
-    flow: Dataflow, corpus: Corpus, constraints: Constraints, settings: Settings, closure_form: bool
+    flow: Dataflow,
+    corpus: Corpus,
+    constraints: Constraints,
+    settings: Settings,
+    distortion: Distortion,
 ) -> Pairs:
     """Return the constraints as pairs of nodes, nodes sorted by the id of their document."""
     rows = _rows_of(flow, corpus, constraints)
@@ -111,41 +116,39 @@ def resolve(
     order = np.argsort(ids, kind="stable")
     node = np.empty(len(order), np.int64)
     node[order] = np.arange(len(order))
-    must, cannot = node[constraints.must_nodes], node[constraints.cannot_nodes]
-    unit, costs = _costs(constraints, settings)
-    must_link, cannot_link = rounded_costs(
-        np.asarray([settings.must_link_cost, settings.cannot_link_cost]), unit
-    )
-    sorted_ids = ids[order]
+    given, sorted_ids = given_pairs(constraints, node), ids[order]
+    rules = ClosureRules(settings.closure, distortion.closure_form, settings.on_conflict)
 
-    def names(number: int) -> object:
+    def name(number: int) -> object:
         """Return the id of a node."""
         return sorted_ids[number].item()
 
-    graph = build_graph(
-        len(order),
-        CostedPairs(must, costs[0], float(must_link)),
-        CostedPairs(cannot, costs[1], float(cannot_link)),
-        ClosureRules(settings.closure, closure_form, settings.on_conflict),
-        names=names,
-    )
+    odds = None
+    if not settings.hard and max(settings.must_link_cost, settings.cannot_link_cost) > 0:
+        odds = weigh_answers(flow, corpus, distortion, given, settings)
+    if settings.penalty == "trust" and odds is not None:
+        unit, graph = graph_of_answers(len(order), given, odds, settings, rules, name)
+    else:
+        unit, costed = _costed(given, settings)
+        graph = build_graph(len(order), *costed, rules, name)
     if settings.hard:
-        refuse_clique(graph, settings.n_clusters, names)
-    return Pairs(graph, rows[order], values[order], unit, must, cannot)
+        refuse_clique(graph, settings.n_clusters, name)
+    pairs = (given[0].pairs, given[1].pairs, odds, constraints.documents[order])
+    return Pairs(graph, rows[order], values[order], unit, *pairs)
 
 
-def _costs(
-    constraints: Constraints, settings: Settings
-) -> tuple[float, tuple[FloatArray, FloatArray]]:
-    """Return the unit of costs and the given costs rounded to it."""
-    must, cannot = constraints.must_link_costs, constraints.cannot_link_costs
-    largest = max(
-        settings.must_link_cost,
-        settings.cannot_link_cost,
-        *(float(np.nanmax(costs, initial=0.0)) for costs in (must, cannot)),
-    )
+def _costed(
+    given: tuple[GivenPairs, GivenPairs], settings: Settings
+) -> tuple[float, tuple[CostedPairs, CostedPairs]]:
+    """Return the unit of costs, and the pairs with their costs rounded to it."""
+    defaults = np.asarray([settings.must_link_cost, settings.cannot_link_cost])
+    largest = max(*defaults.tolist(), *(float(np.nanmax(k.costs, initial=0.0)) for k in given))
     unit = cost_unit(largest)
-    return unit, (rounded_costs(must, unit), rounded_costs(cannot, unit))
+    must, cannot = (
+        CostedPairs(kind.pairs, rounded_costs(kind.costs, unit), float(default))
+        for kind, default in zip(given, rounded_costs(defaults, unit), strict=True)
+    )
+    return unit, (must, cannot)
 
 
 def _rows_of(flow: Dataflow, corpus: Corpus, constraints: Constraints) -> IntArray:

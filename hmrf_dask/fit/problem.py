@@ -19,7 +19,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import LabelledPartition, first_labels, gather_rows
 from hmrf_dask.tasks.rounds import Cutting, cut_problem
-from hmrf_dask.types import AnyArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 ENTRY_BYTES = 8  # value and index of an entry
 ROW_BYTES = 64  # indptr, key and a short id
@@ -59,7 +59,19 @@ class Pairs:
     cost_unit: float
     must: AnyArray = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # given, of nodes
     cannot: AnyArray = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    odds: AnswerOdds | None = None  # of the given pairs; None where breaking them is no matter
+    names: AnyArray = field(default_factory=lambda: np.zeros(0, np.int64))  # of nodes, as given
     held: LabelArray | None = None  # labels that nodes keep to the end; then there are no pairs
+
+
+@dataclass(frozen=True)
+class AnswerOdds:
+    """κ, and how likely the given pairs are right: `trust` is that of pairs without their own."""
+
+    kappa: float
+    trust: float
+    must: FloatArray  # log odds
+    cannot: FloatArray
 
 
 class CorpusRows(NamedTuple):
@@ -101,7 +113,7 @@ class Problem:
     @property
     def potts(self) -> bool:
         """Whether penalties ignore distances."""
-        return self.settings.penalty == "potts"
+        return self.settings.penalty != "distance"
 
     @property
     def cost_unit(self) -> float:

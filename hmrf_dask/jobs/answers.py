@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,17 @@ from hmrf_dask.constraints.answer_rows import (
     said,
     two_classes,
 )
-from hmrf_dask.constraints.closure import connected_numbers, witnesses
+from hmrf_dask.constraints.closure import SOFT, chain_of, connected_numbers, witnesses
 from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.constraints.votes import trust_of_classes, trust_of_votes
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.documents.jsonl import encode_lines
-from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
+from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError, counted
+from hmrf_dask.fit.suspects import SuspectAnswer
 from hmrf_dask.jobs.inputs import AnswerFile
 from hmrf_dask.jobs.job_file import Method
 from hmrf_dask.jobs.places import ANSWERS
+from hmrf_dask.parameters import PARAMETERS
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ class Given:
     labels: list[tuple[int, Labelled]]
     rejects: list[Reject]  # lines that are no pairs, or judge a pair again in another way
     n_answers: int  # lines that say something, rejected ones among them
+    annotators: Mapping[str, float] = field(default_factory=dict)  # trust in each, by name
 
     def place(self, row: int) -> tuple[str, int]:
         """Return file and line."""
@@ -74,6 +78,14 @@ class Given:
         rows = zip(self.must.tolist(), self.pairs.tolist(), strict=True)
         return [said(*ends, must=kind) for kind, ends in rows]
 
+    def places(self) -> dict[Said, tuple[str, int]]:
+        """Return file and line of what lines say, the first that says it."""
+        found: dict[Said, tuple[str, int]] = {}
+        for row, judged in enumerate(self.judged()):
+            if judged not in found:
+                found[judged] = self.place(row)
+        return found
+
     def chosen(self, rows: BoolArray) -> Given:
         """Return some of the pairs, and all else."""
         return replace(self, **{name: getattr(self, name)[rows] for name in ("files", *_COLUMNS)})
@@ -85,7 +97,10 @@ class Given:
         if not links:
             return replace(self, labels=[])
         rows_of_pairs = [row for *_, row in links]
-        pairs = np.array([(other, rows[row].document) for _, other, row in links], dtype=object)
+        ends = [(rows[one], rows[two]) for _, one, two in links]
+        pairs = np.array([(one.document, two.document) for one, two in ends], dtype=object)
+        notes = np.empty(len(links), object)
+        notes[:] = [{"trust": trust_of_classes(*both, self.annotators)} for both in ends]
         return replace(
             self,
             pairs=np.concatenate([self.pairs, pairs]),
@@ -93,7 +108,7 @@ class Given:
             weights=np.concatenate([self.weights, np.full(len(links), np.nan)]),
             files=np.concatenate([self.files, [self.labels[row][0] for row in rows_of_pairs]]),
             lines=np.concatenate([self.lines, [rows[row].line for row in rows_of_pairs]]),
-            notes=np.concatenate([self.notes, np.full(len(links), None)]),
+            notes=np.concatenate([self.notes, notes]),
             labels=[],
         )
 
@@ -102,11 +117,14 @@ class Given:
         must, cannot = self.must, ~self.must
         if not len(must):
             return None
+        trust = trust_of_votes(self.judged(), self.notes.tolist(), self.annotators)
         return Constraints(
             self.pairs[must] if must.any() else None,
             self.pairs[cannot] if cannot.any() else None,
             must_link_costs=self.weights[must],
             cannot_link_costs=self.weights[cannot],
+            must_link_trust=trust[must],
+            cannot_link_trust=trust[cannot],
             ids=True,
         )
 
@@ -125,9 +143,10 @@ NOTHING_GIVEN = Given(
 )
 
 
-def read_answers(files: Sequence[AnswerFile]) -> Given:
+def read_answers(files: Sequence[AnswerFile], annotators: Mapping[str, float]) -> Given:
     """Return the lines of all files; ids are text, as those of documents are."""
-    return put_together([(one.path, parse_lines(one.data, one.path)) for one in files])
+    given = put_together([(one.path, parse_lines(one.data, one.path)) for one in files])
+    return replace(given, annotators=annotators)
 
 
 def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
@@ -232,25 +251,38 @@ def way_out(*, too_much: bool) -> str:
     return "correct the answers, or leave such lines out by on_bad_record: quarantine"
 
 
-def refuse_contradictions(given: Given, method: Method | None, *, certain: bool) -> None:
-    """Refuse must-links that lead from one end of a cannot-link to the other, if the method does.
+def on_conflict_of(method: Method | None) -> str:
+    """Return what a method does with answers that contradict each other; None: any by default.
 
-    Where pairs may be left out yet for want of their documents that is not certain, and a warning.
+    Examples
+    --------
+    >>> on_conflict_of(None), on_conflict_of(Method(name="COPKMeans", n_clusters=3))
+    ('warn', 'raise')
     """
-    if method and (method.name == "KMeans" or method.value_of("on_conflict") != "raise"):
-        return
-    given = given.with_classes()
-    pairs = given.constraints()
+    if method is None or method.name == "KMeans":
+        return "warn" if method is None else "keep"  # KMeans has no use for any
+    known = method.name in PARAMETERS["on_conflict"].methods
+    return str(method.value_of("on_conflict")) if known else "raise"
+
+
+def judge_contradictions(given: Given, method: Method | None, *, certain: bool) -> str:
+    """Return how must-links contradict cannot-links where the method warns of it, else "".
+
+    ConflictError says it where the method refuses it; where pairs may be left out yet for want of
+    their documents that is not certain, and a warning.
+    """
+    choice = on_conflict_of(method)
+    pairs = given.with_classes().constraints() if choice in ("warn", "raise") else None
     if pairs is None:
-        return
+        return ""
     n_documents, cannot = len(pairs.documents), pairs.cannot_nodes
     groups = connected_numbers(n_documents, pairs.must_nodes)
     inside = cannot[groups[cannot[:, 0]] == groups[cannot[:, 1]]]
-    names = pairs.documents.tolist()
+    names = pairs.documents.tolist().__getitem__
     try:
-        witnesses(n_documents, pairs.must_nodes, inside, names.__getitem__, "raise")
+        chains = witnesses(n_documents, pairs.must_nodes, inside, names, choice)
     except ConflictError as error:
-        said = f"{_lines_of(given, error.witness)}: {error}"
+        said = f"{_lines_of(given.with_classes(), error.witness)}: {error}"
         if certain:
             raise ConflictError(said, error.witness) from None
         warnings.warn(
@@ -258,19 +290,22 @@ def refuse_contradictions(given: Given, method: Method | None, *, certain: bool)
             HmrfWarning,
             stacklevel=2,
         )
+        return ""
+    if not chains:
+        return ""
+    lines = given.with_classes()
+    shown = "; ".join(f"{_lines_of(lines, one)}: {chain_of(one)}" for one in chains[:SHOWN])
+    more = f"; … ({len(inside):,} in all)" if len(inside) > SHOWN else ""
+    return f"must-links contradict {counted(len(inside), 'cannot-link')}, {SOFT}: {shown}{more}"
 
 
 def _lines_of(given: Given, path: tuple[object, ...]) -> str:
     """Return where the pairs of a contradiction stand."""
-    ends = [(True, *some) for some in pairwise(map(str, path))] + [
-        (False, str(path[0]), str(path[-1]))
-    ]
-    found: dict[Said, int] = {}
-    for row, judged in enumerate(given.judged()):
-        found.setdefault(judged, row)
-    shown: dict[str, list[str]] = {}
-    for must, one, other in ends[: SHOWN - 1] + ends[SHOWN - 1 :][-1:]:
-        where, line = given.place(found[must, min(one, other), max(one, other)])
+    ends = [said(*two, must=True) for two in pairwise(path)]
+    ends.append(said(path[0], path[-1], must=False))
+    found, shown = given.places(), dict[str, list[str]]()
+    for judged in ends[: SHOWN - 1] + ends[SHOWN - 1 :][-1:]:
+        where, line = found[judged]
         shown.setdefault(where, []).append(str(line))
     return "; ".join(f"{where}, lines {', '.join(some)}" for where, some in shown.items())
 
@@ -299,6 +334,15 @@ class Answers:
     def notes(self) -> bytes:
         """Return the other columns of answers, a JSON line for each."""
         return encode_lines(_noted(self.given))
+
+    def suspects(self, found: Sequence[SuspectAnswer]) -> bytes:
+        """Return answers that a fit finds improbable, a JSON line for each, with their lines."""
+        places = self.known.with_classes().places() if found else {}
+        lines = []
+        for one in found:
+            source, line = places[said(one.a, one.b, must=one.kind == MUST)]
+            lines.append({**one._asdict(), "source": source, "line": line})
+        return encode_lines(lines)
 
 
 def split_answers(given: Given, documents: Documents) -> Answers:

@@ -28,8 +28,8 @@ from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
     Answers,
     Given,
+    judge_contradictions,
     put_together,
-    refuse_contradictions,
     refused,
     shown_unknown,
     split_answers,
@@ -120,7 +120,8 @@ def judge_answers(
     used = given if split is None or run is None else split.known
     method = None if job is None else job.method
     try:
-        refuse_contradictions(used, method, certain=split is not None or not may_wait)
+        said = judge_contradictions(used, method, certain=split is not None or not may_wait)
+        remarks += [said] if said else []
     except ConflictError as error:
         problems.append(str(error))
     if job is not None and job.mode == "predict":

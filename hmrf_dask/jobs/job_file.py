@@ -437,6 +437,12 @@ class Job(Section):
     name: str = Field(default="job", pattern=NAME_PATTERN, max_length=100)
     manifest: Place
     answers: tuple[Place, ...] = Field(default=(), max_length=LIST_ITEMS)
+    annotators: dict[str, Annotated[float, Field(**within("share"))]] = Field(
+        default={},
+        max_length=LIST_ITEMS,
+        description="How likely answers of each annotator are right, by the name in the answers' "
+        "column annotator; an answer's own trust goes before.",
+    )
     text: Text | None = None
     method: Method
     mode: Literal["fit", "predict"] = Field(

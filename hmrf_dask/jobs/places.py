@@ -54,7 +54,8 @@ class Report:
         `terms`, whether it was made again (`refit`), the share of words it does not know in the
         files that are new (`unknown_share`), and in those it was made of (`unknown_share_then`).
     answers : dict
-        `pairs` used and those of them that are `violated`, both by kind (`must`, `cannot`); lines
+        `pairs` used and those of them that are `violated`, both by kind (`must`, `cannot`); those
+        that are more likely wrong than right (`suspect`); lines
         that were `quarantined`, and those of them that name documents that never were (`unknown`);
         lines that are `waiting` for a document that a former release had; those that wait for the
         next fit (`unused`, in predict mode).
@@ -67,7 +68,8 @@ class Report:
     seconds : dict
         By step; of the attempt that ended the run.
     places : dict
-        Where assignments, clusters, model, lineage and rejects lie, below the output.
+        Where assignments, clusters, model, lineage, suspect answers and rejects lie, below the
+        output.
     """
 
     status: str
@@ -112,6 +114,7 @@ LINEAGE = "lineage.json"
 ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
 NOTES = "notes.jsonl"  # their other columns
+SUSPECTS = "suspects.jsonl"  # answers that the fit finds improbable, the least likely first
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
 REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined documents for their ids

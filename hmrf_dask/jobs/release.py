@@ -45,6 +45,7 @@ from hmrf_dask.jobs.places import (
     NAME,
     NOTES,
     REJECTS,
+    SUSPECTS,
     Report,
     assignments_of,
     model_of,
@@ -78,6 +79,7 @@ class Results:
     n_changed: int
     start: str | None = None
     fit: dict[str, Any] = field(default_factory=dict)
+    n_suspect: int = 0  # answers that the fit finds improbable
 
 
 def write_fit(
@@ -106,6 +108,8 @@ def write_fit(
     files |= _model_files(run) | run.write(LINEAGE, lineage.to_json())
     if answers.used is not None:
         files |= run.write(ANSWERS, encode_pairs(answers.used))
+    if model.suspect_answers_:
+        files |= run.write(SUSPECTS, answers.suspects(model.suspect_answers_))
     if notes := answers.notes():
         files |= run.write(NOTES, notes)
     fit = {
@@ -115,7 +119,10 @@ def write_fit(
         "stop_reason": str(model.stop_reason_),
         "seed": int(model.seed_),
     }
-    return Results(files, lineage, written.violations, n_changed, start, fit)
+    n_suspect = len(model.suspect_answers_)
+    return Results(
+        files, lineage, written.violations, n_changed, start=start, fit=fit, n_suspect=n_suspect
+    )
 
 
 def _traced(
@@ -171,7 +178,7 @@ def write_prediction(run: JobRun, material: Material) -> Results:
     lineage = carried_on(before, (shared.sizes + kept).tolist(), n_common, n_moved)
     folder = model_of(run.previous.files)
     fitted = folder.removesuffix(MODEL)
-    same = (f"{folder}/", f"{fitted}{ANSWERS}", f"{fitted}{NOTES}")
+    same = (f"{folder}/", *(f"{fitted}{name}" for name in (ANSWERS, NOTES, SUSPECTS)))
     files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(same)}
     files |= run.write(assignments.NAME, _resized(run, lineage))
     files |= run.write(LINEAGE, lineage.to_json())
@@ -330,6 +337,7 @@ def _report(
                 for kind in KINDS
             },
             "violated": {kind: results.violations[f"{kind}_link"] for kind in KINDS},
+            "suspect": results.n_suspect,
             "quarantined": len(answers.rejects),
             "unknown": len(answers.unknown),
             "waiting": len(answers.waiting),
@@ -361,6 +369,8 @@ def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:
         "model": model_of(results.files),
         "report": f"{run.name}/{NAME}",
     }
+    if suspects := [name for name in results.files if name.endswith(f"/{SUSPECTS}")]:
+        found["suspects"] = suspects[0]
     return found | ({"rejects": f"{run.name}/{REJECTS}"} if listed else {})
 
 

@@ -24,9 +24,10 @@ from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
     Answers,
     Given,
+    judge_contradictions,
     n_new,
+    on_conflict_of,
     read_answers,
-    refuse_contradictions,
     refused,
     split_answers,
 )
@@ -86,6 +87,8 @@ def fit_job(
     A fit that was killed resumes in `run_dir`.
     """
     parameters = dict(method.parameters)
+    if method.name in PARAMETERS["on_conflict"].methods and on_conflict_of(method) == "warn":
+        parameters["on_conflict"] = "keep"  # it was said, with the lines
     if first is not None:
         parameters["init"] = first
     model = ESTIMATORS[method.name](**parameters)
@@ -294,10 +297,17 @@ def given_answers(run: JobRun) -> Given:
     """Return the answers; what is wrong with them alone is said before any document is read."""
     given = NOTHING_GIVEN
     with run.watch.step("read answers"), _stopping_fits(run):
-        given = read_answers(run.inputs.answers)
+        given = read_answers(run.inputs.answers, run.inputs.job.annotators)
         _refuse_rejects(run, given, given.rejects, given.rejects)
-        refuse_contradictions(given, run.inputs.job.method, certain=_all_are_used(run))
+        _judge_contradictions(run, given, certain=_all_are_used(run))
     return given
+
+
+def _judge_contradictions(run: JobRun, given: Given, *, certain: bool) -> None:
+    """Refuse contradictions, or warn of them as soon as it is known which answers are used."""
+    said = judge_contradictions(given, run.inputs.job.method, certain=certain)
+    if said and certain:
+        warnings.warn(said, HmrfWarning, stacklevel=2)
 
 
 @contextmanager
@@ -327,7 +337,7 @@ def find_answers(run: JobRun, material: Material, given: Given) -> Answers:
         with _stopping_fits(run):
             _refuse_rejects(run, given, answers.rejects, answers.unknown)
             if not _all_are_used(run):
-                refuse_contradictions(answers.known, run.inputs.job.method, certain=True)
+                _judge_contradictions(run, answers.known, certain=True)
     if run.inputs.job.mode == "fit":
         return replace(answers, used=answers.known.with_classes().constraints())
     answers = replace(answers, n_unused=n_new(answers.known, run.read_last(ANSWERS)))

@@ -18,7 +18,7 @@ from hmrf_dask.kernels.hamerly import CentroidDrift
 from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.types import FloatArray, IntArray, Sized
 
-Penalty = Literal["distance", "potts"]
+Penalty = Literal["trust", "distance", "potts"]
 WeightUpdate = Literal["normalized", "paper"]
 Inference = Literal["icm", "belief-propagation"]
 
@@ -39,7 +39,8 @@ class Settings:
     learn_weights: bool = False
     weight_update: WeightUpdate = "normalized"
     closure: bool = True
-    on_conflict: Literal["raise", "keep", "drop"] = "raise"
+    on_conflict: Literal["warn", "raise", "keep", "drop"] = "warn"
+    trust: float | None = None  # in answers that have none of their own; None: as they show
     n_init: int = 10
     max_iter: int = 100
     tol: float = 2e-5

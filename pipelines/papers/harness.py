@@ -88,7 +88,19 @@ def scores(rows: Rows, fold: Fold, given: Given, model: Any) -> Scores:
         "objective": float(model.objective_),
         "broken": float(broken),
         "nmi_all": normalized_mutual_info(contingency(classes, labels)),
+        **_suspects(classes, given, model),
     }
+
+
+def _suspects(classes: Any, given: Given, model: Any) -> Scores:
+    """Return how many answers are wrong, how many the model suspects, and how many are both."""
+    must, cannot = given.must_link, given.cannot_link
+    wrong = int((classes[must[:, 0]] != classes[must[:, 1]]).sum())
+    wrong += int((classes[cannot[:, 0]] == classes[cannot[:, 1]]).sum())
+    suspects = getattr(model, "suspect_answers_", [])
+    hits = sum((classes[one.a] == classes[one.b]) != (one.kind == "must") for one in suspects)
+    found = {"suspects": len(suspects), "suspects_wrong": hits, "wrong": wrong}
+    return {name: float(number) for name, number in found.items()}
 
 
 def main(experiment: Experiment) -> None:

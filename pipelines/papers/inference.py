@@ -42,7 +42,7 @@ def arms(wrong: float) -> tuple[Arm, ...]:
     cannot-link of such rows costs next to nothing, and nothing holds against a wrong must-link.
     """
     open_pairs: dict[str, Any] = {"closure": False, "on_conflict": "keep", "penalty": "potts"}
-    shared = open_pairs if wrong else {}
+    shared = open_pairs if wrong else {"penalty": "distance"}
     return tuple(
         Arm(arm_name(name, start), parameters={**shared, **parameters, "inference": inference})
         for start, parameters in STARTS.items()

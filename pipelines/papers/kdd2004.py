@@ -33,7 +33,7 @@ HARM = -0.01
 
 def arms(distortion: str) -> tuple[Arm, ...]:
     """Return the paper's arms, one setting of the library each, and K-Means with ten starts."""
-    shared: dict[str, Any] = {"distortion": distortion, **PAPERS_START}
+    shared: dict[str, Any] = {"distortion": distortion, "penalty": "distance", **PAPERS_START}
     plain = {**shared, "learn_weights": False}
     return (
         Arm(LEARNED, parameters={**shared, "learn_weights": True, "weight_update": "paper"}),

@@ -98,6 +98,15 @@ def news(name: str, folder: Path, *, only_worded: bool = False) -> Rows:
 
 
 @cache
+def news_groups(groups: tuple[str, ...], folder: Path) -> Rows:
+    """Return rows of 100 messages of each of some groups, drawn from all messages."""
+    path = folder / "newsgroups20.parquet"
+    texts, labels = _read(path) if path.exists() else _fetched("newsgroups20", folder)
+    texts, labels = _of_groups(texts, labels, groups)
+    return _vectorised(*_sampled(texts, labels, dict.fromkeys(groups, SMALL)))
+
+
+@cache
 def lsa(name: str, folder: Path, n_dimensions: int = N_DIMENSIONS) -> Rows:
     """Return rows of newsgroups in the space of their first singular vectors.
 

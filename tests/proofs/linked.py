@@ -184,6 +184,7 @@ def long_chain(n: int = 200_000, task_memory: int = MEBIBYTE) -> Figures:
         model = HMRFKMeans(
             5,
             init=init,
+            penalty="distance",
             closure=False,
             refine=False,
             max_iter=3,
@@ -370,7 +371,8 @@ def _suppressed() -> Iterator[None]:
 
 
 def _model_of_two() -> HMRFKMeans:
-    return HMRFKMeans(2, init="k-means++", n_init=1, refine=False, random_state=0)
+    settings: dict[str, Any] = {"init": "k-means++", "n_init": 1, "refine": False}
+    return HMRFKMeans(2, penalty="distance", on_conflict="raise", random_state=0, **settings)
 
 
 def many_pairs(n: int = 500_000, m: int = 1_000_000, k: int = 20) -> Figures:
@@ -444,7 +446,8 @@ def closed_pairs(
         return settled
 
     def fitted(rows: Any, must: AnyArray, cannot: AnyArray) -> HMRFKMeans:
-        model = HMRFKMeans(k, init=init, refine=False, max_iter=2, random_state=0)
+        settings: dict[str, Any] = {"refine": False, "max_iter": 2, "random_state": 0}
+        model = HMRFKMeans(k, penalty="distance", init=init, **settings)
         return model.fit(rows, must_link=must, cannot_link=cannot)
 
     with threads():

@@ -30,9 +30,9 @@ ROOMY, NARROW = "1 GiB", "8 KiB"
 DENSE = {**SIZES, "n_features": 10, "dense": True}
 
 
-def chained() -> Case:
+def chained(**parameters: Any) -> Case:
     """Return a case with a must-link chain so long that its closure is kept as a table."""
-    case = text_case(**{**SIZES, "n_rows": 200})
+    case = text_case(**{**SIZES, "n_rows": 200, "penalty": "distance", **parameters})
     chain = np.arange(140)
     must = np.stack([chain[:-1], chain[1:]], axis=1)
     cannot = np.array([[0, 150], [3, 160], [151, 160], [152, 161]])
@@ -41,9 +41,16 @@ def chained() -> Case:
 
 def noisy(**parameters: Any) -> Case:
     """Return a case whose cannot-links are partly wrong, so that pairs are violated."""
-    case = text_case(**SIZES, closure=False, **parameters)
+    case = text_case(**{**SIZES, "closure": False, "penalty": "distance", **parameters})
     kept = np.delete(case.must, np.s_[::4], axis=0)
     return replace(case, must=kept, cannot=np.concatenate([case.cannot, case.must[::4]]))
+
+
+def doubted(**parameters: Any) -> Case:
+    """Return a case with answers that contradict each other, and cost by how likely they are."""
+    case = noisy(penalty="trust", on_conflict="keep", **parameters)
+    again = case.cannot[::3]  # some people say the opposite
+    return replace(case, must=np.concatenate([case.must, again]))
 
 
 def believing(**parameters: Any) -> Case:
@@ -128,6 +135,8 @@ CASES = {
     "cosine learned": text_case(**SIZES, learn_weights=True),
     "cosine potts open": text_case(**{**SIZES, "n_pairs": 150}, penalty="potts", closure=False),
     "cosine in tables": chained(),
+    "doubted": doubted(n_pairs=150),
+    "certain, in tables": chained(penalty="trust", trust=1.0),
     "euclidean": text_case(**SIZES, distortion="euclidean"),
     "i-divergence": text_case(**SIZES, distortion="i-divergence", max_iter=4),
     "kl": text_case(**SIZES, distortion="kl"),
@@ -136,7 +145,9 @@ CASES = {
     "euclidean dense": text_case(**DENSE, distortion="euclidean"),
     "pearson dense": text_case(**DENSE, distortion="pearson"),
 }
-ROUNDS = ("cosine", "cosine learned", "cosine potts open", "kl", "pearson", "euclidean dense")
+ROUNDS = (
+    "cosine", "cosine learned", "cosine potts open", "doubted", "kl", "pearson", "euclidean dense",
+)  # fmt: skip
 # A process takes a task in milliseconds, so only what takes a way of its own through the tasks.
 ON_WORKERS = (
     "euclidean", "cosine in tables", "pearson in rounds", "beliefs", "first variation",
@@ -164,6 +175,9 @@ FITS: Mapping[str, Case] = {
     "first variation": noisy(refine=True, n_init=3),
     "first variation in small tasks": replace(noisy(refine=True, n_init=3), memory="16 KiB"),
     "first variation with ids": noisy(refine=True, n_init=3, ids=True),
+    "doubted, with ids": doubted(ids=True),
+    "doubted, euclidean": doubted(distortion="euclidean"),
+    "trusted in part": doubted(trust=0.8, inference="belief-propagation"),
     "own distortion": of_own_distortion(),
     "KMeans": replace(of_family(KMeans, n_init=3), must=NO_PAIRS, cannot=NO_PAIRS),
     "PCKMeans": of_family(PCKMeans, n_init=2),

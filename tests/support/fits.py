@@ -115,8 +115,9 @@ class Case:
 
     def answer(self, rows: Bounds | Corpus = 1, *, run_dir: str | None = None) -> str:
         """Return a digest of everything that is promised of a fit."""
-        found = result_of(self.fitted(rows, run_dir=run_dir), self.ids)
-        return f"{found.digest} {sorted(found.violations.items())}"
+        model = self.fitted(rows, run_dir=run_dir)
+        found = result_of(model, self.ids)
+        return f"{found.digest} {sorted(found.violations.items())} {model.suspect_answers_}"
 
 
 def corpus_of(rows: Any, bounds: Bounds, ids: Any = None) -> Corpus:

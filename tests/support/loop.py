@@ -127,9 +127,7 @@ def make_bench(
     bound = distortion.bind(extent)
     pairs = None
     if len(problem.must) or len(problem.cannot):
-        pairs = preparation.resolve(
-            flow, corpus, constraints_of(problem), settings, bound.closure_form
-        )
+        pairs = preparation.resolve(flow, corpus, constraints_of(problem), settings, bound)
     rows = CorpusRows(blocks, corpus.row_counts)
     laid = lay_out(flow, settings, bound, extent, rows, pairs)
     return Bench(problem, Engine(flow, laid, MemoryRun()))

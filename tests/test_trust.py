@@ -1,0 +1,160 @@
+"""Trust in answers: what they weigh, what contradictions show of it, and who is suspect."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmrf_dask import Constraints, HMRFKMeans, PCKMeans
+from hmrf_dask.constraints.trust import CERTAIN, OddsPairs, joined_by_answers, shown_trust, turned
+from hmrf_dask.constraints.votes import trust_of_votes
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
+from tests.support.problems import label_pairs, planted_text
+
+
+def answers(
+    classes: np.ndarray, n_pairs: int, seed: int, wrong: float
+) -> tuple[np.ndarray, np.ndarray, set[tuple[int, int]]]:
+    """Return random pairs of which a share says the opposite, and which these are."""
+    must, cannot = label_pairs(classes, n_pairs, seed)
+    pairs, same = np.concatenate([must, cannot]), np.arange(n_pairs) < len(must)
+    turned_round = np.random.default_rng(seed).random(n_pairs) < wrong
+    same ^= turned_round
+    wrong_ones = {(min(pair), max(pair)) for pair in pairs[turned_round].tolist()}
+    return pairs[same], pairs[~same], wrong_ones
+
+
+def ones(pairs: np.ndarray) -> OddsPairs:
+    lower = np.unique(np.sort(pairs, axis=1), axis=0).astype(np.int32).reshape(-1, 2)
+    return OddsPairs(lower, np.ones(len(lower)), np.ones(len(lower)))
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.05, 0.1, 0.2])
+def test_contradictions_show_how_many_answers_are_wrong(wrong: float) -> None:
+    classes = np.arange(60) % 3
+    must, cannot, _ = answers(classes, 800, 1, wrong)
+    assert shown_trust(60, must.astype(np.int32), cannot.astype(np.int32)) == pytest.approx(
+        1.0 - wrong, abs=0.04
+    )
+
+
+def test_answers_that_nothing_tests_show_what_is_believed_of_people() -> None:
+    chain = np.stack([np.arange(9), np.arange(1, 10)], axis=1).astype(np.int32)
+    assert shown_trust(10, chain, np.zeros((0, 2), np.int32)) == pytest.approx(0.9)
+
+
+def test_annotators_that_only_contradict_each_other_turn_nothing_round() -> None:
+    pairs = np.stack([np.arange(0, 400, 2), np.arange(1, 400, 2)], axis=1).astype(np.int32)
+    assert 0.5 < shown_trust(400, pairs, pairs) <= 0.9
+
+
+def test_groups_of_answers_that_agree_are_those_of_must_links() -> None:
+    must, cannot, _ = answers(np.arange(60) % 3, 120, 2, 0.0)
+    lowest = list(range(60))
+    for _ in range(60):
+        for i, j in must.tolist():
+            lowest[i] = lowest[j] = min(lowest[i], lowest[j])
+    wanted = [sorted(set(lowest)).index(one) for one in lowest]
+    assert joined_by_answers(60, ones(must), ones(cannot)).tolist() == wanted
+
+
+def test_a_wrong_must_link_between_groups_does_not_join_them() -> None:
+    # Of links that weigh the same the lowest comes first: the greedy rule may err with that one.
+    classes = np.arange(40) % 2
+    must, cannot, _ = answers(classes, 300, 3, 0.0)
+    groups = joined_by_answers(40, ones(np.concatenate([must, [[38, 39]]])), ones(cannot))
+    assert groups[38] != groups[39]
+    assert all(len(set(groups[classes == one].tolist())) == 1 for one in (0, 1))
+
+
+def test_odds_below_even_turn_a_pair_round_and_add_up() -> None:
+    def pair(odds: float) -> OddsPairs:
+        return OddsPairs(np.array([[0, 1]], np.int32), np.array([odds]), np.ones(1))
+
+    must, cannot = turned(pair(-2.0), pair(1.0))
+    assert len(must.pairs) == 0
+    assert cannot.odds.tolist() == [3.0]
+    must, cannot = turned(pair(CERTAIN), pair(-CERTAIN))
+    assert must.odds.tolist() == [CERTAIN]
+
+
+def test_votes_of_different_annotators_add_up_and_repeats_do_not() -> None:
+    said = [(True, "x", "y")] * 3
+    notes: list[Any] = [{"annotator": name} for name in ("anna", "anna", "bob")]
+    odds = math.log(0.8 / 0.2) + math.log(0.9 / 0.1)
+    found = trust_of_votes(said, notes, {"anna": 0.8, "bob": 0.9})
+    assert found.tolist() == pytest.approx([1.0 / (1.0 + math.exp(-odds))] * 3)
+
+
+@pytest.mark.parametrize("trust", [-0.1, 1.1, math.nan, math.inf, "high", True])
+def test_trust_that_cannot_be(trust: Any) -> None:
+    rows = np.eye(4)
+    with pytest.raises(ConfigurationError, match=r"^trust must be a number from 0 to 1"):
+        HMRFKMeans(2, trust=trust).fit(rows, must_link=[(0, 1)])
+
+
+@pytest.mark.parametrize("trust", [[0.9], [0.9, 0.8, 0.7]])
+def test_trust_has_one_number_for_each_pair(trust: list[float]) -> None:
+    with pytest.raises(ConfigurationError, match=r"an array of shape \(2,\)"):
+        HMRFKMeans(2, trust=trust).fit(np.eye(4), must_link=[(0, 1)], cannot_link=[(0, 2)])
+    with pytest.raises(InvalidInputError, match="must_link_trust must be a probability"):
+        Constraints([(0, 1)], must_link_trust=[1.5])
+
+
+def test_trust_goes_with_no_penalty_of_the_papers() -> None:
+    with pytest.raises(ConfigurationError, match="trust must go with penalty 'auto' or 'trust'"):
+        HMRFKMeans(2, penalty="potts", trust=0.9).fit(np.eye(4), must_link=[(0, 1)])
+    pairs = Constraints([(0, 1)], must_link_trust=[0.9])
+    with pytest.warns(HmrfWarning, match="PCKMeans takes all pairs as equally likely"):
+        PCKMeans(2, random_state=0).fit(np.eye(4), must_link=pairs)
+
+
+def noisy_text() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, set[tuple[int, int]]]:
+    rows, classes = planted_text(150, 400, 3, 4, words=30)
+    return rows, classes, *answers(classes, 400, 5, 0.1)
+
+
+def fitted(rows: Any, must: Any, cannot: Any, **settings: Any) -> HMRFKMeans:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "must-links contradict", HmrfWarning)
+        model = HMRFKMeans(3, random_state=0, n_init=2, **settings)
+        return model.fit(rows, must_link=must, cannot_link=cannot)
+
+
+@pytest.mark.parametrize("inference", ["icm", "belief-propagation"])
+@pytest.mark.parametrize("trust", [None, 0.7, 1.0])
+def test_j_never_rises_with_wrong_answers(inference: str, trust: float | None) -> None:
+    rows, _, must, cannot, _ = noisy_text()
+    history = fitted(rows, must, cannot, inference=inference, trust=trust).objective_history_
+    assert (np.diff(history) <= 0).all()
+
+
+def test_what_is_suspect_is_what_is_wrong() -> None:
+    rows, _, must, cannot, wrong = noisy_text()
+    suspects = fitted(rows, must, cannot).suspect_answers_
+    found = {(min(one.a, one.b), max(one.a, one.b)) for one in suspects}
+    assert len(found & wrong) >= 0.8 * max(len(found), len(wrong))
+    likely = [one.probability for one in suspects]
+    assert likely == sorted(likely)
+    assert all(probability < 0.5 for probability in likely)
+
+
+@pytest.mark.parametrize("kind", ["must", "cannot"])
+def test_answers_of_one_kind_alone(kind: str) -> None:
+    rows, classes, *_ = noisy_text()
+    must, cannot = label_pairs(classes, 60, 6)
+    lists = (must, None) if kind == "must" else (None, cannot)
+    assert np.isfinite(fitted(rows, *lists).objective_)
+
+
+def test_answers_about_one_class_alone_and_more_clusters_than_can_be_told_apart() -> None:
+    rows, classes, *_ = noisy_text()
+    one = np.flatnonzero(classes == 0)
+    chain = np.stack([one[:-1], one[1:]], axis=1)
+    assert np.isfinite(fitted(rows, chain, None).objective_)
+    same = np.tile(np.float32([1.0, 2.0]), (6, 1))
+    assert np.isfinite(fitted(same, [(0, 1)], [(1, 2)]).objective_)

@@ -40,9 +40,45 @@ def find_clique(graph: ConstraintGraph) -> LabelArray:
 
 def refuse_clique(graph: ConstraintGraph, n_clusters: int, names: Names) -> None:
     """Raise InfeasibleError where more documents exclude one another than there are clusters."""
+    documents, pairs = _too_many(graph, n_clusters, names)
+    if documents:
+        raise infeasible(documents, pairs, n_clusters)
+
+
+def doubt_of_clique(graph: ConstraintGraph, n_clusters: int, names: Names) -> str:
+    """Return how cannot-links that may be broken ask for more clusters than there are, else "".
+
+    Examples
+    --------
+    >>> from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
+    >>> nothing, cannot = np.zeros((0, 2), np.int64), np.array([[0, 1], [1, 2], [0, 2]])
+    >>> graph = build_graph(3, CostedPairs(nothing), CostedPairs(cannot), ClosureRules())
+    >>> doubt_of_clique(graph, 3, "abc".__getitem__)
+    ''
+    >>> doubt_of_clique(graph, 2, "abc".__getitem__).partition(":")[0]
+    '3 documents all exclude one another, of which 2 clusters keep no more than 2 apart'
+    """
+    documents, pairs = _too_many(graph, n_clusters, names)
+    if not documents:
+        return ""
+    return (
+        f"{len(documents)} documents all exclude one another, of which {n_clusters} clusters keep "
+        f"no more than {n_clusters} apart: {_few(_shown(documents))}; some of the cannot-links "
+        f"between them ({shown_pairs(pairs)}) will be broken: ask for more clusters, or correct "
+        "those that are wrong"
+    )
+
+
+def _too_many(
+    graph: ConstraintGraph, n_clusters: int, names: Names
+) -> tuple[list[tuple[object, int]], list[Pair]]:
+    """Return one document more than clusters, all excluding one another; nothing: there are none.
+
+    Each comes with the size of its must-link group, and with them the cannot-links between them.
+    """
     nodes = find_clique(graph)[: n_clusters + 1]
     if len(nodes) <= n_clusters:
-        return
+        return [], []
     groups = graph.groups[nodes]
     ends = np.sort(graph.groups[graph.cannot_pairs], axis=1)
     among = np.flatnonzero(np.isin(ends, groups).all(axis=1))
@@ -50,9 +86,7 @@ def refuse_clique(graph: ConstraintGraph, n_clusters: int, names: Names) -> None
     pairs = graph.cannot_pairs[among[firsts]].tolist()
     sizes = np.bincount(graph.groups)[groups].tolist()
     documents = [(names(node), size) for node, size in zip(nodes.tolist(), sizes, strict=True)]
-    raise infeasible(
-        documents, [(names(first), names(second)) for first, second in pairs], n_clusters
-    )
+    return documents, [(names(first), names(second)) for first, second in pairs]
 
 
 def infeasible(
@@ -73,17 +107,20 @@ exclude one another: 'a', 'b' (in a must-link group of 3)"
     found, enough = "a search of all labels rules out", "more clusters"
     if len(pairs) == n * (n - 1) // 2:
         found, enough = "all exclude one another", f"{n} clusters or more"
-    names = [
-        f"{name!r}{f' (in a must-link group of {size})' if size > 1 else ''}"
-        for name, size in documents
-    ]
     return InfeasibleError(
         f"cannot-links must leave every document one of the {n_clusters} clusters, got {n} "
-        f"documents that {found}: {_few(names)}; ask for {enough}, drop one of the cannot-links "
-        f"between them ({shown_pairs(pairs)}), or use PCKMeans, which may break pairs",
+        f"documents that {found}: {_few(_shown(documents))}; ask for {enough}, drop one of the "
+        f"cannot-links between them ({shown_pairs(pairs)}), or use PCKMeans, which may break pairs",
         tuple(pairs),
         proved=True,
     )
+
+
+def _shown(documents: Sequence[tuple[object, int]]) -> list[str]:
+    return [
+        f"{name!r}{f' (in a must-link group of {size})' if size > 1 else ''}"
+        for name, size in documents
+    ]
 
 
 def shown_pairs(pairs: Sequence[Pair]) -> str:

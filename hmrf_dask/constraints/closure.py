@@ -418,8 +418,8 @@ def _groups(
 def _ordered(costed: CostedPairs, n_nodes: int, kind: str, names: Names) -> _Ordered:
     nodes = np.asarray(costed.pairs, np.int64).reshape(-1, 2)
     costs = np.full(len(nodes), np.nan) if costed.costs is None else costed.costs
-    certain = np.ones(len(nodes), np.bool_) if costed.certain is None else costed.certain
-    values = PairValues(np.asarray(costs, np.float64), certain.astype(np.float64))
+    certain = np.ones(len(nodes)) if costed.certain is None else costed.certain.astype(np.float64)
+    values = PairValues(np.asarray(costs, np.float64), certain)
     pairs, (costs, certain) = canonical_pairs(nodes, values, n_nodes, kind, names)
     default = float(costed.closure_cost)
     return _Ordered(pairs, np.where(np.isnan(costs), default, costs), default, certain > 0)

@@ -107,7 +107,7 @@ class Constraints:
         """Rebuild through the constructor, so that the arrays stay read-only after pickling."""
         return _rebuilt, (self.must_link, self.cannot_link, self.values(), self.by_id)
 
-    def values(self) -> dict[str, FloatArray]:
+    def values(self) -> dict[str, Any]:
         """Return costs and trust as arguments for constraints of the same pairs.
 
         Examples

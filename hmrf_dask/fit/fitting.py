@@ -19,6 +19,7 @@ import numpy as np
 
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.checkpoints.records import MemoryRun
+from hmrf_dask.constraints.cliques import doubt_of_clique
 from hmrf_dask.constraints.closure import SOFT, chain_of
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
 from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
@@ -94,7 +95,7 @@ def fit_corpus(
             check_workers(run)
         work = _survey(asked, fingerprinted=run_dir is not None)
         if isinstance(run, RunDirectory) and run_dir is not None:
-            run.begin(config=_configuration(work.asked), fingerprint=work.fingerprint)
+            run.begin(config=_configuration(work), fingerprint=work.fingerprint)
         with _if_stopped(partial(_record_failure, run)):
             return _run(work, run, progress)
 
@@ -177,6 +178,7 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     if asked.constraints:
         pairs = preparation.resolve(flow, corpus, asked.constraints, settings, distortion)
         _warn_of_conflicts(pairs, settings)
+        _warn_of_clique(pairs, settings)
         linked = pairs
     if seeds is not None:
         seeds, linked = find_seeds(flow, corpus, seeds, pairs, settings.n_clusters)
@@ -250,13 +252,15 @@ def _first_centroids(
     return None
 
 
-def _configuration(asked: FitInput) -> dict[str, Any]:
-    """Return all that decides the result next to the rows."""
+def _configuration(work: _Surveyed) -> dict[str, Any]:
+    """Return all that decides the result next to the rows, and what was found out before."""
+    asked, odds = work.asked, work.pairs.odds if work.pairs else None
     constraints, seeds, centroids = asked.constraints, asked.seeds, asked.centroids
     return {
         "settings": asdict(asked.settings),
         "distortion": asked.distortion.identity,
         "constraints": constraints.fingerprint if constraints is not None else None,
+        "answers": odds.encoded() if odds is not None else None,
         "seeds": seeds.fingerprint if seeds is not None else None,
         "init": None if centroids is None else sha256(centroids.tobytes()).hexdigest(),
         "kernels": kernel_path(),
@@ -298,6 +302,18 @@ def _warn_of_conflicts(pairs: Pairs, settings: Settings) -> None:
             HmrfWarning,
             stacklevel=5,
         )
+
+
+def _warn_of_clique(pairs: Pairs, settings: Settings) -> None:
+    if pairs.odds is None:  # hard pairs, which were refused, or such as cost nothing
+        return
+
+    def name(number: int) -> object:
+        """Return the document of a node, as answers name it."""
+        return pairs.names[number].item()
+
+    if said := doubt_of_clique(pairs.graph, settings.n_clusters, name):
+        warnings.warn(said, HmrfWarning, stacklevel=5)
 
 
 @dataclass

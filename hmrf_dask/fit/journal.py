@@ -77,6 +77,7 @@ class Journal:
         self.tol, self.n_rows = problem.settings.tol, problem.extent.n_rows
         commit = self.run.latest()
         modes = [plan.mode for plan in problem.icm_problems]
+        odds = problem.constraints.odds if problem.constraints else None
         self.run.event(
             {
                 "event": "start" if commit is None else "resume",
@@ -92,6 +93,7 @@ class Journal:
                 "inference": problem.settings.inference,
                 "icm_problems_with_icm_alone": len(modes) - modes.count("messages"),
             }
+            | (odds.encoded() if odds is not None else {})
         )
         if commit is not None:
             log.info("resuming from commit %d", commit.number)

@@ -73,6 +73,10 @@ class AnswerOdds:
     must: FloatArray  # log odds
     cannot: FloatArray
 
+    def encoded(self) -> dict[str, float]:
+        """Return what a run records: all else follows from it and the answers."""
+        return {"kappa": self.kappa, "trust": self.trust}
+
 
 class CorpusRows(NamedTuple):
     """The partitions of a corpus as a fit takes them."""

@@ -62,14 +62,13 @@ def find_suspects(
     odds = np.log(agreeing) - np.log1p(-agreeing) + answers.odds
     suspect = np.flatnonzero(odds < 0)
     suspect = suspect[np.argsort(odds[suspect], kind="stable")]
-    return [
-        SuspectAnswer(
-            *pairs.names[answers.nodes[number]].tolist(),
-            "must" if answers.must[number] else "cannot",
-            float(1.0 / (1.0 + np.exp(-odds[number]))),
-        )
-        for number in suspect.tolist()
-    ]
+    rows = zip(
+        *pairs.names[answers.nodes[suspect]].T.tolist(),
+        answers.must[suspect].tolist(),
+        (1.0 / (1.0 + np.exp(-odds[suspect]))).tolist(),
+        strict=True,
+    )
+    return [SuspectAnswer(a, b, "must" if must else "cannot", p) for a, b, must, p in rows]
 
 
 def _likelihoods(
@@ -90,7 +89,8 @@ def _likelihoods(
     same, tasks, groups = np.empty(len(keys)), [], []
     for group in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else ():
         here, there = homes[group[0]].tolist()
-        asked = Asked(*places[group].T, *ends[group].T, answers.costs[group])
+        rows, others = places[group], ends[group]
+        asked = Asked(rows[:, 0], rows[:, 1], others[:, 0], others[:, 1], answers.costs[group])
         kappa = problem.constraints.odds.kappa
         arguments = (parts[here], parts[there], flow.share(asked), kappa)
         tasks.append(flow.lazy(likelihood_of_same, *arguments))

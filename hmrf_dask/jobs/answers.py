@@ -22,7 +22,13 @@ from hmrf_dask.constraints.answer_rows import (
     said,
     two_classes,
 )
-from hmrf_dask.constraints.closure import SOFT, chain_of, connected_numbers, witnesses
+from hmrf_dask.constraints.closure import (
+    SOFT,
+    OnConflict,
+    chain_of,
+    connected_numbers,
+    witnesses,
+)
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.constraints.votes import trust_of_classes, trust_of_votes
 from hmrf_dask.documents.batches import Reject
@@ -167,10 +173,13 @@ def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
         for bad in lines.bad
     ]
     labels = [(file, one) for file, lines in enumerate(read) for one in lines.labels]
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name) for one in read]) for name in _COLUMNS
+    }
     given = Given(
         paths=tuple(path for path, _ in files),
         files=np.repeat(np.arange(len(read)), [len(one.lines) for one in read]),
-        **{name: np.concatenate([getattr(one, name) for one in read]) for name in _COLUMNS},
+        **columns,
         labels=labels,
         rejects=rejects,
         n_answers=sum(len(one.lines) for one in read) + len(labels) + len(rejects),
@@ -251,7 +260,7 @@ def way_out(*, too_much: bool) -> str:
     return "correct the answers, or leave such lines out by on_bad_record: quarantine"
 
 
-def on_conflict_of(method: Method | None) -> str:
+def on_conflict_of(method: Method | None) -> OnConflict:
     """Return what a method does with answers that contradict each other; None: any by default.
 
     Examples
@@ -262,7 +271,8 @@ def on_conflict_of(method: Method | None) -> str:
     if method is None or method.name == "KMeans":
         return "warn" if method is None else "keep"  # KMeans has no use for any
     known = method.name in PARAMETERS["on_conflict"].methods
-    return str(method.value_of("on_conflict")) if known else "raise"
+    choice: OnConflict = method.value_of("on_conflict") if known else "raise"
+    return choice
 
 
 def judge_contradictions(given: Given, method: Method | None, *, certain: bool) -> str:

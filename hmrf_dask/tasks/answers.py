@@ -11,7 +11,7 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import StoredLabels
-from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray, Sized
+from hmrf_dask.types import FloatArray, IntArray, LabelArray, Sized
 
 FEW_ROWS = 90  # of so few each is compared with every other, else with
 NEIGHBOURS = 8  # others
@@ -27,14 +27,14 @@ def spread_of_distances(block: RowBlock, distortion: Distortion) -> float:
     as far from each other it is a small part of how far, and 1 where they are equal.
     """
     n_rows, weights = block.n_rows, np.ones(block.n_features)
-    first, second = np.triu_indices(n_rows, 1)
+    ends = np.triu_indices(n_rows, 1)
     if n_rows > FEW_ROWS:
         first, steps = np.divmod(np.arange(n_rows * NEIGHBOURS), NEIGHBOURS)
-        second = (first + steps + 1) % n_rows
-    first, second = first.astype(np.int32), second.astype(np.int32)
-    if not len(first):
+        ends = first, (first + steps + 1) % n_rows
+    if not len(ends[0]):
         return 1.0
-    phi = distortion.pair_values(block, block, first, second, weights)[0].tolist()
+    here, there = (rows.astype(np.int32) for rows in ends)
+    phi = distortion.pair_values(block, block, here, there, weights)[0].tolist()
     mean = math.fsum(phi) / len(phi)  # exactly added: the same bits on any machine
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in phi) / len(phi))
     if mean <= EQUAL * distortion.maximum(weights):
@@ -132,8 +132,3 @@ def _without(
 def _probabilities(costs: FloatArray, kappa: float) -> FloatArray:
     odds = np.exp((costs.min(axis=1, keepdims=True) - costs) / kappa)
     return np.asarray(odds / odds.sum(axis=1, keepdims=True), np.float64)
-
-
-def agreeing(same: FloatArray, must: BoolArray) -> FloatArray:
-    """Return how likely what was answered is, of how likely both ends are of one cluster."""
-    return np.asarray(np.where(must, same, 1.0 - same), np.float64)

@@ -13,7 +13,8 @@ from hmrf_dask import Constraints, HMRFKMeans, PCKMeans
 from hmrf_dask.constraints.trust import CERTAIN, OddsPairs, joined_by_answers, shown_trust, turned
 from hmrf_dask.constraints.votes import trust_of_votes
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
-from tests.support.problems import label_pairs, planted_text
+from tests import naive, naive_trust
+from tests.support.problems import label_pairs, planted_text, random_rows
 
 
 def answers(
@@ -120,7 +121,7 @@ def noisy_text() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, set[tuple[int
 
 def fitted(rows: Any, must: Any, cannot: Any, **settings: Any) -> HMRFKMeans:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "must-links contradict", HmrfWarning)
+        warnings.simplefilter("ignore", HmrfWarning)  # contradictions, cliques
         model = HMRFKMeans(3, random_state=0, n_init=2, **settings)
         return model.fit(rows, must_link=must, cannot_link=cannot)
 
@@ -158,3 +159,87 @@ def test_answers_about_one_class_alone_and_more_clusters_than_can_be_told_apart(
     assert np.isfinite(fitted(rows, chain, None).objective_)
     same = np.tile(np.float32([1.0, 2.0]), (6, 1))
     assert np.isfinite(fitted(same, [(0, 1)], [(1, 2)]).objective_)
+
+
+def drawn(seed: int, distortion: str) -> tuple[np.ndarray, list[naive_trust.Answer]]:
+    """Return few rows, and answers: certain, doubted, turned round, some of them both ways."""
+    rng = np.random.default_rng(seed)
+    hidden = rng.integers(0, 3, 30).astype(np.int32)
+    rows = random_rows(rng, hidden, 8, distortion, True)
+    ends = {(int(a), int(b)) for a, b in np.sort(rng.integers(0, 30, (45, 2)), axis=1) if a != b}
+    said = [(*pair, bool(same)) for pair in sorted(ends) for same in (True, False)]
+    wanted = [same == (hidden[a] == hidden[b]) for a, b, same in said]
+    likely = np.where(wanted, 0.9, 0.15) > rng.random(len(said))
+    answers = [
+        (*answer, float(rng.choice([1.0, 0.9, 0.8, 0.6, 0.5, 0.2])), float(rng.choice([1.0, 0.5])))
+        for answer, chosen in zip(said, likely, strict=True)
+        if chosen
+    ]
+    return rows, answers
+
+
+def as_given(answers: list[naive_trust.Answer]) -> Constraints:
+    """Return the answers as constraints; trust of .8 and costs of 1 are the estimator's."""
+    lists: dict[str, Any] = {}
+    for name, kind in (("must_link", True), ("cannot_link", False)):
+        chosen = [answer for answer in answers if answer[2] is kind]
+        lists[name] = [answer[:2] for answer in chosen]
+        lists[f"{name}_trust"] = [math.nan if p == 0.8 else p for *_, p, _ in chosen]
+        lists[f"{name}_costs"] = [math.nan if cost == 1.0 else cost for *_, cost in chosen]
+    return Constraints(**lists)
+
+
+def settled(rows: np.ndarray, answers: list[naive_trust.Answer], **settings: Any) -> HMRFKMeans:
+    shared: dict[str, Any] = {"trust": 0.8, "on_conflict": "keep", "tol": 0.0, "n_init": 2}
+    return HMRFKMeans(3, random_state=0, **shared, **settings).fit(
+        rows, must_link=as_given(answers)
+    )
+
+
+KINDS = pytest.mark.parametrize("distortion", ["cosine", "pearson", "euclidean"])
+MEANT = pytest.mark.filterwarnings("ignore::hmrf_dask.errors.HmrfWarning")  # zero rows, cliques
+
+
+@MEANT
+@KINDS
+@pytest.mark.parametrize("closure", [True, False])
+def test_j_is_the_oracles_with_answers_of_every_kind(distortion: str, closure: bool) -> None:
+    n_broken = 0.0
+    for seed in range(6):
+        rows, answers = drawn(seed, distortion)
+        model = settled(rows, answers, distortion=distortion, closure=closure, learn_weights=False)
+        kappa = naive_trust.spread(rows.tolist(), distortion)
+        pairs = naive_trust.costed_pairs(len(rows), answers, kappa, closure=closure)
+        oracle = naive.Model(rows.astype(np.float64), distortion, "potts", pairs)
+        expected = naive.energy(
+            oracle, model.labels_, model.cluster_centers_, np.ones(rows.shape[1])
+        )
+        terms, slack = model.objective_terms_, 1e-9 * expected.absolute
+        assert terms["must_link"] == pytest.approx(expected.must_link, rel=0, abs=slack)
+        assert terms["cannot_link"] == pytest.approx(expected.cannot_link, rel=0, abs=slack)
+        assert model.objective_ == pytest.approx(expected.total, rel=0, abs=slack + 1e-9)
+        n_broken += terms["must_link"] + terms["cannot_link"]
+    assert n_broken > 0
+
+
+@MEANT
+@KINDS
+def test_suspects_are_the_oracles_each_judged_without_itself(distortion: str) -> None:
+    n_suspects = 0
+    for seed in range(6):
+        rows, answers = drawn(seed, distortion)
+        model = settled(rows, answers, distortion=distortion, learn_weights=False)
+        kappa = naive_trust.spread(rows.tolist(), distortion)
+        oracle = naive.Model(rows.astype(np.float64), distortion)
+        right = naive_trust.likelihoods(oracle, model.labels_, 3, answers, kappa)
+        wanted = {
+            (a, b, "must" if same else "cannot"): likely
+            for (a, b, same, *_), likely in zip(answers, right, strict=True)
+        }
+        suspects = {(one.a, one.b, one.kind): one.probability for one in model.suspect_answers_}
+        sure = {answer for answer, likely in wanted.items() if likely < 0.5 - 1e-6}
+        assert sure <= suspects.keys()
+        for answer, likely in suspects.items():
+            assert likely == pytest.approx(wanted[answer], rel=1e-5, abs=1e-9)
+        n_suspects += len(suspects)
+    assert n_suspects > 6

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.kernels.compiled import spread
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import StoredLabels
@@ -36,10 +37,10 @@ def spread_of_distances(block: RowBlock, distortion: Distortion) -> float:
     here, there = (rows.astype(np.int32) for rows in ends)
     phi = distortion.pair_values(block, block, here, there, weights)[0].tolist()
     mean = math.fsum(phi) / len(phi)  # exactly added: the same bits on any machine
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in phi) / len(phi))
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in phi) / len(phi))
     if mean <= EQUAL * distortion.maximum(weights):
         return 1.0
-    return max(spread, LEAST_SPREAD * mean)
+    return max(deviation, LEAST_SPREAD * mean)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,10 @@ def costs_of_rows(
     """
     terms = model.distortion.terms(block, model.weights)
     costs = model.distortion.distances(block, terms, model.table())
-    _take_out(costs, labels.read(), model.distortion, clusters)
+    summed = labels.read()
+    if model.distortion.refinement == "directional":  # rows of zeros are in no sum
+        summed = np.where(spread(terms.factor, block.n_rows) > 0, summed, -1)
+    _take_out(costs, summed, model.distortion, clusters)
     np.add.at(costs, (nudges.rows, nudges.clusters), nudges.costs)
     return costs
 
@@ -76,7 +80,10 @@ def costs_of_rows(
 def _take_out(
     distances: FloatArray, labels: LabelArray, distortion: Distortion, clusters: Clusters
 ) -> None:
-    """Replace each row's distance to its own centroid by that to the centroid of the others."""
+    """Replace each row's distance to its own centroid by that to the centroid of the others.
+
+    Rows with a label below 0 are left as they are.
+    """
     rows = np.flatnonzero((labels >= 0) & (clusters.counts[labels] > 1))
     own, counts = labels[rows], clusters.counts[labels[rows]]
     here = distances[rows, own]

@@ -69,6 +69,7 @@ class Arm:
             warnings.filterwarnings("ignore", r"\d+ rows are zero", HmrfWarning)
             # where pairs are told the wrong way round they contradict others
             warnings.filterwarnings("ignore", "must-links contradict", HmrfWarning)
+            warnings.filterwarnings("ignore", r"\d+ documents all exclude", HmrfWarning)
             return model.fit(rows.values, **told)
 
 

@@ -137,6 +137,48 @@ def test_contradictions_are_warned_of_once(corpus: JobCorpus) -> None:
     assert sum("contradict" in str(one.message) for one in warned) == 1
 
 
+def test_annotators_have_the_trust_that_the_job_gives_them(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 0, annotators={"anna": 0.9, "eve": 0.1})
+    a, b, c, d = ONE
+    header = b"a,b,kind,annotator,trust\n"
+    lines = f"{a},{b},same,anna,\n{a},{c},different,eve,\n{b},{d},different,anna,0.7\n"
+    corpus.write({"answers.csv": header + lines.encode()})
+    report = run(job)
+    (path,) = (Path(report.output) / "runs").glob("*/answers.parquet")
+    used = {(one["a"], one["b"]): one["trust"] for one in pq.read_table(path).to_pylist()}
+    assert used == {(a, b): 0.9, (a, c): 0.1, (d, b): 0.7}
+    assert sum(report.answers["violated"].values()) == 1  # eve's, which is turned round
+
+
+def test_annotators_that_only_contradict_each_other_end_in_a_release(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 0)
+    ids = [document["id"] for document in corpus.documents]
+    both = [
+        f"{a},{b},{kind},{who}\n"
+        for a, b in zip(ids[::2], ids[1::2], strict=True)
+        for kind, who in (("same", "anna"), ("different", "bob"))
+    ]
+    corpus.write({"answers.csv": b"a,b,kind,annotator\n" + "".join(both).encode()})
+    with pytest.warns(HmrfWarning, match=r"must-links contradict 30 cannot-links, kept .* in all"):
+        assert run(job).status == "done"
+
+
+def test_suspect_answers_are_listed_with_their_lines(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 30)
+    wrong = f"{ONE[0]},{ONE[3]},must"
+    corpus.write({"more.csv": f"a,b,kind\n{wrong}\n".encode()})
+    report = run(job, answers=["more.csv"])
+    path = Path(report.output) / report.places["suspects"]
+    (suspect,) = map(json.loads, path.read_text().splitlines())
+    a, b = sorted((ONE[0], ONE[3]))
+    assert suspect.pop("probability") < 0.5
+    assert suspect == {"a": a, "b": b, "kind": "must", "source": "more.csv", "line": 2}
+    assert report.answers["suspect"] == 1
+    corpus.write(corpus.files(corpus.draw(20), first=3))
+    predicted = run(job, answers=["more.csv"], mode="predict")
+    assert predicted.places["suspects"] == report.places["suspects"]
+
+
 def test_contradictions_that_may_be_lived_with_stop_nothing(corpus: JobCorpus) -> None:
     job = corpus.write_all(20, 0, method={"n_clusters": 3, "n_init": 1, "on_conflict": "drop"})
     a, b, *_ = ONE

@@ -30,10 +30,12 @@ def constraints(draw: st.DrawFn) -> Constraints:
     documents = draw(st.lists(ids, min_size=2, max_size=6, unique=True))
     pairs = list(itertools.combinations(documents, 2))
     lists = [draw(st.lists(st.sampled_from(pairs), unique=True, max_size=5)) for _ in range(2)]
-    costs = [
-        [draw(st.sampled_from([0.0, 0.1, 2.5, float("nan")])) for _ in pairs] for pairs in lists
-    ]
-    return Constraints(*lists, must_link_costs=costs[0], cannot_link_costs=costs[1], ids=True)
+    values = {
+        f"{kind}_link_{name}": [draw(st.sampled_from([*some, float("nan")])) for _ in pairs]
+        for kind, pairs in zip(("must", "cannot"), lists, strict=True)
+        for name, some in (("costs", [0.0, 0.1, 2.5]), ("trust", [0.0, 0.1, 1.0]))
+    }
+    return Constraints(*lists, **values, ids=True)
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
@@ -79,6 +81,30 @@ def test_csv_numbers_stay_text_unless_written_as_python_writes_them(tmp_path: Pa
     assert pairs.must_link.tolist() == [[7, 8]]
     assert pairs.cannot_link_costs.tolist() == [0.5]
     assert not Constraints.from_file(path, ids=False).by_id
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_trust_is_read_and_annotators_that_agree_add_up(ending: str, tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"a": "x", "b": "y", "kind": "must", "trust": 0.75, "annotator": "anna"},
+        {"a": "y", "b": "x", "kind": "must", "trust": 0.75, "annotator": "bob"},
+        {"a": "x", "b": "y", "kind": "must", "trust": 0.75, "annotator": "bob"},
+        {"a": "x", "b": "z", "kind": "cannot", "trust": 0.6, "annotator": None},
+        {"a": "y", "b": "z", "kind": "cannot", "trust": None, "annotator": None},
+    ]
+    path = tmp_path / f"pairs.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(lines), path)
+    elif ending == "jsonl":
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(lines[0]))
+            writer.writeheader()
+            writer.writerows(lines)
+    pairs = Constraints.from_file(path)
+    assert pairs.must_link_trust.tolist() == pytest.approx([0.9])  # odds of 3, twice
+    assert pairs.cannot_link_trust.tolist() == pytest.approx([0.6, float("nan")], nan_ok=True)
 
 
 def test_one_file_may_not_give_a_pair_two_weights(tmp_path: Path) -> None:

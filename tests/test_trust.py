@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hmrf_dask import Constraints, HMRFKMeans, PCKMeans
+from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.constraints.trust import CERTAIN, OddsPairs, joined_by_answers, shown_trust, turned
 from hmrf_dask.constraints.votes import trust_of_votes
-from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, RunDirectoryError
 from tests import naive, naive_trust
 from tests.support.problems import label_pairs, planted_text, random_rows
 
@@ -119,11 +123,13 @@ def noisy_text() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, set[tuple[int
     return rows, classes, *answers(classes, 400, 5, 0.1)
 
 
-def fitted(rows: Any, must: Any, cannot: Any, **settings: Any) -> HMRFKMeans:
+def fitted(
+    rows: Any, must: Any, cannot: Any, run_dir: Path | None = None, **settings: Any
+) -> HMRFKMeans:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HmrfWarning)  # contradictions, cliques
         model = HMRFKMeans(3, random_state=0, n_init=2, **settings)
-        return model.fit(rows, must_link=must, cannot_link=cannot)
+        return model.fit(rows, must_link=must, cannot_link=cannot, run_dir=run_dir)
 
 
 @pytest.mark.parametrize("inference", ["icm", "belief-propagation"])
@@ -142,6 +148,33 @@ def test_what_is_suspect_is_what_is_wrong() -> None:
     likely = [one.probability for one in suspects]
     assert likely == sorted(likely)
     assert all(probability < 0.5 for probability in likely)
+
+
+def test_what_answers_weigh_is_recorded_with_the_run(tmp_path: Path) -> None:
+    rows, _, must, cannot, _ = noisy_text()
+    model = fitted(rows, must, cannot, max_iter=2, run_dir=tmp_path)
+    recorded = (RunDirectory.at(tmp_path).recorded_config() or {})["answers"]
+    assert recorded["trust"] == pytest.approx(0.9, abs=0.1)
+    assert 0.0 < recorded["kappa"] < 1.0
+    first, *_ = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert recorded.items() <= json.loads(first).items()
+    again = fitted(rows, must, cannot, max_iter=2, run_dir=tmp_path)  # reads what is there
+    assert again.suspect_answers_ == model.suspect_answers_
+    with pytest.raises(RunDirectoryError, match=r"config\.settings\.trust"):
+        fitted(rows, must, cannot, max_iter=2, run_dir=tmp_path, trust=0.8)
+
+
+def test_more_documents_that_exclude_one_another_than_clusters_are_warned_of_once() -> None:
+    rows, *_ = noisy_text()
+    apart = list(combinations((3, 8, 20, 45), 2))
+    said = r"^4 documents all exclude one another, of which 3 clusters keep .*: 3, 8, 20, 45; some"
+    with pytest.warns(HmrfWarning, match=said) as warned:
+        HMRFKMeans(3, random_state=0, n_init=2).fit(rows, cannot_link=apart)
+    assert len(warned) == 1
+    HMRFKMeans(4, random_state=0, n_init=2).fit(rows, cannot_link=apart)
+    HMRFKMeans(3, random_state=0, n_init=2, cannot_link_cost=0.0, must_link_cost=0.0).fit(
+        rows, cannot_link=apart
+    )
 
 
 @pytest.mark.parametrize("kind", ["must", "cannot"])

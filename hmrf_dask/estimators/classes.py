@@ -97,6 +97,10 @@ class HMRFKMeans(HMRFEstimator):
         J after every step of fit and refinement: it never rises.
     violations_ : dict of str to int
         How many of the given pairs `labels_` break, by kind.
+    suspect_answers_ : list of SuspectAnswer
+        Pairs that are more likely wrong than right, each judged as if it had not been given, the
+        least likely first: both documents `a` and `b`, the `kind` ("must", "cannot") and the
+        `probability` that it is right.
     n_iter_ : int
         Iterations of the winner, those of its start included.
     converged_ : bool

@@ -31,11 +31,15 @@ def find_clique(graph: ConstraintGraph) -> LabelArray:
     >>> find_clique(graph).tolist()
     [0, 1, 2]
     """
-    rivals = np.concatenate([graph.groups[graph.cannot_pairs], graph.rivals])
-    apart = rivals[rivals[:, 0] != rivals[:, 1]]
-    clique = largest_clique(graph_of(graph.n_groups, apart))
+    clique = largest_clique(graph_of(graph.n_groups, _apart(graph)))
     _, lowest = np.unique(graph.groups, return_index=True)
     return lowest[clique].astype(np.int32)
+
+
+def _apart(graph: ConstraintGraph) -> LabelArray:
+    """Return pairs of groups that exclude each other, some of them more than once."""
+    rivals = np.concatenate([graph.groups[graph.cannot_pairs], graph.rivals])
+    return np.asarray(rivals[rivals[:, 0] != rivals[:, 1]], np.int32)
 
 
 def refuse_clique(graph: ConstraintGraph, n_clusters: int, names: Names) -> None:
@@ -76,6 +80,9 @@ def _too_many(
 
     Each comes with the size of its must-link group, and with them the cannot-links between them.
     """
+    degrees = np.bincount(_apart(graph).ravel())
+    if (degrees >= n_clusters).sum() <= n_clusters:
+        return [], []  # where there is a clique so many groups exclude so many others
     nodes = find_clique(graph)[: n_clusters + 1]
     if len(nodes) <= n_clusters:
         return [], []

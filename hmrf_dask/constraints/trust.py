@@ -63,11 +63,11 @@ def turned(must: OddsPairs, cannot: OddsPairs) -> tuple[OddsPairs, OddsPairs]:
     [0, 1]
     """
     kinds = []
-    for mine, other in ((must, cannot), (cannot, must)):
-        stays, comes = mine.odds >= 0, other.odds < 0
-        pairs = np.concatenate([mine.pairs[stays], other.pairs[comes]])
-        odds = np.concatenate([mine.odds[stays], -other.odds[comes]])
-        costs = np.concatenate([mine.costs[stays], other.costs[comes]])
+    for kind, opposite in ((must, cannot), (cannot, must)):
+        stays, comes = kind.odds >= 0, opposite.odds < 0
+        pairs = np.concatenate([kind.pairs[stays], opposite.pairs[comes]])
+        odds = np.concatenate([kind.odds[stays], -opposite.odds[comes]])
+        costs = np.concatenate([kind.costs[stays], opposite.costs[comes]])
         unique, place = np.unique(pairs, axis=0, return_inverse=True)
         total, weighed = (
             np.bincount(place.ravel(), values, len(unique)) for values in (odds, odds * costs)
@@ -130,16 +130,16 @@ def _contracted(edges: IntArray, steps: IntArray) -> IntArray:
         step, here, there = heapq.heappop(heap)
         if here not in near or near[here].get(there) != -step:
             continue  # they were joined, or agree more or less by now
-        kept, gone = (here, there) if len(near[here]) >= len(near[there]) else (there, here)
-        joins.append((kept, gone))
-        del near[kept][gone]
-        for third, more in near.pop(gone).items():
-            if third != kept:
-                del near[third][gone]
-                total = near[kept].get(third, 0) + more
-                near[kept][third] = near[third][kept] = total
+        stays, goes = (here, there) if len(near[here]) >= len(near[there]) else (there, here)
+        joins.append((stays, goes))
+        del near[stays][goes]
+        for third, more in near.pop(goes).items():
+            if third != stays:
+                del near[third][goes]
+                total = near[stays].get(third, 0) + more
+                near[stays][third] = near[third][stays] = total
                 if total > 0:
-                    heapq.heappush(heap, (-total, min(kept, third), max(kept, third)))
+                    heapq.heappush(heap, (-total, min(stays, third), max(stays, third)))
     return np.array(joins, np.int64).reshape(-1, 2)
 
 
@@ -148,9 +148,9 @@ def _adjacent(edges: IntArray, steps: IntArray) -> dict[int, dict[int, int]]:
     near: dict[int, dict[int, int]] = {}
     for (here, there), step in zip(edges.tolist(), steps.tolist(), strict=True):
         if here != there:
-            for node, other in ((here, there), (there, here)):
+            for node, end in ((here, there), (there, here)):
                 weights = near.setdefault(node, {})
-                weights[other] = weights.get(other, 0) + step
+                weights[end] = weights.get(end, 0) + step
     return near
 
 

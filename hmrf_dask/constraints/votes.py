@@ -63,7 +63,7 @@ def _together(trust: FloatArray) -> float:
     return float(1.0 / (1.0 + np.exp(-odds)))
 
 
-def trust_of_classes(one: Labelled, two: Labelled, annotators: Mapping[str, float]) -> float:
+def trust_of_classes(row: Labelled, partner: Labelled, annotators: Mapping[str, float]) -> float:
     """Return how likely a pair is right that follows from the classes of its documents.
 
     Both are right, or both are wrong.
@@ -74,6 +74,6 @@ def trust_of_classes(one: Labelled, two: Labelled, annotators: Mapping[str, floa
     >>> trust_of_classes(sure, unsure, {}), trust_of_classes(unsure, unsure, {})
     (0.75, 0.625)
     """
-    first, second = (trust_of(row.notes, annotators) for row in (one, two))
-    first, second = (CERTAIN_CLASS if math.isnan(own) else own for own in (first, second))
+    both = (trust_of(labelled.notes, annotators) for labelled in (row, partner))
+    first, second = (CERTAIN_CLASS if math.isnan(own) else own for own in both)
     return first * second + (1.0 - first) * (1.0 - second)

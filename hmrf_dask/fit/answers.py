@@ -68,13 +68,12 @@ def weigh_answers(
     given: tuple[GivenPairs, GivenPairs], settings: Settings,
 ) -> AnswerOdds:  # fmt: skip
     """Return what answers weigh: by what was said of them, else by what contradicts."""
-    must, cannot = given
     trust = settings.trust
     if trust is None:
         unknown = [kind.pairs[np.isnan(kind.trust)].astype(np.int32) for kind in given]
         n_nodes = 1 + max((int(pairs.max(initial=-1)) for pairs in unknown), default=-1)
         trust = shown_trust(n_nodes, *unknown)
-    odds = (log_odds(np.where(np.isnan(kind.trust), trust, kind.trust)) for kind in (must, cannot))
+    odds = (log_odds(np.where(np.isnan(kind.trust), trust, kind.trust)) for kind in given)
     return AnswerOdds(spread_of_corpus(flow, corpus, distortion), trust, *odds)
 
 
@@ -105,7 +104,7 @@ def graph_of_answers(
     )
     costs = [odds.kappa * kind.odds * kind.costs for kind in kinds]
     closure = odds.kappa * CERTAIN * defaults
-    largest = max(float(one.max(initial=0.0)) for one in costs)
+    largest = max(float(kind.max(initial=0.0)) for kind in costs)
     if any(kind.certain.any() for kind in kinds):
         largest = max(largest, *closure.tolist())
     unit = cost_unit(largest)

@@ -66,9 +66,9 @@ class Pairs:
 
 @dataclass(frozen=True)
 class AnswerOdds:
-    """κ, and how likely the given pairs are right: `trust` is that of pairs without their own."""
+    """How likely the given pairs are right; `trust` is that of pairs without their own."""
 
-    kappa: float
+    kappa: float  # what a unit of log odds costs
     trust: float
     must: FloatArray  # log odds
     cannot: FloatArray

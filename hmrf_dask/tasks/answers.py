@@ -12,7 +12,7 @@ from hmrf_dask.kernels.compiled import spread
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import StoredLabels
-from hmrf_dask.types import FloatArray, IntArray, LabelArray, Sized
+from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray, Sized
 
 FEW_ROWS = 90  # of so few each is compared with every other, else with
 NEIGHBOURS = 8  # others
@@ -62,7 +62,7 @@ class Clusters(Sized):
 
 def costs_of_rows(
     block: RowBlock, model: Model, labels: StoredLabels, clusters: Clusters, nudges: Nudges
-) -> FloatArray:
+) -> RowArray:
     """Return what each cluster costs each row, shape (n_rows, K): distances and answers.
 
     Distances are those to centroids without the row itself, which else would speak for its cluster.
@@ -74,7 +74,7 @@ def costs_of_rows(
         summed = np.where(spread(terms.factor, block.n_rows) > 0, summed, -1)
     _take_out(costs, summed, model.distortion, clusters)
     np.add.at(costs, (nudges.rows, nudges.clusters), nudges.costs)
-    return costs
+    return costs.astype(np.float32)  # those of all linked rows are there at once
 
 
 def _take_out(
@@ -109,9 +109,7 @@ class Asked(Sized):
     costs: FloatArray  # of equal labels: less than 0 for a must-link
 
 
-def likelihood_of_same(
-    here: FloatArray, there: FloatArray, asked: Asked, kappa: float
-) -> FloatArray:
+def likelihood_of_same(here: RowArray, there: RowArray, asked: Asked, kappa: float) -> FloatArray:
     """Return how likely the ends of each answer are of one cluster, that answer left out.
 
     A cluster of cost c has probability in proportion to exp(-c / κ); other rows keep their labels.
@@ -127,11 +125,9 @@ def likelihood_of_same(
     return same
 
 
-def _without(
-    costs: FloatArray, rows: IntArray, labels: LabelArray, added: FloatArray
-) -> FloatArray:
+def _without(costs: RowArray, rows: IntArray, labels: LabelArray, added: FloatArray) -> FloatArray:
     """Return the costs of rows without what an answer adds at the label of its other end."""
-    chosen = costs[rows]
+    chosen = costs[rows].astype(np.float64)
     chosen[np.arange(len(rows)), labels] -= added
     return chosen
 

@@ -131,8 +131,8 @@ def projected(*, dense: bool = False) -> Projection:
 
 
 CASES = {
-    "cosine": text_case(**SIZES),
-    "cosine learned": text_case(**SIZES, learn_weights=True),
+    "cosine": text_case(**{**SIZES, "n_pairs": 100}),
+    "cosine learned": text_case(**SIZES, penalty="distance", learn_weights=True),
     "cosine potts open": text_case(**{**SIZES, "n_pairs": 150}, penalty="potts", closure=False),
     "cosine in tables": chained(),
     "doubted": doubted(n_pairs=150),

@@ -16,11 +16,12 @@ from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedP
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.fit import fitting, starts
+from hmrf_dask.fit import candidates, fitting
 from hmrf_dask.fit import starts as fit_starts
+from hmrf_dask.fit.candidates import WHOLE, Heat, Turn, run_candidate
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus
 from hmrf_dask.fit.journal import Candidate
-from hmrf_dask.fit.starts import Heat, Turn, candidate_names, run_candidate
+from hmrf_dask.fit.starts import candidate_names
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks import start_sample
@@ -58,7 +59,7 @@ def pool_of(bench: Bench, n_init: int = 3) -> tuple[list[Candidate], list[Labels
     whole, run = start_sample_of_bench(bench), MemoryRun()
     constrained = bench.engine.problem.constraints is not None
     settings = Settings(bench.problem.K, n_init=n_init)
-    names = candidate_names(settings, constrained)
+    names = candidate_names(settings, bench.problem.K + 1 if constrained else 0)
     found = [run_candidate(whole, run, 1 + at, Turn(name)) for at, name in enumerate(names)]
     return found, [start_sample.labels_by_row(whole, run, one.file) for one in found]
 
@@ -154,7 +155,7 @@ def test_of_larger_clusters_only_the_winner_is_refined(
     batch, _, _ = run(False)
     every, _, refined = run(True)
     assert np.array_equal(run("auto")[2], refined)
-    monkeypatch.setattr(fit_starts, "POOL_ROWS_PER_CLUSTER", 59)
+    monkeypatch.setattr(candidates, "POOL_ROWS_PER_CLUSTER", 59)
     monkeypatch.setattr(fit_starts, "WHOLE_WORK", 0)
     winner, records, _ = run("auto")
     began = [one for one in records if one["phase"] == "start"]
@@ -199,11 +200,12 @@ def test_candidates_come_in_the_order_that_decides_ties() -> None:
     auto = Settings(4, n_init=2)
     unconstrained = ["unconstrained 0", "unconstrained 1"]
     from_pairs = ["farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
-    assert candidate_names(auto, constrained=False) == unconstrained
-    assert candidate_names(auto, constrained=True) == unconstrained + from_pairs
-    assert candidate_names(Settings(4, init="random", n_init=2), True) == ["random 0", "random 1"]
-    assert candidate_names(Settings(4, init="neighborhoods"), True) == ["neighborhoods 0"]
-    assert candidate_names(Settings(4, init="k-means++", n_init=1), True) == ["k-means++ 0"]
+    assert candidate_names(auto, 0) == unconstrained
+    assert candidate_names(auto, 4) == [*unconstrained, "agglomerated-singles 0"]
+    assert candidate_names(auto, 5) == unconstrained + from_pairs
+    assert candidate_names(Settings(4, init="random", n_init=2), 5) == ["random 0", "random 1"]
+    assert candidate_names(Settings(4, init="neighborhoods"), 5) == ["neighborhoods 0"]
+    assert candidate_names(Settings(4, init="k-means++", n_init=1), 5) == ["k-means++ 0"]
 
 
 def test_of_candidates_as_good_the_first_wins() -> None:
@@ -267,7 +269,7 @@ def test_part_of_a_graph_is_the_graph_of_the_part(
         keep = (rng.random(whole.n_components) < 0.5)[whole.components]
         place = np.cumsum(keep) - 1
         inside = keep[pairs[:, 0]]
-        part = starts.restrict(whole, keep)
+        part = start_sample.restrict(whole, keep)
         wanted = graph_of_pairs(
             int(keep.sum()), place[pairs[kind & inside]], place[pairs[~kind & inside]], closure
         )
@@ -385,7 +387,7 @@ def test_pairs_that_no_sample_holds_still_count(monkeypatch: pytest.MonkeyPatch)
 # --- a tournament
 
 
-WHOLE_POOL, SHORT = (fit_starts.WHOLE,), fit_starts.SHORT_TOURNAMENT
+WHOLE_POOL, SHORT = (WHOLE,), fit_starts.SHORT_TOURNAMENT
 LONG = fit_starts.TOURNAMENT
 
 
@@ -399,7 +401,7 @@ def tournament(
 ) -> tuple[FitInput, list[tuple[str, int]]]:
     """Give a fit whose pool has these heats, and a list of those that will be run."""
     monkeypatch.setattr(fit_starts, "WHOLE_WORK", 10**6 if pool == WHOLE_POOL else 0)
-    monkeypatch.setattr(fit_starts, "WHOLE_ROWS", 0 if pool == LONG else 5000)
+    monkeypatch.setattr(candidates, "WHOLE_ROWS", 0 if pool == LONG else 5000)
     rows, hidden = planted_text(300, 300, 6, seed)
     corpus = Corpus.from_rows(rows, n_partitions=2)
     pairs = Constraints(*label_pairs(hidden, 30, seed)) if with_pairs else None
@@ -427,7 +429,7 @@ def test_the_best_of_every_heat_go_on(
     records: list[Any] = []
     fitted = fit_corpus(asked, progress=records.append)
     starts = [one for one in records if one["phase"] == "start"][-1]["starts"]
-    left = candidate_names(asked.settings, with_pairs)
+    left = candidate_names(asked.settings, 100 if with_pairs else 0)
     for iterations, going_on in pool:
         heat, starts = starts[: len(left)], starts[len(left) :]
         assert [one["name"] for one in heat] == left

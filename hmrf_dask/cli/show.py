@@ -223,6 +223,8 @@ def _reported(report: Report) -> Iterator[str]:
             f"J = {fit['J']:.6g} after {counted(fit['iterations'], 'iteration')} from a "
             f"{report.start} start ({fit['stop_reason']})"
         )
+        if fit.get("start_reason"):
+            yield f"start: {fit['start_reason']}"
     number, kinds = counted(report.clusters["number"], "cluster"), report.clusters
     names = [name for name in ("kept", "split", "merged", "new", "vanished") if kinds.get(name)]
     changes = ", ".join(f"{kinds[name]} {name}" for name in names)

@@ -113,6 +113,7 @@ def write_fit(
         "iterations": int(model.n_iter_),
         "converged": bool(model.converged_),
         "stop_reason": str(model.stop_reason_),
+        "start_reason": str(model.start_reason_),
         "seed": int(model.seed_),
     }
     return Results(files, lineage, written.violations, n_changed, start, fit)

@@ -61,7 +61,7 @@ def sampled(n_pairs: int) -> Case:
 def tournament(n_pairs: int) -> Case:
     """Return a case whose starts compete in heats, on part of the rows and of those drawn."""
     constants = {
-        "hmrf_dask.fit.starts.WHOLE_ROWS": 0,
+        "hmrf_dask.fit.candidates.WHOLE_ROWS": 0,
         "hmrf_dask.fit.starts.WHOLE_WORK": 0,
         "hmrf_dask.tasks.first_centroids.DRAWN_ROWS": 40,
         "hmrf_dask.tasks.first_centroids.DRAWN_ROWS_PER_CLUSTER": 1,

@@ -57,6 +57,11 @@ class Verdict(NamedTuple):
     challenger: Agreement
 
     @property
+    def ahead(self) -> bool:
+        """Whether the one that is made of the answers keeps more of them at all."""
+        return self.challenger.kept > self.lowest.kept
+
+    @property
     def against_energy(self) -> bool:
         """Whether the answers tell them apart, and J is overruled."""
         return self.challenger.exceeds(self.lowest)

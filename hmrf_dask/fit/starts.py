@@ -154,7 +154,11 @@ def _met(pool: _Pool, match: Match, heat: Heat, by_heat: Sequence[Sequence[Candi
     """Return who wins a match, run as far as the last `heat` goes; `by_heat`: who ran in each."""
     untold = by_heat if heat != WHOLE else by_heat[:-1]
     alone = _named(match.lowest.name, untold[-1] if untold else ())
-    verdict = verdict_of(pool.run(run_fold, match.turns(heat, alone), later=1))
+    turns = match.turns(heat, alone)
+    fits = pool.run(run_fold, turns[:IN_PARALLEL], later=len(turns) - IN_PARALLEL)
+    if verdict_of(fits).ahead:  # else more folds would hardly show it to be better
+        fits = fits + pool.run(run_fold, turns[IN_PARALLEL:], later=1)
+    verdict = verdict_of(fits)
     if not verdict.against_energy:
         return Choice(match.lowest, match.lowest, verdict)
     name = match.challenger.name
@@ -304,9 +308,9 @@ def _sampled_rows(
 def _sampled_nodes(
     flow: Dataflow, corpus: Corpus, pairs: Pairs, settings: Settings, most: int
 ) -> BoolArray:
-    """Return a mask of the nodes of whole components that fit into `most` rows.
+    """Return a mask of at most `most` nodes: whole components, and a part of one that is larger.
 
-    They come by the lowest keyed number of a member.
+    They come by the lowest keyed number of a member, nodes of a larger one by their own, last.
     """
     graph = pairs.graph
     ids, _ = describe_nodes(flow, corpus, pairs.node_rows)
@@ -315,7 +319,11 @@ def _sampled_nodes(
     np.minimum.at(lowest, graph.components, numbers)
     sizes = np.bincount(graph.components, minlength=graph.n_components)
     order = np.argsort(lowest, kind="stable")
-    order = order[sizes[order] <= most]  # the giant one must not keep the others out
-    chosen = np.zeros(graph.n_components, np.bool_)
-    chosen[order[np.cumsum(sizes[order]) <= most]] = True
-    return chosen[graph.components]
+    order = order[sizes[order] <= most]
+    whole = np.zeros(graph.n_components, np.bool_)
+    whole[order[np.cumsum(sizes[order]) <= most]] = True
+    chosen = whole[graph.components]
+    larger = np.flatnonzero(sizes[graph.components] > most)
+    left = most - int(chosen.sum())
+    chosen[larger[np.argsort(numbers[larger], kind="stable")[:left]]] = True
+    return chosen

@@ -28,7 +28,9 @@ class Agreement(NamedTuple):
     def exceeds(self, other: Agreement) -> bool:
         """Return whether it is better by more than the standard error of the difference.
 
-        Both are of the same n relations; k of n kept have the variance k (n - k) / n.
+        Both are of the same n relations. The variance of k that are kept is taken as
+        (k + 1) (n - k + 1) / (n + 2): of k / n it would be zero where all or none are kept, however
+        few they are (Laplace's rule of succession).
 
         Examples
         --------
@@ -36,10 +38,12 @@ class Agreement(NamedTuple):
         True
         >>> Agreement(57, 100).exceeds(Agreement(50, 100))
         False
+        >>> Agreement(1, 1).exceeds(Agreement(0, 1))
+        False
         """
-        more = self.kept - other.kept
-        spread = sum(each.kept * (each.withheld - each.kept) for each in (self, other))
-        return more > 0 and more * more * self.withheld > spread
+        more, n = self.kept - other.kept, self.withheld
+        spread = sum((each.kept + 1) * (n - each.kept + 1) for each in (self, other))
+        return more > 0 and more * more * (n + 2) > spread
 
 
 def fold_numbers(graph: ConstraintGraph, keys: KeyArray, seed: int) -> IntArray:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hmrf_dask import HMRFKMeans
 from hmrf_dask.rows.canonical import hash_ids
-from hmrf_dask.tasks.folds import FOLDS, agreement, fold_numbers
+from hmrf_dask.tasks.first_centroids import completed
+from hmrf_dask.tasks.folds import FOLDS, Agreement, agreement, fold_numbers
 from hmrf_dask.tasks.start_sample import restrict
 from tests import naive
-from tests.support.problems import string_ids
-from tests.support.start_samples import graph_of
+from tests.support.cases import FITS
+from tests.support.problems import pairs_of_classes, planted_text, string_ids
+from tests.support.start_samples import graph_of, random_rows, sample_of
 
 Rows = NDArray[np.int64]
 
@@ -30,21 +36,12 @@ def random_graph(seed: int, n: int = 40, n_pairs: int = 30, *, closure: bool = T
     return graph_of(len(nodes), must, cannot, closure=closure), must, cannot
 
 
-def classes_of(labels: Rows) -> tuple[Rows, Rows]:
-    """Return pairs that say what classes say, -1 being none."""
-    groups = [np.flatnonzero(labels == name) for name in np.unique(labels[labels >= 0])]
-    must = np.concatenate([np.stack([rows[:-1], rows[1:]], axis=1) for rows in groups])
-    first = [rows[0] for rows in groups]
-    cannot = [(a, b) for place, a in enumerate(first) for b in first[place + 1 :]]
-    return must, np.array(cannot, np.int64).reshape(-1, 2)
-
-
 # --- folds
 
 
 def test_a_small_component_is_in_one_fold_and_documents_of_a_large_one_are_in_all() -> None:
     labels = np.arange(200) % 4  # four classes: one component
-    must, cannot = classes_of(labels)
+    must, cannot = pairs_of_classes(labels)
     small = np.stack([np.arange(200, 240, 2), np.arange(201, 240, 2)], axis=1)
     graph = graph_of(240, np.concatenate([must, small]).tolist(), cannot.tolist())
     folds = fold_numbers(graph, hash_ids(string_ids(240, 0)), seed=3)
@@ -82,7 +79,7 @@ def test_what_labels_keep_is_what_the_oracle_counts(
 
 def test_the_truth_keeps_everything() -> None:
     labels = np.random.default_rng(0).integers(0, 4, 60)
-    graph = graph_of(60, *(pairs.tolist() for pairs in classes_of(labels)))
+    graph = graph_of(60, *(pairs.tolist() for pairs in pairs_of_classes(labels)))
     every = np.ones(60, np.bool_)
     kept, withheld = agreement(graph, labels.astype(np.int32), every)
     assert kept == withheld == 60 * 4
@@ -108,3 +105,63 @@ def test_without_some_nodes_a_graph_has_the_pairs_of_the_others(closure: bool) -
         assert part.n_groups == len(np.unique(together))
         assert part.n_components == len(np.unique(graph.components[keep]))
         assert (part.group_components[part.groups] == part.components).all()
+
+
+def test_groups_are_completed_by_the_clusters_that_none_of_them_claims() -> None:
+    labels = np.random.default_rng(1).integers(0, 4, 60)
+    sample = sample_of(random_rows(1, 60, 12))
+    nodes = np.flatnonzero(np.isin(labels, [0, 3]))[:20]
+    graph = graph_of(20, *(pairs.tolist() for pairs in pairs_of_classes(labels[nodes])))
+    turned = np.array([2, 0, 3, 1])[labels]  # clusters have other numbers than classes
+    made = completed(sample, graph, nodes, turned, 4)
+    wanted = sample.centroids(*sample.sums(turned, 4))
+    groups = np.full(60, -1)
+    groups[nodes] = graph.groups
+    np.testing.assert_array_equal(made[:2], sample.centroids(*sample.sums(groups, 2)))
+    np.testing.assert_array_equal(made[2:], wanted[[0, 3]])  # those of classes 1 and 2
+
+
+# --- who wins
+
+
+OVERRULED = "starts by held-out answers"
+
+
+def test_more_of_few_relations_may_be_chance() -> None:
+    for kept, least, n, tells in [(1, 0, 1, 0), (2, 1, 2, 0), (3, 1, 3, 1), (9, 9, 9, 0)]:
+        assert Agreement(kept, n).exceeds(Agreement(least, n)) == tells
+        assert not Agreement(least, n).exceeds(Agreement(kept, n))
+
+
+def test_answers_overrule_the_lowest_j_and_the_fit_says_so(tmp_path: Path) -> None:
+    model = FITS[OVERRULED].fitted(3, run_dir=str(tmp_path / "run"))
+    assert model.start_reason_.startswith("completed ")
+    assert "whose J is lower" in model.start_reason_
+    history = model.objective_history_
+    assert all(after <= before for before, after in pairwise(history))
+    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    (chosen,) = (one for one in events if one["event"] == "chosen start")
+    folds = [one for one in events if "withheld" in one]
+    assert len(folds) == 2 * FOLDS
+    for place, name in enumerate(("lowest", "challenger")):
+        for count in ("kept", "withheld"):
+            assert chosen[name][count] == sum(one[count] for one in folds[place::2])
+    assert chosen["J"] > chosen["lowest"]["J"]
+    assert chosen["reason"] == model.start_reason_
+
+
+def test_two_folds_that_show_nothing_end_a_match() -> None:
+    model = FITS["cosine potts open"].fitted(1)
+    assert "no more than chance explains" in model.start_reason_
+
+
+def test_a_class_that_nobody_labelled_is_found() -> None:
+    rows, topics = planted_text(400, 400, 5, 3)
+    known = np.full(400, -1)
+    known[:80] = np.where(topics[:80] == 2, -1, topics[:80])
+    must, cannot = pairs_of_classes(known)
+    labels = HMRFKMeans(5, random_state=0).fit(rows, must_link=must, cannot_link=cannot).labels_
+    own = np.bincount(labels[topics == 2], minlength=5)
+    assert own.max() > 0.8 * own.sum()
+    assert own.max() > 0.8 * (labels == own.argmax()).sum()

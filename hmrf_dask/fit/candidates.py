@@ -34,11 +34,14 @@ class Heat(NamedTuple):
     going_on: int
 
 
+WHOLE = Heat(None, 1)
+
+
 class Turn(NamedTuple):
     """What one candidate does in one heat."""
 
     name: str
-    heat: Heat = Heat(None, 1)
+    heat: Heat = WHOLE
     before: Candidate | None = None  # what it was after the heat before
     fold: int | None = None  # of the answers that it is not told
 
@@ -47,18 +50,10 @@ class Turn(NamedTuple):
         """Iterations of the heats before."""
         return 0 if self.before is None else self.before.n_iter
 
-    @property
-    def ignores_pairs(self) -> bool:
-        """Whether it is first run as if there were no pairs."""
-        return ignores_pairs(self.name)
-
 
 def ignores_pairs(name: str) -> bool:
     """Return whether a candidate is first run as if there were no pairs."""
     return name.startswith(UNCONSTRAINED)
-
-
-WHOLE = Heat(None, 1)
 
 
 def ends_whole(settings: Settings, n_rows: int) -> bool:
@@ -113,7 +108,7 @@ def run_candidate(sample: StartSample, run: CheckpointStore, number: int, turn: 
         return _run_heat(sample, run, number, turn, turn.heat.iterations)
     centroids, warm = _first_of(sample, run, turn), turn.before is None
     engine, steps = engine_over(sample, constrained=True), StepsTaken()
-    if sample.graph is not None and turn.ignores_pairs:
+    if sample.graph is not None and ignores_pairs(turn.name):
         alone = engine_over(sample, constrained=False)
         first = _run(_fit(alone, sample, StepsTaken()), centroids, sample, warm=warm)
         labels = alone.run.read_labels(first.free[0])
@@ -132,7 +127,7 @@ def _run_heat(
 
     Of a fold all run with the pairs that are left: what they keep is to be that of a fit.
     """
-    alone = turn.ignores_pairs and turn.fold is None
+    alone = ignores_pairs(turn.name) and turn.fold is None
     most = min(iterations, sample.settings.max_iter)
     engine, steps = engine_over(sample, constrained=not alone), StepsTaken()
     fit = Fit(engine, steps, most - turn.done, refining=False)

@@ -38,6 +38,15 @@ class Match(NamedTuple):
                 turns.append(Turn(name, Heat(most, 1), before, fold))
         return turns
 
+    def verdict(self, fits: Sequence[Candidate]) -> Verdict:
+        """Return what the first of these fits keep, in the order of `turns`."""
+        counts = [candidate.agreement or Agreement() for candidate in fits]
+        return Verdict(self, _total(counts[::2]), _total(counts[1::2]))
+
+
+def _total(counts: Sequence[Agreement]) -> Agreement:
+    return Agreement(*(sum(numbers) for numbers in zip(*counts, strict=True)))
+
 
 def match_of(lowest: Candidate, pool: Sequence[Candidate]) -> Match | None:
     """Return who meets the candidate of the lowest J, None if that was made of answers itself.
@@ -53,6 +62,7 @@ def match_of(lowest: Candidate, pool: Sequence[Candidate]) -> Match | None:
 class Verdict(NamedTuple):
     """What the two of a match keep of the answers that they were not told."""
 
+    match: Match
     lowest: Agreement
     challenger: Agreement
 
@@ -63,25 +73,14 @@ class Verdict(NamedTuple):
 
     @property
     def against_energy(self) -> bool:
-        """Whether the answers tell them apart, and J is overruled."""
+        """Whether the answers tell the two apart, and J is overruled."""
         return self.challenger.exceeds(self.lowest)
 
 
-def verdict_of(fits: Sequence[Candidate]) -> Verdict:
-    """Return the verdict of the fits without a fold, in the order of `Match.turns`."""
-    counts = [candidate.agreement or Agreement() for candidate in fits]
-    return Verdict(_total(counts[::2]), _total(counts[1::2]))
-
-
-def _total(counts: Sequence[Agreement]) -> Agreement:
-    return Agreement(*(sum(numbers) for numbers in zip(*counts, strict=True)))
-
-
 class Choice(NamedTuple):
-    """The candidate that begins the fit, and what it was compared with."""
+    """The candidate that begins the fit, and the verdict if there was a match."""
 
     winner: Candidate
-    lowest: Candidate  # of the lowest J
     verdict: Verdict | None = None
 
     @property
@@ -90,30 +89,26 @@ class Choice(NamedTuple):
         name, verdict = self.winner.name, self.verdict
         if verdict is None:
             return f"{name} has the lowest J"
-        (least, withheld), (kept, _) = verdict
-        counts = f"{kept:,} against {least:,} of {withheld:,}"
+        match, (least, _), (kept, withheld) = verdict
         if not verdict.against_energy:
             return (
-                f"{name} has the lowest J; a start made of the answers keeps no more of those "
-                f"withheld than chance would ({counts})"
+                f"{name} has the lowest J; of {withheld:,} withheld relations it keeps {least:,} "
+                f"and {match.challenger.name}, made of the answers, {kept:,}: no more than chance "
+                "explains"
             )
-        higher, lower = self.winner.energy.value, self.lowest.energy.value
+        higher, lower = self.winner.energy.value, match.lowest.energy.value
         return (
-            f"{name} keeps more of the answers withheld, {counts}, than {self.lowest.name}, whose "
-            f"J is lower ({lower:.6g} against {higher:.6g})"
+            f"{name}, made of the answers, keeps {kept:,} of {withheld:,} withheld relations and "
+            f"{match.lowest.name}, whose J is lower ({lower:.6g} against {higher:.6g}), {least:,}"
         )
 
     def record(self) -> dict[str, Any]:
         """Return it as an event of the run has it."""
-        found: dict[str, Any] = {
-            "name": self.winner.name,
-            "J": self.winner.energy.value,
-            "lowest": self.lowest.name,
-            "lowest_J": self.lowest.energy.value,
-            "reason": self.reason,
+        chosen = {"name": self.winner.name, "J": self.winner.energy.value, "reason": self.reason}
+        if self.verdict is None:
+            return chosen
+        (lowest, challenger), *kept = self.verdict
+        return chosen | {
+            "lowest": {"name": lowest.name, "J": lowest.energy.value, **kept[0]._asdict()},
+            "challenger": {"name": challenger.name, **kept[1]._asdict()},
         }
-        if self.verdict is not None:
-            lowest, challenger = self.verdict
-            found |= {"withheld": lowest.withheld}
-            found |= {"kept": {"lowest": lowest.kept, "challenger": challenger.kept}}
-        return found

@@ -26,7 +26,7 @@ from hmrf_dask.fit.candidates import (
     run_candidate,
     run_fold,
 )
-from hmrf_dask.fit.cross_fitting import Choice, Match, match_of, verdict_of
+from hmrf_dask.fit.cross_fitting import Choice, Match, match_of
 from hmrf_dask.fit.journal import Candidate, Journal, write_candidate
 from hmrf_dask.fit.loop import Iteration, Position, begin
 from hmrf_dask.fit.passes import Engine
@@ -99,9 +99,7 @@ class _Pool:
     narrow: Lazy  # for heats of a few iterations
     done: int = 0  # of the journal's candidates
 
-    def run(
-        self, function: Callable[..., Candidate], turns: Sequence[Turn], *, later: int = 0
-    ) -> list[Candidate]:
+    def run(self, turns: Sequence[Turn], *, later: int = 0) -> list[Candidate]:
         """Return the candidates of all turns; those that are not committed yet are run.
 
         So many more may come `later`.
@@ -109,16 +107,15 @@ class _Pool:
         journal, last = self.journal, self.done + len(turns)
         while (first := len(journal.candidates)) < last:
             few = turns[first - self.done :][:IN_PARALLEL]
-            for candidate in self._computed(function, few, first + 1):
+            for candidate in self._computed(few, first + 1):
                 journal.keep_candidate(candidate, of=last + later)
         ran, self.done = journal.candidates[self.done : last], last
         return ran
 
-    def _computed(
-        self, function: Callable[..., Candidate], turns: Sequence[Turn], number: int
-    ) -> list[Candidate]:
+    def _computed(self, turns: Sequence[Turn], number: int) -> list[Candidate]:
         flow, run = self.engine.flow, self.engine.run
         sample = self.sample if turns[0].heat == WHOLE else self.narrow
+        function = run_candidate if turns[0].fold is None else run_fold
         lazy = [flow.lazy(function, sample, run, at, turn) for at, turn in enumerate(turns, number)]
         return flow.compute(lazy)
 
@@ -129,17 +126,17 @@ def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[st
     plan = heats(problem.settings, problem.extent.n_rows, len(names))
     narrow = flow.persist([flow.lazy(narrowed, sample)])[0] if plan[0] != WHOLE else sample
     pool, later = _Pool(engine, journal, sample, narrow), sum(heat.going_on for heat in plan[:-1])
-    ran = pool.run(run_candidate, [Turn(name, plan[0]) for name in names], later=later)
-    ran = ran + pool.run(run_candidate, _completing(problem, ran, plan[0]), later=later)
+    ran = pool.run([Turn(name, plan[0]) for name in names], later=later)
+    ran = ran + pool.run(_completing(problem, ran, plan[0]), later=later)
     by_heat = [ran]
     for ended, heat in pairwise(plan):
         best, later = ranked(ran)[: ended.going_on], later - ended.going_on
         turns = [Turn(candidate.name, heat, candidate) for candidate in ran if candidate in best]
-        ran = pool.run(run_candidate, turns, later=later)
+        ran = pool.run(turns, later=later)
         by_heat.append(ran)
     lowest = ranked(ran)[0]
     match = match_of(lowest, by_heat[0])
-    return Choice(lowest, lowest) if match is None else _met(pool, match, plan[-1], by_heat)
+    return Choice(lowest) if match is None else _met(pool, match, plan[-1], by_heat)
 
 
 def _completing(problem: Problem, ran: Sequence[Candidate], heat: Heat) -> list[Turn]:
@@ -155,17 +152,17 @@ def _met(pool: _Pool, match: Match, heat: Heat, by_heat: Sequence[Sequence[Candi
     untold = by_heat if heat != WHOLE else by_heat[:-1]
     alone = _named(match.lowest.name, untold[-1] if untold else ())
     turns = match.turns(heat, alone)
-    fits = pool.run(run_fold, turns[:IN_PARALLEL], later=len(turns) - IN_PARALLEL)
-    if verdict_of(fits).ahead:  # else more folds would hardly show it to be better
-        fits = fits + pool.run(run_fold, turns[IN_PARALLEL:], later=1)
-    verdict = verdict_of(fits)
+    fits = pool.run(turns[:IN_PARALLEL], later=len(turns) - IN_PARALLEL)
+    if match.verdict(fits).ahead:  # else more folds would hardly show it to be better
+        fits = fits + pool.run(turns[IN_PARALLEL:], later=1)
+    verdict = match.verdict(fits)
     if not verdict.against_energy:
-        return Choice(match.lowest, match.lowest, verdict)
+        return Choice(match.lowest, verdict)
     name = match.challenger.name
     winner = _named(name, by_heat[-1])
     if winner is None:  # its J was too high for the last heat
-        winner = pool.run(run_candidate, [Turn(name, heat, match.challenger)])[0]
-    return Choice(winner, match.lowest, verdict)
+        winner = pool.run([Turn(name, heat, match.challenger)])[0]
+    return Choice(winner, verdict)
 
 
 def _named(name: str, candidates: Sequence[Candidate]) -> Candidate | None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hmrf_dask import HMRFKMeans
+from hmrf_dask import Constraints, HMRFKMeans
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks.first_centroids import completed
 from hmrf_dask.tasks.folds import FOLDS, Agreement, agreement, fold_numbers
@@ -165,3 +165,22 @@ def test_a_class_that_nobody_labelled_is_found() -> None:
     own = np.bincount(labels[topics == 2], minlength=5)
     assert own.max() > 0.8 * own.sum()
     assert own.max() > 0.8 * (labels == own.argmax()).sum()
+
+
+CHAIN = [(row, row + 1) for row in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("must", "cannot"), [(CHAIN, []), ([], CHAIN), ([(0, 1)], []), ([], [(0, 1)])]
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_answers_of_one_class_or_one_kind_are_folded_too(
+    must: Any, cannot: Any, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hmrf_dask.fit.candidates.WHOLE_ROWS", 5000 if whole else 0)
+    monkeypatch.setattr("hmrf_dask.fit.starts.WHOLE_WORK", 0)
+    monkeypatch.setattr("hmrf_dask.fit.cross_fitting.ignores_pairs", lambda name: True)
+    rows = planted_text(120, 200, 4, 2)[0]
+    pairs = Constraints(*(np.array(one, np.int64).reshape(-1, 2) for one in (must, cannot)))
+    model = HMRFKMeans(4, random_state=0, n_init=3).fit(rows, must_link=pairs)
+    assert "withheld relations" in model.start_reason_

@@ -8,6 +8,7 @@ Names of distortions: "cosine", "pearson", "euclidean", "i-divergence", "kl".
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -198,6 +199,34 @@ def must_link_components(n_rows: int, must: Iterable[tuple[int, int]]) -> list[l
                     component.append(other)
         components.append(sorted(component))
     return components
+
+
+def kept_relations(
+    must: Iterable[Sequence[int]], cannot: Iterable[Sequence[int]], labels: Any, withheld: Any
+) -> tuple[int, int]:
+    """Return how many relations of withheld rows to groups labels keep, and how many there are.
+
+    A group is in the cluster that has more of its rows than any other, in none where two have as
+    many.
+    """
+    groups = must_link_components(len(labels), [(int(i), int(j)) for i, j in must])
+    owner = {row: number for number, group in enumerate(groups) for row in group}
+    apart = {(owner[int(i)], owner[int(j)]) for i, j in cannot}
+    apart |= {(second, first) for first, second in apart}
+    homes = []
+    for group in groups:
+        counts = sorted(Counter(int(labels[row]) for row in group).items(), key=lambda at: -at[1])
+        tied = len(counts) > 1 and counts[0][1] == counts[1][1]
+        homes.append(None if tied else counts[0][0])
+    kept = []
+    for row in map(int, withheld):
+        own = owner[row]
+        if len(groups[own]) > 1:
+            kept.append(homes[own] == labels[row])
+        for first, second in apart:
+            if first == own and second != own:
+                kept.append(homes[second] != labels[row])
+    return sum(kept), len(kept)
 
 
 def effective_pairs(

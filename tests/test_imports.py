@@ -42,7 +42,7 @@ for module in pkgutil.walk_packages(hmrf_dask.__path__, "hmrf_dask."):
 
 import numpy as np
 from hmrf_dask.checkpoints.records import MemoryRun
-from hmrf_dask.fit.starts import Turn, run_candidate
+from hmrf_dask.fit.candidates import Turn, run_candidate
 from tests.support.start_samples import random_rows, sample_of, start_sample_of
 
 run = MemoryRun()

@@ -16,8 +16,8 @@ from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit import preparation as fit_preparation
+from hmrf_dask.fit.candidates import Turn, run_candidate
 from hmrf_dask.fit.preparation import TaskMemory, check_memory, plan_tasks
-from hmrf_dask.fit.starts import Turn, run_candidate
 from hmrf_dask.flow.dataflow import FAN
 from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.rows.block import RowBlock

@@ -28,6 +28,7 @@ from pipelines.papers import (
     icml2002,
     inference,
     kdd2004,
+    labels,
     large,
     noise,
     refinement,
@@ -44,7 +45,8 @@ from tests.proofs.news import folds as folds_of_the_proof
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        kdd2004, sdm2004, icml2002, defaults, costs, genes, inference, large, noise, refinement,
+        kdd2004, sdm2004, icml2002, defaults, costs, genes, inference, labels, large, noise,
+        refinement,
     )
 }  # fmt: skip
 N_ROWS = 96  # a half of them has more than the 1,000 pairs that experiments ask for
@@ -177,7 +179,7 @@ def test_each_experiment_writes_its_files(
 ) -> None:
     if name != "sdm2004":  # one of them fits
         monkeypatch.setattr(Arm, "fit", guessed)
-    quick = {"large": (0, 40), "refinement": (0, 0.25)}.get(name)
+    quick = {"labels": (12, 24), "large": (0, 40), "refinement": (0, 0.25)}.get(name)
     studies = []
     for study in EXPERIMENTS[name].studies:
         for arm in study.arms:

@@ -16,11 +16,12 @@ from hmrf_dask.constraints.closure import ClosureRules, ConstraintGraph, CostedP
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.fit import fitting, starts
+from hmrf_dask.fit import candidates, fitting
 from hmrf_dask.fit import starts as fit_starts
+from hmrf_dask.fit.candidates import WHOLE, Heat, Turn, run_candidate
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus
 from hmrf_dask.fit.journal import Candidate
-from hmrf_dask.fit.starts import Heat, Turn, candidate_names, run_candidate
+from hmrf_dask.fit.starts import candidate_names
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks import start_sample
@@ -58,7 +59,7 @@ def pool_of(bench: Bench, n_init: int = 3) -> tuple[list[Candidate], list[Labels
     whole, run = start_sample_of_bench(bench), MemoryRun()
     constrained = bench.engine.problem.constraints is not None
     settings = Settings(bench.problem.K, n_init=n_init)
-    names = candidate_names(settings, constrained)
+    names = candidate_names(settings, bench.problem.K + 1 if constrained else 0)
     found = [run_candidate(whole, run, 1 + at, Turn(name)) for at, name in enumerate(names)]
     return found, [start_sample.labels_by_row(whole, run, one.file) for one in found]
 
@@ -93,6 +94,16 @@ def fit(problem: Problem, n_partitions: int, **settings: Any) -> tuple[Fitted, l
     return fit_corpus(asked, progress=records.append), records
 
 
+def pool_records(records: list[Any]) -> list[Any]:
+    """The commits of candidates that were given all pairs."""
+    began = [one for one in records if one["phase"] == "start"]
+    return [one for one in began if one["starts"][-1]["agreement"] is None]
+
+
+def name_of_winner(start_reason: str) -> str:
+    return " ".join(start_reason.split()[:2]).strip(",")
+
+
 def labels_of(fitted: Fitted) -> Labels:
     return np.concatenate(fitted.flow.compute(fitted.labels()))
 
@@ -115,13 +126,14 @@ def test_a_candidates_energy_is_that_of_the_oracle(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_the_winners_energy_is_the_loops_to_the_last_bit(seed: int) -> None:
     problem = pairs_problem(seed, noise=0.0, on_conflict="raise")
-    _, records = fit(problem, 3)
-    pool = [Energy.decoded(one["energy"]).total for one in records if one["phase"] == "start"]
+    fitted, records = fit(problem, 3)
+    pool = {one["name"]: Energy.decoded(one["energy"]).total for one in pool_records(records)}
     assert len(pool) == 6
     first = next(one for one in records if one["phase"] != "start")
-    assert Energy.decoded(first["energy"]).total == min(pool)
-    last = Energy.decoded(records[-1]["energy"]).total
-    assert last <= min(pool)
+    winner = pool[name_of_winner(fitted.start_reason)]
+    assert Energy.decoded(first["energy"]).total == winner
+    assert winner == min(pool.values()) or "whose J is lower" in fitted.start_reason
+    assert Energy.decoded(records[-1]["energy"]).total <= winner
 
 
 def test_a_candidate_counts_fit_iterations_and_reports_every_step() -> None:
@@ -154,7 +166,7 @@ def test_of_larger_clusters_only_the_winner_is_refined(
     batch, _, _ = run(False)
     every, _, refined = run(True)
     assert np.array_equal(run("auto")[2], refined)
-    monkeypatch.setattr(fit_starts, "POOL_ROWS_PER_CLUSTER", 59)
+    monkeypatch.setattr(candidates, "POOL_ROWS_PER_CLUSTER", 59)
     monkeypatch.setattr(fit_starts, "WHOLE_WORK", 0)
     winner, records, _ = run("auto")
     began = [one for one in records if one["phase"] == "start"]
@@ -199,11 +211,12 @@ def test_candidates_come_in_the_order_that_decides_ties() -> None:
     auto = Settings(4, n_init=2)
     unconstrained = ["unconstrained 0", "unconstrained 1"]
     from_pairs = ["farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
-    assert candidate_names(auto, constrained=False) == unconstrained
-    assert candidate_names(auto, constrained=True) == unconstrained + from_pairs
-    assert candidate_names(Settings(4, init="random", n_init=2), True) == ["random 0", "random 1"]
-    assert candidate_names(Settings(4, init="neighborhoods"), True) == ["neighborhoods 0"]
-    assert candidate_names(Settings(4, init="k-means++", n_init=1), True) == ["k-means++ 0"]
+    assert candidate_names(auto, 0) == unconstrained
+    assert candidate_names(auto, 4) == [*unconstrained, "agglomerated-singles 0"]
+    assert candidate_names(auto, 5) == unconstrained + from_pairs
+    assert candidate_names(Settings(4, init="random", n_init=2), 5) == ["random 0", "random 1"]
+    assert candidate_names(Settings(4, init="neighborhoods"), 5) == ["neighborhoods 0"]
+    assert candidate_names(Settings(4, init="k-means++", n_init=1), 5) == ["k-means++ 0"]
 
 
 def test_of_candidates_as_good_the_first_wins() -> None:
@@ -267,7 +280,7 @@ def test_part_of_a_graph_is_the_graph_of_the_part(
         keep = (rng.random(whole.n_components) < 0.5)[whole.components]
         place = np.cumsum(keep) - 1
         inside = keep[pairs[:, 0]]
-        part = starts.restrict(whole, keep)
+        part = start_sample.restrict(whole, keep)
         wanted = graph_of_pairs(
             int(keep.sum()), place[pairs[kind & inside]], place[pairs[~kind & inside]], closure
         )
@@ -311,7 +324,10 @@ def sampling(
 def plain_sample(
     ids: NDArray[np.str_], components: list[list[int]], seed: int, most: int
 ) -> set[int]:
-    """Whole constrained components by lowest key up to half, then free rows by lowest key."""
+    """Whole constrained components by lowest key up to half, then free rows by lowest key.
+
+    What they leave of the half is filled with rows of components that are larger.
+    """
     numbers = uniforms(hash_ids(ids), seed, "sample", 0, 0, 0)
     chosen: set[int] = set()
     fitting_ones = [rows for rows in components if len(rows) <= most // 2]
@@ -319,6 +335,9 @@ def plain_sample(
         if len(chosen) + len(rows) > most // 2:
             break
         chosen |= set(rows)
+    larger = [row for rows in components if len(rows) > most // 2 for row in rows]
+    larger.sort(key=lambda row: numbers[row])
+    chosen |= set(larger[: most // 2 - len(chosen)])
     linked = {row for rows in components for row in rows}
     free = sorted(set(range(len(ids))) - linked, key=lambda row: numbers[row])
     return chosen | set(free[: most - len(chosen)])
@@ -331,7 +350,7 @@ def test_a_large_corpus_starts_from_whole_components_and_other_rows_by_their_ids
     rows, hidden = planted_text(240, 500, 3, 2)
     ids = string_ids(240, 4)
     must, cannot = label_pairs(hidden, 70, 3)
-    if giant:  # a component that never fits must not keep the others out
+    if giant:  # a component that never fits gives what room the others leave
         chain = np.flatnonzero(hidden == 0)[:50]
         must = np.concatenate([must, np.stack([chain[:-1], chain[1:]], axis=1)])
     pairs = Constraints(ids[must], ids[cannot])
@@ -345,8 +364,10 @@ def test_a_large_corpus_starts_from_whole_components_and_other_rows_by_their_ids
     wanted = plain_sample(ids, components, 6, 80)
     assert sample.block.ids.tolist() == sorted(ids[sorted(wanted)].tolist())
     assert len(wanted) == 80
-    kept = [rows for rows in components if rows[0] in wanted]
+    kept = [[row for row in rows if row in wanted] for rows in components]
+    kept = [rows for rows in kept if rows]
     assert len(kept) > 3
+    assert any(len(rows) > 40 for rows in components) == giant
     assert sample.graph is not None
     assert sample.graph.n_nodes == sum(map(len, kept))
     assert sample.graph.n_components == len(kept)
@@ -371,21 +392,24 @@ def test_the_winner_of_a_sample_is_fitted_to_the_whole_corpus(
         assert naive.normalized_mutual_information(hidden, labels) > 0.8
 
 
-def test_pairs_that_no_sample_holds_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_component_above_half_the_sample_a_part_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows, hidden = planted_text(120, 300, 2, 8)
     chain = np.flatnonzero(hidden == 0)
     must = np.stack([chain[:-1], chain[1:]], axis=1)  # one component, larger than half the sample
     fit_sampled = sampling(monkeypatch, 40)
     settings = Settings(2, seed=1, n_init=2)
     fitted, sample = fit_sampled(Corpus.from_rows(rows), Constraints(must), settings)
-    assert sample.graph is None
+    assert sample.graph is not None
+    assert (sample.graph.n_nodes, sample.graph.n_groups) == (20, 1)
     assert len(set(labels_of(fitted)[chain].tolist())) == 1
 
 
 # --- a tournament
 
 
-WHOLE_POOL, SHORT = (fit_starts.WHOLE,), fit_starts.SHORT_TOURNAMENT
+WHOLE_POOL, SHORT = (WHOLE,), fit_starts.SHORT_TOURNAMENT
 LONG = fit_starts.TOURNAMENT
 
 
@@ -399,7 +423,7 @@ def tournament(
 ) -> tuple[FitInput, list[tuple[str, int]]]:
     """Give a fit whose pool has these heats, and a list of those that will be run."""
     monkeypatch.setattr(fit_starts, "WHOLE_WORK", 10**6 if pool == WHOLE_POOL else 0)
-    monkeypatch.setattr(fit_starts, "WHOLE_ROWS", 0 if pool == LONG else 5000)
+    monkeypatch.setattr(candidates, "WHOLE_ROWS", 0 if pool == LONG else 5000)
     rows, hidden = planted_text(300, 300, 6, seed)
     corpus = Corpus.from_rows(rows, n_partitions=2)
     pairs = Constraints(*label_pairs(hidden, 30, seed)) if with_pairs else None
@@ -426,8 +450,8 @@ def test_the_best_of_every_heat_go_on(
     asked, ran = tournament(monkeypatch, seed, pool, with_pairs=with_pairs)
     records: list[Any] = []
     fitted = fit_corpus(asked, progress=records.append)
-    starts = [one for one in records if one["phase"] == "start"][-1]["starts"]
-    left = candidate_names(asked.settings, with_pairs)
+    starts = [one["starts"][-1] for one in pool_records(records)]
+    left = candidate_names(asked.settings, 100 if with_pairs else 0)
     for iterations, going_on in pool:
         heat, starts = starts[: len(left)], starts[len(left) :]
         assert [one["name"] for one in heat] == left

@@ -436,7 +436,7 @@ class RunDirectory(CheckpointStore):
             return None
 
 
-FORMAT = 1
+FORMAT = 2  # since commits say why their start won
 NAME = "run.json"
 
 

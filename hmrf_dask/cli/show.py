@@ -95,6 +95,8 @@ def _fit(result: FitResult) -> Iterator[str]:
     yield _violations(result.violations, result.n_pairs)
     iterations = counted(result.n_iterations, "iteration")
     yield f"J = {result.objective:.6g} after {iterations} ({result.stop_reason})"
+    if result.start_reason:
+        yield f"start: {result.start_reason}"
     yield from _files(result.files)
 
 
@@ -223,6 +225,8 @@ def _reported(report: Report) -> Iterator[str]:
             f"J = {fit['J']:.6g} after {counted(fit['iterations'], 'iteration')} from a "
             f"{report.start} start ({fit['stop_reason']})"
         )
+        if fit.get("start_reason"):  # reports of predict runs and of older ones have none
+            yield f"start: {fit['start_reason']}"
     number, kinds = counted(report.clusters["number"], "cluster"), report.clusters
     names = [name for name in ("kept", "split", "merged", "new", "vanished") if kinds.get(name)]
     changes = ", ".join(f"{kinds[name]} {name}" for name in names)

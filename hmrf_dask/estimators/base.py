@@ -54,6 +54,7 @@ SUMMARY = (  # what a saved model keeps of the fit, besides arrays
     "n_iter",
     "converged",
     "stop_reason",
+    "start_reason",
     "seed",
 )
 
@@ -171,6 +172,7 @@ class HMRFEstimator(
         self.suspect_answers_ = fitted.suspect_answers()
         self.n_iter_ = fitted.n_iter
         self.stop_reason_ = fitted.stop
+        self.start_reason_ = fitted.start_reason
         self.converged_ = "max_iter" not in fitted.stop
         self.smoothing_ = model.smoothing
         self.seed_ = fitted.problem.settings.seed

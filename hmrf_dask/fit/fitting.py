@@ -25,7 +25,8 @@ from hmrf_dask.constraints.pairs import SHOWN, Constraints
 from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
-from hmrf_dask.fit import preparation, starts
+from hmrf_dask.fit import preparation
+from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, Progress, resume
 from hmrf_dask.fit.loop import Fit
 from hmrf_dask.fit.passes import Engine
@@ -144,7 +145,7 @@ class _Surveyed:
     def refining_starts(self) -> bool:
         """Whether it runs in every candidate of the pool, too."""
         sample = start_sample_size(self.facts.n_rows, self.asked.settings)
-        return starts.refines_all(self.asked.settings, self.asked.distortion, sample)
+        return refines_all(self.asked.settings, self.asked.distortion, sample)
 
     @property
     def row_bytes(self) -> int:
@@ -236,6 +237,7 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
         stop,
         history=journal.history,
         n_iter=journal.n_iter,
+        start_reason=journal.start_reason,
         pairs=work.pairs,
         facts=work.facts,
     )
@@ -327,6 +329,7 @@ class Fitted:
     stop: str
     history: list[tuple[str, str, float]]
     n_iter: int
+    start_reason: str
     pairs: Pairs | None
     facts: Facts
 

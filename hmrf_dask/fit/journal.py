@@ -18,6 +18,7 @@ from hmrf_dask.fit.problem import LabelFiles, Problem
 from hmrf_dask.flow.dataflow import Lazy, share_array
 from hmrf_dask.kernels.compiled import frozen
 from hmrf_dask.tasks import start_sample
+from hmrf_dask.tasks.folds import Agreement
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked
 
@@ -35,6 +36,7 @@ class Candidate:
     energy: Energy
     n_iter: int
     history: tuple[tuple[str, float], ...]
+    agreement: Agreement | None = None  # of a fold: with the answers that it was not told
 
     def encoded(self) -> dict[str, Any]:
         """Return what a commit keeps of it; its label file is among the files of the commit."""
@@ -43,15 +45,16 @@ class Candidate:
             "energy": self.energy.encoded(),
             "n_iter": self.n_iter,
             "history": [list(step) for step in self.history],
+            "agreement": self.agreement,
         }
 
     @staticmethod
     def decoded(record: dict[str, Any], file: LabelsFile) -> Candidate:
         """Return the candidate a commit holds."""
         history = tuple((str(step), float(value)) for step, value in record["history"])
-        return Candidate(
-            record["name"], file, Energy.decoded(record["energy"]), record["n_iter"], history
-        )
+        energy, counts = Energy.decoded(record["energy"]), record["agreement"]
+        agreement = None if counts is None else Agreement(*counts)
+        return Candidate(record["name"], file, energy, record["n_iter"], history, agreement)
 
 
 @dataclass
@@ -63,6 +66,7 @@ class Journal:
     candidates: list[Candidate] = field(default_factory=list)  # those that are done
     history: list[tuple[str, str, float]] = field(default_factory=list)  # phase, step, J
     n_iter: int = 0  # iterations of E-step and M-steps of the winner
+    start_reason: str = ""  # why it is the winner; nothing where there was no pool
     committed: int = 0  # number of the last commit
     tol: float = 0.0  # of the settings, for who guesses when a phase ends
     n_rows: int = 0
@@ -104,6 +108,7 @@ class Journal:
         record = commit.record
         self.committed = commit.number
         self.n_iter = record["n_iter"]
+        self.start_reason = record["start_reason"]
         self.history = [
             (str(phase), str(step), float(value)) for phase, step, value in record["history"]
         ]
@@ -126,8 +131,17 @@ class Journal:
         name, value = candidate.name, candidate.energy.value
         log.info("start %s ends with J %.6g", name, value)
         event = {"event": "candidate", "commit": self.committed, "name": name, "J": value}
-        self.run.event(event | {"n_iter": candidate.n_iter})
+        event |= {"n_iter": candidate.n_iter}
+        if candidate.agreement is not None:
+            event |= candidate.agreement._asdict()
+        self.run.event(event)
         self.progress(record | {"name": name, "of": of, "n_rows": candidate.file.n_rows})
+
+    def choose(self, reason: str, record: dict[str, Any]) -> None:
+        """Report which candidate begins the fit, and why; the commits to come say so too."""
+        self.start_reason = reason
+        log.info("start %s", reason)
+        self.run.event({"event": "chosen start", "commit": self.committed} | record)
 
     def keep(self, phase: str, number: int, iteration: Iteration) -> None:
         """Commit iteration `number` of a phase, report it, and remove what no commit needs."""
@@ -163,6 +177,7 @@ class Journal:
             "energy": energy.encoded(),
             "J": energy.value,
             "n_iter": self.n_iter,
+            "start_reason": self.start_reason,
             "history": list(self.history),
             "starts": [candidate.encoded() for candidate in self.candidates],
         }

@@ -1,4 +1,4 @@
-"""The pool of starts: candidates run on a start sample; the lowest J wins.
+"""The pool of starts: candidates run on a start sample; the lowest J wins, or the answers decide.
 
 Few rows: every candidate runs to its end, refined. Many rows: a tournament in heats, as a few
 iterations show which of the candidates will end low.
@@ -8,78 +8,52 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile, MemoryRun
-from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.fit.candidates import (
+    COMPLETED,
+    UNCONSTRAINED,
+    WHOLE,
+    Heat,
+    Turn,
+    candidate_centroids,
+    ends_whole,
+    ignores_pairs,
+    run_candidate,
+    run_fold,
+)
+from hmrf_dask.fit.cross_fitting import Choice, Match, match_of
 from hmrf_dask.fit.journal import Candidate, Journal, write_candidate
-from hmrf_dask.fit.loop import Fit, Iteration, Position, begin
+from hmrf_dask.fit.loop import Iteration, Position, begin
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import describe_nodes
-from hmrf_dask.fit.problem import (
-    CorpusRows,
-    Pairs,
-    Problem,
-    gather_partitions,
-    lay_out,
-    whole_labels,
-)
-from hmrf_dask.fit.refinement import POOL_ROWS_PER_CLUSTER, refines
-from hmrf_dask.flow.dataflow import Dataflow, Inline, Lazy, share_array, tree
-from hmrf_dask.kernels.distances import LINKED
+from hmrf_dask.fit.problem import Pairs, Problem, gather_partitions
+from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
-from hmrf_dask.tasks.model import Settings, State
+from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.start_sample import (
     Draw,
     StartSample,
     lowest_rows,
     make_start_sample,
     narrowed,
+    restrict,
     start_centroids,
     start_sample_size,
 )
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
+from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 log = logging.getLogger("hmrf_dask")
 IN_PARALLEL = 4  # candidates computed in one graph, each committed when all four are done
-WHOLE_ROWS = 5_000  # of the start sample: up to so many the last candidates run to their ends
 WHOLE_WORK = 50_000  # rows × clusters: up to so many all candidates do
 
-
-class Heat(NamedTuple):
-    """A part of the pool: candidates run until so many iterations are done, the best go on."""
-
-    iterations: int | None  # None: to their ends, refined
-    going_on: int
-
-
-class Turn(NamedTuple):
-    """What one candidate does in one heat."""
-
-    name: str
-    heat: Heat = Heat(None, 1)
-    before: Candidate | None = None  # what it was after the heat before
-
-    @property
-    def done(self) -> int:
-        """Iterations of the heats before."""
-        return 0 if self.before is None else self.before.n_iter
-
-    @property
-    def ignores_pairs(self) -> bool:
-        """Whether it is first run as if there were no pairs."""
-        return self.name.startswith("unconstrained")
-
-
-WHOLE = Heat(None, 1)
 # Chosen on 20 Newsgroups, confirmed on arXiv: the winner ends as low as the lowest of ten that all
 # run to their ends, for a third of the iterations (docs/design/method.md has the figures).
 TOURNAMENT = (Heat(3, 4), Heat(10, 2), Heat(30, 1))
@@ -99,14 +73,14 @@ def initialise(
     """
     if centroids is not None:
         return _from_centroids(engine, journal, centroids())
-    constrained = engine.problem.constraints is not None
-    names, started = candidate_names(engine.problem.settings, constrained), sample()
+    names = candidate_names(engine.problem.settings, n_groups(engine.problem))
+    started = sample()
     if len(names) == 1:
         lazy_centroids = engine.flow.lazy(start_centroids, started, names[0])
         return _from_centroids(engine, journal, engine.flow.compute([lazy_centroids])[0])
-    winner = _run_pool(engine, journal, started, names)
-    log.info("start %s wins with J %.6g", winner.name, winner.energy.value)
-    return _from_winner(engine, journal, started, winner)
+    choice = _run_pool(engine, journal, started, names)
+    journal.choose(choice.reason, choice.record())
+    return _from_winner(engine, journal, started, choice.winner)
 
 
 def _from_centroids(engine: Engine, journal: Journal, centroids: FloatArray) -> Position:
@@ -115,29 +89,84 @@ def _from_centroids(engine: Engine, journal: Journal, centroids: FloatArray) -> 
     return _committed(journal, begin(engine, centroids), warm=warm)
 
 
-def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[str]) -> Candidate:
-    """Run what is not done, a few candidates in parallel, commit each; return the winner."""
-    flow, pool = (
-        engine.flow,
-        heats(engine.problem.settings, engine.problem.extent.n_rows, len(names)),
-    )
-    total = len(names) + sum(heat.going_on for heat in pool[:-1])
-    turns, done = [Turn(name, pool[0]) for name in names], 0
-    narrow = flow.persist([flow.lazy(narrowed, sample)])[0] if pool[0] != WHOLE else sample
-    best: list[Candidate] = []
-    for heat, following in zip(pool, [*pool[1:], WHOLE], strict=True):
-        last, seen = done + len(turns), sample if heat == WHOLE else narrow
+@dataclass
+class _Pool:
+    """Candidates that are run, or were before the fit was stopped: each is a commit."""
+
+    engine: Engine
+    journal: Journal
+    sample: Lazy
+    narrow: Lazy  # for heats of a few iterations
+    done: int = 0  # of the journal's candidates
+
+    def run(self, turns: Sequence[Turn], *, later: int = 0) -> list[Candidate]:
+        """Return the candidates of all turns; those that are not committed yet are run.
+
+        So many more may come `later`.
+        """
+        journal, last = self.journal, self.done + len(turns)
         while (first := len(journal.candidates)) < last:
-            few = enumerate(turns[first - done :][:IN_PARALLEL], first + 1)
-            batch = [
-                flow.lazy(run_candidate, seen, engine.run, number, turn) for number, turn in few
-            ]
-            for candidate in flow.compute(batch):
-                journal.keep_candidate(candidate, of=total)
-        ran, done = journal.candidates[done:last], last
-        best = ranked(ran)[: heat.going_on]
-        turns = [Turn(one.name, following, one) for one in ran if one in best]
-    return best[0]
+            few = turns[first - self.done :][:IN_PARALLEL]
+            for candidate in self._computed(few, first + 1):
+                journal.keep_candidate(candidate, of=last + later)
+        ran, self.done = journal.candidates[self.done : last], last
+        return ran
+
+    def _computed(self, turns: Sequence[Turn], number: int) -> list[Candidate]:
+        flow, run = self.engine.flow, self.engine.run
+        sample = self.sample if turns[0].heat == WHOLE else self.narrow
+        function = run_candidate if turns[0].fold is None else run_fold
+        lazy = [flow.lazy(function, sample, run, at, turn) for at, turn in enumerate(turns, number)]
+        return flow.compute(lazy)
+
+
+def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[str]) -> Choice:
+    """Run what is not done, a few candidates in parallel, commit each; return the winner."""
+    flow, problem = engine.flow, engine.problem
+    plan = heats(problem.settings, problem.extent.n_rows, len(names))
+    narrow = flow.persist([flow.lazy(narrowed, sample)])[0] if plan[0] != WHOLE else sample
+    pool, later = _Pool(engine, journal, sample, narrow), sum(heat.going_on for heat in plan[:-1])
+    ran = pool.run([Turn(name, plan[0]) for name in names], later=later)
+    ran = ran + pool.run(_completing(problem, ran, plan[0]), later=later)
+    by_heat = [ran]
+    for ended, heat in pairwise(plan):
+        best, later = ranked(ran)[: ended.going_on], later - ended.going_on
+        turns = [Turn(candidate.name, heat, candidate) for candidate in ran if candidate in best]
+        ran = pool.run(turns, later=later)
+        by_heat.append(ran)
+    lowest = ranked(ran)[0]
+    match = match_of(lowest, by_heat[0])
+    return Choice(lowest) if match is None else _met(pool, match, plan[-1], by_heat)
+
+
+def _completing(problem: Problem, ran: Sequence[Candidate], heat: Heat) -> list[Turn]:
+    """Return the start that completes fewer groups than K by what the best of those alone found."""
+    alone = [candidate for candidate in ran if ignores_pairs(candidate.name)]
+    if not alone or not 0 < n_groups(problem) < problem.settings.n_clusters:
+        return []
+    return [Turn(f"{COMPLETED} {ranked(alone)[0].name.split()[1]}", heat)]
+
+
+def _met(pool: _Pool, match: Match, heat: Heat, by_heat: Sequence[Sequence[Candidate]]) -> Choice:
+    """Return who wins a match, run as far as the last `heat` goes; `by_heat`: who ran in each."""
+    untold = by_heat if heat != WHOLE else by_heat[:-1]
+    alone = _named(match.lowest.name, untold[-1] if untold else ())
+    turns = match.turns(heat, alone)
+    fits = pool.run(turns[:IN_PARALLEL], later=len(turns) - IN_PARALLEL)
+    if match.verdict(fits).ahead:  # else more folds would hardly show it to be better
+        fits = fits + pool.run(turns[IN_PARALLEL:], later=1)
+    verdict = match.verdict(fits)
+    if not verdict.against_energy:
+        return Choice(match.lowest, verdict)
+    name = match.challenger.name
+    winner = _named(name, by_heat[-1])
+    if winner is None:  # its J was too high for the last heat
+        winner = pool.run([Turn(name, heat, match.challenger)])[0]
+    return Choice(winner, verdict)
+
+
+def _named(name: str, candidates: Sequence[Candidate]) -> Candidate | None:
+    return next((candidate for candidate in candidates if candidate.name == name), None)
 
 
 def heats(settings: Settings, n_rows: int, n_candidates: int) -> tuple[Heat, ...]:
@@ -160,8 +189,12 @@ def heats(settings: Settings, n_rows: int, n_candidates: int) -> tuple[Heat, ...
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates that ran equally far, the best first: by J, ties in their order."""
-    return sorted(candidates, key=lambda candidate: candidate.energy.total)
+    """Return candidates that ran equally far, the best first: by J, of equal J the first alone.
+
+    What has the same J to the last bit is the same labels under other numbers.
+    """
+    best = {candidate.energy.total: candidate for candidate in reversed(candidates)}
+    return [best[total] for total in sorted(best)]
 
 
 def _from_winner(engine: Engine, journal: Journal, sample: Lazy, winner: Candidate) -> Position:
@@ -190,204 +223,34 @@ def _committed(journal: Journal, iteration: Iteration, *, warm: bool) -> Positio
     return Position(phase, 0, None, iteration.state)
 
 
-# ---- a candidate, which runs inside one task
+def n_groups(problem: Problem) -> int:
+    """Return how many must-link groups there are, single documents with cannot-links too."""
+    return 0 if problem.constraints is None else problem.constraints.graph.n_groups
 
 
-def ends_whole(settings: Settings, n_rows: int) -> bool:
-    """Return whether the last candidates run to their ends, on a start sample of so many rows.
-
-    Where clusters are small only refinement shows which start is best. A hard fit does so too: one
-    that begins again at its centroids may find no way to keep all pairs.
-    """
-    few = min(WHOLE_ROWS, POOL_ROWS_PER_CLUSTER * settings.n_clusters)
-    return settings.hard or n_rows <= few
-
-
-def refines_all(settings: Settings, distortion: Distortion, n_rows: int) -> bool:
-    """Return whether first variation runs in candidates, on so many rows."""
-    sizes = n_rows, settings.n_clusters
-    varied = refines(settings.refine, distortion, *sizes, most=POOL_ROWS_PER_CLUSTER)
-    return varied and ends_whole(settings, n_rows)
-
-
-def engine_over(sample: StartSample, *, constrained: bool) -> Engine:
-    """Return an engine over the rows of a start sample that runs inside one task."""
-    flow, block = Inline(), sample.block
-    extent = replace(sample.extent, n_rows=block.n_rows)
-    settings = replace(sample.settings, learn_weights=False)
-    pairs = None
-    if constrained and sample.graph is not None:
-        values = np.diff(block.indptr)[sample.node_rows].astype(np.int64)
-        pairs = Pairs(sample.graph, sample.node_rows, values, sample.cost_unit)
-    rows = CorpusRows([block], [block.n_rows], sample.row_bytes)
-    problem = lay_out(flow, settings, sample.distortion, extent, rows, pairs)
-    return Engine(flow, problem, MemoryRun())
-
-
-@dataclass
-class _StepsTaken:
-    """The record of a candidate: it commits nothing."""
-
-    n_iter: int = 0
-    next: int = 0
-    history: list[tuple[str, str, float]] = field(default_factory=list)
-
-    def keep(self, phase: str, number: int, iteration: Iteration) -> None:
-        """Keep the steps of the iterations that promise not to raise J."""
-        if number and phase != "warm-up":
-            self.n_iter += phase == "fit"
-            self.history += [(phase, step, value) for step, value in iteration.steps]
-
-
-def run_candidate(sample: StartSample, run: CheckpointStore, number: int, turn: Turn) -> Candidate:
-    """Run one candidate through a heat; keep its labels, in the order of the start sample."""
-    if turn.heat.iterations is not None:
-        return _run_heat(sample, run, number, turn, turn.heat.iterations)
-    centroids, warm = _first_of(sample, run, turn), turn.before is None
-    engine, steps = engine_over(sample, constrained=True), _StepsTaken()
-    if sample.graph is not None and turn.ignores_pairs:
-        alone = engine_over(sample, constrained=False)
-        first = _run(_fit(alone, sample, _StepsTaken()), centroids, sample, warm=warm)
-        labels = alone.run.read_labels(first.free[0])
-        state = _go_on_with_pairs(engine, first.model.centroids, labels, sample, steps)
-    else:
-        state = _run(_fit(engine, sample, steps), centroids, sample, warm=warm)
-    file, n_iter = _write(engine, state, run, number), turn.done + steps.n_iter
-    history = tuple((step, value) for _, step, value in steps.history)
-    return Candidate(turn.name, file, state.energy, n_iter, history)
-
-
-def _run_heat(
-    sample: StartSample, run: CheckpointStore, number: int, turn: Turn, iterations: int
-) -> Candidate:
-    """Run a few iterations, one that ignores the pairs too, and find J with the pairs."""
-    alone, most = turn.ignores_pairs, min(iterations, sample.settings.max_iter)
-    engine, steps = engine_over(sample, constrained=not alone), _StepsTaken()
-    fit = Fit(engine, steps, most - turn.done, refining=False)
-    state = _run(fit, _first_of(sample, run, turn), sample, warm=turn.before is None)
-    file, n_iter = _write(engine, state, run, number), turn.done + steps.n_iter
-    energy = state.energy
-    if alone and sample.graph is not None:
-        paired, smoothing = engine_over(sample, constrained=True), state.model.smoothing
-        energy = begin(paired, state.model.centroids, smoothing=smoothing).state.energy
-    return Candidate(turn.name, file, energy, n_iter, ())
-
-
-def _first_of(sample: StartSample, run: CheckpointStore, turn: Turn) -> FloatArray:
-    """Return the centroids that a candidate begins a heat with."""
-    if turn.before is None:
-        return start_centroids(sample, turn.name)
-    return candidate_centroids(sample, run, turn.before.file)
-
-
-def _write(engine: Engine, state: State, run: CheckpointStore, number: int) -> LabelsFile:
-    """Write the labels of the one partition that a candidate's engine has."""
-    problem = engine.problem
-    rows = (problem.places[0], problem.positions[0])
-    labels = whole_labels(engine.run, state.free[0], state.linked, *rows)
-    return run.write_labels(number, f"start-{number:05d}", 0, labels)
-
-
-def _run(fit: Fit, centroids: FloatArray, sample: StartSample, *, warm: bool) -> State:
-    """Run a fit at weights 1 from centroids on: warm-up where the distortion has one, the rest."""
-    phase, smoothing = "fit", sample.distortion.final_smoothing
-    if warm and sample.distortion.warm_smoothings:
-        phase, smoothing = "warm-up", 0.0
-
-    def initialise() -> Position:
-        """Label all rows by the centroids of the start."""
-        return Position(phase, 0, None, begin(fit.engine, centroids, smoothing=smoothing).state)
-
-    return fit.run(initialise)[0]
-
-
-def _fit(engine: Engine, sample: StartSample, steps: _StepsTaken) -> Fit:
-    settings = sample.settings
-    refining = refines_all(settings, sample.distortion, sample.block.n_rows)
-    return Fit(engine, steps, settings.max_iter, refining)
-
-
-def _go_on_with_pairs(
-    engine: Engine, centroids: FloatArray, labels: LabelArray, sample: StartSample,
-    steps: _StepsTaken,
-) -> State:  # fmt: skip
-    """Run on with pairs from what a fit without them found.
-
-    Labels that first variation found are better than any batch assignment, so free rows keep these
-    and only linked rows are settled again.
-    """
-    fit = _fit(engine, sample, steps)
-    free = None
-    if fit.refining:
-        fit.max_iter = 1  # its E-step is that of the beginning, so it is an M-step
-        kept = np.array(labels)
-        kept[engine.problem.places[0]] = LINKED
-        free = (engine.run.write_labels(0, "rows-00000", 0, kept),)
-
-    def initialise() -> Position:
-        """Begin with labels that the fit without pairs found."""
-        smoothing = sample.distortion.final_smoothing
-        iteration = begin(engine, centroids, smoothing=smoothing, free=free)
-        return Position("fit", 0, None, iteration.state)
-
-    return fit.run(initialise)[0]
-
-
-def candidate_centroids(sample: StartSample, run: CheckpointStore, file: LabelsFile) -> FloatArray:
-    """Return the centroids of a finished candidate."""
-    rows = sample.candidate_rows(sample.distortion.final_smoothing)
-    labels = run.read_labels(file).astype(np.int64)
-    return rows.centroids(*rows.sums(labels, sample.settings.n_clusters))
-
-
-def candidate_names(settings: Settings, constrained: bool) -> list[str]:
+def candidate_names(settings: Settings, known: int) -> list[str]:
     """Return the candidates of a fit, in the order in which ties are decided.
+
+    Of the `known` groups up to K are clusters as they are, such as classes of some documents. More
+    of them are chosen from, or merged.
 
     Examples
     --------
-    >>> candidate_names(Settings(3, n_init=2), constrained=False)
+    >>> candidate_names(Settings(3, n_init=2), known=0)
     ['unconstrained 0', 'unconstrained 1']
+    >>> candidate_names(Settings(3, n_init=1), known=3)
+    ['unconstrained 0', 'agglomerated-singles 0']
     """
     if settings.init in ("k-means++", "random"):
         return [f"{settings.init} {number}" for number in range(settings.n_init)]
     if settings.init == "neighborhoods":
         return ["neighborhoods 0"]
-    names = [f"unconstrained {number}" for number in range(settings.n_init)]
-    from_pairs = ["farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
-    return [*names, *from_pairs] if constrained else names
-
-
-def restrict(graph: ConstraintGraph, keep: AnyArray) -> ConstraintGraph:
-    """Return the graph of the whole components of the `keep` nodes, renumbered in their order."""
-    group_kept = np.bincount(graph.groups[keep], minlength=graph.n_groups) > 0
-    component_kept = np.bincount(graph.components[keep], minlength=graph.n_components) > 0
-    nodes, groups, components = (np.cumsum(kept) - 1 for kept in (keep, group_kept, component_kept))
-
-    def inside(pairs: LabelArray, mask: AnyArray, number: AnyArray) -> tuple[LabelArray, AnyArray]:
-        """Return the pairs whose ends are kept, in new numbers, and which they are."""
-        chosen = mask[pairs[:, 0]]
-        return number[pairs[chosen]].astype(np.int32).reshape(-1, 2), chosen
-
-    must, must_chosen = inside(graph.must_pairs, keep, nodes)
-    cannot, cannot_chosen = inside(graph.cannot_pairs, keep, nodes)
-    rivals, _ = inside(graph.rivals, group_kept, groups)
-    dropped, _ = inside(graph.dropped_pairs, keep, nodes)
-    contradictory = graph.contradictory_groups[group_kept[graph.contradictory_groups]]
-    return replace(
-        graph,
-        groups=groups[graph.groups[keep]].astype(np.int32),
-        components=components[graph.components[keep]].astype(np.int32),
-        group_components=components[graph.group_components[group_kept]].astype(np.int32),
-        must_pairs=must,
-        must_pair_costs=graph.must_pair_costs[must_chosen],
-        cannot_pairs=cannot,
-        cannot_pair_costs=graph.cannot_pair_costs[cannot_chosen],
-        table_components=graph.table_components[component_kept],
-        table_groups=graph.table_groups[group_kept],
-        rivals=rivals,
-        contradictory_groups=groups[contradictory].astype(np.int32),
-        dropped_pairs=dropped,
-    )
+    names = [f"{UNCONSTRAINED} {number}" for number in range(settings.n_init)]
+    if not known:
+        return names
+    if known <= settings.n_clusters:
+        return [*names, "agglomerated-singles 0"]
+    return [*names, "farthest-first 0", "agglomerated 0", "agglomerated-singles 0"]
 
 
 def prepare_start_sample(
@@ -442,9 +305,9 @@ def _sampled_rows(
 def _sampled_nodes(
     flow: Dataflow, corpus: Corpus, pairs: Pairs, settings: Settings, most: int
 ) -> BoolArray:
-    """Return a mask of the nodes of whole components that fit into `most` rows.
+    """Return a mask of at most `most` nodes: whole components, and a part of one that is larger.
 
-    They come by the lowest keyed number of a member.
+    They come by the lowest keyed number of a member, nodes of a larger one by their own, last.
     """
     graph = pairs.graph
     ids, _ = describe_nodes(flow, corpus, pairs.node_rows)
@@ -453,7 +316,11 @@ def _sampled_nodes(
     np.minimum.at(lowest, graph.components, numbers)
     sizes = np.bincount(graph.components, minlength=graph.n_components)
     order = np.argsort(lowest, kind="stable")
-    order = order[sizes[order] <= most]  # the giant one must not keep the others out
-    chosen = np.zeros(graph.n_components, np.bool_)
-    chosen[order[np.cumsum(sizes[order]) <= most]] = True
-    return chosen[graph.components]
+    order = order[sizes[order] <= most]
+    whole = np.zeros(graph.n_components, np.bool_)
+    whole[order[np.cumsum(sizes[order]) <= most]] = True
+    chosen = whole[graph.components]
+    larger = np.flatnonzero(sizes[graph.components] > most)
+    left = most - int(chosen.sum())
+    chosen[larger[np.argsort(numbers[larger], kind="stable")[:left]]] = True
+    return chosen

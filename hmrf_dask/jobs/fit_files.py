@@ -181,6 +181,7 @@ class FitResult:
     n_iterations: int
     converged: bool
     stop_reason: str
+    start_reason: str
     files: dict[str, str]
 
 
@@ -238,6 +239,7 @@ def fit_files(
         n_iterations=int(model.n_iter_),
         converged=bool(model.converged_),
         stop_reason=str(model.stop_reason_),
+        start_reason=str(model.start_reason_),
         files={
             "run": run_dir,
             "assignments": f"{run_dir}/{ASSIGNMENTS_FOLDER}",

@@ -60,7 +60,8 @@ class Report:
         lines that are `waiting` for a document that a former release had; those that wait for the
         next fit (`unused`, in predict mode).
     fit : dict
-        `J`, `iterations`, `stop_reason`, `converged`; empty where nothing was fitted.
+        `J`, `iterations`, `stop_reason`, `start_reason`, `converged`; empty where nothing was
+        fitted.
     clusters : dict
         `number`, and how many were kept, split, merged, new, vanished.
     nmi : float or None

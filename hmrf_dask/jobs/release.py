@@ -117,6 +117,7 @@ def write_fit(
         "iterations": int(model.n_iter_),
         "converged": bool(model.converged_),
         "stop_reason": str(model.stop_reason_),
+        "start_reason": str(model.start_reason_),
         "seed": int(model.seed_),
     }
     n_suspect = len(model.suspect_answers_)

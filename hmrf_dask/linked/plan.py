@@ -365,7 +365,8 @@ def _table_sizes(
 def _linked_order(graph: ConstraintGraph, section: IntArray, pieces: BoolArray) -> LabelArray:
     """Return the node at every linked position, components by their section.
 
-    Those in `pieces` go breadth-first.
+    Those in `pieces` go breadth-first; nodes without a way to the first, of which answers were
+    withheld, come last.
     """
     rank = np.empty(graph.n_components, np.int64)
     rank[np.argsort(section, kind="stable")] = np.arange(graph.n_components)
@@ -378,7 +379,9 @@ def _linked_order(graph: ConstraintGraph, section: IntArray, pieces: BoolArray) 
     placed = place[order]
     for component in np.flatnonzero(pieces):
         first, last = np.searchsorted(placed, [rank[component], rank[component] + 1])
-        order[first:last] = search.order(int(order[first]))
+        nodes = order[first:last]
+        reached = search.order(int(nodes[0]))
+        order[first:last] = np.concatenate([reached, np.setdiff1d(nodes, reached)])
     return order
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from scipy.optimize import linear_sum_assignment
 
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.distortions.base import Distortion
@@ -325,6 +326,26 @@ def agglomerate(sample: CandidateRows, groups: Neighbourhoods, n_clusters: int) 
     kept = left[np.lexsort((left, -sizes[left]))][:n_clusters]
     joined = scipy.sparse.csr_array((owner[None, :] == kept[:, None]).astype(np.int64))
     return sample.centroids((joined @ groups.sums).toarray(), sizes[kept])
+
+
+def completed(
+    sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, labels: IntArray,
+    n_clusters: int,
+) -> FloatArray:  # fmt: skip
+    """Return centroids of must-link groups, single documents too, and of clusters beside them.
+
+    Each group takes one of the clusters of all rows, so that most documents are where they are
+    known to be; the clusters that none takes may be classes that nobody named.
+    """
+    _, order = _by_size(graph)
+    _, known = _labels(sample, graph, node_rows, order[:MOST_NEIGHBOURHOODS])
+    n_known = min(len(order), MOST_NEIGHBOURHOODS)
+    shared = np.zeros((n_known, n_clusters), np.int64)
+    rows = np.flatnonzero(known >= 0)
+    np.add.at(shared, (known[rows], labels[rows]), 1)
+    left = np.setdiff1d(np.arange(n_clusters), linear_sum_assignment(shared, maximize=True)[1])
+    groups = sample.centroids(*sample.sums(known, n_known))
+    return np.concatenate([groups, sample.centroids(*sample.sums(labels, n_clusters))[left]])
 
 
 def merge_to(sample: CandidateRows, groups: Neighbourhoods, n_clusters: int) -> IntArray:

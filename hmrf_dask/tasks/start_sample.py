@@ -23,7 +23,7 @@ from hmrf_dask.tasks.first_centroids import (
     largest_first,
 )
 from hmrf_dask.tasks.model import Settings
-from hmrf_dask.types import AnyArray, FloatArray, IntArray, Sized
+from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray, Sized
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,42 @@ def labels_by_row(sample: StartSample, run: CheckpointStore, file: LabelsFile) -
     out = np.empty(len(sample.rows), np.int32)
     out[sample.rows] = run.read_labels(file)
     return out
+
+
+def restrict(graph: ConstraintGraph, keep: BoolArray) -> ConstraintGraph:
+    """Return the graph of the pairs among the `keep` nodes, renumbered in their order.
+
+    Groups and components stay as they are, less the nodes that go.
+    """
+    group_kept = np.bincount(graph.groups[keep], minlength=graph.n_groups) > 0
+    component_kept = np.bincount(graph.components[keep], minlength=graph.n_components) > 0
+    nodes, groups, components = (np.cumsum(kept) - 1 for kept in (keep, group_kept, component_kept))
+
+    def inside(pairs: LabelArray, mask: AnyArray, number: AnyArray) -> tuple[LabelArray, AnyArray]:
+        """Return the pairs both of whose ends are kept, in new numbers, and which they are."""
+        chosen = np.asarray(mask[pairs].all(axis=1))
+        return number[pairs[chosen]].astype(np.int32).reshape(-1, 2), chosen
+
+    must, must_chosen = inside(graph.must_pairs, keep, nodes)
+    cannot, cannot_chosen = inside(graph.cannot_pairs, keep, nodes)
+    rivals, _ = inside(graph.rivals, group_kept, groups)
+    dropped, _ = inside(graph.dropped_pairs, keep, nodes)
+    contradictory = graph.contradictory_groups[group_kept[graph.contradictory_groups]]
+    return replace(
+        graph,
+        groups=groups[graph.groups[keep]].astype(np.int32),
+        components=components[graph.components[keep]].astype(np.int32),
+        group_components=components[graph.group_components[group_kept]].astype(np.int32),
+        must_pairs=must,
+        must_pair_costs=graph.must_pair_costs[must_chosen],
+        cannot_pairs=cannot,
+        cannot_pair_costs=graph.cannot_pair_costs[cannot_chosen],
+        table_components=graph.table_components[component_kept],
+        table_groups=graph.table_groups[group_kept],
+        rivals=rivals,
+        contradictory_groups=groups[contradictory].astype(np.int32),
+        dropped_pairs=dropped,
+    )
 
 
 class Draw(NamedTuple):

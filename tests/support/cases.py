@@ -23,10 +23,11 @@ from hmrf_dask import (
 from tests.support.family_fits import blobs, some_labels, text_corpus
 from tests.support.fits import NO_PAIRS, SIZES, Case, Projection, text_case
 from tests.support.own_distortions import Hellinger, histograms
-from tests.support.problems import label_pairs, planted_text, string_ids
+from tests.support.problems import label_pairs, pairs_of_classes, planted_text, string_ids
 
 # The last budget cuts even the components of these sizes, which are then settled in rounds.
 ROOMY, NARROW = "1 GiB", "8 KiB"
+WHOLE_SIZES = "hmrf_dask.fit.candidates.WHOLE_ROWS", "hmrf_dask.fit.starts.WHOLE_WORK"
 DENSE = {**SIZES, "n_features": 10, "dense": True}
 
 
@@ -68,13 +69,23 @@ def sampled(n_pairs: int) -> Case:
 def tournament(n_pairs: int) -> Case:
     """Return a case whose starts compete in heats, on part of the rows and of those drawn."""
     constants = {
-        "hmrf_dask.fit.starts.WHOLE_ROWS": 0,
-        "hmrf_dask.fit.starts.WHOLE_WORK": 0,
+        **dict.fromkeys(WHOLE_SIZES, 0),
         "hmrf_dask.tasks.first_centroids.DRAWN_ROWS": 40,
         "hmrf_dask.tasks.first_centroids.DRAWN_ROWS_PER_CLUSTER": 1,
     }
     case = sampled(n_pairs)
     return replace(case, constants={**case.constants, **constants})
+
+
+def partly_labelled() -> Case:
+    """Return text in heats whose start the labels of three of four topics decide, against J."""
+    rows, topics = planted_text(200, 300, 4, 6, words=30, topical_share=0.3)
+    known = np.full(200, -1)
+    few = np.random.default_rng(6).permutation(200)[:30]
+    known[few] = np.where(topics[few] == 1, -1, topics[few])
+    parameters = {"n_clusters": 4, "random_state": 0, "n_init": 5}
+    constants = dict.fromkeys(WHOLE_SIZES, 0)
+    return Case(rows, *pairs_of_classes(known), parameters, constants=constants)
 
 
 def of_family(
@@ -166,6 +177,7 @@ FITS: Mapping[str, Case] = {
     "starts from a sample": sampled(40),
     "starts from a sample, one component": sampled(400),
     "starts in heats": tournament(40),
+    "starts by held-out answers": partly_labelled(),
     "ended by tol": text_case(**SIZES, init="neighborhoods", refine=True, tol=3e-3),
     "beliefs": noisy(inference="belief-propagation"),
     "beliefs, potts": noisy(inference="belief-propagation", penalty="potts"),

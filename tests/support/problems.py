@@ -327,6 +327,15 @@ def planted_text(
     return sp.csr_matrix((values, indices, indptr.astype(np.int32)), shape=(n, d)), labels
 
 
+def pairs_of_classes(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return pairs (must, cannot) whose closure says what classes say, -1 being none."""
+    groups = [np.flatnonzero(labels == name) for name in np.unique(labels[labels >= 0])]
+    must = np.concatenate([np.stack([rows[:-1], rows[1:]], axis=1) for rows in groups])
+    first = [rows[0] for rows in groups]
+    cannot = [(a, b) for place, a in enumerate(first) for b in first[place + 1 :]]
+    return must, np.array(cannot, np.int64).reshape(-1, 2)
+
+
 def label_pairs(
     labels: NDArray[Any], m: int, seed: int, must_share: float | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

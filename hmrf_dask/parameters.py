@@ -31,6 +31,7 @@ METHODS: Final = (*STARTED, *SEEDED)
 SWITCH: Final[Choices] = ("auto", True, False)
 FLAG: Final[Choices] = (True, False)
 REQUIRED: Final = object()
+AUTO: Final = "auto"
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
         Parameter(
             "n_clusters", Range(1, 1_000_000), 8, METHODS,
             "K, the number of clusters.", in_files=REQUIRED,
+            objects="'auto', which chooses it by what speaks for each K on a sample",
         ),
         Parameter(
             "distortion", ("cosine", "i-divergence", "kl", "euclidean", "pearson"), "cosine",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +20,10 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted
 
 from hmrf_dask.checkpoints.directory import RunDirectory
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
-from hmrf_dask.errors import DistortionError, InvalidInputError
+from hmrf_dask.errors import DistortionError, HmrfWarning, InvalidInputError
 from hmrf_dask.estimators.files import SavedModel, save_model
 from hmrf_dask.estimators.inputs import (
     GivenRows,
@@ -29,6 +33,7 @@ from hmrf_dask.estimators.inputs import (
     given_seeds,
     is_lazy,
     make_settings,
+    pairs_of_classes,
     without_costs,
 )
 from hmrf_dask.estimators.prediction import (
@@ -38,10 +43,13 @@ from hmrf_dask.estimators.prediction import (
     transform_rows,
     whole,
 )
+from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
 from hmrf_dask.fit.preparation import check_memory, table_task
+from hmrf_dask.fit.suggestion import Asked, suggest
 from hmrf_dask.parameters import PARAMETERS
+from hmrf_dask.tasks.model import Settings
 
 POSITIVE_ONLY = ("i-divergence", "kl")
 SUMMARY = (  # what a saved model keeps of the fit, besides arrays
@@ -125,6 +133,10 @@ class HMRFEstimator(
         if "must_link_cost" in self._fixed:
             constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
+        self.choice_of_k_ = None
+        if not settings.n_clusters:
+            self.choice_of_k_ = self._choose_k(corpus, constraints, y, settings, distortion)
+            settings = replace(settings, n_clusters=self.choice_of_k_.n_clusters)
         check_memory([table_task(settings.n_clusters, corpus.n_features)])
         seeds, n_clusters, fixed = None, settings.n_clusters, self._fixed_seeds
         if fixed is not None:
@@ -135,6 +147,31 @@ class HMRFEstimator(
         self._take(fitted)
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
         return self
+
+    def _choose_k(
+        self,
+        corpus: Corpus,
+        constraints: Constraints | None,
+        y: Any,
+        settings: Settings,
+        distortion: Distortion,
+    ) -> Choice:
+        """Return what speaks for each K; classes that `y` knows are answers too."""
+        least = 2
+        if self._fixed_seeds is not None and y is not None:
+            of_classes, n_classes = pairs_of_classes(y)
+            constraints, least = constraints or of_classes, max(least, n_classes)
+        asked = Asked(corpus, constraints, settings, distortion, least)
+        choice = suggest(asked)
+        if not choice.is_recommended:
+            warnings.warn(
+                f"n_clusters='auto' chose {choice.n_clusters} in doubt: no range of K up to half "
+                f"as large again is likely, the best ({choice.least} to {choice.largest}) to "
+                f"{choice.share:.0%}; give a number, or more answers",
+                HmrfWarning,
+                stacklevel=3,
+            )
+        return choice
 
     def _seed(self, run_dir: str | os.PathLike[str] | None) -> int:
         """Return the seed; without a `random_state` the one that the run there recorded."""
@@ -150,6 +187,7 @@ class HMRFEstimator(
         centers = model.centroids
         # A fit that never made new centroids ends with those of the user, which stay theirs.
         own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
+        self.n_clusters_ = len(centers)
         self.cluster_centers_ = centers if own else centers.copy()
         self.feature_weights_ = model.weights
         self.objective_ = state.energy.value

@@ -225,7 +225,7 @@ def engine_over(sample: StartSample, *, constrained: bool) -> Engine:
 
 
 @dataclass
-class _StepsTaken:
+class StepsTaken:
     """The record of a candidate: it commits nothing."""
 
     n_iter: int = 0
@@ -244,10 +244,10 @@ def run_candidate(sample: StartSample, run: CheckpointStore, number: int, turn: 
     if turn.heat.iterations is not None:
         return _run_heat(sample, run, number, turn, turn.heat.iterations)
     centroids, warm = _first_of(sample, run, turn), turn.before is None
-    engine, steps = engine_over(sample, constrained=True), _StepsTaken()
+    engine, steps = engine_over(sample, constrained=True), StepsTaken()
     if sample.graph is not None and turn.ignores_pairs:
         alone = engine_over(sample, constrained=False)
-        first = _run(_fit(alone, sample, _StepsTaken()), centroids, sample, warm=warm)
+        first = _run(_fit(alone, sample, StepsTaken()), centroids, sample, warm=warm)
         labels = alone.run.read_labels(first.free[0])
         state = _go_on_with_pairs(engine, first.model.centroids, labels, sample, steps)
     else:
@@ -262,7 +262,7 @@ def _run_heat(
 ) -> Candidate:
     """Run a few iterations, one that ignores the pairs too, and find J with the pairs."""
     alone, most = turn.ignores_pairs, min(iterations, sample.settings.max_iter)
-    engine, steps = engine_over(sample, constrained=not alone), _StepsTaken()
+    engine, steps = engine_over(sample, constrained=not alone), StepsTaken()
     fit = Fit(engine, steps, most - turn.done, refining=False)
     state = _run(fit, _first_of(sample, run, turn), sample, warm=turn.before is None)
     file, n_iter = _write(engine, state, run, number), turn.done + steps.n_iter
@@ -301,7 +301,7 @@ def _run(fit: Fit, centroids: FloatArray, sample: StartSample, *, warm: bool) ->
     return fit.run(initialise)[0]
 
 
-def _fit(engine: Engine, sample: StartSample, steps: _StepsTaken) -> Fit:
+def _fit(engine: Engine, sample: StartSample, steps: StepsTaken) -> Fit:
     settings = sample.settings
     refining = refines_all(settings, sample.distortion, sample.block.n_rows)
     return Fit(engine, steps, settings.max_iter, refining)
@@ -309,7 +309,7 @@ def _fit(engine: Engine, sample: StartSample, steps: _StepsTaken) -> Fit:
 
 def _go_on_with_pairs(
     engine: Engine, centroids: FloatArray, labels: LabelArray, sample: StartSample,
-    steps: _StepsTaken,
+    steps: StepsTaken,
 ) -> State:  # fmt: skip
     """Run on with pairs from what a fit without them found.
 

@@ -20,6 +20,8 @@ PURPOSES = {
     "sample": 4,
     "sketch": 6,
     "drawn": 7,
+    "shuffle": 8,
+    "half": 9,
 }
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)

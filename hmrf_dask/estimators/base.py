@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from collections.abc import Mapping
 from copy import copy
@@ -23,7 +22,7 @@ from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
-from hmrf_dask.errors import DistortionError, HmrfWarning, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, DistortionError, InvalidInputError
 from hmrf_dask.estimators.files import SavedModel, save_model
 from hmrf_dask.estimators.inputs import (
     GivenRows,
@@ -33,7 +32,6 @@ from hmrf_dask.estimators.inputs import (
     given_seeds,
     is_lazy,
     make_settings,
-    pairs_of_classes,
     without_costs,
 )
 from hmrf_dask.estimators.prediction import (
@@ -47,7 +45,7 @@ from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
 from hmrf_dask.fit.preparation import check_memory, table_task
-from hmrf_dask.fit.suggestion import Asked, suggest
+from hmrf_dask.fit.suggestion import Asked, SoFar, Span, suggest, warn_of_doubt
 from hmrf_dask.parameters import PARAMETERS
 from hmrf_dask.tasks.model import Settings
 
@@ -124,19 +122,21 @@ class HMRFEstimator(
                 f"{type(self).__name__} requires y to be passed, but the target y is None: give "
                 "the classes of some rows, or must_link; without seeds use KMeans"
             )
-        distortion = make_distortion(self.distortion)
-        parameters = self.get_params(deep=False)
-        values = {name: parameters[name] for name in parameters if name in PARAMETERS}
-        values["random_state"] = self._seed(run_dir)
-        settings = make_settings(values, self._fixed, distortion, self._method)
+        settings, distortion = self._settings(run_dir)
+        if self._fixed_seeds is not None and y is not None and not settings.n_clusters:
+            raise ConfigurationError(
+                "n_clusters must be a number where y gives classes, got 'auto'; give how many "
+                "classes there are, or say by must_link and cannot_link what y says"
+            )
         constraints = as_constraints(must_link, cannot_link)
         if "must_link_cost" in self._fixed:
             constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
-        self.choice_of_k_ = None
+        choice = None
         if not settings.n_clusters:
-            self.choice_of_k_ = self._choose_k(corpus, constraints, y, settings, distortion)
-            settings = replace(settings, n_clusters=self.choice_of_k_.n_clusters)
+            choice = suggest(Asked(corpus, constraints, settings, distortion))
+            warn_of_doubt(choice)
+            settings = replace(settings, n_clusters=choice.n_clusters)
         check_memory([table_task(settings.n_clusters, corpus.n_features)])
         seeds, n_clusters, fixed = None, settings.n_clusters, self._fixed_seeds
         if fixed is not None:
@@ -145,33 +145,24 @@ class HMRFEstimator(
         asked = FitInput(corpus, constraints, settings, distortion, first, seeds)
         fitted = fit_corpus(asked, run_dir=run_dir, progress=self._progress)
         self._take(fitted)
+        self.choice_of_k_ = choice
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
         return self
 
-    def _choose_k(
-        self,
-        corpus: Corpus,
-        constraints: Constraints | None,
-        y: Any,
-        settings: Settings,
-        distortion: Distortion,
+    def _suggest(
+        self, corpus: Corpus, constraints: Constraints | None, span: Span, so_far: SoFar
     ) -> Choice:
-        """Return what speaks for each K; classes that `y` knows are answers too."""
-        least = 2
-        if self._fixed_seeds is not None and y is not None:
-            of_classes, n_classes = pairs_of_classes(y)
-            constraints, least = constraints or of_classes, max(least, n_classes)
-        asked = Asked(corpus, constraints, settings, distortion, least)
-        choice = suggest(asked)
-        if not choice.is_recommended:
-            warnings.warn(
-                f"n_clusters='auto' chose {choice.n_clusters} in doubt: no range of K up to half "
-                f"as large again is likely, the best ({choice.least} to {choice.largest}) to "
-                f"{choice.share:.0%}; give a number, or more answers",
-                HmrfWarning,
-                stacklevel=3,
-            )
-        return choice
+        """Return what speaks for each K of a span; for jobs, whose rows and pairs are ready."""
+        settings, distortion = self._settings(None)
+        return suggest(Asked(corpus, constraints, settings, distortion, span), so_far)
+
+    def _settings(self, run_dir: str | os.PathLike[str] | None) -> tuple[Settings, Distortion]:
+        """Return what the parameters mean; with 0 clusters where K is to be chosen."""
+        distortion = make_distortion(self.distortion)
+        parameters = self.get_params(deep=False)
+        values = {name: parameters[name] for name in parameters if name in PARAMETERS}
+        values["random_state"] = self._seed(run_dir)
+        return make_settings(values, self._fixed, distortion, self._method), distortion
 
     def _seed(self, run_dir: str | os.PathLike[str] | None) -> int:
         """Return the seed; without a `random_state` the one that the run there recorded."""
@@ -320,6 +311,7 @@ class HMRFEstimator(
         self.feature_weights_ = predictor.weights
         self.smoothing_ = predictor.smoothing
         self.n_features_in_ = predictor.centroids.shape[1]
+        self.n_clusters_ = len(predictor.centroids)
         self.cluster_ids_ = np.asarray(saved.cluster_ids, np.int32)
         self._n_features_out = len(predictor.centroids)
         self._distortion = predictor.distortion

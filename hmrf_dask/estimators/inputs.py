@@ -11,7 +11,6 @@ import scipy.sparse
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from hmrf_dask.constraints.answer_rows import MOST_CLASSES, refuse_many
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus, delayed_chunks, is_dask_array
 from hmrf_dask.distortions import Distortion
@@ -20,7 +19,7 @@ from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, InvalidTypeError
 from hmrf_dask.fit.seeds import CERTAIN, Seeds
 from hmrf_dask.flow.dataflow import DaskFlow, task_memory
-from hmrf_dask.parameters import AUTO, PARAMETERS, check_parameter
+from hmrf_dask.parameters import PARAMETERS, check_parameter
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import require_matrix, require_numbers, sound_csr
@@ -52,17 +51,15 @@ def make_settings(
     """
     values = {name: _plain(value) for name, value in parameters.items()}
     for name, value in values.items():
-        later = isinstance(value, str) and (name, value) == ("n_clusters", AUTO)
-        named = name != "init" or isinstance(value, str)
-        if named and not later and name not in CHECKED_ELSEWHERE:
+        if name not in CHECKED_ELSEWHERE and (name != "init" or isinstance(value, str)):
             check_parameter(name, value, method)
     if not isinstance(values.get("init", ""), str):
         values["init"] = "given"
-    if isinstance(values["n_clusters"], str):  # "auto"
+    if isinstance(values["n_clusters"], str):
         if values.get("init") == "given":
             raise ConfigurationError(
-                "n_clusters must be a number where init is an array, which has a row for each "
-                "cluster, got 'auto'"
+                "n_clusters must be a number where init is an array, got 'auto'; give the number "
+                "of its rows"
             )
         values["n_clusters"] = 0
     values["learn_weights"] = _learning(values.get("learn_weights", False), distortion)
@@ -363,34 +360,6 @@ def _check_labels(rows: IntArray, labels: AnyArray, n_clusters: int) -> None:
             f"where unlabelled, got {first}{' and more' if len(wrong) > 5 else ''}; number the "
             "classes from 0, or ask for more clusters"
         )
-
-
-def pairs_of_classes(y: Any) -> tuple[Constraints, int]:
-    """Return what known classes say of pairs, as few as say all of it, and how many there are.
-
-    Soft seeds are refused: they have a column for each cluster, so K is known.
-
-    Examples
-    --------
-    >>> pairs, n_classes = pairs_of_classes([1, -1, 0, 1])
-    >>> pairs.must_link.tolist(), pairs.cannot_link.tolist(), n_classes
-    ([[0, 3]], [[0, 2]], 2)
-    """
-    shape = getattr(y, "shape", None) or np.shape(y)
-    if len(shape) == 2:
-        raise ConfigurationError(
-            "n_clusters must be a number where y has a column for each cluster, got 'auto'; give "
-            f"{shape[1]}"
-        )
-    _, rows, classes, _ = _all_labelled(y, 0)
-    refuse_many(int(classes.max(initial=-1)) + 1, "y")
-    _check_labels(rows, classes, MOST_CLASSES)
-    order = np.lexsort((rows, classes))
-    rows, same = rows[order], np.diff(classes[order]) == 0
-    first = rows[np.concatenate([[True], ~same])] if len(rows) else rows
-    apart = np.stack(np.triu_indices(len(first), 1), axis=1)
-    must = np.stack([rows[:-1][same], rows[1:][same]], axis=1)
-    return Constraints(must, first[apart]), int(classes.max(initial=-1)) + 1
 
 
 def _units(rows: IntArray, shares: AnyArray) -> IntArray:

@@ -26,11 +26,18 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "silhouette": 21.0,
     "stability": 0.4,
 }
+CALLED: Final[Mapping[str, str]] = {
+    "fall": "the comparison with shuffled rows",
+    "own": "the share of rows in their own cluster",
+    "silhouette": "the silhouette",
+    "stability": "the stability of halves",
+    "answers": "the answers",
+}
 MISFIT = 0.2  # by what share of them answers "same" and "different" miss each other at the right K
 BEHIND = 6.0  # in logarithms: K that are so much less likely than the best need no larger ones
 IN_A_ROW = 3  # of them
 LEAST_LIKELY = 0.25  # that a range must be to be recommended
-ASKING = 4.0  # χ² with one degree of freedom, about two standard errors
+LEAST_FALL = 0.0  # of J below that of shuffled rows
 
 
 def grid(least: int, most: int) -> list[int]:
@@ -91,7 +98,7 @@ class Choice:
 
     tried: tuple[Criteria, ...]
     n_rows: int  # of the sample
-    most: int  # the largest K that was allowed
+    n_answers: int  # about rows of the sample
 
     @cached_property
     def likely(self) -> FloatArray:
@@ -148,6 +155,30 @@ class Choice:
         return round(math.exp(np.average(logarithms, weights=self.likely[first : last + 1])))
 
     @property
+    def beats_chance(self) -> bool:
+        """Whether rows are nearer to their centroids than shuffled rows are."""
+        return bool(max(one.fall for one in self.tried) > LEAST_FALL)
+
+    @property
     def is_recommended(self) -> bool:
-        """Whether the range is likely enough."""
-        return self.share >= LEAST_LIKELY
+        """Whether there is any structure, and the range is likely enough."""
+        return self.beats_chance and self.share >= LEAST_LIKELY
+
+    @property
+    def doubt(self) -> str:
+        """What speaks for the range, and what against it, in a sentence."""
+        if not self.beats_chance:
+            return "rows are hardly nearer to their centroids than shuffled rows are"
+        said = f"{self.least} to {self.largest} are likely to {self.share:.0%}"
+        if not self.is_recommended:
+            return f"no range up to half as large again is likely, the best ones, {said}"
+        if self.places[1] == len(self.tried) - 1:
+            said += ", the largest that were tried"
+        names = [name for name in (*WEIGHTS, "answers") if name != "answers" or self.n_answers]
+        others = {name: self.range_without(name) for name in names}
+        against = [
+            f"{least} to {largest} without {CALLED[name]}"
+            for name, (least, largest) in others.items()
+            if largest < self.least or least > self.largest
+        ]
+        return f"{said}; it would be {', '.join(against)}" if against else said

@@ -26,6 +26,7 @@ from hmrf_dask.tasks.criteria import (
     SampledPairs,
     first_half,
     mean_silhouette,
+    n_distinct,
     own_and_next,
     shuffled,
 )
@@ -56,6 +57,21 @@ class Trials(Sized):
     latent: StartSample | None  # the rows in few dimensions, for silhouettes; None: as they are
     answered: AnsweredGroups | None
     objective: float  # J of one cluster
+
+
+class TrialFacts(NamedTuple):
+    """How much there is to try K on."""
+
+    n_rows: int
+    n_distinct: int
+    n_answers: int
+
+
+def facts_of(trials: Trials) -> TrialFacts:
+    """Return how much there is to try K on."""
+    block = trials.whole.block
+    n_answers = 0 if trials.answered is None else trials.answered.n_pairs
+    return TrialFacts(block.n_rows, n_distinct(block), n_answers)
 
 
 def prepare_trials(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,10 +12,10 @@ import numpy as np
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit.choice_of_k import Choice, goes_on, grid
-from hmrf_dask.fit.one_k import prepare_trials, try_out
+from hmrf_dask.fit.one_k import TrialFacts, facts_of, prepare_trials, try_out
 from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.problem import gather_partitions
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, tree
@@ -35,12 +36,18 @@ POWER_ITERATIONS = 4
 IN_PARALLEL = 4  # K tried in one graph
 LEAST_ROWS = 40
 ROWS_PER_CLUSTER = 10  # of the sample, at least: fewer say nothing of a K
-MOST = 100  # clusters that are tried, unless more are asked for
 SoFar = Callable[[int, int], None]
 
 
 def unwatched(done: int, total: int) -> None:
     """Report how many K were tried to nobody."""
+
+
+class Span(NamedTuple):
+    """The K that may be tried."""
+
+    least: int = 2
+    most: int = 100
 
 
 class Asked(NamedTuple):
@@ -50,31 +57,52 @@ class Asked(NamedTuple):
     constraints: Constraints | None
     settings: Settings
     distortion: Distortion
-    least: int = 2
-    most: int = MOST
+    span: Span = Span()
 
 
 def suggest(asked: Asked, so_far: SoFar = unwatched) -> Choice:
     """Return what speaks for each K that was tried, and the K that all of it speaks for."""
     flow = DaskFlow()
-    trials, n_rows = lay_out_trials(flow, asked)
-    most = max(asked.least, min(asked.most, n_rows // ROWS_PER_CLUSTER))
-    if n_rows < max(LEAST_ROWS, 2 * most):
-        raise InvalidInputError(
-            f"n_clusters='auto' must have {max(LEAST_ROWS, 2 * most)} rows that are not zero to "
-            f"choose from, got {n_rows}; give a number"
-        )
-    numbers, tried = grid(asked.least, most), list[Criteria]()
-    while len(tried) < len(numbers) and goes_on(tried, n_rows):
+    trials, facts = lay_out_trials(flow, asked)
+    numbers, tried = grid(*_span_of(facts, asked.span)), list[Criteria]()
+    while len(tried) < len(numbers) and goes_on(tried, facts.n_rows):
         so_far(len(tried), len(numbers))
         batch = numbers[len(tried) :][:IN_PARALLEL]
         tried += flow.compute([flow.lazy(try_out, trials, n_clusters) for n_clusters in batch])
     so_far(len(numbers), len(numbers))
-    return Choice(tuple(tried), n_rows, asked.most)
+    return Choice(tuple(tried), facts.n_rows, facts.n_answers)
 
 
-def lay_out_trials(flow: Dataflow, asked: Asked) -> tuple[Lazy, int]:
-    """Return what every K is tried on, as a task result, and how many rows it has."""
+def _span_of(facts: TrialFacts, span: Span) -> Span:
+    """Return the K that rows can tell apart; refuse a span that has none of them."""
+    if facts.n_rows < LEAST_ROWS:
+        raise InvalidInputError(
+            f"n_clusters='auto' must have at least {LEAST_ROWS} rows to choose by that are not "
+            f"zero, got {facts.n_rows}; give a number"
+        )
+    most = min(span.most, facts.n_rows // ROWS_PER_CLUSTER, facts.n_distinct)
+    if most < span.least:
+        raise InvalidInputError(
+            f"n_clusters='auto' must have {span.least} clusters to begin with that rows can tell "
+            f"apart, got {facts.n_rows} rows, {facts.n_distinct} of them different: at most "
+            f"{most}; give a number"
+        )
+    return Span(span.least, most)
+
+
+def warn_of_doubt(choice: Choice) -> None:
+    """Warn where no K is recommended: the likeliest is taken nevertheless."""
+    if not choice.is_recommended:
+        warnings.warn(
+            f"n_clusters='auto' took {choice.n_clusters}, which is not recommended: {choice.doubt}"
+            "; give a number, or more answers",
+            HmrfWarning,
+            stacklevel=3,
+        )
+
+
+def lay_out_trials(flow: Dataflow, asked: Asked) -> tuple[Lazy, TrialFacts]:
+    """Return what every K is tried on, as a task result, and what it has."""
     corpus, distortion = asked.corpus.persist(), asked.distortion
     facts = preparation.survey_corpus(flow, corpus, distortion, fingerprinted=False)
     extent = preparation.extent_of(facts, corpus.n_features)
@@ -96,10 +124,11 @@ def lay_out_trials(flow: Dataflow, asked: Asked) -> tuple[Lazy, int]:
     made = flow.lazy(_trial_sample, gathered.block, flow.share(plan))
     sample = flow.persist([made])[0]
     n_rows, n_features, is_dense = flow.compute([flow.lazy(_shape, sample)])[0]
-    check_memory([table_task(min(asked.most, n_rows), n_features)])
+    check_memory([table_task(min(asked.span.most, n_rows), n_features)])
     latent = None if is_dense else _latent(flow, sample, (n_rows, n_features), asked.settings.seed)
     trials = flow.lazy(prepare_trials, sample, latent, flow.share(pairs))
-    return flow.persist([trials])[0], n_rows
+    trials = flow.persist([trials])[0]
+    return trials, flow.compute([flow.lazy(facts_of, trials)])[0]
 
 
 def _trial_sample(block: RowBlock, plan: StartSample) -> StartSample:
@@ -148,7 +177,7 @@ def _resolved(flow: Dataflow, corpus: Corpus, asked: Asked) -> SampledPairs:
 
 
 def _sample_size(asked: Asked) -> int:
-    return max(SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * asked.most)
+    return max(SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * asked.span.most)
 
 
 def _sampled(flow: Dataflow, corpus: Corpus, asked: Asked, pairs: SampledPairs) -> IntArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,11 +29,13 @@ from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
     CAME,
+    CHOICE,
     INPUTS,
     MADE_OF,
     NEXT_ID,
     SOURCES,
     VOCABULARY,
+    ChosenK,
     entries,
     next_id_after,
 )
@@ -52,7 +54,7 @@ from hmrf_dask.jobs.places import (
 from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.rows import JobRows, sweep
-from hmrf_dask.jobs.steps import JobRun, Material
+from hmrf_dask.jobs.steps import JobFit, JobRun, Material
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.measures.scores import normalized_mutual_info
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
@@ -78,12 +80,12 @@ class Results:
     n_changed: int
     start: str | None = None
     fit: dict[str, Any] = field(default_factory=dict)
+    chosen: ChosenK | None = None
 
 
-def write_fit(
-    run: JobRun, material: Material, answers: Answers, model: HMRFEstimator, start: str
-) -> Results:
-    """Write the results of a fit with a warm or a cold start."""
+def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit) -> Results:
+    """Write the results of a fit."""
+    model = fitted.model
     n_clusters = len(model.cluster_centers_)
     with run.watch.step("match clusters"):
         lineage, n_changed = _traced(run, material, model, n_clusters)
@@ -115,7 +117,10 @@ def write_fit(
         "stop_reason": str(model.stop_reason_),
         "seed": int(model.seed_),
     }
-    return Results(files, lineage, written.violations, n_changed, start, fit)
+    if fitted.chosen is not None:
+        fit["choice_of_k"] = asdict(fitted.chosen)
+    chosen = fitted.chosen
+    return Results(files, lineage, written.violations, n_changed, fitted.start, fit, chosen)
 
 
 def _traced(
@@ -176,7 +181,8 @@ def write_prediction(run: JobRun, material: Material) -> Results:
     files |= run.write(assignments.NAME, _resized(run, lineage))
     files |= run.write(LINEAGE, lineage.to_json())
     violations = {"must_link": 0, "cannot_link": 0}
-    return Results(files | reused, lineage, violations, shared.n_changed)
+    chosen = run.kept_choice
+    return Results(files | reused, lineage, violations, shared.n_changed, chosen=chosen)
 
 
 def _predicted(
@@ -244,7 +250,7 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
 
 def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]:
     """Return what the next run must know of this one."""
-    rows = material.rows
+    rows, chosen = material.rows, results.chosen
     return {
         INPUTS: run.inputs.identity,
         SOURCES: entries(run.inputs.sources, rows.file_keys()),
@@ -252,6 +258,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
         NEXT_ID: results.lineage.next_id,
+        **({} if chosen is None else {CHOICE: asdict(chosen)}),
     }
 
 

@@ -49,6 +49,18 @@ def nonzero_rows(block: RowBlock) -> IntArray:
     return np.flatnonzero(np.bincount(owners[block.values != 0], minlength=block.n_rows))
 
 
+def n_distinct(block: RowBlock) -> int:
+    """Return how many different rows there are.
+
+    Examples
+    --------
+    >>> n_distinct(RowBlock.from_array(np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 1.0]])))
+    2
+    """
+    ends = zip(block.indptr[:-1], block.indptr[1:], strict=True)
+    return len({block.indices[a:b].tobytes() + block.values[a:b].tobytes() for a, b in ends})
+
+
 def first_half(block: RowBlock, seed: int) -> BoolArray:
     """Return which rows are of the first half: those with the lower keyed numbers.
 
@@ -183,7 +195,7 @@ class AnsweredGroups(Sized):
     n_pairs: int  # answers, as they were given
 
     @staticmethod
-    def of(rows: IntArray, must: LabelArray, cannot: LabelArray) -> AnsweredGroups:
+    def of(rows: IntArray, must: AnyArray, cannot: AnyArray) -> AnsweredGroups:
         """Return groups for pairs of places in `rows`; answers that contradict others tell nothing.
 
         Examples

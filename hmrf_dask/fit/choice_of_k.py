@@ -37,7 +37,7 @@ MISFIT = 0.2  # by what share of them answers "same" and "different" miss each o
 BEHIND = 6.0  # in logarithms: K that are so much less likely than the best need no larger ones
 IN_A_ROW = 3  # of them
 LEAST_LIKELY = 0.25  # that a range must be to be recommended
-LEAST_FALL = 0.0  # of J below that of shuffled rows
+LEAST_STABLE = 0.2  # fits of two halves: shuffled rows come to .145, 72 sets of known K to .23
 
 
 def grid(least: int, most: int) -> list[int]:
@@ -155,20 +155,22 @@ class Choice:
         return round(math.exp(np.average(logarithms, weights=self.likely[first : last + 1])))
 
     @property
-    def beats_chance(self) -> bool:
-        """Whether rows are nearer to their centroids than shuffled rows are."""
-        return bool(max(one.fall for one in self.tried) > LEAST_FALL)
+    def is_stable(self) -> bool:
+        """Whether halves of the rows agree on any K of the range: shuffled rows do not."""
+        first, last = self.places
+        stable = max(one.stability for one in self.tried[first : last + 1])
+        return stable >= LEAST_STABLE
 
     @property
     def is_recommended(self) -> bool:
         """Whether there is any structure, and the range is likely enough."""
-        return self.beats_chance and self.share >= LEAST_LIKELY
+        return self.is_stable and self.share >= LEAST_LIKELY
 
     @property
     def doubt(self) -> str:
         """What speaks for the range, and what against it, in a sentence."""
-        if not self.beats_chance:
-            return "rows are hardly nearer to their centroids than shuffled rows are"
+        if not self.is_stable:
+            return "fits of two halves of the rows agree no more than those of shuffled rows"
         said = f"{self.least} to {self.largest} are likely to {self.share:.0%}"
         if not self.is_recommended:
             return f"no range up to half as large again is likely, the best ones, {said}"

@@ -169,8 +169,7 @@ def _suggestion(suggestion: Suggestion) -> Iterator[str]:
             f"{row['stability']:9.3f}  {row['split']:5.1f}  {row['joined']:6.1f}  "
             f"{row['likely']:6.1%}"
         )
-    ends = f"{suggestion.least} to {suggestion.largest}"
-    said = f"K = {suggestion.n_clusters}, {ends}" if suggestion.recommended else "no recommendation"
+    said = f"K = {suggestion.n_clusters}" if suggestion.recommended else "no recommendation"
     yield f"{_bold(said)}: {suggestion.doubt}"
 
 

@@ -71,7 +71,7 @@ class HMRFEstimator(
 ):
     """Base of the estimators; a subclass gives its parameters and the settings they mean."""
 
-    n_clusters: int
+    n_clusters: int | str
     distortion: str | Distortion
     init: Any
     random_state: Any

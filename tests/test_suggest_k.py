@@ -185,8 +185,12 @@ def test_the_command_says_what_a_run_would_choose(corpus: JobCorpus) -> None:
 
 def test_the_page_marks_the_range_and_says_the_doubt(corpus: JobCorpus) -> None:
     job = corpus.write_all()
-    result = command("suggest-k", str(job), "--least", "3", "--most", "6")
+    scratch = corpus.folder / "scratch"
+    scratch.mkdir()
+    arguments = ["--least=3", "--most=6", f"--scratch={scratch}"]
+    result = command("suggest-k", str(job), *arguments)
     assert result.exit_code == 0, result.output
+    assert not [*scratch.iterdir()]
     lines = result.stdout.splitlines()
     assert lines[0] == "120 of 120 documents, 30 answers about them"
     assert [line[:8].split() for line in lines[2:-1]] == [["*", "3"], ["*", "4"], ["5"], ["6"]]

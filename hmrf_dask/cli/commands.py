@@ -20,6 +20,7 @@ from hmrf_dask.cli.group import (
     HmrfCommand,
     HmrfGroup,
     Place,
+    PlaceOfFile,
     Whole,
     connected_to,
     how_to_print,
@@ -69,27 +70,30 @@ def check(
 
 @click.command("suggest-k", cls=HmrfCommand, short_help="Suggest how many clusters a job needs.")
 @click.argument("job_file", metavar="JOB", type=Place())
+@click.option("--least", type=SUGGESTED, default=2, show_default=True, help="K to begin with.")
+@click.option("--most", type=SUGGESTED, default=100, show_default=True, help="K to end with.")
 @click.option(
-    "--least",
-    type=Whole(RANGES["suggested"]),
-    default=2,
-    show_default=True,
-    help="K to begin with.",
-)
-@click.option(
-    "--most", type=Whole(RANGES["suggested"]), default=100, show_default=True, help="K to end with."
+    "--scratch",
+    type=PlaceOfFile(exists=True, file_okay=False),
+    help="A folder that all workers see, for rows meanwhile.  [default: one of this machine]",
 )
 @how_to_print
 @where_to_run
 def suggest_k(
-    job_file: str, least: int, most: int, as_json: bool, quiet: bool, **where: Any
+    job_file: str,
+    least: int,
+    most: int,
+    scratch: str | None,
+    as_json: bool,
+    quiet: bool,
+    **where: Any,
 ) -> None:
     """Try numbers of clusters on a sample of what a JOB reads, and say which are likely.
 
     A row for each K: how far J lies below that of shuffled documents, the share of documents that
     are nearest to their own cluster without them, the silhouette, how alike fits of two halves are,
-    and the answers that a fit without answers contradicts. The JOB's n_clusters does not count, and
-    nothing is written: rows lie in a temporary folder, which workers on other machines do not see.
+    and the answers that a fit without answers contradicts, by kind. The JOB's n_clusters does not
+    count; its output is neither read nor written. A star stands where the range is that is likely.
     """
     from hmrf_dask.fit.suggestion import Span
     from hmrf_dask.jobs.inputs import gather, load_job
@@ -100,7 +104,7 @@ def suggest_k(
     way = scheduler_option(where)
     inputs = gather(load_job(job_file), job_file)
     with shown_progress(quiet=quiet) as tell, connected_to(way, inputs.job.cluster):
-        result = suggest_for(inputs, Span(least, most), tell=tell)
+        result = suggest_for(inputs, Span(least, most), scratch=scratch, tell=tell)
     print_result(result, as_json=as_json, quiet=quiet)
 
 

@@ -110,12 +110,12 @@ def try_out(trials: Trials, n_clusters: int) -> Criteria:
     split, joined = _contradicted(trials.answered, [whole.labels, *labels], n_clusters)
     return Criteria(
         n_clusters,
-        (chance - whole.objective) / trials.objective if trials.objective else 0.0,
-        _share_of_own(sample, whole) / 2 + sum(of_halves) / 4,
-        _silhouette(trials, whole, n_clusters),
-        adjusted_rand(*labels),
-        split,
-        joined,
+        fall=(chance - whole.objective) / trials.objective if trials.objective else 0.0,
+        own=_share_of_own(sample, whole) / 2 + sum(of_halves) / 4,
+        silhouette=_silhouette(trials, whole, n_clusters),
+        stability=adjusted_rand(*labels),
+        split=split,
+        joined=joined,
     )
 
 

@@ -119,8 +119,10 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
     }
     if fitted.chosen is not None:
         fit["choice_of_k"] = asdict(fitted.chosen)
-    chosen = fitted.chosen
-    return Results(files, lineage, written.violations, n_changed, fitted.start, fit, chosen)
+    return Results(
+        files, lineage, written.violations, n_changed,
+        start=fitted.start, fit=fit, chosen=fitted.chosen,
+    )  # fmt: skip
 
 
 def _traced(

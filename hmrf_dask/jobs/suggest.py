@@ -43,17 +43,19 @@ class Suggestion:
     tried: list[dict[str, Any]]
 
 
-def suggest_for(inputs: Inputs, span: Span, *, tell: Tell = nothing) -> Suggestion:
-    """Return which K is suggested for a job: what a run with `n_clusters: auto` would choose.
+def suggest_for(
+    inputs: Inputs, span: Span, *, scratch: str | None = None, tell: Tell = nothing
+) -> Suggestion:
+    """Return which K is suggested for a job: what a first run with `n_clusters: auto` would choose.
 
-    Rows lie in a temporary folder of this machine; the output is neither read nor written.
+    Rows lie in a temporary folder, in `scratch` if that is given; the output is left alone.
     """
-    with TemporaryDirectory(prefix="hmrf-suggest-k-") as scratch:
+    with TemporaryDirectory(prefix="hmrf-suggest-k-", dir=scratch) as folder:
         job = inputs.job.model_copy(update={"mode": "fit"})
-        inputs = replace(inputs, job=job, output=scratch)
+        inputs = replace(inputs, job=job, output=folder)
         parent = Parent(None, 1, inputs.run_id(None))
-        with held(scratch, parent.run_id) as hold:
-            watch = Watch(open_output(scratch), parent.run_id, tell)
+        with held(folder, parent.run_id) as hold:
+            watch = Watch(open_output(folder), parent.run_id, tell)
             return _suggested(JobRun(inputs, parent, hold, watch), span)
 
 
@@ -87,14 +89,14 @@ def _described(choice: Choice, n_documents: int) -> Suggestion:
         for one, likely in zip(choice.tried, choice.likely.tolist(), strict=True)
     ]
     return Suggestion(
-        n_documents,
-        choice.n_rows,
-        choice.n_answers,
-        choice.is_recommended,
-        choice.n_clusters,
-        choice.least,
-        choice.largest,
-        round(choice.share, 4),
-        choice.doubt,
-        tried,
+        n_documents=n_documents,
+        n_sample=choice.n_rows,
+        n_answers=choice.n_answers,
+        recommended=choice.is_recommended,
+        n_clusters=choice.n_clusters,
+        least=choice.least,
+        largest=choice.largest,
+        likely=round(choice.share, 4),
+        doubt=choice.doubt,
+        tried=tried,
     )

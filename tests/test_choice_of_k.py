@@ -338,13 +338,15 @@ def test_clones_pickles_and_saved_models(tmp_path: Path) -> None:
 # ---- what cannot be chosen
 
 
-def test_few_rows() -> None:
-    with pytest.raises(InvalidInputError, match=r"^n_clusters='auto' must have at least 40 rows"):
-        KMeans("auto").fit(planted(39)[0])
+@pytest.mark.parametrize(("rows", "n_rows"), [(planted(39)[0], 39), (np.zeros((60, 3)), 0)])
+def test_few_rows(rows: Any, n_rows: int) -> None:
+    message = f"^K must be chosen by at least 40 rows that are not zero, got {n_rows}; give n_"
+    with pytest.raises(InvalidInputError, match=message):
+        KMeans("auto", distortion="euclidean").fit(rows)
 
 
 def test_rows_that_are_all_the_same() -> None:
-    message = "got 60 rows, 1 of them different: at most 1; give a number"
+    message = "at most 1 for 60 rows, 1 of them different, got 2 to begin with; give n_clusters"
     with pytest.raises(InvalidInputError, match=message):
         KMeans("auto").fit(np.ones((60, 3)))
 

@@ -140,11 +140,11 @@ def test_a_damaged_release_that_chose_again_is_made_again(
 
 def test_documents_that_k_cannot_be_chosen_by(corpus: JobCorpus) -> None:
     job = corpus.write_all(30, n_pairs=5, method=AUTO)
-    with pytest.raises(InvalidInputError, match="must have at least 40 rows"):
+    with pytest.raises(InvalidInputError, match="K must be chosen by at least 40 rows"):
         run(job)
     result = command("suggest-k", str(job), "--quiet")
     assert (result.exit_code, result.stdout) == (65, "")
-    assert "must have at least 40 rows" in result.stderr
+    assert "K must be chosen by at least 40 rows" in result.stderr
 
 
 def test_choose_k_without_a_k_to_choose(corpus: JobCorpus) -> None:

@@ -25,7 +25,6 @@ from hmrf_dask.tasks.criteria import (
     SampledPairs,
     first_half,
     mean_silhouette,
-    n_distinct,
     own_and_next,
     shuffled,
 )
@@ -58,26 +57,14 @@ class Trials(Sized):
     objective: float  # J of one cluster
 
 
-class TrialFacts(NamedTuple):
-    """How much there is to try K on."""
-
-    n_rows: int
-    n_distinct: int
-    n_answers: int
+def count_answers(trials: Trials) -> int:
+    """Return how many answers there are about rows of the sample."""
+    return 0 if trials.answered is None else trials.answered.n_pairs
 
 
-def facts_of(trials: Trials) -> TrialFacts:
-    """Return how much there is to try K on."""
-    block = trials.whole.block
-    n_answers = 0 if trials.answered is None else trials.answered.n_pairs
-    return TrialFacts(block.n_rows, n_distinct(block), n_answers)
-
-
-def prepare_trials(
-    sample: StartSample, latent: RowBlock | None, pairs: SampledPairs | None
-) -> Trials:
+def prepare_trials(sample: StartSample, latent: RowBlock | None, pairs: SampledPairs) -> Trials:
     """Return what every K is tried on; `pairs` are answers about nodes of the sample."""
-    answered = None if pairs is None else pairs.groups(sample.node_rows)
+    answered = pairs.groups(sample.node_rows)
     block, seed = sample.block, sample.settings.seed
     return Trials(
         sample,

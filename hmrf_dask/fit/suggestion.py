@@ -15,14 +15,14 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit.choice_of_k import Choice, goes_on, grid
-from hmrf_dask.fit.one_k import TrialFacts, facts_of, prepare_trials, try_out
+from hmrf_dask.fit.one_k import count_answers, prepare_trials, try_out
 from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.problem import gather_partitions
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, tree
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
-from hmrf_dask.tasks.criteria import Criteria, SampledPairs, nonzero_rows
+from hmrf_dask.tasks.criteria import Criteria, SampledPairs, n_distinct, nonzero_rows
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.start_sample import Draw, StartSample, lowest_rows, make_start_sample, narrowed
@@ -60,32 +60,37 @@ class Asked(NamedTuple):
     span: Span = Span()
 
 
+class SampleFacts(NamedTuple):
+    """How much there is to try K on."""
+
+    n_rows: int
+    n_distinct: int
+    n_features: int
+    is_dense: bool
+
+
 def suggest(asked: Asked, so_far: SoFar = unwatched) -> Choice:
     """Return what speaks for each K that was tried, and the K that all of it speaks for."""
     flow = DaskFlow()
     trials, facts = lay_out_trials(flow, asked)
+    n_answers = flow.compute([flow.lazy(count_answers, trials)])[0]
     numbers, tried = grid(*_span_of(facts, asked.span)), list[Criteria]()
     while len(tried) < len(numbers) and goes_on(tried, facts.n_rows):
         so_far(len(tried), len(numbers))
         batch = numbers[len(tried) :][:IN_PARALLEL]
         tried += flow.compute([flow.lazy(try_out, trials, n_clusters) for n_clusters in batch])
     so_far(len(numbers), len(numbers))
-    return Choice(tuple(tried), facts.n_rows, facts.n_answers)
+    return Choice(tuple(tried), facts.n_rows, n_answers)
 
 
-def _span_of(facts: TrialFacts, span: Span) -> Span:
+def _span_of(facts: SampleFacts, span: Span) -> Span:
     """Return the K that rows can tell apart; refuse a span that has none of them."""
-    if facts.n_rows < LEAST_ROWS:
-        raise InvalidInputError(
-            f"n_clusters='auto' must have at least {LEAST_ROWS} rows to choose by that are not "
-            f"zero, got {facts.n_rows}; give a number"
-        )
     most = min(span.most, facts.n_rows // ROWS_PER_CLUSTER, facts.n_distinct)
     if most < span.least:
         raise InvalidInputError(
-            f"n_clusters='auto' must have {span.least} clusters to begin with that rows can tell "
-            f"apart, got {facts.n_rows} rows, {facts.n_distinct} of them different: at most "
-            f"{most}; give a number"
+            f"K must be chosen among numbers that rows can tell apart, at most {most} for "
+            f"{facts.n_rows} rows, {facts.n_distinct} of them different, got {span.least} to begin "
+            "with; give n_clusters as a number"
         )
     return Span(span.least, most)
 
@@ -101,8 +106,8 @@ def warn_of_doubt(choice: Choice) -> None:
         )
 
 
-def lay_out_trials(flow: Dataflow, asked: Asked) -> tuple[Lazy, TrialFacts]:
-    """Return what every K is tried on, as a task result, and what it has."""
+def lay_out_trials(flow: Dataflow, asked: Asked) -> tuple[Lazy, SampleFacts]:
+    """Return what every K is tried on, as a task result, and what is known of it."""
     corpus, distortion = asked.corpus.persist(), asked.distortion
     facts = preparation.survey_corpus(flow, corpus, distortion, fingerprinted=False)
     extent = preparation.extent_of(facts, corpus.n_features)
@@ -123,12 +128,16 @@ def lay_out_trials(flow: Dataflow, asked: Asked) -> tuple[Lazy, TrialFacts]:
     )
     made = flow.lazy(_trial_sample, gathered.block, flow.share(plan))
     sample = flow.persist([made])[0]
-    n_rows, n_features, is_dense = flow.compute([flow.lazy(_shape, sample)])[0]
-    check_memory([table_task(min(asked.span.most, n_rows), n_features)])
-    latent = None if is_dense else _latent(flow, sample, (n_rows, n_features), asked.settings.seed)
+    known: SampleFacts = flow.compute([flow.lazy(_facts_of, sample)])[0]
+    if known.n_rows < LEAST_ROWS:
+        raise InvalidInputError(
+            f"K must be chosen by at least {LEAST_ROWS} rows that are not zero, got "
+            f"{known.n_rows}; give n_clusters as a number"
+        )
+    check_memory([table_task(min(asked.span.most, known.n_rows), known.n_features)])
+    latent = None if known.is_dense else _latent(flow, sample, known, asked.settings.seed)
     trials = flow.lazy(prepare_trials, sample, latent, flow.share(pairs))
-    trials = flow.persist([trials])[0]
-    return trials, flow.compute([flow.lazy(facts_of, trials)])[0]
+    return flow.persist([trials])[0], known
 
 
 def _trial_sample(block: RowBlock, plan: StartSample) -> StartSample:
@@ -140,13 +149,14 @@ def _trial_sample(block: RowBlock, plan: StartSample) -> StartSample:
     return replace(sample, block=sample.block.take(filled), node_rows=places[sample.node_rows])
 
 
-def _shape(sample: StartSample) -> tuple[int, int, bool]:
-    return sample.block.n_rows, sample.block.n_features, sample.block.is_dense
+def _facts_of(sample: StartSample) -> SampleFacts:
+    block = sample.block
+    return SampleFacts(block.n_rows, n_distinct(block), block.n_features, block.is_dense)
 
 
-def _latent(flow: Dataflow, sample: Lazy, shape: tuple[int, int], seed: int) -> Lazy:
+def _latent(flow: Dataflow, sample: Lazy, facts: SampleFacts, seed: int) -> Lazy:
     """Return the rows of a sample in few dimensions, of length 1, as a task result."""
-    block = flow.persist([flow.lazy(_rows_of, sample)])[0]
+    block, shape = flow.persist([flow.lazy(_rows_of, sample)])[0], (facts.n_rows, facts.n_features)
     corpus = Corpus((block,), shape[1], (shape[0],), has_ids=True)
     found = decompose(flow, corpus, min(DIMENSIONS, *shape), POWER_ITERATIONS, seed)
     return projected(flow, corpus, found.components, normalised=True, as_blocks=True)[0]

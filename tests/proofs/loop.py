@@ -319,7 +319,7 @@ LOOP_ROWS = (
     ),
     Row(
         "suggest-k",
-        "40 sets of newsgroups: true K in the range >= 70 % (85 % with 100 answers), near 60 / 75 %",
+        "40 sets: true K in the range of suggest-k >= 70 %, with 100 answers 85 %; point 60, 75 %",
         suggested,
         suggested_holds,
     ),

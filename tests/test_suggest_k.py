@@ -212,6 +212,17 @@ def test_answers_about_documents_that_are_gone_are_left_out(corpus: JobCorpus) -
     assert found["warnings"] == [f"{n_left_out} {said}"]
 
 
+def test_answers_that_say_only_different_tell_nothing(corpus: JobCorpus) -> None:
+    job = corpus.write_all()
+    lines = corpus.answers(30).decode().splitlines()
+    corpus.write({"answers.csv": "\n".join(one for one in lines if "must" not in one).encode()})
+    found = json.loads(command("suggest-k", str(job), "--json").stdout)
+    assert found["n_answers"] == 0
+    assert [one.partition(":")[0] for one in found["warnings"]] == [
+        "the 26 answers tell nothing of K"
+    ]
+
+
 def test_k_to_try_must_be_in_order(corpus: JobCorpus) -> None:
     result = command("suggest-k", str(corpus.write_all(60)), "--least", "9", "--most", "5")
     assert result.exit_code == 2

@@ -54,7 +54,7 @@ def grid(least: int, most: int) -> list[int]:
     return numbers
 
 
-def answers_ask(one: Criteria) -> float:
+def answers_ask(row: Criteria) -> float:
     """Return χ² of McNemar's test: too few clusters join what differs, too many split what is same.
 
     At the right K both errors are as frequent, as a fit then joins as many pairs as belong
@@ -65,8 +65,8 @@ def answers_ask(one: Criteria) -> float:
     >>> round(answers_ask(Criteria(3, 0.1, 0.9, 0.2, 0.5, split=2, joined=14)), 2)
     5.29
     """
-    wrong = one.split + one.joined
-    return (one.split - one.joined) ** 2 / (wrong + 1.0 + (MISFIT * wrong) ** 2)
+    wrong = row.split + row.joined
+    return (row.split - row.joined) ** 2 / (wrong + 1.0 + (MISFIT * wrong) ** 2)
 
 
 def scores(tried: Sequence[Criteria], n_rows: int, *, without: str = "") -> FloatArray:
@@ -77,10 +77,10 @@ def scores(tried: Sequence[Criteria], n_rows: int, *, without: str = "") -> Floa
     total = np.zeros(len(tried))
     for name, weight in WEIGHTS.items():
         if name != without:
-            values = np.asarray([getattr(one, name) for one in tried])
+            values = np.asarray([getattr(row, name) for row in tried])
             total += weight * values * (math.sqrt(n_rows) if name == "fall" else 1.0)
     if without != "answers":
-        total -= 0.5 * np.asarray([answers_ask(one) for one in tried])
+        total -= 0.5 * np.asarray([answers_ask(row) for row in tried])
     return total
 
 
@@ -88,8 +88,8 @@ def goes_on(tried: Sequence[Criteria], n_rows: int) -> bool:
     """Return whether larger K may be likely, after those that were tried."""
     if len(tried) <= IN_A_ROW:
         return True
-    found = scores(tried, n_rows)
-    return bool((found[-IN_A_ROW:] > found.max() - BEHIND).any())
+    logarithms = scores(tried, n_rows)
+    return bool((logarithms[-IN_A_ROW:] > logarithms.max() - BEHIND).any())
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Choice:
         return self._likely()
 
     def _likely(self, without: str = "") -> FloatArray:
-        found = scores(self.tried, self.n_rows, without=without)
-        odds = np.exp(found - found.max())
+        logarithms = scores(self.tried, self.n_rows, without=without)
+        odds = np.exp(logarithms - logarithms.max())
         return np.asarray(odds / odds.sum())
 
     @cached_property
@@ -116,7 +116,7 @@ class Choice:
         return self._range(self.likely)
 
     def _range(self, likely: FloatArray) -> tuple[int, int]:
-        numbers = [one.n_clusters for one in self.tried]
+        numbers = [row.n_clusters for row in self.tried]
         ranges = [
             (first, last)
             for first, least in enumerate(numbers)
@@ -151,14 +151,14 @@ class Choice:
     def n_clusters(self) -> int:
         """The K of the range that is the mean of all, each counted as likely as it is."""
         first, last = self.places
-        logarithms = np.log([one.n_clusters for one in self.tried[first : last + 1]])
+        logarithms = np.log([row.n_clusters for row in self.tried[first : last + 1]])
         return round(math.exp(np.average(logarithms, weights=self.likely[first : last + 1])))
 
     @property
     def is_stable(self) -> bool:
         """Whether halves of the rows agree on any K of the range: shuffled rows do not."""
         first, last = self.places
-        stable = max(one.stability for one in self.tried[first : last + 1])
+        stable = max(row.stability for row in self.tried[first : last + 1])
         return stable >= LEAST_STABLE
 
     @property
@@ -177,10 +177,10 @@ class Choice:
         if self.places[1] == len(self.tried) - 1:
             said += ", the largest that were tried"
         names = [name for name in (*WEIGHTS, "answers") if name != "answers" or self.n_answers]
-        others = {name: self.range_without(name) for name in names}
+        ranges = {name: self.range_without(name) for name in names}
         against = [
             f"{least} to {largest} without {CALLED[name]}"
-            for name, (least, largest) in others.items()
+            for name, (least, largest) in ranges.items()
             if largest < self.least or least > self.largest
         ]
         return f"{said}; it would be {', '.join(against)}" if against else said

@@ -158,8 +158,8 @@ def _latent(flow: Dataflow, sample: Lazy, facts: SampleFacts, seed: int) -> Lazy
     """Return the rows of a sample in few dimensions, of length 1, as a task result."""
     block, shape = flow.persist([flow.lazy(_rows_of, sample)])[0], (facts.n_rows, facts.n_features)
     corpus = Corpus((block,), shape[1], (shape[0],), has_ids=True)
-    found = decompose(flow, corpus, min(DIMENSIONS, *shape), POWER_ITERATIONS, seed)
-    return projected(flow, corpus, found.components, normalised=True, as_blocks=True)[0]
+    latent = decompose(flow, corpus, min(DIMENSIONS, *shape), POWER_ITERATIONS, seed)
+    return projected(flow, corpus, latent.components, normalised=True, as_blocks=True)[0]
 
 
 def _rows_of(sample: StartSample) -> RowBlock:
@@ -168,13 +168,13 @@ def _rows_of(sample: StartSample) -> RowBlock:
 
 def _resolved(flow: Dataflow, corpus: Corpus, asked: Asked) -> SampledPairs:
     """Return the answers whose documents the sample has; of very many some, by keyed numbers."""
-    given = asked.constraints
-    if given is None or not len(given):
+    pairs = asked.constraints
+    if pairs is None or not len(pairs):
         nothing = np.zeros(0, np.int64)
         return SampledPairs(nothing, nothing.reshape(0, 2), nothing.reshape(0, 2))
-    rows = preparation.rows_of(flow, corpus, given)
-    numbers = uniforms(hash_ids(given.documents), asked.settings.seed, "sample", 0, 0, 0)
-    nodes = np.concatenate([given.must_nodes, given.cannot_nodes]).astype(np.int64)
+    rows = preparation.rows_of(flow, corpus, pairs)
+    numbers = uniforms(hash_ids(pairs.documents), asked.settings.seed, "sample", 0, 0, 0)
+    nodes = np.concatenate([pairs.must_nodes, pairs.cannot_nodes]).astype(np.int64)
     order = np.argsort(numbers[nodes].min(axis=1), kind="stable")
     seen = nodes[order].ravel()
     new = np.zeros(len(seen), np.int64)
@@ -182,7 +182,7 @@ def _resolved(flow: Dataflow, corpus: Corpus, asked: Asked) -> SampledPairs:
     n_named = np.cumsum(new)[1::2]
     chosen = np.sort(order[n_named <= _sample_size(asked) // 2])
     used, places = np.unique(nodes[chosen], return_inverse=True)
-    ends, is_must = places.reshape(-1, 2), chosen < len(given.must_nodes)
+    ends, is_must = places.reshape(-1, 2), chosen < len(pairs.must_nodes)
     return SampledPairs(rows[used], ends[is_must], ends[~is_must])
 
 

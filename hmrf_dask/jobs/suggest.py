@@ -65,6 +65,13 @@ def _suggested(run: JobRun, span: Span) -> Suggestion:
     answers = _known(given, material)
     with run.watch.step("try numbers of clusters") as so_far:
         choice = choose_k(run.inputs.job.method, material.corpus, answers, span, so_far)
+    if answers is not None and not choice.n_answers:
+        warnings.warn(
+            f"the {counted(len(answers), 'answer')} tell nothing of K: there must be some of both "
+            "kinds, same and different, about documents that are not empty",
+            HmrfWarning,
+            stacklevel=2,
+        )
     return _described(choice, material.corpus.n_rows)
 
 

@@ -31,6 +31,7 @@ METHODS: Final = (*STARTED, *SEEDED)
 SWITCH: Final[Choices] = ("auto", True, False)
 FLAG: Final[Choices] = (True, False)
 REQUIRED: Final = object()
+AUTO: Final = "auto"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Parameter:
     methods: tuple[str, ...]  # the classes that take it
     help: str  # in a sentence; class docstrings begin with it
     objects: str = ""  # what else it may be, in Python alone
+    names: tuple[str, ...] = ()  # what else a number may be
     defaults: Mapping[str, Any] = field(default_factory=dict)  # by method, where they differ
     choices: Mapping[str, Choices] = field(default_factory=dict)  # as well, from `values`
     in_files: Any = None  # the default of job files and the command line where it differs
@@ -92,7 +94,9 @@ class Parameter:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             return problem_of_cost(value) if is_number else COST_MUST_BE
         if isinstance(self.values, Range):
-            problem, joint = self.values.problem(value), ", "
+            named = isinstance(value, str) and value in self.names
+            problem, joint = "" if named else self.values.problem(value), ", "
+            problem += f" or {' or '.join(map(repr, self.names))}" if problem and self.names else ""
         else:
             choices, joint = self.choices_of(method), " or "
             known = any(type(value) is type(choice) and value == choice for choice in choices)
@@ -105,7 +109,8 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     for parameter in (
         Parameter(
             "n_clusters", Range(1, 1_000_000), 8, METHODS,
-            "K, the number of clusters.", in_files=REQUIRED,
+            "K, the number of clusters; auto: chosen by what speaks for each K on a sample.",
+            names=(AUTO,), in_files=REQUIRED,
         ),
         Parameter(
             "distortion", ("cosine", "i-divergence", "kl", "euclidean", "pearson"), "cosine",

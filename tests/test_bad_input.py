@@ -125,7 +125,7 @@ def test_more_clusters_than_rows(form: str) -> None:
 def test_less_than_one_cluster(form: str, n_clusters: int, kind: type[KMeans]) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=rf"^n_clusters must be an integer from 1 to 1000000, got {n_clusters}$",
+        match=rf"^n_clusters must be an integer from 1 to 1000000 or 'auto', got {n_clusters}$",
     ):
         kind(n_clusters).fit(FORMS[form](good()))
 

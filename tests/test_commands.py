@@ -29,6 +29,7 @@ from tests.support.job_corpus import JobCorpus
 WORK = {
     "run": "hmrf_dask.jobs.inputs.gather",
     "check": "hmrf_dask.jobs.check.check_manifest",
+    "suggest-k": "hmrf_dask.jobs.suggest.suggest_for",
     "inspect": "hmrf_dask.jobs.places.inspect_output",
     "fit": "hmrf_dask.jobs.fit_files.fit_files",
     "predict": "hmrf_dask.jobs.fit_files.predict_files",
@@ -64,6 +65,7 @@ def _given(folder: Path, name: str) -> list[str]:
     return {
         "run": [str(folder / "job.yaml")],
         "check": [str(folder / "manifest.yaml")],
+        "suggest-k": [str(folder / "job.yaml"), "--most=3"],
         "inspect": [str(folder / "out")],
         "fit": [rows, "-k3", "--n-init=2", f"--run-dir={fitted}"],
         "predict": [fitted, rows, f"--out={folder / 'predicted'}"],

@@ -20,15 +20,21 @@ from hmrf_dask.cli.group import (
     HmrfCommand,
     HmrfGroup,
     Place,
+    PlaceOfFile,
+    Whole,
     connected_to,
     how_to_print,
     leave,
     one_line,
     print_result,
+    scheduler_option,
     where_to_run,
 )
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.cli.run_command import run
+from hmrf_dask.limits import RANGES
+
+SUGGESTED = Whole(RANGES["suggested"])
 
 
 @click.command(cls=HmrfCommand, short_help="Check what a job or a manifest names.")
@@ -60,6 +66,46 @@ def check(
         for problem in findings.problems:
             click.echo(f"error: {one_line(problem)}", err=True)
     context.exit(findings.exit_code)
+
+
+@click.command("suggest-k", cls=HmrfCommand, short_help="Suggest how many clusters a job needs.")
+@click.argument("job_file", metavar="JOB", type=Place())
+@click.option("--least", type=SUGGESTED, default=2, show_default=True, help="K to begin with.")
+@click.option("--most", type=SUGGESTED, default=100, show_default=True, help="K to end with.")
+@click.option(
+    "--scratch",
+    type=PlaceOfFile(exists=True, file_okay=False),
+    help="A folder that all workers see, for rows meanwhile.  [default: one of this machine]",
+)
+@how_to_print
+@where_to_run
+def suggest_k(
+    job_file: str,
+    least: int,
+    most: int,
+    scratch: str | None,
+    as_json: bool,
+    quiet: bool,
+    **where: Any,
+) -> None:
+    """Try numbers of clusters on a sample of what a JOB reads, and say which are likely.
+
+    A row for each K: how far J lies below that of shuffled documents, the share of documents that
+    are nearest to their own cluster without them, the silhouette, how alike fits of two halves are,
+    and the answers that a fit without answers contradicts, by kind. The JOB's n_clusters does not
+    count; its output is neither read nor written. A star stands where the range is that is likely.
+    """
+    from hmrf_dask.fit.suggestion import Span
+    from hmrf_dask.jobs.inputs import gather, load_job
+    from hmrf_dask.jobs.suggest import suggest_for
+
+    if least > most:
+        raise click.UsageError(f"--least must be at most --most, got {least} and {most}")
+    way = scheduler_option(where)
+    inputs = gather(load_job(job_file), job_file)
+    with shown_progress(quiet=quiet) as tell, connected_to(way, inputs.job.cluster):
+        result = suggest_for(inputs, Span(least, most), scratch=scratch, tell=tell)
+    print_result(result, as_json=as_json, quiet=quiet)
 
 
 @click.command(cls=HmrfCommand, short_help="Describe an output: releases, how far a run is.")
@@ -200,7 +246,7 @@ def hmrf() -> None:
     """
 
 
-for command in (run, check, inspect, fit, predict, evaluate, demo, completion):
+for command in (run, check, suggest_k, inspect, fit, predict, evaluate, demo, completion):
     hmrf.add_command(command)
 
 

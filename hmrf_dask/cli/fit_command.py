@@ -40,7 +40,7 @@ def option_of(parameter: Parameter) -> Callable[[Any], Any]:
     if parameter.is_cost:
         kind = Number(problem_of_cost)
     elif isinstance(values, Range):
-        kind = Whole(values) if values.whole else Number(values.problem)
+        kind = Whole(values, parameter.names) if values.whole else Number(values.problem)
     elif name == "init":
         kind = Place()
         help_text += " Or an .npy file of centroids."

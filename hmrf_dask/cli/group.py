@@ -294,7 +294,7 @@ class Place(click.ParamType[str]):
 
 
 class Whole(click.IntRange):
-    """A whole number, written in digits, in a range.
+    """A whole number, written in digits, in a range, or one of some names.
 
     Examples
     --------
@@ -302,13 +302,17 @@ class Whole(click.IntRange):
     12
     """
 
-    def __init__(self, numbers: Range) -> None:
+    def __init__(self, numbers: Range, names: tuple[str, ...] = ()) -> None:
         super().__init__(int(numbers.least), int(numbers.most))
+        self.names = names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; Python itself takes 1_0, too, and no thousand digits."""
+        if value in self.names:
+            return value
         if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]{1,40}", value.strip()):
-            self.fail(f"must be a whole number, got {shortened(value)}", param, ctx)
+            words = " or ".join(["a whole number", *self.names])
+            self.fail(f"must be {words}, got {shortened(value)}", param, ctx)
         return super().convert(value, param, ctx)
 
 

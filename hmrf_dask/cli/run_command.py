@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     help="Continue though more than half of the documents of the last release are gone.",
 )
 @click.option(
+    "--choose-k",
+    is_flag=True,
+    help="Choose K again, which n_clusters: auto chooses once and keeps.",
+)
+@click.option(
     "--detach", is_flag=True, help="Let a task of the cluster drive the run, and go away."
 )
 @how_to_print
@@ -56,6 +61,7 @@ def run(
     from_release: int | None,
     take_over: bool,
     allow_shrink: bool,
+    choose_k: bool,
     detach: bool,
     as_json: bool,
     quiet: bool,
@@ -82,6 +88,7 @@ def run(
         from_release,
         take_over=take_over,
         allow_shrink=allow_shrink,
+        choose_k=choose_k,
     )
     report = report_if_done(inputs)
     if report is None and detach:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
     from hmrf_dask.jobs.places import Report
+    from hmrf_dask.jobs.suggest import Suggestion
 
 MOST = 20  # clusters shown
 WAITING = "of answers waiting for a document that is gone"
@@ -155,6 +156,25 @@ def _findings(findings: Findings) -> Iterator[str]:
         yield "nothing found that would stop a run"
 
 
+def _suggestion(suggestion: Suggestion) -> Iterator[str]:
+    """Show what each K brings; a star stands where the recommended range is."""
+    sample = f"{suggestion.n_sample:,} of {counted(suggestion.n_documents, 'document')}"
+    yield f"{_bold(sample)}, {counted(suggestion.n_answers, 'answer')} about them"
+    yield _bold(
+        f"  {'K':>6}  below chance  own cluster  silhouette  stability  split  joined  likely"
+    )
+    for row in suggestion.tried:
+        inside = suggestion.least <= row["n_clusters"] <= suggestion.largest
+        yield (
+            f"{'*' if inside and suggestion.recommended else ' '} {row['n_clusters']:6}  "
+            f"{row['fall']:12.2%}  {row['own']:11.1%}  {row['silhouette']:10.3f}  "
+            f"{row['stability']:9.3f}  {row['split']:5.1f}  {row['joined']:6.1f}  "
+            f"{row['likely']:6.1%}"
+        )
+    said = f"K = {suggestion.n_clusters}" if suggestion.recommended else "no recommendation"
+    yield f"{_bold(said)}: {suggestion.doubt}"
+
+
 def _section(title: str, lines: Iterable[str], count: int) -> Iterator[str]:
     """Return a title, lines, and how many more there are; nothing of none."""
     if count:
@@ -227,6 +247,11 @@ def _reported(report: Report) -> Iterator[str]:
         )
         if fit.get("start_reason"):  # reports of predict runs and of older ones have none
             yield f"start: {fit['start_reason']}"
+        if chosen := fit.get("choice_of_k"):
+            yield (
+                f"K = {chosen['n_clusters']} was chosen for release {chosen['release']}: "
+                f"{chosen['least']} to {chosen['largest']} are likely to {chosen['likely']:.0%}"
+            )
     number, kinds = counted(report.clusters["number"], "cluster"), report.clusters
     names = [name for name in ("kept", "split", "merged", "new", "vanished") if kinds.get(name)]
     changes = ", ".join(f"{kinds[name]} {name}" for name in names)
@@ -345,5 +370,6 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "FitResult": _fit,
     "Prediction": _prediction,
     "Report": _report,
+    "Suggestion": _suggestion,
     "dict": _inspection,
 }

@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,8 +20,15 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted
 
 from hmrf_dask.checkpoints.directory import RunDirectory
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions import DISTORTIONS, Distortion, make_distortion
-from hmrf_dask.errors import DistortionError, HmrfWarning, InvalidInputError
+from hmrf_dask.errors import (
+    ConfigurationError,
+    DistortionError,
+    HmrfWarning,
+    InvalidInputError,
+)
 from hmrf_dask.estimators.files import SavedModel, save_model
 from hmrf_dask.estimators.inputs import (
     GivenRows,
@@ -40,10 +48,13 @@ from hmrf_dask.estimators.prediction import (
     transform_rows,
     whole,
 )
+from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
 from hmrf_dask.fit.preparation import check_memory, table_task
+from hmrf_dask.fit.suggestion import Asked, SoFar, Span, suggest, warn_of_doubt
 from hmrf_dask.parameters import PARAMETERS
+from hmrf_dask.tasks.model import Settings
 
 POSITIVE_ONLY = ("i-divergence", "kl")
 SUMMARY = (  # what a saved model keeps of the fit, besides arrays
@@ -68,7 +79,7 @@ class HMRFEstimator(
 ):
     """Base of the estimators; a subclass gives its parameters and the settings they mean."""
 
-    n_clusters: int
+    n_clusters: int | str
     distortion: str | Distortion
     init: Any
     random_state: Any
@@ -119,25 +130,22 @@ class HMRFEstimator(
                 f"{type(self).__name__} requires y to be passed, but the target y is None: give "
                 "the classes of some rows, or must_link; without seeds use KMeans"
             )
-        distortion = make_distortion(self.distortion)
-        parameters = self.get_params(deep=False)
-        values = {name: parameters[name] for name in parameters if name in PARAMETERS}
-        values["random_state"] = self._seed(run_dir)
-        constraints = as_constraints(must_link, cannot_link, values.get("trust"))
-        if is_by_pair(values.get("trust")):
-            values["trust"] = None
-        trusting = constraints is not None and constraints.is_uncertain
-        if trusting and "penalty" not in values:
-            warnings.warn(
-                f"{type(self).__name__} takes all pairs as equally likely: their trust changes "
-                "nothing; use HMRFKMeans",
-                HmrfWarning,
-                stacklevel=2,
+        given = self.get_params(deep=False).get("trust")
+        constraints = as_constraints(must_link, cannot_link, given)
+        settings, distortion = self._settings(run_dir, constraints)
+        if self._fixed_seeds is not None and y is not None and not settings.n_clusters:
+            raise ConfigurationError(
+                "n_clusters must be a number where y gives classes, got 'auto'; give how many "
+                "classes there are, or say by must_link and cannot_link what y says"
             )
         if "must_link_cost" in self._fixed:
             constraints = without_costs(constraints)
-        settings = make_settings(values, self._fixed, distortion, self._method, trusting=trusting)
         corpus = self._corpus(X, fitting=True)
+        choice = None
+        if not settings.n_clusters:
+            choice = suggest(Asked(corpus, constraints, settings, distortion))
+            warn_of_doubt(choice)
+            settings = replace(settings, n_clusters=choice.n_clusters)
         check_memory([table_task(settings.n_clusters, corpus.n_features)])
         seeds, n_clusters, fixed = None, settings.n_clusters, self._fixed_seeds
         if fixed is not None:
@@ -146,8 +154,37 @@ class HMRFEstimator(
         asked = FitInput(corpus, constraints, settings, distortion, first, seeds)
         fitted = fit_corpus(asked, run_dir=run_dir, progress=self._progress)
         self._take(fitted)
+        self.choice_of_k_ = choice
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
         return self
+
+    def _suggest(
+        self, corpus: Corpus, constraints: Constraints | None, span: Span, so_far: SoFar
+    ) -> Choice:
+        """Return what speaks for each K of a span; for jobs, whose rows and pairs are ready."""
+        settings, distortion = self._settings(None, constraints)
+        return suggest(Asked(corpus, constraints, settings, distortion, span), so_far)
+
+    def _settings(
+        self, run_dir: str | os.PathLike[str] | None, constraints: Constraints | None
+    ) -> tuple[Settings, Distortion]:
+        """Return what the parameters mean; with 0 clusters where K is to be chosen."""
+        distortion = make_distortion(self.distortion)
+        parameters = self.get_params(deep=False)
+        values = {name: parameters[name] for name in parameters if name in PARAMETERS}
+        values["random_state"] = self._seed(run_dir)
+        if is_by_pair(values.get("trust")):
+            values["trust"] = None
+        trusting = constraints is not None and constraints.is_uncertain
+        if trusting and "penalty" not in values:
+            warnings.warn(
+                f"{type(self).__name__} takes all pairs as equally likely: their trust changes "
+                "nothing; use HMRFKMeans",
+                HmrfWarning,
+                stacklevel=3,
+            )
+        made = make_settings(values, self._fixed, distortion, self._method, trusting=trusting)
+        return made, distortion
 
     def _seed(self, run_dir: str | os.PathLike[str] | None) -> int:
         """Return the seed; without a `random_state` the one that the run there recorded."""
@@ -163,6 +200,7 @@ class HMRFEstimator(
         centers = model.centroids
         # A fit that never made new centroids ends with those of the user, which stay theirs.
         own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
+        self.n_clusters_ = len(centers)
         self.cluster_centers_ = centers if own else centers.copy()
         self.feature_weights_ = model.weights
         self.objective_ = state.energy.value
@@ -299,6 +337,7 @@ class HMRFEstimator(
         self.feature_weights_ = predictor.weights
         self.smoothing_ = predictor.smoothing
         self.n_features_in_ = predictor.centroids.shape[1]
+        self.n_clusters_ = len(predictor.centroids)
         self.cluster_ids_ = np.asarray(saved.cluster_ids, np.int32)
         self._n_features_out = len(predictor.centroids)
         self._distortion = predictor.distortion

@@ -52,7 +52,8 @@ def make_settings(
     """Return the settings that an estimator's parameters mean; `random_state` is a seed by now.
 
     The `method` is the estimator's name in the table of parameters, `fixed` what makes it this one;
-    `trusting` says whether pairs have trust of their own.
+    `trusting` says whether pairs have trust of their own. Where K is to be chosen, the
+    settings have 0 clusters.
     """
     values = {name: _plain(value) for name, value in parameters.items()}
     for name, value in values.items():
@@ -60,6 +61,13 @@ def make_settings(
             check_parameter(name, value, method)
     if not isinstance(values.get("init", ""), str):
         values["init"] = "given"
+    if isinstance(values["n_clusters"], str):
+        if values.get("init") == "given":
+            raise ConfigurationError(
+                "n_clusters must be a number where init is an array, got 'auto'; give the number "
+                "of its rows"
+            )
+        values["n_clusters"] = 0
     values["learn_weights"] = _learning(values.get("learn_weights", False), distortion)
     _check_refinement(values["refine"], distortion)
     if "penalty" in values:

@@ -111,7 +111,7 @@ def resolve(
     distortion: Distortion,
 ) -> Pairs:
     """Return the constraints as pairs of nodes, nodes sorted by the id of their document."""
-    rows = _rows_of(flow, corpus, constraints)
+    rows = rows_of(flow, corpus, constraints)
     ids, values = describe_nodes(flow, corpus, rows)
     order = np.argsort(ids, kind="stable")
     node = np.empty(len(order), np.int64)
@@ -151,7 +151,7 @@ def _costed(
     return unit, (must, cannot)
 
 
-def _rows_of(flow: Dataflow, corpus: Corpus, constraints: Constraints) -> IntArray:
+def rows_of(flow: Dataflow, corpus: Corpus, constraints: Constraints) -> IntArray:
     """Return the row number of every document the constraints name."""
     documents = constraints.documents
     if not constraints.by_id:

@@ -34,6 +34,7 @@ from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, model_folder, record_assignments
 from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
+from hmrf_dask.parameters import AUTO
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, remove_files
 from hmrf_dask.rows.canonical import sound_csr
 from hmrf_dask.storage.addresses import absolute_url
@@ -218,8 +219,9 @@ def fit_files(
     _refuse_place(run_dir, "--run-dir", read)
     corpus = read_rows(rows)
     if centroids is not None:
-        shape = int(parameters.get("n_clusters", HMRFKMeans().n_clusters)), corpus.n_features
-        parameters["init"] = read_matrix(centroids, shape)
+        n_clusters = parameters.get("n_clusters", HMRFKMeans().n_clusters)
+        shape = None if n_clusters == AUTO else (int(n_clusters), corpus.n_features)
+        parameters["init"] = read_matrix(centroids, shape)  # refused with "auto" by the estimator
     constraints = Constraints.from_file(pairs, ids=corpus.has_ids) if pairs else None
     if fresh:
         start_afresh(run_dir)

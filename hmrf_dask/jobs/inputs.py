@@ -27,6 +27,7 @@ from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.places import FORMAT
 from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
+from hmrf_dask.parameters import AUTO
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.own_files import FOLDERS
 from hmrf_dask.releases.ownership import Owner
@@ -203,6 +204,7 @@ class Inputs:
     from_release: int | None = None  # the release to continue, 0 for none; else the last one
     take_over: bool = False  # the output becomes this job's if it is another's
     allow_shrink: bool = False  # more than half of the last release's documents may be gone
+    choose_k: bool = False  # a K that was chosen for a former release is chosen again
 
     @property
     def owner(self) -> Owner:
@@ -230,6 +232,8 @@ class Inputs:
         from importlib.metadata import version
 
         named = {"inputs": self.identity, "parent": parent, "version": version("hmrf-dask")}
+        if self.choose_k:
+            named["choose_k"] = "again"
         return _hashed(named)[:16]
 
 
@@ -240,8 +244,15 @@ def gather(
     *,
     take_over: bool = False,
     allow_shrink: bool = False,
+    choose_k: bool = False,
 ) -> Inputs:
     """Return what the job of a file, in whose folder relative paths begin, is made of now."""
+    if choose_k and (job.method.n_clusters != AUTO or job.mode != "fit"):
+        got = f"n_clusters {job.method.n_clusters}, mode {job.mode}"
+        raise ConfigurationError(
+            f"--choose-k must go with method.n_clusters auto and a fit, got {got}; leave it out, "
+            "or let the job choose K"
+        )
     base = base_of(address)
     manifest_url = resolved(base, job.manifest)
     manifest = load_manifest(manifest_url)
@@ -259,6 +270,7 @@ def gather(
         from_release=from_release,
         take_over=take_over,
         allow_shrink=allow_shrink,
+        choose_k=choose_k,
     )
 
 

@@ -301,7 +301,7 @@ class _Method(Section):
     """The method and its parameters; those left out are the method's own defaults."""
 
     name: str
-    n_clusters: int
+    n_clusters: int | Literal["auto"]
 
     @model_validator(mode="after")
     def _only_its_own(self) -> Self:
@@ -339,6 +339,8 @@ def _field_of(parameter: Parameter) -> tuple[Any, Any]:
     elif isinstance(parameter.values, Range):
         number = int if parameter.values.whole else float
         kind = Annotated[number, Field(**parameter.values.as_field())]
+        if parameter.names:
+            kind |= Literal.__getitem__(parameter.names)
     else:
         names = tuple(value for value in parameter.values if isinstance(value, str))
         kinds = [StrictBool] if True in parameter.values else []

@@ -34,6 +34,7 @@ SOURCES = "sources"
 VOCABULARY = "vocabulary"  # its identity, None where rows are ready embeddings
 MADE_OF = "made_of"  # keys of the counts that the vocabulary was made of
 CAME = "came"  # the releases that files came with since the last fit, by path
+CHOICE = "choice_of_k"  # the K that a release chose, or one before it; a `ChosenK`
 
 
 class Keys(NamedTuple):
@@ -53,6 +54,24 @@ class FileEntry(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ChosenK:
+    """A K that was chosen: that of all later fits, until it is to be chosen again."""
+
+    n_clusters: int
+    least: int  # of the range that was recommended
+    largest: int
+    likely: float  # the range, from 0 to 1
+    release: int  # for which it was chosen
+    asked: bool  # whether it was to be chosen again
+
+    @staticmethod
+    def of(ledger: Mapping[str, Any]) -> ChosenK | None:
+        """Return the one that a ledger has; None where K was given, or nothing fitted yet."""
+        named = ledger.get(CHOICE)
+        return None if named is None else ChosenK(**named)
+
+
+@dataclass(frozen=True)
 class _Ledger:
     """What the ledger of a release has at least."""
 
@@ -62,6 +81,7 @@ class _Ledger:
     made_of: list[str]
     next_id: int
     came: dict[str, int] = field(default_factory=dict)  # former versions kept none
+    choice_of_k: ChosenK | None = None
 
 
 def last_release(output: str) -> Release | None:
@@ -152,6 +172,18 @@ NEXT_ID = "next_id"
 INPUTS = "inputs"
 
 
+def chose_again(release: Release) -> bool:
+    """Return whether the run that made a release was asked to choose K again."""
+    chosen = ChosenK.of(release.ledger)
+    return chosen is not None and chosen.asked and chosen.release == release.number
+
+
+def is_of(release: Release, inputs: Inputs) -> bool:
+    """Return whether a release was made of these inputs, with a K chosen again if these ask it."""
+    same = release.ledger.get(INPUTS) == inputs.identity
+    return same and (chose_again(release) or not inputs.choose_k)
+
+
 @dataclass(frozen=True)
 class Parent:
     """Where a run begins."""
@@ -177,7 +209,7 @@ def find_parent(inputs: Inputs) -> Parent:
 
 def _last(inputs: Inputs) -> Parent:
     last = last_release(inputs.output)
-    if last is not None and last.ledger.get(INPUTS) == inputs.identity:
+    if last is not None and is_of(last, inputs):
         return Parent(last, last.number + 1, last.run, done=True)
     return Parent(last, 1 if last is None else last.number + 1, _run_id(inputs, last))
 
@@ -293,7 +325,7 @@ def parent_again(inputs: Inputs, last: Release) -> Parent | None:
         if before is None or not before.files or _damaged(storage, before):
             return None
     skipped = range(1 if before is None else before.number + 1, last.number)
-    if last.ledger.get(INPUTS) != inputs.identity or _run_id(inputs, before, skipped) != last.run:
+    if not is_of(last, inputs) or _run_id(inputs, before, skipped) != last.run:
         return None
     return Parent(before, last.number + 1, last.run, skipped=skipped)
 

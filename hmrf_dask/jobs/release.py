@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,11 +29,13 @@ from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
     CAME,
+    CHOICE,
     INPUTS,
     MADE_OF,
     NEXT_ID,
     SOURCES,
     VOCABULARY,
+    ChosenK,
     entries,
     next_id_after,
 )
@@ -53,7 +55,7 @@ from hmrf_dask.jobs.places import (
 from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.rows import JobRows, sweep
-from hmrf_dask.jobs.steps import JobRun, Material
+from hmrf_dask.jobs.steps import JobFit, JobRun, Material
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.measures.scores import normalized_mutual_info
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
@@ -80,12 +82,12 @@ class Results:
     start: str | None = None
     fit: dict[str, Any] = field(default_factory=dict)
     n_suspect: int = 0  # answers that the fit finds improbable
+    chosen: ChosenK | None = None
 
 
-def write_fit(
-    run: JobRun, material: Material, answers: Answers, model: HMRFEstimator, start: str
-) -> Results:
-    """Write the results of a fit with a warm or a cold start."""
+def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit) -> Results:
+    """Write the results of a fit."""
+    model = fitted.model
     n_clusters = len(model.cluster_centers_)
     with run.watch.step("match clusters"):
         lineage, n_changed = _traced(run, material, model, n_clusters)
@@ -120,10 +122,12 @@ def write_fit(
         "start_reason": str(model.start_reason_),
         "seed": int(model.seed_),
     }
-    n_suspect = len(model.suspect_answers_)
+    if fitted.chosen is not None:
+        fit["choice_of_k"] = asdict(fitted.chosen)
     return Results(
-        files, lineage, written.violations, n_changed, start=start, fit=fit, n_suspect=n_suspect
-    )
+        files, lineage, written.violations, n_changed,
+        start=fitted.start, fit=fit, n_suspect=len(model.suspect_answers_), chosen=fitted.chosen,
+    )  # fmt: skip
 
 
 def _traced(
@@ -184,7 +188,8 @@ def write_prediction(run: JobRun, material: Material) -> Results:
     files |= run.write(assignments.NAME, _resized(run, lineage))
     files |= run.write(LINEAGE, lineage.to_json())
     violations = {"must_link": 0, "cannot_link": 0}
-    return Results(files | reused, lineage, violations, shared.n_changed)
+    chosen = run.kept_choice
+    return Results(files | reused, lineage, violations, shared.n_changed, chosen=chosen)
 
 
 def _predicted(
@@ -252,7 +257,7 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
 
 def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]:
     """Return what the next run must know of this one."""
-    rows = material.rows
+    rows, chosen = material.rows, results.chosen
     return {
         INPUTS: run.inputs.identity,
         SOURCES: entries(run.inputs.sources, rows.file_keys()),
@@ -260,6 +265,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
         NEXT_ID: results.lineage.next_id,
+        **({} if chosen is None else {CHOICE: asdict(chosen)}),
     }
 
 

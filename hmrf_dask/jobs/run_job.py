@@ -24,10 +24,12 @@ from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.parent import (
     INPUTS,
     Parent,
+    chose_again,
     compare,
     damage_explained,
     files_of,
     find_parent,
+    is_of,
     last_release,
     parent_again,
 )
@@ -146,7 +148,7 @@ def _inputs_of(release: Release, inputs: Inputs) -> Inputs | None:
     sources = tuple(source for source in inputs.sources if source.path in same)
     for mode in ("fit", "predict"):  # whatever is asked now, with --predict or without
         job = inputs.job.model_copy(update={"mode": mode})
-        then = replace(inputs, job=job, sources=sources)
+        then = replace(inputs, job=job, sources=sources, choose_k=chose_again(release))
         if release.ledger.get(INPUTS) == then.identity:
             return then
     return None
@@ -198,7 +200,7 @@ def report_if_done(inputs: Inputs) -> Report | None:
         return None
     with damage_explained(inputs.output):
         release = last_release(inputs.output)
-    if release is None or release.ledger.get(INPUTS) != inputs.identity:
+    if release is None or not is_of(release, inputs):
         return None
     if damage_of(inputs.output, release):
         return None
@@ -322,8 +324,7 @@ def _work(run: JobRun) -> Report:
         if run.inputs.job.mode == "predict":
             results = write_prediction(run, material)
         else:
-            model, start = fit_all(run, material, answers)
-            results = write_fit(run, material, answers, model, start)
+            results = write_fit(run, material, answers, fit_all(run, material, answers))
         return release(run, material, answers, results)
 
 

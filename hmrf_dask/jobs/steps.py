@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from hmrf_dask.documents.sources import segments_of
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import ESTIMATORS, load
+from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.preparation import check_memory, hashing_task, table_task
+from hmrf_dask.fit.suggestion import SoFar, Span, warn_of_doubt
 from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
     Answers,
@@ -39,6 +41,7 @@ from hmrf_dask.jobs.parent import (
     CAME,
     MADE_OF,
     Changes,
+    ChosenK,
     FileEntry,
     Parent,
     check_release,
@@ -59,7 +62,7 @@ from hmrf_dask.jobs.rows import (
     settings_of,
     weigh_documents,
 )
-from hmrf_dask.parameters import PARAMETERS, SEEDED
+from hmrf_dask.parameters import AUTO, PARAMETERS, SEEDED
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.lock import OutputLock
 from hmrf_dask.releases.release import Release, read_file
@@ -111,6 +114,14 @@ def fit_job(
     if "://" not in run_dir:
         make_folders(run_dir)  # private where the output is, which a fit by itself asks nobody
     return model.fit(corpus, run_dir=run_dir, **given)
+
+
+def choose_k(
+    method: Method, corpus: Corpus, answers: Constraints | None, span: Span, so_far: SoFar
+) -> Choice:
+    """Return what speaks for each K under the method of a job."""
+    model = ESTIMATORS[method.name](**{**method.parameters, "n_clusters": AUTO})
+    return model._suggest(corpus, answers, span, so_far)
 
 
 def warm_centroids(
@@ -250,6 +261,20 @@ class JobRun:
         needed = job.mode == "predict" or job.start == "warm" or text.refit != "always"
         return read_vocabulary(self.previous, self.place, settings_of(text), needed=needed)
 
+    @cached_property
+    def kept_choice(self) -> ChosenK | None:
+        """The K that was chosen for a former release, where it is that of this run too."""
+        chooses = self.inputs.job.method.n_clusters == AUTO and not self.inputs.choose_k
+        return ChosenK.of(self.previous.ledger) if self.previous and chooses else None
+
+    @property
+    def n_clusters(self) -> int:
+        """K as far as it is known before there are rows; 0: it is to be chosen."""
+        asked = self.inputs.job.method.n_clusters
+        if isinstance(asked, int):
+            return asked
+        return 0 if self.kept_choice is None else self.kept_choice.n_clusters
+
     @property
     def text(self) -> Text:
         """How texts become rows: without a word in the job, embeddings where there are no texts."""
@@ -383,10 +408,9 @@ def prepare(run: JobRun) -> Material:
 
 def _refuse_few(run: JobRun, n_documents: int) -> None:
     """Refuse more clusters than documents as soon as these are counted."""
-    n_clusters = run.inputs.job.method.n_clusters
-    if run.inputs.job.mode == "fit" and n_documents < n_clusters:
+    if run.inputs.job.mode == "fit" and n_documents < run.n_clusters:
         raise InvalidInputError(
-            f"method.n_clusters must be at most the number of documents, got {n_clusters} for "
+            f"method.n_clusters must be at most the number of documents, got {run.n_clusters} for "
             f"{counted(n_documents, 'document')} in "
             f"{counted(len(run.inputs.sources), 'file')}; ask for fewer clusters, or check that "
             "the manifest names all files"
@@ -437,7 +461,7 @@ def _refuse_columns(run: JobRun, text: Text) -> None:
     job, buckets = run.inputs.job, text.n_features if text.kind == "hashing" else 0
     tasks = [hashing_task(buckets, text.lsa or 0)]
     if job.mode == "fit":
-        tasks.append(table_task(job.method.n_clusters, text.lsa or buckets))
+        tasks.append(table_task(run.n_clusters, text.lsa or buckets))
     check_memory(tasks)
 
 
@@ -454,20 +478,44 @@ def _vocabulary_to_keep(run: JobRun, text: Text) -> tuple[Vocabulary, list[str]]
     return None
 
 
-def fit_all(run: JobRun, material: Material, answers: Answers) -> tuple[HMRFEstimator, str]:
-    """Fit all documents; return the model, and whether it was a warm or a cold start."""
-    job = run.inputs.job
-    first = None
-    check_memory([table_task(job.method.n_clusters, material.corpus.n_features)])
+class JobFit(NamedTuple):
+    """What a job fitted."""
+
+    model: HMRFEstimator
+    start: str  # warm or cold
+    chosen: ChosenK | None  # None where K was given
+
+
+def fit_all(run: JobRun, material: Material, answers: Answers) -> JobFit:
+    """Fit all documents; K is chosen first where the job leaves it open."""
+    job, first = run.inputs.job, None
+    method, chosen = _with_k(run, material, answers)
+    check_memory([table_task(int(method.n_clusters), material.corpus.n_features)])
     now = material.rows.vocabulary
     known = run.last_vocabulary is not None or now is None  # else nobody knows which column is what
     if run.previous is not None and job.start == "warm" and known:
-        first = warm_centroids(job.method, run.last_model, run.last_vocabulary, now)
+        first = warm_centroids(method, run.last_model, run.last_vocabulary, now)
         if first is not None and first.shape[1] != material.corpus.n_features:
             first = None
     with run.watch.step("fit"):
         model = fit_job(
-            job.method, material.corpus, answers.used, f"{run.folder}/fit",
+            method, material.corpus, answers.used, f"{run.folder}/fit",
             first=first, tell=run.watch.tell,
         )  # fmt: skip
-    return model, "cold" if first is None else "warm"
+    return JobFit(model, "cold" if first is None else "warm", chosen)
+
+
+def _with_k(run: JobRun, material: Material, answers: Answers) -> tuple[Method, ChosenK | None]:
+    """Return the method of a job with a number of clusters, and how that was chosen if it was."""
+    method, chosen = run.inputs.job.method, run.kept_choice
+    if method.n_clusters != AUTO:
+        return method, None
+    if chosen is None:
+        with run.watch.step("choose K") as so_far:
+            choice = choose_k(method, material.corpus, answers.used, Span(), so_far)
+        warn_of_doubt(choice)
+        chosen = ChosenK(
+            choice.n_clusters, choice.least, choice.largest, round(choice.share, 3),
+            release=run.parent.number, asked=run.inputs.choose_k,
+        )  # fmt: skip
+    return method.model_copy(update={"n_clusters": chosen.n_clusters}), chosen

@@ -21,6 +21,8 @@ PURPOSES = {
     "sketch": 6,
     "drawn": 7,
     "fold": 8,
+    "shuffle": 9,
+    "half": 10,
 }
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)

@@ -27,7 +27,7 @@ Inference = Literal["icm", "belief-propagation"]
 class Settings:
     """A fit's parameters, every "auto" already decided except `refine`, which follows sizes."""
 
-    n_clusters: int
+    n_clusters: int  # 0: not chosen yet
     penalty: Penalty = "distance"
     must_link_cost: float = 1.0
     cannot_link_cost: float = 1.0

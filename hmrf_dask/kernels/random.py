@@ -20,6 +20,7 @@ PURPOSES = {
     "sample": 4,
     "sketch": 6,
     "drawn": 7,
+    "question": 12,
 }
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)

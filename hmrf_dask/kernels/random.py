@@ -20,9 +20,10 @@ PURPOSES = {
     "sample": 4,
     "sketch": 6,
     "drawn": 7,
-    "fold": 8,
-    "shuffle": 9,
-    "half": 10,
+    "shuffle": 8,
+    "half": 9,
+    "fold": 10,
+    "question": 11,
 }
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)

@@ -1,0 +1,7 @@
+"""Which pairs to ask a person about: questions chosen so that few answers tell the clusters."""
+
+from __future__ import annotations
+
+from hmrf_dask.active.selection import explore_consolidate
+
+__all__ = ["explore_consolidate"]

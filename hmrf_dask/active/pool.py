@@ -1,0 +1,109 @@
+"""The rows that may be asked about, in partitions: one pass of theirs for each thing to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
+from hmrf_dask.kernels.sums import add_sums, fixed_point_exponent
+from hmrf_dask.tasks import questions
+from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
+from hmrf_dask.tasks.questions import Askable
+from hmrf_dask.types import AnyArray, FloatArray, IntArray
+
+
+class Pool:
+    """The rows of a corpus that may be asked about.
+
+    Each method is one pass over the partitions; what comes back is as large as what was asked for.
+    """
+
+    def __init__(self, corpus: Corpus, allowed: IntArray | None) -> None:
+        self.flow = DaskFlow()
+        self.n_rows = corpus.n_rows
+        self.parts = []
+        for block, first, count in zip(
+            corpus.blocks, corpus.offsets[:-1], corpus.row_counts, strict=True
+        ):
+            own = None
+            if allowed is not None:
+                ends = np.searchsorted(allowed, [first, first + count])
+                own = share_array(self.flow, allowed[ends[0] : ends[1]])
+            self.parts.append(self.flow.lazy(questions.askable_rows, block, first, own))
+
+    def over_all(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
+        """Return a call for each partition."""
+        return [self.flow.lazy(function, part, *arguments) for part in self.parts]
+
+    def joined(self, combine: Callable[[list[Any]], Any], parts: Sequence[Lazy]) -> Any:
+        """Return what a tree makes of the results of all partitions."""
+        return self.flow.compute([tree(self.flow, combine, parts)])[0]
+
+    def table(self, directions: FloatArray) -> Lazy:
+        """Return directions as tasks read them."""
+        return self.flow.lazy(questions.direction_table, self.flow.broadcast(directions))
+
+    def mean(self) -> FloatArray:
+        """Return the mean direction of all rows, shape (1, d)."""
+        sums = self.joined(add_sums, self.over_all(questions.overall_sum, self.n_rows))
+        return questions.directions_of(sums, fixed_point_exponent(self.n_rows, 1.0))
+
+    def densest(self, mean: FloatArray) -> int:
+        """Return the row nearest to the mean."""
+        table = self.table(mean)
+        found: Lowest = self.joined(merge_lowest, self.over_all(questions.densest, table))
+        return _first(found)
+
+    def nearest(self, directions: FloatArray) -> list[int]:
+        """Return the row that is nearest to each direction."""
+        parts = self.over_all(questions.nearest_to, self.table(directions))
+        return [_first(found) for found in self.joined(questions.merge_nearest, parts)]
+
+    def gap_counts(self, directions: FloatArray, settled: IntArray) -> IntArray:
+        """Return how many open rows have which gap between nearest and second direction."""
+        parts = self.over_all(questions.count_gaps, self.table(directions), settled)
+        counts: IntArray = self.joined(_total, parts)
+        return counts
+
+    def most_uncertain(
+        self, directions: FloatArray, settled: IntArray, scale: float, most: int
+    ) -> AnyArray:
+        """Return the most uncertain open rows, most first."""
+        table = self.table(directions)
+        parts = self.over_all(questions.most_uncertain, table, settled, scale, most)
+        found: Lowest = self.joined(merge_lowest, parts)
+        return found.rows
+
+    def drawn(self, seed: int, draw: int, most: int) -> Lowest:
+        """Return rows in an order drawn by their ids."""
+        parts = self.over_all(questions.drawn, seed, draw, most)
+        found: Lowest = self.joined(merge_lowest, parts)
+        return found
+
+    def rows(self, wanted: Sequence[int] | AnyArray) -> Askable:
+        """Return some rows, in this order."""
+        numbers = np.asarray(wanted, np.int64)
+        found: Askable = self.joined(
+            questions.join_rows, self.over_all(questions.named_rows, numbers)
+        )
+        order = np.argsort(found.rows)
+        return found.take(order[np.searchsorted(found.rows, numbers, sorter=order)])
+
+
+def _total(counts: Sequence[IntArray]) -> IntArray:
+    total: IntArray = np.sum(counts, axis=0)
+    return total
+
+
+def _first(found: Lowest) -> int:
+    if not len(found.rows):
+        raise InvalidInputError(
+            "a pool must have rows with a direction to ask about, got none: all are rows of "
+            "zeros; give other rows, or another pool"
+        )
+    return int(found.rows[0])

@@ -1,0 +1,246 @@
+"""Explore and Consolidate (Basu, Banerjee, Mooney, SDM 2004), and better choices of what to ask.
+
+Explore finds one document of every cluster: a row far from all before is asked about until it is
+placed. Consolidate then places rows, by as few questions each as may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.active.dialogue import BudgetSpentError, Dialogue, Neighbourhoods, Oracle
+from hmrf_dask.active.farthest_first import FarthestFirst
+from hmrf_dask.active.pool import Pool
+from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.corpus.partitioned import Corpus, as_corpus
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.estimators.classes import KMeans
+from hmrf_dask.estimators.inputs import draw_seed
+from hmrf_dask.kernels.uncertainty import median_gap
+from hmrf_dask.tasks.questions import Askable
+from hmrf_dask.types import AnyArray, IntArray
+
+FEW_CLUSTERS = 5  # of so many a fit without answers finds most: its medoids are asked about first
+ODDS = 9.0  # of the nearest neighbourhood against the second, at the median gap between them
+
+
+def explore_consolidate(
+    X: Any,
+    oracle: Oracle,
+    n_clusters: int | None,
+    n_queries: int,
+    *,
+    strategy: str = "default",
+    pool: Any = None,
+    random_state: Any = None,
+) -> Constraints:
+    """Ask an oracle which documents belong together, and return its answers as pairs.
+
+    Parameters
+    ----------
+    X : sparse matrix or array, ndarray, dask array, Corpus or path of one
+    oracle : callable
+        `oracle(a, b)` returns True (same), False (different) or None (don't know) for two row
+        numbers, or ids where the rows have ids.
+    n_clusters : int or None
+        None: as many as are found while questions are left.
+    n_queries : int
+        Questions that may be asked.
+    strategy : {"default", "explore-consolidate", "min-max", "random"}
+        "explore-consolidate" is that of SDM 2004, "min-max" that of Mallapragada, Jin and Jain
+        (2008); "random" asks about pairs drawn at random, to compare with.
+    pool : array-like of int, optional
+        The rows that may be asked about; all of them by default.
+    random_state : int, RandomState or None
+        Of what is drawn; the default strategy draws the starts of a fit alone.
+
+    Examples
+    --------
+    >>> rows = np.eye(3)[[0, 1, 2, 0, 1, 2]] + 0.1
+    >>> pairs = explore_consolidate(rows, lambda a, b: a % 3 == b % 3, 3, 12, random_state=0)
+    >>> len(pairs.must_link)
+    3
+    """
+    if strategy not in STRATEGIES:
+        raise InvalidInputError(
+            f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}; choose one"
+        )
+    if n_clusters is not None and n_clusters < 1:
+        raise InvalidInputError(f"n_clusters must be at least 1, or None, got {n_clusters}")
+    if n_queries < 0:
+        raise InvalidInputError(f"n_queries must be at least 0, got {n_queries}")
+    corpus = as_corpus(X).persist()
+    rows = Pool(corpus, _allowed(pool, corpus.n_rows))
+    dialogue = Dialogue(oracle, n_queries, by_id=corpus.has_ids)
+    asking = Asking(corpus, rows, dialogue, n_clusters, draw_seed(random_state))
+    with suppress(BudgetSpentError):
+        STRATEGIES[strategy](asking)
+    return dialogue.constraints()
+
+
+def _allowed(pool: Any, n_rows: int) -> IntArray | None:
+    if pool is None:
+        return None
+    rows = np.unique(np.asarray(pool))
+    if rows.dtype.kind not in "iu" or not len(rows) or rows[0] < 0 or rows[-1] >= n_rows:
+        shown = "none" if not len(rows) else f"{rows[0]} to {rows[-1]}"
+        raise InvalidInputError(
+            f"pool must be row numbers from 0 to {n_rows - 1}, at least one, got {shown}"
+        )
+    return rows.astype(np.int64)
+
+
+class Asking:
+    """What all strategies share: the rows, the dialogue, and the neighbourhoods known so far."""
+
+    def __init__(
+        self, corpus: Corpus, pool: Pool, dialogue: Dialogue, n_clusters: int | None, seed: int
+    ) -> None:
+        self.corpus, self.pool, self.dialogue = corpus, pool, dialogue
+        self.n_clusters, self.seed = n_clusters, seed
+        self.known = Neighbourhoods(pool)
+
+    @property
+    def explored(self) -> bool:
+        """Whether every cluster has a neighbourhood."""
+        return self.n_clusters is not None and len(self.known) >= self.n_clusters
+
+    def place(self, row: Askable, questions: Iterator[tuple[int, Askable]]) -> None:
+        """Ask a row against members of neighbourhoods until its own is found.
+
+        The last of all is inferred. Different from all that are known, it opens a new one; where
+        an answer was "don't know" and none was "same", nothing is inferred.
+        """
+        unsure = False
+        for nth, (number, member) in enumerate(questions, 1):
+            if self.explored and not unsure and nth == len(self.known) > 1:
+                self.dialogue.infer_same(*_names(row, member))
+                return self.known.add(row, number)
+            answer = self.dialogue.ask(*_names(row, member))
+            if answer:
+                return self.known.add(row, number)
+            unsure |= answer is None
+        if unsure or self.explored:
+            self.known.aside.append(int(row.rows[0]))
+        else:
+            self.known.add(row, len(self.known))
+        return None
+
+    def representatives(self, row: Askable) -> Iterator[tuple[int, Askable]]:
+        """Yield neighbourhoods with their representatives, the likeliest first."""
+        for number in self.known.by_nearness(row) if len(self.known) else ():
+            yield number, self.known.representative(number)
+
+    def random_members(self, row: Askable, rng: np.random.Generator) -> Any:
+        """Yield neighbourhoods with a member drawn at random, the likeliest first."""
+        for number in self.known.by_nearness(row) if len(self.known) else ():
+            members = self.known.members[number]
+            yield number, members[rng.integers(len(members))]
+
+    def nearest_members(self, row: Askable) -> Iterator[tuple[int, Askable]]:
+        """Yield neighbourhoods with the member nearest to a row, the nearest first."""
+        yield from self.known.by_members(row) if len(self.known) else ()
+
+
+def _names(row: Askable, member: Askable) -> tuple[Any, Any]:
+    return row.block.ids[0].item(), member.block.ids[0].item()
+
+
+# ---- the default
+
+
+def ask_by_uncertainty(asking: Asking) -> None:
+    """Explore from the medoids of a fit, or along density; then place the most uncertain rows."""
+    pool, mean = asking.pool, asking.pool.mean()
+    farthest = FarthestFirst(pool, mean)
+    few = 1 <= (asking.n_clusters or 0) <= FEW_CLUSTERS
+    for number in _medoids(asking) if few else [pool.densest(mean)]:
+        first = pool.rows([number])
+        farthest.add(first)
+        asking.place(first, asking.representatives(first))
+    while not asking.explored and (row := farthest.next()) is not None:
+        asking.place(row, asking.representatives(row))
+    while (row := _most_uncertain(asking)) is not None:
+        asking.place(row, asking.representatives(row))
+
+
+def _medoids(asking: Asking) -> list[int]:
+    """Return the rows nearest to the centroids of a fit without answers, largest cluster first."""
+    n_clusters = asking.n_clusters or 1
+    model = KMeans(n_clusters, random_state=asking.seed).fit(asking.corpus)
+    sizes = np.bincount(np.asarray(model.labels_), minlength=n_clusters)
+    order = np.argsort(-sizes, kind="stable")
+    medoids = asking.pool.nearest(model.cluster_centers_[order])
+    return list(dict.fromkeys(medoids))
+
+
+def _most_uncertain(asking: Asking) -> Askable | None:
+    known = asking.known
+    if len(known) < 2:
+        return None
+    directions, settled = known.directions(), known.asked
+    gap = median_gap(asking.pool.gap_counts(directions, settled))
+    rows = asking.pool.most_uncertain(directions, settled, np.log(ODDS) / gap, 1)
+    return asking.pool.rows(rows[:1]) if len(rows) else None
+
+
+# ---- those of the papers
+
+
+def ask_as_sdm_2004(asking: Asking) -> None:
+    """Explore by distance from a random row; then place random rows."""
+    rng = np.random.default_rng(asking.seed)
+    order = asking.pool.drawn(asking.seed, 0, asking.dialogue.left + 1).rows
+    _explore_by_distance(asking, order, lambda row: asking.random_members(row, rng))
+    for number in order:
+        if number not in asking.known.asked:
+            row = asking.pool.rows([number])
+            asking.place(row, asking.random_members(row, rng))
+
+
+def ask_by_min_max(asking: Asking) -> None:
+    """Explore by distance from a random row; then place the row farthest from all placed."""
+    order = asking.pool.drawn(asking.seed, 0, 1).rows
+    farthest = _explore_by_distance(asking, order, asking.nearest_members)
+    while (row := farthest.next()) is not None:
+        asking.place(row, asking.nearest_members(row))
+
+
+def _explore_by_distance(
+    asking: Asking, order: AnyArray, members: Callable[[Askable], Any]
+) -> FarthestFirst:
+    farthest = FarthestFirst(asking.pool, None)
+    first = asking.pool.rows(order[:1])
+    farthest.add(first)
+    asking.place(first, members(first))
+    while not asking.explored and (row := farthest.next()) is not None:
+        asking.place(row, members(row))
+    return farthest
+
+
+def ask_random_pairs(asking: Asking) -> None:
+    """Ask about pairs drawn at random, none twice."""
+    asked: set[frozenset[Any]] = set()
+    most = asking.dialogue.left + 1  # one more than can be asked: fewer are all there are
+    for draw in count(0, 2):
+        ends = [asking.pool.drawn(asking.seed, draw + side, most).ids.tolist() for side in (0, 1)]
+        for pair in zip(*ends, strict=True):
+            if pair[0] != pair[1] and frozenset(pair) not in asked:
+                asked.add(frozenset(pair))
+                asking.dialogue.ask(*pair)
+        if len(ends[0]) < most and len(asked) == math.comb(len(ends[0]), 2):
+            return
+
+
+STRATEGIES: dict[str, Callable[[Asking], None]] = {
+    "default": ask_by_uncertainty,
+    "explore-consolidate": ask_as_sdm_2004,
+    "min-max": ask_by_min_max,
+    "random": ask_random_pairs,
+}

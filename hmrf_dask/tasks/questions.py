@@ -1,0 +1,198 @@
+"""What tasks say of rows that a person may be asked about: how far, dense and uncertain they are.
+
+All is by cosine, whatever the fit's distortion: it needs no model, and neighbourhoods of a few
+rows have no other metric yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hmrf_dask.distortions.cosine import Cosine
+from hmrf_dask.kernels.compiled import Terms
+from hmrf_dask.kernels.distances import Table
+from hmrf_dask.kernels.random import uniforms
+from hmrf_dask.kernels.sums import Sums, fixed_point_exponent
+from hmrf_dask.kernels.uncertainty import gap_counts, uncertainties
+from hmrf_dask.rows.block import RowBlock, check_finite
+from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
+from hmrf_dask.types import FloatArray, IntArray, RowArray, Sized
+
+COSINE = Cosine()
+
+
+@dataclass(frozen=True)
+class Askable(Sized):
+    """The rows of a partition that a person may be asked about, and their numbers in the corpus."""
+
+    block: RowBlock
+    rows: IntArray
+
+    @cached_property
+    def terms(self) -> Terms:
+        """What the distortion knows of each row."""
+        return COSINE.terms(self.block, np.ones(self.block.n_features))
+
+    def distances(self, table: Table) -> FloatArray:
+        """Return the cosine distances of all rows to some directions."""
+        return COSINE.distances(self.block, self.terms, table)
+
+    def take(self, places: IntArray) -> Askable:
+        """Return some of the rows."""
+        return Askable(self.block.take(places), self.rows[places])
+
+    def without(self, rows: IntArray) -> Askable:
+        """Return the rows but for some, by their numbers in the corpus."""
+        return self.take(np.flatnonzero(~np.isin(self.rows, rows))) if len(rows) else self
+
+    def sums(self, labels: IntArray, n_groups: int, exponent: int) -> Sums:
+        """Return the exact sums of unit rows by group."""
+        nowhere, weights = np.full(len(labels), -1, np.int32), np.ones(self.block.n_features)
+        rows = (self.block, self.terms, weights, nowhere, labels.astype(np.int32))
+        return COSINE.sum_moves(*rows, n_groups, exponent)
+
+
+def askable_rows(block: RowBlock, first_row: int, allowed: IntArray | None) -> Askable:
+    """Return the rows of a partition that may be asked about: allowed, and with a direction."""
+    check_finite(block)
+    rows = Askable(block, np.arange(block.n_rows) + first_row)
+    has_direction = rows.terms.factor > 0.0
+    places = np.flatnonzero(has_direction)
+    if allowed is not None:
+        places = places[np.isin(rows.rows[places], allowed)]
+    return rows if len(places) == block.n_rows else rows.take(places)
+
+
+def direction_table(directions: FloatArray) -> Table:
+    """Return directions as kernels read them."""
+    return COSINE.table(directions, np.ones(directions.shape[1]))
+
+
+def directions_of(sums: Sums, exponent: int) -> FloatArray:
+    """Return the mean directions that exact sums of unit rows have."""
+    whole = sums.dense if sums.is_dense else sums.to_dense()
+    weights = np.ones(whole.shape[1] - 1)
+    return COSINE.centroids(whole, exponent, sums.counts, weights, 0.0, None)
+
+
+def overall_sum(rows: Askable, n_rows: int) -> Sums:
+    """Return the sum of all rows of a partition, scaled for so many in all."""
+    return rows.sums(np.zeros(len(rows.rows), np.int64), 1, fixed_point_exponent(n_rows, 1.0))
+
+
+# ---- farthest-first
+
+
+@dataclass(frozen=True)
+class Reach(Sized):
+    """How far the rows of a partition are from all points chosen, and what that counts."""
+
+    distance: RowArray  # (n,) to the nearest point
+    density: RowArray  # (n,)
+
+
+def first_reach(rows: Askable, mean: Table | None) -> Reach:
+    """Return the reach before any point is chosen; without a mean all rows are as dense."""
+    density = np.ones(len(rows.rows), np.float32)
+    if mean is not None:
+        density = np.maximum(1.0 - rows.distances(mean)[:, 0], 0.0).astype(np.float32)
+    return Reach(np.full(len(density), np.inf, np.float32), density)
+
+
+def shorten(rows: Askable, reach: Reach, points: Table) -> Reach:
+    """Return the reach after more points were chosen."""
+    nearest = rows.distances(points).min(axis=1).astype(np.float32)
+    return Reach(np.minimum(reach.distance, nearest), reach.density)
+
+
+@dataclass(frozen=True)
+class Outermost(Sized):
+    """The rows with the greatest distance × density, greatest first, ties by id."""
+
+    rows: Askable
+    reach: Reach
+    beyond: float  # what the next one has, which is not among them
+
+    @property
+    def worth(self) -> RowArray:
+        """Distance × density of each."""
+        return self.reach.distance * self.reach.density
+
+    def cut(self, most: int) -> Outermost:
+        """Return the first of them."""
+        order = np.lexsort((self.rows.block.ids, -self.worth))
+        beyond = self.worth[order[most]] if most < len(order) else -np.inf
+        order = order[:most]
+        reach = Reach(self.reach.distance[order], self.reach.density[order])
+        return Outermost(self.rows.take(order), reach, max(self.beyond, float(beyond)))
+
+
+def outermost(rows: Askable, reach: Reach, most: int) -> Outermost:
+    """Return the outermost rows of a partition."""
+    return Outermost(rows, reach, -np.inf).cut(most)
+
+
+def merge_outermost(lists: Sequence[Outermost]) -> Outermost:
+    """Return the outermost rows of several partitions, as many as the longest list has."""
+    most = max(len(part.rows.rows) for part in lists)
+    block = RowBlock.concatenate([part.rows.block for part in lists])
+    rows = Askable(block, np.concatenate([part.rows.rows for part in lists]))
+    reach = Reach(
+        np.concatenate([part.reach.distance for part in lists]),
+        np.concatenate([part.reach.density for part in lists]),
+    )
+    return Outermost(rows, reach, max(part.beyond for part in lists)).cut(most)
+
+
+def densest(rows: Askable, mean: Table) -> Lowest:
+    """Return the row of a partition that is nearest to the mean of all."""
+    return Lowest(rows.distances(mean)[:, 0], rows.block.ids, rows.rows, 1).cut()
+
+
+def nearest_to(rows: Askable, table: Table) -> list[Lowest]:
+    """Return for each direction the row of a partition that is nearest to it."""
+    columns = rows.distances(table).T
+    return [Lowest(column, rows.block.ids, rows.rows, 1).cut() for column in columns]
+
+
+def merge_nearest(lists: Sequence[list[Lowest]]) -> list[Lowest]:
+    """Return for each direction the nearest row of several partitions."""
+    return [merge_lowest(column) for column in zip(*lists, strict=True)]
+
+
+# ---- uncertain rows
+
+
+def count_gaps(rows: Askable, table: Table, settled: IntArray) -> IntArray:
+    """Return how many open rows have which gap between nearest and second neighbourhood."""
+    return gap_counts(rows.without(settled).distances(table))
+
+
+def most_uncertain(
+    rows: Askable, table: Table, settled: IntArray, scale: float, most: int
+) -> Lowest:
+    """Return the open rows whose neighbourhood is most uncertain for what a question settles."""
+    left = rows.without(settled)
+    values = -uncertainties(left.distances(table), scale)
+    return Lowest(values, left.block.ids, left.rows, most).cut()
+
+
+def drawn(rows: Askable, seed: int, draw: int, most: int) -> Lowest:
+    """Return the rows of a partition with the lowest keyed numbers of a draw."""
+    numbers = uniforms(rows.block.keys, seed, "question", 0, draw, 0)
+    return Lowest(numbers, rows.block.ids, rows.rows, most).cut()
+
+
+def named_rows(rows: Askable, wanted: IntArray) -> Askable:
+    """Return the rows of a partition that are wanted, by their numbers in the corpus."""
+    return rows.take(np.flatnonzero(np.isin(rows.rows, wanted)))
+
+
+def join_rows(parts: Sequence[Askable]) -> Askable:
+    """Return the rows of several partitions as one."""
+    block = RowBlock.concatenate([part.block for part in parts])
+    return Askable(block, np.concatenate([part.rows for part in parts]))

@@ -123,8 +123,6 @@ class HMRFEstimator(
         values = {name: parameters[name] for name in parameters if name in PARAMETERS}
         values["random_state"] = self._seed(run_dir)
         constraints = as_constraints(must_link, cannot_link, values.get("trust"))
-        if is_by_pair(values.get("trust")):
-            values["trust"] = None
         trusting = constraints is not None and constraints.is_uncertain
         if trusting and "penalty" not in values:
             warnings.warn(

@@ -55,6 +55,8 @@ def make_settings(
     `trusting` says whether pairs have trust of their own.
     """
     values = {name: _plain(value) for name, value in parameters.items()}
+    if is_by_pair(values.get("trust")):
+        values["trust"] = None  # it is with the pairs
     for name, value in values.items():
         if name not in CHECKED_ELSEWHERE and (name != "init" or isinstance(value, str)):
             check_parameter(name, value, method)

@@ -116,9 +116,9 @@ class ConflictError(InvalidInputError):
     Examples
     --------
     >>> from hmrf_dask import HMRFKMeans
-    >>> must, cannot = [(0, 1), (1, 2)], [(0, 2)]
+    >>> rows, must, cannot = [[1.0], [2.0], [3.0]], [(0, 1), (1, 2)], [(0, 2)]
     >>> try:
-    ...     HMRFKMeans(2).fit([[1.0], [2.0], [3.0]], must_link=must, cannot_link=cannot)
+    ...     HMRFKMeans(2, on_conflict="raise").fit(rows, must_link=must, cannot_link=cannot)
     ... except ConflictError as error:
     ...     error.witness
     (0, 1, 2)

@@ -242,6 +242,9 @@ def test_contradictions_can_be_dropped(blobs: Path) -> None:
     chain = "0 = 21 = 20 but 0 ≠ 20"
     kept = "warning: must-links contradict 1 cannot-link, kept as pairs that may be broken"
     assert warned.stderr.startswith(f"{kept}: {chain}")
+    assert "1 answer more likely wrong than right (--json lists them)" in warned.stdout
+    (suspect,) = json.loads(fit_blobs(blobs, "--json").stdout)["suspect_answers"]
+    assert (suspect["a"], suspect["b"], suspect["kind"]) == (0, 21, "must")
     dropped = fit_blobs(blobs, "--on-conflict=drop", "--fresh")
     assert dropped.exit_code == 0
     assert dropped.stderr.startswith("warning: must-links contradict 1 cannot-link, dropped")

@@ -304,10 +304,11 @@ def test_messages_beyond_the_task_memory_are_not_passed(tmp_path: Path) -> None:
 def test_a_long_chain_is_kept_in_a_table_and_settled_by_icm(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).random((200, 6))
     chain = np.column_stack([np.arange(139), np.arange(1, 140)])
-    model = HMRFKMeans(3, inference=BELIEFS, random_state=0, n_init=1, max_iter=3)
+    shared: dict[str, Any] = {"trust": 1.0, "random_state": 0, "n_init": 1, "max_iter": 3}
+    model = HMRFKMeans(3, inference=BELIEFS, **shared)
     model.fit(rows, must_link=chain, run_dir=tmp_path / "run")
     assert modes(tmp_path / "run") == [BELIEFS, ["table"], 1]
-    other = HMRFKMeans(3, random_state=0, n_init=1, max_iter=3).fit(rows, must_link=chain)
+    other = HMRFKMeans(3, **shared).fit(rows, must_link=chain)
     np.testing.assert_array_equal(model.labels_, other.labels_)
 
 

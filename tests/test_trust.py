@@ -177,6 +177,16 @@ def test_more_documents_that_exclude_one_another_than_clusters_are_warned_of_onc
     )
 
 
+def test_a_pair_with_a_cost_of_its_own_costs_by_trust_where_others_cost_nothing() -> None:
+    rows = np.array([[1.0, 0.1], [1.0, 0.2], [0.1, 1.0], [0.2, 1.0]])
+    pairs = Constraints(must_link=[(0, 3)], must_link_costs=[0.5])
+    free = {"must_link_cost": 0.0, "cannot_link_cost": 0.0, "trust": 0.6, "random_state": 0}
+    model = HMRFKMeans(2, **free).fit(rows, must_link=pairs)
+    assert model.violations_["must_link"] == 1
+    cost = 0.5 * naive_trust.spread(rows.tolist(), "cosine") * math.log(0.6 / 0.4)
+    assert model.objective_terms_["must_link"] == pytest.approx(cost, rel=2**-8)
+
+
 @pytest.mark.parametrize("kind", ["must", "cannot"])
 def test_answers_of_one_kind_alone(kind: str) -> None:
     rows, classes, *_ = noisy_text()

@@ -94,6 +94,9 @@ def _fit(result: FitResult) -> Iterator[str]:
     yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, sizes:"
     yield _wrapped(" ".join(map(str, result.sizes)))
     yield _violations(result.violations, result.n_pairs)
+    if result.suspect_answers:
+        suspects = counted(len(result.suspect_answers), "answer")
+        yield f"{suspects} more likely wrong than right (--json lists them)"
     iterations = counted(result.n_iterations, "iteration")
     yield f"J = {result.objective:.6g} after {iterations} ({result.stop_reason})"
     if result.start_reason:

@@ -173,8 +173,6 @@ class HMRFEstimator(
         parameters = self.get_params(deep=False)
         values = {name: parameters[name] for name in parameters if name in PARAMETERS}
         values["random_state"] = self._seed(run_dir)
-        if is_by_pair(values.get("trust")):
-            values["trust"] = None
         trusting = constraints is not None and constraints.is_uncertain
         if trusting and "penalty" not in values:
             warnings.warn(

@@ -56,6 +56,8 @@ def make_settings(
     settings have 0 clusters.
     """
     values = {name: _plain(value) for name, value in parameters.items()}
+    if is_by_pair(values.get("trust")):
+        values["trust"] = None  # it is with the pairs
     for name, value in values.items():
         if name not in CHECKED_ELSEWHERE and (name != "init" or isinstance(value, str)):
             check_parameter(name, value, method)

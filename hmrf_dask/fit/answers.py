@@ -79,13 +79,14 @@ def weigh_answers(
 
 def spread_of_corpus(flow: Dataflow, corpus: Corpus, distortion: Distortion) -> float:
     """Return κ, of the rows with the lowest keyed numbers: the same for any partitioning."""
-    nothing, draw = flow.share(np.zeros(0, np.int64)), Draw(0, SPREAD_ROWS)
+    nothing, shared = flow.share(np.zeros(0, np.int64)), flow.share(distortion)
+    draw = Draw(0, SPREAD_ROWS)
     named = zip(corpus.named, corpus.offsets, strict=False)
     lists = [flow.lazy(lowest_rows, part, first, nothing, nothing, draw) for part, first in named]
     lowest: Lowest = flow.compute([tree(flow, merge_lowest, lists)])[0]
     bounds, offsets = np.asarray([0, len(lowest.rows)], np.int64), np.asarray(corpus.offsets)
     rows = gather_partitions(flow, corpus.blocks, offsets, lowest.rows, bounds, "spread")[0]
-    spread: float = flow.compute([flow.lazy(spread_of_distances, rows.block, distortion)])[0]
+    spread: float = flow.compute([flow.lazy(spread_of_distances, rows.block, shared)])[0]
     return spread
 
 

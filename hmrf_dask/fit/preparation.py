@@ -124,7 +124,7 @@ def resolve(
         return sorted_ids[number].item()
 
     odds = None
-    if not settings.hard and max(settings.must_link_cost, settings.cannot_link_cost) > 0:
+    if not settings.hard and _largest_cost(given, settings) > 0:
         odds = weigh_answers(flow, corpus, distortion, given, settings)
     if settings.penalty == "trust" and odds is not None:
         unit, graph = graph_of_answers(len(order), given, odds, settings, rules, name)
@@ -137,13 +137,17 @@ def resolve(
     return Pairs(graph, rows[order], values[order], unit, *pairs)
 
 
+def _largest_cost(given: tuple[GivenPairs, GivenPairs], settings: Settings) -> float:
+    own = (float(np.nanmax(kind.costs, initial=0.0)) for kind in given)
+    return max(settings.must_link_cost, settings.cannot_link_cost, *own)
+
+
 def _costed(
     given: tuple[GivenPairs, GivenPairs], settings: Settings
 ) -> tuple[float, tuple[CostedPairs, CostedPairs]]:
     """Return the unit of costs, and the pairs with their costs rounded to it."""
     defaults = np.asarray([settings.must_link_cost, settings.cannot_link_cost])
-    largest = max(*defaults.tolist(), *(float(np.nanmax(k.costs, initial=0.0)) for k in given))
-    unit = cost_unit(largest)
+    unit = cost_unit(_largest_cost(given, settings))
     must, cannot = (
         CostedPairs(kind.pairs, rounded_costs(kind.costs, unit), float(default))
         for kind, default in zip(given, rounded_costs(defaults, unit), strict=True)

@@ -178,6 +178,7 @@ class FitResult:
     n_pairs: int
     sizes: list[int]
     violations: dict[str, int]
+    suspect_answers: list[dict[str, Any]]  # more likely wrong than right, the least likely first
     objective: float
     n_iterations: int
     converged: bool
@@ -237,6 +238,7 @@ def fit_files(
         n_pairs=0 if constraints is None else len(constraints),
         sizes=assigned.sizes.tolist(),
         violations=dict(model.violations_),
+        suspect_answers=[suspect._asdict() for suspect in model.suspect_answers_],
         objective=float(model.objective_),
         n_iterations=int(model.n_iter_),
         converged=bool(model.converged_),

@@ -202,7 +202,7 @@ def paper_arms_row(
     A cell holds where the mean of I-C-D is not lower by more than one paired standard error; one
     cell of twelve may not.
     """
-    shared = {"init": "neighborhoods", "refine": False, "distortion": "cosine", "fill": fill}
+    shared = {"init": "neighborhoods", "refine": False, "penalty": "distance", "fill": fill}
     arms = {
         "I-C": shared | {"learn_weights": False},
         "I-C-D": shared | {"learn_weights": True, "weight_update": "paper"},

@@ -183,6 +183,7 @@ CASES_BY_NAME: Mapping[str, Compute] = {
     "fit: ids": partial(_of_fit, "with ids"),
     "fit: one start": partial(_of_fit, "one start"),
     "fit: starts in heats": partial(_of_fit, "starts in heats"),
+    "fit: starts by held-out answers": partial(_of_fit, "starts by held-out answers"),
     "beliefs: distance": partial(_of_fit, "beliefs"),
     "beliefs: potts": partial(_of_fit, "beliefs, potts"),
     "first variation": partial(_of_fit, "first variation"),

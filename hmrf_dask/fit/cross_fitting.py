@@ -96,10 +96,11 @@ class Choice(NamedTuple):
                 f"and {match.challenger.name}, made of the answers, {kept:,}: no more than chance "
                 "explains"
             )
-        higher, lower = self.winner.energy.value, match.lowest.energy.value
+        here, there = self.winner.energy.value, match.lowest.energy.value
+        which = "lower" if there < here else "no lower"
         return (
             f"{name}, made of the answers, keeps {kept:,} of {withheld:,} withheld relations and "
-            f"{match.lowest.name}, whose J is lower ({lower:.6g} against {higher:.6g}), {least:,}"
+            f"{match.lowest.name}, whose J is {which} ({there:.6g} against {here:.6g}), {least:,}"
         )
 
     def record(self) -> dict[str, Any]:
@@ -107,8 +108,9 @@ class Choice(NamedTuple):
         chosen = {"name": self.winner.name, "J": self.winner.energy.value, "reason": self.reason}
         if self.verdict is None:
             return chosen
-        (lowest, challenger), *kept = self.verdict
+        match, lowest, challenger = self.verdict
+        named = {"name": match.lowest.name, "J": match.lowest.energy.value}
         return chosen | {
-            "lowest": {"name": lowest.name, "J": lowest.energy.value, **kept[0]._asdict()},
-            "challenger": {"name": challenger.name, **kept[1]._asdict()},
+            "lowest": named | lowest._asdict(),
+            "challenger": {"name": match.challenger.name} | challenger._asdict(),
         }

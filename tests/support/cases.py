@@ -85,7 +85,8 @@ def partly_labelled() -> Case:
     known[few] = np.where(topics[few] == 1, -1, topics[few])
     parameters = {"n_clusters": 4, "random_state": 0, "n_init": 5}
     constants = dict.fromkeys(WHOLE_SIZES, 0)
-    return Case(rows, *pairs_of_classes(known), parameters, constants=constants)
+    pairs, ids = pairs_of_classes(known), string_ids(200, 23)
+    return Case(rows, *pairs, parameters, ids, constants=constants)
 
 
 def of_family(

@@ -333,6 +333,8 @@ def test_clones_pickles_and_saved_models(tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert (again.n_clusters, again.n_clusters_) == ("auto", N_CLASSES)
+    assert again.choice_of_k_ == model.choice_of_k_
+    assert again.choice_of_k_.doubt == model.choice_of_k_.doubt
 
 
 # ---- what cannot be chosen

@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 import numpy as np
@@ -303,6 +303,8 @@ class HMRFEstimator(
         names = getattr(self, "feature_names_in_", None)
         summary = {name: getattr(self, f"{name}_") for name in SUMMARY}
         summary["objective_history"] = self.objective_history_.tolist()
+        if self.choice_of_k_ is not None:
+            summary["choice_of_k"] = asdict(self.choice_of_k_)
         model = SavedModel(
             type(self).__name__, self._saved_parameters(), predictor, summary,
             None if names is None else list(names), self.cluster_ids_.tolist(),
@@ -342,6 +344,8 @@ class HMRFEstimator(
         for name in SUMMARY:
             setattr(self, f"{name}_", saved.summary[name])
         self.objective_history_ = np.asarray(self.objective_history_)
+        choice = saved.summary.get("choice_of_k")
+        self.choice_of_k_ = None if choice is None else Choice.of(**choice)
         if saved.feature_names is not None:
             self.feature_names_in_ = np.asarray(saved.feature_names, dtype=object)
         return self

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -99,6 +99,11 @@ class Choice:
     tried: tuple[Criteria, ...]
     n_rows: int  # of the sample
     n_answers: int  # about rows of the sample
+
+    @staticmethod
+    def of(tried: Sequence[Sequence[Any]], n_rows: int, n_answers: int) -> Choice:
+        """Return a choice of plain values, as a file has them."""
+        return Choice(tuple(Criteria(*row) for row in tried), n_rows, n_answers)
 
     @cached_property
     def likely(self) -> FloatArray:

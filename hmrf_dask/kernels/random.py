@@ -20,9 +20,9 @@ PURPOSES = {
     "sample": 4,
     "sketch": 6,
     "drawn": 7,
-    "shuffle": 8,
+    "fold": 8,
     "half": 9,
-    "fold": 10,
+    "shuffle": 10,
     "question": 11,
 }
 _WORD = np.uint64(0xFFFFFFFF)

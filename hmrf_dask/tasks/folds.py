@@ -29,8 +29,8 @@ class Agreement(NamedTuple):
         """Return whether it is better by more than the standard error of the difference.
 
         Both are of the same n relations. The variance of k that are kept is taken as
-        (k + 1) (n - k + 1) / (n + 2): of k / n it would be zero where all or none are kept, however
-        few they are (Laplace's rule of succession).
+        (k + 1) (n - k + 1) / (n + 2), one more of each as in Laplace's rule of succession:
+        k (n - k) / n is zero where all or none are kept, however few there are.
 
         Examples
         --------

@@ -135,7 +135,7 @@ def test_more_of_few_relations_may_be_chance() -> None:
 
 def test_answers_overrule_the_lowest_j_and_the_fit_says_so(tmp_path: Path) -> None:
     model = FITS[OVERRULED].fitted(3, run_dir=str(tmp_path / "run"))
-    assert model.start_reason_.startswith("completed ")
+    assert ", made of the answers, keeps " in model.start_reason_
     assert "whose J is lower" in model.start_reason_
     history = model.objective_history_
     assert all(after <= before for before, after in pairwise(history))

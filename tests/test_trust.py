@@ -133,7 +133,7 @@ def fitted(
 
 
 @pytest.mark.parametrize("inference", ["icm", "belief-propagation"])
-@pytest.mark.parametrize("trust", [None, 0.7, 1.0])
+@pytest.mark.parametrize("trust", [None, 0.0, 0.5, 0.7, 1.0])
 def test_j_never_rises_with_wrong_answers(inference: str, trust: float | None) -> None:
     rows, _, must, cannot, _ = noisy_text()
     history = fitted(rows, must, cannot, inference=inference, trust=trust).objective_history_

@@ -144,7 +144,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
         Parameter(
             "init", ("auto", "neighborhoods", "k-means++", "random"), "auto", STARTED,
             "Where centroids begin: auto runs a pool of starts and keeps the lowest J, or one made "
-            "of the pairs that keeps more of those it is not told; neighborhoods is the paper's "
+            "of the pairs that keeps more of those withheld from it; neighborhoods is the paper's "
             "start; k-means++ and random run n_init starts that see no pairs.",
             objects="an array of shape (n_clusters, n_features)",
             defaults={

@@ -274,12 +274,12 @@ def test_answers_move_the_choice() -> None:
     rows, classes = planted(120, n_classes=6)
     halves = classes // 2  # people tell three things apart where words tell six
     must, cannot = pairs_of(halves, 200)
-    without, told = chosen(rows), chosen(rows, Constraints(must, cannot))
+    without, answered = chosen(rows), chosen(rows, Constraints(must, cannot))
     assert (without.n_clusters, without.n_answers) == (6, 0)
-    assert told.n_answers == len(must) + len(cannot)
-    by_k = {one.n_clusters: one for one in told.tried}
+    assert answered.n_answers == len(must) + len(cannot)
+    by_k = {one.n_clusters: one for one in answered.tried}
     assert by_k[6].split > by_k[3].split
-    assert told.likely[[one.n_clusters for one in told.tried].index(3)] > without.likely[1]
+    assert answered.likely[[one.n_clusters for one in answered.tried].index(3)] > without.likely[1]
 
 
 def test_answers_of_one_kind_say_nothing_of_k() -> None:

@@ -350,7 +350,7 @@ def test_a_large_corpus_starts_from_whole_components_and_other_rows_by_their_ids
     rows, hidden = planted_text(240, 500, 3, 2)
     ids = string_ids(240, 4)
     must, cannot = label_pairs(hidden, 70, 3)
-    if giant:  # a component that never fits gives what room the others leave
+    if giant:  # a component that never fits takes what the others leave
         chain = np.flatnonzero(hidden == 0)[:50]
         must = np.concatenate([must, np.stack([chain[:-1], chain[1:]], axis=1)])
     pairs = Constraints(ids[must], ids[cannot])

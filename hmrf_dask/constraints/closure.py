@@ -112,12 +112,13 @@ def _search(
         head += 1
         for place in range(starts[node], starts[node + 1]):
             neighbour = neighbours[place]
-            if parent[neighbour] < 0:
-                parent[neighbour] = node
-                queue[tail] = neighbour
-                tail += 1
-                if neighbour == target:
-                    return tail
+            if parent[neighbour] >= 0:
+                continue
+            parent[neighbour] = node
+            queue[tail] = neighbour
+            tail += 1
+            if neighbour == target:
+                return tail
     return tail
 
 
@@ -522,6 +523,6 @@ def _decided(ends: LabelArray, forms: _Forms) -> BoolArray:
     """Return between which groups a closure says whether they are one."""
     n_groups, sides = len(forms.closed), np.sort(ends.astype(np.int64), axis=1)
     rivals = forms.rivals[:, 0].astype(np.int64) * n_groups + forms.rivals[:, 1]
-    apart = np.isin(sides[:, 0] * n_groups + sides[:, 1], rivals)
+    are_rivals = np.isin(sides[:, 0] * n_groups + sides[:, 1], rivals)
     one = (sides[:, 0] == sides[:, 1]) & forms.closed[sides[:, 0]]
-    return np.asarray(one | apart)
+    return np.asarray(one | are_rivals)

@@ -134,12 +134,13 @@ def _contracted(edges: IntArray, steps: IntArray) -> IntArray:
         joins.append((stays, goes))
         del near[stays][goes]
         for third, more in near.pop(goes).items():
-            if third != stays:
-                del near[third][goes]
-                total = near[stays].get(third, 0) + more
-                near[stays][third] = near[third][stays] = total
-                if total > 0:
-                    heapq.heappush(heap, (-total, min(stays, third), max(stays, third)))
+            if third == stays:
+                continue
+            del near[third][goes]
+            total = near[stays].get(third, 0) + more
+            near[stays][third] = near[third][stays] = total
+            if total > 0:
+                heapq.heappush(heap, (-total, min(stays, third), max(stays, third)))
     return np.array(joins, np.int64).reshape(-1, 2)
 
 

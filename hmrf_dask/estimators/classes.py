@@ -46,7 +46,7 @@ class HMRFKMeans(HMRFEstimator):
         What a violated cannot-link costs, times its penalty. A pair's own cost goes before.
     init : str or array of shape (n_clusters, n_features), default="auto"
         Where centroids begin: "auto" runs a pool of starts and keeps the lowest J, or one made of
-        the pairs that keeps more of those it is not told; "neighborhoods" is the paper's start;
+        the pairs that keeps more of those withheld from it; "neighborhoods" is the paper's start;
         "k-means++" and "random" run `n_init` starts that see no pairs.
     fill : {"k-means++", "perturb", "random"}, default="k-means++"
         Where the missing centroids of "neighborhoods", or of classes without seeds, come from;
@@ -113,7 +113,7 @@ class HMRFKMeans(HMRFEstimator):
         Whether it ended before `max_iter`.
     stop_reason_ : str
     start_reason_ : str
-        Why the start that won did: by its J, or by answers that it was not told. Empty where there
+        Why the start that won did: by its J, or by answers withheld from it. Empty where there
         was no choice.
     seed_ : int
         What `random_state` came to: the same seed gives the same fit.

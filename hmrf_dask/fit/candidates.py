@@ -43,7 +43,7 @@ class Turn(NamedTuple):
     name: str
     heat: Heat = WHOLE
     before: Candidate | None = None  # what it was after the heat before
-    fold: int | None = None  # of the answers that it is not told
+    fold: int | None = None  # of the answers, withheld from it
 
     @property
     def done(self) -> int:
@@ -141,7 +141,7 @@ def _run_heat(
 
 
 def run_fold(sample: StartSample, run: CheckpointStore, number: int, turn: Turn) -> Candidate:
-    """Run a candidate that is not told the answers of a fold; count how many of these it keeps."""
+    """Run a candidate without the answers of a fold; count how many of these it keeps."""
     assert turn.fold is not None
     nodes = nodes_of_fold(sample, turn.fold)
     candidate = run_candidate(without_answers(sample, nodes), run, number, turn)

@@ -27,7 +27,7 @@ class Match(NamedTuple):
     def turns(self, heat: Heat, alone: Candidate | None) -> list[Turn]:
         """Return the fits of both without each fold, `heat` being the last one of the pool.
 
-        The one that ignores answers goes on from what it was `alone`, if that is known; the one
+        The one that ignores answers continues from what it was `alone`, if that is known; the one
         that is made of them is made again.
         """
         turns = []
@@ -60,7 +60,7 @@ def match_of(lowest: Candidate, pool: Sequence[Candidate]) -> Match | None:
 
 
 class Verdict(NamedTuple):
-    """What the two of a match keep of the answers that they were not told."""
+    """What the two of a match keep of the answers that were withheld from them."""
 
     match: Match
     lowest: Agreement

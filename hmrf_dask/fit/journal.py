@@ -36,7 +36,7 @@ class Candidate:
     energy: Energy
     n_iter: int
     history: tuple[tuple[str, float], ...]
-    agreement: Agreement | None = None  # of a fold: with the answers that it was not told
+    agreement: Agreement | None = None  # of a fold: with the answers that were withheld from it
 
     def encoded(self) -> dict[str, Any]:
         """Return what a commit keeps of it; its label file is among the files of the commit."""

@@ -35,7 +35,7 @@ from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.types import FloatArray
 
 UNFINISHED = "max_iter iterations done"
-LAST_ITERATIONS = 5  # that `tol` looks at: one alone may lower J little, and those after it more
+LAST_ITERATIONS = 5  # that `tol` compares: one alone may lower J little, and those after it more
 LAST_STEPS = 4 * LAST_ITERATIONS  # no iteration has more steps than four
 IN_EVERY_ITERATION = ("A", "variation")  # one of these steps
 MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob

@@ -65,12 +65,13 @@ def _give(graph: Graph, tree: _Tree, colours: _Colours, node: int, colour: int) 
     for edge in range(graph.start[node], graph.start[node + 1]):
         near = np.int64(graph.neighbour[edge])
         colours.near[near, colour] += 1
-        if colours.near[near, colour] == 1:
-            colours.free[near] -= 1
-            if colours.of[near] < 0:
-                _wait(tree, colours, near)
-                if colours.free[near] == 0:
-                    left_without = near
+        if colours.near[near, colour] > 1:
+            continue
+        colours.free[near] -= 1
+        if colours.of[near] < 0:
+            _wait(tree, colours, near)
+            if colours.free[near] == 0:
+                left_without = near
     return left_without
 
 

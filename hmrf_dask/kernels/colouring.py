@@ -81,10 +81,11 @@ def _place_apart(costs: LabelArray, rivalry: Rivalry, labels: LabelArray, choice
         place_item(heap, group)
         for edge in range(graph.start[group], graph.start[group + 1]):
             rival = np.int64(graph.neighbour[edge])
-            if labels[rival] < 0 and not choice.barred[rival, chosen]:
-                choice.barred[rival, chosen] = True
-                if chosen == choice.best[rival] or chosen == choice.second[rival]:
-                    _rank(costs, rivalry, choice, rival)
+            if labels[rival] >= 0 or choice.barred[rival, chosen]:
+                continue
+            choice.barred[rival, chosen] = True
+            if chosen == choice.best[rival] or chosen == choice.second[rival]:
+                _rank(costs, rivalry, choice, rival)
 
 
 def place_apart(costs: LabelArray, rivalry: Rivalry) -> LabelArray:
@@ -135,8 +136,8 @@ def _grow(lists: _Lists, graph: Graph, labels: LabelArray, clusters: Any, visit:
         at += 1
         for edge in range(graph.start[group], graph.start[group + 1]):
             rival = graph.neighbour[edge]
-            apart = labels[rival] == clusters[0] or labels[rival] == clusters[1]
-            if apart and lists.seen[rival] != visit:
+            is_rival = labels[rival] == clusters[0] or labels[rival] == clusters[1]
+            if is_rival and lists.seen[rival] != visit:
                 lists.seen[rival] = visit
                 lists.chain[length] = rival
                 length += 1

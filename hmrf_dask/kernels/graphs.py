@@ -122,8 +122,7 @@ def _largest_clique(
         while level > 0:
             if level > size:
                 size = level
-                for i in range(level):
-                    best[i] = chosen[i]
+                best[:level] = chosen[:level]
             stop = ends[level]
             if steps <= 0 or level + stop - ends[level - 1] <= size:
                 level -= 1

@@ -252,7 +252,7 @@ def largest(rows: FloatArray) -> float:
 
 
 class Directions(NamedTuple):
-    """The centroids that sums ask for under weights of 1, and what one pass tells of them.
+    """The centroids that sums ask for under weights of 1, and what one pass says of them.
 
     A cluster's sums, and its centroid before and after, stay in the cache while its direction is
     made and measured, the distance that it went, and its part of J at both centroids.

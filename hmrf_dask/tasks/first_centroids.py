@@ -107,7 +107,7 @@ def kmeans_plus_plus(
     """Return `known` centroids filled up to K by rows: of 2 + ln K draws the one that helps most.
 
     A draw with probability proportional to the distance is a race: the least exponential / distance
-    wins. Of many rows only some are looked at.
+    wins. Of many rows only some are seen.
     """
     sample = sample.drawn(max(DRAWN_ROWS, DRAWN_ROWS_PER_CLUSTER * n_clusters), start)
     n_known, nearest = 0, np.ones(sample.block.n_rows)
@@ -332,7 +332,7 @@ def completed(
     sample: CandidateRows, graph: ConstraintGraph, node_rows: IntArray, labels: IntArray,
     n_clusters: int,
 ) -> FloatArray:  # fmt: skip
-    """Return centroids of must-link groups, single documents too, and of clusters beside them.
+    """Return centroids of must-link groups, single documents too, and of clusters next to them.
 
     Each group takes one of the clusters of all rows, so that most documents are where they are
     known to be; the clusters that none takes may be classes that nobody named.

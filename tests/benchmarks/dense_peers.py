@@ -1,4 +1,4 @@
-"""The row about dense rows: whole fits beside faiss's spherical k-means and scikit-learn's KMeans.
+"""The row about dense rows: whole fits next to faiss's spherical k-means and scikit-learn's KMeans.
 
 All three begin with the same rows as centroids, do the same number of iterations, and end with a
 label for every row, which faiss needs a search for. The better peer of each repeat counts.

@@ -1,7 +1,7 @@
 """Rows about what a user gets: abstracts in a JSONL file to released clusters, in new processes.
 
 Ours is `hmrf-dask run` with a job file that names documents, K and an output, and leaves all else
-to the defaults; beside it a script of scikit-learn, whose words and weights are the same by its own
+to the defaults; next to it a script of scikit-learn, whose words and weights are alike by its own
 defaults. Both begin with the start of Python and end with clusters by document id on the disk. The
 first repeat has the seed 0, which is a job's default, the next ones 1, 2, …, on both sides.
 """

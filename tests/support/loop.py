@@ -259,7 +259,7 @@ def check_steps(bench: Bench, **how: Any) -> list[str]:
 
 def check_local_optimum(bench: Bench, turn: Iteration) -> None:
     """After an E-step neither a row nor a component gains more than the integers misjudge."""
-    # An E-step changes sums in place, and the fit goes on from this state.
+    # An E-step changes sums in place, and the fit continues from this state.
     own = replace(turn.state, sums=turn.state.sums.copy())
     state, _ = expectation(bench.engine, own)
     problem, oracle = bench.problem, bench.oracle(state)

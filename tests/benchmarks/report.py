@@ -142,7 +142,7 @@ def rewrite_page(page: Path, result: Result, order: Iterable[str]) -> None:
 
 
 def user_section(result: Result, order: Iterable[str]) -> list[str]:
-    """Return what a user gets as Markdown: a sentence, whole jobs and their peers, and their steps."""
+    """Return what a user gets as Markdown: a sentence, whole jobs and peers, and their steps."""
     figures = figures_of(result, order)
     line = user_tables.sentence(figures)
     if not line:

@@ -16,7 +16,13 @@ from hmrf_dask import Constraints, HMRFKMeans, PCKMeans
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.constraints.trust import CERTAIN, OddsPairs, joined_by_answers, shown_trust, turned
 from hmrf_dask.constraints.votes import trust_of_votes
-from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, RunDirectoryError
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HmrfError,
+    HmrfWarning,
+    InvalidInputError,
+    RunDirectoryError,
+)
 from tests import naive, naive_trust
 from tests.support.problems import label_pairs, planted_text, random_rows
 
@@ -286,3 +292,29 @@ def test_suspects_are_the_oracles_each_judged_without_itself(distortion: str) ->
             assert likely == pytest.approx(wanted[answer], rel=1e-5, abs=1e-9)
         n_suspects += len(suspects)
     assert n_suspects > 6
+
+
+def test_answers_as_likely_right_as_wrong_say_nothing() -> None:
+    rows, _, must, cannot, _ = noisy_text()
+    settings: dict[str, Any] = {"n_init": 2, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HmrfWarning)  # they contradict nothing
+        model = HMRFKMeans(3, trust=0.5, **settings)
+        model.fit(rows, must_link=must, cannot_link=cannot)
+    assert "of 0 withheld relations" in model.start_reason_
+    assert model.suspect_answers_ != []  # the rows alone judge them
+
+
+@pytest.mark.parametrize(
+    ("trust", "must", "words"),
+    [
+        ([[0.9], [0.8, 0.7]], [(0, 1), (0, 2)], "trust must be one number, None, or an array"),
+        ([0.9], 5, "must_link must be an array of pairs"),
+        ([0.9], iter([(0, 1)]), "must_link must be an array of pairs"),
+    ],
+)
+def test_trust_of_no_shape_and_of_no_pairs_is_refused_in_words(
+    trust: Any, must: Any, words: str
+) -> None:
+    with pytest.raises(HmrfError, match=words):
+        HMRFKMeans(2, trust=trust).fit(np.eye(4), must_link=must)

@@ -53,7 +53,7 @@ class OddsPairs(NamedTuple):
 def turned(must: OddsPairs, cannot: OddsPairs) -> tuple[OddsPairs, OddsPairs]:
     """Return both kinds with pairs of negative odds in the other one, where these are positive.
 
-    One that is there already is as likely as both say.
+    One that is there already is as likely as both say; one of even odds is in neither.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def turned(must: OddsPairs, cannot: OddsPairs) -> tuple[OddsPairs, OddsPairs]:
     """
     kinds = []
     for kind, opposite in ((must, cannot), (cannot, must)):
-        stays, comes = kind.odds >= 0, opposite.odds < 0
+        stays, comes = kind.odds > 0, opposite.odds < 0  # even odds say nothing
         pairs = np.concatenate([kind.pairs[stays], opposite.pairs[comes]])
         odds = np.concatenate([kind.odds[stays], -opposite.odds[comes]])
         costs = np.concatenate([kind.costs[stays], opposite.costs[comes]])

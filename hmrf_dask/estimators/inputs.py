@@ -179,7 +179,15 @@ def is_by_pair(trust: Any) -> bool:
     >>> is_by_pair([0.9]), is_by_pair(0.9), is_by_pair(None)
     (True, False, False)
     """
-    return not (trust is None or isinstance(trust, str) or np.ndim(trust) == 0)
+    return _shape_of(trust) != ()
+
+
+def _shape_of(trust: Any) -> tuple[int, ...] | str:
+    """Return the shape of what is a number, a name or an array, or why there is none."""
+    try:
+        return np.shape(trust)
+    except ValueError:
+        return "of rows of different lengths"
 
 
 def _trusted(must_link: Any, cannot_link: Any, trust: Any) -> Constraints | None:
@@ -189,11 +197,12 @@ def _trusted(must_link: Any, cannot_link: Any, trust: Any) -> Constraints | None
             "trust must be one number, or None, where pairs are a Constraints, got an array: give "
             "it must_link_trust and cannot_link_trust"
         )
+    Constraints(must_link, cannot_link)  # before they are counted: they may be no pairs
     n_must, n_cannot = (0 if pairs is None else len(pairs) for pairs in (must_link, cannot_link))
-    if np.shape(trust) != (n_must + n_cannot,):
+    if (shape := _shape_of(trust)) != (n_must + n_cannot,):
         raise ConfigurationError(
             f"trust must be one number, None, or an array of shape ({n_must + n_cannot},), a "
-            f"probability for each pair, must-links first, got shape {np.shape(trust)}"
+            f"probability for each pair, must-links first, got shape {shape}"
         )
     if not n_must + n_cannot:
         return None

@@ -122,7 +122,8 @@ def _largest_clique(
         while level > 0:
             if level > size:
                 size = level
-                best[:level] = chosen[:level]
+                for i in range(level):  # a slice would make an array, which this kernel cannot
+                    best[i] = chosen[i]
             stop = ends[level]
             if steps <= 0 or level + stop - ends[level - 1] <= size:
                 level -= 1

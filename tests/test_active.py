@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import dask.array
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.typing import NDArray
 
 from hmrf_dask import Corpus, PCKMeans
@@ -17,6 +22,7 @@ from hmrf_dask.active.pool import Pool
 from hmrf_dask.active.selection import STRATEGIES
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.uncertainty import gap_counts, median_gap, uncertainties
+from tests.naive_active import Naive
 from tests.support.fits import scheduled
 from tests.support.problems import planted_text, string_ids
 
@@ -81,9 +87,33 @@ def test_a_pass_finds_several_points() -> None:
     assert farthest.passes < 10
 
 
+def test_a_pass_finds_several_points_in_small_partitions() -> None:
+    pool = Pool(Corpus.from_rows(signed_rows(400, 1), n_partitions=100), None)
+    farthest = FarthestFirst(pool, None)
+    farthest.add(pool.rows([0]))
+    for _ in range(40):
+        assert farthest.next() is not None
+    assert farthest.passes < 10
+
+
 def test_rows_that_lie_on_points_are_no_points() -> None:
     X = np.repeat(np.eye(3), 4, axis=0)
     assert sorted(farthest_points(X, 2, 9, by_density=False)) == [4, 8]
+
+
+@pytest.mark.parametrize("by_density", [False, True])
+def test_no_row_is_a_point_twice_however_it_is_rounded(by_density: bool) -> None:
+    rows = signed_rows(30, 2)
+    X = np.vstack([rows, 3.0 * rows, 0.7 * rows])
+    points = farthest_points(X, 4, 90, by_density=by_density)
+    assert sorted(point % 30 for point in [3, *points]) == list(range(30))
+
+
+def test_rows_on_the_far_side_of_the_mean_come_last() -> None:
+    X = np.array([[1.0, 0.1], [1.0, -0.1], [1.0, 0.0], [1.0, 0.2], [-1.0, 0.1], [-1.0, -0.1]])
+    points = farthest_points(X, 3, 9, by_density=True)
+    assert sorted(points[:3]) == [0, 1, 2]
+    assert sorted(points[3:]) == [4, 5]
 
 
 # ---- uncertainty
@@ -187,6 +217,110 @@ def test_a_document_that_nobody_knows_is_set_aside() -> None:
     assert len({first for first, _ in asked}) == 25  # each against the one that is known
 
 
+def test_rows_that_are_opposite_are_all_asked_about() -> None:
+    rows, asked = np.vstack([np.eye(3), -np.eye(3)] * 4), list[tuple[int, int]]()
+    explore_consolidate(rows, answers(np.arange(24) % 6, asked), None, 60, random_state=0)
+    assert set(np.ravel(asked).tolist()) == set(range(24))  # their mean has no direction
+
+
+@pytest.mark.parametrize("n_clusters", [6, 9])
+def test_the_default_asks_as_written(n_clusters: int) -> None:
+    rows, topics = signed_rows(120, 3), np.arange(120) % n_clusters
+    asked: list[tuple[int, int]] = []
+
+    def oracle(first: int, second: int) -> bool | None:
+        if (7 * first + second) % 23 == 0:
+            return None
+        return bool(topics[first] == topics[second])
+
+    def noted(first: int, second: int) -> bool | None:
+        asked.append((first, second))
+        return oracle(first, second)
+
+    naive = Naive(rows.astype(np.float64), n_clusters, oracle)
+    wanted = list(itertools.islice(naive.questions(), 300))
+    pairs = explore_consolidate(rows, noted, n_clusters, 300)
+    assert asked == wanted
+    assert len(naive.aside) > 1
+    assert len(naive.inferred) > 1
+    inferred = set(map(frozenset, pairs.must_link.tolist())) - set(map(frozenset, asked))
+    assert inferred == set(map(frozenset, naive.inferred))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("n_clusters", [4, None])
+def test_no_pair_is_asked_twice_until_nothing_is_left(
+    strategy: str, n_clusters: int | None
+) -> None:
+    rows, asked = signed_rows(40, 4), list[tuple[int, int]]()
+    rows[::5] = 0.0
+    oracle = answers(np.arange(40) % 4, asked)
+    for X in (rows, scipy.sparse.csr_matrix(rows)):
+        asked.clear()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "8 rows are zero")
+            explore_consolidate(X, oracle, n_clusters, 900, strategy=strategy, random_state=0)
+        assert len({frozenset(pair) for pair in asked}) == len(asked)
+        assert all(first != second for first, second in asked)
+        assert set(np.ravel(asked).tolist()) == set(np.flatnonzero(rows.any(axis=1)).tolist())
+
+
+@pytest.mark.parametrize("strategy", ["default", "explore-consolidate", "min-max"])
+def test_an_oracle_that_contradicts_itself_makes_no_contradiction(strategy: str) -> None:
+    rng = np.random.default_rng(0)
+    pairs = explore_consolidate(
+        X, lambda first, second: rng.random() < 0.5, 6, 80, strategy=strategy, random_state=0
+    )
+    PCKMeans(6, on_conflict="raise", random_state=0).fit(X, must_link=pairs)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_on_processes_the_same_questions(strategy: str, process_cluster: Any) -> None:
+    with scheduled("synchronous"):
+        wanted = questions_of(strategy, np.arange(150), 3)
+    with scheduled("processes", process_cluster):
+        assert questions_of(strategy, np.arange(150), 3) == wanted
+
+
+def test_labels_of_the_first_fit_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, compute = list[int](), dask.array.Array.__array__
+
+    def noted(array: Any, *arguments: Any, **options: Any) -> Any:
+        sizes.append(array.size)
+        return compute(array, *arguments, **options)
+
+    monkeypatch.setattr(dask.array.Array, "__array__", noted)
+    explore_consolidate(Corpus.from_rows(X, n_partitions=3), lambda a, b: None, 3, 3)
+    assert max(sizes, default=0) < 150
+
+
+def test_pairs_of_documents_with_ids_are_by_id(tmp_path: Path) -> None:
+    topic = dict(zip(IDS.tolist(), TOPICS.tolist(), strict=True))
+    Corpus.from_rows(X, ids=IDS, n_partitions=3).to_parquet(tmp_path / "rows")
+    pairs = explore_consolidate(
+        str(tmp_path / "rows"), lambda a, b: np.bool_(topic[a] == topic[b]), 6, 40
+    )
+    assert pairs.by_id
+    assert set(pairs.documents.tolist()) <= set(topic)
+    PCKMeans(6, random_state=0).fit(tmp_path / "rows", must_link=pairs)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("n_rows", "n_queries"), [(1, 0), (1, 5), (2, 0), (2, 1), (2, 5), (3, 2)])
+def test_very_few_rows(strategy: str, n_rows: int, n_queries: int) -> None:
+    asked: list[tuple[int, int]] = []
+    oracle = answers(np.arange(3), asked)
+    explore_consolidate(np.eye(3)[:n_rows], oracle, None, n_queries, strategy=strategy)
+    assert len(asked) == min(n_queries, math.comb(n_rows, 2))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_rows_without_a_direction_cannot_be_asked_about(strategy: str) -> None:
+    for rows in (np.zeros((3, 2)), np.zeros((0, 2))):
+        with pytest.raises(InvalidInputError, match="rows with a direction to ask about, got none"):
+            explore_consolidate(rows, lambda a, b: True, None, 5, strategy=strategy)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("n_queries", [0, 1, 2])
 def test_few_questions(strategy: str, n_queries: int) -> None:
@@ -213,12 +347,19 @@ def test_there_may_be_fewer_questions_than_are_allowed() -> None:
     ("how", "words"),
     [
         ({"strategy": "best"}, "strategy must be one of default, explore-consolidate"),
-        ({"n_clusters": 0}, "n_clusters must be at least 1, or None, got 0"),
-        ({"n_queries": -1}, "n_queries must be at least 0, got -1"),
+        ({"n_clusters": 1}, "n_clusters must be an integer from 2, or None, got 1"),
+        ({"n_clusters": "auto"}, "n_clusters must be an integer from 2, or None, got 'auto'"),
+        ({"n_clusters": 2.5}, "n_clusters must be an integer from 2, or None, got 2.5"),
+        ({"n_clusters": 151}, "must be at most the 150 rows that may be asked about, got 151"),
+        ({"pool": [3, 4]}, "must be at most the 2 rows that may be asked about, got 6"),
+        ({"n_queries": -1}, "n_queries must be an integer from 0, got -1"),
+        ({"n_queries": 2.5}, "n_queries must be an integer from 0, got 2.5"),
+        ({"oracle": "me"}, "oracle must be a function of two documents, got 'me'"),
         ({"pool": [0, 150]}, "pool must be row numbers from 0 to 149, at least one, got 0 to 150"),
         ({"pool": []}, "at least one, got none"),
         ({"oracle": lambda first, second: "yes"}, "must return True .* got 'yes' for"),
-        ({"X": np.zeros((3, 2))}, "rows with a direction to ask about, got none"),
+        ({"oracle": lambda first, second: np.ones(2)}, "must return True .* got array"),
+        ({"oracle": lambda first, second: 0.9}, "must return True .* got 0.9 for"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(how: dict[str, Any], words: str) -> None:

@@ -16,6 +16,7 @@ from hmrf_dask.tasks.questions import Askable
 from hmrf_dask.types import FloatArray, IntArray
 
 Oracle = Callable[[Any, Any], bool | None]
+ROUNDING = 1e-9  # of distances: both members of a pair are as near to their mean
 
 
 class BudgetSpentError(Exception):
@@ -37,10 +38,10 @@ class Dialogue:
         if not self.left:
             raise BudgetSpentError
         self.left -= 1
-        answer = self._oracle(first, second)
+        answer: Any = self._oracle(first, second)
         if answer is None:
             return None
-        if answer not in (True, False):  # numpy's own booleans are equal to these
+        if not isinstance(answer, int | np.bool_ | np.integer) or answer not in (0, 1):
             raise InvalidInputError(
                 "an oracle must return True (same), False (different) or None (don't know), got "
                 f"{answer!r:.60} for {first!r} and {second!r}"
@@ -96,10 +97,12 @@ class Neighbourhoods:
         return order
 
     def representative(self, group: int) -> Askable:
-        """Return the member nearest to the mean of a neighbourhood."""
+        """Return the member nearest to the mean of a neighbourhood, of two alike the lowest id."""
         members = questions.join_rows(self.members[group])
-        distances = members.distances(questions.direction_table(_means([self.members[group]])))
-        place = np.lexsort((members.block.ids, distances[:, 0]))[0]
+        table = questions.direction_table(_means([self.members[group]]))
+        distances = members.distances(table)[:, 0]
+        nearest = np.flatnonzero(distances <= distances.min() + ROUNDING)
+        place = nearest[np.argsort(members.block.ids[nearest])[0]]
         return members.take(np.array([place]))
 
     def by_members(self, row: Askable) -> list[tuple[int, Askable]]:

@@ -6,6 +6,8 @@ best of the reported rows lies farther than any that was not, no pass is needed 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hmrf_dask.active.pool import Pool
@@ -20,7 +22,8 @@ REPORTED = 64  # rows of a partition
 class FarthestFirst:
     """The row that is farthest from all chosen before, again and again; ties go to the lowest id.
 
-    With a `mean` a distance counts by how near to it the row is, so that outliers come late.
+    With a `mean` a distance counts by how near to it the row is, so that outliers come late, and
+    rows on its far side last of all.
     """
 
     def __init__(self, pool: Pool, mean: FloatArray | None) -> None:
@@ -39,7 +42,7 @@ class FarthestFirst:
         if self._found is not None:
             table = questions.direction_table(_directions(points))
             reach = questions.shorten(self._found.rows, self._found.reach, table)
-            self._found = Outermost(self._found.rows, reach, self._found.beyond)
+            self._found = replace(self._found, reach=reach)
 
     def next(self) -> Askable | None:
         """Return the next point, None where all rows lie on points."""

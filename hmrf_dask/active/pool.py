@@ -82,8 +82,7 @@ class Pool:
     def drawn(self, seed: int, draw: int, most: int) -> Lowest:
         """Return rows in an order drawn by their ids."""
         parts = self.over_all(questions.drawn, seed, draw, most)
-        found: Lowest = self.joined(merge_lowest, parts)
-        return found
+        return _some(self.joined(merge_lowest, parts))
 
     def rows(self, wanted: Sequence[int] | AnyArray) -> Askable:
         """Return some rows, in this order."""
@@ -100,10 +99,14 @@ def _total(counts: Sequence[IntArray]) -> IntArray:
     return total
 
 
-def _first(found: Lowest) -> int:
+def _some(found: Lowest) -> Lowest:
     if not len(found.rows):
         raise InvalidInputError(
-            "a pool must have rows with a direction to ask about, got none: all are rows of "
-            "zeros; give other rows, or another pool"
+            "a pool must have rows with a direction to ask about, got none: rows of zeros have no "
+            "direction; give other rows, or another pool"
         )
-    return int(found.rows[0])
+    return found
+
+
+def _first(found: Lowest) -> int:
+    return int(_some(found).rows[0])

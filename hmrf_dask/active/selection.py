@@ -47,11 +47,12 @@ def explore_consolidate(
     X : sparse matrix or array, ndarray, dask array, Corpus or path of one
     oracle : callable
         `oracle(a, b)` returns True (same), False (different) or None (don't know) for two row
-        numbers, or ids where the rows have ids.
+        numbers, or ids where the rows have ids. No pair is asked twice. What it raises ends the
+        questions, and the answers before are lost unless it keeps them.
     n_clusters : int or None
-        None: as many as are found while questions are left.
+        At least 2; None: as many as are found while questions are left.
     n_queries : int
-        Questions that may be asked.
+        Questions that may be asked; there are fewer where nothing is left to ask.
     strategy : {"default", "explore-consolidate", "min-max", "random"}
         "explore-consolidate" is that of SDM 2004, "min-max" that of Mallapragada, Jin and Jain
         (2008); "random" asks about pairs drawn at random, to compare with.
@@ -71,17 +72,49 @@ def explore_consolidate(
         raise InvalidInputError(
             f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}; choose one"
         )
-    if n_clusters is not None and n_clusters < 1:
-        raise InvalidInputError(f"n_clusters must be at least 1, or None, got {n_clusters}")
-    if n_queries < 0:
-        raise InvalidInputError(f"n_queries must be at least 0, got {n_queries}")
+    if not callable(oracle):
+        raise InvalidInputError(
+            f"oracle must be a function of two documents, got {oracle!r:.60}; give one that "
+            "returns True, False or None"
+        )
+    if not is_whole(n_queries, 0):
+        raise InvalidInputError(f"n_queries must be an integer from 0, got {n_queries!r:.60}")
     corpus = as_corpus(X).persist()
-    rows = Pool(corpus, _allowed(pool, corpus.n_rows))
+    allowed = _allowed(pool, corpus.n_rows)
+    _check_clusters(n_clusters, corpus.n_rows if allowed is None else len(allowed))
+    rows = Pool(corpus, allowed)
     dialogue = Dialogue(oracle, n_queries, by_id=corpus.has_ids)
     asking = Asking(corpus, rows, dialogue, n_clusters, draw_seed(random_state))
     with suppress(BudgetSpentError):
         STRATEGIES[strategy](asking)
     return dialogue.constraints()
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Return whether a value is an integer, of Python or numpy, and not too small.
+
+    Examples
+    --------
+    >>> is_whole(3, 2), is_whole(np.int32(1), 2), is_whole(2.5, 2), is_whole(True, 0)
+    (True, False, False, False)
+    """
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_integer and bool(value >= least)
+
+
+def _check_clusters(n_clusters: Any, n_rows: int) -> None:
+    if n_clusters is None:
+        return
+    if not is_whole(n_clusters, 2):
+        raise InvalidInputError(
+            f"n_clusters must be an integer from 2, or None, got {n_clusters!r:.60}; give None "
+            "where nobody knows how many there are"
+        )
+    if n_clusters > n_rows:
+        raise InvalidInputError(
+            f"n_clusters must be at most the {n_rows} rows that may be asked about, got "
+            f"{n_clusters}; ask for fewer, or give more rows"
+        )
 
 
 def _allowed(pool: Any, n_rows: int) -> IntArray | None:
@@ -174,7 +207,7 @@ def _medoids(asking: Asking) -> list[int]:
     """Return the rows nearest to the centroids of a fit without answers, largest cluster first."""
     n_clusters = asking.n_clusters or 1
     model = KMeans(n_clusters, random_state=asking.seed).fit(asking.corpus)
-    sizes = np.bincount(np.asarray(model.labels_), minlength=n_clusters)
+    sizes = np.asarray(np.bincount(model.labels_, minlength=n_clusters))  # labels stay in tasks
     order = np.argsort(-sizes, kind="stable")
     medoids = asking.pool.nearest(model.cluster_centers_[order])
     return list(dict.fromkeys(medoids))
@@ -227,7 +260,8 @@ def _explore_by_distance(
 def ask_random_pairs(asking: Asking) -> None:
     """Ask about pairs drawn at random, none twice."""
     asked: set[frozenset[Any]] = set()
-    most = asking.dialogue.left + 1  # one more than can be asked: fewer are all there are
+    # More rows than questions, and than they have pairs of: fewer are all there are.
+    most = max(asking.dialogue.left + 1, 3)
     for draw in count(0, 2):
         ends = [asking.pool.drawn(asking.seed, draw + side, most).ids.tolist() for side in (0, 1)]
         for pair in zip(*ends, strict=True):

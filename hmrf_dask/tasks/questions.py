@@ -23,6 +23,8 @@ from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
 from hmrf_dask.types import FloatArray, IntArray, RowArray, Sized
 
 COSINE = Cosine()
+SAME_PLACE = 1e-6  # rows so near to a point lie on it: rounding parts a row from itself by less
+LEAST_DENSITY = 1e-9  # of rows on the far side of the mean, which come last, but come
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,14 @@ def first_reach(rows: Askable, mean: Table | None) -> Reach:
     """Return the reach before any point is chosen; without a mean all rows are as dense."""
     density = np.ones(len(rows.rows), np.float32)
     if mean is not None:
-        density = np.maximum(1.0 - rows.distances(mean)[:, 0], 0.0).astype(np.float32)
+        density = np.maximum(1.0 - rows.distances(mean)[:, 0], LEAST_DENSITY).astype(np.float32)
     return Reach(np.full(len(density), np.inf, np.float32), density)
 
 
 def shorten(rows: Askable, reach: Reach, points: Table) -> Reach:
     """Return the reach after more points were chosen."""
     nearest = rows.distances(points).min(axis=1).astype(np.float32)
+    nearest[nearest < SAME_PLACE] = 0.0
     return Reach(np.minimum(reach.distance, nearest), reach.density)
 
 
@@ -115,37 +118,38 @@ class Outermost(Sized):
 
     rows: Askable
     reach: Reach
-    beyond: float  # what the next one has, which is not among them
+    most: int  # of a list
+    beyond: float = -np.inf  # what the next one has, which is not among them
 
     @property
     def worth(self) -> RowArray:
         """Distance × density of each."""
         return self.reach.distance * self.reach.density
 
-    def cut(self, most: int) -> Outermost:
+    def cut(self) -> Outermost:
         """Return the first of them."""
         order = np.lexsort((self.rows.block.ids, -self.worth))
-        beyond = self.worth[order[most]] if most < len(order) else -np.inf
-        order = order[:most]
+        left = self.worth[order[self.most :]]
+        order = order[: self.most]
         reach = Reach(self.reach.distance[order], self.reach.density[order])
-        return Outermost(self.rows.take(order), reach, max(self.beyond, float(beyond)))
+        beyond = max(self.beyond, float(left.max(initial=-np.inf)))
+        return Outermost(self.rows.take(order), reach, self.most, beyond)
 
 
 def outermost(rows: Askable, reach: Reach, most: int) -> Outermost:
     """Return the outermost rows of a partition."""
-    return Outermost(rows, reach, -np.inf).cut(most)
+    return Outermost(rows, reach, most).cut()
 
 
 def merge_outermost(lists: Sequence[Outermost]) -> Outermost:
-    """Return the outermost rows of several partitions, as many as the longest list has."""
-    most = max(len(part.rows.rows) for part in lists)
+    """Return the outermost rows of several partitions, as many as were asked of each."""
     block = RowBlock.concatenate([part.rows.block for part in lists])
     rows = Askable(block, np.concatenate([part.rows.rows for part in lists]))
     reach = Reach(
         np.concatenate([part.reach.distance for part in lists]),
         np.concatenate([part.reach.density for part in lists]),
     )
-    return Outermost(rows, reach, max(part.beyond for part in lists)).cut(most)
+    return Outermost(rows, reach, lists[0].most, max(part.beyond for part in lists)).cut()
 
 
 def densest(rows: Askable, mean: Table) -> Lowest:

@@ -1,0 +1,84 @@
+"""The default choice of questions as written, a row at a time; imports nothing from the package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+BINS = 4096
+
+
+class Naive:
+    """Explore along density from the densest row, then consolidate the most uncertain rows."""
+
+    def __init__(
+        self,
+        rows: NDArray[np.float64],
+        n_clusters: int,
+        oracle: Callable[[int, int], bool | None],
+    ) -> None:
+        self.units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        self.n_clusters, self.oracle = n_clusters, oracle
+        self.groups: list[list[int]] = []
+        self.aside: list[int] = []
+        self.inferred: list[tuple[int, int]] = []
+
+    def questions(self) -> Iterator[tuple[int, int]]:
+        """Yield one pair after the other, and take the answers."""
+        mean = self.units.sum(axis=0)
+        density = np.maximum(self.units @ (mean / np.linalg.norm(mean)), 1e-9)
+        yield from self.place(int(density.argmax()))
+        while len(self.groups) < self.n_clusters:
+            visited = [row for group in self.groups for row in group] + self.aside
+            distance = 1.0 - (self.units @ self.units[visited].T).max(axis=1)
+            yield from self.place(int((distance * density).argmax()))
+        while True:
+            yield from self.place(self.most_uncertain())
+
+    def place(self, row: int) -> Iterator[tuple[int, int]]:
+        near = [float(self.units[row] @ self.mean(group)) for group in self.groups]
+        unsure, complete = False, len(self.groups) == self.n_clusters
+        for nth, number in enumerate(np.argsort(near)[::-1].tolist(), 1):
+            member = self.representative(self.groups[number])
+            if complete and not unsure and nth == self.n_clusters:
+                self.inferred.append((row, member))
+                self.groups[number].append(row)
+                return
+            yield row, member
+            answer = self.oracle(row, member)
+            if answer:
+                self.groups[number].append(row)
+                return
+            unsure = unsure or answer is None
+        if unsure or complete:
+            self.aside.append(row)
+        else:
+            self.groups.append([row])
+
+    def mean(self, group: list[int]) -> NDArray[np.float64]:
+        total = self.units[group].sum(axis=0)
+        return np.asarray(total / np.linalg.norm(total))
+
+    def representative(self, group: list[int]) -> int:
+        """Return the member nearest to the mean; of two, which are as near, the lowest."""
+        near = self.units[group] @ self.mean(group)
+        return min(group[place] for place in np.flatnonzero(near > near.max() - 1e-9))
+
+    def most_uncertain(self) -> int:
+        closed = {row for group in self.groups for row in group} | set(self.aside)
+        left = [row for row in range(len(self.units)) if row not in closed]
+        near = self.units[left] @ np.array([self.mean(group) for group in self.groups]).T
+        best = np.sort(near, axis=1)
+        gaps = sorted(int(gap * BINS) for gap in best[:, -1] - best[:, -2])
+        scale = math.log(9.0) / ((gaps[(len(gaps) + 1) // 2 - 1] + 0.5) / BINS)
+        return left[int(np.argmax([self.uncertainty(row, scale) for row in near]))]
+
+    def uncertainty(self, near: NDArray[np.float64], scale: float) -> float:
+        odds = sorted((math.exp(scale * (each - near.max())) for each in near), reverse=True)
+        shares = [each / sum(odds) for each in odds]
+        entropy = -sum(share * math.log(share) for share in shares if share > 0)
+        last = len(shares) - 1
+        return entropy / sum(share * min(nth, last) for nth, share in enumerate(shares, 1))

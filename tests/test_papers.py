@@ -21,6 +21,7 @@ from sklearn.metrics import mutual_info_score, normalized_mutual_info_score
 import hmrf_dask
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from pipelines.papers import (
+    active,
     costs,
     defaults,
     genes,
@@ -45,7 +46,7 @@ from tests.proofs.news import folds as folds_of_the_proof
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        kdd2004, sdm2004, icml2002, defaults, costs, genes, inference, labels, large, noise,
+        active, kdd2004, sdm2004, icml2002, defaults, costs, genes, inference, labels, large, noise,
         refinement,
     )
 }  # fmt: skip

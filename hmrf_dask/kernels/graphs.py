@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import find, former, njit
+from hmrf_dask.kernels.compiled import find, former, inner, njit
 from hmrf_dask.kernels.problem import adjacency
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
@@ -99,6 +99,12 @@ def smallest_last(graph: Graph) -> tuple[IntArray, IntArray]:
     return order, degree
 
 
+@inner(inline="always")
+def _copy(source: LabelArray, length: Any, target: LabelArray) -> None:
+    for place in range(length):
+        target[place] = source[place]
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _largest_clique(
     graph: Graph, ends: IntArray, rows: LabelArray, chosen: LabelArray, best: LabelArray
@@ -122,8 +128,7 @@ def _largest_clique(
         while level > 0:
             if level > size:
                 size = level
-                for i in range(level):  # a slice that is assigned makes an array
-                    best[i] = chosen[i]
+                _copy(chosen, level, best)
             stop = ends[level]
             if steps <= 0 or level + stop - ends[level - 1] <= size:
                 level -= 1

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def _run_study(study: Study, rows: Rows, keys: list[Key], file: CellFile, say: S
 def cell(study: Study, arm: Arm, rows: Rows, key: Key) -> Scores:
     """Return the scores and seconds of one fit; its key tells folds, what is told and the seed."""
     fold = folds(rows.classes, key.run, study.n_folds)[key.fold]
+    fold = replace(fold, values=rows.values)
     given = Given() if key.x is None else study.ask(fold, key.x)
     begun = time.process_time()
     model = arm.fit(rows, given, key.x, seed=study.seed(key))

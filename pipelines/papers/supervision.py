@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hmrf_dask.active import explore_consolidate
 from hmrf_dask.errors import ConfigurationError
 
 Rows = NDArray[np.int64]
@@ -23,6 +24,7 @@ class Fold:
     test: Rows
     run: int
     number: int
+    values: Any = None  # the rows, for questions that depend on what they say
 
     def random(self, purpose: int = 0) -> np.random.Generator:
         """Return random numbers that depend on run, fold and purpose alone."""
@@ -85,6 +87,20 @@ def random_pairs(fold: Fold, n_pairs: float, *, wrong: float = 0.0) -> Given:
     # A pair's own draw decides, so that more pairs do not change what was said of the first.
     same ^= fold.random(1).random(n_asked) < wrong
     return Given(pairs[same], pairs[~same])
+
+
+def asked(fold: Fold, n_questions: float, *, strategy: str) -> Given:
+    """Return the answers of somebody who knows the classes to questions about the training part."""
+
+    def oracle(first: int, second: int) -> bool:
+        """Say whether two rows are of one class."""
+        return bool(fold.classes[first] == fold.classes[second])
+
+    found = explore_consolidate(
+        fold.values, oracle, int(fold.classes.max()) + 1, int(n_questions),
+        strategy=strategy, pool=fold.training, random_state=fold.run,
+    )  # fmt: skip
+    return Given(*(pairs.astype(np.int64) for pairs in (found.must_link, found.cannot_link)))
 
 
 def seeds(

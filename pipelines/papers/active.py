@@ -62,8 +62,8 @@ def _row(curves: list[Curves], arm: str, x: float) -> str:
         for measure in ("nmi", "nmi_all")
     ]
     cells = [f"{test:.3f} / {whole:.3f}" for test, whole in zip(*means, strict=True)]
-    for place in (STRATEGIES.index(RANDOM), STRATEGIES.index(SDM)):
-        cells.append(" / ".join(f"{one[0] - one[place]:+.3f}" for one in means))
+    places = STRATEGIES.index(RANDOM), STRATEGIES.index(SDM)
+    cells += [" / ".join(f"{one[0] - one[place]:+.3f}" for one in means) for place in places]
     return " | ".join(cells)
 
 

@@ -185,9 +185,10 @@ def is_by_pair(trust: Any) -> bool:
 def _shape_of(trust: Any) -> tuple[int, ...] | str:
     """Return the shape of what is a number, a name or an array, or why there is none."""
     try:
-        return np.shape(trust)
+        shape: tuple[int, ...] = np.shape(trust)
     except ValueError:
         return "of rows of different lengths"
+    return shape
 
 
 def _trusted(must_link: Any, cannot_link: Any, trust: Any) -> Constraints | None:

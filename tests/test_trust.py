@@ -294,12 +294,13 @@ def test_suspects_are_the_oracles_each_judged_without_itself(distortion: str) ->
     assert n_suspects > 6
 
 
-def test_answers_as_likely_right_as_wrong_say_nothing() -> None:
+@pytest.mark.parametrize("trust", [0.5, 0.5 + 1e-12])
+def test_answers_as_likely_right_as_wrong_say_nothing(trust: float) -> None:
     rows, _, must, cannot, _ = noisy_text()
     settings: dict[str, Any] = {"n_init": 2, "random_state": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("error", HmrfWarning)  # they contradict nothing
-        model = HMRFKMeans(3, trust=0.5, **settings)
+        model = HMRFKMeans(3, trust=trust, **settings)
         model.fit(rows, must_link=must, cannot_link=cannot)
     assert "of 0 withheld relations" in model.start_reason_
     assert model.suspect_answers_ != []  # the rows alone judge them

@@ -27,6 +27,8 @@ STEPS: Final = 2.0**16  # log odds are summed as whole numbers of such steps
 def log_odds(trust: FloatArray) -> FloatArray:
     """Return ln(p / (1 - p)) of probabilities, as far as `CERTAIN` either way.
 
+    What is even but for rounding is even: costs far below distances fit no integers with them.
+
     Examples
     --------
     >>> log_odds(np.array([0.5, 0.9, 1.0])).round(3).tolist()
@@ -34,6 +36,7 @@ def log_odds(trust: FloatArray) -> FloatArray:
     """
     with np.errstate(divide="ignore"):
         odds = np.log(trust) - np.log1p(-trust)
+    odds[np.abs(odds) < 1.0 / STEPS] = 0.0
     return np.asarray(np.clip(odds, -CERTAIN, CERTAIN), np.float64)
 
 

@@ -20,6 +20,7 @@ from hmrf_dask.constraints.answer_rows import (
     class_links,
     refuse_many,
     said,
+    take_vote,
     two_classes,
 )
 from hmrf_dask.constraints.closure import (
@@ -234,7 +235,10 @@ def _with_one_class(given: Given) -> Given:
     first: dict[str, tuple[int, Labelled]] = {}
     for file, one in given.labels:
         there, before = first.setdefault(one.document, (file, one))
-        if before.label != one.label:
+        if before is not one and before.label == one.label:
+            for name, trust in one.votes.items():
+                take_vote(before.votes, {"annotator": name}, trust)
+        elif before is not one:
             place = f"{given.paths[there]}, line {before.line}"
             reason = two_classes(one.label, before.label, place)
             given.rejects.append(_labelled_reject(given, file, one, reason))

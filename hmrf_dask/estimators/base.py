@@ -291,8 +291,8 @@ class HMRFEstimator(
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
 
-        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_` are not part
-        of it: they belong to the rows.
+        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_` and
+        `suspect_answers_` are not part of it: they belong to rows and pairs.
 
         Examples
         --------

@@ -13,6 +13,7 @@ import pytest
 
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import inputs
+from hmrf_dask.jobs.check import check_file
 from hmrf_dask.jobs.places import Report
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
@@ -150,6 +151,28 @@ def test_annotators_have_the_trust_that_the_job_gives_them(corpus: JobCorpus) ->
     assert sum(report.answers["violated"].values()) == 1  # eve's, which is turned round
 
 
+VOTES = f"a,b,kind,annotator\n{ONE[0]},{ONE[1]},same,anna\n{ONE[0]},{ONE[1]},same,bob\n".encode()
+
+
+@pytest.mark.parametrize("penalty", ["potts", "distance"])
+def test_votes_stop_no_job_whose_pairs_are_equally_likely(penalty: str, corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 0, method={"n_clusters": 3, "n_init": 1, "penalty": penalty})
+    corpus.write({"answers.csv": VOTES})
+    words = f"penalty '{penalty}' takes all pairs as equally likely: their trust changes nothing"
+    with pytest.warns(HmrfWarning, match=words):
+        assert run(job).status == "done"
+
+
+def test_annotators_whom_no_answer_names_are_warned_of(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 0, annotators={"anna": 0.9, "bobb": 0.7})
+    corpus.write({"answers.csv": VOTES})
+    words = re.escape("annotators must be names in the column annotator, got 'bobb', which no ")
+    with pytest.warns(HmrfWarning, match=words + r"answer has \(did you mean 'bob'\?\)"):
+        assert run(job).status == "done"
+    (found,) = [text for text in check_file(str(job)).remarks if "annotators" in text]
+    assert "'bobb'" in found
+
+
 def test_annotators_that_only_contradict_each_other_end_in_a_release(corpus: JobCorpus) -> None:
     job = corpus.write_all(60, 0)
     ids = [document["id"] for document in corpus.documents]
@@ -177,6 +200,7 @@ def test_suspect_answers_are_listed_with_their_lines(corpus: JobCorpus) -> None:
     corpus.write(corpus.files(corpus.draw(20), first=3))
     predicted = run(job, answers=["more.csv"], mode="predict")
     assert predicted.places["suspects"] == report.places["suspects"]
+    assert predicted.answers["suspect"] == 1
 
 
 def test_contradictions_that_may_be_lived_with_stop_nothing(corpus: JobCorpus) -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
 
-from hmrf_dask.constraints.answer_files import parse_lines
+from hmrf_dask.constraints.answer_files import parse_lines, parse_pairs
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 
@@ -282,3 +282,12 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "words.csv").write_text("a,b,kind\n1,2,must\n1,two,must\n")
     with pytest.raises(InvalidInputError, match=r"line 3: .*row numbers, got '1', 'two'"):
         Constraints.from_file(tmp_path / "words.csv", ids=False)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]])
+def test_votes_for_a_class_come_together_in_any_order(order: list[int]) -> None:
+    lines = ["x,s,0.9,anna", "x,s,0.6,anna", "x,s,0.7,bob", "y,s,,"]
+    text = "\n".join(["id,label,trust,annotator", *(lines[place] for place in order)])
+    (trust,) = parse_pairs(text.encode(), "labels.csv").must_link_trust
+    odds = 0.6 / 0.4 * 0.7 / 0.3
+    assert trust == pytest.approx(odds / (1.0 + odds), rel=1e-5)

@@ -119,7 +119,11 @@ def test_trust_has_one_number_for_each_pair(trust: list[float]) -> None:
 def test_trust_goes_with_no_penalty_of_the_papers() -> None:
     with pytest.raises(ConfigurationError, match="trust must go with penalty 'auto' or 'trust'"):
         HMRFKMeans(2, penalty="potts", trust=0.9).fit(np.eye(4), must_link=[(0, 1)])
+    with pytest.raises(ConfigurationError, match="trust must go with penalty 'auto' or 'trust'"):
+        HMRFKMeans(2, penalty="potts", trust=[1.0]).fit(np.eye(4), must_link=[(0, 1)])
     pairs = Constraints([(0, 1)], must_link_trust=[0.9])
+    with pytest.warns(HmrfWarning, match="penalty 'distance' takes all pairs as equally likely"):
+        HMRFKMeans(2, penalty="distance", random_state=0).fit(np.eye(4), must_link=pairs)
     with pytest.warns(HmrfWarning, match="PCKMeans takes all pairs as equally likely"):
         PCKMeans(2, random_state=0).fit(np.eye(4), must_link=pairs)
 

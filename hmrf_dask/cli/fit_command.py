@@ -57,7 +57,9 @@ def option_of(parameter: Parameter) -> Callable[[Any], Any]:
 @click.command(cls=HmrfCommand, short_help="Cluster rows (.npz, .npy, Parquet blocks).")
 @click.argument("rows", type=Place())
 @click.option(
-    "--pairs", type=Place(), help="CSV, JSONL or Parquet, path or URL: a, b, kind, maybe weight."
+    "--pairs",
+    type=Place(),
+    help="CSV, JSONL or Parquet, path or URL: a, b, kind, maybe weight and trust; or id, label.",
 )
 @click.option(
     "--run-dir", type=Place(), required=True, help="Where every iteration and the result are kept."

@@ -10,7 +10,7 @@ import csv
 import io
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ def parse_lines(data: bytes, address: str) -> PairLines:
         weights=np.array([pair.weight for pair in pairs], np.float64),
         lines=np.array([pair.line for pair in pairs], np.int64),
         notes=notes,
-        labels=[row._replace(document=name) for name, row in table.labels.items()],
+        labels=[replace(row, document=name) for name, row in table.labels.items()],
         bad=table.bad,
     )
 

@@ -176,13 +176,34 @@ MOST_CLASSES = 500  # each two of them are a cannot-link
 Said = tuple[bool, str, str]  # whether it is a must-link, and its documents, sorted
 
 
-class Labelled(NamedTuple):
-    """A document, its class, the line that says so, and what is noted there."""
+def take_vote(votes: dict[str, float], notes: Notes | None, trust: float) -> None:
+    """Add what a line says again to votes: of each annotator the lowest trust, NaN where none is.
+
+    Examples
+    --------
+    >>> votes = {"anna": 0.9}
+    >>> take_vote(votes, {"annotator": "anna"}, 0.8)
+    >>> take_vote(votes, None, math.nan)
+    >>> votes
+    {'anna': 0.8, '': nan}
+    """
+    name = str((notes or {}).get("annotator", ""))
+    before = votes.get(name, math.nan)
+    votes[name] = trust if math.isnan(before) else min(before, trust)
+
+
+@dataclass(slots=True)
+class Labelled:
+    """A document, its class, the first line that says so, and what is noted there.
+
+    Lines that say so are `votes`: the trust of each annotator, NaN where none is given.
+    """
 
     document: Any
     label: str
     line: int
     notes: Notes | None = None
+    votes: dict[str, float] = field(default_factory=dict)
 
 
 def _label_problem(document: Any, label: Any) -> str:
@@ -264,7 +285,8 @@ def class_links(
     """
     last: dict[str, int] = {}
     first: list[int] = []
-    for row, (document, label, *_) in enumerate(rows):
+    for row, labelled in enumerate(rows):
+        document, label = labelled.document, labelled.label
         must = label in last
         for partner in [last[label]] if must else first:
             if said(rows[partner].document, document, must=must) not in before:
@@ -367,6 +389,7 @@ class AnswerTable:
         self.classes.add(name)
         before = self.labels.setdefault(str(document), Labelled(document, name, line, notes))
         if before.label == name:
+            take_vote(before.votes, notes, (notes or {}).get("trust", math.nan))
             return ""
         return two_classes(name, before.label, f"line {before.line}")
 

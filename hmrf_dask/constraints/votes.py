@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hmrf_dask.constraints.answer_rows import Labelled, Notes, Said
+from hmrf_dask.constraints.answer_rows import Labelled, Notes, Said, take_vote
 from hmrf_dask.constraints.trust import CHECKED_RIGHT, CHECKED_WRONG, log_odds
 from hmrf_dask.types import FloatArray
 
@@ -47,33 +47,39 @@ def trust_of_votes(
     """
     votes: dict[Said, dict[str, float]] = {}
     for what, note in zip(judged, notes, strict=True):
-        name = str((note or {}).get("annotator", ""))
-        mine, trust = votes.setdefault(what, {}), trust_of(note, annotators)
-        before = mine.get(name, math.nan)
-        mine[name] = trust if math.isnan(before) else min(before, trust)
-    together = {what: _together(np.array([*mine.values()])) for what, mine in votes.items()}
+        take_vote(votes.setdefault(what, {}), note, trust_of(note, annotators))
+    together = {what: _of_pair([*own.values()]) for what, own in votes.items()}
     return np.array([together[what] for what in judged], np.float64)
 
 
-def _together(trust: FloatArray) -> float:
+def _of_pair(likely: list[float]) -> float:
+    if len(likely) == 1:
+        return likely[0]
+    return _together([UNCHECKED if math.isnan(trust) else trust for trust in likely])
+
+
+def _together(likely: list[float]) -> float:
     """Return how likely it is that votes for the same are right."""
-    if len(trust) == 1:
-        return float(trust[0])
-    odds = log_odds(np.where(np.isnan(trust), UNCHECKED, trust)).sum()
-    return float(1.0 / (1.0 + np.exp(-odds)))
+    odds = log_odds(np.array(likely)).sum()
+    return likely[0] if len(likely) == 1 else float(1.0 / (1.0 + np.exp(-odds)))
 
 
 def trust_of_classes(row: Labelled, partner: Labelled, annotators: Mapping[str, float]) -> float:
     """Return how likely a pair is right that follows from the classes of its documents.
 
-    Both are right, or both are wrong.
+    Both are right, or both are wrong. Votes for a class come together as those for a pair do.
 
     Examples
     --------
-    >>> sure, unsure = Labelled("a", "x", 1), Labelled("b", "x", 2, {"trust": 0.75})
+    >>> sure, unsure = (Labelled(name, "x", 1) for name in "ab")
+    >>> unsure.votes["anna"] = 0.75
     >>> trust_of_classes(sure, unsure, {}), trust_of_classes(unsure, unsure, {})
     (0.75, 0.625)
     """
-    both = (trust_of(labelled.notes, annotators) for labelled in (row, partner))
-    first, second = (CERTAIN_CLASS if math.isnan(own) else own for own in both)
+    first, second = (_of_class(labelled.votes, annotators) for labelled in (row, partner))
     return first * second + (1.0 - first) * (1.0 - second)
+
+
+def _of_class(votes: Mapping[str, float], annotators: Mapping[str, float]) -> float:
+    own = (annotators.get(n, math.nan) if math.isnan(p) else p for n, p in votes.items())
+    return _together([CERTAIN_CLASS if math.isnan(p) else p for p in own] or [CERTAIN_CLASS])

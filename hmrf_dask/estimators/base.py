@@ -174,15 +174,21 @@ class HMRFEstimator(
         values = {name: parameters[name] for name in parameters if name in PARAMETERS}
         values["random_state"] = self._seed(run_dir)
         trusting = constraints is not None and constraints.is_uncertain
-        if trusting and "penalty" not in values:
-            warnings.warn(
-                f"{type(self).__name__} takes all pairs as equally likely: their trust changes "
-                "nothing; use HMRFKMeans",
-                HmrfWarning,
-                stacklevel=3,
-            )
+        if trusting and values.get("trust") is None:
+            self._warn_of_trust(values.get("penalty"))
         made = make_settings(values, self._fixed, distortion, self._method, trusting=trusting)
         return made, distortion
+
+    def _warn_of_trust(self, penalty: str | None) -> None:
+        """Warn where pairs come with trust, such as of annotators, that makes no difference."""
+        if penalty not in ("auto", "trust"):
+            who = type(self).__name__ if penalty is None else f"penalty {penalty!r}"
+            advice = "use HMRFKMeans" if penalty is None else "use penalty 'trust'"
+            warnings.warn(
+                f"{who} takes all pairs as equally likely: their trust changes nothing; {advice}",
+                HmrfWarning,
+                stacklevel=4,
+            )
 
     def _seed(self, run_dir: str | os.PathLike[str] | None) -> int:
         """Return the seed; without a `random_state` the one that the run there recorded."""
@@ -285,8 +291,8 @@ class HMRFEstimator(
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
 
-        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_` are not part
-        of it: they belong to the rows.
+        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_` and
+        `suspect_answers_` are not part of it: they belong to rows and pairs.
 
         Examples
         --------

@@ -56,6 +56,7 @@ def make_settings(
     settings have 0 clusters.
     """
     values = {name: _plain(value) for name, value in parameters.items()}
+    trusted = values.get("trust") is not None
     if is_by_pair(values.get("trust")):
         values["trust"] = None  # it is with the pairs
     for name, value in values.items():
@@ -73,7 +74,10 @@ def make_settings(
     values["learn_weights"] = _learning(values.get("learn_weights", False), distortion)
     _check_refinement(values["refine"], distortion)
     if "penalty" in values:
-        values["penalty"] = _penalty(values["penalty"], values["trust"], distortion, trusting)
+        if trusted or (trusting and values["penalty"] == "auto"):
+            values["penalty"] = _of_trust(values["penalty"])
+        elif values["penalty"] == "auto":
+            values["penalty"] = "trust" if distortion.name == "cosine" else "distance"
     values["seed"] = values.pop("random_state")
     values.pop("distortion", None)
     return Settings(**{**values, **fixed}, task_memory=task_memory())
@@ -185,10 +189,9 @@ def is_by_pair(trust: Any) -> bool:
 def _shape_of(trust: Any) -> tuple[int, ...] | str:
     """Return the shape of what is a number, a name or an array, or why there is none."""
     try:
-        shape: tuple[int, ...] = np.shape(trust)
+        return tuple(np.shape(trust))
     except ValueError:
         return "of rows of different lengths"
-    return shape
 
 
 def _trusted(must_link: Any, cannot_link: Any, trust: Any) -> Constraints | None:
@@ -237,16 +240,14 @@ def _learning(asked: str | bool, distortion: Distortion) -> bool:
     return bool(asked)
 
 
-def _penalty(asked: str, trust: float | None, distortion: Distortion, trusting: bool) -> str:
-    trusting |= trust is not None
-    if asked == "auto":
-        return "trust" if trusting or distortion.name == "cosine" else "distance"
-    if asked != "trust" and trusting:
+def _of_trust(penalty: str) -> str:
+    """Return the penalty where trust is given, the only one that it goes with."""
+    if penalty not in ("auto", "trust"):
         raise ConfigurationError(
-            f"trust must go with penalty 'auto' or 'trust', got penalty {asked!r}, which costs the "
-            "same however likely a pair is right; leave one of them out"
+            f"trust must go with penalty 'auto' or 'trust', got penalty {penalty!r}, which costs "
+            "the same however likely a pair is right; leave one of them out"
         )
-    return asked
+    return "trust"
 
 
 def _check_refinement(asked: str | bool, distortion: Distortion) -> None:

@@ -20,6 +20,7 @@ from hmrf_dask.constraints.answer_rows import (
     class_links,
     refuse_many,
     said,
+    take_vote,
     two_classes,
 )
 from hmrf_dask.constraints.closure import (
@@ -33,7 +34,7 @@ from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.constraints.votes import trust_of_classes, trust_of_votes
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.documents.jsonl import encode_lines
-from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError, counted
+from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError, counted, meant
 from hmrf_dask.fit.suspects import SuspectAnswer
 from hmrf_dask.jobs.inputs import AnswerFile
 from hmrf_dask.jobs.job_file import Method
@@ -155,6 +156,30 @@ def read_answers(files: Sequence[AnswerFile], annotators: Mapping[str, float]) -
     return replace(given, annotators=annotators)
 
 
+def unnamed_annotators(given: Given, annotators: Mapping[str, float]) -> str:
+    r"""Return which annotators that have a trust no answer names, "" if there are none.
+
+    Examples
+    --------
+    >>> lines = parse_lines(b"a,b,kind,annotator\n1,2,same,bo\n", "a.csv")
+    >>> given = put_together([("a.csv", lines)])
+    >>> unnamed_annotators(given, {"bo": 0.9})
+    ''
+    >>> unnamed_annotators(given, {"bob": 0.9}).partition(", got ")[2]
+    "'bob', which no answer has (did you mean 'bo'?)"
+    """
+    noted = [*given.notes.tolist(), *(one.notes for _, one in given.labels)]
+    named = {str(notes["annotator"]) for notes in noted if notes and "annotator" in notes}
+    nobody = sorted(set(annotators) - named)
+    if not nobody or not noted:
+        return ""
+    shown = ", ".join(map(repr, nobody[:SHOWN])) + (", …" if len(nobody) > SHOWN else "")
+    return (
+        f"annotators must be names in the column annotator, got {shown}, which no answer has"
+        f"{meant(nobody[0], sorted(named))}"
+    )
+
+
 def put_together(files: Sequence[tuple[str, PairLines]]) -> Given:
     r"""Return the lines of files that were read; a pair has one weight, a document one class.
 
@@ -210,7 +235,10 @@ def _with_one_class(given: Given) -> Given:
     first: dict[str, tuple[int, Labelled]] = {}
     for file, one in given.labels:
         there, before = first.setdefault(one.document, (file, one))
-        if before.label != one.label:
+        if before is not one and before.label == one.label:
+            for name, trust in one.votes.items():
+                take_vote(before.votes, {"annotator": name}, trust)
+        elif before is not one:
             place = f"{given.paths[there]}, line {before.line}"
             reason = two_classes(one.label, before.label, place)
             given.rejects.append(_labelled_reject(given, file, one, reason))

@@ -33,6 +33,7 @@ from hmrf_dask.jobs.answers import (
     refused,
     shown_unknown,
     split_answers,
+    unnamed_annotators,
     way_out,
 )
 from hmrf_dask.jobs.former import Documents, look_up
@@ -112,6 +113,8 @@ def judge_answers(
         problems.append(_refusal(given, split, job))
     elif rejects:
         remarks.append(f"{counted(len(rejects), 'answer')} will be left out (quarantine)")
+    if job is not None and (doubt := unnamed_annotators(given, job.annotators)):
+        remarks.append(doubt)
     if split is not None and split.waiting:
         some = counted(len(split.waiting), "answer")
         remarks.append(f"{some} will wait for documents that only former releases had")

@@ -188,8 +188,10 @@ def write_prediction(run: JobRun, material: Material) -> Results:
     files |= run.write(assignments.NAME, _resized(run, lineage))
     files |= run.write(LINEAGE, lineage.to_json())
     violations = {"must_link": 0, "cannot_link": 0}
-    chosen = run.kept_choice
-    return Results(files | reused, lineage, violations, shared.n_changed, chosen=chosen)
+    return Results(
+        files | reused, lineage, violations, shared.n_changed,
+        n_suspect=len(run.read_last(SUSPECTS).splitlines()), chosen=run.kept_choice,
+    )  # fmt: skip
 
 
 def _predicted(

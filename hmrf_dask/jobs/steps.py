@@ -32,6 +32,7 @@ from hmrf_dask.jobs.answers import (
     read_answers,
     refused,
     split_answers,
+    unnamed_annotators,
 )
 from hmrf_dask.jobs.former import find_in, look_up
 from hmrf_dask.jobs.inputs import DocumentSource, Inputs
@@ -323,6 +324,8 @@ def given_answers(run: JobRun) -> Given:
     given = NOTHING_GIVEN
     with run.watch.step("read answers"), _stopping_fits(run):
         given = read_answers(run.inputs.answers, run.inputs.job.annotators)
+        if doubt := unnamed_annotators(given, run.inputs.job.annotators):
+            warnings.warn(doubt, HmrfWarning, stacklevel=2)
         _refuse_rejects(run, given, given.rejects, given.rejects)
         _judge_contradictions(run, given, certain=_all_are_used(run))
     return given

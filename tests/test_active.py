@@ -172,6 +172,30 @@ def test_the_same_questions_for_any_partitioning_and_order(strategy: str) -> Non
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("n_clusters", [3, 8, None])
+def test_the_same_questions_where_many_rows_are_the_same(
+    strategy: str, n_clusters: int | None
+) -> None:
+    kinds, ids = np.arange(96) % 12, string_ids(96, 1)
+    rows = np.abs(signed_rows(12, 5))[kinds]
+    kind_of = dict(zip(ids.tolist(), kinds.tolist(), strict=True))
+    found = []
+    for seed, n_partitions in ((0, 1), (1, 7), (1, 7), (2, 96)):
+        order, asked = np.random.default_rng(seed).permutation(96), list[tuple[str, str]]()
+        corpus = Corpus.from_rows(rows[order], ids=ids[order], n_partitions=n_partitions)
+
+        def oracle(first: str, second: str, asked: list[Any] = asked) -> bool:
+            asked.append((first, second))
+            return bool(kind_of[first] % 8 == kind_of[second] % 8)
+
+        with scheduled("synchronous"):
+            explore_consolidate(corpus, oracle, n_clusters, 60, strategy=strategy, random_state=3)
+        found.append(asked)
+    assert found[0]
+    assert all(asked == found[0] for asked in found)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("n_clusters", [3, 6, None])
 def test_answers_become_pairs_that_hold(strategy: str, n_clusters: int | None) -> None:
     topics = TOPICS % (n_clusters or 6)

@@ -226,6 +226,12 @@ def test_the_doubt_names_the_criterion_that_alone_speaks_for_the_range() -> None
                                  "silhouette")  # fmt: skip
 
 
+def test_the_doubt_says_where_the_range_ends_with_what_was_tried() -> None:
+    assert ", the smallest that were tried" in made({10: 0.99, 12: 0.8, 14: 0.5, 17: 0.5}).doubt
+    assert ", the smallest and the largest that were tried" in made({5: 0.9, 6: 0.9}).doubt
+    assert "smallest" not in made({2: 0.99, 3: 0.8, 4: 0.5, 5: 0.5}).doubt  # there is none below
+
+
 def test_larger_k_are_not_tried_where_the_last_ones_are_far_behind() -> None:
     tried = made({2: 0.8, 3: 0.99, 4: 0.8, 5: 0.8, 6: 0.8}).tried
     assert goes_on(tried[:4], 100)

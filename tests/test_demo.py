@@ -84,7 +84,7 @@ def test_demo_goes_the_whole_way(tmp_path: Path, documents: list[Document]) -> N
 
 
 def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    program, questions = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len([line for line in program.splitlines() if line]) == 6
     names: dict[str, object] = {}
     exec(program, names)
@@ -93,3 +93,5 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert model.labels_[2] == model.labels_[4]
     assert model.labels_[0] != model.labels_[1]
     assert "'cannot_link': 0" in capsys.readouterr().out
+    exec(questions, names)
+    assert capsys.readouterr().out == "[0 1 0 1 0]\n"

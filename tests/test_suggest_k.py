@@ -193,7 +193,8 @@ def test_the_page_marks_the_range_and_says_the_doubt(corpus: JobCorpus) -> None:
     assert not [*scratch.iterdir()]
     lines = result.stdout.splitlines()
     assert lines[0] == "120 of 120 documents, 30 answers about them"
-    assert [line[:8].split() for line in lines[2:-1]] == [["*", "3"], ["*", "4"], ["5"], ["6"]]
+    assert [line[:6].split() for line in lines[2:-1]] == [["*", "3"], ["*", "4"], ["5"], ["6"]]
+    assert max(map(len, lines)) <= 80
     assert lines[-1].startswith("K = 3: 3 to 4 are likely to ")
     assert "try numbers of clusters 4 of 4" in result.stderr
 

@@ -24,7 +24,7 @@ class BudgetSpentError(Exception):
 
 
 class Dialogue:
-    """Questions to an oracle, none twice, as many as the budget allows."""
+    """Questions to an oracle, as many as the budget allows; what is asked, strategies choose."""
 
     def __init__(self, oracle: Oracle, n_queries: int, *, by_id: bool) -> None:
         self.left = n_queries

@@ -164,12 +164,12 @@ def _suggestion(suggestion: Suggestion) -> Iterator[str]:
     sample = f"{suggestion.n_sample:,} of {counted(suggestion.n_documents, 'document')}"
     yield f"{_bold(sample)}, {counted(suggestion.n_answers, 'answer')} about them"
     yield _bold(
-        f"  {'K':>6}  below chance  own cluster  silhouette  stability  split  joined  likely"
+        f"  {'K':>4}  below chance  own cluster  silhouette  stability  split  joined  likely"
     )
     for row in suggestion.tried:
         inside = suggestion.least <= row["n_clusters"] <= suggestion.largest
         yield (
-            f"{'*' if inside and suggestion.recommended else ' '} {row['n_clusters']:6}  "
+            f"{'*' if inside and suggestion.recommended else ' '} {row['n_clusters']:4}  "
             f"{row['fall']:12.2%}  {row['own']:11.1%}  {row['silhouette']:10.3f}  "
             f"{row['stability']:9.3f}  {row['split']:5.1f}  {row['joined']:6.1f}  "
             f"{row['likely']:6.1%}"

@@ -17,6 +17,7 @@ import numpy as np
 from hmrf_dask.tasks.criteria import Criteria
 from hmrf_dask.types import FloatArray
 
+LEAST_K = 2
 RATIO = 1.2  # of a K to the one before it
 WIDEST = 1.5  # range, from its first to its last K
 # What a unit of each criterion counts: fitted on 56 sets of newsgroups and 16 of arXiv's classes.
@@ -160,6 +161,12 @@ class Choice:
         return round(math.exp(np.average(logarithms, weights=self.likely[first : last + 1])))
 
     @property
+    def _at_ends(self) -> list[str]:
+        """At which ends of what was tried the range is; no K lies below the least there is."""
+        ends = ["smallest"] if self.places[0] == 0 and self.least > LEAST_K else []
+        return [*ends, "largest"] if self.places[1] == len(self.tried) - 1 else ends
+
+    @property
     def is_stable(self) -> bool:
         """Whether halves of the rows agree on any K of the range: shuffled rows do not."""
         first, last = self.places
@@ -179,8 +186,8 @@ class Choice:
         said = f"{self.least} to {self.largest} are likely to {self.share:.0%}"
         if not self.is_recommended:
             return f"no range up to half as large again is likely, the best ones, {said}"
-        if self.places[1] == len(self.tried) - 1:
-            said += ", the largest that were tried"
+        if self._at_ends:
+            said += f", the {' and the '.join(self._at_ends)} that were tried"
         names = [name for name in (*WEIGHTS, "answers") if name != "answers" or self.n_answers]
         ranges = {name: self.range_without(name) for name in names}
         against = [

@@ -14,7 +14,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.fit import preparation
-from hmrf_dask.fit.choice_of_k import Choice, goes_on, grid
+from hmrf_dask.fit.choice_of_k import LEAST_K, Choice, goes_on, grid
 from hmrf_dask.fit.one_k import count_answers, prepare_trials, try_out
 from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.problem import gather_partitions
@@ -46,7 +46,7 @@ def unwatched(done: int, total: int) -> None:
 class Span(NamedTuple):
     """The K that may be tried."""
 
-    least: int = 2
+    least: int = LEAST_K
     most: int = 100
 
 

@@ -77,8 +77,9 @@ EXPERIMENT = Experiment(
     STUDIES,
     tuple(Figure(one.name, one.name) for one in STUDIES),
     findings,
-    runs=5,
+    runs=3,
     quick_runs=1,
+    further=("nmi_all",),
 )
 
 if __name__ == "__main__":

@@ -183,29 +183,36 @@ def _visit(
     return moved
 
 
+@inner()
+def _sweep(
+    costs: LabelArray, rivalry: Rivalry, labels: LabelArray, lists: _Lists, sweep: Any
+) -> Any:
+    """Visit all pairs of clusters; return whether any group moved."""
+    n_clusters = lists.head.shape[0]
+    moved = False
+    for a in range(n_clusters):
+        for b in range(n_clusters):
+            if lists.head[a] < 0:
+                break
+            # each pair once; two clusters that stood still since the last visit bring nothing
+            twice = b == a or (b < a and lists.head[b] >= 0)
+            if twice or (lists.changed[a] < sweep - 1 and lists.changed[b] < sweep - 1):
+                continue
+            visit = (sweep * n_clusters + a) * n_clusters + b
+            if _visit(costs, rivalry, labels, lists, (a, b), visit):
+                lists.changed[a] = sweep
+                lists.changed[b] = sweep
+                moved = True
+    return moved
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _swap_chains(costs: LabelArray, rivalry: Rivalry, labels: LabelArray, lists: _Lists) -> int:
-    n_clusters = lists.head.shape[0]
     for group in range(labels.shape[0] - 1, -1, -1):
         lists.following[group] = lists.head[labels[group]]
         lists.head[labels[group]] = group
-    visit = 0
     for sweep in range(1, MOST_SWEEPS + 1):
-        moved = False
-        for a in range(n_clusters):
-            for b in range(n_clusters):
-                if lists.head[a] < 0:
-                    break
-                # each pair once; two clusters that stood still since the last visit bring nothing
-                twice = b == a or (b < a and lists.head[b] >= 0)
-                if twice or (lists.changed[a] < sweep - 1 and lists.changed[b] < sweep - 1):
-                    continue
-                visit += 1
-                if _visit(costs, rivalry, labels, lists, (a, b), visit):
-                    lists.changed[a] = sweep
-                    lists.changed[b] = sweep
-                    moved = True
-        if not moved:
+        if not _sweep(costs, rivalry, labels, lists, sweep):
             return sweep
     return MOST_SWEEPS
 

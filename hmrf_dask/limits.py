@@ -76,6 +76,8 @@ RANGES: Final[dict[str, Range]] = {
     "threads": Range(1, 4_096),
     "processes": Range(1, 1_024),  # each is a Python of its own on this machine
     "workers": Range(1, 100_000),
+    "questions": Range(0, LARGEST_INT32),
+    "neighbourhoods": Range(2, LARGEST_INT32),  # one has nothing to be told from
     "suggested": Range(2, 1_000),  # one cluster has nothing to be compared with
     "release": Range(0, LARGEST_INT32),
     "record_bytes": Range(1024, 2**30),

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.active.pool import Pool
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.sums import fixed_point_exponent
@@ -65,8 +64,7 @@ class Neighbourhoods:
     Each is at its mean direction; its representative is the member nearest to that.
     """
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self) -> None:
         self.members: list[list[Askable]] = []
         self.aside: list[int] = []  # rows that were asked about in vain
 
@@ -108,7 +106,7 @@ class Neighbourhoods:
     def by_members(self, row: Askable) -> list[tuple[int, Askable]]:
         """Return the neighbourhoods with the member nearest to a row, the nearest first."""
         found = []
-        table = questions.direction_table(row.block.to_dense().astype(np.float64))
+        table = questions.direction_table(row.directions())
         for number, group in enumerate(self.members):
             members = questions.join_rows(group)
             distances = members.distances(table)[:, 0]

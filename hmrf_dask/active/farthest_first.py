@@ -40,7 +40,7 @@ class FarthestFirst:
             return
         self._unseen.append(points)
         if self._found is not None:
-            table = questions.direction_table(_directions(points))
+            table = questions.direction_table(points.directions())
             reach = questions.shorten(self._found.rows, self._found.reach, table)
             self._found = replace(self._found, reach=reach)
 
@@ -73,7 +73,7 @@ class FarthestFirst:
         pool, self.passes = self._pool, self.passes + 1
         if self._unseen:
             joined = questions.join_rows(self._unseen)
-            table = pool.table(_directions(joined))
+            table = pool.table(joined.directions())
             self._reaches = [
                 pool.flow.lazy(questions.shorten, part, reach, table)
                 for part, reach in zip(pool.parts, self._reaches, strict=True)
@@ -86,8 +86,3 @@ class FarthestFirst:
         ]
         outermost: Outermost = pool.joined(questions.merge_outermost, found)
         return outermost
-
-
-def _directions(points: Askable) -> FloatArray:
-    """Return points as directions."""
-    return points.block.to_dense().astype(np.float64)

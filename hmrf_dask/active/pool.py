@@ -13,7 +13,7 @@ from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import add_sums, fixed_point_exponent
 from hmrf_dask.tasks import questions
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
-from hmrf_dask.tasks.questions import Askable
+from hmrf_dask.tasks.questions import Askable, Uncertain
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
 
 
@@ -23,10 +23,12 @@ class Pool:
     Each method is one pass over the partitions; what comes back is as large as what was asked for.
     """
 
-    def __init__(self, corpus: Corpus, allowed: IntArray | None) -> None:
+    def __init__(
+        self, corpus: Corpus, allowed: IntArray | None, *, in_memory: bool = False
+    ) -> None:
         self.flow = DaskFlow()
         self.n_rows = corpus.n_rows
-        self.parts = []
+        parts = []
         for block, first, count in zip(
             corpus.blocks, corpus.offsets[:-1], corpus.row_counts, strict=True
         ):
@@ -34,7 +36,9 @@ class Pool:
             if allowed is not None:
                 ends = np.searchsorted(allowed, [first, first + count])
                 own = share_array(self.flow, allowed[ends[0] : ends[1]])
-            self.parts.append(self.flow.lazy(questions.askable_rows, block, first, own))
+            parts.append(self.flow.lazy(questions.askable_rows, block, first, own))
+        # Rows that lie in memory are looked through once, those of files in every pass.
+        self.parts = self.flow.persist(parts) if in_memory else parts
 
     def over_all(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
         """Return a call for each partition."""
@@ -71,13 +75,12 @@ class Pool:
         return counts
 
     def most_uncertain(
-        self, directions: FloatArray, settled: IntArray, scale: float, most: int
-    ) -> AnyArray:
-        """Return the most uncertain open rows, most first."""
-        table = self.table(directions)
-        parts = self.over_all(questions.most_uncertain, table, settled, scale, most)
-        found: Lowest = self.joined(merge_lowest, parts)
-        return found.rows
+        self, directions: FloatArray, settled: IntArray, scale: float
+    ) -> Askable | None:
+        """Return the most uncertain open row, None where none is open."""
+        parts = self.over_all(questions.most_uncertain, self.table(directions), settled, scale)
+        found: Uncertain = self.joined(questions.merge_uncertain, parts)
+        return found.rows if len(found.rows.rows) else None
 
     def drawn(self, seed: int, draw: int, most: int) -> Lowest:
         """Return rows in an order drawn by their ids."""

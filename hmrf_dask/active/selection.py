@@ -23,6 +23,7 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.classes import KMeans
 from hmrf_dask.estimators.inputs import draw_seed
 from hmrf_dask.kernels.uncertainty import median_gap
+from hmrf_dask.limits import RANGES
 from hmrf_dask.tasks.questions import Askable
 from hmrf_dask.types import AnyArray, IntArray
 
@@ -77,12 +78,13 @@ def explore_consolidate(
             f"oracle must be a function of two documents, got {oracle!r:.60}; give one that "
             "returns True, False or None"
         )
-    if not is_whole(n_queries, 0):
+    if RANGES["questions"].problem(n_queries):
         raise InvalidInputError(f"n_queries must be an integer from 0, got {n_queries!r:.60}")
-    corpus = as_corpus(X).persist()
+    corpus = as_corpus(X)
     allowed = _allowed(pool, corpus.n_rows)
     _check_clusters(n_clusters, corpus.n_rows if allowed is None else len(allowed))
-    rows = Pool(corpus, allowed)
+    in_memory, corpus = corpus.in_client, corpus.persist()
+    rows = Pool(corpus, allowed, in_memory=in_memory)
     dialogue = Dialogue(oracle, n_queries, by_id=corpus.has_ids)
     asking = Asking(corpus, rows, dialogue, n_clusters, draw_seed(random_state))
     with suppress(BudgetSpentError):
@@ -90,22 +92,10 @@ def explore_consolidate(
     return dialogue.constraints()
 
 
-def is_whole(value: Any, least: int) -> bool:
-    """Return whether a value is an integer, of Python or numpy, and not too small.
-
-    Examples
-    --------
-    >>> is_whole(3, 2), is_whole(np.int32(1), 2), is_whole(2.5, 2), is_whole(True, 0)
-    (True, False, False, False)
-    """
-    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return is_integer and bool(value >= least)
-
-
 def _check_clusters(n_clusters: Any, n_rows: int) -> None:
     if n_clusters is None:
         return
-    if not is_whole(n_clusters, 2):
+    if RANGES["neighbourhoods"].problem(n_clusters):
         raise InvalidInputError(
             f"n_clusters must be an integer from 2, or None, got {n_clusters!r:.60}; give None "
             "where nobody knows how many there are"
@@ -137,7 +127,7 @@ class Asking:
     ) -> None:
         self.corpus, self.pool, self.dialogue = corpus, pool, dialogue
         self.n_clusters, self.seed = n_clusters, seed
-        self.known = Neighbourhoods(pool)
+        self.known = Neighbourhoods()
 
     @property
     def explored(self) -> bool:
@@ -219,8 +209,7 @@ def _most_uncertain(asking: Asking) -> Askable | None:
         return None
     directions, settled = known.directions(), known.asked
     gap = median_gap(asking.pool.gap_counts(directions, settled))
-    rows = asking.pool.most_uncertain(directions, settled, np.log(ODDS) / gap, 1)
-    return asking.pool.rows(rows[:1]) if len(rows) else None
+    return asking.pool.most_uncertain(directions, settled, math.log(ODDS) / gap)
 
 
 # ---- those of the papers

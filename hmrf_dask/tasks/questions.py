@@ -43,6 +43,10 @@ class Askable(Sized):
         """Return the cosine distances of all rows to some directions."""
         return COSINE.distances(self.block, self.terms, table)
 
+    def directions(self) -> FloatArray:
+        """Return the rows as directions, of a few of them."""
+        return self.block.to_dense().astype(np.float64)
+
     def take(self, places: IntArray) -> Askable:
         """Return some of the rows."""
         return Askable(self.block.take(places), self.rows[places])
@@ -176,13 +180,29 @@ def count_gaps(rows: Askable, table: Table, settled: IntArray) -> IntArray:
     return gap_counts(rows.without(settled).distances(table))
 
 
-def most_uncertain(
-    rows: Askable, table: Table, settled: IntArray, scale: float, most: int
-) -> Lowest:
-    """Return the open rows whose neighbourhood is most uncertain for what a question settles."""
+@dataclass(frozen=True)
+class Uncertain(Sized):
+    """The open row whose neighbourhood is most uncertain for what a question settles, if any."""
+
+    values: FloatArray
+    rows: Askable
+
+    def cut(self) -> Uncertain:
+        """Return the first; ties go to the lowest id."""
+        order = np.lexsort((self.rows.block.ids, -self.values))[:1]
+        return Uncertain(self.values[order], self.rows.take(order))
+
+
+def most_uncertain(rows: Askable, table: Table, settled: IntArray, scale: float) -> Uncertain:
+    """Return the most uncertain open row of a partition."""
     left = rows.without(settled)
-    values = -uncertainties(left.distances(table), scale)
-    return Lowest(values, left.block.ids, left.rows, most).cut()
+    return Uncertain(uncertainties(left.distances(table), scale), left).cut()
+
+
+def merge_uncertain(lists: Sequence[Uncertain]) -> Uncertain:
+    """Return the most uncertain row of several partitions."""
+    values = np.concatenate([part.values for part in lists])
+    return Uncertain(values, join_rows([part.rows for part in lists])).cut()
 
 
 def drawn(rows: Askable, seed: int, draw: int, most: int) -> Lowest:

@@ -17,8 +17,9 @@ from pipelines.papers.supervision import asked
 QUESTIONS = Axis("questions", (25, 50, 100, 200, 500), (25, 100))
 DEFAULT, SDM, RANDOM = "default", "explore-consolidate", "random"
 STRATEGIES = (DEFAULT, SDM, "min-max", RANDOM)
-PCK, HMRF = "PCKMeans", "HMRFKMeans"
+PCK, HMRF, NOTHING = "PCKMeans", "HMRFKMeans", "no answers"
 ARMS = (Arm(PCK, PCK), Arm(HMRF))
+MEASURES = ("nmi", "nmi_all")
 SETS = {
     "Classic400": classic400,
     "News-Different-3": partial(news, "news_different_3"),
@@ -33,10 +34,14 @@ def named(rows: str, strategy: str) -> str:
 
 
 STUDIES = tuple(
-    Study(named(rows, strategy), load, QUESTIONS, ARMS, partial(asked, strategy=strategy))
+    Study(
+        named(rows, strategy), load, QUESTIONS,
+        (*ARMS, Arm(NOTHING, takes="nothing")) if strategy == RANDOM else ARMS,
+        partial(asked, strategy=strategy),
+    )
     for rows, load in SETS.items()
     for strategy in STRATEGIES
-)
+)  # fmt: skip
 
 
 def findings(found: Mapping[str, Curves]) -> list[str]:
@@ -52,19 +57,24 @@ def findings(found: Mapping[str, Curves]) -> list[str]:
             curves = [found[name] for one in STRATEGIES if (name := named(rows, one)) in found]
             if len(curves) == len(STRATEGIES):
                 lines += [f"| {rows} | {x:g} | {_row(curves, arm, x)} |" for x in curves[0].xs]
+                lines += [f"| {rows} | none | {_means(curves[-1], NOTHING, 0)} |{' |' * 5}"]
         lines += [""]
     return [*lines, "Test half / all rows."]
 
 
 def _row(curves: list[Curves], arm: str, x: float) -> str:
-    means = [
-        [float(one.values(arm, x, measure).mean()) for one in curves]
-        for measure in ("nmi", "nmi_all")
-    ]
-    cells = [f"{test:.3f} / {whole:.3f}" for test, whole in zip(*means, strict=True)]
-    places = STRATEGIES.index(RANDOM), STRATEGIES.index(SDM)
-    cells += [" / ".join(f"{one[0] - one[place]:+.3f}" for one in means) for place in places]
+    cells = [_means(one, arm, x) for one in curves]
+    for place in (STRATEGIES.index(RANDOM), STRATEGIES.index(SDM)):
+        both = [
+            one.values(arm, x, measure).mean() for one in (curves[0], curves[place])
+            for measure in MEASURES
+        ]  # fmt: skip
+        cells += [f"{both[0] - both[2]:+.3f} / {both[1] - both[3]:+.3f}"]
     return " | ".join(cells)
+
+
+def _means(curves: Curves, arm: str, x: float) -> str:
+    return " / ".join(f"{curves.values(arm, x, measure).mean():.3f}" for measure in MEASURES)
 
 
 EXPERIMENT = Experiment(

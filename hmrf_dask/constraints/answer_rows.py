@@ -213,7 +213,7 @@ def _label_problem(document: Any, label: Any) -> str:
         return f"id must be a text or a whole number, got {document!r:.80}"
     if len(str(label)) > MOST_CHARACTERS:
         return f"label must have at most {MOST_CHARACTERS:,} characters, got {len(str(label)):,}"
-    return _problem_of_id(document)
+    return problem_of_id(document)
 
 
 def two_classes(here: str, there: str, place: str) -> str:
@@ -244,7 +244,7 @@ def refuse_many(n_classes: int, where: str) -> None:
         )
 
 
-def _problem_of_id(document: str | int) -> str:
+def problem_of_id(document: str | int) -> str:
     """Return why arrays of text cannot hold an id as it is, "" if they can."""
     text = str(document)
     if len(text) > MOST_CHARACTERS:
@@ -303,7 +303,7 @@ def _pair_problem(first: Any, second: Any, weight: Any) -> str:
     for document in (first, second):
         if not _is_plain(document, str | int):
             return f"a and b must be ids, text or whole numbers, got {document!r:.80}"
-    if problem := _problem_of_id(first) or _problem_of_id(second):
+    if problem := problem_of_id(first) or problem_of_id(second):
         return problem
     if str(first) == str(second):
         return f"a and b must be two different documents, got {first!r:.80} twice"

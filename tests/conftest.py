@@ -56,8 +56,13 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep cluster tests in one pytest worker: a process cluster takes seconds to start."""
+    """Keep cluster tests in one pytest worker: a process cluster takes seconds to start.
+
+    It also takes a twentieth of a core as long as it is there, idle or not.
+    """
     for item in items:
+        if "process_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
         parallel = item.config.pluginmanager.hasplugin("xdist")
         if parallel and item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("cluster"))

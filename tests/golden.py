@@ -31,7 +31,7 @@ from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.releases.release import latest
 from hmrf_dask.text.counts import Counted, TextSettings, count_texts
 from hmrf_dask.text.tfidf import Frequencies, Vocabulary, make_vocabulary, to_rows
-from tests.support.cases import CASES, FITS, ROOMY, ROUNDS
+from tests.support.cases import CASES, FITS, IN_ROUNDS, ROOMY
 from tests.support.family_fits import digest_of, text_corpus
 from tests.support.fits import fit
 from tests.support.job_corpus import JobCorpus, lines
@@ -179,7 +179,7 @@ NIGHTS = [
 
 CASES_BY_NAME: Mapping[str, Compute] = {
     **{f"fit: {name}": partial(_of_fit, name) for name in CASES},
-    **{f"rounds: {name}": partial(_of_fit, f"{name} in rounds") for name in ROUNDS},
+    **{f"rounds: {name}": partial(_of_fit, f"{name}, in rounds") for name in IN_ROUNDS},
     "fit: ids": partial(_of_fit, "with ids"),
     "fit: one start": partial(_of_fit, "one start"),
     "fit: starts in heats": partial(_of_fit, "starts in heats"),

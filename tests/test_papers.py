@@ -180,7 +180,9 @@ def test_each_experiment_writes_its_files(
 ) -> None:
     if name != "sdm2004":  # one of them fits
         monkeypatch.setattr(Arm, "fit", guessed)
-    quick = {"labels": (12, 24), "large": (0, 40), "refinement": (0, 0.25)}.get(name)
+    quick = {"active": (12, 24), "labels": (12, 24), "large": (0, 40), "refinement": (0, 0.25)}.get(
+        name
+    )
     studies = []
     for study in EXPERIMENTS[name].studies:
         for arm in study.arms:

@@ -102,7 +102,7 @@ class Stopped(BaseException):
 
 # A commit is the same whether components were settled in rounds or not: two of these will do.
 STOPPED = [name for name in FITS if not name.endswith("in rounds")]
-STOPPED += ["kl in rounds", "cosine potts open in rounds"]
+STOPPED += ["kl, in rounds", "cosine potts open, in rounds"]
 
 
 @pytest.mark.usefixtures("synchronous")
@@ -252,7 +252,7 @@ def test_a_small_budget_is_settled_in_rounds(monkeypatch: pytest.MonkeyPatch) ->
     settle = e_step.settle_in_rounds
     monkeypatch.setattr(e_step, "settle_in_rounds", lambda *a: rounds.append(1) or settle(*a))
     with scheduled("synchronous"):
-        ALL["cosine in rounds"].answer(3)
+        ALL["cosine, in rounds"].answer(3)
     assert rounds
 
 

@@ -157,22 +157,29 @@ CASES = {
     "euclidean dense": text_case(**DENSE, distortion="euclidean"),
     "pearson dense": text_case(**DENSE, distortion="pearson"),
 }
-ROUNDS = (
-    "cosine", "cosine learned", "cosine potts open", "doubted", "kl", "pearson", "euclidean dense",
-)  # fmt: skip
+FEW = {**SIZES, "n_rows": 70, "n_pairs": 50}  # rounds are many small tasks
+IN_ROUNDS = {
+    "cosine": text_case(**FEW),
+    "cosine learned": text_case(**FEW, penalty="distance", learn_weights=True),
+    "cosine potts open": text_case(**FEW, penalty="potts", closure=False),
+    "doubted": doubted(n_rows=70, n_pairs=60),
+    "kl": text_case(**FEW, distortion="kl"),
+    "pearson": text_case(**FEW, distortion="pearson"),
+    "euclidean dense": text_case(
+        **{**FEW, "n_features": 10, "dense": True}, distortion="euclidean"
+    ),
+    "euclidean, with ids": text_case(**FEW, ids=True, distortion="euclidean"),
+}
 # A process takes a task in milliseconds, so only what takes a way of its own through the tasks.
 ON_WORKERS = (
-    "euclidean", "cosine in tables", "pearson in rounds", "beliefs", "first variation",
+    "euclidean", "cosine in tables", "pearson, in rounds", "beliefs", "first variation",
     "own distortion", "COPKMeans, many pairs", "SeededKMeans, two classes", "ConstrainedKMeans",
     "LSA",
 )  # fmt: skip
 FITS: Mapping[str, Case] = {
     **CASES,
-    **{f"{name} in rounds": replace(CASES[name], memory=NARROW) for name in ROUNDS},
+    **{f"{name}, in rounds": replace(case, memory=NARROW) for name, case in IN_ROUNDS.items()},
     "with ids": text_case(**SIZES, ids=True),
-    "euclidean in rounds, with ids": replace(
-        text_case(**SIZES, ids=True, distortion="euclidean"), memory=NARROW
-    ),
     "kl with ids": text_case(**SIZES, ids=True, distortion="kl", learn_weights=True),
     "one start": text_case(**SIZES, init="neighborhoods"),
     "starts from a sample": sampled(40),

@@ -117,7 +117,6 @@ def test_without_a_client_there_are_threads() -> None:
 # --- workers that die
 
 
-@pytest.mark.prove
 def test_a_worker_killed_in_a_fit_changes_nothing(
     process_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,8 +190,13 @@ def test_a_value_is_sent_to_every_worker_once_and_goes_with_its_holder(
     assert keys_sent(process_client) == []
 
 
-@pytest.mark.prove
-@pytest.mark.parametrize("when", ["before", "in", "kept"])
+@pytest.mark.parametrize(
+    "when",
+    [
+        pytest.param(one, marks=[] if one == "in" else pytest.mark.long)
+        for one in ("before", "in", "kept")
+    ],
+)
 def test_a_value_that_is_lost_with_every_worker_is_there_again(
     process_client: Client, tmp_path: Path, when: str
 ) -> None:

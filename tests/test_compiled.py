@@ -428,6 +428,7 @@ except ImportError as error:
     assert run(HIDE_NUMBA + code, PACKAGE.parent) == ["True", "78", "True"]
 
 
+@pytest.mark.long
 def test_kernels_run_as_python_to_the_same_bits() -> None:
     code = """
 import warnings

@@ -55,6 +55,7 @@ def test_a_detached_run_commits_without_its_client(
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_detached_run_continues_when_its_worker_dies(tmp_path: Path) -> None:
     job = JobCorpus(tmp_path).write_all(60, 10)
     output = str(tmp_path / "out")

@@ -33,15 +33,16 @@ def check_fit(case: Case, partitions: int, graphs: Graphs, memory: str = "1 GiB"
     return graphs
 
 
-@pytest.mark.prove
 @pytest.mark.parametrize(
     ("parameters", "memory"),
     [
         ({}, "1 GiB"),
         ({"learn_weights": True}, "1 GiB"),
-        ({"distortion": "euclidean"}, "1 GiB"),
+        pytest.param({"distortion": "euclidean"}, "1 GiB", marks=pytest.mark.long),
         ({"distortion": "kl", "init": "neighborhoods"}, "1 GiB"),
-        ({"closure": False, "init": "neighborhoods"}, "256 KiB"),  # linked rows in many parts
+        pytest.param(  # linked rows in many parts
+            {"closure": False, "init": "neighborhoods"}, "256 KiB", marks=pytest.mark.long
+        ),
     ],
 )
 def test_no_argument_grows_with_rows_features_or_pairs(
@@ -54,7 +55,6 @@ def test_no_argument_grows_with_rows_features_or_pairs(
     assert not large
 
 
-@pytest.mark.prove
 def test_no_argument_grows_with_partitions(graphs: Graphs, tmp_path: Any) -> None:
     case = text_case(80, 50, 3, 20, init="random", n_init=1, max_iter=1, refine=False)
     run_dir = str(tmp_path / "run")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.job_corpus import JobCorpus
 from tests.support.killed_jobs import killed_jobs
 
@@ -21,6 +23,7 @@ def test_killed_anywhere_and_run_again_gives_the_same_bits(tmp_path: Path) -> No
         assert one["same"], one
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_and_wakes_ends_and_changes_nothing(tmp_path: Path) -> None:
     job = JobCorpus(tmp_path).write_all(60, 10, method={"n_clusters": 3, "n_init": 1})
     found = killed_jobs(job, STOPS, seed=1, how="stopped")

@@ -93,7 +93,6 @@ def test_figures_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(figures["table"]) == figures["cells_held"] == len(figures["cells"]) == 1
 
 
-@pytest.mark.prove
 @needs_data
 def test_the_defaults_group_one_news_set() -> None:
     row = defaults_row(range(1), 2, [NEWS], (0, 250))
@@ -103,7 +102,6 @@ def test_the_defaults_group_one_news_set() -> None:
     assert figures["cells"][1]["pairs"] == 250
 
 
-@pytest.mark.prove
 @needs_data
 def test_the_papers_arms_run_on_one_news_set() -> None:
     row = paper_arms_row(range(1), 2, [NEWS], (0, 250))

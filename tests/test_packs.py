@@ -403,6 +403,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "_KEPT", 9)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 def test_after_twenty_nights_there_are_few_files(corpus: JobCorpus) -> None:
     job = corpus.write_all(60, n_pairs=6, method=METHOD)

@@ -174,7 +174,15 @@ def test_a_run_that_was_stopped_is_resumed_to_the_same_file(tmp_path: Path) -> N
         CellFile(tmp_path, "other")
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[] if name in ("active", "kdd2004", "sdm2004") else pytest.mark.long
+        )
+        for name in EXPERIMENTS
+    ],
+)
 def test_each_experiment_writes_its_files(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

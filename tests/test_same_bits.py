@@ -8,7 +8,7 @@ commit and resumed. A feature joins with a line there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -42,12 +42,21 @@ ALL: dict[str, Case] = {
     name: replace(case, memory=case.memory or "1 GiB") for name, case in {**FITS, **LSAS}.items()
 }
 
-pytestmark = pytest.mark.prove
+# What takes a way of its own through a fit; of these nothing is left to `make prove`.
+SHORT = {
+    "cosine", "cosine in tables", "euclidean", "pearson dense", "kl, in rounds",
+    "cosine potts open, in rounds", "one start", "starts in heats", "starts by held-out answers",
+    "beliefs", "first variation", "trusted in part", "own distortion", "KMeans", "MPCKMeans",
+    "COPKMeans, many pairs", "SeededKMeans, two classes", "ConstrainedKMeans", "LSA", "LSA dense",
+}  # fmt: skip
 
 
-def together(cases: Iterable[str]) -> list[Any]:
+def together(cases: Iterable[str], short: Container[str] = ALL) -> list[Any]:
     """Return the names of cases, the tests of each in one process: its answer is made once."""
-    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in cases]
+    marks = {name: [pytest.mark.xdist_group(name)] for name in cases}
+    for name in marks:
+        marks[name] += [] if name in short else [pytest.mark.long]
+    return [pytest.param(name, marks=marks[name]) for name in marks]
 
 
 @cache
@@ -78,7 +87,7 @@ def test_worker_processes(name: str, process_client: Any) -> None:
     assert ALL[name].answer(3) == undisturbed(name)
 
 
-@pytest.mark.parametrize("name", together(ALL))
+@pytest.mark.parametrize("name", together(ALL, SHORT))
 @pytest.mark.usefixtures("little_memory")
 def test_rows_that_are_read_from_files_in_every_pass(name: str, tmp_path: Path) -> None:
     case = ALL[name]
@@ -106,7 +115,7 @@ STOPPED += ["kl, in rounds", "cosine potts open, in rounds"]
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", together(STOPPED))
+@pytest.mark.parametrize("name", together(STOPPED, SHORT))
 def test_a_fit_that_is_stopped_and_resumed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,6 +239,7 @@ def test_threads_take_the_place_of_a_scheduler_that_is_gone_with_a_warning() -> 
 # --- what reaches the terminal
 
 
+@pytest.mark.long
 def test_a_command_shows_nothing_of_dask(tmp_path: Path) -> None:
     rows = tmp_path / "rows.npy"
     np.save(rows, np.random.default_rng(0).random((200, 30), np.float32))

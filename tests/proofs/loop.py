@@ -117,13 +117,22 @@ def never_rises() -> Figures:
 
 def gradients() -> Figures:
     """Run the contract tests: gradients by central differences, centroids by a minimiser."""
+    files = ["tests/test_weight_gradients.py", "tests/test_distortions.py", "tests/test_weights.py"]
+    return _tested(*files)
+
+
+def long_tests() -> Figures:
+    """Run the tests that the suite leaves to this: more cases of what its tests check."""
+    return _tested("-m", "long", "tests")
+
+
+def _tested(*chosen: str) -> Figures:
     import pytest
 
-    files = ["tests/test_weight_gradients.py", "tests/test_distortions.py", "tests/test_weights.py"]
     counted = _Counted()
     # Other rows import hypothesis before pytest can rewrite it.
     quiet = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    code = pytest.main([*quiet, *files], plugins=[counted])
+    code = pytest.main([*quiet, *chosen], plugins=[counted])
     return {"exit_code": int(code), "tests_passed": counted.passed, "tests_failed": counted.failed}
 
 
@@ -354,6 +363,12 @@ LOOP_ROWS = (
         "gradients by central differences to 1e-6, centroids",
         gradients,
         lambda f: f["exit_code"] == 0,
+    ),
+    Row(
+        "long-tests",
+        "tests that the suite leaves out for their time",
+        long_tests,
+        lambda f: f["exit_code"] == 0 and f["tests_passed"] > 50,
     ),
     Row("same-bits", "one digest for any partitioning, scheduler, order", same_bits, _all_alike),
     Row(

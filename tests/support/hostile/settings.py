@@ -140,7 +140,7 @@ FURTHER_VALUES = (
     job("cluster.address", '"tcp://a:99999999"', said="tcp"),
     job("cluster.kwargs", "{1: 2}", said="job.yaml"),
     job("method.n_clusters", "46", said="n_clusters"),
-    job("method.must_link_cost", "1.0e+12"),
+    job("method.must_link_cost", "1.0e+12", fine=True),
     job("method.cannot_link_cost", "1.0e-12", fine=True),
     job("text.lsa", "10000", said="n_components"),
     job("keep", "10000", fine=True),

@@ -1,0 +1,27 @@
+// What a browser remembers of a person between visits.
+
+function stored(name, otherwise) {
+  try {
+    return localStorage.getItem(`hmrf-dask-${name}`) ?? otherwise;
+  } catch {
+    return otherwise; // a browser that stores nothing
+  }
+}
+
+function store(name, value) {
+  try {
+    localStorage.setItem(`hmrf-dask-${name}`, value);
+  } catch {
+    // it lasts as long as the page
+  }
+}
+
+const now = { person: stored("person", ""), kind: stored("kind", ""), keys: stored("keys", "yes") };
+
+export const memory = new Proxy(now, {
+  set(target, name, value) {
+    target[name] = value;
+    store(name, value);
+    return true;
+  },
+});

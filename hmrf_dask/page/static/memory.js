@@ -16,7 +16,23 @@ function store(name, value) {
   }
 }
 
-const now = { person: stored("person", ""), kind: stored("kind", ""), keys: stored("keys", "yes") };
+// Two tabs are not asked the same; a tab that is loaded again is.
+function tab() {
+  try {
+    const known = sessionStorage.getItem("hmrf-dask-tab") || crypto.getRandomValues(new Uint32Array(3)).join("-");
+    sessionStorage.setItem("hmrf-dask-tab", known);
+    return known;
+  } catch {
+    return String(Math.random());
+  }
+}
+
+const now = {
+  tab: tab(),
+  person: stored("person", ""),
+  kind: stored("kind", ""),
+  keys: stored("keys", "yes"),
+};
 
 export const memory = new Proxy(now, {
   set(target, name, value) {

@@ -25,7 +25,7 @@ export function nextQuestion() {
 }
 
 function about() {
-  return { annotator: memory.person, kind: memory.kind };
+  return { annotator: memory.person, kind: memory.kind, tab: memory.tab };
 }
 
 export function refreshQuestion() {

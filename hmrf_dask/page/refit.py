@@ -1,0 +1,125 @@
+"""A fit with the answers so far, in a process of its own while the page goes on; rounds so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from hmrf_dask.errors import HmrfError, InvalidInputError, in_words
+from hmrf_dask.jobs.places import NAME, Report
+from hmrf_dask.releases.release import Release, read_if_whole, release_log
+from hmrf_dask.storage.stores import open_storage
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a refit brought: the release before, that after, and where documents went.
+
+    Examples
+    --------
+    >>> Outcome({"J": 2.0}, {"J": 1.0}).flows
+    []
+    """
+
+    before: JSON | None
+    after: JSON
+    flows: list[JSON] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a refit is."""
+
+    step: str = ""
+    done: int = 0
+    of: int = 0
+
+
+class Refit:
+    """One refit at a time, in the background.
+
+    Parameters
+    ----------
+    work : callable
+        Does it, and returns what it brought; None where there is no job to run again.
+    progress : callable
+        How far it is.
+    refused : str
+        Why there is none, where `work` is None.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], Outcome] | None = None,
+        progress: Callable[[], Progress] = Progress,
+        refused: str = "There is no job to run again here.",
+    ) -> None:
+        self._work, self._progress = work, progress
+        self.refused = "" if work else refused
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="refit")
+        self._future: Future[Outcome] | None = None
+
+    def start(self) -> None:
+        """Begin, or raise InvalidInputError where one is at work."""
+        if self._work is None:
+            raise InvalidInputError(self.refused)
+        if self._future is not None and not self._future.done():
+            raise InvalidInputError("a refit must have ended before the next, got one at work")
+        self._future = self._pool.submit(self._work)
+
+    def view(self) -> JSON:
+        """Return how far it is, or what it brought."""
+        if self._future is None:
+            return {"state": "none", "refused": self.refused}
+        if not self._future.done():
+            now = self._progress()
+            return {"state": "running", "step": now.step, "done": now.done, "of": now.of}
+        error = self._future.exception()
+        if error is not None:
+            words = str(error) if isinstance(error, HmrfError) else in_words(error)
+            return {"state": "failed", "words": words, "refused": ""}
+        outcome = self._future.result()
+        return {
+            "state": "done",
+            "refused": "",
+            "before": outcome.before,
+            "after": outcome.after,
+            "flows": outcome.flows,
+        }
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def rounds(output: str, times: Sequence[str] = ()) -> list[JSON]:
+    """Return the releases of an output that are there, the last one first.
+
+    `times` are those of the answers.
+    """
+    storage = open_storage(output, {}, durable=False)
+    numbers = sorted(release_log(storage).numbers(), reverse=True)
+    found = [one for number in numbers if (one := read_if_whole(storage, number)) is not None]
+    return [round_of(output, release, times) for release in found]
+
+
+def round_of(output: str, release: Release, times: Sequence[str] = ()) -> JSON:
+    """Return a release in numbers."""
+    storage = open_storage(output, {}, durable=False)
+    report = Report.from_json(storage.read(f"runs/{release.run}/{NAME}"), output)
+    made = datetime.fromisoformat(release.when)
+    return {
+        "release": release.number,
+        "when": release.when[:16].replace("T", " "),
+        "answers": sum(datetime.fromisoformat(one) <= made for one in times if one),
+        "clusters": report.clusters.get("number"),
+        "J": report.fit.get("J"),
+        "nmi": report.nmi,
+        "documents": report.documents.get("all"),
+        "moved": report.documents.get("moved"),
+    }

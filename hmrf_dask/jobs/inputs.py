@@ -201,6 +201,7 @@ class Inputs:
     output: str  # an absolute path or a URL
     sources: tuple[Source, ...]  # the files with documents as they are now, sorted by path
     answers: tuple[AnswerFile, ...]
+    address: str  # of the job file, an absolute path or a URL
     from_release: int | None = None  # the release to continue, 0 for none; else the last one
     take_over: bool = False  # the output becomes this job's if it is another's
     allow_shrink: bool = False  # more than half of the last release's documents may be gone
@@ -267,6 +268,7 @@ def gather(
         output=output_of(job, address),
         sources=sources,
         answers=(*named, *more),
+        address=absolute_url(address, "a job"),
         from_release=from_release,
         take_over=take_over,
         allow_shrink=allow_shrink,

@@ -31,6 +31,7 @@ from hmrf_dask.jobs.parent import (
     CAME,
     CHOICE,
     INPUTS,
+    JOB,
     MADE_OF,
     NEXT_ID,
     SOURCES,
@@ -262,6 +263,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
     rows, chosen = material.rows, results.chosen
     return {
         INPUTS: run.inputs.identity,
+        JOB: run.inputs.address,
         SOURCES: entries(run.inputs.sources, rows.file_keys()),
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,

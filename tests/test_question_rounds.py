@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from hmrf_dask.active.rounds import Known, Outlook, Person, next_question, outlook
+from hmrf_dask.active.known import Known
+from hmrf_dask.active.rounds import Outlook, Person, next_question, outlook
 from hmrf_dask.answers.records import Entry, Question
 
 TOPICS = {f"r{topic}": topic for topic in range(4)} | {f"x{n}": n % 4 for n in range(12)}
@@ -49,7 +50,7 @@ def test_a_document_goes_on_until_it_is_settled() -> None:
     assert [
         one for one, before in zip(documents, [None, *documents], strict=False) if one != before
     ] == [f"x{n}" for n in range(12)]
-    known = Known(entries)
+    known = Known.of(entries)
     assert all(known.group(f"x{n}") == known.group(f"r{n % 4}") for n in range(12))
     assert len({entry.documents for entry in entries}) == len(entries)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +12,14 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import add_sums, fixed_point_exponent
+from hmrf_dask.kernels.uncertainty import median_gap
 from hmrf_dask.tasks import questions
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
 from hmrf_dask.tasks.questions import Askable, Uncertain
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
+
+ODDS = 9.0  # of the nearest neighbourhood against the second, at the median gap between them
+FIRST_GAP = 0.1  # that is tried before one is known
 
 
 class Pool:
@@ -28,6 +33,7 @@ class Pool:
     ) -> None:
         self.flow = DaskFlow()
         self.n_rows = corpus.n_rows
+        self._gap = FIRST_GAP
         parts = []
         for block, first, count in zip(
             corpus.blocks, corpus.offsets[:-1], corpus.row_counts, strict=True
@@ -68,19 +74,22 @@ class Pool:
         parts = self.over_all(questions.nearest_to, self.table(directions))
         return [_first(found) for found in self.joined(questions.merge_nearest, parts)]
 
-    def gap_counts(self, directions: FloatArray, settled: IntArray) -> IntArray:
-        """Return how many open rows have which gap between nearest and second direction."""
-        parts = self.over_all(questions.count_gaps, self.table(directions), settled)
-        counts: IntArray = self.joined(_total, parts)
-        return counts
+    def most_uncertain(self, directions: FloatArray, settled: IntArray) -> Askable | None:
+        """Return the most uncertain open row, None where none is open.
 
-    def most_uncertain(
-        self, directions: FloatArray, settled: IntArray, scale: float
-    ) -> Askable | None:
-        """Return the most uncertain open row, None where none is open."""
-        parts = self.over_all(questions.most_uncertain, self.table(directions), settled, scale)
-        found: Uncertain = self.joined(questions.merge_uncertain, parts)
-        return found.rows if len(found.rows.rows) else None
+        Odds of `ODDS` are those at the median gap of the open rows. The median before is tried
+        first, as it changes little from question to question: one pass, and at times two.
+        """
+        table = self.table(directions)
+        while True:
+            scale = math.log(ODDS) / self._gap
+            parts = self.over_all(questions.most_uncertain, table, settled, scale)
+            found: Uncertain = self.joined(questions.merge_uncertain, parts)
+            if not len(found.rows.rows):
+                return None
+            if self._gap == (gap := median_gap(found.gaps)):
+                return found.rows
+            self._gap = gap
 
     def drawn(self, seed: int, draw: int, most: int) -> Lowest:
         """Return rows in an order drawn by their ids."""
@@ -95,11 +104,6 @@ class Pool:
         )
         order = np.argsort(found.rows)
         return found.take(order[np.searchsorted(found.rows, numbers, sorter=order)])
-
-
-def _total(counts: Sequence[IntArray]) -> IntArray:
-    total: IntArray = np.sum(counts, axis=0)
-    return total
 
 
 def _some(found: Lowest) -> Lowest:

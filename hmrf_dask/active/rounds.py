@@ -8,16 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import combinations
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from hmrf_dask.active.known import Known
 from hmrf_dask.answers.records import (
     CHOICE,
     DIFFERENT,
-    NEW,
-    NONE,
     PAIR,
     SAME,
     UNKNOWN,
@@ -95,7 +92,7 @@ def next_question(
     >>> next_question(batch, [entry, Entry("2", "pair", ("x", "s"), answer="same")]) is None
     True
     """
-    known = Known(entries)
+    known = Known.of(entries)
     own = [entry for entry in known.answers if entry.annotator == person.name]
     unsure = {entry.documents[0] for entry in own if entry.answer == UNKNOWN}
     left = [
@@ -104,11 +101,11 @@ def next_question(
     ]  # fmt: skip
     last = own[-1].documents[0] if own else None
     begun = [question for question in left if question.documents[0] == last]
-    asked = _first(known.asks(question, person.kind) for question in begun)
+    asked = _first(asks(known, question, person.kind) for question in begun)
     if asked is None:
         asked = _control(known, own, person, control)
     if asked is None:
-        asked = _first(known.asks(question, person.kind) for question in left)
+        asked = _first(asks(known, question, person.kind) for question in left)
     if asked is None and people > 1:
         asked = _second_opinion(known, left, person, people)
     return asked
@@ -131,109 +128,28 @@ def subject_of(entry: Entry | Question) -> tuple[str, frozenset[str]]:
     return f"{CHOICE} {entry.documents[0]}", frozenset(entry.shown)
 
 
-class Known:
-    """What entries say together: documents known to be the same, and groups known apart."""
+def asks(known: Known, question: Question, kind: str) -> Question | None:
+    """Return what is to be asked of a document next, None where it is settled.
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self.answers = [entry for entry in entries if entry.kind in (PAIR, CHOICE)]
-        self._above: dict[str, str] = {}
-        self.opened: set[str] = set()  # documents that are in no group of those before
-        for entry in self.answers:
-            if entry.answer == SAME:
-                self._join(*entry.documents)
-            elif entry.answer == NEW:
-                self.opened.add(entry.documents[0])
-
-    def group(self, document: str) -> str:
-        """Return the document that stands for all that are known to be the same as this one."""
-        above = self._above.setdefault(document, document)
-        while above != self._above[above]:
-            above = self._above[above] = self._above[self._above[above]]
-        return above
-
-    def _join(self, first: str, second: str) -> None:
-        low, high = sorted((self.group(first), self.group(second)))
-        self._above[high] = low
-
-    @cached_property
-    def rivals(self) -> dict[str, set[str]]:
-        """The groups that are known apart from each group."""
-        found: dict[str, set[str]] = defaultdict(set)
-        for entry in self.answers:
-            others: tuple[str, ...] = ()
-            if entry.kind == PAIR and entry.answer == DIFFERENT:
-                others = entry.documents[1:]
-            elif entry.answer in (NONE, NEW):
-                others = entry.shown
-            own = self.group(entry.documents[0])
-            for other in map(self.group, others):
-                found[own].add(other)
-                found[other].add(own)
-        return found
-
-    @cached_property
-    def sizes(self) -> Counter[str]:
-        """How many documents each group has."""
-        return Counter(self.group(document) for document in list(self._above))
-
-    def left(self, question: Question) -> list[tuple[str, float]]:
-        """Return the groups that a document may still belong to, with their shares.
-
-        None are left once it is settled: it has its group, opens one, or one alone is left.
-        """
-        own = self.group(question.documents[0])
-        groups = [self.group(document) for document in question.shown]
-        if own in groups or self.opened & set(question.documents):
-            return []
-        rivals = self.rivals.get(own, set())
-        likely = question.likely or (1.0 / len(groups),) * len(groups)
-        left = [
-            (document, share)
-            for document, group, share in zip(question.shown, groups, likely, strict=True)
-            if group not in rivals
-        ]
-        if len(left) == 1 < len(groups) and self._all_apart(groups):
-            return []
-        total = sum(share for _, share in left)
-        return [(document, share / total if total else 1 / len(left)) for document, share in left]
-
-    def _all_apart(self, groups: list[str]) -> bool:
-        return all(
-            second in self.rivals.get(first, ()) for first, second in combinations(set(groups), 2)
-        )
-
-    def asks(self, question: Question, kind: str) -> Question | None:
-        """Return what is to be asked of a document next, None where it is settled."""
-        left = self.left(question)
-        if not left:
-            return None
-        if kind == CHOICE:
-            shown = left[: ALL_SHOWN if len(left) <= ALL_SHOWN else SOME_SHOWN]
-            documents, groups = question.documents, tuple(document for document, _ in shown)
-        else:
-            shown = left[:1]
-            documents, groups = (question.documents[0], left[0][0]), ()
-        likely = tuple(round(share, 4) for _, share in shown)
-        settles = self.settles(question.documents[0], dict(shown))
-        return replace(
-            question, kind=kind, documents=documents, shown=groups, likely=likely, settles=settles
-        )
-
-    def settles(self, document: str, likely: dict[str, float]) -> float:
-        """Return how many pairs of documents an answer is expected to settle.
-
-        `likely` says for each group that is asked about how likely it is that of the document.
-        """
-        own, nowhere = self.group(document), 1.0 - sum(likely.values())
-        groups = {self.group(other): share for other, share in likely.items()}
-        n_own = self.sizes[own]
-        total = nowhere * n_own * sum(self.sizes[group] for group in groups)
-        for group, share in groups.items():
-            ours, theirs = self.rivals.get(own, set()), self.rivals.get(group, set())
-            news = n_own * sum(self.sizes[rival] for rival in theirs - ours)
-            news += self.sizes[group] * sum(self.sizes[rival] for rival in ours - theirs)
-            total += share * (n_own * self.sizes[group] + news)
-        return round(max(total, 0.0), 2)
+    Examples
+    --------
+    >>> question = Question("choice", ("x",), ("r", "s"), (0.7, 0.3))
+    >>> asks(Known([], [("x", "r")]), question, "pair").documents
+    ('x', 's')
+    """
+    left = known.left(question)
+    if not left:
+        return None
+    subject, groups = question.documents[0], tuple[str, ...]()
+    if kind == CHOICE:
+        shown = left[: ALL_SHOWN if len(left) <= ALL_SHOWN else SOME_SHOWN]
+        documents, groups = (subject,), tuple(document for document, _ in shown)
+    else:
+        shown = left[:1]
+        documents = (subject, left[0][0])
+    likely = tuple(round(share, 4) for _, share in shown)
+    settles = known.settles(subject, dict(shown))
+    return Question(kind, documents, groups, likely, question.why, settles)
 
 
 # ---- questions that were answered before
@@ -322,7 +238,7 @@ def outlook(batch: Sequence[Question], entries: Sequence[Entry], last: int = LAS
     >>> outlook(batch, [])
     Outlook(answers=0, moved=0, left=1, expected=0.3)
     """
-    known = Known(entries)
+    known = Known.of(entries)
     told = [entry for entry in known.answers if entry.why not in ("control", "second opinion")]
     first: dict[str, Entry] = {}
     for entry in told:

@@ -22,13 +22,11 @@ from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.classes import KMeans
 from hmrf_dask.estimators.inputs import draw_seed
-from hmrf_dask.kernels.uncertainty import median_gap
 from hmrf_dask.limits import RANGES
 from hmrf_dask.tasks.questions import Askable
 from hmrf_dask.types import AnyArray, IntArray
 
 FEW_CLUSTERS = 5  # of so many a fit without answers finds most: its medoids are asked about first
-ODDS = 9.0  # of the nearest neighbourhood against the second, at the median gap between them
 
 
 def explore_consolidate(
@@ -207,9 +205,7 @@ def _most_uncertain(asking: Asking) -> Askable | None:
     known = asking.known
     if len(known) < 2:
         return None
-    directions, settled = known.directions(), known.asked
-    gap = median_gap(asking.pool.gap_counts(directions, settled))
-    return asking.pool.most_uncertain(directions, settled, math.log(ODDS) / gap)
+    return asking.pool.most_uncertain(known.directions(), known.asked)
 
 
 # ---- those of the papers

@@ -25,6 +25,7 @@ from hmrf_dask.types import FloatArray, IntArray, RowArray, Sized
 COSINE = Cosine()
 SAME_PLACE = 1e-6  # rows so near to a point lie on it: rounding parts a row from itself by less
 LEAST_DENSITY = 1e-9  # of rows on the far side of the mean, which come last, but come
+DISTANCE_BYTES = 2**24  # of the distances of some rows to all directions
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class Askable(Sized):
     def take(self, places: IntArray) -> Askable:
         """Return some of the rows."""
         return Askable(self.block.take(places), self.rows[places])
+
+    def between(self, start: int, stop: int) -> Askable:
+        """Return rows that follow each other."""
+        stop = min(stop, len(self.rows))
+        return Askable(self.block.rows(start, stop), self.rows[start:stop])
 
     def without(self, rows: IntArray) -> Askable:
         """Return the rows but for some, by their numbers in the corpus."""
@@ -175,34 +181,41 @@ def merge_nearest(lists: Sequence[list[Lowest]]) -> list[Lowest]:
 # ---- uncertain rows
 
 
-def count_gaps(rows: Askable, table: Table, settled: IntArray) -> IntArray:
-    """Return how many open rows have which gap between nearest and second neighbourhood."""
-    return gap_counts(rows.without(settled).distances(table))
-
-
 @dataclass(frozen=True)
 class Uncertain(Sized):
-    """The open row whose neighbourhood is most uncertain for what a question settles, if any."""
+    """The open row whose neighbourhood is most uncertain for what a question settles, if any.
+
+    `gaps` counts the open rows by the gap between their nearest and second neighbourhood.
+    """
 
     values: FloatArray
     rows: Askable
+    gaps: IntArray
 
     def cut(self) -> Uncertain:
         """Return the first; ties go to the lowest id."""
         order = np.lexsort((self.rows.block.ids, -self.values))[:1]
-        return Uncertain(self.values[order], self.rows.take(order))
+        return Uncertain(self.values[order], self.rows.take(order), self.gaps)
 
 
 def most_uncertain(rows: Askable, table: Table, settled: IntArray, scale: float) -> Uncertain:
     """Return the most uncertain open row of a partition."""
     left = rows.without(settled)
-    return Uncertain(uncertainties(left.distances(table), scale), left).cut()
+    step = max(1, DISTANCE_BYTES // (8 * len(table.exact)))
+    parts = [left.between(first, first + step) for first in range(0, len(left.rows), step)]
+    return merge_uncertain([_uncertain(part, table, scale) for part in parts or [left]])
+
+
+def _uncertain(rows: Askable, table: Table, scale: float) -> Uncertain:
+    distances = rows.distances(table)
+    return Uncertain(uncertainties(distances, scale), rows, gap_counts(distances)).cut()
 
 
 def merge_uncertain(lists: Sequence[Uncertain]) -> Uncertain:
     """Return the most uncertain row of several partitions."""
     values = np.concatenate([part.values for part in lists])
-    return Uncertain(values, join_rows([part.rows for part in lists])).cut()
+    gaps: IntArray = np.sum([part.gaps for part in lists], axis=0)
+    return Uncertain(values, join_rows([part.rows for part in lists]), gaps).cut()
 
 
 def drawn(rows: Askable, seed: int, draw: int, most: int) -> Lowest:

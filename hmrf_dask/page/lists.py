@@ -22,7 +22,7 @@ from hmrf_dask.page.views import (
 )
 
 PAGE: Final = 25  # answers of a list that are sent at once
-MOST_CHAINS: Final = 20
+MOST_LISTED: Final = 50  # disputes of a kind
 ONLY: Final = ("", "review", "disputed", "unknown", "control")
 
 
@@ -45,7 +45,6 @@ def answers_view(session: Session, wanted: Filter) -> JSON:
     """Return a page of the answers that are wanted, the last ones first."""
     if wanted.only not in ONLY:
         raise InvalidInputError(f"only must be one of {', '.join(ONLY[1:])}, got {wanted.only!r}")
-    session.refresh()
     answers = session.notes.answers
     disputed = disputed_ids(session)
     found = [one for one in reversed(answers) if _is_wanted(session, one, wanted, disputed)]
@@ -132,57 +131,42 @@ def said_by(option: str) -> tuple[str, str | None]:
 # ---- disputes
 
 
-def chains_of(session: Session) -> list[list[Entry]]:
-    """Return chains of answers that contradict themselves, each once."""
-    seen, chains = set[frozenset[str]](), list[list[Entry]]()
-    if not _may_contradict(session):
-        return []
-    for entry in session.notes.answers:
-        chain = session.notes.chains.contradicting(entry)
-        ids = frozenset([entry.id, *(one.id for one in chain)])
-        if chain and ids not in seen:
-            seen.add(ids)
-            chains.append([*chain, entry])
-        if len(chains) == MOST_CHAINS:
-            break
-    return chains
-
-
-def _may_contradict(session: Session) -> bool:
-    known = session.notes.known
-    return any(group in rivals for group, rivals in known.rivals.items())
-
-
 def disputed_ids(session: Session) -> set[str]:
-    """Return the answers that contradict others."""
-    return {entry.id for chain in chains_of(session) for entry in chain}
+    """Return the answers that contradict others, or of which most say something else."""
+    beliefs = session.notes.beliefs
+    chains = {one for found in beliefs.contradictions for link in found.links for one in link}
+    return chains | {one for dispute in beliefs.disputes for one in dispute.entries}
 
 
 def disputes_view(session: Session) -> JSON:
     """Return what to clear up: contradictions, documents about which answers differ, those left."""
-    session.refresh()
-    chains = chains_of(session)
+    beliefs, notes = session.notes.beliefs, session.notes
+    chains = [
+        [notes.by_id[link[0]] for link in found.links]
+        for found in beliefs.contradictions[:MOST_LISTED]
+    ]
+    differ = [
+        _about(session, one.document, f"Taken for {session.called(one.anchor)}; somebody said else.")
+        for one in beliefs.disputes[:MOST_LISTED]
+    ]
     return {
         "contradictions": [chain_view(session, chain) for chain in chains],
-        "disputes": [],
-        "set_aside": _not_placed(session),
+        "disputes": differ,
+        "set_aside": [
+            _about(session, one, "Several were asked, and it is not settled.")
+            for one in beliefs.set_aside[:MOST_LISTED]
+        ],
     }
 
 
-def _not_placed(session: Session) -> list[JSON]:
-    """Return the documents that nobody who was asked could place."""
-    about: dict[str, list[Entry]] = defaultdict(list)
-    for entry in session.notes.answers:
-        about[entry.documents[0]].append(entry)
-    return [
-        {
-            "text": excerpt(session, document),
-            "words": "Nobody who was asked knew.",
-            "links": [link_view(session, entry) for entry in entries],
-        }
-        for document, entries in about.items()
-        if all(entry.answer == UNKNOWN for entry in entries)
-    ]
+def _about(session: Session, document: str, words: str) -> JSON:
+    """Return a document with all that was said of it."""
+    entries = [one for one in session.notes.answers if one.documents[0] == document]
+    return {
+        "text": excerpt(session, document),
+        "words": words,
+        "links": [link_view(session, entry) for entry in entries],
+    }
 
 
 # ---- groups and people
@@ -195,37 +179,28 @@ def groups_view(session: Session) -> JSON:
 
 def people_view(session: Session) -> JSON:
     """Return how each person answers, and how far with the others."""
-    session.refresh()
     by_person: dict[str, list[Entry]] = defaultdict(list)
     for entry in session.notes.answers:
         by_person[entry.annotator].append(entry)
     compared = _compared(session.notes.answers)
     return {
         "people": [
-            {**_person(name, entries), **_agreement(compared[name])}
+            {**_person(session, name, entries), **_agreement(compared[name])}
             for name, entries in sorted(by_person.items())
         ]
     }
 
 
-def _person(name: str, entries: list[Entry]) -> dict[str, Any]:
-    first: dict[Any, Entry] = {}
-    n_controls = n_otherwise = 0
-    for entry in entries:
-        if entry.answer == UNKNOWN:
-            continue
-        before = first.setdefault(subject_of(entry), entry)
-        if before is not entry:
-            n_controls += 1
-            n_otherwise += not _agree(before, entry)
+def _person(session: Session, name: str, entries: list[Entry]) -> dict[str, Any]:
+    known = session.notes.beliefs.annotators[name]
     return {
         "name": name,
-        "answers": len(entries),
-        "unknown": sum(entry.answer == UNKNOWN for entry in entries),
+        "answers": known.n_answers,
+        "unknown": known.n_unknown,
         "seconds": median(entry.seconds for entry in entries),
-        "controls": n_controls,
-        "control_errors": n_otherwise,
-        "error": None,
+        "controls": known.n_repeated,
+        "control_errors": known.n_changed,
+        "error": known.error_rate,
     }
 
 

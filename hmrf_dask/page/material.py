@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from hmrf_dask.active.rounds import ALL_SHOWN
 from hmrf_dask.answers.records import CHOICE, PAIR, Question
+from hmrf_dask.jobs.texts import Document
 from hmrf_dask.page.telling import Weights, frequencies
 
 SEVERAL: Final = 4  # groups; of more, a person is asked which one, not about pairs
 
 
-@dataclass(frozen=True)
-class Document:
-    """A document as its file has it; `columns` are what else is there."""
-
-    id: str
-    text: str
-    columns: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Texts(Protocol):
     """Where documents are read."""
 
-    def read(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Return those documents that are there."""
+    def read(self, ids: Iterable[str]) -> Mapping[str, Document]:
+        """Return documents by their ids; one that is gone says why."""
         ...
+
+MOST_NEAR: Final = 3  # two are shown, one of which may be what is asked about
 
 
 @dataclass(frozen=True)
@@ -55,14 +49,14 @@ class Group:
 
     @property
     def representatives(self) -> tuple[str, ...]:
-        """The two documents that are shown of it.
+        """The documents that may be shown of it, the one that stands for it first.
 
         Examples
         --------
-        >>> Group("r", near=("s", "r", "t")).representatives
-        ('r', 's')
+        >>> Group("r", near=("s", "r", "t", "u")).representatives
+        ('r', 's', 't')
         """
-        return tuple(dict.fromkeys((self.document, *self.near)))[:2]
+        return tuple(dict.fromkeys((self.document, *self.near)))[:MOST_NEAR]
 
 
 @dataclass(frozen=True)
@@ -113,11 +107,15 @@ class Material:
 
 
 class Library:
-    """Documents that were read once."""
+    """Documents that are there; those that are shown before any answer are read at once."""
 
-    def __init__(self, texts: Texts) -> None:
-        self._texts = texts
-        self._read: dict[str, Document | None] = {}
+    def __init__(self, material: Material) -> None:
+        self._texts = material.texts
+        self._first = {
+            name: one
+            for name, one in self._texts.read(material.documents()).items()
+            if not one.missing
+        }
 
     def get(self, ids: Iterable[str]) -> dict[str, Document]:
         """Return those documents that are there.
@@ -128,11 +126,14 @@ class Library:
             Those that were not read before are read together.
         """
         wanted = list(dict.fromkeys(ids))
-        if missing := [one for one in wanted if one not in self._read]:
+        if missing := [one for one in wanted if one not in self._first]:
             found = self._texts.read(missing)
-            self._read |= {one: found.get(one) for one in missing}
-        return {one: document for one in wanted if (document := self._read[one]) is not None}
+        return {
+            one: document
+            for one in wanted
+            if not (document := self._first[one] if one in self._first else found[one]).missing
+        }
 
     def weights(self) -> Weights:
-        """Return what words are worth by the documents that were read so far."""
-        return frequencies([document.text for document in self._read.values() if document])
+        """Return what words are worth by the documents that were read at first."""
+        return frequencies([document.text for document in self._first.values()])

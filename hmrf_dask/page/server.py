@@ -53,6 +53,7 @@ class Page:
     rounds: Callable[[], list[JSON]]
     port: int
     turns: ThreadPoolExecutor  # one thread: one change at a time
+    reads: ThreadPoolExecutor  # of lists, for which nobody who answers waits
 
     @property
     def cookie_name(self) -> str:
@@ -101,11 +102,12 @@ class Guarded(RequestHandler):
         if not isinstance(args[1], HTTPError):
             super().log_exception(*args)
 
-    async def reply(self, work: Callable[[], JSON]) -> None:
+    async def reply(self, work: Callable[[], JSON], turns: ThreadPoolExecutor) -> None:
         """Do something in its turn, and send what comes of it."""
         loop = asyncio.get_running_loop()
         try:
-            content = await loop.run_in_executor(self.page.turns, work)
+            await loop.run_in_executor(self.page.turns, self.page.session.refresh)
+            content = await loop.run_in_executor(turns, work)
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
         except HmrfError as error:
@@ -156,7 +158,7 @@ class Shown(Guarded):
         view = _VIEWS.get(what)
         if view is None:
             raise HTTPError(405 if what in _CHANGES else 404)
-        await self.reply(partial(view, self.page, self._argument))
+        await self.reply(partial(view, self.page, self._argument), self.page.reads)
 
     async def post(self, what: str) -> None:
         """Change something."""
@@ -164,7 +166,7 @@ class Shown(Guarded):
         if change is None:
             raise HTTPError(405 if what in _VIEWS else 404)
         content = self._content()
-        await self.reply(partial(change, self.page, content))
+        await self.reply(partial(change, self.page, content), self.page.turns)
 
     def _argument(self, name: str) -> str:
         return self.get_query_argument(name, "")[:LONGEST_WORDS]

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
 
-from hmrf_dask.active.rounds import Known, Person, next_question, outlook
+from hmrf_dask.active.known import Known
+from hmrf_dask.active.rounds import Person, next_question, outlook
+from hmrf_dask.answers.beliefs import Beliefs, believe
 from hmrf_dask.answers.journal import Journal
 from hmrf_dask.answers.records import (
     ANSWERS,
@@ -72,17 +74,13 @@ class Notes:
     @cached_property
     def known(self) -> Known:
         """Groups of documents, and which are apart."""
-        return Known(self.answers)
+        return Known.of(self.answers)
 
     @cached_property
     def n_known_pairs(self) -> int:
         """How many pairs of documents are known, by answers or by what follows from them."""
         known = self.known
-        members: dict[str, set[str]] = defaultdict(set)
-        for entry in self.answers:
-            for document in (*entry.documents, *entry.shown):
-                members[known.group(document)].add(document)
-        sizes = Counter({group: len(documents) for group, documents in members.items()})
+        sizes = {group: len(members) for group, members in known.members.items()}
         within = sum(size * (size - 1) // 2 for size in sizes.values())
         across = sum(
             sizes[group] * sizes[rival]
@@ -91,6 +89,11 @@ class Notes:
             if group < rival
         )
         return within + across
+
+    @cached_property
+    def beliefs(self) -> Beliefs:
+        """What the answers say together, as the next fit will take them."""
+        return believe(self.answers)
 
     @cached_property
     def chains(self) -> Chains:
@@ -170,8 +173,7 @@ class Session:
         """Ask about this from now on: after a refit there are new questions and groups."""
         self.material, self._gone = material, set[str]()
         self._skipped.clear()
-        self.library = Library(material.texts)
-        self.library.get(material.documents())
+        self.library = Library(material)
         self.weigh = material.weigh or self.library.weights()
         self.groups = {group.document: group for group in material.groups}
 

@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from hmrf_dask.answers.records import DIFFERENT, NEW, NONE, PAIR, SAME, UNKNOWN, Entry, Question
 from hmrf_dask.errors import InvalidInputError, counted
-from hmrf_dask.page.material import Document, Group
+from hmrf_dask.jobs.texts import Document
+from hmrf_dask.page.material import Group
 from hmrf_dask.page.session import Open, Saved, Session
 from hmrf_dask.page.telling import Marks, marks_of_groups, marks_of_pair, passages, segments
 
 JSON = dict[str, Any]
 GONE: Final = "This document is gone."
+N_REPRESENTATIVES: Final = 2
 EXCERPT: Final = 400  # characters of a document in a list
 SAID: Final[Mapping[str, str]] = {
     SAME: "same",
@@ -89,7 +91,8 @@ def columns_view(session: Session, ticket: str, document: str) -> JSON:
     """Return the other columns of a document of an open question."""
     if document not in session.opened(ticket).question.documents:
         raise InvalidInputError("a document must be of the question that is open, got another")
-    columns = session.library.get([document])[document].columns
+    shown = session.library.get([document])[document]
+    columns = {"file": shown.source, **shown.metadata}
     return {"columns": {"id": document, **{name: str(one) for name, one in columns.items()}}}
 
 
@@ -106,12 +109,13 @@ def _placed(session: Session, question: Question) -> list[Group]:
 
 
 def _group(session: Session, group: Group, question: Question) -> JSON:
-    return {**group_view(session, group), "open": group.document in question.shown}
+    shown = group_view(session, group, question.documents)
+    return {**shown, "open": group.document in question.shown}
 
 
-def group_view(session: Session, group: Group) -> JSON:
-    """Return a group: its name, its words, and two documents that represent it."""
-    texts = session.library.get(group.representatives)
+def group_view(session: Session, group: Group, besides: tuple[str, ...] = ()) -> JSON:
+    """Return a group: its name, its words, and two documents of it that are not shown anyhow."""
+    near = [one for one in group.representatives if one not in besides]
     return {
         "document": group.document,
         "name": session.called(group.document),
@@ -119,8 +123,7 @@ def group_view(session: Session, group: Group) -> JSON:
         "words": list(group.words),
         "size": group.size,
         "representatives": [
-            {"id": one, "text": " ".join(texts[one].text[:EXCERPT].split()) if one in texts else GONE}
-            for one in group.representatives
+            {"id": one, "text": excerpt(session, one)} for one in near[:N_REPRESENTATIVES]
         ],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -14,7 +14,8 @@ from typing import Any
 
 from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.answers.records import Question
-from hmrf_dask.page.material import Document, Group, Material
+from hmrf_dask.jobs.texts import Document
+from hmrf_dask.page.material import Group, Material
 from hmrf_dask.page.refit import Refit
 from hmrf_dask.page.security import XSRF, Guard
 from hmrf_dask.page.server import Page, listening, serve
@@ -35,11 +36,15 @@ class Shelf:
     def __init__(self, documents: Mapping[str, str]) -> None:
         self.documents = dict(documents)
 
-    def read(self, ids: Sequence[str]) -> dict[str, Document]:
-        """Return those that are there."""
-        columns = {"source": "shelf"}
+    def read(self, ids: Iterable[str]) -> dict[str, Document]:
+        """Return documents, some of which are gone."""
         there = self.documents
-        return {one: Document(one, there[one], columns) for one in ids if one in there}
+        return {
+            one: Document(one, there[one], {"label": "none"}, source="shelf")
+            if one in there
+            else Document(one, missing="it is gone")
+            for one in ids
+        }
 
 
 def documents(n_documents: int, topics: Mapping[str, str] = TOPICS) -> dict[str, str]:
@@ -70,7 +75,7 @@ def material_of(texts: Mapping[str, str], shelf: Shelf | None = None) -> Materia
 def page_of(session: Session, port: int, refit: Refit | None = None) -> Page:
     """Return a page with new secrets."""
     guard = Guard.of("127.0.0.1")
-    return Page(session, guard, refit or Refit(), list, port, ThreadPoolExecutor(1))
+    return Page(session, guard, refit or Refit(), list, port, ThreadPoolExecutor(1), ThreadPoolExecutor(1))
 
 
 class Running:

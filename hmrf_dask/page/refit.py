@@ -1,17 +1,13 @@
-"""A fit with the answers so far, in a process of its own while the page goes on; rounds so far."""
+"""A fit with the answers so far, in a process of its own while the page goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from hmrf_dask.errors import HmrfError, InvalidInputError, in_words
-from hmrf_dask.jobs.places import NAME, Report
-from hmrf_dask.releases.release import Release, read_if_whole, release_log
-from hmrf_dask.storage.stores import open_storage
 
 JSON = dict[str, Any]
 
@@ -95,31 +91,3 @@ class Refit:
     def close(self) -> None:
         """Wait for nothing more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def rounds(output: str, times: Sequence[str] = ()) -> list[JSON]:
-    """Return the releases of an output that are there, the last one first.
-
-    `times` are those of the answers.
-    """
-    storage = open_storage(output, {}, durable=False)
-    numbers = sorted(release_log(storage).numbers(), reverse=True)
-    found = [one for number in numbers if (one := read_if_whole(storage, number)) is not None]
-    return [round_of(output, release, times) for release in found]
-
-
-def round_of(output: str, release: Release, times: Sequence[str] = ()) -> JSON:
-    """Return a release in numbers."""
-    storage = open_storage(output, {}, durable=False)
-    report = Report.from_json(storage.read(f"runs/{release.run}/{NAME}"), output)
-    made = datetime.fromisoformat(release.when)
-    return {
-        "release": release.number,
-        "when": release.when[:16].replace("T", " "),
-        "answers": sum(datetime.fromisoformat(one) <= made for one in times if one),
-        "clusters": report.clusters.get("number"),
-        "J": report.fit.get("J"),
-        "nmi": report.nmi,
-        "documents": report.documents.get("all"),
-        "moved": report.documents.get("moved"),
-    }

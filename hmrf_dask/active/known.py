@@ -138,10 +138,11 @@ class Known:
         ]
         if len(left) == 1 < len(groups) and self._all_apart(groups):
             return []
-        total = sum(share for _, share in left)
-        if len(left) == len(groups) and total <= 1.0:
-            return left  # what is lacking to 1 is that it belongs to none of them
-        return [(document, share / total if total else 1 / len(left)) for document, share in left]
+        lost = sum(likely) - sum(share for _, share in left)
+        remaining = 1.0 - lost  # what is lacking to 1 is that it belongs to none of them
+        if remaining <= 0.0:
+            return [(document, 1.0 / len(left)) for document, _ in left]
+        return [(document, min(share / remaining, 1.0)) for document, share in left]
 
     def _all_apart(self, groups: list[str]) -> bool:
         return all(

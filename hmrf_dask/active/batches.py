@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from hmrf_dask.active.answers import Answers
 from hmrf_dask.active.known import Known
 from hmrf_dask.active.pool import FIRST_GAP, ODDS, Pool
 from hmrf_dask.active.rounds import asks
 from hmrf_dask.answers.records import CHOICE, MOST_SHOWN, PAIR, Entry, Question
-from hmrf_dask.answers.standing import standing
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError
@@ -90,8 +90,8 @@ def next_choices(
         How many; there are fewer where nothing is left to ask.
     X : sparse matrix or array, ndarray, dask array, Corpus or path of one
         The rows that the estimator was fitted on; an output knows its own.
-    answers : Constraints, or sequence of Entry, optional
-        What was answered so far. Of an output it is what its release was made with.
+    answers : Constraints, Answers, or sequence of Entry, optional
+        What was answered so far; without it, of an output, what its journal and its last fit have.
 
     Returns
     -------
@@ -170,13 +170,13 @@ def known_from(answers: Any, corpus: Corpus) -> Known:
                 "give both ids, or neither"
             )
         return Known.of_pairs(answers)
-    entries = list(answers)
+    entries = list(answers.entries if isinstance(answers, Answers) else answers)
     if not all(isinstance(entry, Entry) for entry in entries):
         raise InvalidInputError(
-            f"answers must be Constraints or entries of a journal, got {answers!r:.60}; make one "
-            "of them"
+            f"answers must be Constraints, Answers or entries of a journal, got {answers!r:.60}; "
+            "make one of them"
         )
-    return Known.of(standing(entries))
+    return Known.believed(entries)
 
 
 # ---- a batch
@@ -319,7 +319,8 @@ class Batch:
         own = far.cosines[np.arange(len(far.labels)), far.labels]
         distance = 1.0 - own
         density = -far.values / np.maximum(distance, 1e-12)
-        names, found = _ids(far), list[Question]()
+        names = _ids(far)
+        found: list[Question] = []
         while len(found) < most and len(names):
             worth = distance * density
             best = int(np.lexsort((far.rows.block.ids, -worth))[0])

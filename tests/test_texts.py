@@ -27,7 +27,7 @@ def test_texts_are_those_of_the_documents(ran: JobCorpus, monkeypatch: pytest.Mo
     assert {name: one.text for name, one in read.items()} == {
         one["id"]: one["text"] for one in wanted
     }
-    assert {one.metadata["label"] for one in read.values()} <= {"space", "motor", "faith"}
+    assert {one.columns["label"] for one in read.values()} <= {"space", "motor", "faith"}
     assert {one.cluster for one in read.values()} <= {0, 1, 2}
     assert not any(one.missing or one.changed for one in read.values())
     assert len(seen) == len(set(seen))

@@ -290,6 +290,8 @@ def _answers(answers: dict[str, Any]) -> Iterator[str]:
             f"violated: {violated['must']:,} of {counted(pairs['must'], 'must-link')}, "
             f"{violated['cannot']:,} of {counted(pairs['cannot'], 'cannot-link')}"
         )
+    if journal := answers.get("journal"):
+        yield f"{counted(journal['answers'], 'answer')} of the journal taken"
     if suspect := answers.get("suspect", 0):  # runs of former versions have none
         yield f"{counted(suspect, 'answer')} more likely wrong than right"
     for name, words in (("quarantined", "of answers quarantined"), ("waiting", WAITING)):
@@ -324,6 +326,8 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     yield f"{_bold(kind)} {inspection['place']}"
     if kind == "output":
         yield from (_release(inspection["release"]), _holder(inspection["holder"]))
+        if journal := inspection["journal"]:
+            yield _journal(journal)
     if kind == "run" and not inspection["running"]:
         yield "the fit is done"
     if kind == "job run" and not report:
@@ -342,6 +346,16 @@ def _release(release: dict[str, Any] | None) -> str:
         f"release {release['number']} of run {release['run']}, {release['when']}, "
         f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {counts}"
     )
+
+
+def _journal(journal: dict[str, Any]) -> str:
+    taken = journal["taken"] or {"end": 0, "answers": 0}
+    line = f"journal: {counted(journal['answers'], 'answer')}"
+    if journal["end"] > taken["end"]:
+        line += f", {taken['answers']:,} when the last release was made: run the job to use all"
+    if journal["bad"]:
+        line += f"; {counted(journal['bad'], 'line')} cannot be read"
+    return line
 
 
 def _holder(holder: dict[str, Any] | None) -> str:

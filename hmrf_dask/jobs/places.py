@@ -11,6 +11,7 @@ from typing import Any
 
 from hmrf_dask.checkpoints.directory import CommitLog
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.journal import KEY, take
 from hmrf_dask.jobs.progress import PROGRESS
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.own_files import HASHES
@@ -296,8 +297,16 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
         "running": holder is not None,
         "release": published,
         "holder": None if holder is None else asdict(holder),
+        "journal": _journal(url, release),
         "progress": _run_progress(url, *at_work) if at_work else None,
     }
+
+
+def _journal(url: str, release: Release | None) -> dict[str, Any] | None:
+    """Return how far the journal of an output is, and how far the last release took it."""
+    described = take(url).described()
+    taken = None if release is None else release.ledger.get(KEY)
+    return {**described[KEY], "taken": taken} if described else None
 
 
 def _checked(storage: Storage, release: Release, verify: bool) -> int:

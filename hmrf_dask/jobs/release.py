@@ -264,6 +264,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
     return {
         INPUTS: run.inputs.identity,
         JOB: run.inputs.address,
+        **run.inputs.journal.described(),
         SOURCES: entries(run.inputs.sources, rows.file_keys()),
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
@@ -353,6 +354,7 @@ def _report(
             "unknown": len(answers.unknown),
             "waiting": len(answers.waiting),
             "unused": answers.n_unused,
+            **run.inputs.journal.described(),
         },
         fit=results.fit,
         clusters={"number": len(lineage.ids), **dict(sorted(kinds.items()))},

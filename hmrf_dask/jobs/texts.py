@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -40,7 +41,7 @@ class Document:
     id : str
     text : str
         "" where it is missing.
-    metadata : mapping of str to str
+    columns : mapping of str to str
         What else the manifest names: the columns of times and known classes, by their names.
     cluster : int or None
         Its cluster in the last release; None where that has it not.
@@ -54,7 +55,7 @@ class Document:
 
     id: str
     text: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
     cluster: int | None = None
     source: str = ""
     missing: str = ""
@@ -179,7 +180,7 @@ class Texts:
                         yield Document(
                             name,
                             batch.texts[place],
-                            self._metadata({k: v[place] for k, v in batch.extra.items()}),
+                            self._named({k: v[place] for k, v in batch.extra.items()}),
                             source=path,
                             changed=self._is_changed(path),
                         )
@@ -188,7 +189,7 @@ class Texts:
         except (SourceError, InvalidInputError):  # gone, replaced, or damaged meanwhile
             self.__dict__.pop("_sources", None)
 
-    def _metadata(self, values: Mapping[str, str | None]) -> Mapping[str, str]:
+    def _named(self, values: Mapping[str, str | None]) -> Mapping[str, str]:
         columns = {"time": self._columns.time, "label": self._columns.label}
         return {columns[name] or name: value for name, value in values.items() if value is not None}
 
@@ -198,11 +199,12 @@ class Texts:
             values = pa.array(new, pa.string())
             files = assignments_of(self.release.files).items()
             with ThreadPoolExecutor(_THREADS) as pool:
-                for homes in pool.map(lambda file: self._in_assignments(*file, values), files):
+                for homes in pool.map(self._in_assignments, files, repeat(values)):
                     self._homes |= homes
         return {one: self._homes[one] for one in wanted if one in self._homes}
 
-    def _in_assignments(self, name: str, sha256: str, wanted: pa.Array) -> dict[str, _Home]:
+    def _in_assignments(self, file: tuple[str, str], wanted: pa.Array) -> dict[str, _Home]:
+        name, sha256 = file
         with explained_to_readers():
             data = read_file(open_output(self.output), name, sha256)
         table = decode_parquet(data, ["doc_id", "cluster"])

@@ -30,6 +30,7 @@ from hmrf_dask.cli.group import (
     scheduler_option,
     where_to_run,
 )
+from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.cli.run_command import run
 from hmrf_dask.limits import RANGES
@@ -246,7 +247,7 @@ def hmrf() -> None:
     """
 
 
-for command in (run, check, suggest_k, inspect, fit, predict, evaluate, demo, completion):
+for command in (run, check, label, suggest_k, inspect, fit, predict, evaluate, demo, completion):
     hmrf.add_command(command)
 
 

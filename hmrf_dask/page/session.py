@@ -150,6 +150,8 @@ class Session:
         How many people are to answer each question.
     clock : callable
         Seconds that only grow.
+    later : callable
+        Does something soon: what beliefs take is nothing that an answer waits for.
     """
 
     def __init__(
@@ -159,14 +161,15 @@ class Session:
         *,
         people: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        later: Callable[[Callable[[], None]], object] = lambda work: work(),
     ) -> None:
-        self.journal, self.people, self._clock = journal, people, clock
+        self.journal, self.people, self._clock, self._later = journal, people, clock, later
         self._entries: dict[str, Entry] = {}
         self._end, self._read_at = 0, -NEWS_SECONDS
         self._open: dict[str, Open] = {}
         self._skipped: dict[str, set[str]] = defaultdict(set)
         self.take(material)
-        self._notes = Notes(())
+        self._notes = self._believed = Notes(())
         self.refresh(now=True)
 
     def take(self, material: Material) -> None:
@@ -197,6 +200,13 @@ class Session:
         if news:
             self._entries |= {entry.id: entry for entry in news}
             self._notes = Notes(self._entries.values())
+            self._later(self._believe)
+
+    def _believe(self) -> None:
+        """Work out what the answers say together, as the next fit will take them."""
+        notes = self._notes
+        if notes is not self._believed and notes.beliefs:
+            self._believed = notes
 
     def _save(self, *entries: Entry) -> None:
         """Write entries, which last when this returns, and only then count them."""
@@ -221,15 +231,26 @@ class Session:
             self._gone.add(question.documents[0])  # since the question was made
 
     def _chosen(self, asker: Asker) -> Question | None:
-        person = Person(
-            asker.name,
-            asker.kind,
-            skipped=frozenset(self._skipped[asker.tab] | self._gone),
-            elsewhere=frozenset(self._elsewhere(asker.tab)),
-        )
+        believed = self._believed
+        left = self._skipped[asker.tab] | self._gone | self._just_answered(believed)
+        elsewhere = frozenset(self._elsewhere(asker.tab))
         return next_question(
-            self.material.batch, self._notes.answers, person, people=self.people
+            self.material.batch,
+            self._notes.answers,
+            Person(asker.name, asker.kind, skipped=frozenset(left), elsewhere=elsewhere),
+            people=self.people,
+            beliefs=believed.beliefs,
         )
+
+    def _just_answered(self, believed: Notes) -> set[str]:
+        """Return the documents that answers seem to settle which beliefs do not count yet."""
+        new = {one.documents[0] for one in self._notes.answers if one.id not in believed.by_id}
+        known = self._notes.known
+        return {
+            question.documents[0]
+            for question in self.material.batch
+            if question.documents[0] in new and not known.left(question)
+        }
 
     def _elsewhere(self, tab: str) -> set[str]:
         """Return the documents that others are asked about now."""

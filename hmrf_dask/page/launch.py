@@ -1,0 +1,174 @@
+"""From an output to a page that answers: what is asked, where answers go, and the address."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from hmrf_dask.answers.journal import journal_address, open_journal
+from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
+from hmrf_dask.jobs.parent import JOB
+from hmrf_dask.jobs.questions import batch_of, questions_of
+from hmrf_dask.jobs.texts import Texts
+from hmrf_dask.page.material import Material
+from hmrf_dask.page.output import material_of, progress_of, refit, rounds_of
+from hmrf_dask.page.refit import Outcome, Refit
+from hmrf_dask.page.security import Guard
+from hmrf_dask.page.server import Page, listening, serve
+from hmrf_dask.page.session import Session
+from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a page is to ask about, and where it listens.
+
+    Attributes
+    ----------
+    output : str
+    questions : int
+        Of a round, where the release has none.
+    people : int
+        How many answer each question.
+    journal : str or None
+        Where answers go, None for the journal of the output.
+    job : str
+        The job file, "" where the release says where it is.
+    host : str
+    port : int
+        0 for any that is free.
+    browser : bool
+        Whether to open one.
+    """
+
+    output: str
+    questions: int = 25
+    people: int = 1
+    journal: str | None = None
+    job: str = ""
+    host: str = "127.0.0.1"
+    port: int = 0
+    browser: bool = False
+
+
+def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
+    """Serve a page about an output until the process is ended.
+
+    Parameters
+    ----------
+    wanted : Wanted
+    say : callable
+        Called with what a person is told.
+    address : callable
+        Called with the address that a person is to open.
+    """
+    output = absolute_url(wanted.output)
+    where = absolute_url(wanted.journal or journal_address(output), "a journal")
+    _refuse_read_only(where)
+    sockets = listening(wanted.host, wanted.port)
+    try:
+        say("reading the last release, and choosing questions where it has none ...")
+        page = _page(wanted, output, where, sockets[0].getsockname()[1])
+    except BaseException:
+        for one in sockets:
+            one.close()
+        raise
+    say(f"answers are saved in {where}; Ctrl-C ends the page")
+    url = f"http://{_called(wanted.host)}:{page.port}/?token={page.guard.token}"
+
+    def opened() -> None:
+        address(url)
+        if wanted.browser and _has_browser():
+            threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
+
+    try:
+        asyncio.run(serve(page, sockets, opened, asyncio.Event()))
+    finally:
+        say(f"{counted(len(page.session.notes.answers), 'answer')} in {where} stand")
+
+
+def _page(wanted: Wanted, output: str, where: str, port: int) -> Page:
+    turns, reads = (ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("turns", "reads"))
+    session = Session(
+        _material(wanted, output),
+        open_journal(where),
+        people=wanted.people,
+        later=reads.submit,
+    )
+
+    def again() -> Outcome:
+        """Run the job again, then ask about what came of it."""
+        job = wanted.job or str(Texts(output).release.ledger[JOB])
+        outcome = refit(output, ["run", job])
+        turns.submit(session.take, _material(wanted, output)).result()
+        return outcome
+
+    refused = "" if where == journal_address(output) else _ELSEWHERE
+    return Page(
+        session=session,
+        guard=Guard.of(wanted.host),
+        refit=Refit(None if refused else again, partial(progress_of, output), refused),
+        rounds=lambda: rounds_of(output, [one.time for one in session.notes.answers]),
+        port=port,
+        turns=turns,
+        reads=reads,
+    )
+
+
+_ELSEWHERE = (
+    "A run takes the journal of the output, and answers go to another file here: import them, then "
+    "run the job."
+)
+
+
+def _material(wanted: Wanted, output: str) -> Material:
+    """Return what there is to ask about the last release."""
+    texts = Texts(output, wanted.job)
+    batch = questions_of(output) or batch_of(output, wanted.questions)[1]
+    if not batch:
+        raise InvalidInputError(
+            f"there must be something to ask, got {output}, about whose documents no question is "
+            "left; add documents, or more clusters"
+        )
+    return material_of(texts, batch)
+
+
+def _refuse_read_only(where: str) -> None:
+    """Refuse a place on this machine where answers cannot be saved, before anybody answers."""
+    if not is_local(where):
+        return
+    path = local_path(where)
+    place = path if os.path.exists(path) else os.path.dirname(path)
+    if not os.access(place, os.W_OK):
+        raise ConfigurationError(
+            f"answers must have a place where they can be saved, got {where}, which cannot be "
+            "written; name another file by --journal"
+        )
+
+
+def _called(host: str) -> str:
+    """Return an address as browsers take it.
+
+    Examples
+    --------
+    >>> _called("::1"), _called("0.0.0.0")
+    ('[::1]', '127.0.0.1')
+    """
+    if host in ("0.0.0.0", "::"):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _has_browser() -> bool:
+    """Return whether a window may open here: not over ssh, and not in a terminal."""
+    screen = sys.platform == "darwin" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    return screen and "SSH_CONNECTION" not in os.environ

@@ -19,6 +19,7 @@ from hmrf_dask.active.answers import Answers
 from hmrf_dask.active.known import Known
 from hmrf_dask.active.pool import FIRST_GAP, ODDS, Pool
 from hmrf_dask.active.rounds import asks
+from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.records import CHOICE, MOST_SHOWN, PAIR, Entry, Question
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
@@ -170,13 +171,15 @@ def known_from(answers: Any, corpus: Corpus) -> Known:
                 "give both ids, or neither"
             )
         return Known.of_pairs(answers)
-    entries = list(answers.entries if isinstance(answers, Answers) else answers)
+    if isinstance(answers, Answers):
+        return Known.believed(answers.entries, answers.beliefs)
+    entries = list(answers)
     if not all(isinstance(entry, Entry) for entry in entries):
         raise InvalidInputError(
             f"answers must be Constraints, Answers or entries of a journal, got {answers!r:.60}; "
             "make one of them"
         )
-    return Known.believed(entries)
+    return Known.believed(entries, believe(entries))
 
 
 # ---- a batch
@@ -345,7 +348,7 @@ class Batch:
             ]
         shares = self.clusters.sizes / max(int(self.clusters.sizes.sum()), 1)
         allowed = np.maximum(np.floor(2 * self.n * shares), 1)
-        found = []
+        found: list[Question] = []
         for _, _, place, question in sorted(ranked, key=lambda entry: entry[:2]):
             label = self.found.between.labels[place]
             if len(found) < most and allowed[label]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import combinations
 
-from hmrf_dask.answers.beliefs import believe
+from hmrf_dask.answers.beliefs import Beliefs
 from hmrf_dask.answers.records import (
     CHOICE,
     DIFFERENT,
@@ -79,13 +79,14 @@ class Known:
         return known
 
     @classmethod
-    def believed(cls, entries: Iterable[Entry], pairs: Constraints | None = None) -> Known:
-        """Return what answers say, some of which may be wrong, and pairs given next to them.
+    def believed(
+        cls, entries: Iterable[Entry], beliefs: Beliefs, pairs: Constraints | None = None
+    ) -> Known:
+        """Return what is believed of entries, and pairs given next to them.
 
-        Only documents that are settled are in groups; see `answers.beliefs`.
+        Only documents that are settled are in groups.
         """
-        said = cls.of(stand := standing(entries))
-        beliefs = believe(stand)
+        said = cls.of(standing(entries))
         together = [beliefs.constraints(), *([] if pairs is None else [pairs.as_text()])]
         same = [(a, b) for one in together for a, b in one.must_link.tolist()]
         different = [(a, b) for one in together for a, b in one.cannot_link.tolist()]

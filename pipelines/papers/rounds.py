@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 
 from hmrf_dask import HMRFKMeans
-from hmrf_dask.active import next_choices
+from hmrf_dask.active import Answers, next_choices
 from hmrf_dask.active.rounds import Person, next_question
-from hmrf_dask.answers.records import DIFFERENT, PAIR, SAME, Entry
+from hmrf_dask.answers.records import DIFFERENT, PAIR, SAME, Entry, Question
 from hmrf_dask.errors import HmrfWarning
 from pipelines.papers.cells import Curves
 from pipelines.papers.harness import main
@@ -32,38 +32,43 @@ SETS = {
 }
 
 
-def nightly(fold: Fold, n_answers: float) -> Given:
+def nightly(fold: Fold, n_answers: float, *, trust: float | None = None) -> Given:
     """Return the answers to so many questions, 25 a night, each night about the last fit."""
-    entries: list[Entry] = []
+    n_clusters, entries = int(fold.classes.max()) + 1, list[Entry]()
+    answers = Answers(entries, trust=trust, n_clusters=n_clusters)
     while len(entries) < n_answers:
-        given = given_of(entries)
-        model = HMRFKMeans(int(fold.classes.max()) + 1, random_state=2 * fold.run + fold.number)
+        given = given_of(answers)
+        model = HMRFKMeans(n_clusters, random_state=2 * fold.run + fold.number)
         with warnings.catch_warnings():
             # a few short messages have no word that is left, and the fit says so every time
             warnings.filterwarnings("ignore", r"\d+ rows are zero", HmrfWarning)
             model.fit(fold.values, must_link=given.must_link, cannot_link=given.cannot_link)
-            batch = next_choices(model, A_NIGHT, X=fold.values, answers=entries)
+            batch = next_choices(model, A_NIGHT, X=fold.values, answers=answers)
         night = len(entries) + A_NIGHT
         while len(entries) < night:
-            question = next_question(batch, entries, Person(kind=PAIR), control=0.0)
+            person = Person(kind=PAIR)
+            question = next_question(batch, entries, person, control=0.0, beliefs=answers.beliefs)
             if question is None:
-                return given_of(entries)
-            classes = {int(fold.classes[int(name)]) for name in question.documents}
-            answer = SAME if len(classes) == 1 else DIFFERENT
-            name = f"{len(entries):06d}"
-            entries.append(
-                Entry(name, PAIR, question.documents, (), answer, likely=question.likely)
-            )
-    return given_of(entries)
+                return given_of(answers)
+            entries.append(_answered(question, fold, len(entries)))
+            answers = Answers(entries, trust=trust, n_clusters=n_clusters)
+    return given_of(answers)
 
 
-def given_of(entries: list[Entry]) -> Given:
-    """Return what was said as pairs of rows."""
-    pairs = [
-        [tuple(map(int, entry.documents)) for entry in entries if entry.answer == answer]
-        for answer in (SAME, DIFFERENT)
-    ]
-    return Given(*(np.array(some, np.int64).reshape(-1, 2) for some in pairs))
+def _answered(question: Question, fold: Fold, number: int) -> Entry:
+    """Return what somebody says who knows the classes."""
+    classes = {int(fold.classes[int(name)]) for name in question.documents}
+    answer = SAME if len(classes) == 1 else DIFFERENT
+    return Entry(f"{number:06d}", PAIR, question.documents, (), answer, likely=question.likely)
+
+
+def given_of(answers: Answers) -> Given:
+    """Return what answers tell a fit, as pairs of rows."""
+    pairs = answers.constraints()
+    both = (
+        np.array(some, np.int64).reshape(-1, 2) for some in (pairs.must_link, pairs.cannot_link)
+    )
+    return Given(*both)
 
 
 def anywhere(fold: Fold, n_answers: float) -> Given:
@@ -79,7 +84,7 @@ STUDIES = tuple(
         ask,
     )
     for rows, load in SETS.items()
-    for how, ask in ((CHOSEN, nightly), (RANDOM, anywhere))
+    for how, ask in ((CHOSEN, nightly), (RANDOM, anywhere), ("certain", partial(nightly, trust=1.0)))
 )  # fmt: skip
 
 

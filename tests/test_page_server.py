@@ -11,10 +11,12 @@ import pytest
 
 from hmrf_dask.answers import journal as journals
 from hmrf_dask.answers.journal import open_journal
+from hmrf_dask.answers.records import Question
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.page.refit import Outcome, Refit
 from hmrf_dask.page.security import XSRF
 from hmrf_dask.page.server import listening
+from hmrf_dask.page.session import Asker
 from tests.support.pages import Running, Shelf, documents, running, session_of
 
 
@@ -174,7 +176,8 @@ def test_an_answer_that_is_none_is_refused_in_words(page, tmp_path, sent, status
 def test_a_change_must_be_json_of_some_size(page):
     headers = {**page.headers(), "Content-Type": "text/plain"}
     assert page.request("POST", "/api/undo", {}, headers)[0] == 415
-    assert page.request("POST", "/api/comment", {"text": "x" * 200_000})[0] in (400, 413)
+    with pytest.raises(ConnectionError):  # it hangs up
+        page.request("POST", "/api/comment", {"text": "x" * 200_000})
 
 
 # ---- answers
@@ -220,16 +223,20 @@ def test_undo_goes_back_as_far_as_one_wants_and_after_a_restart(tmp_path):
     assert [one.about for one in saved(tmp_path) if one.kind == "undo"] == asked[::-1]
 
 
-def test_a_contradiction_is_shown_with_its_chain(page):
-    """The page asks a document against one group after the other; a change contradicts."""
-    first = answered(page, "same")
-    second = answered(page, "same")
-    entries = {one["id"]: one for one in page.get("/api/answers")["answers"]}
-    assert first["contradiction"] is None
-    ids = [{doc["id"] for doc in entries[one["id"]]["documents"]} for one in (first, second)]
-    assert ids[0] & ids[1]
-    changed = page.post("change", about=second["id"], option="different", annotator="Ada")
-    assert changed["contradiction"] is None
+def test_a_contradiction_is_shown_with_its_chain_and_a_link_is_taken_back(page):
+    session, asker = page.page.session, Asker("Ada", "1", "pair")
+    said = [("space/0005", "space/0000", "same"), ("space/0010", "space/0005", "same")]
+    said.append(("space/0010", "space/0000", "different"))
+    for first, second, word in said:
+        opened = session.open(Question("pair", (first, second)), asker)
+        who = {"annotator": "Ada", "kind": "pair", "ticket": opened.ticket}
+        reply = page.post("answer", answer=word, **who)
+    links = reply["contradiction"]["links"]
+    assert [one["says"] for one in links] == ["same", "same", "different"]
+    assert len(page.get("/api/disputes")["contradictions"]) == 1
+    assert page.get("/api/answers?only=disputed")["total"] == 3
+    page.post("undo", about=links[1]["id"], annotator="Ada")
+    assert page.get("/api/disputes")["contradictions"] == []
 
 
 def test_a_list_of_answers_is_searched_filtered_commented_and_changed(page):
@@ -292,7 +299,7 @@ def test_a_full_disk_is_said_and_the_question_stays(page, tmp_path, monkeypatch)
         patched.setattr(journals.os, "write", full)
         status, body, _ = page.request("POST", "/api/answer", sent)
     assert status == 503
-    assert b"No space left" in body
+    assert b"cannot save an answer" in body
     assert (tmp_path / "journal.jsonl").read_bytes() == before
     assert page.request("POST", "/api/answer", sent)[0] == 200
     assert len(saved(tmp_path)) == 2
@@ -308,7 +315,9 @@ def test_two_people_at_once_lose_nothing_and_save_nothing_twice(tmp_path):
             reply = page.post("next", **who)
             while question := reply["question"]:
                 topic = question["documents"][0]["id"].partition("/")[0]
-                places = [one["document"] for one in question.get("groups", question["documents"][1:])]
+                shown = question["documents"][1:]
+                groups = question.get("groups", [{"document": one["id"]} for one in shown])
+                places = [one["document"] for one in groups]
                 chosen = next((one for one in places if one.startswith(topic)), None)
                 pair = question["kind"] == "pair"
                 sent = {"answer": "same" if chosen or not pair else "different", "chosen": None if pair else chosen}

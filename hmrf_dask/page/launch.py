@@ -74,13 +74,12 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
     output = absolute_url(wanted.output)
     where = absolute_url(wanted.journal or journal_address(output), "a journal")
     _refuse_read_only(where)
-    sockets = listening(wanted.host, wanted.port)
+    listener = listening(wanted.host, wanted.port)
     try:
         say("reading the last release, and choosing questions where it has none ...")
-        page = _page(wanted, output, where, sockets[0].getsockname()[1])
+        page = _page(wanted, output, where, listener.getsockname()[1])
     except BaseException:
-        for one in sockets:
-            one.close()
+        listener.close()
         raise
     say(f"answers are saved in {where}; Ctrl-C ends the page")
     url = f"http://{_called(wanted.host)}:{page.port}/?token={page.guard.token}"
@@ -91,7 +90,7 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
     try:
-        asyncio.run(serve(page, sockets, opened, asyncio.Event()))
+        asyncio.run(serve(page, listener, opened, asyncio.Event()))
     finally:
         say(f"{counted(len(page.session.notes.answers), 'answer')} in {where} stand")
 

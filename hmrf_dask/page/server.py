@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
 from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError, in_words
@@ -376,23 +375,22 @@ def _quiet(handler: RequestHandler) -> None:
     """Log nothing of a request: its first address has the token."""
 
 
-def listening(host: str, port: int) -> list[socket.socket]:
-    """Return sockets on an address, or raise ConfigurationError where it cannot be had.
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket at an address, or raise ConfigurationError where it cannot be had.
 
     Examples
     --------
-    >>> [one.close() for one in listening("127.0.0.1", 0)]
-    [None]
+    >>> listening("127.0.0.1", 0).close()
     """
     try:
-        return bind_sockets(port, host)
+        return _bound(host, port)
     except socket.gaierror as error:
         raise ConfigurationError(
             f"--host must be an address of this machine, got {host!r} ({error.strerror}); "
             "leave it out, or name another"
         ) from error
-    except (OSError, OverflowError) as error:
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(
                 f"the port must be free, got {port}, at which another program answers (maybe "
                 "another page); end that, or give --port with another number"
@@ -403,12 +401,26 @@ def listening(host: str, port: int) -> list[socket.socket]:
         ) from error
 
 
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
 async def serve(
-    page: Page, sockets: list[socket.socket], opened: Callable[[], None], end: asyncio.Event
+    page: Page, listener: socket.socket, opened: Callable[[], None], end: asyncio.Event
 ) -> None:
     """Answer requests until the end comes; `opened` is called once the first one may come."""
     server = HTTPServer(application(page), max_body_size=BODY_BYTES, max_header_size=2**16)
-    server.add_sockets(sockets)
+    server.add_socket(listener)
     try:
         opened()
         await end.wait()

@@ -92,7 +92,7 @@ def columns_view(session: Session, ticket: str, document: str) -> JSON:
     if document not in session.opened(ticket).question.documents:
         raise InvalidInputError("a document must be of the question that is open, got another")
     shown = session.library.get([document])[document]
-    columns = {"file": shown.source, **shown.metadata}
+    columns = {"file": shown.source, **shown.columns}
     return {"columns": {"id": document, **{name: str(one) for name, one in columns.items()}}}
 
 

@@ -125,15 +125,15 @@ class Running:
 @contextmanager
 def running(session: Session, refit: Refit | None = None) -> Iterator[Running]:
     """Serve a page in a thread."""
-    sockets = listening("127.0.0.1", 0)
-    page = page_of(session, sockets[0].getsockname()[1], refit)
+    listener = listening("127.0.0.1", 0)
+    page = page_of(session, listener.getsockname()[1], refit)
     started, ended = threading.Event(), threading.Event()
     ending: list[Any] = []
 
     async def work() -> None:
         end = asyncio.Event()
         ending.extend([asyncio.get_running_loop(), end])
-        await serve(page, sockets, started.set, end)
+        await serve(page, listener, started.set, end)
 
     def run() -> None:
         asyncio.run(work())
@@ -148,6 +148,7 @@ def running(session: Session, refit: Refit | None = None) -> Iterator[Running]:
         loop.call_soon_threadsafe(end.set)
         assert ended.wait(10)
         page.turns.shutdown()
+        page.reads.shutdown()
 
 
 def session_of(

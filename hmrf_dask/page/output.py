@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from hmrf_dask.page.material import Group, Material
 from hmrf_dask.page.refit import JSON, Outcome, Progress
 from hmrf_dask.page.telling import Weights
 from hmrf_dask.releases.lineage import Lineage
+from hmrf_dask.releases.ownership import read_owner
 from hmrf_dask.releases.release import Release, read_file, read_if_whole, release_log
 from hmrf_dask.storage.parquet import decode_parquet
 from hmrf_dask.storage.stores import Storage, open_storage
@@ -44,7 +44,8 @@ def material_of(texts: Texts, batch: Sequence[Question]) -> Material:
     shown = list(dict.fromkeys(one for question in batch for one in question.shown))
     anchors = texts.read(shown)
     groups = sorted((_group(one, anchors, clusters) for one in shown), key=_place)
-    name = texts.output.rstrip("/").rpartition("/")[2]
+    owner = read_owner(storage)
+    name = owner.job if owner and owner.job else texts.output.rstrip("/").rpartition("/")[2]
     weigh = _weights(storage, texts.release)
     return Material(name, tuple(batch), tuple(groups), texts, weigh)
 

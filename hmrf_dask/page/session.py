@@ -35,6 +35,7 @@ from hmrf_dask.page.material import Group, Library, Material
 
 OPEN_SECONDS: Final = 600.0  # for which nobody else is asked about an open question's document
 NEWS_SECONDS: Final = 2.0  # after which the journal is read again: others may write it, too
+NAMED_BY: Final = 4  # words of a group that nobody named
 LONGEST_PAUSE: Final = 3600.0  # of an answer; more says nothing
 
 
@@ -378,7 +379,7 @@ class Session:
     def called(self, document: str) -> str:
         """Return what the group is called that a document stands for."""
         group = self.groups.get(document) or Group(document)
-        name = self._notes.name_of(group) or ", ".join(group.words[:4])
+        name = self._notes.name_of(group) or ", ".join(group.words[:NAMED_BY])
         if name:
             return name
         texts = self.library.get([document])

@@ -9,7 +9,7 @@ from hmrf_dask.answers.records import DIFFERENT, NEW, NONE, PAIR, SAME, UNKNOWN,
 from hmrf_dask.errors import InvalidInputError, counted
 from hmrf_dask.jobs.texts import Document
 from hmrf_dask.page.material import Group
-from hmrf_dask.page.session import Open, Saved, Session
+from hmrf_dask.page.session import NAMED_BY, Open, Saved, Session
 from hmrf_dask.page.telling import Marks, marks_of_groups, marks_of_pair, passages, segments
 
 JSON = dict[str, Any]
@@ -110,7 +110,19 @@ def _placed(session: Session, question: Question) -> list[Group]:
 
 def _group(session: Session, group: Group, question: Question) -> JSON:
     shown = group_view(session, group, question.documents)
-    return {**shown, "open": group.document in question.shown}
+    if session.notes.name_of(group) == "":
+        shown["words"] = shown["words"][NAMED_BY:]  # it is called by the first ones
+    return {**shown, "state": _state(session, group, question)}
+
+
+def _state(session: Session, group: Group, question: Question) -> str:
+    """Return why a group cannot be chosen, in words; "" where it can."""
+    document = question.documents[0]
+    if group.document in question.shown:
+        return ""
+    if session.notes.known.group(group.document) == session.notes.known.group(document):
+        return "its own"
+    return "told apart" if session.notes.known.is_apart(document, group.document) else "not asked"
 
 
 def group_view(session: Session, group: Group, besides: tuple[str, ...] = ()) -> JSON:

@@ -1,6 +1,6 @@
 // The page: views, keys, and who is asked.
 
-import { complain, find } from "./dom.js";
+import { complain, find, say } from "./dom.js";
 import { memory } from "./memory.js";
 import { ask } from "./server.js";
 import { actionOf, nextQuestion } from "./question.js";
@@ -24,6 +24,7 @@ async function open(name) {
     else tab.removeAttribute("aria-current");
   });
   complain("");
+  say("");
   try {
     await views[name]();
   } catch (error) {

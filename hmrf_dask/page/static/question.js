@@ -110,11 +110,12 @@ function reason() {
 
 function choiceView() {
   const keys = {};
+  const anchors = question.groups.some((group) => group.state === "its own");
   const likely = question.groups.length > FEW ? new Set(question.likely.slice(0, MARKED)) : new Set();
   const cards = question.groups.map((group, place) => {
     const key = GROUP_KEYS[place] || "";
     const choose = () => answer("same", group.document);
-    if (key && group.open) keys[key] = choose;
+    if (key && !group.state) keys[key] = choose;
     return groupCard(group, key, choose, likely.has(group.document));
   });
   const view = make("section", { class: "choice" },
@@ -125,7 +126,7 @@ function choiceView() {
       make("ol", { class: "groups" }, cards)),
     make("p", { class: "commands answers" }, commandButtons({
       ...(question.more ? { 0: ["None of these: show more", () => answer("none")] } : {}),
-      n: ["Something new", () => answer("new")],
+      n: [anchors ? "None of these" : "Something new", () => answer("new")],
       u: ["Don't know", () => answer("unknown")],
       ...commands(),
     })));
@@ -136,14 +137,17 @@ function choiceView() {
 
 function groupCard(group, key, choose, likely) {
   const name = make("span", { dir: "auto", class: "name" }, group.name);
-  const chosen = button(name, key, choose, { disabled: !group.open });
-  return make("li", { class: group.open ? "group" : "group closed", onclick: (event) => {
-    if (group.open && !event.target.closest("button") && !String(window.getSelection())) choose();
-  } }, chosen,
-  likely ? make("span", { class: "likely" }, "likely") : null,
-  group.open ? null : make("span", { class: "likely" }, "told apart"),
-  group.words.length ? make("p", { class: "words", dir: "auto" }, group.words.join(" · ")) : null,
-  group.representatives.map((one) => make("p", { class: "representative", dir: "auto" }, excerpt(one.text, 150))));
+  if (group.state) {
+    return make("li", { class: "group closed" }, button(name, key, choose, { disabled: true }),
+      make("span", { class: "likely" }, group.state));
+  }
+  const byClick = (event) => {
+    if (!event.target.closest("button") && !String(window.getSelection())) choose();
+  };
+  return make("li", { class: "group", onclick: byClick }, button(name, key, choose),
+    likely ? make("span", { class: "likely" }, "likely") : null,
+    group.words.length ? make("p", { class: "words", dir: "auto" }, group.words.join(" · ")) : null,
+    group.representatives.map((one) => make("p", { class: "representative", dir: "auto" }, excerpt(one.text, 150))));
 }
 
 // ---- what every question has

@@ -59,6 +59,13 @@ def press(page: Any, key: str) -> str:
     return str(page.text_content("#said"))
 
 
+def sign_in(page: Any) -> None:
+    page.fill("#person", "Ada")
+    with page.expect_response("**/api/next"):
+        page.keyboard.press("Tab")
+    page.wait_for_selector("main:not([aria-busy]) h2")
+
+
 def right_key(page: Any) -> str:
     """Return the key of the right answer to a pair: documents are called by their topics."""
     shown = page.locator("[data-document]")
@@ -97,8 +104,7 @@ def labelling(output: Path, *options: str) -> Iterator[tuple[subprocess.Popen[st
 def test_thirty_answers_by_keys_survive_undos_a_restart_and_a_kill(browser, output):
     file = output / "journal.jsonl"
     with labelling(output, "-n", "60") as (process, address), tab(browser, address) as page:
-        page.fill("#person", "Ada")
-        page.keyboard.press("Tab")
+        sign_in(page)
         for place in range(15):
             assert "Saved" in press(page, right_key(page) if place % 5 else "u")
         assert "Taken back" in press(page, "z")
@@ -110,8 +116,7 @@ def test_thirty_answers_by_keys_survive_undos_a_restart_and_a_kill(browser, outp
         assert "nothing was saved" in page.text_content("#wrong")
     assert len(standing_answers(file)) == 15
     with labelling(output, "-n", "60") as (process, address), tab(browser, address) as page:
-        page.fill("#person", "Ada")
-        page.keyboard.press("Tab")
+        sign_in(page)
         for key in ("z", "Backspace"):
             assert "Taken back" in press(page, key)
         assert len(standing_answers(file)) == 13

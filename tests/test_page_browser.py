@@ -134,7 +134,10 @@ def test_thirty_answers_by_keys_survive_undos_a_restart_and_a_kill(browser, outp
 
 
 def test_keys_choose_groups_and_lead_back_and_on(browser, tmp_path):
-    with running(session_of(tmp_path, documents(40))) as server, tab(browser, server.address) as page:
+    with (
+        running(session_of(tmp_path, documents(40))) as server,
+        tab(browser, server.address) as page,
+    ):
         assert page.locator(".group button").count() == 5
         assert "belongs to: diesel" in press(page, "2")
         assert "thought" in page.text_content("#said")
@@ -195,7 +198,11 @@ def test_a_long_text_is_folded_and_opened(browser, tmp_path):
 
 
 def test_texts_run_in_their_own_direction(browser, tmp_path):
-    topics = {**TOPICS, "hebrew": "\u05e9\u05dc\u05d5\u05dd \u05e2\u05d5\u05dc\u05dd", "han": "\u4f60\u597d\u4e16\u754c"}
+    topics = {
+        **TOPICS,
+        "hebrew": "\u05e9\u05dc\u05d5\u05dd \u05e2\u05d5\u05dc\u05dd",
+        "han": "\u4f60\u597d\u4e16\u754c",
+    }
     topics = {name: topics[name] for name in ("hebrew", "han", "space")}
     with running(session_of(tmp_path, documents(9, topics))) as server:
         with tab(browser, server.address) as page:
@@ -212,7 +219,12 @@ def test_a_swipe_answers_on_a_phone(browser, tmp_path):
             page.click("text=Ask about pairs")
             page.wait_for_selector(".pair")
             touch = page.context.new_cdp_session(page)
-            points = [("touchStart", 300), ("touchMove", 200), ("touchMove", 80), ("touchEnd", None)]
+            points = [
+                ("touchStart", 300),
+                ("touchMove", 200),
+                ("touchMove", 80),
+                ("touchEnd", None),
+            ]
             for kind, across in points:
                 at = [] if across is None else [{"x": across, "y": 300}]
                 touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at})
@@ -263,7 +275,9 @@ def test_no_payload_runs(browser, tmp_path):
         for start in (0, 25, 50):
             assert server.get(f"/api/answers?start={start}")["answers"]
         assert page.evaluate("() => document.documentElement.dataset.fired") is None
-        assert page.locator("main script, main img, main iframe, main svg, main object").count() == 0
+        assert (
+            page.locator("main script, main img, main iframe, main svg, main object").count() == 0
+        )
         assert page.url == f"http://{server.host}/"
 
 
@@ -271,7 +285,9 @@ def test_no_payload_runs(browser, tmp_path):
 
 
 def violations(page: Any) -> list[str]:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    )
     found = axe.Axe().run(page).response["violations"]
     return [f"{one['id']}: {[node['html'] for node in one['nodes']][:2]}" for one in found]
 
@@ -301,7 +317,10 @@ def test_axe_finds_nothing(browser, tmp_path, settings):
 
 
 def test_a_reader_is_told_what_was_saved_and_where_the_question_is(browser, tmp_path):
-    with running(session_of(tmp_path, documents(12))) as server, tab(browser, server.address) as page:
+    with (
+        running(session_of(tmp_path, documents(12))) as server,
+        tab(browser, server.address) as page,
+    ):
         press(page, "1")
         assert page.get_attribute("#said", "aria-live") == "polite"
         assert page.evaluate("() => document.activeElement.tagName") == "H2"
@@ -318,4 +337,6 @@ def test_all_of_the_page_is_small_and_its_own() -> None:
     for name, text in texts.items():
         outside = re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text)
         assert not outside, name
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", text), name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", text), (
+            name
+        )

@@ -109,7 +109,9 @@ def test_a_change_from_elsewhere_is_refused_and_changes_nothing(page, tmp_path, 
     assert (tmp_path / "journal.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("what", ["next", "answer", "skip", "undo", "change", "comment", "name", "refit"])
+@pytest.mark.parametrize(
+    "what", ["next", "answer", "skip", "undo", "change", "comment", "name", "refit"]
+)
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"])
 def test_what_changes_something_is_asked_by_post_alone(page, tmp_path, method, what):
     answered(page)
@@ -280,7 +282,9 @@ def test_a_document_that_is_gone_is_not_asked_about(tmp_path):
                 break
             shown = {one["id"] for one in asked["documents"]}
             assert not shown & {"space/0005", "motor/0006", "bread/0004"}
-            page.post("answer", ticket=asked["ticket"], answer="different", annotator="Ada", kind="pair")
+            page.post(
+                "answer", ticket=asked["ticket"], answer="different", annotator="Ada", kind="pair"
+            )
 
 
 def test_a_full_disk_is_said_and_the_question_stays(page, tmp_path, monkeypatch):
@@ -294,7 +298,13 @@ def test_a_full_disk_is_said_and_the_question_stays(page, tmp_path, monkeypatch)
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    sent = {"ticket": question["ticket"], "answer": "same", "annotator": "Ada", "kind": "pair", "tab": "1"}
+    sent = {
+        "ticket": question["ticket"],
+        "answer": "same",
+        "annotator": "Ada",
+        "kind": "pair",
+        "tab": "1",
+    }
     with monkeypatch.context() as patched:
         patched.setattr(journals.os, "write", full)
         status, body, _ = page.request("POST", "/api/answer", sent)
@@ -320,7 +330,10 @@ def test_two_people_at_once_lose_nothing_and_save_nothing_twice(tmp_path):
                 places = [one["document"] for one in groups]
                 chosen = next((one for one in places if one.startswith(topic)), None)
                 pair = question["kind"] == "pair"
-                sent = {"answer": "same" if chosen or not pair else "different", "chosen": None if pair else chosen}
+                sent = {
+                    "answer": "same" if chosen or not pair else "different",
+                    "chosen": None if pair else chosen,
+                }
                 reply = page.post("answer", ticket=question["ticket"], **sent, **who)
                 got[name].append(reply["id"])
 
@@ -332,7 +345,11 @@ def test_two_people_at_once_lose_nothing_and_save_nothing_twice(tmp_path):
     entries = saved(tmp_path)
     assert sorted(one.id for one in entries) == sorted([*got["Ada"], *got["Bob"]])
     assert {one.documents[0] for one in entries} >= {one for one in texts if int(one[-4:]) >= 5}
-    fresh = Counter(one.documents[0] for one in entries if one.why not in ("control", "second opinion") and one.kind == "choice")
+    fresh = Counter(
+        one.documents[0]
+        for one in entries
+        if one.why not in ("control", "second opinion") and one.kind == "choice"
+    )
     assert set(fresh.values()) == {1}
     assert all(got.values())
 
@@ -344,7 +361,9 @@ def test_people_are_compared(tmp_path):
             while question := reply["question"]:
                 chosen = question["groups"][0]["document"] if "groups" in question else None
                 who = {"annotator": name, "kind": "choice", "tab": name}
-                reply = page.post("answer", ticket=question["ticket"], answer="same", chosen=chosen, **who)
+                reply = page.post(
+                    "answer", ticket=question["ticket"], answer="same", chosen=chosen, **who
+                )
         people = {one["name"]: one for one in page.get("/api/people")["people"]}
     assert people["Bob"]["compared"] == 2
     assert people["Bob"]["agreement"] == 1.0

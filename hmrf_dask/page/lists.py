@@ -108,7 +108,9 @@ def _documents(entry: Entry) -> tuple[str, ...]:
 
 def _option(entry: Entry) -> str:
     """Return an answer as a list of possible ones has it."""
-    return f"={entry.documents[1]}" if entry.kind == CHOICE and entry.answer == SAME else entry.answer
+    return (
+        f"={entry.documents[1]}" if entry.kind == CHOICE and entry.answer == SAME else entry.answer
+    )
 
 
 def _options(session: Session, entry: Entry) -> list[dict[str, str]]:
@@ -146,7 +148,9 @@ def disputes_view(session: Session) -> JSON:
         for found in beliefs.contradictions[:MOST_LISTED]
     ]
     differ = [
-        _about(session, one.document, f"Taken for {session.called(one.anchor)}; somebody said else.")
+        _about(
+            session, one.document, f"Taken for {session.called(one.anchor)}; somebody said else."
+        )
         for one in beliefs.disputes[:MOST_LISTED]
     ]
     return {

@@ -21,6 +21,7 @@ class Texts(Protocol):
         """Return documents by their ids; one that is gone says why."""
         ...
 
+
 MOST_NEAR: Final = 3  # two are shown, one of which may be what is asked about
 
 

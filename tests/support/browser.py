@@ -93,7 +93,9 @@ def _unpack(data: bytes) -> None:
 def _part(package: tarfile.TarFile, name: str) -> bytes:
     packed = package.extractfile(f"package/bin/{name}.br")
     assert packed is not None
-    done = subprocess.run(["node", "-e", _DECODE], input=packed.read(), capture_output=True, check=True)
+    done = subprocess.run(
+        ["node", "-e", _DECODE], input=packed.read(), capture_output=True, check=True
+    )
     return done.stdout
 
 
@@ -101,4 +103,6 @@ if __name__ == "__main__":
     try:
         sys.stdout.write(f"Chromium for the tests of the page: {install()}\n")
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.stdout.write(f"no Chromium, so the tests of the page in a browser are skipped: {error}\n")
+        sys.stdout.write(
+            f"no Chromium, so the tests of the page in a browser are skipped: {error}\n"
+        )

@@ -75,7 +75,9 @@ def material_of(texts: Mapping[str, str], shelf: Shelf | None = None) -> Materia
 def page_of(session: Session, port: int, refit: Refit | None = None) -> Page:
     """Return a page with new secrets."""
     guard = Guard.of("127.0.0.1")
-    return Page(session, guard, refit or Refit(), list, port, ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+    return Page(
+        session, guard, refit or Refit(), list, port, ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    )
 
 
 class Running:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
+    from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
     from hmrf_dask.jobs.places import Report
     from hmrf_dask.jobs.suggest import Suggestion
@@ -326,7 +327,7 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     yield f"{_bold(kind)} {inspection['place']}"
     if kind == "output":
         yield from (_release(inspection["release"]), _holder(inspection["holder"]))
-        if journal := inspection["journal"]:
+        if journal := inspection.get("journal"):
             yield _journal(journal)
     if kind == "run" and not inspection["running"]:
         yield "the fit is done"
@@ -336,6 +337,17 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
         yield from _reported(Report(**report))
     if inspection["progress"] and not report:
         yield from _progress(inspection["progress"])
+
+
+def _exchange(exchange: Exchange) -> Iterator[str]:
+    yield f"{_bold(counted(exchange.answers, 'answer'))} in {exchange.journal}"
+    if exchange.added or exchange.there or exchange.open:
+        yield (
+            f"{exchange.added:,} added of {exchange.file}, {exchange.there:,} were there, "
+            f"{exchange.open:,} without an answer"
+        )
+    else:
+        yield exchange.file
 
 
 def _release(release: dict[str, Any] | None) -> str:
@@ -383,6 +395,7 @@ def _progress(progress: dict[str, Any]) -> Iterator[str]:
 _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Agreement": _agreement,
     "DemoResult": _demo,
+    "Exchange": _exchange,
     "Findings": _findings,
     "FitResult": _fit,
     "Prediction": _prediction,

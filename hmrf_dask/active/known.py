@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import combinations
 
+from hmrf_dask.answers.beliefs import Beliefs
 from hmrf_dask.answers.records import (
     CHOICE,
     DIFFERENT,
@@ -18,6 +19,8 @@ from hmrf_dask.answers.records import (
     Entry,
     Question,
 )
+from hmrf_dask.answers.settling import SETTLED
+from hmrf_dask.answers.standing import standing
 from hmrf_dask.constraints.pairs import Constraints
 
 Pairs = Iterable[tuple[str, str]]
@@ -73,6 +76,32 @@ class Known:
             elif one.answer == UNKNOWN:
                 known.unsure.add(one.documents[0])
         known.unsure -= known.opened | {document for pair in same for document in pair}
+        return known
+
+    @classmethod
+    def believed(
+        cls, entries: Iterable[Entry], beliefs: Beliefs, pairs: Constraints | None = None
+    ) -> Known:
+        """Return what is believed of entries, and pairs given next to them.
+
+        Only documents that are settled are in groups.
+        """
+        said = cls.of(standing(entries))
+        together = [beliefs.constraints(), *([] if pairs is None else [pairs.as_text()])]
+        same = [(a, b) for one in together for a, b in one.must_link.tolist()]
+        different = [(a, b) for one in together for a, b in one.cannot_link.tolist()]
+        different += [
+            (document, anchor)
+            for document, opinion in beliefs.open.items()
+            for anchor, likely in opinion.likely.items()
+            if likely < 1.0 - SETTLED
+        ]
+        known = cls(same, different)
+        known.answers, known.stood = said.answers, said.stood
+        known.opened = said.opened & beliefs.anchor_of.keys()
+        unsure = {one.documents[0] for one in said.answers if one.answer == UNKNOWN}
+        alone = {name for name in unsure if known.sizes[known.group(name)] < 2}
+        known.unsure = {*alone, *beliefs.set_aside}
         return known
 
     @classmethod
@@ -138,10 +167,11 @@ class Known:
         ]
         if len(left) == 1 < len(groups) and self._all_apart(groups):
             return []
-        total = sum(share for _, share in left)
-        if len(left) == len(groups) and total <= 1.0:
-            return left  # what is lacking to 1 is that it belongs to none of them
-        return [(document, share / total if total else 1 / len(left)) for document, share in left]
+        lost = sum(likely) - sum(share for _, share in left)
+        remaining = 1.0 - lost  # what is lacking to 1 is that it belongs to none of them
+        if remaining <= 0.0:
+            return [(document, 1.0 / len(left)) for document, _ in left]
+        return [(document, min(share / remaining, 1.0)) for document, share in left]
 
     def _all_apart(self, groups: list[str]) -> bool:
         return all(

@@ -13,8 +13,9 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import add_sums, fixed_point_exponent
 from hmrf_dask.kernels.uncertainty import median_gap
-from hmrf_dask.tasks import questions
+from hmrf_dask.tasks import open_rows, questions
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
+from hmrf_dask.tasks.open_rows import ClusterParts, OpenRows, Wanted
 from hmrf_dask.tasks.questions import Askable, Uncertain
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
 
@@ -90,6 +91,21 @@ class Pool:
             if self._gap == (gap := median_gap(found.gaps)):
                 return found.rows
             self._gap = gap
+
+    def cluster_parts(self, centroids: FloatArray) -> ClusterParts:
+        """Return sizes, distances and central rows of the clusters that the rows make."""
+        parts = self.over_all(open_rows.cluster_parts, self.table(centroids))
+        found: ClusterParts = self.joined(open_rows.merge_clusters, parts)
+        return found
+
+    def open_rows(
+        self, directions: FloatArray, wanted: Wanted, mean: FloatArray | None
+    ) -> OpenRows:
+        """Return what is wanted of the rows next to the clusters of a finished model."""
+        tables = self.table(directions), None if mean is None else self.table(mean)
+        parts = self.over_all(open_rows.open_rows, tables[0], self.flow.share(wanted), tables[1])
+        found: OpenRows = self.joined(open_rows.merge_open, parts)
+        return found
 
     def drawn(self, seed: int, draw: int, most: int) -> Lowest:
         """Return rows in an order drawn by their ids."""

@@ -59,7 +59,7 @@ class Report:
         that are more likely wrong than right (`suspect`); lines
         that were `quarantined`, and those of them that name documents that never were (`unknown`);
         lines that are `waiting` for a document that a former release had; those that wait for the
-        next fit (`unused`, in predict mode).
+        next fit (`unused`, in predict mode); how many `questions` come next.
     fit : dict
         `J`, `iterations`, `stop_reason`, `start_reason`, `converged`; empty where nothing was
         fitted.
@@ -70,8 +70,8 @@ class Report:
     seconds : dict
         By step; of the attempt that ended the run.
     places : dict
-        Where assignments, clusters, model, lineage, suspect answers and rejects lie, below the
-        output.
+        Where assignments, clusters, model, lineage, questions, suspect answers and rejects lie,
+        below the output.
     """
 
     status: str
@@ -115,6 +115,7 @@ ASSIGNMENTS_FOLDER = "assignments"
 LINEAGE = "lineage.json"
 ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
+QUESTIONS = "questions.parquet"  # the next ones to ask
 NOTES = "notes.jsonl"  # their other columns
 SUSPECTS = "suspects.jsonl"  # answers that the fit finds improbable, the least likely first
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had

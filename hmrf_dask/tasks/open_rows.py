@@ -163,7 +163,7 @@ def merge_open(parts: Sequence[OpenRows]) -> OpenRows:
         merge_listed([part.between for part in parts]),
         merge_listed(far) if far else None,
         merge_listed(named),
-        np.sort(np.concatenate([part.gaps for part in parts])),
+        np.concatenate([part.gaps for part in parts]),
     )
 
 

@@ -15,6 +15,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from hmrf_dask.cli.answers_command import answers
+from hmrf_dask.cli.ask_command import ask
 from hmrf_dask.cli.fit_command import fit
 from hmrf_dask.cli.group import (
     EXIT_CODES,
@@ -248,7 +249,7 @@ def hmrf() -> None:
 
 
 for command in (
-    run, check, suggest_k, inspect, answers, fit, predict, evaluate, demo, completion,
+    run, check, suggest_k, inspect, ask, answers, fit, predict, evaluate, demo, completion,
 ):  # fmt: skip
     hmrf.add_command(command)
 

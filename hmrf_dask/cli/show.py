@@ -15,6 +15,7 @@ from hmrf_dask.cli.group import one_line
 from hmrf_dask.errors import counted, in_words, rows_moved
 
 if TYPE_CHECKING:
+    from hmrf_dask.jobs.ask import Asked
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
@@ -339,6 +340,19 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
         yield from _progress(inspection["progress"])
 
 
+def _asked(asked: Asked) -> Iterator[str]:
+    for number, question in enumerate(asked.questions, 1):
+        documents = [*question["documents"], *question["shown"]]
+        yield f"{_bold(str(number))} {_document(asked, documents[0])}"
+        yield "  and" if question["kind"] == "pair" else "  which of these?"
+        yield from (f"  {_document(asked, other)}" for other in documents[1:])
+    yield f"{counted(asked.answers, 'answer')} so far in {asked.journal}"
+
+
+def _document(asked: Asked, name: str) -> str:
+    return one_line(f"{name}: {asked.texts[name]}" if name in asked.texts else name)
+
+
 def _exchange(exchange: Exchange) -> Iterator[str]:
     yield f"{_bold(counted(exchange.answers, 'answer'))} in {exchange.journal}"
     if exchange.added or exchange.there or exchange.open:
@@ -394,6 +408,7 @@ def _progress(progress: dict[str, Any]) -> Iterator[str]:
 
 _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Agreement": _agreement,
+    "Asked": _asked,
     "DemoResult": _demo,
     "Exchange": _exchange,
     "Findings": _findings,

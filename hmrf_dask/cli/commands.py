@@ -14,6 +14,8 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from hmrf_dask.cli.answers_command import answers
+from hmrf_dask.cli.ask_command import ask
 from hmrf_dask.cli.fit_command import fit
 from hmrf_dask.cli.group import (
     EXIT_CODES,
@@ -247,7 +249,9 @@ def hmrf() -> None:
     """
 
 
-for command in (run, check, label, suggest_k, inspect, fit, predict, evaluate, demo, completion):
+for command in (
+    run, check, label, ask, answers, suggest_k, inspect, fit, predict, evaluate, demo, completion,
+):  # fmt: skip
     hmrf.add_command(command)
 
 

@@ -90,8 +90,8 @@ class Texts:
                 "release; run the job first"
             )
         self.release: Release = release
-        self._job = job or str(release.ledger.get(JOB) or "")
-        if not self._job:
+        self.job = job or str(release.ledger.get(JOB) or "")
+        if not self.job:
             raise ConfigurationError(
                 f"the last release of {output} must say where its job file is, got one of a "
                 "version that did not; name the job by --job JOB, or run it again"
@@ -236,7 +236,7 @@ class Texts:
     @cached_property
     def _manifest(self) -> tuple[Manifest, str]:
         try:
-            address = resolved(base_of(self._job), load_job(self._job).manifest)
+            address = resolved(base_of(self.job), load_job(self.job).manifest)
         except SourceError as error:
             raise ConfigurationError(
                 f"the texts of {self.output} must be found by the job of its last release, got "

@@ -197,6 +197,13 @@ def test_a_long_text_is_folded_and_opened(browser, tmp_path):
         assert len(page.text_content(".document .body")) > 200_000
 
 
+def directions(page: Any) -> list[str]:
+    found: list[str] = page.locator(".document .text").evaluate_all(
+        "(texts) => texts.map((text) => getComputedStyle(text).direction)"
+    )
+    return found
+
+
 def test_texts_run_in_their_own_direction(browser, tmp_path):
     topics = {
         **TOPICS,
@@ -204,31 +211,30 @@ def test_texts_run_in_their_own_direction(browser, tmp_path):
         "han": "\u4f60\u597d\u4e16\u754c",
     }
     topics = {name: topics[name] for name in ("hebrew", "han", "space")}
-    with running(session_of(tmp_path, documents(9, topics))) as server:
-        with tab(browser, server.address) as page:
-            directions = "() => [...document.querySelectorAll('.text')].map((p) => getComputedStyle(p).direction)"
-            assert page.evaluate(directions) == ["rtl", "rtl"]
-            press(page, "s")
-            assert page.evaluate(directions) == ["ltr", "rtl"]
+    session = session_of(tmp_path, documents(9, topics))
+    with running(session) as server, tab(browser, server.address) as page:
+        assert directions(page) == ["rtl", "rtl"]
+        press(page, "s")
+        assert directions(page) == ["ltr", "rtl"]
 
 
 def test_a_swipe_answers_on_a_phone(browser, tmp_path):
     phone = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True}
-    with running(session_of(tmp_path, documents(12))) as server:
-        with tab(browser, server.address, **phone) as page:
-            page.click("text=Ask about pairs")
-            page.wait_for_selector(".pair")
-            touch = page.context.new_cdp_session(page)
-            points = [
-                ("touchStart", 300),
-                ("touchMove", 200),
-                ("touchMove", 80),
-                ("touchEnd", None),
-            ]
-            for kind, across in points:
-                at = [] if across is None else [{"x": across, "y": 300}]
-                touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at})
-            page.wait_for_selector("#said:not(:empty)")
+    session = session_of(tmp_path, documents(12))
+    with running(session) as server, tab(browser, server.address, **phone) as page:
+        page.click("text=Ask about pairs")
+        page.wait_for_selector(".pair")
+        touch = page.context.new_cdp_session(page)
+        points = [
+            ("touchStart", 300),
+            ("touchMove", 200),
+            ("touchMove", 80),
+            ("touchEnd", None),
+        ]
+        for kind, across in points:
+            at = [] if across is None else [{"x": across, "y": 300}]
+            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at})
+        page.wait_for_selector("#said:not(:empty)")
     assert [one.answer for one in standing_answers(tmp_path / "journal.jsonl")] == ["different"]
 
 
@@ -298,22 +304,22 @@ def violations(page: Any) -> list[str]:
     {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True},
 ], ids=["light", "dark", "phone"])  # fmt: skip
 def test_axe_finds_nothing(browser, tmp_path, settings):
-    with running(session_of(tmp_path, documents(60))) as server:
-        # axe itself is no script of the page
-        with tab(browser, server.address, bypass_csp=True, **settings) as page:
-            assert violations(page) == []
-            press(page, "1")
-            page.keyboard.press("p")
-            page.wait_for_selector(".pair")
-            press(page, "u")
-            assert violations(page) == []
-            for name in VIEWS:
-                page.click(f"[data-view={name}]")
-                page.wait_for_selector(f"[data-view={name}][aria-current]")
-                page.wait_for_selector("main h2")
-                assert violations(page) == [], name
-            page.evaluate("() => document.getElementById('help').showModal()")
-            assert violations(page) == []
+    session = session_of(tmp_path, documents(60))
+    settings = {**settings, "bypass_csp": True}  # axe itself is no script of the page
+    with running(session) as server, tab(browser, server.address, **settings) as page:
+        assert violations(page) == []
+        press(page, "1")
+        page.keyboard.press("p")
+        page.wait_for_selector(".pair")
+        press(page, "u")
+        assert violations(page) == []
+        for name in VIEWS:
+            page.click(f"[data-view={name}]")
+            page.wait_for_selector(f"[data-view={name}][aria-current]")
+            page.wait_for_selector("main h2")
+            assert violations(page) == [], name
+        page.evaluate("() => document.getElementById('help').showModal()")
+        assert violations(page) == []
 
 
 def test_a_reader_is_told_what_was_saved_and_where_the_question_is(browser, tmp_path):

@@ -375,7 +375,7 @@ def test_people_are_compared(tmp_path):
 def test_a_refit_works_in_the_background_and_says_what_moved(tmp_path):
     go_on = threading.Event()
 
-    def work() -> Outcome:
+    def work(tell: Any) -> Outcome:
         assert go_on.wait(20)
         return Outcome({"J": 2.0}, {"J": 1.0, "moved": 3})
 
@@ -393,7 +393,7 @@ def test_a_refit_works_in_the_background_and_says_what_moved(tmp_path):
 
 
 def test_a_refit_that_fails_says_why(tmp_path):
-    def work() -> Outcome:
+    def work(tell: Any) -> Outcome:
         raise ConfigurationError("the job must be there, got none")
 
     with running(session_of(tmp_path, documents(12)), Refit(work)) as page:

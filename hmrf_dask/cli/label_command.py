@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hmrf_dask.cli.answers_command import journal_option
 from hmrf_dask.cli.group import EndedBySignal, HmrfCommand, Place, Whole, one_line
 from hmrf_dask.limits import RANGES
 
@@ -14,8 +15,8 @@ from hmrf_dask.limits import RANGES
               help="Questions of a round, where the release has none.")  # fmt: skip
 @click.option("--people", type=click.IntRange(1, 10), default=1, show_default=True,
               help="How many people answer each question.")  # fmt: skip
-@click.option("--journal", type=Place(), help="Another file, or folder in a bucket, for answers.")
-@click.option("--job", type=Place(), help="The job file, where it was moved since.")
+@journal_option
+@click.option("--job", type=Place(), help="The job file, where the release does not say it.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True,
               help="Port to listen at; 0: any that is free.")  # fmt: skip

@@ -69,7 +69,7 @@ def _chain(links: dict[str, list[Link]], first: str, second: str, *, wanted: boo
         if place == (second, wanted):
             return _walked(reached, place)
         document, crossed = place
-        for to, entry, apart in links[document] if document in links else ():
+        for to, entry, apart in links.get(document, ()):
             after = (to, crossed or apart)
             if not (crossed and apart) and after not in reached:
                 reached[after] = (place, entry)

@@ -10,15 +10,13 @@ import webbrowser
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
-from hmrf_dask.answers.journal import journal_address, open_journal
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
-from hmrf_dask.jobs.parent import JOB
-from hmrf_dask.jobs.questions import batch_of, questions_of
+from hmrf_dask.jobs.ask import Asking
+from hmrf_dask.jobs.exchange import journal_of
+from hmrf_dask.jobs.progress import Tell
 from hmrf_dask.jobs.texts import Texts
-from hmrf_dask.page.material import Material
-from hmrf_dask.page.output import material_of, progress_of, refit, rounds_of
+from hmrf_dask.page.output import material_of, refit, rounds_of
 from hmrf_dask.page.refit import Outcome, Refit
 from hmrf_dask.page.security import Guard
 from hmrf_dask.page.server import Page, listening, serve
@@ -71,16 +69,15 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
     address : callable
         Called with the address that a person is to open.
     """
-    output = absolute_url(wanted.output)
-    where = absolute_url(wanted.journal or journal_address(output), "a journal")
-    _refuse_read_only(where)
+    _refuse_read_only(journal_of(wanted.output, wanted.journal).address)
     listener = listening(wanted.host, wanted.port)
     try:
         say("reading the last release, and choosing questions where it has none ...")
-        page = _page(wanted, output, where, listener.getsockname()[1])
+        page = _page(wanted, listener.getsockname()[1])
     except BaseException:
         listener.close()
         raise
+    where = page.session.journal.address
     say(f"answers are saved in {where}; Ctrl-C ends the page")
     url = f"http://{_called(wanted.host)}:{page.port}/?token={page.guard.token}"
 
@@ -95,28 +92,39 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
         say(f"{counted(len(page.session.notes.answers), 'answer')} in {where} stand")
 
 
-def _page(wanted: Wanted, output: str, where: str, port: int) -> Page:
+def _page(wanted: Wanted, port: int) -> Page:
     turns, reads = (ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("turns", "reads"))
+    asking = _asking(wanted)
+    output = absolute_url(wanted.output)
+    texts = Texts(output, wanted.job)
+    if not asking.batch and not asking.standing:
+        raise InvalidInputError(
+            f"there must be something to ask, got {wanted.output} with documents that are all one "
+            "group or too few; let the job make more clusters, of more documents"
+        )
+    before = () if wanted.journal is None else asking.standing
+    material = material_of(texts, asking.batch)
     session = Session(
-        _material(wanted, output),
-        open_journal(where),
-        people=wanted.people,
-        later=reads.submit,
+        material, asking.journal, people=wanted.people, before=before, later=reads.submit
     )
 
-    def again() -> Outcome:
+    def more() -> None:
+        """Ask about what is open now."""
+        session.take(material_of(Texts(output, wanted.job), _asking(wanted).batch))
+
+    def again(tell: Tell) -> Outcome:
         """Run the job again, then ask about what came of it."""
-        job = wanted.job or str(Texts(output).release.ledger[JOB])
-        outcome = refit(output, ["run", job])
-        turns.submit(session.take, _material(wanted, output)).result()
+        outcome = refit(output, texts.job, tell)
+        turns.submit(more).result()
         return outcome
 
-    refused = "" if where == journal_address(output) else _ELSEWHERE
+    refused = _ELSEWHERE if wanted.journal else ""
     return Page(
         session=session,
         guard=Guard.of(wanted.host),
-        refit=Refit(None if refused else again, partial(progress_of, output), refused),
+        refit=Refit(None if refused else again, refused),
         rounds=lambda: rounds_of(output, [one.time for one in session.notes.answers]),
+        more=more,
         port=port,
         turns=turns,
         reads=reads,
@@ -124,21 +132,13 @@ def _page(wanted: Wanted, output: str, where: str, port: int) -> Page:
 
 
 _ELSEWHERE = (
-    "A run takes the journal of the output, and answers go to another file here: import them, then "
-    "run the job."
+    "A run takes the journal of the output, and answers go to another one here: add them to it by "
+    "hmrf-dask answers import, then run the job."
 )
 
 
-def _material(wanted: Wanted, output: str) -> Material:
-    """Return what there is to ask about the last release."""
-    texts = Texts(output, wanted.job)
-    batch = questions_of(output) or batch_of(output, wanted.questions)[1]
-    if not batch:
-        raise InvalidInputError(
-            f"there must be something to ask, got {output}, about whose documents no question is "
-            "left; add documents, or more clusters"
-        )
-    return material_of(texts, batch)
+def _asking(wanted: Wanted) -> Asking:
+    return Asking(wanted.output, wanted.questions, journal=wanted.journal, job=wanted.job)
 
 
 def _refuse_read_only(where: str) -> None:

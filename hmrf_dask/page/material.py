@@ -8,10 +8,9 @@ from typing import Final, Protocol
 
 from hmrf_dask.active.rounds import ALL_SHOWN
 from hmrf_dask.answers.records import CHOICE, PAIR, Question
+from hmrf_dask.jobs.ask import SEVERAL
 from hmrf_dask.jobs.texts import Document
 from hmrf_dask.page.telling import Weights, frequencies
-
-SEVERAL: Final = 4  # groups; of more, a person is asked which one, not about pairs
 
 
 class Texts(Protocol):

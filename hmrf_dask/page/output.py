@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -11,13 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from hmrf_dask.answers.records import Question
-from hmrf_dask.errors import ClusterError, HmrfError
+from hmrf_dask.errors import HmrfError
 from hmrf_dask.jobs import assignments
+from hmrf_dask.jobs.again import run_again
 from hmrf_dask.jobs.parent import VOCABULARY
-from hmrf_dask.jobs.places import LINEAGE, NAME, Report, inspect_output, last_release
+from hmrf_dask.jobs.places import LINEAGE, NAME, Report, last_release
+from hmrf_dask.jobs.progress import Tell
 from hmrf_dask.jobs.texts import Document, Texts
 from hmrf_dask.page.material import Group, Material
-from hmrf_dask.page.refit import JSON, Outcome, Progress
+from hmrf_dask.page.refit import JSON, Outcome
 from hmrf_dask.page.telling import Weights
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.ownership import read_owner
@@ -122,25 +122,17 @@ def _round(storage: Storage, release: Release, times: Sequence[str]) -> JSON:
     }
 
 
-def refit(output: str, command: Sequence[str]) -> Outcome:
-    """Run the job of an output again in a process of its own; return what it brought."""
+def refit(output: str, job: str, tell: Tell) -> Outcome:
+    """Run the job of an output again; return what it brought."""
     storage = open_storage(output, {}, durable=False)
     before = rounds_of(output)
-    _run([sys.executable, "-m", "hmrf_dask", *command, "--json"])
+    run_again(output, job, tell=tell)
     release = last_release(output)
     assert release is not None
     after = _round(storage, release, ())
     if before and before[0]["release"] == after["release"]:
         return Outcome(before[0], {**after, "moved": 0})
     return Outcome(before[0] if before else None, after, _flows(storage, release))
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [one for one in done.stderr.splitlines() if one.strip()]
-        words = lines[-1] if lines else f"exit code {done.returncode}"
-        raise ClusterError(words.removeprefix("error: "))
 
 
 def _flows(storage: Storage, release: Release) -> list[JSON]:
@@ -164,10 +156,3 @@ def _flows(storage: Storage, release: Release) -> list[JSON]:
 def _called(cluster: int, names: Mapping[int, str]) -> str:
     words = names.get(cluster)
     return f"{cluster} ({words})" if words else f"cluster {cluster}"
-
-
-def progress_of(output: str) -> Progress:
-    """Return how far the run is that writes an output."""
-    known = inspect_output(output)["progress"] or {}
-    step = known.get("step") or {}
-    return Progress(step.get("step", ""), step.get("done", 0), step.get("of", 0))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hmrf_dask.errors import HmrfError, InvalidInputError, in_words
+from hmrf_dask.jobs.progress import Tell
 
 JSON = dict[str, Any]
 
@@ -27,35 +28,24 @@ class Outcome:
     flows: list[JSON] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a refit is."""
-
-    step: str = ""
-    done: int = 0
-    of: int = 0
-
-
 class Refit:
     """One refit at a time, in the background.
 
     Parameters
     ----------
     work : callable
-        Does it, and returns what it brought; None where there is no job to run again.
-    progress : callable
-        How far it is.
+        Does it, calling what it is given with each step, and returns what it brought; None where
+        there is no job to run again.
     refused : str
         Why there is none, where `work` is None.
     """
 
     def __init__(
         self,
-        work: Callable[[], Outcome] | None = None,
-        progress: Callable[[], Progress] = Progress,
+        work: Callable[[Tell], Outcome] | None = None,
         refused: str = "There is no job to run again here.",
     ) -> None:
-        self._work, self._progress = work, progress
+        self._work, self._step = work, dict[str, Any]()
         self.refused = "" if work else refused
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="refit")
         self._future: Future[Outcome] | None = None
@@ -66,15 +56,18 @@ class Refit:
             raise InvalidInputError(self.refused)
         if self._future is not None and not self._future.done():
             raise InvalidInputError("a refit must have ended before the next, got one at work")
-        self._future = self._pool.submit(self._work)
+        self._step = {"step": "starting", "done": 0, "of": 0}
+        self._future = self._pool.submit(self._work, self._tell)
+
+    def _tell(self, step: JSON) -> None:
+        self._step = step
 
     def view(self) -> JSON:
         """Return how far it is, or what it brought."""
         if self._future is None:
             return {"state": "none", "refused": self.refused}
         if not self._future.done():
-            now = self._progress()
-            return {"state": "running", "step": now.step, "done": now.done, "of": now.of}
+            return {"state": "running", **self._step}
         error = self._future.exception()
         if error is not None:
             words = str(error) if isinstance(error, HmrfError) else in_words(error)

@@ -43,6 +43,8 @@ class Page:
     refit : Refit
     rounds : callable
         The releases so far, in numbers.
+    more : callable
+        Takes new questions about the last release.
     port : int
     """
 
@@ -50,6 +52,7 @@ class Page:
     guard: Guard
     refit: Refit
     rounds: Callable[[], list[JSON]]
+    more: Callable[[], None]
     port: int
     turns: ThreadPoolExecutor  # one thread: one change at a time
     reads: ThreadPoolExecutor  # of lists, for which nobody who answers waits
@@ -90,7 +93,7 @@ class Guarded(RequestHandler):
         if problem:
             raise RefusedError(403, problem)
 
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
+    def write_error(self, status_code: int, **kwargs: Any) -> None:  # noqa: ARG002 - tornado's
         """Say in words what is wrong."""
         error = kwargs.get("exc_info", (None, None))[1]
         words = error.words if isinstance(error, RefusedError) else f"refused: {self._reason}"
@@ -329,6 +332,11 @@ def _refit(page: Page, _: Content) -> JSON:
     return page.refit.view()
 
 
+def _more(page: Page, content: Content) -> JSON:
+    page.more()
+    return _next(page, content)
+
+
 _CHANGES: Final[dict[str, Callable[[Page, Content], JSON]]] = {
     "next": _next,
     "answer": _answer,
@@ -338,6 +346,7 @@ _CHANGES: Final[dict[str, Callable[[Page, Content], JSON]]] = {
     "comment": _comment,
     "name": _name,
     "refit": _refit,
+    "more": _more,
 }
 
 

@@ -149,6 +149,8 @@ class Session:
     journal : Journal
     people : int
         How many people are to answer each question.
+    before : iterable of Entry
+        What was answered elsewhere, in a journal that these people do not write.
     clock : callable
         Seconds that only grow.
     later : callable
@@ -161,16 +163,17 @@ class Session:
         journal: Journal,
         *,
         people: int = 1,
+        before: Iterable[Entry] = (),
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[Callable[[], None]], object] = lambda work: work(),
     ) -> None:
         self.journal, self.people, self._clock, self._later = journal, people, clock, later
-        self._entries: dict[str, Entry] = {}
+        self._entries = {entry.id: entry for entry in before}
         self._end, self._read_at = 0, -NEWS_SECONDS
         self._open: dict[str, Open] = {}
         self._skipped: dict[str, set[str]] = defaultdict(set)
         self.take(material)
-        self._notes = self._believed = Notes(())
+        self._notes = self._believed = Notes(self._entries.values())
         self.refresh(now=True)
 
     def take(self, material: Material) -> None:

@@ -182,7 +182,8 @@ def _opinion(session: Session, question: Entry) -> str:
         word, share = (SAME, likely) if likely >= 0.5 else (DIFFERENT, 1.0 - likely)
         return f"The program had thought: {word} ({share:.0%})."
     best = max(range(len(question.likely)), key=question.likely.__getitem__)
-    return f"The program had thought: {session.called(question.shown[best])} ({question.likely[best]:.0%})."
+    name, share = session.called(question.shown[best]), question.likely[best]
+    return f"The program had thought: {name} ({share:.0%})."
 
 
 def chain_view(session: Session, chain: list[Entry]) -> JSON:

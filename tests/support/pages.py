@@ -65,10 +65,10 @@ def material_of(texts: Mapping[str, str], shelf: Shelf | None = None) -> Materia
     first = [members[0] for members in topics.values()]
     likely = tuple(round(1.0 / len(first), 3) for _ in first)
     batch = [Question("choice", (one,), tuple(first), likely) for one in texts if one not in first]
-    groups = [
-        Group(members[0], tuple(texts[members[0]].lower().split()[1:5]), len(members), tuple(members[1:3]), at)
-        for at, members in enumerate(topics.values())
-    ]  # fmt: skip
+    groups = []
+    for at, members in enumerate(topics.values()):
+        words = tuple(texts[members[0]].lower().split()[1:5])
+        groups.append(Group(members[0], words, len(members), tuple(members[1:3]), at))
     return Material("shelf", tuple(batch), tuple(groups), shelf or Shelf(texts))
 
 
@@ -76,7 +76,14 @@ def page_of(session: Session, port: int, refit: Refit | None = None) -> Page:
     """Return a page with new secrets."""
     guard = Guard.of("127.0.0.1")
     return Page(
-        session, guard, refit or Refit(), list, port, ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        session=session,
+        guard=guard,
+        refit=refit or Refit(),
+        rounds=list,
+        more=lambda: None,
+        port=port,
+        turns=ThreadPoolExecutor(1),
+        reads=ThreadPoolExecutor(1),
     )
 
 

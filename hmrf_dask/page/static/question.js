@@ -52,7 +52,6 @@ function present(reply) {
   question = reply.question;
   const main = find("main");
   if (!question) {
-    actions = { z: back, Backspace: back, p: otherKind };
     replace(main, nothingLeft(reply.nothing));
   } else {
     replace(main, question.kind === "pair" ? pairView() : choiceView());
@@ -65,8 +64,16 @@ function nothingLeft(words) {
   return make("section", {},
     make("h2", { tabindex: "-1" }, "Nothing more to ask"),
     make("p", {}, words || "All questions of this round are answered."),
-    make("p", {}, "Refit, under History, brings new ones."),
-    make("p", { class: "commands" }, commandButtons({ z: ["Back", back], p: [otherWords(), otherKind] })));
+    make("p", {}, "A refit, under History, moves documents by the answers; so does the next run."),
+    make("p", { class: "commands" }, commandButtons({ e: ["More questions", more], z: ["Back", back], p: [otherWords(), otherKind] })));
+}
+
+function more() {
+  say("Choosing more questions …");
+  return work(async () => {
+    present(await send("api/more", about()));
+    say("");
+  });
 }
 
 function otherWords() {

@@ -82,7 +82,7 @@ def _searched(session: Session, entry: Entry) -> str:
 
 
 def _is_to_review(session: Session, entry: Entry) -> bool:
-    comments = session.notes.comments.get(entry.id)
+    comments = session.notes.comments.get(entry.id, [])
     return bool(comments) and comments[-1].review
 
 

@@ -61,7 +61,8 @@ class Guard:
         ('127.0.0.1', 'localhost', '::1')
         """
         hosts = LOOPBACK if host in LOOPBACK else (*LOOPBACK, host.lower())
-        return Guard(*(secrets.token_urlsafe(32) for _ in range(3)), hosts)
+        token, cookie, xsrf = (secrets.token_urlsafe(32) for _ in range(3))
+        return Guard(token, cookie, xsrf, hosts)
 
     def refuses(self, request: HTTPServerRequest, cookie_name: str, token: str | None) -> str:
         """Return in words why a request is refused, "" where it is not.

@@ -209,7 +209,8 @@ class Session:
     def _believe(self) -> None:
         """Work out what the answers say together, as the next fit will take them."""
         notes = self._notes
-        if notes is not self._believed and notes.beliefs:
+        if notes is not self._believed:
+            notes.beliefs  # noqa: B018 - worked out here, not when somebody asks
             self._believed = notes
 
     def _save(self, *entries: Entry) -> None:
@@ -432,8 +433,8 @@ def question_of(entry: Entry) -> Question:
     ('x',)
     """
     documents = entry.documents[:1] if entry.kind == CHOICE else entry.documents
-    why = {"why": entry.why} if entry.why else {}
-    return Question(entry.kind, documents, entry.shown, entry.likely, **why)
+    why = entry.why or "asked for"
+    return Question(entry.kind, documents, entry.shown, entry.likely, why)
 
 
 def now() -> str:

@@ -316,7 +316,7 @@ def test_a_full_disk_is_said_and_the_question_stays(page, tmp_path, monkeypatch)
 
 
 def test_two_people_at_once_lose_nothing_and_save_nothing_twice(tmp_path):
-    texts = documents(305)
+    texts = documents(105)
     with running(session_of(tmp_path, texts)) as page:
         got: dict[str, list[str]] = {"Ada": [], "Bob": []}
 

@@ -6,10 +6,13 @@ import asyncio
 import os
 import sys
 import threading
+import time
 import webbrowser
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
 from hmrf_dask.jobs.ask import Asking
@@ -23,6 +26,7 @@ from hmrf_dask.page.server import Page, listening, serve
 from hmrf_dask.page.session import Session
 from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
 
+SHARE_LEFT: Final = 4  # times as long as it worked
 Say = Callable[[str], None]
 
 
@@ -93,7 +97,7 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
 
 
 def _page(wanted: Wanted, port: int) -> Page:
-    turns, reads = (ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("turns", "reads"))
+    turns, reads, thoughts = (ThreadPoolExecutor(1) for _ in range(3))
     asking = _asking(wanted)
     output = absolute_url(wanted.output)
     texts = Texts(output, wanted.job)
@@ -105,7 +109,11 @@ def _page(wanted: Wanted, port: int) -> Page:
     before = () if wanted.journal is None else asking.standing
     material = material_of(texts, asking.batch)
     session = Session(
-        material, asking.journal, people=wanted.people, before=before, later=reads.submit
+        material,
+        asking.journal,
+        people=wanted.people,
+        before=before,
+        later=partial(thoughts.submit, _paced),
     )
 
     def more() -> None:
@@ -129,6 +137,13 @@ def _page(wanted: Wanted, port: int) -> Page:
         turns=turns,
         reads=reads,
     )
+
+
+def _paced(work: Callable[[], None]) -> None:
+    """Do something that takes a while, then leave the processor to those who answer."""
+    started = time.monotonic()
+    work()
+    time.sleep(SHARE_LEFT * (time.monotonic() - started))
 
 
 _ELSEWHERE = (

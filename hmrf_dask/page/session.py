@@ -101,6 +101,10 @@ class Notes:
         """The answers as links between documents."""
         return Chains(self.answers)
 
+    def is_torn(self, entry: Entry) -> bool:
+        """Return whether other answers say, or lead to, the opposite of what an answer says."""
+        return any(self.known.is_apart(one, one) for one in entry.documents)
+
     @cached_property
     def comments(self) -> dict[str, list[Entry]]:
         """Of every answer what was written next to it, the oldest first."""
@@ -315,7 +319,7 @@ class Session:
 
     def _saved(self, entry: Entry, before: Notes) -> Saved:
         settled = max(self._notes.n_known_pairs - before.n_known_pairs - 1, 0)
-        chain = self._notes.chains.contradicting(entry)
+        chain = self._notes.chains.contradicting(entry) if self._notes.is_torn(entry) else []
         return Saved(entry, settled, [*chain, entry] if chain else [])
 
     def undo(self, about: str | None, asker: Asker) -> Entry:
